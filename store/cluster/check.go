@@ -76,9 +76,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Same reports whether two nodes have equal records and wishes. Backend data is
+// Same reports whether two nodes have equal records and overrides. Backend data is
 // compared by value, not by spelling.
 func (n *Node) Same(o *Node) bool {
-	return n.Name == o.Name && n.Wishes == o.Wishes && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+	return n.Name == o.Name && n.Overrides == o.Overrides && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)
 }

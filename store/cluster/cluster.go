@@ -32,24 +32,23 @@ type Node struct {
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
-	// Wishes are not part of the record. Operators write them beside it.
-	Wishes Wishes `json:"-"`
+	// Overrides are not part of the record, which the node writes. Operators write them.
+	Overrides Overrides `json:"-"`
 }
 
-// Wishes are what operators set by annotations of a Node object.
-type Wishes struct {
-	// NodeIP and NodeIPv6 are the node's addresses to use, as --public-ip and
-	// --public-ipv6 name them. They take precedence over the flags.
+// Overrides are what operators set by annotations of a Node object.
+type Overrides struct {
+	// NodeIP and NodeIPv6 replace the values of the flags --public-ip and --public-ipv6.
 	NodeIP, NodeIPv6 netip.Addr
 	// PublishIP and PublishIPv6 are published instead of the node's own addresses,
 	// for a node behind NAT. Acquire publishes and returns them.
 	PublishIP, PublishIPv6 netip.Addr
 }
 
-// Wisher is a Registry in which operators can set Wishes for this node.
-type Wisher interface {
-	// Wishes returns this node's wishes. It may be called before Acquire.
-	Wishes(ctx context.Context) (Wishes, error)
+// OverrideReader is a Registry in which operators can set Overrides for a node.
+type OverrideReader interface {
+	// Overrides returns those of this node. It may be called before Acquire.
+	Overrides(ctx context.Context) (Overrides, error)
 }
 
 // Snapshot is the whole content of a registry at one time. It does not change after

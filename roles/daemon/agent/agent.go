@@ -48,8 +48,8 @@ type agent struct {
 	underlay  underlay
 	linkErr   error
 	snapshot  *cluster.Snapshot
-	// wishes are the settings that an operator made for this node in the registry.
-	wishes cluster.Wishes
+	// overrides are the ones that an operator set for this node in the registry.
+	overrides cluster.Overrides
 	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
 	freeMemory bool
 	// registryErr is set while the registry cannot be read.
@@ -147,9 +147,9 @@ func (a *agent) applyUpdate(n registryUpdate) {
 	a.freeMemory = true
 	a.snapshot = keepLastGood(a.snapshot, n.snapshot, own)
 	if a.own == nil {
-		a.wishes = n.wishes
+		a.overrides = n.overrides
 	} else if listed := a.ownRecord(); listed != nil {
-		a.wishes = listed.Wishes
+		a.overrides = listed.Overrides
 	}
 	if a.registry.config != nil {
 		a.setConfig(a.registry.config, nil)
@@ -202,7 +202,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.wishes, a.peers, a.announced = &r.node, r.node.Wishes, nil, false
+	a.own, a.overrides, a.peers, a.announced = &r.node, r.node.Overrides, nil, false
 }
 
 // readLinks reads the node's interfaces.
@@ -247,7 +247,7 @@ func (a *agent) prepare() (faults []error) {
 		return []error{a.linkErr}
 	}
 	selection := a.set.underlay
-	selection.override(a.wishes)
+	selection.override(a.overrides)
 	u, err := selection.choose(a.links, a.config.EnableIPv4, a.config.EnableIPv6, a.routeLink)
 	if err == nil && a.config.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
 		err = errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")

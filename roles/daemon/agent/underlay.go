@@ -24,7 +24,7 @@ type selection struct {
 }
 
 // override replaces the public addresses of the flags by those of the registry.
-func (s *selection) override(w cluster.Wishes) {
+func (s *selection) override(w cluster.Overrides) {
 	if w.NodeIP.IsValid() {
 		s.public4 = w.NodeIP
 	}

@@ -66,12 +66,11 @@ func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) 
 	return a
 }
 
-// wishes reads what operators wrote. A wish that is not an address is a fault; it is
-// not ignored.
-func (k *keys) wishes(o *object) (cluster.Wishes, error) {
+// overrides reads the annotations that operators write. A value that is not an address is an error.
+func (k *keys) overrides(o *object) (cluster.Overrides, error) {
 	var f faults
 	a := o.Metadata.Annotations
-	w := cluster.Wishes{
+	w := cluster.Overrides{
 		NodeIP: f.addr(a, k.nodeIP), NodeIPv6: f.addr(a, k.nodeIPv6),
 		PublishIP: f.addr(a, k.publishIP), PublishIPv6: f.addr(a, k.publishIPv6),
 	}
@@ -109,9 +108,9 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 		n.BackendV6Data = json.RawMessage(data)
 	}
 	var err error
-	n.Wishes, err = k.wishes(o)
+	n.Overrides, err = k.overrides(o)
 	if err != nil && n.Name == r.name {
-		f = append(f, err) // other nodes' wishes do not matter
+		f = append(f, err) // other nodes' overrides do not matter
 	}
 	n.PodCIDRs, err = r.podCIDRs(o)
 	if err != nil {

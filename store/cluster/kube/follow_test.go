@@ -280,7 +280,7 @@ func TestReady(t *testing.T) {
 
 // Operators' annotations: the address to publish, the address to use, and a prefix of
 // their own.
-func TestWishes(t *testing.T) {
+func TestOverrides(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
 	r := l.open(t, "node-1")
@@ -290,10 +290,10 @@ func TestWishes(t *testing.T) {
 	updates := watched(t, r)
 	until(t, updates, "the node", func(u cluster.Update) bool { return len(names(u)) == 1 })
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "203.0.113.9", DefaultPrefix + "/node-public-ip": "192.0.2.1"})
-	want := cluster.Wishes{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
-	until(t, updates, "the wishes", func(u cluster.Update) bool { return len(names(u)) == 1 && u.Snapshot.Nodes[0].Wishes == want })
-	if got, err := r.Wishes(t.Context()); err != nil || got != want {
-		t.Fatalf("wishes %+v, %v", got, err)
+	want := cluster.Overrides{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
+	until(t, updates, "the overrides", func(u cluster.Update) bool { return len(names(u)) == 1 && u.Snapshot.Nodes[0].Overrides == want })
+	if got, err := r.Overrides(t.Context()); err != nil || got != want {
+		t.Fatalf("overrides %+v, %v", got, err)
 	}
 	if got, err := r.Acquire(t.Context(), wanted()); err != nil || got.PublicIP != want.PublishIP {
 		t.Fatalf("got %+v, %v", got, err)
@@ -310,7 +310,7 @@ func TestWishes(t *testing.T) {
 	}
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "here"})
 	if _, err := r.Acquire(t.Context(), wanted()); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "public-ip-overwrite") {
-		t.Errorf("a wish that is no address: %v", err)
+		t.Errorf("an override that is not an address: %v", err)
 	}
 
 	own, err := Open(Options{Client: r.client, Node: "node-1", Config: l.config, Prefix: "example.com/net"})

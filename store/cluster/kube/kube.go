@@ -41,7 +41,7 @@ type Registry struct {
 
 var (
 	_ cluster.Registry = (*Registry)(nil)
-	_ cluster.Wisher   = (*Registry)(nil)
+	_ cluster.OverrideReader   = (*Registry)(nil)
 )
 
 // Open returns a Registry. It does not connect yet.
@@ -109,15 +109,15 @@ func (r *Registry) get(ctx context.Context, o any) error {
 	return nil
 }
 
-// Wishes returns what the annotations of this node's object ask for.
-func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
+// Overrides returns the overrides in the annotations of this node's object.
+func (r *Registry) Overrides(ctx context.Context) (cluster.Overrides, error) {
 	var o object
 	if err := r.get(ctx, &o); err != nil {
-		return cluster.Wishes{}, err
+		return cluster.Overrides{}, err
 	}
-	w, err := r.keys.wishes(&o)
+	w, err := r.keys.overrides(&o)
 	if err != nil {
-		return cluster.Wishes{}, fmt.Errorf("node %s: %w", r.name, err)
+		return cluster.Overrides{}, fmt.Errorf("node %s: %w", r.name, err)
 	}
 	return w, nil
 }
@@ -125,7 +125,7 @@ func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
 // renewals is how often the object may be replaced between reading and writing it.
 const renewals = 3
 
-// Acquire writes those annotations of this node that differ from want and the wishes.
+// Acquire writes the annotations of this node that differ from want with the overrides.
 // It returns the node with the pod networks that were assigned to it.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	for n := 1; ; n++ {
@@ -144,7 +144,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	fail := func(err error) (cluster.Node, error) {
 		return cluster.Node{}, fmt.Errorf("node %s: %w", r.name, err)
 	}
-	wishes, err := r.keys.wishes(&o)
+	overrides, err := r.keys.overrides(&o)
 	if err != nil {
 		return fail(err)
 	}
@@ -152,12 +152,12 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return fail(err)
 	}
-	want.Name, want.Wishes = r.name, wishes
-	if wishes.PublishIP.IsValid() && want.PublicIP.IsValid() {
-		want.PublicIP = wishes.PublishIP
+	want.Name, want.Overrides = r.name, overrides
+	if overrides.PublishIP.IsValid() && want.PublicIP.IsValid() {
+		want.PublicIP = overrides.PublishIP
 	}
-	if wishes.PublishIPv6.IsValid() && want.PublicIPv6.IsValid() {
-		want.PublicIPv6 = wishes.PublishIPv6
+	if overrides.PublishIPv6.IsValid() && want.PublicIPv6.IsValid() {
+		want.PublicIPv6 = overrides.PublishIPv6
 	}
 	if err := want.CheckIn(r.config); err != nil {
 		return fail(err)
