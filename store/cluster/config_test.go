@@ -166,10 +166,10 @@ func TestAssign(t *testing.T) {
 	holders := []Holder{{Name: "b", Subnet: netip.MustParsePrefix("10.0.5.0/24")}, {Name: "d", Subnet: netip.MustParsePrefix("10.0.6.0/24")}, {Name: "a", Subnet: netip.MustParsePrefix("10.0.6.128/25")}}
 	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
 	for _, c := range []struct {
-		name string
+		name    string
 		request SubnetRequest
-		want []netip.Prefix
-		err  string
+		want    []netip.Prefix
+		err     string
 	}{
 		{"own", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
 		{"own before previous", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},

@@ -21,8 +21,8 @@ import (
 // resyncInterval is the longest time between two reconciliations.
 const resyncInterval = time.Minute
 
-// agent keeps one node's pod network connected. The loop in run owns the fields. Exceptions are
-// documented at the field.
+// agent keeps one node's pod network connected. The loop in run owns the fields, except where a
+// field's comment says otherwise.
 type agent struct {
 	host     *roles.Host
 	log      *slog.Logger
@@ -77,7 +77,7 @@ type agent struct {
 	files     files
 	socket    *socket
 	removed   *removal
-	// reason is the last logged reason. It prevents that one fault fills the log.
+	// reason is the last logged reason. A repeated reason is not logged.
 	reason   string
 	wasReady bool
 }
@@ -271,7 +271,7 @@ func (a *agent) requestPublish(ctx context.Context) {
 	if altered {
 		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", listed != nil)
 	}
-	// After a denial, each new snapshot leads to one more attempt: the pod network may be free now.
+	// After a denial, each new snapshot leads to one more attempt, because the pod network may be free.
 	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
 	denied = denied && a.checked != a.snapshot
 	a.checked = a.snapshot

@@ -40,8 +40,8 @@ type Registry struct {
 }
 
 var (
-	_ cluster.Registry = (*Registry)(nil)
-	_ cluster.OverrideReader   = (*Registry)(nil)
+	_ cluster.Registry       = (*Registry)(nil)
+	_ cluster.OverrideReader = (*Registry)(nil)
 )
 
 // Open returns a Registry. It does not connect yet.
