@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// DefaultPrefix begins the names of the annotations; it is flannel's.
+// DefaultPrefix is flannel's prefix of the names of annotations.
 const DefaultPrefix = "flannel.alpha.coreos.com"
 
 // keys are the names of the annotations.
@@ -51,7 +51,7 @@ func (k *keys) own() []string {
 	return []string{k.managed, k.backendType, k.data, k.v6Data, k.publicIP, k.publicIPv6}
 }
 
-// faults collects what is wrong with a Node object.
+// faults collects the faults of a Node object.
 type faults []error
 
 func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) {
@@ -90,8 +90,8 @@ func (k *keys) overrides(o *object) (cluster.Overrides, error) {
 // takesPart reports whether flannel or cnibox manages a node's pod network.
 func (k *keys) takesPart(o *object) bool { return o.Metadata.Annotations[k.managed] == "true" }
 
-// node reads a Node object. It leaves out pod networks of families that the cluster's
-// configuration does not have, because another program may use them.
+// node reads a Node object. It omits pod networks of families that the cluster's configuration does
+// not have, because another program may use them.
 func (r *Registry) node(o *object) (cluster.Node, error) {
 	k, a := &r.keys, o.Metadata.Annotations
 	var f faults
@@ -125,8 +125,8 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 	return n, n.CheckIn(r.config)
 }
 
-// backendName returns the constant for a usual name, so that thousands of nodes do
-// not each keep a copy.
+// backendName returns the constant for a usual name, so that thousands of nodes do not need a copy
+// each.
 func backendName(s string) string {
 	for _, known := range []string{"vxlan", "host-gw"} {
 		if s == known {
@@ -164,8 +164,8 @@ func (r *Registry) podCIDRs(o *object) ([]netip.Prefix, error) {
 	return append(v4, v6...), nil
 }
 
-// annotations returns the annotations of a node's record; nil for one that must not
-// exist.
+// annotations returns the annotations of a node's record. A nil value is of an annotation that must
+// not exist.
 func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	text := func(s string) *string {
 		if s == "" {
@@ -184,7 +184,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 		case len(raw) > 0:
 			return text(string(raw))
 		case a.IsValid():
-			return text("null") // as flannel writes unused backend data
+			return text("null") // flannel writes this for unused backend data
 		}
 		return nil
 	}
@@ -195,8 +195,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	}
 }
 
-// missing returns the annotations of want that the object lacks or has with another
-// value.
+// missing returns the annotations of want that the object does not have or has with another value.
 func missing(o *object, want map[string]*string) map[string]*string {
 	out := map[string]*string{}
 	for key, value := range want {
