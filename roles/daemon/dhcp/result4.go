@@ -32,8 +32,7 @@ const (
 	maxMTU = 65520
 )
 
-// grant4 turns a DHCPACK into a grant. Its times count from start, when the request was
-// sent.
+// grant4 returns the grant of a DHCPACK. Its times begin at start, when the request was sent.
 func (w *profile) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
 	mask := ack.SubnetMask()
 	ones, bits := mask.Size()

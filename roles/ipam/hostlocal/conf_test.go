@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// netConf is a network configuration around an "ipam" object.
+// netConf returns a network configuration with the given "ipam" object.
 func netConf(ipam string) string {
 	return `{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": ` + ipam + `}`
 }
@@ -28,7 +28,7 @@ func texts(in []leasing.Interval) []string {
 	return out
 }
 
-// printSets shows what a configuration came to, one line for a range.
+// printSets prints the parsed range sets, one line for each range.
 func printSets(p *leasing.Plan) string {
 	var out []string
 	for i, s := range p.Sets {
@@ -146,7 +146,7 @@ func TestConfDefaults(t *testing.T) {
 
 const ofYourOwn = ": use a network of your own, such as 10.1.0.0/16 or fd00:1::/64"
 
-// TestConfFaults: every fault at once, each with its path.
+// TestConfFaults: all faults are reported at once, each with its path.
 func TestConfFaults(t *testing.T) {
 	cases := map[string]struct {
 		conf string
@@ -271,8 +271,8 @@ func TestConfThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// FuzzConf: no configuration makes it panic, and a valid one gives addresses
-// from within its ranges, never a gateway.
+// FuzzConf: no configuration causes a panic, and a valid one gives only addresses of its ranges, no
+// gateways.
 func FuzzConf(f *testing.F) {
 	for _, seed := range []string{
 		netConf(`{"subnet": "10.1.0.0/24"}`),
