@@ -134,7 +134,7 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 	case *Move:
 		err = a.move(ctx, batch[0])
 	case *Forward:
-		err = a.forward(ctx, batch[0])
+		err = a.forwards(ctx, batch)
 	case *ZoneSource:
 		err = a.zoneSource(ctx, batch[0])
 	case *VRF:
@@ -185,6 +185,9 @@ func batchable(a, b Step) bool {
 	case *Element: // one nftables batch either adds or deletes
 		_, ok := b.Object.(*Element)
 		return ok && a.Verb == b.Verb
+	case *Forward:
+		_, ok := b.Object.(*Forward)
+		return ok
 	case *Flows:
 		_, ok := b.Object.(*Flows)
 		return ok

@@ -59,38 +59,37 @@ func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
-// forward makes the change of one Forward.
-func (a *applier) forward(ctx context.Context, c Change) error {
-	err := c.Do.Object.(*Forward).run(ctx, a.net, c.Do.Verb)
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		a.done = append(a.done, c) // after a cancellation the rules may have been made
+// forwards adds the rules of a batch, and the recorded rules that are absent because
+// another program flushed the chain: a flush usually affects all networks.
+func (a *applier) forwards(ctx context.Context, batch []Change) error {
+	all := make([]*Forward, len(batch))
+	for i, c := range batch {
+		all[i] = c.Do.Object.(*Forward)
 	}
-	if err == nil {
-		err = a.net.restoreForwards(ctx)
+	err := a.net.addForwards(ctx, all)
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		a.done = append(a.done, batch...) // after a cancellation the rules may have been made
 	}
 	if err != nil {
-		return describeStep(c.Do, err)
+		return describeStep(batch[0].Do, err)
 	}
 	return nil
 }
 
-// restoreForwards makes the recorded rules that are absent because another program
-// flushed the chain. It restores all networks, because a flush usually affects all of
-// them. Rules are added rarely, so the cost is small.
-func (n *Net) restoreForwards(ctx context.Context) error {
-	if n.recordedForwards == nil {
-		return nil
-	}
-	recorded, err := n.recordedForwards(ctx)
-	if err != nil {
-		return fmt.Errorf("list recorded rules: %w", err)
-	}
-	for _, f := range recorded {
-		if err := f.run(ctx, n, VerbAdd); err != nil {
-			return err
+// addForwards adds the rules and the absent recorded rules. It reads each table once.
+func (n *Net) addForwards(ctx context.Context, all []*Forward) error {
+	if n.recordedForwards != nil {
+		recorded, err := n.recordedForwards(ctx)
+		if err != nil {
+			return fmt.Errorf("list recorded rules: %w", err)
 		}
+		all = append(all, recorded...)
 	}
-	return nil
+	values := make([]*iptables.Forward, len(all))
+	for i, f := range all {
+		values[i] = f.value()
+	}
+	return n.tables().Add(ctx, values...)
 }
 
 // run adds the rules, or removes them with VerbDel.
