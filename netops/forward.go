@@ -59,36 +59,38 @@ func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
+// apply adds the rules of a batch, and the recorded rules that are absent because
+// another program flushed the chain: a flush usually affects all networks.
 func (f *Forward) apply(ctx context.Context, run *applier, batch []Change) error {
-	err := f.write(ctx, run.net, batch[0].Do.Verb)
+	all := make([]*Forward, len(batch))
+	for i, c := range batch {
+		all[i] = c.Do.Object.(*Forward)
+	}
+	err := run.net.addForwards(ctx, all)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		run.done = append(run.done, batch...) // after a cancellation the rules may have been made
-	}
-	if err == nil {
-		err = run.net.restoreForwards(ctx)
 	}
 	return describeStep(batch[0].Do, err)
 }
 
+func (f *Forward) batchKey(Verb) string { return "forward" }
+
 func (f *Forward) undo(ctx context.Context, s *session, v Verb) error { return f.write(ctx, s.net, v) }
 
-// restoreForwards makes the recorded rules that are absent because another program
-// flushed the chain. It restores all networks, because a flush usually affects all of
-// them. Rules are added rarely, so the cost is small.
-func (n *Net) restoreForwards(ctx context.Context) error {
-	if n.recordedForwards == nil {
-		return nil
-	}
-	recorded, err := n.recordedForwards(ctx)
-	if err != nil {
-		return fmt.Errorf("list recorded rules: %w", err)
-	}
-	for _, f := range recorded {
-		if err := f.write(ctx, n, VerbAdd); err != nil {
-			return err
+// addForwards adds the rules and the absent recorded rules. It reads each table once.
+func (n *Net) addForwards(ctx context.Context, all []*Forward) error {
+	if n.recordedForwards != nil {
+		recorded, err := n.recordedForwards(ctx)
+		if err != nil {
+			return fmt.Errorf("list recorded rules: %w", err)
 		}
+		all = append(all, recorded...)
 	}
-	return nil
+	values := make([]*iptables.Forward, len(all))
+	for i, f := range all {
+		values[i] = f.value()
+	}
+	return n.tables().Add(ctx, values...)
 }
 
 // write adds the rules, or removes them with VerbDel.
