@@ -91,11 +91,14 @@ func (a *applier) makeNetns(c Change) error {
 // endNetns deletes the named namespace.
 func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 	ns, err := u.net.named(o.Name)
-	if err != nil { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
+	if errors.Is(err, ErrNoNetns) { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
 		err := os.Remove(filepath.Join(NamespaceDir, o.Name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		return err
+	}
+	if err != nil {
 		return err
 	}
 	c, err := ns.socket()
