@@ -249,7 +249,7 @@ func (n *Net) openBus(ctx context.Context) error {
 	if n.bus != nil {
 		return nil
 	}
-	if err := unix.Access(systemBus, unix.F_OK); err != nil { // ten times faster than a failing dial
+	if err := unix.Access(systemBus, unix.F_OK); isNoPath(err) { // ten times faster than a failing dial
 		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
@@ -258,9 +258,7 @@ func (n *Net) openBus(ctx context.Context) error {
 	switch {
 	case errors.Is(err, dbus.ErrAuth):
 		return fmt.Errorf("system bus: %w: %w", ErrPermission, err)
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED): // the socket remains after the bus ended
-		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
-	case err != nil:
+	case err != nil: // also ECONNREFUSED: firewalld may outlive a bus that restarts
 		return fmt.Errorf("system bus: %w", err)
 	}
 	n.bus = bus

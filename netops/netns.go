@@ -89,11 +89,14 @@ func (o *Netns) apply(_ context.Context, run *applier, batch []Change) error {
 // undo deletes the named namespace.
 func (o *Netns) undo(ctx context.Context, s *session, _ Verb) error {
 	ns, err := s.net.named(o.Name)
-	if err != nil { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
+	if errors.Is(err, ErrNoNetns) { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
 		err := os.Remove(filepath.Join(NamespaceDir, o.Name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		return err
+	}
+	if err != nil {
 		return err
 	}
 	c, err := ns.socket()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,8 @@ type Namespace struct {
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
 // magic link such as /proc/1/ns/net refers to. The error wraps ErrNoNetns if
-// path does not exist, is a plain file, or is a namespace of another type.
+// path does not exist, is a plain file, or is a namespace of another type. After
+// any other error the namespace may exist.
 func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 	ns, err := openNamespace(path)
 	if err != nil {
@@ -40,8 +42,11 @@ func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 func openNamespace(path string) (*Namespace, error) {
 	// Without O_NONBLOCK, opening a FIFO would block.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
+	if isNoPath(err) {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	if err != nil {
+		return nil, nlconn.Explain(err, "look up the namespace")
 	}
 	ns := &Namespace{path: path, fd: fd}
 	if err := ns.identify(); err != nil {
@@ -51,25 +56,32 @@ func openNamespace(path string) (*Namespace, error) {
 	return ns, nil
 }
 
+// isNoPath reports whether an error of open(2) means that the path leads nowhere: it
+// does not exist, or no file can have that name. Every other error, such as EMFILE or
+// EACCES, says nothing about the namespace.
+func isNoPath(err error) bool {
+	return slices.Contains([]error{unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG, unix.EINVAL}, err)
+}
+
 // identify checks that the open file is a network namespace, and reads its ID.
 func (ns *Namespace) identify() error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(ns.fd, &fs); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+		return nlconn.Explain(err, "identify the namespace")
 	}
 	if fs.Type != unix.NSFS_MAGIC {
 		return fmt.Errorf("%w: it is a file of another kind (a namespace mounted for another process looks so)", ErrNoNetns)
 	}
 	kind, err := unix.IoctlRetInt(ns.fd, unix.NS_GET_NSTYPE)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+		return nlconn.Explain(err, "identify the namespace")
 	}
 	if kind != unix.CLONE_NEWNET {
 		return fmt.Errorf("%w: it is a namespace of another type", ErrNoNetns)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(ns.fd, &st); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+		return nlconn.Explain(err, "identify the namespace")
 	}
 	ns.dev, ns.inode = st.Dev, st.Ino
 	return nil

@@ -68,7 +68,7 @@ func (s *session) isAbsentPlace(p Place) bool {
 	}
 	if name, ok := p.name(); ok {
 		_, err := s.net.named(name)
-		return err != nil
+		return errors.Is(err, ErrNoNetns) // after another error its users fail with that error
 	}
 	return p == Container && s.container == nil
 }

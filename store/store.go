@@ -93,6 +93,14 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	return s.node().Run(ctx, false, s.withTx(fn))
 }
 
+// Check is View, and checks the whole file first. View and Update do that only if a
+// program other than this one has written to it, by its modification time.
+func (s *Store) Check(ctx context.Context, fn func(*Tx) error) error {
+	f := s.node()
+	f.Whole = true
+	return f.Run(ctx, false, s.withTx(fn))
+}
+
 // Update runs fn in a read-write transaction on node.db. When fn returns nil, all its
 // changes are stored, else none. Update excludes every other transaction and waits
 // for them for at most LockTimeout (ErrBusy). A file that does not exist is created
@@ -104,6 +112,13 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // KeepView is View for keep.db.
 func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
 	return s.keep().Run(ctx, false, withKeepTx(fn))
+}
+
+// KeepCheck is Check for keep.db.
+func (s *Store) KeepCheck(ctx context.Context, fn func(*KeepTx) error) error {
+	f := s.keep()
+	f.Whole = true
+	return f.Run(ctx, false, withKeepTx(fn))
 }
 
 // KeepTryView is KeepView without waiting: ErrBusy when the file is locked. Use it

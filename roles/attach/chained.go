@@ -147,13 +147,12 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err != nil {
 		return err
 	}
-	var ns *netops.Namespace
-	if req.Netns != "" {
-		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
-		} else {
-			defer ns.Close()
-		}
+	ns, err := record.OpenIfPresent(h, req.Netns)
+	if err != nil {
+		return err
+	}
+	if ns != nil {
+		defer ns.Close()
 	}
 	if i := c.newest(rec); i >= 0 {
 		return c.removePart(ctx, h, rec, i, ns)

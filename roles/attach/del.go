@@ -24,13 +24,12 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	var ns *netops.Namespace
-	if req.Netns != "" {
-		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
-		} else {
-			defer ns.Close()
-		}
+	ns, err := record.OpenIfPresent(h, req.Netns)
+	if err != nil {
+		return err
+	}
+	if ns != nil {
+		defer ns.Close()
 	}
 	return a.remove(ctx, h, req, ns)
 }

@@ -67,7 +67,10 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*legacyInterface, error) {
 	found := &legacyInterface{in: ns}
 	if ns == nil {
-		found.in = openSandbox(h, req)
+		var err error
+		if found.in, err = openSandbox(h, req); err != nil {
+			return nil, err
+		}
 		if found.in == nil {
 			return hostEnd(ctx, h, req)
 		}
@@ -87,20 +90,19 @@ func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 
 // openSandbox opens the namespace that prevResult names. It returns nil if there
 // is none, or if the path is that of the host's namespace by now.
-func openSandbox(h *roles.Host, req *roles.Request) *netops.Namespace {
+func openSandbox(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
 	i := containerInterface(req)
 	if i == nil {
-		return nil
+		return nil, nil
 	}
-	ns, err := h.Net.OpenNamespace(i.Sandbox)
-	if err != nil {
-		return nil
+	ns, err := record.OpenIfPresent(h, i.Sandbox)
+	if ns == nil {
+		return nil, err
 	}
 	if host, err := h.Net.IsHost(ns); err != nil || host {
-		_ = ns.Close()
-		return nil
+		return nil, errors.Join(err, ns.Close())
 	}
-	return ns
+	return ns, nil
 }
 
 // containerInterface is the container's interface in prevResult, or nil.

@@ -22,21 +22,32 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	return n
 }
 
-// OpenRecorded opens a recorded namespace. It returns nil if the namespace does not
-// exist, or if another namespace is at its path.
-func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
-	if n.Path == "" || n.Inode == 0 {
-		return nil
+// OpenIfPresent opens the namespace that a call names. It returns nil if path is empty
+// or no namespace is there, as after the end of a container. After an error the
+// namespace may exist, so what was made in it must not be forgotten.
+func OpenIfPresent(h *roles.Host, path string) (*netops.Namespace, error) {
+	if path == "" {
+		return nil, nil
 	}
-	ns, err := h.Net.OpenNamespace(n.Path)
-	if err != nil {
-		return nil
+	ns, err := h.Net.OpenNamespace(path)
+	if errors.Is(err, netops.ErrNoNetns) {
+		h.Log.Debug("namespace does not exist, continuing without it", "error", err)
+		return nil, nil
 	}
-	if !isRecorded(ns, n) {
-		_ = ns.Close()
-		return nil
+	return ns, err
+}
+
+// OpenRecorded opens a recorded namespace. It returns nil if the namespace does not exist, or if
+// another namespace is at its path.
+func OpenRecorded(h *roles.Host, n store.Netns) (*netops.Namespace, error) {
+	if n.Inode == 0 {
+		return nil, nil
 	}
-	return ns
+	ns, err := OpenIfPresent(h, n.Path)
+	if ns == nil || isRecorded(ns, n) {
+		return ns, err
+	}
+	return nil, ns.Close()
 }
 
 // isRecorded reports whether a namespace is the recorded one.

@@ -40,9 +40,9 @@ func NameDevices(ctx context.Context, h *roles.Host) error {
 
 // nameDevice sets the alias of one device, unless its namespace does not exist.
 func nameDevice(ctx context.Context, h *roles.Host, a *store.Attachment, m *netops.Move) error {
-	ns := OpenRecorded(h, a.Netns)
+	ns, err := OpenRecorded(h, a.Netns)
 	if ns == nil {
-		return nil
+		return err
 	}
 	defer ns.Close()
 	l, err := h.Net.Link(ctx, ns, m.As)

@@ -40,7 +40,11 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 // If the record has no namespace, f gets ns.
 func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
-		if ns = OpenRecorded(h, a.Netns); ns != nil {
+		var err error
+		if ns, err = OpenRecorded(h, a.Netns); err != nil {
+			return err
+		}
+		if ns != nil {
 			defer ns.Close()
 		}
 	}

@@ -2,7 +2,10 @@ package rolestest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -305,6 +308,8 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.host()
 	b.same(start, "after DEL with the namespace gone")
 
+	b.delInDoubt(start)
+
 	b.OK(b.call("ADD"))
 	b.ns.Rename(t, "eth0", "moved0") // as a process there may do; an IPAM role makes no interface
 	b.OK(b.call("DEL"))
@@ -322,6 +327,33 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.Run(bare) // whether it succeeds or not, the next DEL finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
+}
+
+// delInDoubt runs DEL while the container's namespace exists and cannot be opened, for a
+// reason other than that its path is missing. Such a DEL may fail. If it succeeds, it must
+// have removed everything.
+func (b *bench) delInDoubt(start string) {
+	b.t.Helper()
+	way := filepath.Join(b.t.TempDir(), "way")
+	lead := func(to string) {
+		b.t.Helper()
+		if err := errors.Join(os.RemoveAll(way), os.Symlink(to, way)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	dir, name := filepath.Split(b.ns.Path())
+	call := b.call("ADD")
+	call.Netns = filepath.Join(way, name)
+	lead(dir)
+	b.OK(call)
+	call.Verb = "DEL"
+	lead(way) // ELOOP
+	first := b.Run(call)
+	lead(dir)
+	if first.Code != 0 {
+		b.OK(call)
+	}
+	b.same(start, "after DEL with a namespace that cannot be opened")
 }
 
 // faulty are calls of DEL whose configurations were edited since ADD: one with

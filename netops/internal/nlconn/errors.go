@@ -30,7 +30,8 @@ var (
 	ErrPermission = errors.New("not permitted")
 	// ErrInvalid means that the kernel refused a value (EINVAL, ERANGE).
 	ErrInvalid = errors.New("invalid value")
-	// ErrBusy means that the caller should try again (EBUSY, EAGAIN, ENOBUFS).
+	// ErrBusy means that the caller should try again (EBUSY, EAGAIN), or that memory or
+	// file descriptors are short (ENOBUFS, ENOMEM, EMFILE, ENFILE).
 	ErrBusy = errors.New("busy")
 	// ErrUnknown is the result of a request whose answer did not arrive.
 	ErrUnknown = errors.New("no answer from the kernel")
@@ -73,7 +74,7 @@ func meaningOf(err error) error {
 		return ErrNotSupported
 	case unix.EINVAL, unix.ERANGE:
 		return ErrInvalid
-	case unix.EBUSY, unix.EAGAIN, unix.ENOBUFS:
+	case unix.EBUSY, unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
 		return ErrBusy
 	default:
 		return nil

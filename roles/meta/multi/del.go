@@ -28,13 +28,12 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if request == nil {
 		return errors.Join(m.removeUnrecorded(ctx, h, req.ContainerID, out), ignoreMissing(h, deleteRecords(ctx, h, req.Key())))
 	}
-	var ns *netops.Namespace
-	if req.Netns != "" {
-		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
-		} else {
-			defer ns.Close()
-		}
+	ns, err := record.OpenIfPresent(h, req.Netns)
+	if err != nil {
+		return err
+	}
+	if ns != nil {
+		defer ns.Close()
 	}
 	return m.detachAll(ctx, m.recordedRunner(h, req, request, out), request, ns)
 }

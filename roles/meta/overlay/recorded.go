@@ -94,7 +94,12 @@ func (c *Conf) gcRecorded(ctx context.Context, h *roles.Host, req *roles.Request
 		}
 		del := *req
 		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult, del.Valid = roles.Del, k.ContainerID, k.IfName, "", nil, nil
-		if ns := record.OpenRecorded(h, all[i].Netns); ns != nil {
+		ns, err := record.OpenRecorded(h, all[i].Netns)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if ns != nil {
 			del.Netns = all[i].Netns.Path
 			errs = append(errs, ns.Close())
 		}

@@ -67,6 +67,7 @@ func (f *File) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
 	if err := tx.Commit(); err != nil {
 		return unwritable(fmt.Errorf("commit to %q: %w", f.Path, err))
 	}
+	s.committed()
 	_ = f.Probe("committed")
 	return nil
 }
@@ -131,8 +132,10 @@ func mapped(function string) bool {
 }
 
 // panicIsDamage reports, within a deferred function, whether the goroutine panics
-// in bbolt, in the store, or in a library function that these called. It is false
-// when a caller's function panics, or ends the goroutine.
+// in bbolt, in the store, or in a library function that these called, or whether any
+// function read memory at an address that is not mapped: only the file's mapping can
+// be cut short. It is false when a caller's function panics for another reason, nil
+// included, or ends the goroutine.
 func panicIsDamage() bool {
 	pc := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
@@ -142,6 +145,8 @@ func panicIsDamage() bool {
 		switch {
 		case fr.Function == "runtime.gopanic":
 			panicking = true
+		case fr.Function == "runtime.panicmemAddr": // a nil pointer leads to runtime.panicmem
+			return true
 		case !panicking || isLibrary(fr.Function):
 		default:
 			return mapped(fr.Function)

@@ -23,6 +23,10 @@ type opened struct {
 	// meta is the meta page of the state that db and cache stand for.
 	meta  metaPage
 	cache *Cache
+	// free are the free pages of transaction freeOf. buf is the memory of read.
+	free   []uint64
+	freeOf uint64
+	buf    []byte
 }
 
 // Idle keeps a file open and mapped, but unlocked, between two transactions of one
@@ -64,18 +68,11 @@ func (i *Idle) take() *opened {
 
 // release ends a successful transaction: it gives the lock back and keeps the file
 // open for the next transaction. A file that cannot be kept is closed.
-func (f *File) release(o *opened, wrote bool) error {
+func (f *File) release(o *opened) error {
 	if f.Idle == nil || o.readOnly {
 		return o.close()
 	}
-	var err error
-	if wrote {
-		o.meta, err = o.meta.next(o.file)
-	}
-	if err == nil {
-		err = unix.Flock(int(o.file.Fd()), unix.LOCK_UN)
-	}
-	if err != nil {
+	if err := unix.Flock(int(o.file.Fd()), unix.LOCK_UN); err != nil {
 		return o.close() // this gives the lock back as well
 	}
 	f.Idle.mu.Lock()

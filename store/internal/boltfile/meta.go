@@ -27,68 +27,72 @@ const (
 // checkWhole checks, before bbolt maps the file, that the meta page that bbolt will
 // use points into the file.
 func (f *File) checkWhole(db *os.File, size int64) (metaPage, error) {
-	meta, err := checkMeta(db, size)
-	if errors.Is(err, record.ErrDamaged) {
-		err = fmt.Errorf("open %q: %w (%s)", f.Path, err, f.Hint)
-	} else if err != nil {
-		err = fmt.Errorf("open %q: %w", f.Path, err)
+	meta, err := f.checkMeta(db, size)
+	return meta, f.damaged(err)
+}
+
+// damaged names the file in an error, and what to do when the file is damaged.
+func (f *File) damaged(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, record.ErrDamaged):
+		return fmt.Errorf("open %q: %w (%s)", f.Path, err, f.Hint)
 	}
-	return meta, err
+	return fmt.Errorf("open %q: %w", f.Path, err)
 }
 
 type metaPage struct {
 	pageSize                        int64
 	root, freelist, highWater, txid uint64
 	// sum covers these fields and the rest of the page.
-	sum uint64
+	sum  uint64
+	seal seal
 }
 
-func checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
-	newest, ok, err := newestMeta(r)
+func (f *File) checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
+	newest, valid, err := newestMeta(r)
 	if errors.Is(err, io.EOF) {
 		return newest, fmt.Errorf("%w: cut short at %d bytes", record.ErrDamaged, size)
 	}
 	if err != nil {
 		return newest, err
 	}
-	if !ok {
-		return newest, fmt.Errorf("%w: no valid meta page", record.ErrDamaged)
+	// A power cut may leave half of the newest meta page; the other one is the state
+	// before it. A process cannot, so in a file that ends with the boot both are valid.
+	if valid == 0 || valid == 1 && !f.Durable {
+		return newest, fmt.Errorf("%w: %d valid meta pages", record.ErrDamaged, valid)
 	}
 	return newest, newest.check(size)
 }
 
-// newestMeta reads the meta page that bbolt uses. It is false when none is valid.
-func newestMeta(r io.ReaderAt) (newest metaPage, ok bool, err error) {
+// newestMeta reads the meta page that bbolt uses, and says how many are valid.
+func newestMeta(r io.ReaderAt) (newest metaPage, valid int, err error) {
 	for i := range uint64(2) {
-		m, valid, err := readMeta(r, i)
+		m, ok, err := readMeta(r, i)
 		if err != nil {
-			return newest, false, err
+			return newest, 0, err
 		}
-		if valid && (!ok || m.txid > newest.txid) {
-			newest, ok = m, true
+		if ok && (valid == 0 || m.txid > newest.txid) {
+			newest = m
+		}
+		if ok {
+			valid++
 		}
 	}
-	return newest, ok, nil
-}
-
-// next reads the meta page of the transaction after this one, which was committed.
-// The two meta pages are used in turn.
-func (m *metaPage) next(r io.ReaderAt) (metaPage, error) {
-	next, valid, err := readMeta(r, (m.txid+1)%2)
-	if err == nil && (!valid || next.txid != m.txid+1) {
-		err = fmt.Errorf("%w: no meta page of transaction %d", record.ErrDamaged, m.txid+1)
-	}
-	return next, err
+	return newest, valid, nil
 }
 
 // readMeta reads one meta page.
 func readMeta(r io.ReaderAt, i uint64) (m metaPage, valid bool, err error) {
-	var buf [pageHeader + metaSize]byte
+	var buf [sealAt + sealSize]byte
 	page := int64(os.Getpagesize())
 	if _, err := r.ReadAt(buf[:], int64(i)*page); err != nil {
 		return m, false, fmt.Errorf("read meta page %d: %w", i, err)
 	}
 	m, valid = parseMeta(buf[pageHeader:])
+	m.seal = parseSeal(buf[sealAt:])
+	valid = valid && m.txid%2 == i // transactions use the two pages in turn
 	if valid && m.pageSize != page {
 		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", record.ErrDamaged, m.pageSize, page)
 	}
