@@ -2,7 +2,6 @@ package netops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -76,25 +75,5 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to moveTarget, p *plac
 func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
-	var notifications *rtnl.Conn
-	err := r.net.host.visit(func() (err error) {
-		if notifications, err = rtnl.Open(); err != nil {
-			return err
-		}
-		return notifications.Join(group)
-	})
-	if notifications != nil {
-		defer func() { _ = notifications.Close() }()
-	}
-	for err == nil {
-		var is bool
-		if is, err = done(ctx); is || err != nil {
-			return err
-		}
-		err = notifications.Receive(ctx, func(unix.NlMsghdr, []byte) {})
-		if errors.Is(err, unix.ENOBUFS) { // notifications were lost: check again
-			err = nil
-		}
-	}
-	return err
+	return r.net.host.await(ctx, group, done)
 }

@@ -9,10 +9,12 @@ import (
 // Args is CNI_ARGS, parsed: "K=V;K2=V2" (CNI spec 1.1.0, section 2).
 type Args struct{ pairs []argPair }
 
+// argPair has no key if it is a part that is not KEY=VALUE.
 type argPair struct{ key, value string }
 
 // ParseArgs parses CNI_ARGS. A trailing semicolon and empty parts are
-// tolerated, a value may hold "="; a part without "=" or without a key is an error.
+// tolerated, a value may hold "="; a part without "=" or without a key is an error, as
+// in Check. The result is valid for roles that read no argument, and for String.
 func ParseArgs(s string) (Args, error) {
 	var a Args
 	for part := range strings.SplitSeq(s, ";") {
@@ -21,11 +23,21 @@ func ParseArgs(s string) (Args, error) {
 		}
 		k, v, ok := strings.Cut(part, "=")
 		if !ok || k == "" {
-			return Args{}, fmt.Errorf("CNI_ARGS: %q is not KEY=VALUE", part)
+			k, v = "", part
 		}
 		a.pairs = append(a.pairs, argPair{k, v})
 	}
-	return a, nil
+	return a, a.Check()
+}
+
+// Check returns an error for the first part that is not KEY=VALUE.
+func (a Args) Check() error {
+	for _, p := range a.pairs {
+		if p.key == "" {
+			return fmt.Errorf("CNI_ARGS: %q is not KEY=VALUE", p.value)
+		}
+	}
+	return nil
 }
 
 // Get returns the value of a key, case-sensitive, or "".
@@ -42,7 +54,10 @@ func (a Args) Get(key string) string {
 func (a Args) String() string {
 	parts := make([]string, len(a.pairs))
 	for i, p := range a.pairs {
-		parts[i] = p.key + "=" + p.value
+		parts[i] = p.value
+		if p.key != "" {
+			parts[i] = p.key + "=" + p.value
+		}
 	}
 	return strings.Join(parts, ";")
 }

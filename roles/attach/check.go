@@ -69,17 +69,18 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 }
 
 // IPAMPart returns the part of a result that the IPAM plugin returned: the addresses of
-// the container's interface, the routes and DNS.
+// the container's interface, the routes and DNS. As in the reference plugins, an address
+// without an interface, or with one that the result does not list, is the container's.
 func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 	out := &roles.Result{CNIVersion: prev.CNIVersion, Routes: prev.Routes, DNS: prev.DNS}
-	for i, ip := range prev.IPs {
-		if ip.Interface == nil {
+	for _, ip := range prev.IPs {
+		n := -1
+		if ip.Interface != nil {
+			n = *ip.Interface
+		}
+		if n < 0 || n >= len(prev.Interfaces) {
 			out.IPs = append(out.IPs, ip)
 			continue
-		}
-		n := *ip.Interface
-		if n < 0 || n >= len(prev.Interfaces) {
-			return nil, &roles.ConfError{Path: fmt.Sprintf("prevResult.ips[%d].interface", i), Reason: fmt.Sprintf("%d is not an index of prevResult.interfaces", n)}
 		}
 		if prev.Interfaces[n].Name == ifName && prev.Interfaces[n].Sandbox != "" {
 			out.IPs = append(out.IPs, ip)

@@ -55,11 +55,24 @@ func (a *work) build(ctx context.Context, state store.State) error {
 // begins again under the write lock.
 func (a *work) buildOnce(ctx context.Context, state store.State) error {
 	for _, exclusive := range []bool{false, true} {
-		if err := a.buildLocked(ctx, state, exclusive); !errors.Is(err, errNeedsExclusive) {
+		err := a.buildLocked(ctx, state, exclusive)
+		if err == nil {
+			a.awaitOperation(ctx)
+		}
+		if !errors.Is(err, errNeedsExclusive) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: shared objects changed while they were locked", roles.ErrTryAgain)
+}
+
+// awaitOperation waits until what was made carries packets, so that the container's first
+// one is not lost. It waits without the locks of the shared objects. The attachment is
+// complete, so it is kept if the kernel does not bring it into operation in time.
+func (a *work) awaitOperation(ctx context.Context) {
+	if err := a.h.Net.AwaitOperation(ctx, a.made.changes, a.ns); err != nil {
+		a.h.Log.Warn("the first packets may be lost", "network", a.req.Network, "container", a.req.ContainerID, "ifname", a.req.IfName, "error", err)
+	}
 }
 
 // errNeedsExclusive makes buildOnce take the write lock.

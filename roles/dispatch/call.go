@@ -61,7 +61,7 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 // error codes of the spec suggest this order.
 func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	var err error
-	c.req, err = newRequest(verb, c.p.Env, c.p.Table)
+	c.req, err = newRequest(verb, c.p.Env, c.role, c.p.Table)
 	if err != nil {
 		return err
 	}

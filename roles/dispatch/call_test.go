@@ -191,7 +191,6 @@ func TestErrorEchoesVersion(t *testing.T) {
 func TestDamagedPrevResult(t *testing.T) {
 	for _, prev := range []string{
 		`"x"`, `[]`, `{"interfaces":[null]}`, `{"ips":[null]}`, `{"routes":[null]}`, `{"ips":[{}]}`, `{"ips":[{"address":"x"}]}`,
-		`{"ips":[{"address":"10.0.0.1/24","interface":0}]}`, `{"ips":[{"address":"10.0.0.1/24","interface":-1}],"interfaces":[{"name":"a"}]}`,
 		`{"cniVersion":"0.4.0"}`, `{"cniVersion":5}`, `{"cniVersion":"\"}"}`, `{"dns":[]}`,
 	} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {

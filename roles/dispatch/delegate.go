@@ -268,6 +268,8 @@ type builtin struct {
 	role *roles.Role
 	host *roles.Host
 	log  *slog.Logger
+	// table has the roles whose arguments CNI_ARGS may contain.
+	table roles.Table
 }
 
 // builtin returns a role with a copy of the host whose Role, Log and Delegate are the
@@ -278,7 +280,7 @@ func (d *delegator) builtin(name string, role *roles.Role) *builtin {
 	sub := *d
 	sub.asRuntime, sub.host, sub.callers = false, &h, append(slices.Clip(d.callers), name)
 	h.Delegate = &sub
-	return &builtin{name: name, role: role, host: &h, log: d.log}
+	return &builtin{name: name, role: role, host: &h, log: d.log, table: d.table}
 }
 
 func (l *builtin) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
@@ -299,6 +301,9 @@ func (l *builtin) call(ctx context.Context, req *roles.Request) (*roles.Result, 
 func (l *builtin) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
 	req = cloneRequest(req)
 	h, err := newHandler(l.log, l.role, l.name, req.Verb, req.Conf)
+	if err == nil && (req.Verb == roles.Add || req.Verb == roles.Check) { // DEL and GC read no argument
+		err = checkArgs(req.Args, l.role, l.table)
+	}
 	if err == nil {
 		err = catchPanic(l.log, l.name, func() error { return fn(h, req) })
 	}

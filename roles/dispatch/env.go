@@ -45,8 +45,9 @@ func required(v roles.Verb) (names []string, ok bool) {
 }
 
 // newRequest makes a request of the environment. One error names all missing
-// variables, and another names all invalid ones.
-func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Request, error) {
+// variables, and another names all invalid ones. The role is nil if only the
+// configuration names it.
+func newRequest(verb roles.Verb, env []string, role *roles.Role, table roles.Table) (*roles.Request, error) {
 	names, ok := required(verb)
 	if !ok {
 		return nil, fmt.Errorf("%w: CNI_COMMAND: %q is not an operation of CNI", roles.ErrEnv, string(verb))
@@ -72,9 +73,8 @@ func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Reques
 	if slices.Contains(names, envContainerID) {
 		faults = append(faults, checkContainerID(req.ContainerID), checkIfName(req.IfName))
 	}
-	args, err := parseArgs(get(envArgs), table)
-	req.Args = args
-	return req, errors.Join(append(faults, err)...)
+	req.Args, _ = roles.ParseArgs(get(envArgs)) // checkArgs returns the error
+	return req, errors.Join(append(faults, checkArgs(req.Args, role, table))...)
 }
 
 // pathList splits CNI_PATH. It omits empty parts, which would mean the working
@@ -83,19 +83,16 @@ func pathList(s string) []string {
 	return slices.DeleteFunc(filepath.SplitList(s), func(d string) bool { return d == "" })
 }
 
-// parseArgs parses CNI_ARGS. A key that no role knows is an error unless
-// IgnoreUnknown is set.
-func parseArgs(s string, table roles.Table) (roles.Args, error) {
-	args, err := roles.ParseArgs(s)
-	if err != nil {
-		return args, fmt.Errorf("%w: %w", roles.ErrEnv, err)
+// checkArgs returns an error if a part of CNI_ARGS is not KEY=VALUE, or if no role knows
+// one of the keys and IgnoreUnknown is not set. A role that reads no argument accepts
+// all. The role can be nil.
+func checkArgs(args roles.Args, role *roles.Role, table roles.Table) error {
+	if role != nil && len(role.Args) == 0 {
+		return nil
 	}
-	return args, checkArgs(args, table)
-}
-
-// checkArgs returns an error if no role knows one of the keys, unless IgnoreUnknown
-// is set.
-func checkArgs(args roles.Args, table roles.Table) error {
+	if err := args.Check(); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrEnv, err)
+	}
 	// The methods of Request read these two.
 	known := []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"}
 	for i := range table {
@@ -110,7 +107,7 @@ func checkArgs(args roles.Args, table roles.Table) error {
 // CheckRequest validates a request that was not made of the environment, with the
 // same rules that Main has for the environment.
 func CheckRequest(req *roles.Request, table roles.Table) error {
-	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req.Args, table), guardNetns(req))
+	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req.Args, nil, table), guardNetns(req))
 }
 
 // checkContainerID accepts the container IDs of the spec: a letter or digit, then

@@ -73,7 +73,13 @@ func TestAddresses(t *testing.T) {
 		"all three":                 {conf(two, args, runtime), "IP=10.13.0.1/24", "10.12.0.1/24"},
 		"empty lists":               {conf(two, `"args": {"cni": {"ips": []}}, "runtimeConfig": {"ips": null}`), "", own},
 		"one of each family, 0.2.0": {strings.Replace(conf(two), "1.1.0", "0.2.0", 1), "", own},
-		"gateway elsewhere":         {conf(`{"addresses": [{"address": "10.1.0.5/32", "gateway": "169.254.1.1"}]}`), "", "10.1.0.5/32 via 169.254.1.1"},
+		"two of a family that are replaced, 0.2.0": {
+			strings.Replace(conf(none, runtime), "1.1.0", "0.2.0", 1), "IP=10.13.0.1/24,10.14.0.1/24", "10.12.0.1/24",
+		},
+		"two of a family in the configuration that are replaced, 0.1.0": {
+			strings.Replace(conf(`{"addresses": [{"address": "10.1.0.5/24"}, {"address": "10.1.0.6/24"}]}`, args), "1.1.0", "0.1.0", 1), "", "10.11.0.1/24\nfd00:b::1/64",
+		},
+		"gateway elsewhere": {conf(`{"addresses": [{"address": "10.1.0.5/32", "gateway": "169.254.1.1"}]}`), "", "10.1.0.5/32 via 169.254.1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, err := answer(t, c.conf, c.args)

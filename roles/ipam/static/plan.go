@@ -42,19 +42,39 @@ func newPlan(c *Conf) (*plan, error) {
 		dns: c.IPAM.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", c.IPAM.Routes),
 		single: c.CNIVersion == "" || strings.HasPrefix(c.CNIVersion, "0.1.") || strings.HasPrefix(c.CNIVersion, "0.2."),
 	}
-	p.own = p.parseAddresses(&f, c.IPAM.Addresses)
-	p.instead = p.parseList(&f, "args.cni.ips", c.Args.CNI.IPs)
-	if higher := p.parseList(&f, "runtimeConfig.ips", c.RuntimeConfig.IPs); len(higher) > 0 {
-		p.instead = higher
+	p.own = parseAddresses(&f, c.IPAM.Addresses)
+	used, path := p.own, "ipam.addresses[%d].address"
+	for _, list := range []struct {
+		name string
+		ips  []string
+	}{{"args.cni.ips", c.Args.CNI.IPs}, {"runtimeConfig.ips", c.RuntimeConfig.IPs}} {
+		if parsed := parseList(&f, list.name, list.ips); len(parsed) > 0 {
+			p.instead, used, path = parsed, parsed, list.name+"[%d]"
+		}
 	}
 	if err := f.Err(); err != nil {
 		return nil, err
 	}
-	return p, nil
+	for i := range used {
+		if err := p.checkFamily(used[:i], used[i]); err != nil {
+			f.Addf(fmt.Sprintf(path, i), "%v", err)
+		}
+	}
+	return p, f.Err()
+}
+
+// checkFamily returns an error if an address and one before it are of the same family and
+// results hold one of each. Only addresses that no others replace are checked.
+func (p *plan) checkFamily(before []address, a address) error {
+	sameFamily := func(o address) bool { return o.Addr().BitLen() == a.Addr().BitLen() }
+	if !p.single || !slices.ContainsFunc(before, sameFamily) {
+		return nil
+	}
+	return fmt.Errorf("%s is the second of its family: cniVersion before 0.3.0 allows one, use a newer one", a.Prefix)
 }
 
 // parseAddresses parses ipam.addresses.
-func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
+func parseAddresses(f *roles.Faults, in []Address) []address {
 	var out []address
 	for i, a := range in {
 		at := fmt.Sprintf("ipam.addresses[%d]", i)
@@ -62,7 +82,7 @@ func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
 			f.Addf(at+".address", "is required, an address with a prefix length such as 10.1.0.5/24")
 			continue
 		}
-		addr, err := p.parseAddress(a.Address, out)
+		addr, err := parseAddress(a.Address, out)
 		if err != nil {
 			f.Addf(at+".address", "%v", err)
 			continue
@@ -82,10 +102,10 @@ func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
 }
 
 // parseList parses addresses of the runtime.
-func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address {
+func parseList(f *roles.Faults, path string, texts []string) []address {
 	var out []address
 	for i, t := range texts {
-		a, err := p.parseAddress(t, out)
+		a, err := parseAddress(t, out)
 		if err != nil {
 			f.Addf(fmt.Sprintf("%s[%d]", path, i), "%v", err)
 			continue
@@ -96,7 +116,7 @@ func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address
 }
 
 // parseAddress parses an address and compares it with the ones before it.
-func (p *plan) parseAddress(text string, before []address) (address, error) {
+func parseAddress(text string, before []address) (address, error) {
 	n, err := netip.ParsePrefix(text)
 	if err != nil || n.Addr().Is4In6() {
 		return address{}, fmt.Errorf("%q is not an address with a prefix length, such as 10.1.0.5/24", text)
@@ -108,11 +128,8 @@ func (p *plan) parseAddress(text string, before []address) (address, error) {
 		return address{}, err
 	}
 	for _, o := range before {
-		switch {
-		case o.Addr() == n.Addr():
+		if o.Addr() == n.Addr() {
 			return address{}, fmt.Errorf("%s is listed twice", n.Addr())
-		case p.single && o.Addr().BitLen() == n.Addr().BitLen():
-			return address{}, fmt.Errorf("%s is the second of its family: cniVersion before 0.3.0 allows one, use a newer one", n)
 		}
 	}
 	return address{Prefix: n}, nil
@@ -127,7 +144,10 @@ func (p *plan) addresses(args roles.Args) ([]address, error) {
 	}
 	list := slices.Clone(p.own)
 	for _, t := range values(args, "IP") {
-		a, err := p.parseAddress(t, list)
+		a, err := parseAddress(t, list)
+		if err == nil && len(p.instead) == 0 {
+			err = p.checkFamily(list, a)
+		}
 		if err != nil {
 			note("IP", err)
 			continue

@@ -300,21 +300,6 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-func TestDecode(t *testing.T) {
-	o, err := Decode([]byte(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":"a","namespace":"b","uid":"c"},"spec":{"config":"{\"type\":\"x\"}"}}`))
-	if diff := cmp.Diff(&Object{Namespace: "b", Name: "a", Config: []byte(`{"type":"x"}`)}, o); err != nil || diff != "" {
-		t.Errorf("%v\n%s", err, diff)
-	}
-	for _, doc := range []string{"", "{}", `{"kind":"Status","apiVersion":"v1"}`, `{"metadata":[]}`} {
-		if o, err := Decode([]byte(doc)); err == nil {
-			t.Errorf("%s: %+v", doc, o)
-		}
-	}
-	if _, err := Decode([]byte(`{"spec":{"config":1}}`)); !errors.Is(err, roles.ErrConf) || strings.Count(err.Error(), "\n") != 2 {
-		t.Errorf("have %v", err)
-	}
-}
-
 // FuzzFile: no input leads to a panic. An accepted configuration has a name and a plugin.
 func FuzzFile(f *testing.F) {
 	for _, s := range []string{object, object + "spec: {config: '{\"type\":\"x\"}'}", `{"type":"x"}`, `{"name":"a","plugins":[{"type":"x"}]}`, object + "spec:\n  config: |\n    {\"type\":\"x\", \"name\": \"\"}\n", ""} {

@@ -1,0 +1,17 @@
+package ptp_test
+
+import (
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestReady: a container can send and receive when ADD returns on a busy node. The first
+// packets were lost there.
+func TestReady(t *testing.T) {
+	rolestest.Ready{
+		Table: all.Table(), Type: "ptp",
+		Conf: rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"}),
+	}.Run(t)
+}
