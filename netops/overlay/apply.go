@@ -66,6 +66,8 @@ type Kernel struct {
 	// linkFlags are the flags of the links of gateways, as far as notifications
 	// reported them.
 	linkFlags map[int]uint32
+	// losses counts how often notifications were lost.
+	losses int
 
 	monitor *linkMonitor
 	index   atomic.Int64
@@ -132,6 +134,14 @@ func (o *Kernel) Close() error {
 // should call Apply again. Changes within an interval are combined into one
 // value.
 func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
+
+// Recheck makes the next Apply read the kernel instead of using the remembered
+// state. It finds differences that no notification reported.
+func (o *Kernel) Recheck() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known, o.moved = false, true
+}
 
 // Apply makes the kernel match the spec. The first call, and a call after a
 // disturbance, reads the kernel. Other calls use the remembered state. A refused
@@ -238,7 +248,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 }
 
 func (o *Kernel) summarize(r *Report) {
-	r.MAC, r.Warnings = o.device.MAC.String(), o.warnings
+	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
 	for _, p := range o.order {
 		if p.state == Programmed {

@@ -277,3 +277,23 @@ func TestOverlayFlood(t *testing.T) {
 	repair(t, o, spec, works)
 	settled(t, o, spec)
 }
+
+// TestRecheck: Recheck finds a difference that no notification reported. Without a difference the
+// next Apply changes nothing.
+func TestRecheck(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	apply(t, o, n.spec())
+	o.Recheck()
+	if r := apply(t, o, n.spec()); !r.Dumped || r.Writes != 0 {
+		t.Errorf("without a difference: %+v", r)
+	}
+	o.monitor.stop()
+	o.monitor.ended.Wait()
+	nstest.IP(t, "route del "+n.otherSubnet)
+	o.Recheck()
+	if r := apply(t, o, n.spec()); r.Writes != 1 || r.Programmed != 1 {
+		t.Errorf("after a route was deleted: %+v", r)
+	}
+}
