@@ -3,7 +3,6 @@ package overlay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -172,8 +170,10 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 }
 
 func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
-	if o.conn == nil {
-		return fmt.Errorf("overlay: %w: it has no socket", nlconn.ErrInvalid)
+	if o.conn == nil { // the last Apply could not open a new one
+		if err := o.connect(); err != nil {
+			return err
+		}
 	}
 	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err

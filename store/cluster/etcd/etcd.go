@@ -55,8 +55,8 @@ type Options struct {
 	// RenewMargin is the latest time before the lease's end at which it is renewed; 0
 	// is an hour.
 	RenewMargin time.Duration
-	// Warn is called with each key of the configuration that has no effect; it may be
-	// nil.
+	// Warn is called with each key of the configuration that has no effect, and when
+	// the lease cannot be renewed; it may be nil.
 	Warn func(string)
 }
 
@@ -125,12 +125,16 @@ func (r *Registry) Config(ctx context.Context) (*cluster.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
-	if r.o.Warn != nil {
-		for _, w := range warnings {
-			r.o.Warn(w)
-		}
+	for _, w := range warnings {
+		r.warn(w)
 	}
 	return c, nil
+}
+
+func (r *Registry) warn(text string) {
+	if r.o.Warn != nil {
+		r.o.Warn(text)
+	}
 }
 
 func (r *Registry) noConfig() error {
