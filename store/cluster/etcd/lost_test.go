@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
@@ -36,7 +37,7 @@ func TestRenewalFails(t *testing.T) {
 	defer front.CloseClientConnections()
 	short := a.grant(12) // renewed after 4 s; a second pause of 4 s would be too long
 	a.put(subnetKey(50), `{"PublicIP":"192.0.2.1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}`, short)
-	r := open(t, Options{Endpoints: []string{front.URL}, Warn: func(string) { warnings.Add(1) }})
+	r := open(t, Options{Endpoints: []string{front.URL}, RenewMargin: time.Second, Warn: func(string) { warnings.Add(1) }})
 	seen := follow(t, r)
 	if n, err := r.Acquire(t.Context(), node(1)); err != nil || n.Name != "10.244.50.0-24" {
 		t.Fatalf("%+v, %v", n, err)
