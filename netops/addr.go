@@ -57,7 +57,7 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 		if !a.conflicts(other.Prefix) {
 			continue
 		}
-		if !a.Replace {
+		if !a.Replace || len(a.ReplaceIn) > 0 && !a.replaces(other.Prefix) {
 			return nil, a.conflict(ctx, s, other.Prefix)
 		}
 		old := &Addr{In: a.In, Shared: a.Shared, Link: a.Link, Address: other.Prefix}
@@ -76,12 +76,18 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 func (a *Addr) matches(have rtnl.Addr) bool { return have.Prefix == a.Address }
 
 // conflicts reports whether another address of the link conflicts with a. Every
-// other IPv4 address conflicts. An IPv6 address conflicts if the subnets overlap.
+// other IPv4 address conflicts. An IPv6 address conflicts if the subnets overlap,
+// or if it is in ReplaceIn.
 func (a *Addr) conflicts(other netip.Prefix) bool {
 	if !a.Sole && !a.Replace || other.Addr().Is4() != a.Address.Addr().Is4() {
 		return false
 	}
-	return other.Addr().Is4() || other.Overlaps(a.Address)
+	return other.Addr().Is4() || other.Overlaps(a.Address) || a.replaces(other)
+}
+
+// replaces reports whether another address is in ReplaceIn.
+func (a *Addr) replaces(other netip.Prefix) bool {
+	return slices.ContainsFunc(a.ReplaceIn, func(p netip.Prefix) bool { return p.Contains(other.Addr()) })
 }
 
 func (a *Addr) conflict(ctx context.Context, s *session, other netip.Prefix) error {

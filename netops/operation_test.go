@@ -32,14 +32,14 @@ func makePair(t *testing.T, n *netops.Net) (*netopstest.NS, *netops.Namespace, [
 	in, err := n.OpenNamespace(ns.Path())
 	must(t, err)
 	t.Cleanup(func() { must(t, in.Close()) })
-	changes, err := n.Plan(t.Context(), pairOf(), in)
+	plan, err := n.Plan(t.Context(), pairOf(), in)
 	must(t, err)
-	must(t, n.Apply(t.Context(), changes, in))
+	must(t, n.Apply(t.Context(), plan, in))
 	t.Cleanup(func() {
-		must(t, n.Undo(context.Background(), changes, in))
+		must(t, n.Undo(context.Background(), plan.Changes, in))
 		must(t, n.Undo(context.Background(), netops.SharedInverses(pairOf()), in))
 	})
-	return ns, in, changes
+	return ns, in, plan.Changes
 }
 
 // TestAwaitOperation: the wait ends when the other end of a pair is set up.
@@ -90,15 +90,15 @@ func BenchmarkAwaitOperation(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	changes, err := n.Plan(b.Context(), pairOf(), in)
+	plan, err := n.Plan(b.Context(), pairOf(), in)
 	if err == nil {
-		err = n.Apply(b.Context(), changes, in)
+		err = n.Apply(b.Context(), plan, in)
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := n.AwaitOperation(b.Context(), changes, in); err != nil {
+		if err := n.AwaitOperation(b.Context(), plan.Changes, in); err != nil {
 			b.Fatal(err)
 		}
 	}

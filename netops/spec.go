@@ -212,6 +212,10 @@ type Addr struct {
 	// Replace removes conflicting addresses (bridge forceAddress): every
 	// other address for IPv4, overlapping ones for IPv6.
 	Replace bool `json:"replace,omitempty"`
+	// ReplaceIn, if not empty, limits Replace to addresses in these networks, and
+	// extends it to all of them. Another conflicting address is an error, as with
+	// Sole.
+	ReplaceIn []netip.Prefix `json:"replaceIn,omitempty"`
 	// Sole makes a conflicting address (see Replace) an error that wraps
 	// ErrConflict.
 	Sole bool `json:"sole,omitempty"`

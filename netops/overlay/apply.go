@@ -3,7 +3,6 @@ package overlay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -66,6 +64,8 @@ type Kernel struct {
 	// linkFlags are the flags of the links of gateways, as far as notifications
 	// reported them.
 	linkFlags map[int]uint32
+	// losses counts how often notifications were lost.
+	losses int
 
 	monitor *linkMonitor
 	index   atomic.Int64
@@ -133,6 +133,14 @@ func (o *Kernel) Close() error {
 // value.
 func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
 
+// Recheck makes the next Apply read the kernel instead of using the remembered
+// state. It finds differences that no notification reported.
+func (o *Kernel) Recheck() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known, o.moved = false, true
+}
+
 // Apply makes the kernel match the spec. The first call, and a call after a
 // disturbance, reads the kernel. Other calls use the remembered state. A refused
 // peer is not an error: Peers and the report contain it. A call after the peer's
@@ -162,8 +170,10 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 }
 
 func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
-	if o.conn == nil {
-		return fmt.Errorf("overlay: %w: it has no socket", nlconn.ErrInvalid)
+	if o.conn == nil { // the last Apply could not open a new one
+		if err := o.connect(); err != nil {
+			return err
+		}
 	}
 	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err
@@ -238,7 +248,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 }
 
 func (o *Kernel) summarize(r *Report) {
-	r.MAC, r.Warnings = o.device.MAC.String(), o.warnings
+	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
 	for _, p := range o.order {
 		if p.state == Programmed {

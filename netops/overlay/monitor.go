@@ -107,7 +107,7 @@ func (m *linkMonitor) listen(ctx context.Context) {
 		})
 		m.push(events, lost)
 		if err != nil {
-			return // the context ended, or the socket failed; the caller also calls Apply periodically
+			return // the context ended, or the socket was closed
 		}
 	}
 }
@@ -202,6 +202,9 @@ func (m *linkMonitor) evaluate(ctx context.Context) {
 		events, lost := m.queue, m.lost
 		m.queue, m.lost = nil, false
 		m.mu.Unlock()
+		if lost {
+			m.o.losses++
+		}
 		disturbed := m.o.disturbedBy(events, lost)
 		m.o.mu.Unlock()
 		if disturbed {

@@ -99,6 +99,9 @@ type Report struct {
 	// Dumped reports whether Apply read the kernel instead of using the
 	// remembered state.
 	Dumped bool
+	// Losses is the number of times since Open that notifications of the kernel were
+	// lost. The kernel was read again after each of them.
+	Losses int
 	// RetryAt is the earliest time for another try of a failed peer. It is zero
 	// if no peer failed.
 	RetryAt time.Time

@@ -242,6 +242,11 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 func (o *Kernel) Remove(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.conn == nil { // the last Apply could not open a new one
+		if err := o.connect(); err != nil {
+			return err
+		}
+	}
 	if err := o.removePeers(ctx, 0); err != nil {
 		return err
 	}

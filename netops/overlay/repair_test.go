@@ -3,6 +3,7 @@ package overlay
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -276,4 +277,67 @@ func TestOverlayFlood(t *testing.T) {
 	o.monitor.mu.Unlock()
 	repair(t, o, spec, works)
 	settled(t, o, spec)
+}
+
+// TestRecheck: Recheck finds a difference that no notification reported. Without a difference the
+// next Apply changes nothing.
+func TestRecheck(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	apply(t, o, n.spec())
+	o.Recheck()
+	if r := apply(t, o, n.spec()); !r.Dumped || r.Writes != 0 {
+		t.Errorf("without a difference: %+v", r)
+	}
+	o.monitor.stop()
+	o.monitor.ended.Wait()
+	nstest.IP(t, "route del "+n.otherSubnet)
+	o.Recheck()
+	if r := apply(t, o, n.spec()); r.Writes != 1 || r.Programmed != 1 {
+		t.Errorf("after a route was deleted: %+v", r)
+	}
+}
+
+// TestNoSocket: Apply and Remove work after a call that could not open a new socket.
+func TestNoSocket(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	closed := func() {
+		t.Helper()
+		if err := o.conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		o.conn = nil
+	}
+	closed()
+	if r := apply(t, o, n.spec()); r.Programmed != 1 {
+		t.Errorf("report %+v", r)
+	}
+	closed()
+	if err := o.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNewcomerWithSameMAC: a new peer with the MAC of a peer in the kernel does not displace it,
+// whatever their order is, and also not after a restart.
+func TestNewcomerWithSameMAC(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	spec := n.spec()
+	newcomer := Peer{Name: "newcomer", Subnet: netip.MustParsePrefix("10.244.1.128/25"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: otherMAC}
+	for _, when := range []string{"running", "restarted"} {
+		o := openOverlay(t, n, Options{})
+		if when == "running" {
+			apply(t, o, n.spec())
+		}
+		spec.Peers = []Peer{newcomer, n.peer()}
+		apply(t, o, spec)
+		all := o.Peers()
+		if all[1].State != Programmed || all[0].State != Failed || !strings.Contains(fmt.Sprint(all[0].Err), `it is "other"'s too`) {
+			t.Errorf("%s: %+v", when, all)
+		}
+	}
 }

@@ -49,14 +49,20 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 				return err
 			}
 		}
-		if p.invalid == nil {
-			p.invalid = index.add(p)
-			o.conflicting = o.conflicting || p.invalid != nil
-		}
 		if index.names[p.Name] == nil {
 			index.names[p.Name] = p
 		}
 		order = append(order, p)
+	}
+	// Of peers with one MAC the one that is in the kernel stays, so that a new record
+	// does not cut off a working node.
+	for _, inKernel := range []bool{true, false} {
+		for _, p := range order {
+			if p.invalid == nil && (p.tunnel && o.have.fdb[p.mac] == p.Gateway) == inKernel {
+				p.invalid = index.add(p)
+				o.conflicting = o.conflicting || p.invalid != nil
+			}
+		}
 	}
 	o.peers, o.order, o.released, o.sweep, o.moved = index, order, nil, true, false
 	return nil

@@ -70,7 +70,7 @@ func (a *work) buildOnce(ctx context.Context, state store.State) error {
 // one is not lost. It waits without the locks of the shared objects. The attachment is
 // complete, so it is kept if the kernel does not bring it into operation in time.
 func (a *work) awaitOperation(ctx context.Context) {
-	if err := a.h.Net.AwaitOperation(ctx, a.made.changes, a.ns); err != nil {
+	if err := a.h.Net.AwaitOperation(ctx, a.made.Changes, a.ns); err != nil {
 		a.h.Log.Warn("the first packets may be lost", "network", a.req.Network, "container", a.req.ContainerID, "ifname", a.req.IfName, "error", err)
 	}
 }

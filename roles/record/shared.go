@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -138,6 +139,29 @@ func mergeChanges(stored json.RawMessage, add []netops.Change) (json.RawMessage,
 		}
 	}
 	return json.Marshal(list)
+}
+
+// SharedSubnets returns the subnets of the host addresses that a network's attachments share,
+// such as those of its former gateways.
+func SharedSubnets(tx *store.Tx, network string) ([]netip.Prefix, error) {
+	rec, err := tx.Network(network)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	changes, err := DecodeChanges(rec.Shared)
+	if err != nil {
+		return nil, fmt.Errorf("network %q: %w", network, err)
+	}
+	var subnets []netip.Prefix
+	for _, c := range changes {
+		if a, ok := c.Do.Object.(*netops.Addr); ok {
+			subnets = append(subnets, a.Address.Masked())
+		}
+	}
+	return subnets, nil
 }
 
 // sharedChanges reads the recorded shared objects of a network, and those of all other

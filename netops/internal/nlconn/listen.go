@@ -14,6 +14,9 @@ type Listener struct {
 	conn *socket.Conn
 	fd   int
 	buf  []byte
+	// dropping is true from an overrun until the receive queue is empty. The kernel
+	// drops every message meanwhile, but reports only the first one.
+	dropping bool
 }
 
 // Listen opens a socket of one protocol (NETLINK_*) in the calling thread's
@@ -96,15 +99,22 @@ func (l *Listener) Mark(seq uint32) error {
 
 // Next waits for one datagram of notifications and calls each for every message
 // in it. It reports whether a call returned true, or whether the kernel dropped
-// notifications because the receive buffer was full. It fails when ctx ends or
-// the socket fails.
+// notifications because the receive buffer was full. It reports an overrun twice:
+// at once, and when the receive queue is empty. Only what the caller reads after
+// the second report is followed by all later notifications. Next fails when ctx
+// ends or the socket is closed.
 func (l *Listener) Next(ctx context.Context, each func(unix.NlMsghdr, []byte) bool) (bool, error) {
-	n, from, err := l.conn.Recvfrom(ctx, l.buf, unix.MSG_TRUNC)
+	n, from, err := l.receive(ctx)
 	sender, _ := from.(*unix.SockaddrNetlink)
+	var errno unix.Errno
 	switch {
-	case errors.Is(err, unix.ENOBUFS), err == nil && n > len(l.buf):
+	case l.dropping && errors.Is(err, unix.EAGAIN):
+		l.dropping = false
 		return true, nil
-	case errors.Is(err, unix.EINTR), err == nil && (sender == nil || sender.Pid != 0):
+	case errors.As(err, &errno) && errno != unix.EBADF, err == nil && n > len(l.buf):
+		l.dropping = true // ENOBUFS, or another error that the kernel stored in the socket
+		return true, nil
+	case err == nil && (sender == nil || sender.Pid != 0):
 		return false, nil
 	case err != nil:
 		return ctx.Err() == nil, err
@@ -112,6 +122,22 @@ func (l *Listener) Next(ctx context.Context, each func(unix.NlMsghdr, []byte) bo
 	found := false
 	splitMessages(l.buf[:n], func(h unix.NlMsghdr, data []byte) { found = each(h, data) || found })
 	return found, nil
+}
+
+// receive receives one datagram. It does not wait for one after an overrun.
+func (l *Listener) receive(ctx context.Context) (int, unix.Sockaddr, error) {
+	if !l.dropping {
+		return l.conn.Recvfrom(ctx, l.buf, unix.MSG_TRUNC)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, nil, err
+	}
+	for {
+		n, from, err := unix.Recvfrom(l.fd, l.buf, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+		if !errors.Is(err, unix.EINTR) {
+			return n, from, err
+		}
+	}
 }
 
 // Close closes the socket.

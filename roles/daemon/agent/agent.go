@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// resyncInterval is the longest time between two reconciliations.
+// resyncInterval is the time between two complete comparisons with the kernel.
 const resyncInterval = time.Minute
 
 // agent keeps one node's pod network connected. The loop in run owns the fields, except where a
@@ -87,8 +87,9 @@ type agent struct {
 // registry must be opened again.
 func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool) {
 	a.readLinks(ctx)
+	resync := time.Now().Add(resyncInterval)
 	for {
-		next := a.reconcile(ctx)
+		next := min(a.reconcile(ctx), time.Until(resync))
 		timer, idle := time.NewTimer(next), a.memoryTimer()
 		select {
 		case <-ctx.Done():
@@ -106,16 +107,31 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 			debug.FreeOSMemory()
 			a.freeMemory = false
 		case <-timer.C:
-			a.readLinks(ctx)
-			if a.configChanged() {
-				return true
-			}
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
 			return false
 		}
+		// Frequent events must not delay this.
+		if now := time.Now(); !now.Before(resync) {
+			resync = now.Add(resyncInterval)
+			if a.resync(ctx) {
+				return true
+			}
+		}
 	}
+}
+
+// resync makes the next reconciliation compare everything with the kernel, because a notification
+// may have been lost. It returns true if the registry must be opened again.
+func (a *agent) resync(ctx context.Context) (again bool) {
+	a.readLinks(ctx)
+	for _, f := range a.families {
+		if f.overlay != nil {
+			f.overlay.Recheck()
+		}
+	}
+	return a.configChanged()
 }
 
 // The memory for a snapshot of manyNodes nodes or more is returned to the kernel after

@@ -108,7 +108,11 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 	if err != nil {
 		return err
 	}
+	losses := f.report.Losses
 	f.report, err = f.overlay.Apply(ctx, f.spec)
+	if f.report.Losses > losses {
+		a.log.Warn("notifications of the kernel were lost: the agent reads the kernel again", "family", familyName(v6), "times", f.report.Losses)
+	}
 	if err != nil {
 		return err
 	}

@@ -124,6 +124,30 @@ func TestUnderlayVanishes(t *testing.T) {
 	n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
 }
 
+// TestOverrun drops notifications of the kernel, which arrive while the agent stands still. Then the
+// agent still notices a change.
+func TestOverrun(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n := w.nodes[0]
+	var add strings.Builder
+	for i := range 100_000 { // more than the agent's receive buffer holds
+		fmt.Fprintf(&add, "route add 198.%d.%d.%d dev lo\n", 18+i>>16, i>>8&255, i&255)
+	}
+	routes := filepath.Join(t.TempDir(), "routes")
+	must(t, os.WriteFile(routes, []byte(add.String()), 0o600))
+	n.suspend()
+	n.ip("-batch " + routes)
+	n.resume()
+	n.until("the loss", func(a answer) bool { return a.IPv4.LostNotifications > 0 && a.Ready })
+	n.ip("route flush dev lo proto boot")
+	for range 3 {
+		n.ip("route del " + w.record("k8s-dev-1").PodCIDRs[0].String())
+		w.reach(false, pods...)
+	}
+}
+
 // TestFilesComeBack: the agent restores the files that CNI calls read.
 func TestFilesComeBack(t *testing.T) {
 	w := newWorld(t, 1, vxlan)

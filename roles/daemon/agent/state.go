@@ -46,7 +46,10 @@ type familySummary struct {
 	Local  netip.Addr `json:"local"`
 	Public netip.Addr `json:"public"`
 	MTU    int        `json:"mtu"`
-	Error  string     `json:"error,omitempty"`
+	// LostNotifications is how often notifications of the kernel were lost. The agent read the
+	// kernel again each time.
+	LostNotifications int    `json:"lostNotifications,omitempty"`
+	Error             string `json:"error,omitempty"`
 }
 
 // publishState writes the state to the files that CNI calls read, and makes it available to the
@@ -123,7 +126,7 @@ func (a *agent) buildState(fault error) *agentState {
 			continue
 		}
 		s.overlays[i] = f.overlay
-		sum := &familySummary{Local: a.underlay.local4, Public: a.underlay.public4, MTU: f.mtu, MAC: f.report.MAC}
+		sum := &familySummary{Local: a.underlay.local4, Public: a.underlay.public4, MTU: f.mtu, MAC: f.report.MAC, LostNotifications: f.report.Losses}
 		if v6 {
 			sum.Local, sum.Public, s.IPv6 = a.underlay.local6, a.underlay.public6, sum
 		} else {

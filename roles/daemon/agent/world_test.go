@@ -306,8 +306,8 @@ type answer struct {
 	RegistryError string
 	PodCIDRs      []netip.Prefix
 	IPv4, IPv6    *struct {
-		Device, MAC, Error string
-		MTU                int
+		Device, MAC, Error     string
+		MTU, LostNotifications int
 	}
 	Peers store.OverlayPeers
 	Nodes []struct {

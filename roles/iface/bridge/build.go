@@ -186,7 +186,7 @@ func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.IPConfig) {
 		s.Add(&netops.Addr{
 			In: netops.Host, Shared: true, Link: r.conf.gatewayLink(),
 			Address: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
-			Sole:    !r.conf.ForceAddress, Replace: r.conf.ForceAddress,
+			Sole:    !r.conf.ForceAddress, Replace: r.conf.ForceAddress, ReplaceIn: r.conf.ForceAddressIn,
 		})
 	}
 	attach.AddForwarding(s, netops.Host, ips)

@@ -3,6 +3,8 @@
 package bridge
 
 import (
+	"net/netip"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 )
@@ -22,6 +24,10 @@ type Conf struct {
 	// ForceAddress replaces an address of the bridge that conflicts with the
 	// gateway's. Without it, ADD fails in this case.
 	ForceAddress bool `json:"forceAddress,omitempty"`
+	// ForceAddressIn limits forceAddress to addresses in these networks. ADD
+	// fails if the bridge has another conflicting address. The types vxlan and
+	// flannel set it.
+	ForceAddressIn []netip.Prefix `json:"forceAddressIn,omitempty"`
 	// IPMasq masquerades traffic that leaves the network.
 	IPMasq bool `json:"ipMasq,omitempty"`
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a

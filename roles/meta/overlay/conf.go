@@ -21,9 +21,9 @@ type Conf struct {
 	// these over. No file is written there. Default: /var/lib/cni/flannel.
 	DataDir string `json:"dataDir,omitempty"`
 	// Delegate has the keys of the plugin that makes the interface. Defaults: type bridge; ipMasq
-	// unless the agent masquerades; mtu of the overlay. For the bridge also isGateway and
-	// forceAddress, so that the bridge follows a changed subnet. The keys name and ipam are not
-	// accepted.
+	// unless the agent masquerades; mtu of the overlay. For the bridge also isGateway, and
+	// forceAddress with forceAddressIn, so that the bridge follows a changed subnet but keeps the
+	// address of another network. The keys name and ipam are not accepted.
 	Delegate Object `json:"delegate,omitempty"`
 	// IPAM has the keys of the IPAM plugin. Default: type host-local. ranges is always set to this
 	// node's subnets. The overlay's networks are added to routes.

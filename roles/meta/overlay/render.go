@@ -13,9 +13,10 @@ import (
 // defines them for every plugin.
 var copiedKeys = [...]string{"cniVersion", "args", "dns", "runtimeConfig", "capabilities", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"} //nolint:gochecknoglobals // a constant
 
-// render builds the delegate's configuration from the received one. If node is nil the result has
-// no addresses. DEL and GC do not need them.
-func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage, error) {
+// render builds the delegate's configuration from the received one. former are the subnets that the
+// network had on this node before. If node is nil the result has no addresses. DEL and GC do not
+// need them.
+func (c *Conf) render(raw json.RawMessage, node *store.Overlay, former []netip.Prefix) (json.RawMessage, error) {
 	var own Object
 	if err := json.Unmarshal(raw, &own); err != nil {
 		return nil, fmt.Errorf("decode configuration: %w", err)
@@ -33,6 +34,9 @@ func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage
 	out.set("type", c.delegateType())
 	if c.delegateType() == "bridge" {
 		out.setDefault("isGateway", true)
+		if _, given := out["forceAddress"]; !given && node != nil {
+			out.setDefault("forceAddressIn", ownNetworks(node, former))
+		}
 		out.setDefault("forceAddress", true)
 	}
 	ipam := Object{}
@@ -47,6 +51,22 @@ func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage
 	}
 	out.set("ipam", ipam)
 	return json.Marshal(out)
+}
+
+// ownNetworks returns the networks whose addresses belong to the overlay.
+func ownNetworks(node *store.Overlay, former []netip.Prefix) []netip.Prefix {
+	var all []netip.Prefix
+	for _, f := range []*store.OverlayFamily{node.IPv4, node.IPv6} {
+		if f != nil {
+			all = append(all, f.Networks...)
+		}
+	}
+	for _, p := range former {
+		if !slices.ContainsFunc(all, func(n netip.Prefix) bool { return n.Overlaps(p) }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // setAddresses sets this node's subnets and the routes to the overlay's networks in the IPAM

@@ -32,19 +32,21 @@ func TestRender(t *testing.T) {
 	for _, c := range []struct {
 		name, conf, want string
 		node             *store.Overlay
+		former           []netip.Prefix
 	}{
 		{
 			name: "as shipped", node: dualNode(),
 			conf: `{"cniVersion":"0.3.1","name":"cbr0","type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}}`,
-			want: `{"cniVersion":"0.3.1","forceAddress":true,"hairpinMode":true,"ipMasq":false,
+			want: `{"cniVersion":"0.3.1","forceAddress":true,"forceAddressIn":["10.244.0.0/16","fd00:244::/48"],"hairpinMode":true,"ipMasq":false,
 				"ipam":{"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:244:0:1::/64"}]],
 					"routes":[{"dst":"10.244.0.0/16"},{"dst":"fd00:244::/48"}],"type":"host-local"},
 				"isDefaultGateway":true,"isGateway":true,"mtu":1430,"name":"cbr0","type":"bridge"}`,
 		},
 		{
-			name: "the bridge masquerades", node: single,
-			conf: `{"cniVersion":"1.0.0","name":"n","type":"vxlan"}`,
-			want: `{"cniVersion":"1.0.0","forceAddress":true,"ipMasq":true,
+			name: "the bridge masquerades, former subnets", node: single,
+			former: []netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("10.99.7.0/24")},
+			conf:   `{"cniVersion":"1.0.0","name":"n","type":"vxlan"}`,
+			want: `{"cniVersion":"1.0.0","forceAddress":true,"forceAddressIn":["10.244.0.0/16","10.99.7.0/24"],"ipMasq":true,
 				"ipam":{"ranges":[[{"subnet":"10.244.1.0/24"}]],"routes":[{"dst":"10.244.0.0/16"}],"type":"host-local"},
 				"isGateway":true,"mtu":1450,"name":"n","type":"bridge"}`,
 		},
@@ -78,7 +80,7 @@ func TestRender(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := conf.render([]byte(c.conf), c.node)
+			got, err := conf.render([]byte(c.conf), c.node, c.former)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +172,7 @@ func FuzzRender(f *testing.F) {
 		if err != nil || c.Validate() != nil {
 			return
 		}
-		if out, err := c.render(raw, dualNode()); err != nil || !json.Valid(out) {
+		if out, err := c.render(raw, dualNode(), nil); err != nil || !json.Valid(out) {
 			t.Errorf("%s: %v", out, err)
 		}
 	})

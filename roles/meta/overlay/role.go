@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -52,7 +53,7 @@ func (o *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := o.renderRequest(req, node); err != nil {
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return nil, err
 	}
 	if err := o.conf.record(ctx, h, req); err != nil {
@@ -68,7 +69,7 @@ func (o *handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 	if node == nil {
 		node = placeholder()
 	}
-	if err := o.renderRequest(req, node); err != nil {
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return nil, err
 	}
 	return h.Delegate.Plan(ctx, o.conf.delegateType(), req)
@@ -81,8 +82,18 @@ func placeholder() *store.Overlay {
 }
 
 // renderRequest replaces the request's configuration with the delegate's.
-func (o *handler) renderRequest(req *roles.Request, node *store.Overlay) error {
-	raw, err := o.conf.render(req.Conf, node)
+func (o *handler) renderRequest(ctx context.Context, h *roles.Host, req *roles.Request, node *store.Overlay) error {
+	var former []netip.Prefix
+	if req.Verb == roles.Add {
+		err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
+			former, err = record.SharedSubnets(tx, o.conf.Name)
+			return err
+		})
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	raw, err := o.conf.render(req.Conf, node, former)
 	req.Conf = raw
 	return err
 }
@@ -93,7 +104,7 @@ func (o *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
-	if err := o.renderRequest(req, node); err != nil {
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return err
 	}
 	return h.Delegate.Check(ctx, o.conf.delegateType(), req)
@@ -107,7 +118,7 @@ func (o *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if done, err := o.conf.delRecorded(ctx, h, req); done || err != nil || !o.conf.inProcess(h, req) {
 		return err // the third-party plugin was never called, or its DEL is complete
 	}
-	if err := o.renderRequest(req, o.readNodeOrNil(h)); err != nil {
+	if err := o.renderRequest(ctx, h, req, o.readNodeOrNil(h)); err != nil {
 		return err
 	}
 	return h.Delegate.Del(ctx, o.conf.delegateType(), req)
@@ -128,7 +139,7 @@ func (o *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	if err := o.conf.gcRecorded(ctx, h, req); err != nil {
 		return err
 	}
-	if err := o.renderRequest(req, o.readNodeOrNil(h)); err != nil {
+	if err := o.renderRequest(ctx, h, req, o.readNodeOrNil(h)); err != nil {
 		return err
 	}
 	if err := h.Delegate.GC(ctx, o.conf.delegateType(), req); err != nil {
@@ -143,7 +154,7 @@ func (o *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	if err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
-	if err := o.renderRequest(req, node); err != nil {
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return err
 	}
 	return h.Delegate.Status(ctx, o.conf.delegateType(), req)

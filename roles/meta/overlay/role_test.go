@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,81 @@ func TestSubnetChanged(t *testing.T) {
 	}
 	if out := add("new"); !strings.Contains(out, "10.244.7.2/24") || !strings.Contains(out, "10.244.7.1") {
 		t.Fatal(out)
+	}
+}
+
+// bridgeAddresses returns cni0's global addresses.
+func bridgeAddresses(t *testing.T) string {
+	t.Helper()
+	l, err := netlink.LinkByName("cni0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, a := range addrs {
+		if a.IP.IsGlobalUnicast() {
+			all = append(all, a.IPNet.String())
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// TestSubnetsOfBothFamiliesChanged: the gateways of the former subnets go from the bridge, also if
+// the cluster's network is another one.
+func TestSubnetsOfBothFamiliesChanged(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	path := filepath.Join(t.TempDir(), "subnet.env")
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"cbr0","type":"flannel","subnetFile":%q}`, path)
+	t.Cleanup(func() {
+		e.Run(rolestest.Call{Type: "flannel", Verb: "GC", Conf: strings.Replace(conf, "{", `{"cni.dev/valid-attachments":[],`, 1)})
+	})
+	for i, v := range []struct{ net4, sub4, net6, sub6, want string }{
+		{"10.244.0.0/16", "10.244.1.1/24", "fd00:244::/48", "fd00:244:0:1::1/64", "10.244.1.1/24 fd00:244:0:1::1/64"},
+		{"10.244.0.0/16", "10.244.7.1/24", "fd00:244::/48", "fd00:244:0:7::1/64", "10.244.7.1/24 fd00:244:0:7::1/64"},
+		{"10.99.0.0/16", "10.99.3.1/24", "fd00:99::/48", "fd00:99:0:3::1/64", "10.99.3.1/24 fd00:99:0:3::1/64"},
+	} {
+		env := fmt.Sprintf("FLANNEL_NETWORK=%s\nFLANNEL_SUBNET=%s\nFLANNEL_IPV6_NETWORK=%s\nFLANNEL_IPV6_SUBNET=%s\nFLANNEL_MTU=1430\nFLANNEL_IPMASQ=false\n", v.net4, v.sub4, v.net6, v.sub6)
+		if err := os.WriteFile(path, []byte(env), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		e.OK(rolestest.Call{Type: "flannel", Verb: "ADD", ID: fmt.Sprint(i), Netns: netopstest.New(t).Path(), IfName: "eth0", Conf: conf})
+		if have := bridgeAddresses(t); have != v.want {
+			t.Errorf("cni0 has %s, want %s", have, v.want)
+		}
+	}
+}
+
+// TestBridgeOfAnotherNetwork: ADD fails if the bridge has the gateway of another network. The
+// containers of that network keep their gateway.
+func TestBridgeOfAnotherNetwork(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	other := `{"cniVersion":"1.1.0","name":"other","type":"bridge","bridge":"cni0","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.22.0.0/16"}]]}}`
+	overlay := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"overlay","type":"vxlan","overlayFile":%q}`, handOff(t))
+	for _, order := range [][2]string{{other, overlay}, {overlay, other}} {
+		var calls []rolestest.Call
+		for i, conf := range order {
+			typ := "bridge"
+			if conf == overlay {
+				typ = "vxlan"
+			}
+			calls = append(calls, rolestest.Call{Type: typ, Verb: "ADD", ID: fmt.Sprint(i), Netns: netopstest.New(t).Path(), IfName: "eth0", Conf: conf})
+		}
+		e.OK(calls[0])
+		before := bridgeAddresses(t)
+		if a := e.Run(calls[1]); a.Code == 0 || !strings.Contains(a.Stdout, `bridge \"cni0\" already has an IP address different from`) {
+			t.Errorf("%s after %s: code %d, %s", calls[1].Type, calls[0].Type, a.Code, a.Stdout)
+		}
+		if have := bridgeAddresses(t); have != before {
+			t.Errorf("%s after %s: cni0 has %s, had %s", calls[1].Type, calls[0].Type, have, before)
+		}
+		for _, c := range calls {
+			e.Run(rolestest.Call{Type: c.Type, Verb: "GC", Conf: strings.Replace(c.Conf, "{", `{"cni.dev/valid-attachments":[],`, 1)})
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 		return want, err
 	}
 	request := cluster.SubnetRequest{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
-	own := now.ownRecord(want.PodCIDRs)
+	own := now.ownRecord(want.PodCIDRs, r.o.Previous)
 	if own != nil {
 		request.Name, request.Own = own.node.Name, own.node.PodCIDRs
 	}
@@ -109,7 +109,7 @@ type state struct {
 func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error) {
 	var s *state
 	var conf []byte
-	lease := r.held.id()
+	lease, held := r.held.id(), r.held.name()
 	_, err := r.list(ctx, func() { s, conf = &state{}, nil }, func(kv keyValue) {
 		if string(kv.Key) == r.configKey() {
 			conf = kv.Value
@@ -120,7 +120,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 			return
 		}
 		n, err := decode(name, kv.Value)
-		if sameAddress(&n, want) || lease != 0 && kv.Lease == lease {
+		if sameAddress(&n, want) || isHeld(&kv, name, held, lease) {
 			s.own = append(s.own, found{kv, n, err})
 			return
 		}
@@ -141,6 +141,13 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	return s, nil
 }
 
+// isHeld reports whether a record is the node's own although it may have another
+// address: it belongs to the node's lease, or another program wrote it over the node's
+// record without a lease.
+func isHeld(kv *keyValue, name, held string, lease int64) bool {
+	return lease != 0 && (kv.Lease == lease || kv.Lease == 0 && name == held)
+}
+
 // addOthers adds the subnets of another node.
 func (s *state) addOthers(n *cluster.Node) {
 	for _, p := range n.PodCIDRs {
@@ -157,9 +164,9 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 		return nil, nil
 	}
 	s := &state{config: watched.Config()}
-	own, lease := map[string]bool{}, r.held.id()
-	if name := r.held.name(); name != "" {
-		own[name] = true // even if it has changed
+	own, lease, held := map[string]bool{}, r.held.id(), r.held.name()
+	if held != "" {
+		own[held] = true // even if it has changed
 	}
 	whole := watched.Each(func(n *cluster.Node) {
 		if own[n.Name] || sameAddress(n, want) {
@@ -180,7 +187,7 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 			continue
 		}
 		n, err := decode(name, kv.Value)
-		if !sameAddress(&n, want) && (lease == 0 || kv.Lease != lease) {
+		if !sameAddress(&n, want) && !isHeld(kv, name, held, lease) {
 			return nil, nil // it belongs to another node now
 		}
 		s.own = append(s.own, found{*kv, n, err})
@@ -189,20 +196,27 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 	return s, nil
 }
 
-// ownRecord returns the record of this node to continue with: the one with the demanded subnets,
-// else the first valid one.
-func (s *state) ownRecord(demanded []netip.Prefix) *found {
-	for i := range s.own {
-		if p := s.own[i].node.PodCIDRs; len(demanded) > 0 && slices.Equal(p, demanded) {
-			return &s.own[i]
+// ownRecord returns the node's own record that counts: the one with the demanded subnets,
+// else the one with the node's previous subnets, else the first that fits.
+func (s *state) ownRecord(demanded, previous []netip.Prefix) *found {
+	for _, subnets := range [][]netip.Prefix{demanded, previous} {
+		for i := range s.own {
+			if p := s.own[i].node.PodCIDRs; len(p) > 0 && slices.Equal(p, subnets) && (len(demanded) > 0 || s.fits(p)) {
+				return &s.own[i]
+			}
 		}
 	}
 	for i := range s.own {
-		if p := s.own[i].node.PodCIDRs; len(p) > 0 && !slices.ContainsFunc(p, func(p netip.Prefix) bool { return !s.config.Fits(p) }) {
+		if p := s.own[i].node.PodCIDRs; len(p) > 0 && s.fits(p) {
 			return &s.own[i]
 		}
 	}
 	return nil
+}
+
+// fits reports whether all subnets fit the configuration.
+func (s *state) fits(subnets []netip.Prefix) bool {
+	return !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return !s.config.Fits(p) })
 }
 
 // publish writes the node's key if it has not changed since it was read, and removes
@@ -213,7 +227,7 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 		return err
 	}
 	lease := int64(0)
-	if !stays || own.kv.Lease != 0 {
+	if !stays || own.kv.Lease != 0 || !sameAddress(&own.node, &n) {
 		if lease, err = r.lease(ctx); err != nil {
 			return err
 		}

@@ -53,7 +53,8 @@ type Options struct {
 	Previous []netip.Prefix
 	// RenewMargin is the latest time before the lease's end at which it is renewed. 0 means an hour.
 	RenewMargin time.Duration
-	// Warn is called for each key of the configuration that has no effect. It may be nil.
+	// Warn is called with each key of the configuration that has no effect, and when
+	// the lease cannot be renewed; it may be nil.
 	Warn func(string)
 }
 
@@ -122,12 +123,16 @@ func (r *Registry) Config(ctx context.Context) (*cluster.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
-	if r.o.Warn != nil {
-		for _, w := range warnings {
-			r.o.Warn(w)
-		}
+	for _, w := range warnings {
+		r.warn(w)
 	}
 	return c, nil
+}
+
+func (r *Registry) warn(text string) {
+	if r.o.Warn != nil {
+		r.o.Warn(text)
+	}
 }
 
 func (r *Registry) noConfig() error {

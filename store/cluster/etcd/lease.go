@@ -122,23 +122,35 @@ func seconds(n int64) time.Duration {
 // that, which Watch reports, and the agent calls Acquire again.
 func (r *Registry) renew(ctx context.Context) {
 	wait := web.Backoff{Min: time.Second, Max: time.Minute}
+	var again time.Duration // until the next attempt after a failed one
 	for ctx.Err() == nil {
 		id, ttl := r.held.get()
 		var due <-chan time.Time
 		var timer *time.Timer
 		if id != 0 {
-			timer = time.NewTimer(renewAfter(ttl, r.o.RenewMargin))
+			after := renewAfter(ttl, r.o.RenewMargin)
+			if again > 0 {
+				after = again
+			}
+			timer = time.NewTimer(after)
 			due = timer.C
 		}
 		select {
 		case <-ctx.Done():
 		case <-r.held.changed:
+			again = 0
 		case <-due:
-			if left, err := r.keepAlive(ctx, id); err != nil {
-				_ = wait.Wait(ctx, 0)
-			} else {
+			left, err := r.keepAlive(ctx, id)
+			switch {
+			case err == nil:
 				wait.Reset()
+				again = 0
 				r.renewed(id, left)
+			case again == 0:
+				r.warn(fmt.Sprintf("cannot renew the lease of this node's record, trying again: %v", err))
+				fallthrough
+			default:
+				again = wait.Next(0)
 			}
 		}
 		if timer != nil {

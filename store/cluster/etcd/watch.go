@@ -87,14 +87,17 @@ func (v *view) follow(ctx context.Context) error {
 	return err
 }
 
-// list replaces the table. If the configuration is invalid, the last valid one is used.
+// list replaces the table. A configuration that cannot be used leaves the last one in
+// force. Without a configuration the nodes that are missing stay too: etcd may have
+// lost its data, and the nodes publish again once the configuration is back.
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
+	var found bool
 	var known history
-	h, err := v.r.list(ctx, func() { present, conf, known = map[string]bool{}, v.r.noConfig(), history{} }, func(kv keyValue) {
+	h, err := v.r.list(ctx, func() { present, conf, known, found = map[string]bool{}, v.r.noConfig(), history{}, false }, func(kv keyValue) {
 		if string(kv.Key) == v.r.configKey() {
-			known.event = kv.ModRevision
+			known.event, found = kv.ModRevision, true
 			var c *cluster.Config
 			if c, _, conf = cluster.ParseSubnetConfig(kv.Value); conf == nil {
 				v.table.SetConfig(c)
@@ -117,7 +120,9 @@ func (v *view) list(ctx context.Context) error {
 		present[configFault] = true
 		v.table.Put(configFault, cluster.Node{}, conf)
 	}
-	v.table.Keep(present)
+	if found {
+		v.table.Keep(present)
+	}
 	v.history, v.faultyConfig = known, conf != nil
 	v.at, v.clusterID, v.term, v.reported = h.Revision, h.ClusterID, h.RaftTerm, true
 	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot

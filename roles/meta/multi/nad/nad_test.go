@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles"
 )
 
 const examples = "../../../../examples/"
@@ -307,7 +306,6 @@ func FuzzFile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		o, err := fromFile(raw, "ns", "x")
-		_, _ = Decode(raw)
 		if err != nil {
 			return
 		}

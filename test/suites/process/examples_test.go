@@ -1,0 +1,63 @@
+package process
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/store"
+)
+
+// TestExamplesTogether attaches a container to each example on one node. No network breaks another
+// one: CHECK of every attachment succeeds afterwards. The examples that are left out need a device
+// that the kernel may lack, a cloud, or a DHCP server. flannel.conflist is another form of
+// vxlan.conflist.
+func TestExamplesTogether(t *testing.T) {
+	node, dir := netopstest.New(t), t.TempDir()
+	node.Do(t, func() error {
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
+		return errors.Join(err, netopstest.LinkUp("lo"), netopstest.LinkUp("eth0"), netopstest.LinkUp("eth1"))
+	})
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := &store.Overlay{BootID: strings.TrimSpace(string(boot)), Ready: true, IPMasq: true, MTU: 1450, IPv4: &store.OverlayFamily{
+		Networks: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Subnet: netip.MustParsePrefix("10.244.1.0/24"), MTU: 1450,
+	}}
+	if err := os.Mkdir(filepath.Join(dir, "run"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.WriteOverlay(filepath.Join(dir, "run", store.OverlayFile), overlay); err != nil {
+		t.Fatal(err)
+	}
+	examples := []string{"bridge", "bridge-dual", "published", "chain", "l2", "static", "sticky", "ptp", "routed", "tap", "macvlan", "sbr", "multi", "vxlan"}
+	containers := map[string]*netopstest.NS{}
+	for _, name := range examples {
+		containers[name] = netopstest.New(t)
+	}
+	for _, verb := range []string{"add", "check", "del"} {
+		for _, name := range examples {
+			conf, err := filepath.Abs("../../../examples/" + name + ".conflist")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(filepath.Join(binDir, "cnibox"), verb, conf, name, containers[name].Path())
+			cmd.Env = append(os.Environ(), "CNI_PATH="+binDir, "CNIBOX_RUN_DIR="+filepath.Join(dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(dir, "state"))
+			node.Do(t, func() error {
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Errorf("%s %s: %v\n%s", verb, name, err, out)
+				}
+				return nil
+			})
+		}
+	}
+}
