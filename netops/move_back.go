@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -211,7 +210,7 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
 // renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.
 func renameMessage(index int, name string) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(name)}}
+	m := rtnl.LinkMessage(unix.RTM_SETLINK, index)
+	m.Text(unix.IFLA_IFNAME, name)
+	return m
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -117,9 +116,7 @@ func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 		}
 	}
 	for _, l := range own {
-		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(l.Index)
-		err := c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+		err := c.One(ctx, rtnl.LinkMessage(unix.RTM_DELLINK, l.Index))
 		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
