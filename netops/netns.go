@@ -135,7 +135,7 @@ func (n *Net) named(name string) (*Namespace, error) {
 		return nil, fmt.Errorf("namespace %q: %w", name, err)
 	}
 	have := n.byName[name]
-	if have != nil && have.dev == ns.dev && have.inode == ns.inode {
+	if have != nil && have.fd.Equal(ns.fd) {
 		return have, ns.Close()
 	}
 	if err := n.forgetNamed(name); err != nil {
