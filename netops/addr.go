@@ -123,11 +123,9 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	addr := a.Address.Addr()
 	ifa := nl.NewIfAddrmsg(int(rtnl.Family(addr)))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
-	m := nlconn.Message{Kind: unix.RTM_DELADDR, Data: []nl.NetlinkRequestData{
-		ifa,
-		nl.NewRtAttr(unix.IFA_LOCAL, addr.AsSlice()),
-		nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()),
-	}}
+	m := nlconn.Message{Kind: unix.RTM_DELADDR, Header: ifa}
+	m.Bytes(unix.IFA_LOCAL, addr.AsSlice())
+	m.Bytes(unix.IFA_ADDRESS, addr.AsSlice())
 	if v == VerbDel {
 		return []nlconn.Message{m}, nil
 	}
@@ -140,10 +138,10 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	if flags != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+		m.Uint32(unix.IFA_FLAGS, flags)
 	}
 	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: a /31 or /32 has no broadcast address
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
+		m.Bytes(unix.IFA_BROADCAST, broadcast(a.Address))
 	}
 	return []nlconn.Message{m}, nil
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // groupMark is set in the numbers of cnibox's temporary link groups. Other
@@ -75,12 +75,14 @@ func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error
 // sendGroup moves the links into a group and deletes the group. The group's
 // number contains the index of the first link, so no other process uses it.
 func (s *session) sendGroup(ctx context.Context, p Place, indexes []int) error {
-	group := nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(groupMark|uint32(indexes[0])))
 	var msgs []nlconn.Message
 	for _, index := range indexes {
-		msgs = append(msgs, linkMessage(unix.RTM_NEWLINK, index, group))
+		msgs = append(msgs, rtnl.LinkMessage(unix.RTM_NEWLINK, index))
 	}
-	msgs = append(msgs, linkMessage(unix.RTM_DELLINK, 0, group))
+	msgs = append(msgs, rtnl.LinkMessage(unix.RTM_DELLINK, 0))
+	for i := range msgs {
+		msgs[i].Uint32(unix.IFLA_GROUP, groupMark|uint32(indexes[0]))
+	}
 	c, err := s.conn(p)
 	if err != nil {
 		return err

@@ -86,7 +86,7 @@ func (c *ctConn) deleteInKernel(ctx context.Context, flows []*Flows) error {
 			return unix.EOPNOTSUPP
 		}
 		for _, l3 := range filter.families() {
-			msgs = append(msgs, nlconn.Message{Kind: ctDelete, Data: filter.attributes(l3)})
+			msgs = append(msgs, filter.request(ctDelete, l3))
 		}
 	}
 	if len(msgs) > 2*listCost {
@@ -118,8 +118,7 @@ func (c *ctConn) deleteListed(ctx context.Context, flows []*Flows) error {
 func (c *ctConn) listConnections(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
 	var all, some []*trackedFlow
 	for _, l3 := range f.families() { // the kernel filters only one family in a request
-		m := nlconn.Message{Kind: ctGet, Data: f.attributes(l3)}
-		err := c.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
+		err := c.Dump(ctx, f.request(ctGet, l3), func() { some = nil }, func(_ uint16, data []byte) error {
 			t, err := parseFlow(data)
 			if err == nil && keep(t) {
 				t.tuple, t.id, t.zone = bytes.Clone(t.tuple), bytes.Clone(t.id), bytes.Clone(t.zone)
@@ -143,11 +142,12 @@ func (c *ctConn) deleteConnections(ctx context.Context, flows []*trackedFlow) er
 		flows = flows[len(some):]
 		msgs := make([]nlconn.Message, len(some))
 		for i, t := range some {
-			msgs[i] = nlconn.Message{Kind: ctDelete, Data: []nl.NetlinkRequestData{
-				&nl.Nfgenmsg{NfgenFamily: t.family}, nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, t.tuple), nl.NewRtAttr(nl.CTA_ID, t.id),
-			}}
+			m := &msgs[i]
+			m.Kind, m.Header = ctDelete, &nl.Nfgenmsg{NfgenFamily: t.family}
+			m.Bytes(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, t.tuple)
+			m.Bytes(nl.CTA_ID, t.id)
 			if len(t.zone) > 0 {
-				msgs[i].Data = append(msgs[i].Data, nl.NewRtAttr(nl.CTA_ZONE, t.zone))
+				m.Bytes(nl.CTA_ZONE, t.zone)
 			}
 		}
 		results, broken := c.Exchange(ctx, msgs)
@@ -163,44 +163,58 @@ func (c *ctConn) deleteConnections(ctx context.Context, flows []*trackedFlow) er
 	return nil
 }
 
-// attributes returns the filter in the form of a request for one family.
-func (f flowFilter) attributes(l3 uint8) []nl.NetlinkRequestData {
-	header := &nl.Nfgenmsg{NfgenFamily: l3}
+// request returns a request for the connections of one family that the filter
+// matches.
+func (f flowFilter) request(kind uint16, l3 uint8) nlconn.Message {
+	m := nlconn.Message{Kind: kind, Header: &nl.Nfgenmsg{NfgenFamily: l3}}
 	var orig, reply uint32
-	origTuple, replyTuple := nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, nil), nl.NewRtAttr(nl.CTA_TUPLE_REPLY|unix.NLA_F_NESTED, nil)
 	if f.dst.Is4() {
-		ip := origTuple.AddRtAttr(nl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil)
-		ip.AddRtAttr(nl.CTA_IP_V4_DST, f.dst.AsSlice())
 		orig |= ctaFilterIPDst
 	}
 	if f.proto != 0 {
-		proto := origTuple.AddRtAttr(nl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
-		proto.AddRtAttr(nl.CTA_PROTO_NUM, nl.Uint8Attr(f.proto))
 		orig |= ctaFilterProto
-		if f.port != 0 {
-			proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.port))
-			orig |= ctaFilterPortDst
-		}
+	}
+	if f.proto != 0 && f.port != 0 {
+		orig |= ctaFilterPortDst
 	}
 	if f.replySrc.Is4() {
-		ip := replyTuple.AddRtAttr(nl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil)
-		ip.AddRtAttr(nl.CTA_IP_V4_SRC, f.replySrc.AsSlice())
 		reply |= ctaFilterIPSrc
 	}
 	if orig|reply == 0 {
-		return []nl.NetlinkRequestData{header}
+		return m
 	}
-	filter := nl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
-	all := []nl.NetlinkRequestData{header, filter}
+	m.Nest(ctaFilter, func() {
+		if orig != 0 {
+			m.Uint32(ctaFilterOrig, orig)
+		}
+		if reply != 0 {
+			m.Uint32(ctaFilterReply, reply)
+		}
+	})
 	if orig != 0 {
-		filter.AddRtAttr(ctaFilterOrig, nl.Uint32Attr(orig))
-		all = append(all, origTuple)
+		m.Nest(nl.CTA_TUPLE_ORIG, func() { f.addOriginal(&m.Body) })
 	}
 	if reply != 0 {
-		filter.AddRtAttr(ctaFilterReply, nl.Uint32Attr(reply))
-		all = append(all, replyTuple)
+		m.Nest(nl.CTA_TUPLE_REPLY, func() {
+			m.Nest(nl.CTA_TUPLE_IP, func() { m.Bytes(nl.CTA_IP_V4_SRC, f.replySrc.AsSlice()) })
+		})
 	}
-	return all
+	return m
+}
+
+// addOriginal appends the attributes of the tuple of the original direction.
+func (f flowFilter) addOriginal(b *nlconn.Body) {
+	if f.dst.Is4() {
+		b.Nest(nl.CTA_TUPLE_IP, func() { b.Bytes(nl.CTA_IP_V4_DST, f.dst.AsSlice()) })
+	}
+	if f.proto != 0 {
+		b.Nest(nl.CTA_TUPLE_PROTO, func() {
+			b.Uint8(nl.CTA_PROTO_NUM, f.proto)
+			if f.port != 0 {
+				b.Net16(nl.CTA_PROTO_DST_PORT, f.port)
+			}
+		})
+	}
 }
 
 // families returns the address families that the filter matches.

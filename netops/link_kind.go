@@ -2,7 +2,6 @@ package netops
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -11,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -162,31 +162,32 @@ func (l *Link) parentBusyError() error {
 	return fmt.Errorf("parent %q of %s is a port of a bridge or bond, or has a link of kind %q: %w", l.Parent, l.title(), other, ErrConflict)
 }
 
-// parentAttrs returns the attributes for the parent link. If the link is made in another
-// namespace than its parent, it also returns the attribute for that namespace.
-func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequestData, error) {
+// addParent appends the parent link. If the link is made in another namespace than its
+// parent, it also appends that namespace.
+func (l *Link) addParent(ctx context.Context, s *session, b *nlconn.Body) error {
 	if !l.hasParent() {
-		return nil, nil
+		return nil
 	}
 	if l.Parent == "" {
-		return nil, l.missingParentError()
+		return l.missingParentError()
 	}
 	parent, err := s.indexOf(ctx, l.parentIn(), l.Parent)
 	if err != nil {
-		return nil, fmt.Errorf("parent of %s: %w", l.title(), err)
+		return fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
 	if l.Kind == rtnl.KindVXLAN {
-		return nil, nil // addVXLAN names the parent in IFLA_INFO_DATA
+		return nil // addVXLAN names the parent in IFLA_INFO_DATA
 	}
-	attrs := []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent)))}
+	b.Uint32(unix.IFLA_LINK, uint32(parent))
 	if !l.crossesNamespaces() {
-		return attrs, nil
+		return nil
 	}
 	ns, err := s.namespace(l.In)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return append(attrs, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.fd)))), nil
+	b.Uint32(unix.IFLA_NET_NS_FD, uint32(ns.fd))
+	return nil
 }
 
 // laterMAC returns the MAC that must be set after the link is made, or "". The kernel
@@ -203,37 +204,33 @@ func (l *Link) laterMAC() string {
 // ianaVXLANPort is the UDP port that IANA assigned. The kernel's default is 8472.
 const ianaVXLANPort = 4789
 
-// addVXLAN adds the VNI, the parent link, the port and the multicast group. The group
+// addVXLAN appends the VNI, the parent link, the port and the multicast group. The group
 // receives frames to unknown addresses.
-func (l *Link) addVXLAN(s *session, data *nl.RtAttr) {
-	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(l.VNI)))
-	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(s.index[linkRef{l.parentIn(), l.Parent}])))
+func (l *Link) addVXLAN(s *session, b *nlconn.Body) {
+	b.Uint32(nl.IFLA_VXLAN_ID, uint32(l.VNI))
+	b.Uint32(nl.IFLA_VXLAN_LINK, uint32(s.index[linkRef{l.parentIn(), l.Parent}]))
 	if l.Group4.IsValid() {
-		data.AddRtAttr(nl.IFLA_VXLAN_GROUP, l.Group4.AsSlice())
+		b.Bytes(nl.IFLA_VXLAN_GROUP, l.Group4.AsSlice())
 	}
-	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, ianaVXLANPort))
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(1))
+	b.Net16(nl.IFLA_VXLAN_PORT, ianaVXLANPort)
+	b.Bool(nl.IFLA_VXLAN_LEARNING, true)
 }
 
-// addKindData adds the attributes of a kind that has a parent to IFLA_LINKINFO.
-func (l *Link) addKindData(s *session, info *nl.RtAttr) {
-	if !l.hasParent() {
-		return
-	}
-	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+// addKindData appends the attributes of IFLA_INFO_DATA of a kind that has a parent.
+func (l *Link) addKindData(s *session, b *nlconn.Body) {
 	value, hasMode := l.modeValue()
 	switch {
 	case l.Kind == rtnl.KindVXLAN:
-		l.addVXLAN(s, data)
+		l.addVXLAN(s, b)
 	case l.Kind == rtnl.KindVLAN:
-		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(uint16(l.VLANID)))
+		b.Uint16(nl.IFLA_VLAN_ID, uint16(l.VLANID))
 	case l.Kind == rtnl.KindIPVLAN && hasMode:
-		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(value)))
+		b.Uint16(nl.IFLA_IPVLAN_MODE, uint16(value))
 	case l.Kind == rtnl.KindMACVLAN && hasMode:
-		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(value))
+		b.Uint32(nl.IFLA_MACVLAN_MODE, value)
 	}
 	if l.BCQueueLen != 0 {
-		data.AddRtAttr(nl.IFLA_MACVLAN_BC_QUEUE_LEN, nl.Uint32Attr(l.BCQueueLen))
+		b.Uint32(nl.IFLA_MACVLAN_BC_QUEUE_LEN, l.BCQueueLen)
 	}
 }
 

@@ -45,29 +45,30 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	}
 	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, Unset{})
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(l.Name)}}
-	m.Data = append(m.Data, l.ownAttrs()...)
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: ifi}
+	m.Text(unix.IFLA_IFNAME, l.Name)
+	l.addOwn(&m.Body)
 	if l.Peer != nil {
-		m.Data = append(m.Data, rtnl.OneQueue()...)
+		rtnl.AddOneQueue(&m.Body)
 	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {
 			return nil, fmt.Errorf("master of %s: %w", l.title(), err)
 		}
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+		m.Uint32(unix.IFLA_MASTER, uint32(master))
 	}
-	parent, err := l.parentAttrs(ctx, s)
+	if err := l.addParent(ctx, s, &m.Body); err != nil {
+		return nil, err
+	}
+	var err error
+	m.Nest(unix.IFLA_LINKINFO, func() {
+		m.Bytes(nl.IFLA_INFO_KIND, []byte(l.Kind))
+		err = l.addInfo(s, &m.Body)
+	})
 	if err != nil {
 		return nil, err
 	}
-	m.Data = append(m.Data, parent...)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Kind))
-	if err := l.addInfo(s, info); err != nil {
-		return nil, err
-	}
-	m.Data = append(m.Data, info)
 	if l.Peer != nil {
 		m.Echo = func(data []byte) { l.cacheIndexes(s, data) }
 	}
@@ -101,29 +102,30 @@ func (l *Link) cacheIndexes(s *session, data []byte) {
 	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
-// addInfo adds the attributes that only some kinds have to IFLA_LINKINFO.
-func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
+// addInfo appends the attributes of IFLA_LINKINFO that only some kinds have.
+func (l *Link) addInfo(s *session, b *nlconn.Body) (err error) {
 	switch {
 	case l.Kind == "veth" && l.Peer == nil:
 		return fmt.Errorf("%s: a veth has two ends: %w", l.title(), ErrInvalid)
 	case l.Peer != nil:
-		data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-		return l.Peer.add(s, l.In, data.AddRtAttr(nl.VETH_INFO_PEER, nil))
+		b.Nest(nl.IFLA_INFO_DATA, func() {
+			b.Nest(nl.VETH_INFO_PEER, func() { err = l.Peer.add(s, l.In, b) })
+		})
 	case l.Bridge != nil && l.Bridge.VLANFiltering:
-		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, nl.Uint8Attr(1))
-	default:
-		l.addKindData(s, info)
+		b.Nest(nl.IFLA_INFO_DATA, func() { b.Bool(nl.IFLA_BR_VLAN_FILTERING, true) })
+	case l.hasParent():
+		b.Nest(nl.IFLA_INFO_DATA, func() { l.addKindData(s, b) })
 	}
-	return nil
+	return err
 }
 
-// add adds the attributes of a veth's peer to attr. own is the place of the first end.
-func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
-	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
-	attr.AddChild(rtnl.NameAttr(p.Name))
-	for _, a := range append(rtnl.HardwareAttrs(p.MAC, p.MTU), rtnl.OneQueue()...) {
-		attr.AddChild(a)
-	}
+// add appends the header and the attributes of a veth's peer. own is the place of the
+// first end.
+func (p *Peer) add(s *session, own Place, b *nlconn.Body) error {
+	*b = append(*b, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize()...)
+	b.Text(unix.IFLA_IFNAME, p.Name)
+	rtnl.AddHardware(b, p.MAC, p.MTU)
+	rtnl.AddOneQueue(b)
 	if p.In == own {
 		return nil
 	}
@@ -131,7 +133,7 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	if err != nil {
 		return err
 	}
-	attr.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.fd)))
+	b.Uint32(unix.IFLA_NET_NS_FD, uint32(ns.fd))
 	return nil
 }
 
@@ -151,14 +153,14 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, unset)
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi}
 	ifi.Index = int32(index)
 	if index == 0 {
-		m.Data = append(m.Data, rtnl.NameAttr(l.Name))
+		m.Text(unix.IFLA_IFNAME, l.Name)
 	}
-	m.Data = append(m.Data, l.ownAttrs()...)
+	l.addOwn(&m.Body)
 	if l.Alias != "" || unset.Alias {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
+		m.Bytes(unix.IFLA_IFALIAS, []byte(l.Alias))
 	}
 	if l.Master != "" || unset.Master {
 		index := 0
@@ -168,25 +170,19 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 				return m, fmt.Errorf("master of %s: %w", l.title(), err)
 			}
 		}
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+		m.Uint32(unix.IFLA_MASTER, uint32(index))
 	}
 	if l.Port != nil {
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
-		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
-		port.AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(l.Port.Hairpin))
-		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, rtnl.BoolAttr(l.Port.Isolated))
-		l.Port.AddSettings(port)
-		m.Data = append(m.Data, info)
+		m.Nest(unix.IFLA_LINKINFO, func() {
+			m.Bytes(nl.IFLA_INFO_SLAVE_KIND, []byte(rtnl.KindBridge))
+			m.Nest(nl.IFLA_INFO_SLAVE_DATA, func() {
+				m.Bool(nl.IFLA_BRPORT_MODE, l.Port.Hairpin)
+				m.Bool(nl.IFLA_BRPORT_ISOLATED, l.Port.Isolated)
+				l.Port.AddSettings(&m.Body)
+			})
+		})
 	}
 	return m, nil
-}
-
-// linkMessage returns a request for the link with an index.
-func linkMessage(kind uint16, index int, attrs ...nl.NetlinkRequestData) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	return nlconn.Message{Kind: kind, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
 }
 
 // deleteLink deletes the link that was made from l. In the container it finds the link
@@ -209,7 +205,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	if err != nil {
 		return err
 	}
-	return c.One(ctx, linkMessage(unix.RTM_DELLINK, have.Index))
+	return c.One(ctx, rtnl.LinkMessage(unix.RTM_DELLINK, have.Index))
 }
 
 // isMade reports whether the link have was made from l.

@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -71,11 +72,10 @@ func (l *Link) modeFlags(ifi *nl.IfInfomsg, unset Unset) {
 
 func queueLength(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// ownAttrs returns the attributes for MAC, MTU and queue length, as far as l sets them.
-func (l *Link) ownAttrs() []nl.NetlinkRequestData {
-	attrs := rtnl.HardwareAttrs(l.MAC, l.MTU)
+// addOwn appends MAC, MTU and queue length, as far as l sets them.
+func (l *Link) addOwn(b *nlconn.Body) {
+	rtnl.AddHardware(b, l.MAC, l.MTU)
 	if l.TxQLen != nil {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_TXQLEN, nl.Uint32Attr(*l.TxQLen)))
+		b.Uint32(unix.IFLA_TXQLEN, *l.TxQLen)
 	}
-	return attrs
 }

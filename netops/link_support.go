@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // HasKind returns nil if the kernel can make links of a kind. Otherwise the error wraps
@@ -21,12 +21,11 @@ func (n *Net) HasKind(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
-	err = c.One(ctx, nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{
-		nl.NewIfInfomsg(unix.AF_UNSPEC), info,
-		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(0)),
-	}})
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
+	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	m.Nest(unix.IFLA_LINKINFO, func() { m.Bytes(nl.IFLA_INFO_KIND, []byte(kind)) })
+	m.Uint32(unix.IFLA_NUM_TX_QUEUES, 0)
+	err = c.One(ctx, m)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // EINVAL: the kind exists, and the queues or the kind's attributes are invalid. EPERM: unknown.
 	}

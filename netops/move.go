@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -194,9 +193,10 @@ func (h handle) release() {
 // sets a link that it moves down; Linux up to 6.2 renames only such links. An
 // empty name keeps the present name.
 func (h handle) moveMessage(index int, name string) nlconn.Message {
-	m := linkMessage(unix.RTM_SETLINK, index, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd))))
+	m := rtnl.LinkMessage(unix.RTM_SETLINK, index)
+	m.Uint32(unix.IFLA_NET_NS_FD, uint32(h.fd))
 	if name != "" {
-		m.Data = append(m.Data, rtnl.NameAttr(name))
+		m.Text(unix.IFLA_IFNAME, name)
 	}
 	return m
 }

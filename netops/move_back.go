@@ -210,5 +210,7 @@ func (m *Move) restore(ctx context.Context, s *session, l *rtnl.Link) error {
 // renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.
 func renameMessage(index int, name string) nlconn.Message {
-	return linkMessage(unix.RTM_SETLINK, index, rtnl.NameAttr(name))
+	m := rtnl.LinkMessage(unix.RTM_SETLINK, index)
+	m.Text(unix.IFLA_IFNAME, name)
+	return m
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -114,15 +113,15 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 		return nil, fmt.Errorf("%s: %w", n, ErrInvalid)
 	}
 	nd := &rtnl.NeighHeader{Index: uint32(index), State: unix.NUD_PERMANENT}
-	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Data: []nl.NetlinkRequestData{nd}}
+	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Header: nd}
 	if v == VerbDel {
 		m.Kind, m.Flags = unix.RTM_DELNEIGH, 0
 	}
 	if n.IP.IsValid() {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice()))
+		m.Bytes(unix.NDA_DST, n.IP.AsSlice())
 	}
 	if v != VerbDel || n.FDB {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_LLADDR, mac))
+		m.Bytes(unix.NDA_LLADDR, mac)
 	}
 	switch {
 	case !n.FDB:

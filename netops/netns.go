@@ -118,7 +118,8 @@ func (o *Netns) undo(ctx context.Context, s *session, _ Verb) error {
 		}
 	}
 	for _, l := range own {
-		if err := c.One(ctx, linkMessage(unix.RTM_DELLINK, l.Index)); err != nil && !nlconn.IsAbsent(err) {
+		err := c.One(ctx, rtnl.LinkMessage(unix.RTM_DELLINK, l.Index))
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
@@ -136,7 +137,7 @@ func (n *Net) named(name string) (*Namespace, error) {
 		return nil, fmt.Errorf("namespace %q: %w", name, err)
 	}
 	have := n.byName[name]
-	if have != nil && have.dev == ns.dev && have.inode == ns.inode {
+	if have != nil && have.fd.Equal(ns.fd) {
 		return have, ns.Close()
 	}
 	if err := n.forgetNamed(name); err != nil {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -20,7 +21,7 @@ const threadNamespace = "/proc/thread-self/ns/net"
 type Namespace struct {
 	path string
 	// fd is the file descriptor, or 0 for the namespace of the process.
-	fd         int
+	fd         netns.NsHandle
 	dev, inode uint64
 	conn       *rtnl.Conn
 	// ct lists and deletes tracked connections.
@@ -40,7 +41,7 @@ func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 }
 
 func openNamespace(path string) (*Namespace, error) {
-	// Without O_NONBLOCK, opening a FIFO would block.
+	// Without O_NONBLOCK, which netns.GetFromPath lacks, opening a FIFO would block.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if isNoPath(err) {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
@@ -48,7 +49,7 @@ func openNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, nlconn.Explain(err, "look up the namespace")
 	}
-	ns := &Namespace{path: path, fd: fd}
+	ns := &Namespace{path: path, fd: netns.NsHandle(fd)}
 	if err := ns.identify(); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
@@ -66,13 +67,13 @@ func isNoPath(err error) bool {
 // identify checks that the open file is a network namespace, and reads its ID.
 func (ns *Namespace) identify() error {
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(ns.fd, &fs); err != nil {
+	if err := unix.Fstatfs(int(ns.fd), &fs); err != nil {
 		return nlconn.Explain(err, "identify the namespace")
 	}
 	if fs.Type != unix.NSFS_MAGIC {
 		return fmt.Errorf("%w: it is a file of another kind (a namespace mounted for another process looks so)", ErrNoNetns)
 	}
-	kind, err := unix.IoctlRetInt(ns.fd, unix.NS_GET_NSTYPE)
+	kind, err := unix.IoctlRetInt(int(ns.fd), unix.NS_GET_NSTYPE)
 	if err != nil {
 		return nlconn.Explain(err, "identify the namespace")
 	}
@@ -80,7 +81,7 @@ func (ns *Namespace) identify() error {
 		return fmt.Errorf("%w: it is a namespace of another type", ErrNoNetns)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(ns.fd, &st); err != nil {
+	if err := unix.Fstat(int(ns.fd), &st); err != nil {
 		return nlconn.Explain(err, "identify the namespace")
 	}
 	ns.dev, ns.inode = st.Dev, st.Ino
@@ -106,20 +107,19 @@ func (ns *Namespace) Close() error {
 		ns.ct = nil
 	}
 	if ns.fd != 0 {
-		errs = append(errs, unix.Close(ns.fd))
-		ns.fd = -1 // an invalid descriptor: 0 means the namespace of the process
+		errs = append(errs, ns.fd.Close()) // it becomes -1, because 0 means the namespace of the process
 	}
 	return errors.Join(errs...)
 }
 
 // IsHost reports whether ns is the network namespace of this process.
 func (n *Net) IsHost(ns *Namespace) (bool, error) {
-	host, err := openNamespace(threadNamespace)
+	host, err := netns.GetFromPath(threadNamespace)
 	if err != nil {
 		return false, fmt.Errorf("open own namespace: %w", err)
 	}
 	defer host.Close()
-	return host.dev == ns.dev && host.inode == ns.inode, nil
+	return host.Equal(ns.fd), nil
 }
 
 // socket returns the namespace's rtnetlink connection. It is opened on first
@@ -144,38 +144,29 @@ func (ns *Namespace) visit(f func() error) error {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	home, err := openHome()
+	home, err := netns.GetFromPath(threadNamespace)
 	if err != nil {
-		return err
+		return fmt.Errorf("open own namespace: %w", err)
 	}
-	defer unix.Close(home) //nolint:errcheck // opened for reading
+	defer home.Close()
 	return ns.enter(home, f)
-}
-
-// openHome opens the network namespace of the calling thread.
-func openHome() (int, error) {
-	home, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("open own namespace: %w", err)
-	}
-	return home, nil
 }
 
 // enter runs f in the namespace and then returns the thread to home. If the
 // return fails, which the kernel gives no reason for, enter kills the process:
 // other code must not run in the wrong namespace. Recovery after a kill finds
 // everything that the process left.
-func (ns *Namespace) enter(home int, f func() error) error {
-	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
+func (ns *Namespace) enter(home netns.NsHandle, f func() error) error {
+	if err := netns.Set(ns.fd); err != nil {
 		return nlconn.Explain(err, fmt.Sprintf("enter namespace %q", ns.path))
 	}
 	defer func() {
-		if unix.Setns(home, unix.CLONE_NEWNET) != nil {
+		if netns.Set(home) != nil {
 			killProcess()
 		}
 	}()
 	return f()
 }
 
-// die kills the process immediately.
+// killProcess kills the process immediately.
 func killProcess() { _ = unix.Kill(unix.Getpid(), unix.SIGKILL) }

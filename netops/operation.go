@@ -60,7 +60,7 @@ func (s *session) awaitOperation(ctx context.Context, p Place, names ...string) 
 			continue
 		}
 		m := rtnl.LinkQuery(0)
-		m.Data = append(m.Data, rtnl.NameAttr(name))
+		m.Text(unix.IFLA_IFNAME, name)
 		m.Echo = func(data []byte) {
 			l, err := rtnl.ParseLink(data)
 			if err != nil {

@@ -36,7 +36,7 @@ func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo
 	if err != nil {
 		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w", link, err)
 	}
-	id, err := host.NamespaceID(ctx, ns.fd)
+	id, err := host.NamespaceID(ctx, int(ns.fd))
 	if err != nil {
 		return LinkInfo{}, nlconn.Explain(err, fmt.Sprintf("number of namespace %q", ns.path))
 	}

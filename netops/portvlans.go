@@ -29,8 +29,6 @@ const (
 // vlanMessage is struct br_vlan_msg.
 type vlanMessage struct{ index uint32 }
 
-func (m *vlanMessage) Len() int { return sizeofVLANMessage }
-
 // Serialize returns the bytes of the message header.
 func (m *vlanMessage) Serialize() []byte {
 	return binary.NativeEndian.AppendUint32([]byte{unix.AF_BRIDGE, 0, 0, 0}, m.index)
@@ -248,7 +246,7 @@ func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 	if len(set) == 0 {
 		return nil
 	}
-	m := &nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	m := &nlconn.Message{Kind: kind, Header: &vlanMessage{uint32(index)}}
 	for _, v := range set.list() {
 		var flags uint16
 		if v.PVID {
@@ -257,12 +255,12 @@ func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 		if v.Untagged {
 			flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
 		}
-		entry := nl.NewRtAttr(vlanEntry|unix.NLA_F_NESTED, nil)
-		entry.AddRtAttr(vlanEntryInfo, append(nl.Uint16Attr(flags), nl.Uint16Attr(v.ID)...))
-		if v.End > v.ID {
-			entry.AddRtAttr(vlanEntryRange, nl.Uint16Attr(v.End))
-		}
-		m.Data = append(m.Data, entry)
+		m.Nest(vlanEntry, func() {
+			m.Bytes(vlanEntryInfo, append(nl.Uint16Attr(flags), nl.Uint16Attr(v.ID)...))
+			if v.End > v.ID {
+				m.Uint16(vlanEntryRange, v.End)
+			}
+		})
 	}
 	return m
 }
@@ -274,7 +272,7 @@ func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, err
 		return nil, err
 	}
 	set := vlanSet{}
-	m := nlconn.Message{Kind: unix.RTM_GETVLAN, Data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	m := nlconn.Message{Kind: unix.RTM_GETVLAN, Header: &vlanMessage{uint32(index)}}
 	err = c.Dump(ctx, m, func() { clear(set) }, func(_ uint16, data []byte) error {
 		if len(data) < sizeofVLANMessage {
 			return fmt.Errorf("vlan message of %d bytes: %w", len(data), unix.EBADMSG)

@@ -40,7 +40,8 @@ func (q *Qdisc) parent() uint32 {
 // clsact succeeds if another program added one meanwhile.
 func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 	tc := &nl.TcMsg{Ifindex: int32(index), Parent: q.parent(), Handle: hookHandle}
-	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{tc, nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(q.Kind))}}
+	m := nlconn.Message{Kind: kind, Header: tc}
+	m.Text(nl.TCA_KIND, q.Kind)
 	if q.Kind == kindTBF {
 		tc.Handle = tbfHandle
 	}
@@ -50,7 +51,7 @@ func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 	m.Flags = unix.NLM_F_CREATE
 	if q.TBF != nil {
 		m.Flags |= unix.NLM_F_EXCL
-		m.Data = append(m.Data, q.TBF.options())
+		m.Nest(nl.TCA_OPTIONS, func() { q.TBF.addOptions(&m.Body) })
 	}
 	return m
 }
@@ -59,19 +60,17 @@ func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 // rate table.
 const ethernet = 1
 
-// options returns the tbf's TCA_OPTIONS.
-func (t *TBF) options() *nl.RtAttr {
-	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+// addOptions appends the attributes of the tbf's TCA_OPTIONS.
+func (t *TBF) addOptions(b *nlconn.Body) {
 	parms := &nl.TcTbfQopt{
 		Rate:  nl.TcRateSpec{Linklayer: ethernet, Rate: uint32(min(t.Rate, 1<<32-1))},
 		Limit: t.Limit,
 	}
-	o.AddRtAttr(nl.TCA_TBF_PARMS, parms.Serialize())
-	o.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(t.Burst))
+	b.Bytes(nl.TCA_TBF_PARMS, parms.Serialize())
+	b.Uint32(nl.TCA_TBF_BURST, t.Burst)
 	if t.Rate >= 1<<32 {
-		o.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(t.Rate))
+		b.Bytes(nl.TCA_TBF_RATE64, nl.Uint64Attr(t.Rate))
 	}
-	return o
 }
 
 // tcQdisc is a qdisc as the kernel reports it. The kind is empty for the default
@@ -95,9 +94,7 @@ func (s *session) qdisc(ctx context.Context, p Place, index int, parent uint32) 
 	}
 	// Without NLM_F_ECHO kernels before 6.8 send the answer to all listeners
 	// except the requester.
-	m := nlconn.Message{Kind: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO, Data: []nl.NetlinkRequestData{
-		&nl.TcMsg{Ifindex: int32(index), Parent: parent},
-	}}
+	m := nlconn.Message{Kind: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO, Header: &nl.TcMsg{Ifindex: int32(index), Parent: parent}}
 	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		q, err = parseQdisc(data)
 		return err

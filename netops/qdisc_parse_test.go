@@ -14,11 +14,8 @@ func FuzzParseQdisc(f *testing.F) {
 	header[8] = 1
 	tbf := &Qdisc{Kind: kindTBF, TBF: &TBF{Rate: 1 << 33, Burst: 1, Limit: 1}}
 	for _, m := range []nlconn.Message{tbf.request(0, 1), filterRequest(0, 1, 1)} {
-		b := header
-		for _, d := range append(m.Data[1:], redirectOptions(1)) {
-			b = append(b, d.Serialize()...)
-		}
-		f.Add(b)
+		addRedirect(&m.Body, 1)
+		f.Add(append(header, m.Body...))
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(_ *testing.T, b []byte) {

@@ -99,7 +99,7 @@ func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]nlconn.M
 	}
 	m := filterRequest(unix.RTM_NEWTFILTER, index, 0)
 	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	m.Data = append(m.Data, redirectOptions(to))
+	addRedirect(&m.Body, to)
 	return []nlconn.Message{m}, nil
 }
 
@@ -155,29 +155,31 @@ const (
 func filterRequest(kind uint16, index int, handle uint32) nlconn.Message {
 	var all [2]byte // the protocol is in network byte order
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
-	return nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
-		&nl.TcMsg{
-			Ifindex: int32(index), Parent: ingressFilters, Handle: handle,
-			Info: redirectPref<<16 | uint32(binary.NativeEndian.Uint16(all[:])),
-		},
-		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(kindU32)),
+	m := nlconn.Message{Kind: kind, Header: &nl.TcMsg{
+		Ifindex: int32(index), Parent: ingressFilters, Handle: handle,
+		Info: redirectPref<<16 | uint32(binary.NativeEndian.Uint16(all[:])),
 	}}
+	m.Text(nl.TCA_KIND, kindU32)
+	return m
 }
 
-// redirectOptions returns the TCA_OPTIONS of a u32 filter that matches all
-// packets and redirects them to the link with index to.
-func redirectOptions(to int) *nl.RtAttr {
-	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+// addRedirect appends the TCA_OPTIONS of a u32 filter that matches all packets and
+// redirects them to the link with index to.
+func addRedirect(b *nlconn.Body, to int) {
 	all := &nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: 1, Keys: make([]nl.TcU32Key, 1)}
-	o.AddRtAttr(nl.TCA_U32_SEL, all.Serialize())
-	action := o.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(nl.TCA_ACT_TAB, nil)
-	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated(kindMirred))
 	parms := make([]byte, sizeofMirred)
 	binary.NativeEndian.PutUint32(parms[8:], stolen)
 	binary.NativeEndian.PutUint32(parms[20:], egressRedirect)
 	binary.NativeEndian.PutUint32(parms[24:], uint32(to))
-	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, parms)
-	return o
+	b.Nest(nl.TCA_OPTIONS, func() {
+		b.Bytes(nl.TCA_U32_SEL, all.Serialize())
+		b.Nest(nl.TCA_U32_ACT, func() {
+			b.Nest(nl.TCA_ACT_TAB, func() {
+				b.Text(nl.TCA_ACT_KIND, kindMirred)
+				b.Nest(nl.TCA_ACT_OPTIONS, func() { b.Bytes(nl.TCA_MIRRED_PARMS, parms) })
+			})
+		})
+	})
 }
 
 // tcFilter is a filter as the kernel reports it.
@@ -202,7 +204,7 @@ func (s *session) filters(ctx context.Context, p Place, index int, parent uint32
 	if err != nil {
 		return nil, err
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETTFILTER, Data: []nl.NetlinkRequestData{&nl.TcMsg{Ifindex: int32(index), Parent: parent}}}
+	m := nlconn.Message{Kind: unix.RTM_GETTFILTER, Header: &nl.TcMsg{Ifindex: int32(index), Parent: parent}}
 	var all []tcFilter
 	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		f, err := parseFilter(data)
@@ -235,31 +237,13 @@ func parseFilter(b []byte) (f tcFilter, err error) {
 	if err != nil || f.kind != kindU32 {
 		return f, err
 	}
-	parms, err := nested(options, nl.TCA_U32_ACT, nl.TCA_ACT_TAB, nl.TCA_ACT_OPTIONS, nl.TCA_MIRRED_PARMS)
+	parms, err := nlconn.Find(options, nl.TCA_U32_ACT, nl.TCA_ACT_TAB, nl.TCA_ACT_OPTIONS, nl.TCA_MIRRED_PARMS)
 	if err != nil || len(parms) < sizeofMirred {
 		return f, err
 	}
 	f.redirects = binary.NativeEndian.Uint32(parms[20:]) == egressRedirect
 	f.to = int(binary.NativeEndian.Uint32(parms[24:]))
 	return f, nil
-}
-
-// nested returns the value of a nested attribute, or nil if it is absent.
-func nested(b []byte, path ...uint16) ([]byte, error) {
-	for _, want := range path {
-		var found []byte
-		err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
-			if kind == want && found == nil {
-				found = v
-			}
-			return nil
-		})
-		if err != nil || found == nil {
-			return nil, err
-		}
-		b = found
-	}
-	return b, nil
 }
 
 // Redirects returns the links to which a link of ns redirects some or all

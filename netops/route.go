@@ -184,19 +184,17 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 		Family: rtnl.Family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
 		Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE, Protocol: uint8(r.Protocol),
 	}}
-	m := nlconn.Message{Kind: unix.RTM_DELROUTE, Data: []nl.NetlinkRequestData{
-		rtm,
-		nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table()))),
-		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
-	}}
+	m := nlconn.Message{Kind: unix.RTM_DELROUTE, Header: rtm}
+	m.Uint32(unix.RTA_TABLE, uint32(r.table()))
+	m.Uint32(unix.RTA_OIF, uint32(index))
 	if r.Dst.Bits() > 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
+		m.Bytes(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
 	}
 	if r.Via.IsValid() {
-		m.Data = append(m.Data, viaAttr(r.Via, r.Dst.Addr().Is4()))
+		addVia(&m.Body, r.Via, r.Dst.Addr().Is4())
 	}
 	if r.Priority != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
+		m.Uint32(unix.RTA_PRIORITY, uint32(r.Priority))
 	}
 	if v == VerbDel {
 		return []nlconn.Message{m}, nil
@@ -216,10 +214,10 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 		rtm.Flags |= unix.RTNH_F_ONLINK
 	}
 	if r.Src.IsValid() {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+		m.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
 	}
 	if r.MTU != 0 || r.AdvMSS != 0 {
-		m.Data = append(m.Data, r.metrics())
+		m.Nest(unix.RTA_METRICS, func() { r.addMetrics(&m.Body) })
 	}
 	return []nlconn.Message{m}, nil
 }
@@ -236,23 +234,22 @@ func (r *Route) scope() uint8 {
 	return unix.RT_SCOPE_LINK
 }
 
-func (r *Route) metrics() *nl.RtAttr {
-	attr := nl.NewRtAttr(unix.RTA_METRICS, nil)
+func (r *Route) addMetrics(b *nlconn.Body) {
 	if r.MTU != 0 {
-		attr.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+		b.Uint32(unix.RTAX_MTU, uint32(r.MTU))
 	}
 	if r.AdvMSS != 0 {
-		attr.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
+		b.Uint32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
 	}
-	return attr
 }
 
-// viaAttr encodes a gateway. An IPv4 route with an IPv6 gateway needs RTA_VIA.
-func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
+// addVia appends a gateway. An IPv4 route with an IPv6 gateway needs RTA_VIA.
+func addVia(b *nlconn.Body, via netip.Addr, ipv4 bool) {
 	if via.Is4() == ipv4 {
-		return nl.NewRtAttr(unix.RTA_GATEWAY, via.AsSlice())
+		b.Bytes(unix.RTA_GATEWAY, via.AsSlice())
+	} else {
+		b.Bytes(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), via.AsSlice()...))
 	}
-	return nl.NewRtAttr(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), via.AsSlice()...))
 }
 
 // routes reads the routes over a link in one table, or in all tables for 0.

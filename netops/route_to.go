@@ -52,10 +52,8 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err != nil {
 		return 0, nil, err
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(to), Dst_len: uint8(to.BitLen())}},
-		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
-	}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(to), Dst_len: uint8(to.BitLen())}}}
+	m.Bytes(unix.RTA_DST, to.AsSlice())
 	err = c.Ask(ctx, m, func(_ uint16, data []byte) error {
 		routes, err := rtnl.ParseRoute(data)
 		for _, r := range routes {
@@ -82,10 +80,8 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.R
 	if err != nil {
 		return nil, err
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
-		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
-	}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(r.Dst.Addr()), Type: unix.RTN_LOCAL}}}
+	m.Uint32(unix.RTA_OIF, uint32(index))
 	var all []rtnl.Route
 	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		some, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)

@@ -167,50 +167,47 @@ func (r *Rule) links() []string { return nil }
 func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
 	// struct fib_rule_hdr has the layout of struct rtmsg.
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
-	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{h}}
+	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: h}
 	if v == VerbDel {
 		m.Kind, m.Flags = unix.RTM_DELRULE, 0
-	}
-	number := func(kind int, value uint32) {
-		m.Data = append(m.Data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
 	}
 	if r.Prohibit {
 		h.Type = unix.FR_ACT_PROHIBIT
 	} else {
-		number(unix.FRA_TABLE, uint32(r.Table))
+		m.Uint32(unix.FRA_TABLE, uint32(r.Table))
 	}
 	if r.IPProto != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
+		m.Uint8(unix.FRA_IP_PROTO, r.IPProto)
 	}
 	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
+		m.Bytes(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...))
 	}
 	if r.From.IsValid() {
 		h.Src_len = uint8(r.From.Bits())
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
+		m.Bytes(unix.FRA_SRC, r.From.Masked().Addr().AsSlice())
 	}
 	if r.To.IsValid() {
 		h.Dst_len = uint8(r.To.Bits())
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
+		m.Bytes(unix.FRA_DST, r.To.Masked().Addr().AsSlice())
 	}
 	if r.Priority != 0 {
-		number(unix.FRA_PRIORITY, uint32(r.Priority))
+		m.Uint32(unix.FRA_PRIORITY, uint32(r.Priority))
 	}
 	if r.Mark != 0 || r.Mask != 0 {
-		number(unix.FRA_FWMARK, r.Mark)
-		number(unix.FRA_FWMASK, r.mask())
+		m.Uint32(unix.FRA_FWMARK, r.Mark)
+		m.Uint32(unix.FRA_FWMASK, r.mask())
 	}
 	if r.MinBits != 0 {
-		number(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
+		m.Uint32(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
 	}
 	if r.Protocol != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
+		m.Uint8(unix.FRA_PROTOCOL, uint8(r.Protocol))
 	}
 	if r.IIF != "" {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
+		m.Text(unix.FRA_IIFNAME, r.IIF)
 	}
 	if r.OIF != "" {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
+		m.Text(unix.FRA_OIFNAME, r.OIF)
 	}
 	return []nlconn.Message{m}, nil
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -137,9 +136,14 @@ func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, er
 	if !ok {
 		return nil, fmt.Errorf("sysctl %q is not rtnetlink's: %w", c.Key, ErrInvalid)
 	}
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
-	return []nlconn.Message{linkMessage(unix.RTM_NEWLINK, 0, rtnl.NameAttr(link), spec)}, nil
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
+	m.Text(unix.IFLA_IFNAME, link)
+	m.Nest(unix.IFLA_AF_SPEC, func() {
+		m.Nest(unix.AF_INET, func() {
+			m.Nest(unix.IFLA_INET_CONF, func() { m.Uint32(arpNotify, uint32(value)) })
+		})
+	})
+	return []nlconn.Message{m}, nil
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {

@@ -50,24 +50,14 @@ func (m *rawMessage) value(kind uint16) []byte {
 	return nil
 }
 
-// only returns the attributes of the given kinds.
-func (m *rawMessage) only(kinds ...uint16) []nl.NetlinkRequestData {
-	var out []nl.NetlinkRequestData
+// copyTo appends the attributes of the given kinds to a request.
+func (m *rawMessage) copyTo(b *nlconn.Body, kinds ...uint16) {
 	for _, a := range m.attrs {
 		if slices.Contains(kinds, a.kind) {
-			out = append(out, nl.NewRtAttr(int(a.kind), a.value))
+			b.Bytes(a.kind, a.value)
 		}
 	}
-	return out
 }
-
-// rawHeader is the fixed header of a message.
-type rawHeader []byte
-
-func (h rawHeader) Len() int { return len(h) }
-
-// Serialize returns the bytes of the header.
-func (h rawHeader) Serialize() []byte { return h }
 
 // placedAddr, placedRoute and placedNeigh are objects of a link.
 type placedAddr struct {
@@ -120,7 +110,7 @@ func placedOn(ctx context.Context, c *rtnl.Conn, index int) (*placed, error) {
 func placedAddrs(ctx context.Context, c *rtnl.Conn, index int, p *placed) error {
 	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	m.Index = uint32(index)
-	return c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Data: []nl.NetlinkRequestData{m}},
+	return c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Header: m},
 		func() { p.addrs, p.local = nil, nil },
 		func(_ uint16, data []byte) error {
 			state, ok, err := rtnl.ParseAddr(data)
@@ -152,7 +142,7 @@ func placedRoutes(ctx context.Context, c *rtnl.Conn, index int, family byte, p *
 	}
 	before, made := len(p.routes), len(p.connected)
 	seen := map[destination]bool{}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}
 	err := c.Dump(ctx, m, func() {
 		p.routes, p.connected = p.routes[:before], p.connected[:made]
 		clear(seen)
@@ -246,9 +236,8 @@ func (r *placedRoute) hop(h rtnl.Route) {
 // placedNeighs reads the neighbours of a link that can move to another link.
 func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]placedNeigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{
-		&rtnl.NeighHeader{}, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index))),
-	}}
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{}}
+	m.Uint32(unix.NDA_IFINDEX, uint32(index))
 	var all []placedNeigh
 	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		raw, err := readRaw(data, rtnl.SizeofNeighHeader)

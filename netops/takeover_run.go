@@ -252,10 +252,12 @@ func (r *takeoverRun) enslave() []stepRequests {
 	}
 	if hairpin := !r.NoHairpin; r.up.Port == nil || r.up.Port.Hairpin != hairpin {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(hairpin))
-		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{linkMessage(unix.RTM_NEWLINK, r.up.Index, info)}})
+		m := rtnl.LinkMessage(unix.RTM_NEWLINK, r.up.Index)
+		m.Nest(unix.IFLA_LINKINFO, func() {
+			m.Bytes(nl.IFLA_INFO_SLAVE_KIND, []byte(rtnl.KindBridge))
+			m.Nest(nl.IFLA_INFO_SLAVE_DATA, func() { m.Bool(nl.IFLA_BRPORT_MODE, hairpin) })
+		})
+		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{m}})
 	}
 	return all
 }
@@ -270,7 +272,7 @@ func (r *takeoverRun) release() stepRequests {
 func (r *takeoverRun) deletion(have *rtnl.Link) stepRequests {
 	delete(r.index, linkRef{Host, have.Name})
 	l := &Link{In: Host, Shared: true, Name: have.Name, Kind: have.Kind, Alias: have.Alias}
-	return stepRequests{Step{VerbDel, l}, []nlconn.Message{linkMessage(unix.RTM_DELLINK, have.Index)}}
+	return stepRequests{Step{VerbDel, l}, []nlconn.Message{rtnl.LinkMessage(unix.RTM_DELLINK, have.Index)}}
 }
 
 // otherPorts returns the names of the bridge's ports except the uplink.

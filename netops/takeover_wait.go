@@ -48,10 +48,8 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to moveTarget, p *plac
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_IPV6_ROUTE, func(ctx context.Context) (bool, error) {
-		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
-			&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}},
-			nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(unix.RT_TABLE_LOCAL)),
-		}}
+		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}}}
+		m.Uint32(unix.RTA_TABLE, unix.RT_TABLE_LOCAL)
 		have := map[netip.Addr]bool{}
 		err := r.c.Dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
 			hops, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)

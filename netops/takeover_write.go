@@ -50,15 +50,15 @@ func (a *placedAddr) add(to moveTarget) nlconn.Message {
 		flags = unix.IFA_F_NODAD
 	}
 	flags |= a.Flags & keep
-	m := nlconn.Message{Kind: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{rawHeader(header)}}
-	m.Data = append(m.Data, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)...)
-	m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	m := nlconn.Message{Kind: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: header}
+	a.copyTo(&m.Body, unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)
+	m.Uint32(unix.IFA_FLAGS, flags)
 	if label := a.label(to); label != "" {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
+		m.Text(unix.IFA_LABEL, label)
 	}
 	if life := a.value(unix.IFA_CACHEINFO); to.expires && a.header[0] == unix.AF_INET6 && len(life) >= 8 {
 		info := append(slices.Clone(life[:8]), make([]byte, 8)...) // preferred, valid, and two times that are read-only
-		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_CACHEINFO, info))
+		m.Bytes(unix.IFA_CACHEINFO, info)
 	}
 	return m
 }
@@ -75,7 +75,9 @@ func (a *placedAddr) label(to moveTarget) string {
 
 // del returns the request that deletes the address from its present link.
 func (a *placedAddr) del() nlconn.Message {
-	return nlconn.Message{Kind: unix.RTM_DELADDR, Data: append([]nl.NetlinkRequestData{rawHeader(a.header)}, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS)...)}
+	m := nlconn.Message{Kind: unix.RTM_DELADDR, Body: slices.Clone(a.header)}
+	a.copyTo(&m.Body, unix.IFA_LOCAL, unix.IFA_ADDRESS)
+	return m
 }
 
 // add returns the request that adds the route to the link. The first route to a
@@ -84,13 +86,14 @@ func (r *placedRoute) add(to moveTarget) nlconn.Message {
 	if r.family == unix.AF_INET6 && r.Protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.Priority == to.advertMetric {
 		r = r.behind()
 	}
-	m := nlconn.Message{Kind: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE, Data: r.common(to.index)}
+	m := r.request(unix.RTM_NEWROUTE, to.index)
+	m.Flags = unix.NLM_F_CREATE
 	if !r.first || r.family == unix.AF_INET6 {
 		m.Flags |= unix.NLM_F_APPEND
 	}
-	m.Data = append(m.Data, r.only(unix.RTA_METRICS, unix.RTA_PREF, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE, unix.RTA_FLOW)...)
+	r.copyTo(&m.Body, unix.RTA_METRICS, unix.RTA_PREF, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE, unix.RTA_FLOW)
 	if left := r.expires(); to.expires && left > 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(rtaExpires, nl.Uint32Attr(left)))
+		m.Uint32(rtaExpires, left)
 	}
 	return m
 }
@@ -107,16 +110,15 @@ func (r *placedRoute) behind() *placedRoute {
 }
 
 // del returns the request that deletes the route.
-func (r *placedRoute) del() nlconn.Message {
-	return nlconn.Message{Kind: unix.RTM_DELROUTE, Data: r.common(r.Link)}
-}
+func (r *placedRoute) del() nlconn.Message { return r.request(unix.RTM_DELROUTE, r.Link) }
 
-// common returns the attributes that identify the route.
-func (r *placedRoute) common(link int) []nl.NetlinkRequestData {
-	header := slices.Clone(r.header)
-	binary.NativeEndian.PutUint32(header[8:], binary.NativeEndian.Uint32(header[8:])&unix.RTNH_F_ONLINK)
-	data := []nl.NetlinkRequestData{rawHeader(header), nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link)))}
-	return append(data, r.only(unix.RTA_DST, unix.RTA_SRC, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_PREFSRC, unix.RTA_PRIORITY, unix.RTA_TABLE)...)
+// request returns a request with the attributes that identify the route.
+func (r *placedRoute) request(kind uint16, link int) nlconn.Message {
+	m := nlconn.Message{Kind: kind, Body: slices.Clone(r.header)}
+	binary.NativeEndian.PutUint32(m.Body[8:], binary.NativeEndian.Uint32(r.header[8:])&unix.RTNH_F_ONLINK)
+	m.Uint32(unix.RTA_OIF, uint32(link))
+	r.copyTo(&m.Body, unix.RTA_DST, unix.RTA_SRC, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_PREFSRC, unix.RTA_PRIORITY, unix.RTA_TABLE)
+	return m
 }
 
 // expires returns the remaining lifetime of an IPv6 route in seconds, or 0 if it
@@ -139,10 +141,9 @@ func (n *placedNeigh) add(to moveTarget) nlconn.Message {
 	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
 		nd.State = n.state
 	}
-	return nlconn.Message{
-		Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
-		Data: append([]nl.NetlinkRequestData{nd}, n.only(unix.NDA_DST, unix.NDA_LLADDR)...),
-	}
+	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: nd}
+	n.copyTo(&m.Body, unix.NDA_DST, unix.NDA_LLADDR)
+	return m
 }
 
 // object returns the address as plans and errors show it.

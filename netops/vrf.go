@@ -147,24 +147,25 @@ func (v *VRF) join(ctx context.Context, s *session) error {
 	}
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	up.Index, up.Flags, up.Change = int32(vrf.Index), unix.IFF_UP, unix.IFF_UP
-	results, broken := c.Exchange(ctx, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.Index)})
+	results, broken := c.Exchange(ctx, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Header: up}, masterMessage(index, vrf.Index)})
 	return errors.Join(append(results, broken)...)
 }
 
 // create creates and labels the device in one write.
 func (v *VRF) create(ctx context.Context, s *session, c *rtnl.Conn) error {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVRF))
-	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(v.Table)))
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32((&Link{Name: v.Name, Alias: v.Alias}).chosenIndex())
-	label, err := (&Link{In: v.In, Name: v.Name, Alias: v.Alias}).setAt(ctx, s, int(ifi.Index))
+	index := (&Link{Name: v.Name, Alias: v.Alias}).chosenIndex()
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, index)
+	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	m.Text(unix.IFLA_IFNAME, v.Name)
+	m.Nest(unix.IFLA_LINKINFO, func() {
+		m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindVRF))
+		m.Nest(nl.IFLA_INFO_DATA, func() { m.Uint32(nl.IFLA_VRF_TABLE, uint32(v.Table)) })
+	})
+	label, err := (&Link{In: v.In, Name: v.Name, Alias: v.Alias}).setAt(ctx, s, index)
 	if err != nil {
 		return err
 	}
-	results, broken := c.Exchange(ctx, []nlconn.Message{{
-		Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(v.Name), info},
-	}, label})
+	results, broken := c.Exchange(ctx, []nlconn.Message{m, label})
 	if errors.Is(results[0], unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: see what 'modprobe vrf' says", results[0])
 	}
@@ -202,7 +203,7 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 		}
 	}
 	delete(s.index, linkRef{v.In, vrf.Name})
-	return c.One(ctx, linkMessage(unix.RTM_DELLINK, vrf.Index))
+	return c.One(ctx, rtnl.LinkMessage(unix.RTM_DELLINK, vrf.Index))
 }
 
 // find returns the VRF that contains the link if it has v's name, or v's table
@@ -232,5 +233,7 @@ func (v *VRF) find(links []*rtnl.Link) (vrf, member *rtnl.Link) {
 
 // masterMessage enslaves a link to master, or releases it for 0.
 func masterMessage(link, master int) nlconn.Message {
-	return linkMessage(unix.RTM_NEWLINK, link, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, link)
+	m.Uint32(unix.IFLA_MASTER, uint32(master))
+	return m
 }

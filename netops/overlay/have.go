@@ -94,9 +94,9 @@ func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 }
 
 func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb bool) error {
-	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &rtnl.NeighHeader{Family: o.family})
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{Family: o.family}}
 	if fdb { // the kernel filters the bridge's dump by the header, not by the attribute
-		m = nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &rtnl.NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(link)})
+		m = nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(link)}}
 	} else {
 		m.Uint32(unix.NDA_IFINDEX, uint32(link))
 	}
@@ -173,7 +173,7 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 		}
 		var some []routeState
 		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
-		m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, rtm)
+		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
 		if filter.link != 0 {
 			m.Uint32(unix.RTA_OIF, uint32(link))
 		}
@@ -222,7 +222,7 @@ func (o *Kernel) priority() int32 {
 // lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
-	m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Dst_len: uint8(gateway.BitLen())}})
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Dst_len: uint8(gateway.BitLen())}}}
 	m.Bytes(unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route
 	err = o.conn.Ask(ctx, m, func(_ uint16, data []byte) error {

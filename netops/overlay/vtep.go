@@ -2,7 +2,6 @@ package overlay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -68,7 +67,7 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 // absent.
 func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	m := rtnl.LinkQuery(0)
-	m.Data = append(m.Data, rtnl.NameAttr(v.Name))
+	m.Text(unix.IFLA_IFNAME, v.Name)
 	data, err := o.conn.Query(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -100,15 +99,16 @@ func (o *Kernel) vteps(ctx context.Context) ([]vtepState, error) {
 // flags later, because the name or the VNI may belong to another program's
 // device.
 func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(v.Name)}}
-	m.Data = append(m.Data, rtnl.HardwareAttrs(v.MAC, v.MTU)...)
-	info, data := vxlanInfo(v.VNI)
-	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, v.port()))
-	addVXLANData(data, v, parent)
-	if v.GBP {
-		data.AddRtAttr(nl.IFLA_VXLAN_GBP, nil)
-	}
-	m.Data = append(m.Data, info)
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
+	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	m.Text(unix.IFLA_IFNAME, v.Name)
+	rtnl.AddHardware(&m.Body, v.MAC, v.MTU)
+	v.addTunnel(&m.Body, parent, func() {
+		m.Net16(nl.IFLA_VXLAN_PORT, v.port())
+		if v.GBP {
+			m.Bytes(nl.IFLA_VXLAN_GBP, nil)
+		}
+	})
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
 	if errors.Is(err, unix.EEXIST) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
@@ -140,56 +140,52 @@ func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	return errors.Join(err, listErr)
 }
 
-// vxlanInfo returns IFLA_LINKINFO with the VNI. The kernel requires the VNI in
-// every request.
-func vxlanInfo(vni uint32) (info, data *nl.RtAttr) {
-	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVXLAN))
-	data = info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(vni))
-	return info, data
-}
-
-// addVXLANData adds the attributes that can also be changed later.
-func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
-	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(parent)))
-	local := nl.IFLA_VXLAN_LOCAL
+// addTunnel appends IFLA_LINKINFO with the attributes that can also be changed later,
+// and those that more appends. The kernel requires the VNI in every request.
+func (v *VTEP) addTunnel(b *nlconn.Body, parent int, more func()) {
+	local := uint16(nl.IFLA_VXLAN_LOCAL)
 	if v.Local.Is6() {
 		local = nl.IFLA_VXLAN_LOCAL6
 	}
-	data.AddRtAttr(local, v.Local.AsSlice())
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, rtnl.BoolAttr(v.Learning))
+	b.Nest(unix.IFLA_LINKINFO, func() {
+		b.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindVXLAN))
+		b.Nest(nl.IFLA_INFO_DATA, func() {
+			b.Uint32(nl.IFLA_VXLAN_ID, v.VNI)
+			b.Uint32(nl.IFLA_VXLAN_LINK, uint32(parent))
+			b.Bytes(local, v.Local.AsSlice())
+			b.Bool(nl.IFLA_VXLAN_LEARNING, v.Learning)
+			more()
+		})
+	})
 }
 
 // setVTEP changes what differs. The alias and the flags are last. When the MAC
 // changes, the kernel deletes permanent neighbours, which the next dump shows.
 func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
 	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
-		info, data := vxlanInfo(v.VNI)
-		addVXLANData(data, v, parent)
-		if err := o.setLink(ctx, v, have.Index, "tunnel", info); err != nil {
+		if err := o.setLink(ctx, v, have.Index, "tunnel", func(b *nlconn.Body) { v.addTunnel(b, parent, func() {}) }); err != nil {
 			return err
 		}
 	}
 	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
-		if err := o.setLink(ctx, v, have.Index, "address "+v.MAC, rtnl.HardwareAttrs(v.MAC, 0)...); err != nil {
+		if err := o.setLink(ctx, v, have.Index, "address "+v.MAC, func(b *nlconn.Body) { rtnl.AddHardware(b, v.MAC, 0) }); err != nil {
 			return err
 		}
 	}
 	if v.MTU != 0 && v.MTU != have.MTU {
-		err := o.setLink(ctx, v, have.Index, fmt.Sprintf("mtu %d", v.MTU), rtnl.HardwareAttrs("", v.MTU)...)
+		err := o.setLink(ctx, v, have.Index, fmt.Sprintf("mtu %d", v.MTU), func(b *nlconn.Body) { rtnl.AddHardware(b, "", v.MTU) })
 		if err != nil {
 			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
 		}
 	}
 	// Keep an alias that another program set before the device was taken over.
 	if have.Alias == "" || have.Alias != deviceAlias && have.Index == o.labelled {
-		if err := o.setLink(ctx, v, have.Index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(deviceAlias))); err != nil {
+		if err := o.setLink(ctx, v, have.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, []byte(deviceAlias)) }); err != nil {
 			return err
 		}
 	}
 	if have.Master != 0 { // a bridge would receive the packets from the tunnel
-		if err := o.setLink(ctx, v, have.Index, "nomaster", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))); err != nil {
+		if err := o.setLink(ctx, v, have.Index, "nomaster", func(b *nlconn.Body) { b.Uint32(unix.IFLA_MASTER, 0) }); err != nil {
 			return err
 		}
 	}
@@ -200,13 +196,12 @@ func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent i
 	ifi.Index = int32(have.Index)
 	rtnl.SetFlag(ifi, true, false, unix.IFF_UP)
 	rtnl.SetFlag(ifi, false, have.IsNoARP(), unix.IFF_NOARP)
-	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi}})
+	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi})
 }
 
-func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
+func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, add func(*nlconn.Body)) error {
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, index)
+	add(&m.Body)
 	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
 }
 
@@ -321,9 +316,7 @@ func (o *Kernel) deleteVTEP(ctx context.Context, have *vtepState) error {
 }
 
 func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.Index)
-	err := o.request(ctx, fmt.Sprintf("delete link %q", have.Name), nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+	err := o.request(ctx, fmt.Sprintf("delete link %q", have.Name), rtnl.LinkMessage(unix.RTM_DELLINK, have.Index))
 	if nlconn.IsAbsent(err) {
 		return nil
 	}
@@ -349,13 +342,13 @@ func parseHardware(text string) (a hwAddr, err error) {
 func addressMessage(kind uint16, index int, p netip.Prefix) nlconn.Message {
 	ifa := nl.NewIfAddrmsg(int(rtnl.Family(p.Addr())))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())
-	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
-		ifa, nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()), nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()),
-	}}
+	m := nlconn.Message{Kind: kind, Header: ifa}
+	m.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice())
+	m.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())
 	if kind == unix.RTM_NEWADDR {
 		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		if p.Addr().Is6() {
-			m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+			m.Uint32(unix.IFA_FLAGS, unix.IFA_F_NODAD)
 		}
 	}
 	return m

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,18 +33,13 @@ const (
 type Message struct {
 	Kind  uint16
 	Flags uint16 // in addition to NLM_F_REQUEST and NLM_F_ACK
-	// Body follows the netlink header, and Data follows Body.
+	// Header is the header of the protocol, for example struct ifinfomsg. It may be
+	// nil, and may be in Body instead.
+	Header interface{ Serialize() []byte }
 	Body
-	Data []nl.NetlinkRequestData
 	// Echo is called with the kernel's notification of the created object, if the
 	// kernel sends it to the requester (NLM_F_ECHO; for links since Linux 6.2).
 	Echo func(data []byte)
-}
-
-// NewMessage returns a request whose body begins with a header, for example struct
-// ifinfomsg. It copies the header.
-func NewMessage(kind, flags uint16, header interface{ Serialize() []byte }) Message {
-	return Message{Kind: kind, Flags: flags, Body: append(make(Body, 0, 64), header.Serialize()...)}
 }
 
 // Conn is a netlink socket in one namespace. It can send several requests in one
@@ -257,11 +251,10 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 // Append appends a request with the next sequence number to b.
 func (c *Conn) Append(b []byte, m Message) []byte {
 	b, start := c.Begin(b, m.Kind, m.Flags)
-	b = append(b, m.Body...)
-	for _, d := range m.Data {
-		b = append(b, d.Serialize()...)
+	if m.Header != nil {
+		b = append(b, m.Header.Serialize()...)
 	}
-	return Finish(b, start)
+	return Finish(append(b, m.Body...), start)
 }
 
 // Begin appends the header of a request with the next sequence number to b, and

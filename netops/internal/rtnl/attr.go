@@ -38,38 +38,31 @@ func SetFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
 	}
 }
 
-// NameAttr returns the attribute for a link's name (IFLA_IFNAME).
-func NameAttr(name string) *nl.RtAttr {
-	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
+// LinkMessage returns a request for the link with an index. With index 0 the caller
+// adds the link's name.
+func LinkMessage(kind uint16, index int) nlconn.Message {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	return nlconn.Message{Kind: kind, Header: ifi}
 }
 
-// HardwareAttrs returns the attributes for a MAC and an MTU if they are set. The
-// caller has validated the MAC.
-func HardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
-	var attrs []nl.NetlinkRequestData
+// AddHardware appends a MAC and an MTU if they are set. The caller has validated
+// the MAC.
+func AddHardware(b *nlconn.Body, mac string, mtu int) {
 	if a, err := net.ParseMAC(mac); err == nil {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_ADDRESS, a))
+		b.Bytes(unix.IFLA_ADDRESS, a)
 	}
 	if mtu != 0 {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+		b.Uint32(unix.IFLA_MTU, uint32(mtu))
 	}
-	return attrs
 }
 
-// OneQueue returns the attributes that request one transmit and one receive
+// AddOneQueue appends the attributes that request one transmit and one receive
 // queue. Without them, each end of a veth pair gets one queue for each possible
 // processor, and the kernel then removes all but one (drivers/net/veth.c,
 // veth_init_queues). The removal waits for every processor (RCU) while it holds
 // the lock that all link changes need.
-func OneQueue() []nl.NetlinkRequestData {
-	one := nl.Uint32Attr(1)
-	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
-}
-
-// BoolAttr returns the one-byte value of a boolean attribute.
-func BoolAttr(b bool) []byte {
-	if b {
-		return []byte{1}
-	}
-	return []byte{0}
+func AddOneQueue(b *nlconn.Body) {
+	b.Uint32(unix.IFLA_NUM_TX_QUEUES, 1)
+	b.Uint32(unix.IFLA_NUM_RX_QUEUES, 1)
 }

@@ -77,7 +77,7 @@ func linkError(name string, err error) error {
 // error.
 func (c *Conn) FindLink(ctx context.Context, name string) (*Link, error) {
 	m := LinkQuery(0)
-	m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	m.Text(unix.IFLA_IFNAME, name)
 	l, err := c.oneLink(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -121,11 +121,9 @@ func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
 // LinkQuery returns the request for the link with an index. With index 0 it
 // requests all links in a dump, or one link whose name the caller appends.
 func LinkQuery(index int) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	return nlconn.Message{Kind: unix.RTM_GETLINK, Data: []nl.NetlinkRequestData{
-		ifi, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)),
-	}}
+	m := LinkMessage(unix.RTM_GETLINK, index)
+	m.Uint32(unix.IFLA_EXT_MASK, skipStats)
+	return m
 }
 
 // ParseLink reads the body of RTM_NEWLINK.

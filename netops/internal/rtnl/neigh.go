@@ -52,7 +52,7 @@ func (n *Neigh) isStatic() bool { return n.State&(unix.NUD_PERMANENT|unix.NUD_NO
 // Neighbour reads one permanent neighbour entry of a link. It does not list them
 // all, because a link may have one entry for each container.
 func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Neigh, there bool, err error) {
-	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &NeighHeader{Family: Family(ip), Index: uint32(index)})
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: Family(ip), Index: uint32(index)}}
 	m.Bytes(unix.NDA_DST, ip.AsSlice())
 	data, err := c.Query(ctx, m)
 	if errors.Is(err, unix.ENOENT) {
@@ -70,7 +70,7 @@ func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Ne
 // entries of a link. It dumps all of them, because several may have the same MAC.
 // The kernel filters the dump by the link in the header.
 func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (have Neigh, there bool, err error) {
-	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)})
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)}}
 	err = c.Dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
 		n, err := ParseNeigh(data)
 		if err == nil && n.Link == index && n.isStatic() && is(n) {

@@ -26,7 +26,7 @@ func (c *Conn) Addresses(ctx context.Context, index int) ([]Addr, error) {
 	ifa := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	ifa.Index = uint32(index)
 	var all []Addr
-	err := c.Dump(ctx, nlconn.NewMessage(unix.RTM_GETADDR, 0, ifa),
+	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Header: ifa},
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
 			a, ok, err := ParseAddr(data)
@@ -92,7 +92,7 @@ func (c *Conn) Routes(ctx context.Context, link, table int) ([]Route, error) {
 
 func (c *Conn) routesOf(ctx context.Context, family uint8, link, table int) ([]Route, error) {
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Type: unix.RTN_UNICAST}}
-	m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, rtm)
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
 	if table != 0 {
 		m.Uint32(unix.RTA_TABLE, uint32(table))
 	}

@@ -5,14 +5,18 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // linkOfKind returns the body of an RTM_NEWLINK with a kind and its attributes.
 func linkOfKind(kind, data string) []byte {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.ZeroTerminated(kind))
-	info.AddRtAttr(nl.IFLA_INFO_DATA, []byte(data))
-	return append(make([]byte, unix.SizeofIfInfomsg), info.Serialize()...)
+	b := make(nlconn.Body, unix.SizeofIfInfomsg)
+	b.Nest(unix.IFLA_LINKINFO, func() {
+		b.Text(nl.IFLA_INFO_KIND, kind)
+		b.Bytes(nl.IFLA_INFO_DATA, []byte(data))
+	})
+	return b
 }
 
 // FuzzDecoders feeds random bytes to the decoders of the kernel's messages.

@@ -28,12 +28,12 @@ func (p *Port) Is(have *Port) bool {
 }
 
 // AddSettings adds NeighSuppress and Learning to a request if they are set.
-func (p *Port) AddSettings(attr *nl.RtAttr) {
+func (p *Port) AddSettings(b *nlconn.Body) {
 	if p.NeighSuppress != nil {
-		attr.AddRtAttr(nl.IFLA_BRPORT_NEIGH_SUPPRESS, BoolAttr(*p.NeighSuppress))
+		b.Bool(nl.IFLA_BRPORT_NEIGH_SUPPRESS, *p.NeighSuppress)
 	}
 	if p.Learning != nil {
-		attr.AddRtAttr(nl.IFLA_BRPORT_LEARNING, BoolAttr(*p.Learning))
+		b.Bool(nl.IFLA_BRPORT_LEARNING, *p.Learning)
 	}
 }
 
