@@ -1,5 +1,5 @@
-// Cnibox is every CNI plugin in one binary: called as "bridge" it is the
-// bridge plugin, called as "cnibox" it is a command line.
+// Cnibox is every CNI plugin in one binary. Its name selects the program: as "bridge" it is the bridge
+// plugin, as "cnibox" the command line.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 func main() { os.Exit(run()) }
 
-// run answers a CNI call, runs a daemon, or runs a command line.
+// run answers a CNI call, runs a daemon, or runs a verb of the command line, and returns the exit code.
 func run() int {
 	v := version()
 	p := dispatch.Process{
@@ -27,7 +27,10 @@ func run() int {
 		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
 		Version: v, Executable: "/proc/self/exe",
 		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
-			return openHost(ctx, role, v, log)
+			return node.Open(ctx, node.Options{
+				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
+				Role: role, Program: v, Log: log, IPTables: dispatch.IPTables,
+			})
 		},
 	}
 	if p.IsCall() {
@@ -36,8 +39,8 @@ func run() int {
 	return commandLine(p)
 }
 
-// version is the version of this module that the go command recorded: a tag or a
-// pseudo-version, and "(devel)" for a build without version control.
+// version returns the version of this module in the build information: a tag, a pseudo-version, or
+// "(devel)" for a build without version control.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -46,15 +49,7 @@ func version() string {
 	return info.Main.Version
 }
 
-// openHost opens the node's state where the environment says that it is.
-func openHost(ctx context.Context, role, version string, log *slog.Logger) (*roles.Host, func(), error) {
-	return node.Open(ctx, node.Options{
-		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
-		Role: role, Program: version, Log: log, IPTables: dispatch.IPTables,
-	})
-}
-
-// commandLine runs the command that a person typed.
+// commandLine runs a verb of the command line.
 func commandLine(p dispatch.Process) int {
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()

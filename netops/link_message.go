@@ -185,26 +185,6 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	return m, nil
 }
 
-// takenError returns the error for a link that the kernel did not make because a name or a
-// VLAN ID is in use. The error says which.
-func (l *Link) takenError(ctx context.Context, s *session) error {
-	have, err := s.findLink(ctx, l.In, l.Name)
-	if err != nil {
-		return err
-	}
-	if have == nil && l.Peer != nil {
-		return peerExists(l.Peer)
-	}
-	if have == nil && l.Kind == rtnl.KindVLAN {
-		return fmt.Errorf("VLAN %d on %q %w, in this or another namespace", l.VLANID, l.Parent, ErrExists)
-	}
-	alias := ""
-	if have != nil {
-		alias = have.Alias
-	}
-	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
-}
-
 // deleteLink deletes the link that was made from l. In the container it finds the link
 // even if it was renamed. The label in the link's alias must be the label of l. If l has
 // no label, the kind must be the same. Another program's link with that name is left

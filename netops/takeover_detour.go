@@ -125,22 +125,13 @@ func (r *takeoverRun) removeRedirect(ctx context.Context) error {
 // commitRedirect sends one nftables transaction that adds or deletes the rule.
 func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
-	if p := r.net.probe; p != nil {
-		if err := p.Before(st); err != nil {
-			return describeStep(st, err)
+	return r.probed(st, func() error {
+		conn, err := r.net.nft.Conn()
+		if err != nil {
+			return err
 		}
-	}
-	conn, err := r.net.nft.Conn()
-	if err != nil {
-		return err
-	}
-	if err := conn.Commit(ctx, 0, msgs...); err != nil {
-		return nlconn.Explain(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
-	}
-	if p := r.net.probe; p != nil {
-		p.After(st)
-	}
-	return nil
+		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
+	})
 }
 
 // detourMessages creates a table with the rule "meta pkttype host fwd to LINK"

@@ -30,11 +30,10 @@ type stepRequests struct {
 	msgs []nlconn.Message
 }
 
-// takeover makes a Takeover. A failure restores the uplink, unless it was
+// apply makes the Takeover. A failure restores the uplink, unless it was
 // already a port of the bridge, because attachments can depend on that.
-func (a *applier) takeover(ctx context.Context, c Change) error {
-	t := c.Do.Object.(*Takeover)
-	r, err := t.read(ctx, a.session)
+func (t *Takeover) apply(ctx context.Context, run *applier, _ []Change) error {
+	r, err := t.read(ctx, run.session)
 	if err != nil {
 		return err
 	}
@@ -47,12 +46,16 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	if again, readErr := t.read(ctx, a.session); readErr != nil || again.br == nil {
+	if again, readErr := t.read(ctx, run.session); readErr != nil || again.br == nil {
 		return errors.Join(err, readErr)
 	} else if backErr := again.restoreUplink(ctx); backErr != nil {
 		return errors.Join(err, fmt.Errorf("restore uplink %q: %w", t.Uplink, backErr))
 	}
 	return err
+}
+
+func (t *Takeover) undo(ctx context.Context, s *session, _ Verb) error {
+	return s.net.RestoreUplink(ctx, *t, false)
 }
 
 // enslaveUplink creates the bridge and makes it take over the uplink. At every step the
@@ -298,7 +301,7 @@ func (r *takeoverRun) send(ctx context.Context, requests ...stepRequests) error 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.write(ctx, requests[:n], msgs); err != nil {
+		if err := r.probed(requests[0].step, func() error { return r.write(ctx, requests[:n], msgs) }); err != nil {
 			return err
 		}
 		requests = requests[n:]
@@ -307,11 +310,6 @@ func (r *takeoverRun) send(ctx context.Context, requests ...stepRequests) error 
 }
 
 func (r *takeoverRun) write(ctx context.Context, requests []stepRequests, msgs []nlconn.Message) error {
-	if p := r.net.probe; p != nil {
-		if err := p.Before(requests[0].step); err != nil {
-			return describeStep(requests[0].step, err)
-		}
-	}
 	results, broken := r.c.Exchange(ctx, msgs)
 	if broken != nil {
 		return describeStep(requests[0].step, broken)
@@ -327,9 +325,6 @@ func (r *takeoverRun) write(ctx context.Context, requests []stepRequests, msgs [
 				errs = append(errs, describeStep(p.step, err))
 			}
 		}
-	}
-	if p := r.net.probe; p != nil && len(errs) == 0 {
-		p.After(requests[0].step)
 	}
 	return errors.Join(errs...)
 }

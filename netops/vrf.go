@@ -20,7 +20,7 @@ func (v *VRF) Where() Place { return v.In }
 // created for its first member and deleted with its last.
 func (v *VRF) IsShared() bool { return false }
 
-func (v *VRF) object() {}
+func (v *VRF) jsonKey() string { return "vrf" }
 
 // String formats the membership as ip link does, with the device's table.
 func (v *VRF) String() string {
@@ -107,11 +107,18 @@ func (v *VRF) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// vrf makes one membership. It records the change first, because the inverse
+// apply makes one membership. It records the change first, because the inverse
 // accepts absent objects.
-func (a *applier) vrf(ctx context.Context, c Change) error {
-	a.done = append(a.done, c)
-	return describeStep(c.Do, c.Do.Object.(*VRF).join(ctx, a.session))
+func (v *VRF) apply(ctx context.Context, run *applier, batch []Change) error {
+	run.done = append(run.done, batch...)
+	return describeStep(batch[0].Do, v.join(ctx, run.session))
+}
+
+func (v *VRF) undo(ctx context.Context, s *session, verb Verb) error {
+	if verb != VerbDel {
+		return fmt.Errorf("an inverse that makes a member: %w", ErrInvalid)
+	}
+	return v.leave(ctx, s)
 }
 
 // join creates the VRF if it is absent, and makes the link a member. The kernel

@@ -127,8 +127,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestKept: a value that is not zero is decoded by encoding/json, which merges.
-func TestKept(t *testing.T) {
+// TestMerge: if the target is not zero, encoding/json decodes into it, which merges.
+func TestMerge(t *testing.T) {
 	e := Every{Int: 5, Map: map[string]bool{"a": true}}
 	if err := coldjson.Unmarshal([]byte(`{"text":"x","map":{"b":true}}`), &e); err != nil {
 		t.Fatal(err)

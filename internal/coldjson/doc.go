@@ -1,23 +1,19 @@
 // Package coldjson is encoding/json for a process that handles each type only
 // once or twice.
 //
-// Before encoding/json handles the first value of a struct type it prepares the
-// type: it sorts the fields, builds maps of their names, and builds an encoder
-// for every type below. This pays off from the tenth value of a type on. A CNI
-// call has one or two values of each type and spends a fifth of its 4 ms on the
-// preparation.
+// Before encoding/json handles the first value of a struct type it prepares the type: it sorts the
+// fields, builds maps of their names, and builds an encoder for every type in it. This saves time from
+// the tenth value of a type on. A CNI call has one or two values of each type, and would spend a fifth
+// of its 4 ms on the preparation.
 //
-// This package reads only a struct's own tags and walks the values directly. It
-// takes 0.2 ms of an ADD instead of 1.0. To find out whether a type has a
-// method it asks reflect, which caches nothing. The conversion
-// x.(json.Marshaler) would make the runtime cache an entry for each pair of
-// type and interface; half of all such entries came from this package.
+// This package reads only the tags of the structs that it handles, and walks the values directly. It
+// takes 0.2 ms of an ADD instead of 1.0. It looks up methods with reflect. The conversion
+// x.(json.Marshaler) would make the runtime cache an entry for each pair of type and interface, and half
+// of all such entries came from this package.
 //
-// The output is identical to encoding/json's, byte for byte, and so are the
-// decoded values and the errors. Input that is not plain is passed to
-// encoding/json from its start: invalid JSON, escapes, a name given twice, a
-// type that this package does not support. A fuzz target compares the two
-// packages.
+// The output, the decoded values and the errors are identical to encoding/json's. Input that is not
+// plain is passed to encoding/json from its start: invalid JSON, escapes, duplicate names, and types
+// that this package does not support. A fuzz target compares the two packages.
 package coldjson
 
 import (
@@ -48,7 +44,7 @@ func (f *field) of(v reflect.Value) reflect.Value {
 	return v
 }
 
-// fieldsOf are the fields of a struct type in their order.
+// fieldsOf returns the fields of a struct type in their order.
 func fieldsOf(t reflect.Type) ([]field, error) {
 	for k := known.Load(); k != nil; k = k.next {
 		if k.of == t {
@@ -64,8 +60,8 @@ func fieldsOf(t reflect.Type) ([]field, error) {
 	return fields, err
 }
 
-// known holds the struct types handled so far. It is a list, because a call
-// handles few types, most of them two or three times.
+// known has the struct types that were handled. It is a list, because a call handles few types, most
+// of them two or three times.
 var known atomic.Pointer[fieldList] //nolint:gochecknoglobals // types do not change
 
 type fieldList struct {
@@ -97,7 +93,7 @@ func readFields(t reflect.Type) ([]field, error) {
 			continue
 		}
 		if sf.Type.Kind() != reflect.Struct || t.PkgPath() == "" {
-			return nil, errNotPlain // the embedded type's methods are the struct's too
+			return nil, errNotPlain // the struct also has the embedded type's methods
 		}
 		embeds = true
 		if fields, err = appendEmbedded(fields, sf.Type, i); err != nil {
@@ -201,6 +197,6 @@ func dominant(all []field) ([]field, error) {
 	return out, nil
 }
 
-// hasMethods reports whether the type can have methods to encode or decode
-// itself. Unnamed types without embedding have none.
+// hasMethods reports whether the type can have methods for encoding or decoding. Unnamed types without
+// embedding have none.
 func hasMethods(t reflect.Type) bool { return t.PkgPath() != "" }

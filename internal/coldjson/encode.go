@@ -64,8 +64,8 @@ func appendValue(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	return nil, errNotPlain
 }
 
-// appendOwn encodes a value of a named type with the type's own method. It
-// reports whether there is one.
+// appendOwn encodes a value of a named type with its MarshalJSON or MarshalText. It reports whether
+// there is one.
 func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) {
 	if t == reflect.TypeFor[json.RawMessage]() {
 		raw := v.Bytes()
@@ -85,8 +85,7 @@ func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) 
 	return appendMethod(b, v)
 }
 
-// appendMethod calls the method of a value that encodes it. It reports whether
-// there is one.
+// appendMethod encodes a value with its MarshalJSON or MarshalText. It reports whether there is one.
 func appendMethod(b []byte, v reflect.Value) ([]byte, bool, error) {
 	t := v.Type()
 	if t.NumMethod() == 0 || v.Kind() == reflect.Interface || !v.CanInterface() {

@@ -12,8 +12,8 @@ type parser struct {
 	pos  int
 	// strict refuses names for which a struct has no field.
 	strict bool
-	// compact refuses text that encoding/json would change in its output: white
-	// space, and characters that it escapes for HTML.
+	// compact refuses text that encoding/json would change in its output: white space, and characters
+	// that it escapes for HTML.
 	compact bool
 }
 
@@ -53,8 +53,8 @@ func (p *parser) word(s string) error {
 	return nil
 }
 
-// text reads a string without escapes. The result is a part of data: most
-// strings are only compared or skipped, so a copy would be wasted.
+// text reads a string without escapes. The result is a part of data and no copy, because most strings
+// are only compared or skipped.
 func (p *parser) text() ([]byte, error) {
 	if err := p.take('"'); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ import (
 // busName is the bus' own name and interface.
 const busName = "org.freedesktop.DBus"
 
-// own is a method of the bus itself.
+// own returns a method of the bus.
 func own(name string) Method {
 	return Method{Destination: busName, Path: "/org/freedesktop/DBus", Interface: busName, Name: name}
 }
@@ -39,7 +39,7 @@ func startBus(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestBus calls a real bus' own methods.
+// TestBus calls the methods of a real bus.
 func TestBus(t *testing.T) {
 	ctx := t.Context()
 	c, err := Dial(ctx, startBus(t))
@@ -55,7 +55,7 @@ func TestBus(t *testing.T) {
 		t.Errorf("the bus has no owner: %v, %v", has, err)
 	}
 	if err := c.Call(ctx, own("NameHasOwner"), &has, "org.example.None"); err != nil || has {
-		t.Errorf("a name that nobody has, has an owner: %v, %v", has, err)
+		t.Errorf("a name without an owner has one: %v, %v", has, err)
 	}
 	var failed *Error
 	if err := c.Call(ctx, own("GetNameOwner"), new(string), "org.example.None"); !errors.As(err, &failed) || failed.Name != busName+".Error.NameHasNoOwner" || failed.Text == "" {
@@ -72,8 +72,8 @@ func TestBus(t *testing.T) {
 	}
 }
 
-// TestAnswers: an answer of another type is an error, and one that is not asked for
-// is ignored.
+// TestAnswers: an answer of an unexpected type is an error, and a message that is not an answer is
+// ignored.
 func TestAnswers(t *testing.T) {
 	c, err := Dial(t.Context(), startBus(t))
 	if err != nil {
@@ -99,17 +99,17 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// stages are a fake bus' answers in their order, up to where it says nothing more.
+// The stages of a connection after which a fake bus stops answering.
 const (
 	accept  = iota // accepts only
 	offer          // offers mechanisms
-	admit          // lets the client in
+	admit          // accepts the client
 	greet          // answers Hello
-	ignored        // and no other call
+	ignored        // answers no other call
 )
 
-// serve is a bus that stops answering at a stage. Behind its last answer it sends
-// tail. It returns when the client closes.
+// serve is a bus that stops answering at a stage. After its last answer it sends tail. It returns when
+// the client closes the connection.
 func serve(conn net.Conn, until int, tail []byte) {
 	in := bufio.NewReader(conn)
 	lines := []string{offer: "REJECTED EXTERNAL\r\n", admit: "OK 0123\r\n"}
@@ -139,7 +139,7 @@ func serve(conn net.Conn, until int, tail []byte) {
 	_, _ = io.Copy(io.Discard, in)
 }
 
-// reply is an answer with one text.
+// reply returns an answer with one string.
 func reply(serial uint32, text string) []byte {
 	m := dbus.Message{Type: dbus.TypeMethodReply, Body: []any{text}, Headers: map[dbus.HeaderField]dbus.Variant{
 		dbus.FieldReplySerial: dbus.MakeVariant(serial), dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(text)),
@@ -174,8 +174,8 @@ func fake(t *testing.T, until int, tail []byte) (socket string) {
 	return socket
 }
 
-// TestSilent: a bus that accepts and then says nothing, at whatever stage, is left
-// when the context ends, and neither goroutine nor descriptor stays.
+// TestSilent: if a bus stops answering, at any stage, the call ends with the context, and no goroutine
+// and no descriptor stays.
 func TestSilent(t *testing.T) {
 	for until := accept; until <= ignored; until++ {
 		t.Run(fmt.Sprint(until), func(t *testing.T) {
@@ -218,7 +218,7 @@ func openFiles(t *testing.T) int {
 	return len(files)
 }
 
-// TestRefused: a bus that refuses this user is told from one that breaks off.
+// TestRefused: the errors of a bus that refuses the user and of one that closes the connection differ.
 func TestRefused(t *testing.T) {
 	for answer, refused := range map[string]bool{"REJECTED\r\n": true, "NONSENSE\r\n": true, "REJECTED EXT": false, "": false} {
 		ours, theirs := net.Pipe()
@@ -233,7 +233,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFlood: a bus that sends more than an answer may have is left.
+// TestFlood: the connection to a bus that sends more than the limit is closed.
 func TestFlood(t *testing.T) {
 	signal := dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
 		dbus.FieldPath: dbus.MakeVariant(dbus.ObjectPath("/")), dbus.FieldInterface: dbus.MakeVariant("a.b"), dbus.FieldMember: dbus.MakeVariant("c"),
@@ -263,7 +263,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// FuzzMessage: no bytes of a bus make the process panic or wait beyond the context.
+// FuzzMessage: no bytes of a bus cause a panic or a wait beyond the context.
 func FuzzMessage(f *testing.F) {
 	lost := dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
 		dbus.FieldPath: dbus.MakeVariant(dbus.ObjectPath("/")), dbus.FieldInterface: dbus.MakeVariant(busName),

@@ -1,9 +1,8 @@
 // Package dbus calls methods over D-Bus until a context ends.
 //
-// The library github.com/godbus/dbus/v5 speaks the protocol. This package adds what
-// a CNI call needs: the context bounds connecting, authentication and the first call
-// too, what is read between two calls is bounded, and messages other than answers are
-// dropped.
+// The library github.com/godbus/dbus/v5 implements the protocol. This package adds what a CNI call
+// needs: the context also bounds connecting, authentication and the first call, the number of bytes
+// that are read for a call is bounded, and messages that are not answers are dropped.
 package dbus
 
 import (
@@ -21,28 +20,28 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// ErrProtocol: the other end does not speak D-Bus as it should.
-var ErrProtocol = errors.New("not as the D-Bus specification has it")
+// ErrProtocol means that the bus violates the D-Bus protocol.
+var ErrProtocol = errors.New("D-Bus protocol violation")
 
-// ErrAuth: the bus does not let this user in.
+// ErrAuth means that the bus refuses this user.
 var ErrAuth = errors.New("authentication refused")
 
-// maxRead bounds the bytes that are read between the begin of a call and the begin
-// of the next one. The library bounds one message by 128 MiB.
+// maxRead bounds the bytes that are read from the start of one call to the start of the next. The
+// library's limit is 128 MiB for one message.
 const maxRead = 1 << 20
 
-// Error is a method's own error.
+// Error is an error that a method returned.
 type Error struct {
-	// Name is the error's, such as org.freedesktop.DBus.Error.ServiceUnknown.
+	// Name is the D-Bus error name, such as org.freedesktop.DBus.Error.ServiceUnknown.
 	Name string
-	// Text is its first argument, if that is a text.
+	// Text is the first argument of the error, if that is a string.
 	Text string
 }
 
-// Error is "name: text".
+// Error returns "name: text".
 func (e *Error) Error() string { return e.Name + ": " + e.Text }
 
-// Method names a method of an object of a service.
+// Method identifies a method of an object of a service.
 type Method struct{ Destination, Path, Interface, Name string }
 
 // Conn is a connection to a message bus. It serves one goroutine at a time. After an
@@ -61,8 +60,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	return newConn(ctx, nc)
 }
 
-// newConn introduces the process to the bus at the other end of a connection, which
-// it closes if that fails.
+// newConn authenticates to the bus on a connection. After an error the connection is closed.
 func newConn(ctx context.Context, nc net.Conn) (*Conn, error) {
 	t := &transport{Conn: nc, in: bufio.NewReader(nc)}
 	bus, err := dbus.NewConn(t, dbus.WithIncomingInterceptor(dropAllButAnswers))
@@ -75,7 +73,7 @@ func newConn(ctx context.Context, nc net.Conn) (*Conn, error) {
 	switch {
 	case err == nil:
 		err = bus.Hello()
-	case t.err.Load() == nil: // the connection works
+	case t.err.Load() == nil: // the connection did not fail
 		err = fmt.Errorf("%w: %w", ErrAuth, err)
 	}
 	if err = explain(ctx, err); err != nil {
@@ -84,8 +82,8 @@ func newConn(ctx context.Context, nc net.Conn) (*Conn, error) {
 	return c, nil
 }
 
-// dropAllButAnswers has the library ignore signals and calls to this process, which
-// it would answer, and which it takes from a hostile bus without looking closely.
+// dropAllButAnswers makes the library ignore signals and calls to this process. It would answer calls,
+// and does not validate signals of a hostile bus.
 func dropAllButAnswers(m *dbus.Message) {
 	if m.Type != dbus.TypeMethodReply && m.Type != dbus.TypeError {
 		m.Type = 0
@@ -95,16 +93,16 @@ func dropAllButAnswers(m *dbus.Message) {
 // Close ends the connection and the library's goroutines.
 func (c *Conn) Close() error { return c.bus.Close() }
 
-// begin allows further maxRead bytes, and fails reading and writing when ctx ends
-// before the returned function is called.
+// begin allows maxRead more bytes. If ctx ends before the returned function is called, reading and
+// writing fail.
 func (c *Conn) begin(ctx context.Context) (end func()) {
 	c.transport.left.Store(maxRead)
 	stop := context.AfterFunc(ctx, func() { _ = c.transport.SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }
 }
 
-// Call calls a method and stores its answer, one value, into what answer points to;
-// a nil answer ignores it. A service that is not running is not started.
+// Call calls a method and stores its answer, one value, in the variable that answer points to. If
+// answer is nil, the value is ignored. Call does not start a service that is not running.
 func (c *Conn) Call(ctx context.Context, m Method, answer any, args ...any) error {
 	defer c.begin(ctx)()
 	call := c.bus.Object(m.Destination, dbus.ObjectPath(m.Path)).CallWithContext(ctx, m.Interface+"."+m.Name, dbus.FlagNoAutoStart, args...)
@@ -120,7 +118,7 @@ func (c *Conn) Call(ctx context.Context, m Method, answer any, args ...any) erro
 	return nil
 }
 
-// explain makes an Error of the library's, and adds that ctx has ended to others.
+// explain returns the library's error of a method as an Error. To other errors it adds ctx's.
 func explain(ctx context.Context, err error) error {
 	var failed dbus.Error
 	switch {
@@ -136,17 +134,17 @@ func explain(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), err)
 }
 
-// transport is the connection as the library sees it.
+// transport is the connection that the library uses. It bounds the bytes that are read.
 type transport struct {
 	net.Conn
 	in *bufio.Reader
-	// left is how many bytes may still be read.
+	// left is the number of bytes that may still be read.
 	left atomic.Int64
 	// err is the first error of the connection.
 	err atomic.Pointer[error]
 }
 
-// Read reads at most the bytes that the limit leaves. Only one goroutine reads at a time.
+// Read reads at most left bytes. Only one goroutine reads at a time.
 func (t *transport) Read(b []byte) (int, error) {
 	left := t.left.Load()
 	if left <= 0 && len(b) > 0 {
@@ -163,7 +161,7 @@ func (t *transport) Write(b []byte) (int, error) {
 	return n, t.failed(err)
 }
 
-// failed notes an error.
+// failed stores the first error, and returns err.
 func (t *transport) failed(err error) error {
 	if err != nil {
 		t.err.CompareAndSwap(nil, &err)

@@ -21,8 +21,8 @@ type Member struct {
 	from, to int
 }
 
-// Members returns an object's members in their order. A name that occurs twice
-// is returned twice. The values are parts of the text, not copies.
+// Members returns an object's members in their order, including duplicates. The values are parts of
+// the text, not copies.
 func Members(object []byte) ([]Member, error) {
 	if !json.Valid(object) {
 		return nil, ErrObject
@@ -49,8 +49,8 @@ func Members(object []byte) ([]Member, error) {
 	return out, nil
 }
 
-// Get returns the value of a member, or nil if it is missing. If a name occurs
-// twice the last value is returned, as in encoding/json.
+// Get returns the value of a member, or nil if it is missing. Of duplicates it returns the last value,
+// as encoding/json does.
 func Get(object []byte, name string) (json.RawMessage, error) {
 	members, err := Members(object)
 	var value json.RawMessage

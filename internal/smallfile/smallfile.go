@@ -18,8 +18,7 @@ import (
 // ErrTooLarge means that the file is larger than the limit.
 var ErrTooLarge = errors.New("file too large")
 
-// ErrWritable means that users other than the process's own and root can write
-// the file.
+// ErrWritable means that users other than root and the process's own can write the file.
 var ErrWritable = errors.New("others can write it")
 
 // errIrregular means that the path is a directory, FIFO, socket or device.
@@ -72,13 +71,13 @@ func Trusted(path string, fi fs.FileInfo) error {
 		return nil
 	}
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it is user %d's (chown root)", ErrWritable, st.Uid)}
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: its owner is user %d (chown root)", ErrWritable, st.Uid)}
 	}
 	if st.Mode&unix.S_IWGRP != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid() {
-		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: group %d may (chmod g-w)", ErrWritable, st.Gid)}
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: group %d has write permission (chmod g-w)", ErrWritable, st.Gid)}
 	}
 	if st.Mode&unix.S_IWOTH != 0 {
-		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: everybody may (chmod o-w)", ErrWritable)}
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: all users have write permission (chmod o-w)", ErrWritable)}
 	}
 	return nil
 }

@@ -1,13 +1,12 @@
-// Package yaml turns one YAML document into JSON, for the files that people write
-// in YAML: kubeconfigs, kubelet's configuration, NetworkAttachmentDefinitions and
-// the metadata of Hetzner Cloud.
+// Package yaml converts one YAML document to JSON. It is for files that people write in YAML:
+// kubeconfigs, kubelet's configuration, NetworkAttachmentDefinitions and the metadata of Hetzner
+// Cloud.
 //
-// The library go.yaml.in/yaml/v3 parses the document into a tree of nodes. This
-// package walks the tree and refuses what the library accepts, but YAML 1.1 and 1.2
-// read differently or such files never need: yes/no/on/off, numbers that are not
-// JSON numbers, keys that are not text, keys given twice, anchors, aliases, merge
-// keys, tags, directives and further documents. The library itself would decode
-// these leniently, and takes quadratic time to find duplicate keys.
+// The library go.yaml.in/yaml/v3 parses the document into a tree of nodes. This package walks the tree.
+// It refuses values that YAML 1.1 and 1.2 define differently, and features that such files do not need:
+// yes/no/on/off, numbers that are not JSON numbers, keys that are not text, duplicate keys, anchors,
+// aliases, merge keys, tags, directives and further documents. The library's own decoder accepts these,
+// and takes quadratic time to find duplicate keys.
 package yaml
 
 import (
@@ -30,11 +29,11 @@ const (
 	maxDepth = 64
 )
 
-// ErrSyntax is in each error of ToJSON; the text has the line and the fix.
+// ErrSyntax is wrapped by each error of ToJSON. The text has the line and the fix.
 var ErrSyntax = errors.New("YAML")
 
-// ToJSON returns the document as JSON and keeps the order of its keys. A document
-// that is valid JSON is returned unchanged; an empty document is null.
+// ToJSON returns the document as JSON and keeps the order of its keys. A document that is valid JSON is
+// returned unchanged. An empty document is null.
 func ToJSON(doc []byte) ([]byte, error) {
 	if json.Valid(doc) {
 		return doc, nil
@@ -96,8 +95,8 @@ func directive(doc []byte) int {
 	return 0
 }
 
-// libraryError replaces the library's prefix. The library reports the line where
-// the enclosing collection begins, or the line before it, and no line for the first.
+// libraryError replaces the library's prefix. The library reports the line where the enclosing
+// collection begins, or the line before that. It omits line 1.
 func libraryError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if !strings.HasPrefix(text, "line ") {
@@ -172,7 +171,7 @@ func (w *walker) mapping(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// key appends a key, which has to be text in every YAML version.
+// key appends a key, which must be text in every YAML version.
 func (w *walker) key(n *yaml.Node) error {
 	switch {
 	case n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode:

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// accepted are documents and the JSON that they become.
+// accepted returns documents and their JSON.
 func accepted() map[string]string {
 	return map[string]string{
 		"":                             `null`,
@@ -74,7 +74,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestRefused pins what is refused, and the words that say why.
+// TestRefused checks the errors of refused documents.
 func TestRefused(t *testing.T) {
 	for doc, want := range map[string]string{
 		"a: &x 1\nb: *x":                         "line 1: anchors",
@@ -141,7 +141,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHostile bounds the time and memory of documents that are made to be expensive.
+// TestHostile bounds time and memory for documents that are expensive to parse.
 func TestHostile(t *testing.T) {
 	fill := func(s string) string { return strings.Repeat(s, maxSize/len(s)) }
 	for name, c := range map[string]struct {
@@ -208,7 +208,7 @@ func indented(n int) string {
 	return b.String()
 }
 
-// TestFiles reads files of the kinds that this package is for.
+// TestFiles reads a file of each kind that the package's documentation lists.
 func TestFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -226,8 +226,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// compare checks that the library's own decoder reads what ToJSON accepts in the
-// same way. Dates are left out: ToJSON makes texts of them.
+// compare checks that the library's own decoder returns the same values for a document that ToJSON
+// accepts. Documents with dates, which are texts for ToJSON, are skipped.
 func compare(t *testing.T, doc []byte) {
 	t.Helper()
 	out, err := ToJSON(doc)
@@ -253,7 +253,7 @@ func compare(t *testing.T, doc []byte) {
 	}
 }
 
-// plain turns what the library reads into what encoding/json reads.
+// plain converts the library's values to those of encoding/json.
 func plain(v any, dates *bool) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -81,7 +81,7 @@ func (p *Process) app() *cli.App {
 		Reader:                    p.Stdin,
 		Writer:                    p.Stdout,
 		ErrWriter:                 p.Stderr,
-		Compiled:                  time.Unix(0, 0), // prevents that the library reads the binary's date
+		Compiled:                  time.Unix(0, 0), // otherwise the library reads the binary's modification time
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              flagError,
 		Action:                    p.noVerb,

@@ -14,17 +14,17 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md anew")
+var update = flag.Bool("update", false, "write docs/cli.md")
 
 const docsFile = "../../docs/cli.md"
 
 // TestDocs keeps docs/cli.md equal to the help.
 func TestDocs(t *testing.T) {
 	var b bytes.Buffer
-	fmt.Fprint(&b, "# The command line\n\nMade from `cnibox help`: go test ./roles/cli -run TestDocs -update\n\n")
-	fmt.Fprint(&b, "Results go to stdout, everything else to stderr. Flags may stand behind arguments.\n",
-		"Colour and aligned tables only on a terminal; elsewhere tables are lines with tabs between\n",
-		"cells, and `--json` is for programs.\n\n")
+	fmt.Fprint(&b, "# The command line\n\nGenerated from `cnibox help` by `go test ./roles/cli -run TestDocs -update`.\n\n")
+	fmt.Fprint(&b, "Results go to stdout, everything else to stderr. Flags may follow arguments.\n",
+		"Colours and aligned tables are for terminals. Otherwise a table has tabs between the cells\n",
+		"of a line. `--json` is for programs.\n\n")
 	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
 	p := Process{Table: all.Table()}
 	var write func([]*cli.Command)
@@ -51,6 +51,6 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
-		t.Errorf("docs/cli.md is not what the help says; run: go test ./roles/cli -run TestDocs -update\n(-help +file):\n%s", diff)
+		t.Errorf("docs/cli.md differs from the help; run: go test ./roles/cli -run TestDocs -update\n(-help +file):\n%s", diff)
 	}
 }

@@ -25,7 +25,7 @@ func (p *Process) drain(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	if _, err := known(ctx, h); err != nil {
+	if _, err := rebuildAndExport(ctx, h); err != nil {
 		return stateHint(err)
 	}
 	if _, err := record.Reap(ctx, h, ""); err != nil {
@@ -42,7 +42,7 @@ func (p *Process) drain(c *cli.Context) error {
 		if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
 			return err
 		}
-		return withHint(fmt.Errorf("%d interfaces are attached by cnibox still: %w", n, errDifferent), "the same call again, when their containers are gone")
+		return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", n, errDifferent), "the same call when their containers have ended")
 	}
 	if err := p.sweep(ctx, h); err != nil {
 		return stateHint(err)
@@ -50,8 +50,9 @@ func (p *Process) drain(c *cli.Context) error {
 	return p.uninstall(c, nil, true)
 }
 
-// handBack swaps the files of the plugins once. It exports the leases before, so that the previous
-// plugins know the used addresses, and again after, for attachments in between.
+// handBack replaces cnibox's plugins by the previous ones. It exports the leases before, so that the
+// previous plugins know the used addresses, and again afterwards, because attachments may have been
+// made meanwhile. If the files were replaced by an earlier call, it does nothing.
 func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) error {
 	dir := c.String("dir")
 	names, err := fileNames(dir)

@@ -12,18 +12,18 @@ import (
 
 const exitCodes = `exit codes:
   0  done
-  1  failed; stderr says why and what to try
-  2  called in the wrong way
-  3  done, and found what should not be: faults (lint), differences (check),
+  1  failed; stderr has the reason and what to try
+  2  wrong arguments
+  3  done, with findings: faults (lint), differences (check),
      other programs' files that were kept (install, uninstall)
 `
 
 const environment = `environment:
-  CNIBOX_RUN_DIR    what dies with the boot (/run/cnibox)
-  CNIBOX_STATE_DIR  what outlives it (/var/lib/cnibox)
+  CNIBOX_RUN_DIR    directory of the state that ends with the boot (/run/cnibox)
+  CNIBOX_STATE_DIR  directory of the state that survives a reboot (/var/lib/cnibox)
   CNIBOX_LOG        debug, info, warn or error (warn)
-  CNI_PATH          where plugins are (/opt/cni/bin)
-  NO_COLOR          set: no colour on a terminal
+  CNI_PATH          directories of plugins (/opt/cni/bin)
+  NO_COLOR          if set, no colours on a terminal
 `
 
 // helpCommand explains the program or one verb.
@@ -59,7 +59,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 // writeOverview lists every verb.
 func writeOverview(w io.Writer, a *cli.App) {
 	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
-	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            be that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
+	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            run as that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
 	for _, c := range a.Commands {
 		writeLine(w, c)
 		for _, s := range c.Subcommands {

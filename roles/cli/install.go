@@ -13,22 +13,21 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
-// defaultPluginDir is where runtimes look for plugins.
+// defaultPluginDir is the directory in which runtimes look for plugins.
 const defaultPluginDir = "/opt/cni/bin"
 
 func (p *Process) installCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "install",
-		Usage:     "place the binary where runtimes look, and a link for each role",
+		Usage:     "install the binary and a link for each role in the plugin directory",
 		ArgsUsage: "[ROLE…]",
 		Description: `Places the binary as DIR/cnibox and links each ROLE (all of them by default) to it.
-Every file appears by a rename, so no runtime ever sees a plugin missing or half
-written. Another program's plugin is kept unless --force is given, which keeps
-it in DIR/.cnibox-replaced for uninstall to put back; nothing is run to find out
-whose it is. Everything is checked and written under temporary names before the
-first name changes. docs/takeover.md tells what becomes of running containers.`,
+All files are checked, then written under temporary names, and then renamed, so every
+plugin exists and is complete at any time. Another program's plugin is kept. With
+--force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
+executed to identify it. docs/takeover.md describes the effect on running containers.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
 		},
@@ -49,7 +48,7 @@ first name changes. docs/takeover.md tells what becomes of running containers.`,
 	}
 }
 
-// pluginNames checks role names. Without any it returns all plugins.
+// pluginNames checks role names. Without names it returns those of all plugins.
 func (p *Process) pluginNames(given []string) ([]string, error) {
 	var all []string
 	for _, r := range p.Table {
@@ -80,7 +79,7 @@ type staged struct {
 	replaces bool
 }
 
-// install first checks everything, then writes everything with temporary names, and then renames.
+// install first checks all files, then writes them with temporary names, and then renames them.
 func (p *Process) install(dir string, kind linkKind, force bool, names []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")

@@ -14,20 +14,20 @@ import (
 )
 
 func (p *Process) labCommand() *cli.Command {
-	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "where the lab keeps its files"}
+	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "the directory of the lab's files"}
 	return &cli.Command{
 		Name:  "lab",
 		Usage: "simulate a cluster of several nodes on this machine",
 		Description: `Nodes and pods are network namespaces ("ip netns list" shows them). A bridge in
 another namespace connects the nodes, and each node runs the agent with separate
-directories. The machine's network is not touched.`,
+directories. The machine's network is not changed.`,
 		Subcommands: []*cli.Command{
 			{
 				Name:  "up",
 				Usage: "make nodes, run their agents, attach pods",
-				Description: `Returns when every node knows all others and every pod is attached; the agents go on.
-When it fails or is interrupted nothing is left. With --registry etcd the nodes reach
-the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
+				Description: `Returns when every node knows all others and every pod is attached. The agents continue.
+If it fails or is interrupted, it removes everything. With --registry etcd a forwarder
+connects the nodes to the running etcd at --etcd-endpoint.`,
 				Flags: append([]cli.Flag{
 					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
 					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
@@ -40,13 +40,13 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 			{
 				Name:   "status",
 				Usage:  "show nodes, agents and pods",
-				Flags:  append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "have every pod ping every other one"}, dir}, tableFlags()...),
+				Flags:  append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "ping from every pod to every other pod"}, dir}, tableFlags()...),
 				Action: p.labStatus,
 			},
 			{
 				Name:        "down",
 				Usage:       "stop the agents and remove everything",
-				Description: "Removes a lab that was left half made, too.",
+				Description: "Also removes an incomplete lab.",
 				Flags:       []cli.Flag{dir},
 				Action:      p.labDown,
 			},
@@ -67,7 +67,7 @@ func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
 		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
-		return nil, nil, withHint(errors.New("network namespaces are root's"), "run it as root")
+		return nil, nil, withHint(errors.New("only root can make network namespaces"), "run it as root")
 	}
 	n := netops.New(netops.Options{})
 	return &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n}, func() { _ = n.Close() }, nil
@@ -139,7 +139,7 @@ func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
 	}
 	for _, one := range r.Pings {
 		if err == nil && one.Error != "" {
-			err = fmt.Errorf("%w: %s reaches not %s: %s", errDifferent, one.From, one.To, one.Error)
+			err = fmt.Errorf("%w: %s does not reach %s: %s", errDifferent, one.From, one.To, one.Error)
 		}
 	}
 	return err

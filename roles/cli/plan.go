@@ -27,9 +27,9 @@ func (p *Process) planCommand() *cli.Command {
 		Usage:     "print what ADD would do; change nothing",
 		ArgsUsage: "FILE",
 		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
-shared between attachments. The node's present state counts: a bridge that is
-there already is not listed. The addresses are the next ones that cnibox's IPAM would
-assign, or placeholders if a third-party plugin or a DHCP server assigns them.`,
+shared between attachments. Objects that exist, such as the bridge, are not listed. The
+addresses are the next ones that cnibox's IPAM would assign, or placeholders if a
+third-party plugin or a DHCP server assigns them.`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
@@ -105,7 +105,7 @@ func (p *Process) planOne(ctx context.Context, typ string, req *roles.Request) (
 	out := planned{Type: typ}
 	role, ok := p.Table.Lookup(typ)
 	if !ok || role.New == nil {
-		out.Note = "not a role of this binary: what it does is not known"
+		out.Note = "not a role of this binary: its changes are unknown"
 		return out, nil
 	}
 	handler, err := role.New(req.Conf)

@@ -46,7 +46,7 @@ type pluginFile struct {
 	name     string
 	standing standing
 	link     linkKind // for a file of this program
-	current  bool     // leads to the present binary
+	current  bool     // links to the present binary
 	what     string   // for people
 }
 
@@ -136,7 +136,7 @@ func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
 		f.standing, f.link = ours, linkSymbolic
 		return f, nil
 	case err != nil:
-		f.what += ", which leads nowhere"
+		f.what += ", whose target does not exist"
 		return f, nil
 	case d.isSelf(fi):
 		f.standing, f.link, f.current = ours, linkSymbolic, target == binaryName

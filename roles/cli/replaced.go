@@ -14,8 +14,8 @@ import (
 // Runtimes search for files with a plugin's name only.
 const replacedDir = ".cnibox-replaced"
 
-// keepReplaced keeps a third-party file before this program replaces it. A file that was kept
-// before stays. A file that another installation has replaced meanwhile is not kept.
+// keepReplaced keeps a third-party file before this program replaces it. It does not overwrite a file
+// that was kept before, and does not keep a file that another installation has replaced meanwhile.
 func (p *Process) keepReplaced(dir, name string) error {
 	kept := filepath.Join(dir, replacedDir)
 	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -36,15 +36,16 @@ func (p *Process) keepReplaced(dir, name string) error {
 	return os.Rename(filepath.Join(kept, temp), filepath.Join(kept, name))
 }
 
-// remove removes this program's file. If it had replaced a file, it restores that in the same step.
+// remove removes this program's file. If it had replaced a file, a rename restores that file, so
+// that the name always exists.
 func (p *Process) remove(dir, name string) error {
 	err := os.Rename(filepath.Join(dir, replacedDir, name), filepath.Join(dir, name))
 	switch {
 	case err == nil:
-		fmt.Fprintln(p.Stdout, "put back "+printable(name))
+		fmt.Fprintln(p.Stdout, "restored "+printable(name))
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):
-		return withHint(fmt.Errorf("put back file: %w", err), "run it as root")
+		return withHint(fmt.Errorf("restore file: %w", err), "run it as root")
 	}
 	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return withHint(fmt.Errorf("remove file: %w", err), "run it as root")

@@ -30,7 +30,7 @@ type cached struct {
 
 const cachedKind = "cniCacheV1"
 
-// resultsDir returns the directory of the kept files.
+// resultsDir returns the directory of the cached files.
 func (p *Process) resultsDir() string {
 	run := p.getenv("CNIBOX_RUN_DIR")
 	if run == "" {
@@ -39,14 +39,14 @@ func (p *Process) resultsDir() string {
 	return filepath.Join(run, "cli", "results")
 }
 
-// keptFile returns the path of the call's file. The call's names are checked, so they
+// cacheFile returns the path of the call's file. The call's names are checked, so they
 // have no "/".
-func (r *call) keptFile() string {
+func (r *call) cacheFile() string {
 	return filepath.Join(r.p.resultsDir(), r.list.Name+"-"+r.Request.ContainerID+"-"+r.Request.IfName)
 }
 
-// keep writes the call's file with the result of ADD.
-func (r *call) keep(res json.RawMessage) error {
+// writeCache writes the call's file with the result of ADD.
+func (r *call) writeCache(res json.RawMessage) error {
 	a := cached{
 		Kind: cachedKind, ContainerID: r.Request.ContainerID, Config: r.list.raw, IfName: r.Request.IfName, Network: r.list.Name,
 		Netns: r.Request.Netns, CapabilityArgs: r.Runtime, Result: res,
@@ -63,12 +63,12 @@ func (r *call) keep(res json.RawMessage) error {
 	if err := os.MkdirAll(r.p.resultsDir(), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(r.keptFile(), raw, 0o600)
+	return os.WriteFile(r.cacheFile(), raw, 0o600)
 }
 
-// kept returns the result of ADD from the call's file, or nil if there is no file.
-func (r *call) kept() (*roles.Result, error) {
-	a, err := readCached(r.keptFile())
+// readCache returns the result of ADD from the call's file, or nil if there is no file.
+func (r *call) readCache() (*roles.Result, error) {
+	a, err := readCached(r.cacheFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -93,7 +93,7 @@ func readCached(file string) (*cached, error) {
 	return a, nil
 }
 
-// allCached returns the kept files of a network. It skips files that cannot be read.
+// allCached returns the cached files of a network. It skips files that cannot be read.
 func (p *Process) allCached(network string) ([]*cached, error) {
 	entries, err := os.ReadDir(p.resultsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -63,7 +63,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 		Name:        name,
 		Usage:       v.Help,
 		ArgsUsage:   v.Args,
-		Description: "Brought by the role " + r.Name() + ".",
+		Description: "A verb of the role " + r.Name() + ".",
 		Flags:       flags,
 		Action: func(c *cli.Context) error {
 			if err := countArgs(v.Args, c.Args().Slice()); err != nil {
@@ -117,7 +117,7 @@ func countArgs(takes string, args []string) error {
 	case len(args) < least:
 		return usagef("", "want %s", takes)
 	case len(args) > most:
-		return usagef("", "%q is too much: want %s", args[most], takes)
+		return usagef("", "unexpected argument %q: want %s", args[most], takes)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func (p *Process) addCommand() *cli.Command {
 			r.Keep = true
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
-				return r.half(c, p.explainPlugin(c, err))
+				return r.withDelHint(c, p.explainPlugin(c, err))
 			}
 			var out bytes.Buffer
 			raw, err := result.Encode(res, r.list.CNIVersion)
@@ -39,7 +39,7 @@ func (p *Process) addCommand() *cli.Command {
 				raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
 			}
 			if err == nil {
-				err = r.keep(raw)
+				err = r.writeCache(raw)
 			}
 			if err == nil {
 				err = json.Indent(&out, raw, "", "    ")
@@ -59,13 +59,13 @@ func (p *Process) delCommand() *cli.Command {
 		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error { return r.del(c.Context) })
 }
 
-// del runs DEL with the result that add kept, and removes the kept result.
+// del runs DEL with the result that add cached, and removes the file of the cache.
 func (r *call) del(ctx context.Context) error {
-	r.Result, _ = r.kept() // DEL does not need the result; an unreadable file is removed below
+	r.Result, _ = r.readCache() // DEL does not need the result; an unreadable file is removed below
 	if err := r.list.Del(ctx, r.host.Delegate, r.Call); err != nil {
 		return err
 	}
-	_ = os.Remove(r.keptFile()) // there is no file if a runtime attached the container
+	_ = os.Remove(r.cacheFile()) // there is no file if a runtime attached the container
 	return nil
 }
 
@@ -76,13 +76,13 @@ func (p *Process) checkCommand() *cli.Command {
 				return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
 			}
 			var err error
-			r.Result, err = r.kept()
+			r.Result, err = r.readCache()
 			if err != nil {
 				return err
 			}
 			if r.Result == nil && !r.list.DisableCheck {
 				err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
-				return withHint(err, "cnibox state, for what runtimes attached")
+				return withHint(err, "cnibox state, which lists the attachments of runtimes")
 			}
 			err = r.list.Check(c.Context, r.host.Delegate, r.Call)
 			if err == nil {
@@ -110,8 +110,8 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context
 		Usage:     usage,
 		ArgsUsage: args,
 		Description: `NETNS is a path, or a name of "ip netns". Plugins are found in --cni-path, as for
-a runtime. Results are cached under the run directory, apart from those of
-runtimes.`,
+a runtime. Results are cached under the run directory. The caches of runtimes are not
+changed.`,
 		Flags: append(cniFlags(),
 			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
 			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
@@ -128,14 +128,14 @@ runtimes.`,
 	}
 }
 
-// half adds the hint to run del, which removes the changes of the plugins before the
-// failed one. add does not run DEL itself as a runtime does, because that could remove
-// an attachment that an earlier call made. If add kept a result, there is no hint.
-func (r *call) half(c *cli.Context, err error) error {
+// withDelHint adds the hint to run del, which removes the changes of the plugins before the
+// failed one. add does not run DEL itself as a runtime does, because that could remove an
+// attachment that an earlier call made. If such a call has written the cache, there is no hint.
+func (r *call) withDelHint(c *cli.Context, err error) error {
 	if len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
 		return err
 	}
-	if kept, cacheErr := r.kept(); kept != nil || cacheErr != nil {
+	if kept, cacheErr := r.readCache(); kept != nil || cacheErr != nil {
 		return err
 	}
 	del := strings.Join(c.Args().Slice(), " ")
@@ -189,16 +189,16 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	r.Runtime = given
 	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = roles.Verb(strings.ToUpper(c.Command.Name)), args.Get(1), netnsPath(args.Get(2))
 	r.Request.IfName, r.Request.Args = c.String("ifname"), cniArgs
-	if err := r.checked(); err != nil {
+	if err := r.validate(); err != nil {
 		done()
 		return nil, nil, p.explainPlugin(c, err)
 	}
 	return r, done, nil
 }
 
-// checked returns an error if the container ID or the interface name is not valid, or
+// validate returns an error if the container ID or the interface name is not valid, or
 // if the list has a plugin of this program that would refuse the request.
-func (r *call) checked() error {
+func (r *call) validate() error {
 	if id, name := r.Request.ContainerID, r.Request.IfName; !roles.IsName(id) || roles.LinkName(name) != nil {
 		return fmt.Errorf("%q and %q are not a container's ID and the name of an interface", id, name)
 	}

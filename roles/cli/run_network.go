@@ -38,7 +38,7 @@ func (p *Process) statusCommand() *cli.Command {
 func (p *Process) gcCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "gc",
-		Usage:     "remove everything of a network but its valid attachments",
+		Usage:     "remove all attachments of a network except the valid ones",
 		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
 		Description: `The given attachments are valid; IFNAME defaults to eth0. All other attachments of
 the network are removed, also those of another runtime. To remove all of them, use
@@ -98,14 +98,14 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 		case added:
 			valid = append(valid, id)
 		case !slices.Contains(valid, id):
-			errs = append(errs, r.collect(ctx, a))
+			errs = append(errs, r.delCached(ctx, a))
 		}
 	}
 	return errors.Join(append(errs, r.list.GC(ctx, r.host.Delegate, r.Call, valid))...)
 }
 
-// collect runs DEL of an attachment of add with the parameters of its ADD.
-func (r *call) collect(ctx context.Context, a *cached) error {
+// delCached runs DEL of an attachment of add with the parameters of its ADD.
+func (r *call) delCached(ctx context.Context, a *cached) error {
 	var pairs []string
 	for _, kv := range a.Args {
 		pairs = append(pairs, kv[0]+"="+kv[1])
@@ -118,7 +118,7 @@ func (r *call) collect(ctx context.Context, a *cached) error {
 	req.ContainerID, req.IfName, req.Netns, req.Args = a.ContainerID, a.IfName, a.Netns, args
 	del.Request, del.Runtime = &req, a.CapabilityArgs
 	if err := del.del(ctx); err != nil {
-		return fmt.Errorf("collect %q of container %q: %w", a.IfName, a.ContainerID, err)
+		return fmt.Errorf("detach %q of container %q: %w", a.IfName, a.ContainerID, err)
 	}
 	return nil
 }

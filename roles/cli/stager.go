@@ -25,7 +25,7 @@ type stager struct {
 	files    []staged
 }
 
-// binary stages the binary, unless the directory already has it.
+// binary stages the binary if the directory does not have it.
 func (s *stager) binary(d *pluginDir, executable string) error {
 	target := filepath.Join(s.dir, binaryName)
 	s.source = target

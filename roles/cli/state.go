@@ -51,7 +51,7 @@ func (p *Process) stateCommand() *cli.Command {
 		Name:  "state",
 		Usage: "show attachments, leases and the cloud's pools of this node",
 		Description: `The last column reports whether the container still exists. "cnibox state reap"
-removes the attachments and leases of containers that are gone. On a node of a cloud,
+removes the attachments and leases of containers that do not exist. On a node of a cloud,
 a third table lists the addresses that the cloud assigns to the node; "cnibox cloud
 show" prints more.`,
 		Flags: tableFlags(),
@@ -81,7 +81,7 @@ show" prints more.`,
 
 // readState reads the store and then checks in the kernel which containers exist.
 func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
-	dump, err := known(ctx, h)
+	dump, err := rebuildAndExport(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	}
 	census, err := record.NewCensus(ctx, h)
 	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	for i := range dump.Attachments {
 		a := &dump.Attachments[i]
@@ -116,16 +116,16 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	return out, nil
 }
 
-// known is like export, but first rebuilds a missing state file if the kernel has interfaces of
-// cnibox. Otherwise an empty output would be wrong.
-func known(ctx context.Context, h *roles.Host) (*store.Dump, error) {
+// rebuildAndExport is like export, but rebuilds a missing state file first if the kernel has
+// interfaces of cnibox. Without the rebuild the output would be empty.
+func rebuildAndExport(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 	dump, err := export(ctx, h)
 	if err != nil || len(dump.Attachments) > 0 {
 		return dump, err
 	}
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	if !slices.ContainsFunc(links, record.Labelled) {
 		return dump, nil
@@ -155,7 +155,7 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
 	for i := range state.Leases {
 		x := &state.Leases[i]
-		l.add(x.Address.String(), x.Owner.Network, person(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
+		l.add(x.Address.String(), x.Owner.Network, displayName(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
 			strconv.Itoa(x.Set), age(now, x.Time), state.origin(x))
 	}
 	fmt.Fprintln(p.Stdout)
@@ -187,14 +187,14 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 		if !a.Alive {
 			alive = "no"
 		}
-		t.add(person(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
+		t.add(displayName(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
 			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), alive)
 	}
 	return t.write(p.Stdout, s)
 }
 
-// person returns a container's name for people.
-func person(pod, id string) string {
+// displayName returns the pod's name, or the container's ID if there is no pod.
+func displayName(pod, id string) string {
 	if pod != "" {
 		return pod
 	}

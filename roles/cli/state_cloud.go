@@ -43,7 +43,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	}
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("look at the host's interfaces: %w", err)
+		return fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	n.nics = record.NICs(links)
 	for i := range sources {

@@ -81,6 +81,6 @@ func TestStateOfCloud(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got.Cloud) != 2 || got.Cloud[0].Used != 2 || got.Cloud[0].Addresses != "18" || !got.Cloud[0].Fetched.Equal(then) {
-		t.Errorf("JSON tells of %+v", got.Cloud)
+		t.Errorf("JSON has %+v", got.Cloud)
 	}
 }

@@ -17,11 +17,11 @@ import (
 func (p *Process) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "export",
-		Usage:     "write the state to a file, or as another program keeps it",
+		Usage:     "write the state to a file, or in another program's format",
 		ArgsUsage: "[FILE|DIR|-]",
-		Description: `The format json is everything, to stdout or FILE, and can be imported again. The
-format host-local writes a directory as the reference host-local keeps it, for a
-way back.`,
+		Description: `The format json is the complete state, to stdout or FILE, for "cnibox state import".
+The format host-local writes the directory of the reference host-local, so that it can
+continue with cnibox's leases.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
@@ -38,7 +38,7 @@ way back.`,
 				return err
 			}
 			defer done()
-			dump, err := known(c.Context, h)
+			dump, err := rebuildAndExport(c.Context, h)
 			if err != nil {
 				return stateHint(err)
 			}
@@ -101,11 +101,11 @@ func stateHint(err error) error {
 	case errors.Is(err, store.ErrSchema):
 		return withHint(err, "a newer cnibox, or cnibox state repair --force")
 	case errors.Is(err, store.ErrBusy):
-		return withHint(err, "again when that process is done")
+		return withHint(err, "the same call when that process has ended")
 	case errors.Is(err, os.ErrPermission):
 		return withHint(err, "run it as root")
 	case errors.Is(err, store.ErrInvalid), errors.Is(err, unix.EISDIR):
-		return withHint(err, "put that right or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
+		return withHint(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err
 }

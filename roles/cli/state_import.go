@@ -18,13 +18,13 @@ const maxDump = 512 << 20
 func (p *Process) importCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "import",
-		Usage:     "take over what state export wrote",
+		Usage:     "import a file of state export",
 		ArgsUsage: "FILE (- is stdin)",
 		Description: `Adds the records to the state, and replaces records with the same keys. If another
 attachment holds one of the addresses, the import fails and changes nothing.
-With --replace all present records are deleted first. Interfaces are not touched.`,
+With --replace all present records are deleted first. Interfaces are not changed.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "replace", Usage: "drop the present state first"},
+			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {

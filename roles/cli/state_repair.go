@@ -16,10 +16,10 @@ func (p *Process) repairCommand() *cli.Command {
 		Name:  "repair",
 		Usage: "set a damaged state file aside and rebuild it",
 		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
-runtimes' caches, which lead to the interfaces in containers. The old one stays
-beside it. A sound file is left alone without --force.`,
+runtimes' caches, which have the namespaces of interfaces that exist in containers only.
+The old file is kept beside the new one. An undamaged file is rebuilt only with --force.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "force", Usage: "rebuild a sound file too"},
+			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged file"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
@@ -39,7 +39,7 @@ func (p *Process) repair(c *cli.Context) error {
 	if err := p.rebuild(c, h); err != nil {
 		return err
 	}
-	// The content of keep.db exists only there, so its errors have advice.
+	// keep.db cannot be rebuilt. Opening it reports its damage, with advice.
 	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
 }
 
@@ -47,7 +47,7 @@ func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
 	_, err := export(c.Context, h)
 	switch {
 	case err == nil && !c.Bool("force"):
-		_, err = fmt.Fprintln(p.Stdout, "the state file is sound")
+		_, err = fmt.Fprintln(p.Stdout, "the state file is not damaged")
 		return err
 	case errors.Is(err, store.ErrSchema) && !c.Bool("force"):
 		return stateHint(err)
@@ -76,7 +76,7 @@ func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
 func (p *Process) reapCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "reap",
-		Usage:     "remove what belongs to containers that are certainly gone",
+		Usage:     "remove attachments and leases of containers that certainly do not exist",
 		ArgsUsage: "[NETWORK]",
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
@@ -87,11 +87,11 @@ func (p *Process) reapCommand() *cli.Command {
 				return err
 			}
 			defer done()
-			if _, err := known(c.Context, h); err != nil {
+			if _, err := rebuildAndExport(c.Context, h); err != nil {
 				return stateHint(err)
 			}
 			freed, err := record.Reap(c.Context, h, c.Args().First())
-			fmt.Fprintf(p.Stdout, "%d addresses came free\n", freed)
+			fmt.Fprintf(p.Stdout, "released %d addresses\n", freed)
 			return stateHint(err)
 		},
 	}

@@ -60,7 +60,7 @@ type table struct {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 // write prints aligned columns in the table style, or else one line per row with tabs between
-// cells. Other programs chose some of the texts, so control characters are removed.
+// cells. Some texts come from other programs, so control characters are removed.
 func (t *table) write(w io.Writer, s style) error {
 	if !s.table {
 		return t.writeTabs(w)

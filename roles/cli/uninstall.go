@@ -13,22 +13,22 @@ import (
 func (p *Process) uninstallCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "uninstall",
-		Usage:     "remove our links, and without ROLE the binary too",
+		Usage:     "remove cnibox's links, and without ROLE the binary, too",
 		ArgsUsage: "[ROLE…]",
-		Description: `Removes only what is ours: links to the binary, hard links and copies of it, of
-any version; plugins that install --force replaced are put back. Without ROLE
-every such file goes and DIR/cnibox last.
+		Description: `Removes only cnibox's files: links to the binary, hard links and copies of it, of any
+version. Plugins that install --force replaced are restored. Without ROLE it removes
+every such file, and DIR/cnibox last.
 
-With --drain what runs is looked after as well. The files change places, with the
-leases of host-local written to where the reference plugin keeps them, so that
-what is attached from now on is attached by the plugins before us. Then what is
-attached by us still is listed, and the exit code is 3: detach it, or wait, and
-call it again. When nothing is left, so is nothing in the kernel, no state of the
-node, and no DIR/cnibox. See docs/takeover.md.`,
+--drain is for a node with running containers. It restores the previous plugins, which
+attach new containers from then on, and exports the leases of host-local to the
+directory of the reference plugin. While containers are attached by cnibox, it lists
+them, keeps the binary and the state, and exits with 3: detach them, or wait, and
+repeat the call. When there are none, it also removes cnibox's kernel objects, the
+node's state and DIR/cnibox. See docs/takeover.md.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
-			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the networks; a fused list among them keeps the plugin chain"},
-			&cli.BoolFlag{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
+			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
 		},
 		Action: func(c *cli.Context) error {
 			names := c.Args().Slice()
@@ -51,8 +51,8 @@ node, and no DIR/cnibox. See docs/takeover.md.`,
 	}
 }
 
-// uninstall checks every file before it removes the first one, because the binary identifies the
-// links to it. Without names it removes all, and the binary if requested.
+// uninstall inspects every file before it removes the first one, because links to the binary are
+// recognised by it. Without names it removes all of cnibox's files, and the binary if requested.
 func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 	dir := c.String("dir")
 	d := newPluginDir(dir, p.Executable)

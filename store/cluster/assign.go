@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// CheckIn is Check, and checks that the node's pod networks lie in the cluster's, so
-// that a record cannot attract other traffic.
+// CheckIn is like Check. In addition the node's pod networks must be within the cluster's, so that a
+// record cannot attract other traffic.
 func (n *Node) CheckIn(c *Config) error {
 	if err := n.Check(); err != nil {
 		return err
@@ -27,8 +27,8 @@ func (n *Node) CheckIn(c *Config) error {
 
 // SubnetRequest is the input of Assign.
 type SubnetRequest struct {
-	// Demanded are the subnets that the node must get, if not empty. They may lie
-	// outside the range that is assigned by itself.
+	// Demanded are the subnets that the node must get, unless it is empty. They may be outside
+	// SubnetMin and SubnetMax.
 	Demanded []netip.Prefix
 	// Own are the subnets of the node's record, Previous those that it had before it
 	// lost its record. They are preferred if they still fit and no other node has
@@ -43,8 +43,7 @@ type SubnetRequest struct {
 type Holder struct {
 	Name   string
 	Subnet netip.Prefix
-	// Address is the node's address, if its name does not identify it to people; else
-	// it is invalid.
+	// Address is the node's address in a registry whose names are keys. Otherwise it is invalid.
 	Address netip.Addr
 }
 
@@ -110,7 +109,7 @@ func (c *Config) demanded(w SubnetRequest) ([]netip.Prefix, error) {
 	return w.Demanded, errors.Join(faults...)
 }
 
-// holder returns another node whose subnet overlaps p; of several, the first by name.
+// holder returns the first node by name, except this one, whose subnet overlaps p.
 func (w *SubnetRequest) holder(p netip.Prefix) (Holder, bool) {
 	var found []Holder
 	for _, h := range w.Others {

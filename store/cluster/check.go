@@ -9,17 +9,15 @@ import (
 	"strings"
 )
 
-// Bounds for the content of a record, so that a hostile one cannot exhaust the
-// memory.
+// Bounds for a record, so that a hostile record cannot exhaust the memory.
 const (
 	maxName        = 253
 	maxBackendType = 64
 	maxBackendData = 4096
 )
 
-// Check returns all faults that make a node's record unusable whatever the network's
-// configuration is, joined, as ErrInvalid. Registries check every record that they
-// read or publish.
+// Check returns all faults of a node's record that do not depend on the network's configuration, as
+// one ErrInvalid. Registries check every record that they read or publish.
 func (n *Node) Check() error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -63,8 +61,7 @@ func reachable(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// CheckName refuses what cannot be a node's name, because it would have another
-// meaning as part of a path.
+// CheckName returns an error for a name that would have another meaning as part of a path.
 func CheckName(name string) error {
 	ok := name != "" && len(name) <= maxName && !strings.ContainsAny(name[:1]+name[len(name)-1:], ".-_")
 	for _, c := range name {
@@ -76,9 +73,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Same reports whether two nodes have equal records and wishes. Backend data is
-// compared by value, not by spelling.
+// Same reports whether two nodes have equal records and overrides. It compares the values of backend
+// data, not the JSON text.
 func (n *Node) Same(o *Node) bool {
-	return n.Name == o.Name && n.Wishes == o.Wishes && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+	return n.Name == o.Name && n.Overrides == o.Overrides && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)
 }

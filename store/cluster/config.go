@@ -16,17 +16,17 @@ type Config struct {
 	Backend                      Backend
 }
 
-// Backend says how packets reach the other nodes.
+// Backend defines how packets reach the other nodes.
 type Backend struct {
 	// Type is "vxlan" or "host-gw", in lower case.
 	Type string
-	// VNI and Port are the tunnel's. Port 0 is the kernel's default, 8472.
+	// VNI and Port are the VXLAN tunnel's. Port 0 means the kernel's default, 8472.
 	VNI  uint32
 	Port uint16
 	// GBP and Learning are flags of the VXLAN device.
 	GBP, Learning bool
 	// DirectRouting sends packets to nodes on the same link without a tunnel.
 	DirectRouting bool
-	// MTU is that of the underlay; 0 takes the interface's.
+	// MTU is the underlay's. 0 means the interface's.
 	MTU int
 }

@@ -166,10 +166,10 @@ func TestAssign(t *testing.T) {
 	holders := []Holder{{Name: "b", Subnet: netip.MustParsePrefix("10.0.5.0/24")}, {Name: "d", Subnet: netip.MustParsePrefix("10.0.6.0/24")}, {Name: "a", Subnet: netip.MustParsePrefix("10.0.6.128/25")}}
 	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
 	for _, c := range []struct {
-		name string
-		wish SubnetRequest
-		want []netip.Prefix
-		err  string
+		name    string
+		request SubnetRequest
+		want    []netip.Prefix
+		err     string
 	}{
 		{"own", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
 		{"own before previous", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
@@ -183,11 +183,11 @@ func TestAssign(t *testing.T) {
 		{"demanded in one family", SubnetRequest{Demanded: prefixes("10.0.9.0/24")}, nil, "not one of each"},
 		{"the network itself", SubnetRequest{Demanded: own("10.0.0.0/16", "fd00:0:0:9::/64")}, nil, "not inside"},
 	} {
-		if c.wish.Name == "" {
-			c.wish.Name = "c"
+		if c.request.Name == "" {
+			c.request.Name = "c"
 		}
-		c.wish.Others = holders
-		got, err := dual.Assign(c.wish)
+		c.request.Others = holders
+		got, err := dual.Assign(c.request)
 		if c.err == "" && (err != nil || !slices.Equal(got, c.want)) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}

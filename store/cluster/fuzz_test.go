@@ -30,8 +30,7 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
-// FuzzVTEP: accepted data is written in a form that is accepted and has the same
-// value.
+// FuzzVTEP: accepted data has the same value after it is encoded and decoded again.
 func FuzzVTEP(f *testing.F) {
 	f.Add([]byte(`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`))
 	f.Add([]byte(`{"VtepMAC":"12:c6:65:89:b4:e3"}`))

@@ -114,8 +114,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// A slow consumer gets the newest snapshot, an error after the snapshot that preceded
-// it, and no error that is over.
+// A slow consumer gets the newest snapshot, an error after the snapshot that preceded it, and no error
+// that a snapshot has followed.
 func TestRelay(t *testing.T) {
 	var got []string
 	name := func(s string) *Snapshot { return &Snapshot{Nodes: []Node{{Name: s}}} }

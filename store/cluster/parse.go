@@ -9,30 +9,30 @@ import (
 	"strings"
 )
 
-// vniMax is the largest VNI (RFC 7348 §5: 24 bits). mtuMax is the largest length in
-// an IPv4 header. mtuMin is the smallest MTU of a link with IPv6 (RFC 8200 §5).
+// vniMax is the largest VNI (24 bits, RFC 7348 §5). mtuMax is the largest length in an IPv4 header.
+// mtuMin is the smallest MTU of a link with IPv6 (RFC 8200 §5).
 const (
 	vniMax = 1<<24 - 1
 	mtuMax = 65535
 	mtuMin = 1280
 )
 
-// ParseConfig decodes net-conf.json. Keys are flannel's, in any case. An absent
-// Backend is vxlan, as flannel's documentation says. The warnings name keys that have
-// no effect. The error joins all faults; each is an ErrInvalid that names its key.
-// The lengths and bounds of subnets stay as they are written.
+// ParseConfig decodes net-conf.json. Keys are flannel's, in any case. The default Backend is vxlan, as
+// flannel's documentation defines it. The warnings name keys without effect. The error joins all
+// faults. Each of them is an ErrInvalid that names its key. Lengths and bounds of subnets are not
+// checked and have no defaults.
 func ParseConfig(data []byte) (c *Config, warnings []string, err error) {
 	return parse(data, false)
 }
 
-// ParseSubnetConfig is ParseConfig for a registry that assigns subnets: it checks the
-// lengths and bounds of subnets and fills in flannel's defaults.
+// ParseSubnetConfig is ParseConfig for a registry that assigns subnets. It checks the lengths and
+// bounds of subnets and sets flannel's defaults.
 func ParseSubnetConfig(data []byte) (c *Config, warnings []string, err error) {
 	return parse(data, true)
 }
 
-// rawConfig has a raw value for each known key. Each value is decoded by itself, so
-// that all faults are found.
+// rawConfig has a raw value for each known key. The values are decoded one by one, so that all faults
+// are found.
 type rawConfig struct {
 	EnableIPv4, EnableIPv6, EnableNFTables   json.RawMessage
 	Network, SubnetLen, SubnetMin, SubnetMax json.RawMessage
@@ -226,7 +226,7 @@ func unknown(at string, data []byte, known ...string) []string {
 	return out
 }
 
-// shorten bounds a quotation of foreign text in a message.
+// shorten bounds the length of a quoted value in a message.
 func shorten(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"

@@ -14,9 +14,8 @@ type Relay struct {
 	wake     chan struct{}
 }
 
-// WatchWith runs engine until it returns. Meanwhile another goroutine calls fn with the
-// updates that engine puts into the Relay. fn is not called any more after
-// WatchWith has returned.
+// WatchWith runs engine until it returns. Meanwhile another goroutine calls fn with the updates that
+// engine puts into the Relay. fn is not called after WatchWith has returned.
 func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context, *Relay) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &Relay{wake: make(chan struct{}, 1)}
@@ -31,11 +30,11 @@ func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context
 	return err
 }
 
-// Put passes a snapshot on. The consumer then knows that the registry can be reached.
+// Put sends a snapshot to the consumer. It means that the registry can be reached.
 func (r *Relay) Put(s *Snapshot) { r.PutLater(func() *Snapshot { return s }) }
 
-// PutLater is Put for a snapshot that fn makes when it is consumed, so that few are
-// made in a burst of changes. Another goroutine calls fn.
+// PutLater is like Put, but the consumer's goroutine calls fn to make the snapshot, so that only few
+// are made in a burst of changes.
 func (r *Relay) PutLater(fn func() *Snapshot) {
 	r.mu.Lock()
 	r.snapshot, r.err = fn, nil
@@ -43,8 +42,7 @@ func (r *Relay) PutLater(fn func() *Snapshot) {
 	r.notify()
 }
 
-// Fail reports that the registry cannot be reached. A pending snapshot is passed on
-// first.
+// Fail reports that the registry cannot be reached. A pending snapshot is sent first.
 func (r *Relay) Fail(err error) {
 	r.mu.Lock()
 	r.err = err

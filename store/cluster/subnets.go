@@ -14,8 +14,8 @@ type family struct {
 	usual, longest int
 }
 
-// subnets checks the length and the bounds, and fills in defaults. The first subnet
-// of a network is not used, because its address is the network's own.
+// subnets checks the length and the bounds, and sets defaults. By default the first subnet of a network
+// is not used, because its first address is the network address.
 func (d *decoder) subnets(f family, network netip.Prefix, length *int, first, last *netip.Addr) {
 	switch n := network.Bits(); {
 	case *length == 0 && n > f.longest-2:
@@ -62,8 +62,7 @@ func (c *Config) Families() []netip.Prefix {
 	return out
 }
 
-// Contains reports whether a node's pod network lies in the pod network of its
-// family, and is smaller.
+// Contains reports whether a node's pod network is a smaller part of the cluster's of its family.
 func (c *Config) Contains(p netip.Prefix) bool {
 	for _, n := range c.Families() {
 		if n.Contains(p.Addr()) && p.Bits() > n.Bits() {
@@ -73,8 +72,8 @@ func (c *Config) Contains(p netip.Prefix) bool {
 	return false
 }
 
-// Fits reports whether this configuration could assign a subnet: its length is right
-// and it lies within the bounds.
+// Fits reports whether this configuration could assign the subnet: it has the configured length and is
+// within the bounds.
 func (c *Config) Fits(p netip.Prefix) bool {
 	length, first, last := c.SubnetLen, c.SubnetMin, c.SubnetMax
 	if !p.Addr().Is4() {
@@ -83,13 +82,12 @@ func (c *Config) Fits(p netip.Prefix) bool {
 	return c.Contains(p) && p.Bits() == length && p == p.Masked() && !p.Addr().Less(first) && !last.Less(p.Addr())
 }
 
-// choices is the number of free subnets from which a new node takes a random one.
-// Nodes that start together seldom collide, and the network fills up from its
-// beginning.
+// choices is the number of free subnets from which a new node takes a random one. So nodes that start
+// together seldom choose the same, and the network fills up from its beginning.
 const choices = 100
 
-// choose returns a random one of the first free subnets of a network, or ErrFull. A
-// free subnet overlaps none of the taken ones.
+// choose returns a random one of the first free subnets of a network, or ErrFull. A free subnet
+// overlaps no taken one.
 func (c *Config) choose(network netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
 	first, last, length := c.SubnetMin, c.SubnetMax, c.SubnetLen
 	if !network.Addr().Is4() {

@@ -19,7 +19,7 @@ type Table struct {
 	faults map[string]error
 }
 
-// Config returns the configuration that was set last; nil before.
+// Config returns the configuration of the last SetConfig, or nil.
 func (t *Table) Config() *Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +35,8 @@ func (t *Table) SetConfig(c *Config) bool {
 	return changed
 }
 
-// Put stores a node under a name, or a fault when err is not nil. It reports whether
-// the table has changed.
+// Put stores a node under a name, or a fault if err is not nil. It reports whether the table has
+// changed.
 func (t *Table) Put(name string, n Node, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,8 +79,7 @@ func (t *Table) Remove(name string) bool {
 	return was || faulty
 }
 
-// Keep removes every entry that is not among names, as after a new list. It reports
-// whether it removed any.
+// Keep removes every entry that is not in names, and reports whether there was one.
 func (t *Table) Keep(names map[string]bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,9 +89,8 @@ func (t *Table) Keep(names map[string]bool) bool {
 	return len(t.nodes)+len(t.faults) != before
 }
 
-// Each calls fn with each node. fn must not change the node or use the table. Each
-// reports whether the table has no faults; an entry with a fault may stand for any
-// node.
+// Each calls fn with each node. fn must not change the node or use the table. Each returns false if
+// the table has faults, because an entry with a fault may be of any node.
 func (t *Table) Each(fn func(*Node)) (whole bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +100,7 @@ func (t *Table) Each(fn func(*Node)) (whole bool) {
 	return len(t.faults) == 0
 }
 
-// Len returns the number of entries, faults included.
+// Len returns the number of entries, including faults.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,7 +131,7 @@ func sameJSON(a, b json.RawMessage) bool {
 	return err == nil && reflect.DeepEqual(x, y)
 }
 
-// decode keeps numbers as they are written.
+// decode decodes JSON with numbers as texts, so that large ones stay exact.
 func decode(raw json.RawMessage) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

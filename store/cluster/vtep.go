@@ -7,19 +7,18 @@ import (
 	"net"
 )
 
-// VTEP is the vxlan backend data of one family: the node's end of the tunnel.
+// VTEP is the backend data of vxlan for one family: the node's VXLAN tunnel endpoint.
 type VTEP struct {
-	// VNI is that of the tunnel. NoVNI: the record has no VNI, and the
-	// configuration's applies.
+	// VNI is the tunnel's. NoVNI is true if the record has none, so that the configuration's applies.
 	VNI   uint32
 	NoVNI bool
 	// MAC is a unicast address of six octets.
 	MAC net.HardwareAddr
 }
 
-// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}. Keys may be in any case
-// and VNI may be absent. "null" and empty data are ErrInvalid, because a node without
-// data cannot be reached.
+// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}. Keys may be in any case and VNI may be
+// absent. For "null" and empty data the error is ErrInvalid, because a node without data cannot be
+// reached.
 func ParseVTEP(data json.RawMessage) (VTEP, error) {
 	var raw struct {
 		VNI     *uint32
@@ -61,7 +60,7 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 // Is reports whether the tunnel has this VNI.
 func (v VTEP) Is(vni uint32) bool { return v.NoVNI || v.VNI == vni }
 
-// JSON returns the record as flannel writes it.
+// JSON returns the backend data in flannel's format.
 func (v VTEP) JSON() json.RawMessage {
 	if v.NoVNI {
 		return fmt.Appendf(nil, `{"VtepMAC":%q}`, v.MAC)

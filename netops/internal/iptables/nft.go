@@ -32,8 +32,8 @@ type nftFilter struct {
 	table nft.Table
 }
 
-// Read reads the chains FORWARD, CNI-FORWARD and admin with their rules.
-func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
+// Read reads the chains FORWARD, CNI-FORWARD and admins with their rules.
+func (t *nftFilter) Read(ctx context.Context, admins ...string) (*State, error) {
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
 	if err != nil {
 		return nil, t.describe(err)
 	}
-	return st, t.describe(t.readChains(ctx, st, ForwardChain, cniChain, admin))
+	return st, t.describe(t.readChains(ctx, st, append([]string{ForwardChain, cniChain}, admins...)...))
 }
 
 func (t *nftFilter) describe(err error) error {

@@ -136,6 +136,11 @@ func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
 	if s == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, nlconn.ErrInvalid)
 	}
+	return c.ListSet(ctx, s)
+}
+
+// ListSet is List for a set that may belong to another program.
+func (c *Client) ListSet(ctx context.Context, s *Set) ([]*Element, error) {
 	entries, err := c.entries(ctx, s)
 	if err != nil {
 		return nil, err

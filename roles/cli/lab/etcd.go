@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 )
 
-// switchAddress is the switch's own address, at which the nodes find the forwarded etcd.
+// switchAddress is the switch's own address. The nodes reach the forwarded etcd at it.
 const (
 	switchAddress = "172.17.8.1/24"
 	forwarded     = "172.17.8.1:2379"

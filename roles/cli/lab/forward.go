@@ -12,7 +12,7 @@ import (
 )
 
 // Forward forwards connections from the switch to an address that this process can reach, until ctx
-// ends. The nodes can reach an etcd of the machine this way and no other service.
+// ends. It gives the nodes access to the machine's etcd, and to no other service.
 func (l *Lab) Forward(ctx context.Context, target string) error {
 	s, err := l.Load()
 	if err != nil {

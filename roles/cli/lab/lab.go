@@ -33,7 +33,7 @@ var (
 // DefaultDir is the default directory of a lab.
 const DefaultDir = "/run/cnibox-lab"
 
-// Limits of a lab, which its networks can hold.
+// Limits of a lab, given by the size of its networks.
 const (
 	maxNodes = 100
 	maxPods  = 50
@@ -120,8 +120,8 @@ type Pod struct {
 	Address netip.Addr `json:"address,omitzero"`
 }
 
-// network contains the pods' networks, a /24 for each node. underlay connects the nodes, from .101
-// on. Both are copied from the diagram in flannel's documentation.
+// network contains the pods' networks, a /24 for each node. underlay connects the nodes, whose
+// addresses begin at .101. Both are from the diagram in flannel's documentation.
 const (
 	network = "10.244.0.0/16"
 	uplink  = "eth1"

@@ -51,8 +51,8 @@ func newLab(t *testing.T, binary string) *lab.Lab {
 	return &lab.Lab{Dir: filepath.Join(t.TempDir(), "lab"), Self: dispatch.Self{Executable: binary}, Net: n}
 }
 
-// left lists everything that a lab could leave on the machine.
-func left(t *testing.T, l *lab.Lab) string {
+// leftovers lists everything that a lab could leave on the machine.
+func leftovers(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	var all []string
 	for _, dir := range []string{netops.NamespaceDir, l.Dir} {
@@ -76,7 +76,7 @@ func left(t *testing.T, l *lab.Lab) string {
 func nothingLeft(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	// A process that is killed while it syncs a file ends only after that.
-	await.Until(t, func() bool { return left(t, l) == "" }, func() string { return "left are:\n" + left(t, l) })
+	await.Until(t, func() bool { return leftovers(t, l) == "" }, func() string { return "left:\n" + leftovers(t, l) })
 }
 
 func quiet(string) {}
@@ -151,7 +151,7 @@ func TestEtcd(t *testing.T) {
 	}
 	server.Kill()
 	if err := l.Down(t.Context()); err == nil {
-		t.Error("down without etcd tells nothing")
+		t.Error("down without etcd returns no error")
 	}
 	nothingLeft(t, l)
 }

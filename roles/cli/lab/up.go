@@ -22,8 +22,8 @@ import (
 const readyTimeout = time.Minute
 
 // Up starts a lab. When it returns, the agents run and the pods are attached. After an error, or if
-// ctx ends, everything is removed. say receives each step.
-func (l *Lab) Up(ctx context.Context, p Plan, say func(string)) (s *State, err error) {
+// ctx ends, everything is removed. report is called at the start of each step.
+func (l *Lab) Up(ctx context.Context, p Plan, report func(string)) (s *State, err error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (l *Lab) Up(ctx context.Context, p Plan, say func(string)) (s *State, err e
 		{"waiting until the agents know each other", l.await},
 		{"the pods", l.attachAll},
 	} {
-		say(step.what)
+		report(step.what)
 		if err := errors.Join(ctx.Err(), step.do(ctx, s)); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
@@ -121,7 +121,7 @@ func (l *Lab) makeSwitch(ctx context.Context, s *State) error {
 	return l.startForwarder(s)
 }
 
-// ensure makes objects in a namespace and in another that is connected to it.
+// ensure makes objects in a namespace, as Host, and in another that is connected to it, as Container.
 func ensure(ctx context.Context, in, other *netops.Namespace, objects ...netops.Object) error {
 	return in.Run(func() error {
 		n := netops.New(netops.Options{})

@@ -14,12 +14,12 @@ func (c *check) chain(plugins []*pluginInfo) {
 		}
 		switch p.role.Kind {
 		case roles.IPAM:
-			c.fault(p.value, p.path, `name it in the "ipam" of the plugin that makes the interface`, "%s is an IPAM plugin and no member of a list", p.typ)
+			c.fault(p.value, p.path, `name it in the "ipam" of the plugin that makes the interface`, "%s is an IPAM plugin and cannot be a member of a list", p.typ)
 		case roles.Daemon:
-			c.fault(p.value, p.path, "", "%s is a daemon and no member of a list", p.typ)
+			c.fault(p.value, p.path, "", "%s is a daemon and cannot be a member of a list", p.typ)
 		case roles.Chained:
 			if i == 0 {
-				c.fault(p.value, p.path, "put the plugin that makes the interface first", "%s works on an earlier plugin's result and is first", p.typ)
+				c.fault(p.value, p.path, "put the plugin that makes the interface first", "%s needs the result of an earlier plugin and is first", p.typ)
 			}
 		default:
 			if maker != "" {

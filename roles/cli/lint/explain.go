@@ -45,7 +45,7 @@ func explain(out []Key, s *schema, path string, docs map[string]string) []Key {
 	for _, k := range s.order {
 		child := s.keys[k]
 		if strings.HasPrefix(k, "cni.dev/") || path == "" && k == "prevResult" {
-			continue // between runtime and plugin, not for a file
+			continue // runtimes set it; files do not have it
 		}
 		at := join(path, k)
 		out = append(out, Key{Path: at, Type: child.name, Doc: docOf(docs, child.doc, k)})

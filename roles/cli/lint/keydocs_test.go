@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write keydocs.txt anew")
+var update = flag.Bool("update", false, "write keydocs.txt")
 
 const (
 	rolesDir  = "../.."
@@ -66,7 +66,7 @@ func TestKeyDocs(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want.String(), keyDocs); diff != "" {
-		t.Errorf("keydocs.txt is not what the doc comments say; run: go test ./roles/cli/lint -run TestKeyDocs -update\n(-comments +file):\n%s", diff)
+		t.Errorf("keydocs.txt differs from the doc comments; run: go test ./roles/cli/lint -run TestKeyDocs -update\n(-comments +file):\n%s", diff)
 	}
 }
 

@@ -68,7 +68,7 @@ type Linter struct {
 	seen map[string]string
 }
 
-// MaxSize limits the size of a file. No network configuration is nearly as large.
+// MaxSize limits the size of a file. It is far above the size of a network configuration.
 const MaxSize = 4 << 20
 
 // Lint returns the findings of one file in the order of the file. It never panics.
@@ -152,7 +152,7 @@ func (c *check) duplicateKeys(v *value, path string) {
 	}
 }
 
-// network checks the keys outside the plugins, then each plugin, then the chain.
+// network checks the keys outside the plugins, then each plugin, then the order of the plugins.
 func (c *check) network(root *value) {
 	single := root.get("plugins") == nil && root.get("type") != nil
 	version := c.version(root, single)
@@ -185,7 +185,7 @@ func (c *check) network(root *value) {
 	c.chain(plugins)
 }
 
-// plugins checks one plugin, or those of a fused list, which stand in its place.
+// plugins checks one plugin. In place of the plugin of a fused list it checks the plugins in it.
 func (c *check) plugins(item *value, path, name, version string) []*pluginInfo {
 	p := c.plugin(item, path, name, version)
 	list := item.get("plugins")
@@ -256,7 +256,7 @@ func (c *check) version(root *value, single bool) string {
 	}
 	switch {
 	case list == nil && v == nil:
-		c.warn(root, "", `add "cniVersion": "1.0.0"`, "without cniVersion 0.1.0 is meant: no chaining, no CHECK")
+		c.warn(root, "", `add "cniVersion": "1.0.0"`, "without cniVersion the version is 0.1.0, which has no chaining and no CHECK")
 	case list == nil:
 	case single:
 		c.warn(list, "cniVersions", "", "runtimes read this key only at the level of a list")

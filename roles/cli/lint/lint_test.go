@@ -65,7 +65,7 @@ func TestLint(t *testing.T) {
 		"sound":           {head + `{"type":"br","isGateway":true,"sets":[{"id":1,"tags":{"any":"x"}}]},{"type":"ports"}]}`, nil},
 		"no json":         {`{`, []string{"!: not JSON: unexpected end of JSON input"}},
 		"no object":       {`[]`, []string{"!: is a JSON list, want an object"}},
-		"nothing":         {`{}`, []string{": without cniVersion 0.1.0 is meant: no chaining, no CHECK", "!: has no name", "!: has neither plugins nor a type"}},
+		"nothing":         {`{}`, []string{": without cniVersion the version is 0.1.0, which has no chaining and no CHECK", "!: has no name", "!: has neither plugins nor a type"}},
 		"plugins no list": {`{"cniVersion":"1.0.0","name":"n","plugins":{}}`, []string{"!plugins: is a JSON object, want a list"}},
 		"plugins empty":   {`{"cniVersion":"1.0.0","name":"n","plugins":[]}`, []string{"!plugins: is empty"}},
 		"versions no list": {
@@ -97,9 +97,9 @@ func TestLint(t *testing.T) {
 		"foreign capability": {head + `{"type":"br","ipam":{"type":"found"},"capabilities":{"other":true}}]}`, nil},
 		"wrong type":         {head + `{"type":"br","isGateway":"yes"}]}`, []string{"!plugins[0].isGateway: is a JSON string, want bool"}},
 		"not a ConfError":    {head + `{"type":"br"},{"type":"shy"}]}`, []string{"!plugins[1]: one thing: a: b"}},
-		"chained first":      {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports works on an earlier plugin's result and is first"}},
+		"chained first":      {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports needs the result of an earlier plugin and is first"}},
 		"two interfaces":     {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
-		"IPAM in the list":   {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and no member of a list"}},
+		"IPAM in the list":   {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and cannot be a member of a list"}},
 		"key twice":          {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: is present twice; the last one is used"}},
 		"deep":               {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
 	} {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// pluginInfo has what the check of the chain needs.
+// pluginInfo is what the check of the plugins' order needs of one plugin.
 type pluginInfo struct {
 	value *value
 	path  string
@@ -84,7 +84,7 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 	case known && !found && role.New != nil:
 		c.warn(t, path, "cnibox install "+t.text, "%q is a role, but not linked where runtimes look", t.text)
 	case known && found && !ours:
-		c.warn(t, path, "cnibox install --force "+t.text+" replaces it", "%s is another program's plugin; the keys are checked as for ours", where)
+		c.warn(t, path, "cnibox install --force "+t.text+" replaces it", "%s is another program's plugin; its keys are checked as cnibox's", where)
 	}
 	return t.text, role
 }
@@ -133,7 +133,7 @@ func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 	return s
 }
 
-// keys reports keys that have no reader.
+// keys reports keys that the plugin does not read.
 func (c *check) keys(v *value, path string, s *schema, typ string) {
 	if s.owner != "" {
 		typ = s.owner
@@ -164,8 +164,8 @@ func (c *check) keys(v *value, path string, s *schema, typ string) {
 	}
 }
 
-// unknown reports one key without a reader. encoding/json ignores the case of keys, but other
-// plugins and people may not.
+// unknown reports a key that the plugin does not read. encoding/json ignores the case of keys, but
+// other plugins may not, so a difference in case is reported, too.
 func (c *check) unknown(m member, path string, s *schema, typ string) {
 	for _, k := range s.order {
 		if strings.EqualFold(k, m.name) {
@@ -302,7 +302,7 @@ func leaves(err error) []error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // one layer is taken off on purpose
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is split
 	if !ok {
 		return []error{err}
 	}

@@ -127,7 +127,7 @@ func (s *schema) fields(t reflect.Type, doc string, depth int) {
 		}
 		child := schemaOf(f.Type, depth+1)
 		child.doc = doc + "." + f.Name
-		child.redoc(ft, child.doc)
+		child.setDocs(ft, child.doc)
 		s.add(name, child)
 	}
 	for _, e := range embedded {
@@ -137,8 +137,8 @@ func (s *schema) fields(t reflect.Type, doc string, depth int) {
 	}
 }
 
-// redoc sets the names in the table of docs for the fields of an anonymous struct type.
-func (s *schema) redoc(t reflect.Type, doc string) {
+// setDocs sets the names in the table of docs for the fields of an anonymous struct type.
+func (s *schema) setDocs(t reflect.Type, doc string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
 		if s.elem != nil {
@@ -153,7 +153,7 @@ func (s *schema) redoc(t reflect.Type, doc string) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if child := s.keys[name]; child != nil {
 			child.doc = doc + "." + f.Name
-			child.redoc(f.Type, child.doc)
+			child.setDocs(f.Type, child.doc)
 		}
 	}
 }

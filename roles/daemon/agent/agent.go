@@ -21,8 +21,8 @@ import (
 // resyncInterval is the longest time between two reconciliations.
 const resyncInterval = time.Minute
 
-// agent keeps one node's pod network connected. The loop in run owns the fields. Exceptions are
-// documented at the field.
+// agent keeps one node's pod network connected. The loop in run owns the fields, except where a
+// field's comment says otherwise.
 type agent struct {
 	host     *roles.Host
 	log      *slog.Logger
@@ -48,8 +48,8 @@ type agent struct {
 	underlay  underlay
 	linkErr   error
 	snapshot  *cluster.Snapshot
-	// wishes are the settings that an operator made for this node in the registry.
-	wishes cluster.Wishes
+	// overrides are the ones that an operator set for this node in the registry.
+	overrides cluster.Overrides
 	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
 	freeMemory bool
 	// registryErr is set while the registry cannot be read.
@@ -77,7 +77,7 @@ type agent struct {
 	files     files
 	socket    *socket
 	removed   *removal
-	// reason is the last logged reason. It prevents that one fault fills the log.
+	// reason is the last logged reason. A repeated reason is not logged.
 	reason   string
 	wasReady bool
 }
@@ -147,9 +147,9 @@ func (a *agent) applyUpdate(n registryUpdate) {
 	a.freeMemory = true
 	a.snapshot = keepLastGood(a.snapshot, n.snapshot, own)
 	if a.own == nil {
-		a.wishes = n.wishes
+		a.overrides = n.overrides
 	} else if listed := a.ownRecord(); listed != nil {
-		a.wishes = listed.Wishes
+		a.overrides = listed.Overrides
 	}
 	if a.registry.config != nil {
 		a.setConfig(a.registry.config, nil)
@@ -202,7 +202,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.wishes, a.peers, a.announced = &r.node, r.node.Wishes, nil, false
+	a.own, a.overrides, a.peers, a.announced = &r.node, r.node.Overrides, nil, false
 }
 
 // readLinks reads the node's interfaces.
@@ -247,7 +247,7 @@ func (a *agent) prepare() (faults []error) {
 		return []error{a.linkErr}
 	}
 	selection := a.set.underlay
-	selection.override(a.wishes)
+	selection.override(a.overrides)
 	u, err := selection.choose(a.links, a.config.EnableIPv4, a.config.EnableIPv6, a.routeLink)
 	if err == nil && a.config.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
 		err = errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
@@ -271,7 +271,7 @@ func (a *agent) requestPublish(ctx context.Context) {
 	if altered {
 		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", listed != nil)
 	}
-	// After a denial, each new snapshot leads to one more attempt: the pod network may be free now.
+	// After a denial, each new snapshot leads to one more attempt, because the pod network may be free.
 	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
 	denied = denied && a.checked != a.snapshot
 	a.checked = a.snapshot

@@ -18,8 +18,8 @@ const (
 	hostGW = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"host-gw"}}`
 )
 
-// TestArticle: three nodes' pods reach each other, and the kernel entries and files equal
-// flannel's.
+// TestArticle makes the cluster of flannel's documentation: three nodes, whose pods reach each other.
+// The kernel entries and files equal flannel's.
 func TestArticle(t *testing.T) {
 	w := newWorld(t, 3, vxlan)
 	pods := w.startAll()
@@ -75,7 +75,7 @@ func TestDualStack(t *testing.T) {
 }
 
 // TestHostGW: host-gw makes no tunnels. A change to VXLAN and back leaves no object of the former
-// backend (rke2 #9338 sent in clear over the old device).
+// backend (with flannel, rke2 #9338 sent unencrypted packets over the old device).
 func TestHostGW(t *testing.T) {
 	w := newWorld(t, 2, hostGW)
 	pods := w.startAll()

@@ -38,7 +38,7 @@ type registryClient struct {
 // clusterDir is the default directory of the registry, below the state directory.
 const clusterDir = "cluster"
 
-// open opens the registry that the flags name. former has the node's previous pod networks, and the
+// open opens the registry of the flags. former has the node's previous pod networks, and the
 // addresses that identify the node in etcd.
 func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*registryClient, error) {
 	warn := func(text string) { h.Log.Warn(text) }
@@ -161,8 +161,8 @@ const (
 	markName = "node"
 )
 
-// withCurrentAddresses returns r with the node's present public addresses if they are known
-// before the network's configuration. The stored addresses may have been copied from another machine.
+// withCurrentAddresses returns r with the node's present public addresses if they can be found
+// without the network's configuration. The stored addresses may have been copied from another machine.
 func (s *settings) withCurrentAddresses(ctx context.Context, h *roles.Host, r remembered) remembered {
 	r.PublicIP, r.PublicIPv6 = netip.Addr{}, netip.Addr{}
 	links, err := h.Net.HostLinks(ctx)

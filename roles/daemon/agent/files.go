@@ -56,7 +56,7 @@ func (w *files) write(o *store.Overlay, now func() time.Time) error {
 	if env == w.env && !changedOnDisk(w.subnetEnv, w.envIs) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(w.subnetEnv), 0o755); err != nil { //nolint:gosec // flannel's plugin may be anybody's
+	if err := os.MkdirAll(filepath.Dir(w.subnetEnv), 0o755); err != nil { //nolint:gosec // flannel's plugin may run as another user
 		return err
 	}
 	if err := smallfile.Replace(w.subnetEnv, []byte(env), 0o644); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestFlags: flannel's flags and environment variables mean the same as for flanneld.
+// TestFlags: flannel's flags and environment variables have the same meaning as for flanneld.
 func TestFlags(t *testing.T) {
 	s, err := parseFlags(flanneld, "v1", []string{
 		"--ip-masq", "-iface=eth1", "--iface", "10.1.2.3,eth2", "--iface-regex", "^ens", "--public-ip=192.0.2.1", "--public-ipv6=2001:db8::1",

@@ -104,7 +104,7 @@ func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) {
 	}()
 }
 
-// asks reports whether the other pod answers one request of this one, in one family.
+// asks sends one request to the other pod in one family, and reports whether it is answered.
 func (p *pod) asks(q *pod, v6 bool) bool {
 	p.w.t.Helper()
 	if v6 {
@@ -113,7 +113,7 @@ func (p *pod) asks(q *pod, v6 bool) bool {
 	return p.asksFrom(p.addr4, q.addr4)
 }
 
-// asksFrom reports whether an address answers one request from an address of the pod.
+// asksFrom sends one request from an address of the pod, and reports whether it is answered.
 func (p *pod) asksFrom(from, to netip.Addr) bool {
 	t := p.w.t
 	t.Helper()

@@ -52,8 +52,8 @@ type registryUpdate struct {
 	snapshot  *cluster.Snapshot
 	config    *cluster.Config
 	configErr error
-	// wishes are an operator's settings for this node, read before the node was published.
-	wishes cluster.Wishes
+	// overrides are this node's, read before the node was published.
+	overrides cluster.Overrides
 	// err is set if the registry cannot be read.
 	err error
 }
@@ -61,7 +61,7 @@ type registryUpdate struct {
 // watch watches the registry until ctx ends. The newest state is in a.updates.
 func (a *agent) watch(ctx context.Context) {
 	var wait web.Backoff
-	var wishes *cluster.Wishes
+	var overrides *cluster.Overrides
 	for ctx.Err() == nil {
 		err := a.registry.Watch(ctx, func(u cluster.Update) {
 			n := registryUpdate{snapshot: u.Snapshot, err: u.Err}
@@ -71,10 +71,10 @@ func (a *agent) watch(ctx context.Context) {
 				if n.config == nil && a.registry.config == nil {
 					n.config, n.configErr = a.registry.Config(ctx)
 				}
-				if wishes == nil {
-					wishes = a.readWishes(ctx)
+				if overrides == nil {
+					overrides = a.readOverrides(ctx)
 				}
-				n.wishes = *wishes
+				n.overrides = *overrides
 			}
 			a.setLatest(n)
 		})
@@ -89,22 +89,22 @@ func (a *agent) watch(ctx context.Context) {
 	}
 }
 
-// readWishes reads an operator's settings for this node. It retries until they are known or ctx
-// ends, because a wrong address must not be published first.
-func (a *agent) readWishes(ctx context.Context) *cluster.Wishes {
-	w, ok := a.registry.Registry.(cluster.Wisher)
+// readOverrides reads this node's overrides. It retries until they are known or ctx ends, so that no
+// address is published that an override replaces.
+func (a *agent) readOverrides(ctx context.Context) *cluster.Overrides {
+	w, ok := a.registry.Registry.(cluster.OverrideReader)
 	if !ok {
-		return &cluster.Wishes{}
+		return &cluster.Overrides{}
 	}
 	var wait web.Backoff
 	for {
-		wishes, err := w.Wishes(ctx)
+		overrides, err := w.Overrides(ctx)
 		if err == nil {
-			return &wishes
+			return &overrides
 		}
 		a.setLatest(registryUpdate{err: err})
 		if wait.Wait(ctx, 0) != nil {
-			return &cluster.Wishes{}
+			return &cluster.Overrides{}
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (a *agent) setLatest(n registryUpdate) {
 	select {
 	case old := <-a.updates:
 		if n.snapshot == nil {
-			n.snapshot, n.config, n.configErr, n.wishes = old.snapshot, old.config, old.configErr, old.wishes
+			n.snapshot, n.config, n.configErr, n.overrides = old.snapshot, old.config, old.configErr, old.overrides
 		}
 	default:
 	}

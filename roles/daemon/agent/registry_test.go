@@ -13,9 +13,9 @@ import (
 // at growing intervals. The test uses synthetic time.
 func TestRetryLatest(t *testing.T) {
 	same := func(a, b int) bool { return a == b }
-	// run sends the request of wish at every step for a time. It counts the executions and returns
-	// the time between the first request and the last execution.
-	run := func(t *testing.T, length, step time.Duration, wish func(time.Duration) int, do func(int) error) (n int, longest time.Duration) {
+	// run sends a request at every step for a time. It returns the number of executions and the longest
+	// time between two of them.
+	run := func(t *testing.T, length, step time.Duration, request func(time.Duration) int, do func(int) error) (n int, longest time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			asked, start, last := make(chan int), time.Now(), time.Now()
@@ -30,7 +30,7 @@ func TestRetryLatest(t *testing.T) {
 			steps := time.NewTicker(step)
 			defer steps.Stop()
 			for ; time.Since(start) < length; <-steps.C {
-				asked <- wish(time.Since(start))
+				asked <- request(time.Since(start))
 			}
 			stop()
 			<-end
@@ -40,14 +40,14 @@ func TestRetryLatest(t *testing.T) {
 	one := func(time.Duration) int { return 1 }
 	held := errors.New("held")
 	if n, longest := run(t, time.Minute, step, one, func(int) error { return held }); n < 25 || longest > newsRetryDelay+step {
-		t.Errorf("asked all the time, a failure was tried again %d times, with up to %v between", n, longest)
+		t.Errorf("with steady requests, a failure was retried %d times, at most %v apart", n, longest)
 	}
 	if n, _ := run(t, 10*time.Minute, step, one, func(int) error { return nil }); n < 5 || n > 60 {
-		t.Errorf("what was undone all the time was done %d times in 10 minutes", n)
+		t.Errorf("a request that is always undone was executed %d times in 10 minutes", n)
 	}
 	each := func(d time.Duration) int { return int(d / time.Second) }
 	if n, longest := run(t, 20*time.Second, time.Second, each, func(int) error { return nil }); n != 20 || longest > time.Second {
-		t.Errorf("of 20 wishes %d were fulfilled, with up to %v between", n, longest)
+		t.Errorf("%d of 20 requests were executed, at most %v apart", n, longest)
 	}
 }
 

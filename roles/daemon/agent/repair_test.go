@@ -233,9 +233,9 @@ func TestFlannelNode(t *testing.T) {
 	w.within(func() bool { return pod.asksFrom(pod.addr4, far) }, func() string { return "no traffic after the take-over" })
 }
 
-// TestTwins: two nodes have one VTEP MAC address, because state was copied and the agents started
-// at the same moment. One of them changes it, and traffic flows.
-func TestTwins(t *testing.T) {
+// TestSameVTEPMAC: two nodes have the same VTEP MAC address, because state was copied and the agents
+// started at the same moment. One of them changes it, and traffic flows.
+func TestSameVTEPMAC(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	data := func(n *node) string {
 		rec := w.record(n.name)
@@ -244,7 +244,7 @@ func TestTwins(t *testing.T) {
 	n := w.nodes[0]
 	n.start()
 	had := data(n)
-	// Another node published itself before it saw this one.
+	// The other node published its record before it read this node's.
 	twin := w.record(n.name)
 	twin.Name, twin.PublicIP, twin.PublicIPv6 = "another", netip.MustParseAddr("172.17.8.1"), netip.MustParseAddr("2001:db8:8::1")
 	twin.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.250.0/24"), netip.MustParsePrefix("fd00:10:244:fa::/64")}

@@ -115,7 +115,7 @@ func (a *agent) closeFamilies() {
 	}
 }
 
-// routeLink returns the name of the interface to an address.
+// routeLink returns the name of the interface of the route to an address.
 func (a *agent) routeLink(to netip.Addr) (string, error) {
 	return a.host.Net.RouteLink(context.Background(), nil, to)
 }

@@ -49,8 +49,8 @@ type familySummary struct {
 	Error  string     `json:"error,omitempty"`
 }
 
-// publishState makes the state known: to CNI calls by files, to the registry, and to clients of
-// status and health.
+// publishState writes the state to the files that CNI calls read, and makes it available to the
+// registry and to clients of status and health.
 func (a *agent) publishState(ctx context.Context, faults []error) {
 	for i, v6 := range []bool{false, true} {
 		if f := a.families[i]; len(faults) == 0 && a.enabled(v6) && !f.tried {

@@ -24,7 +24,7 @@ type selection struct {
 }
 
 // override replaces the public addresses of the flags by those of the registry.
-func (s *selection) override(w cluster.Wishes) {
+func (s *selection) override(w cluster.Overrides) {
 	if w.NodeIP.IsValid() {
 		s.public4 = w.NodeIP
 	}
@@ -47,8 +47,8 @@ var errNoInterface = errors.New("no interface to the other nodes")
 
 // choose selects the underlay among the node's interfaces for the required families. The order is:
 // -iface in the given order, -iface-regex in the given order, the route to -iface-can-reach, the
-// owner of the public address, the default route. routeLink returns the name of the interface to an
-// address.
+// owner of the public address, the default route. routeLink returns the name of the interface of
+// the route to an address.
 func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink func(netip.Addr) (string, error)) (underlay, error) {
 	l, err := s.link(links, need4, need6, routeLink)
 	if err != nil {

@@ -83,10 +83,10 @@ func TestChooseUnderlay(t *testing.T) {
 	}
 }
 
-// TestWishes: an annotation has precedence over the flag.
-func TestWishes(t *testing.T) {
+// TestOverrides: an annotation has precedence over the flag.
+func TestOverrides(t *testing.T) {
 	s := selection{public4: netip.MustParseAddr("10.0.2.15")}
-	s.override(cluster.Wishes{NodeIP: netip.MustParseAddr("172.17.8.101")})
+	s.override(cluster.Overrides{NodeIP: netip.MustParseAddr("172.17.8.101")})
 	u, err := s.choose(twoCards(), true, false, nil)
 	if err != nil || u.link != "eth1" || u.local4 != netip.MustParseAddr("172.17.8.101") {
 		t.Errorf("%+v, %v", u, err)

@@ -27,7 +27,7 @@ func verbs() []roles.CommandVerb {
 			},
 		},
 		{
-			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, its record too",
+			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
 			Flags: cleanupFlags(), Run: cleanup,
 		},
 	}

@@ -43,8 +43,8 @@ type daemon struct {
 	former map[string]former
 }
 
-// former is what an identity had before this boot: addresses by family, and the
-// keys of their records.
+// former has an identity's leases of an earlier boot: the addresses by family, and the keys of the
+// records.
 type former struct {
 	addrs map[string]netip.Addr
 	keys  []store.Key
@@ -166,7 +166,7 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 }
 
 // end stops the renewal of a lease, releases its addresses and deletes its record.
-// The caller has locked its key.
+// The caller must hold the lock of its key.
 func (d *daemon) end(ctx context.Context, l *lease) error {
 	l.stop()
 	l.mu.Lock()
@@ -196,7 +196,7 @@ func (d *daemon) forget(ctx context.Context, key store.Key) error {
 	return err
 }
 
-// abandon ends a lease whose container is gone. It does so in the background, because
+// abandon ends the lease of a container that no longer exists. It does so in the background, because
 // the caller is the goroutine that renews the lease.
 func (d *daemon) abandon(l *lease) {
 	d.abandoned.Go(func() {
@@ -214,8 +214,8 @@ func (d *daemon) abandon(l *lease) {
 	})
 }
 
-// load resumes the recorded leases. The containers of an earlier boot are gone; their
-// addresses are requested again when a container with the same identity appears.
+// load resumes the recorded leases. For a lease of an earlier boot, the same address is requested
+// when a container with the same identity appears.
 func (d *daemon) load(ctx context.Context) error {
 	var recs []store.DHCPLease
 	err := d.host.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -265,8 +265,8 @@ func (d *daemon) load(ctx context.Context) error {
 	return err
 }
 
-// remember stores what an identity had before this boot, and reports whether any of
-// it has not expired.
+// remember stores an identity's lease of an earlier boot, and reports whether one of its addresses has
+// not expired.
 func (d *daemon) remember(rec store.DHCPLease) bool {
 	addrs := map[string]netip.Addr{}
 	for _, g := range rec.Grants {

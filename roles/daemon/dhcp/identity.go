@@ -55,10 +55,9 @@ func nodeID(ctx context.Context, s *store.Store) (string, error) {
 	return id, err
 }
 
-// identity returns the text that identifies an attachment to servers. It contains the
-// pod's name if the configuration asks for that and the runtime names the pod, so that a
-// restarted pod is the same client. Otherwise it contains the container ID, as the
-// reference's does.
+// identity returns the text that identifies an attachment to servers. It contains the pod's name if
+// the configuration requires that and the runtime passes the name, so that a restarted pod is the
+// same client. Otherwise it contains the container ID, as the reference's does.
 func identity(c *protocol.Conf, key store.Key, pod, node string) string {
 	id := key.ContainerID + "/" + key.Network + "/" + key.IfName
 	if c.IPAM.ClientID == protocol.ByPod && pod != "" {

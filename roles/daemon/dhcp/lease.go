@@ -99,8 +99,8 @@ func (l *lease) grant(i int) store.DHCPGrant {
 	return l.rec.Grants[i]
 }
 
-// keep renews an address before it expires, until ctx ends or the interface is gone
-// (RFC 2131, section 4.4.5; RFC 8415, section 18.2).
+// keep renews an address before it expires, until ctx ends or the interface no longer exists (RFC
+// 2131, section 4.4.5; RFC 8415, section 18.2).
 func (l *lease) keep(ctx context.Context, i int) {
 	for ctx.Err() == nil {
 		g := l.grant(i)
@@ -180,14 +180,14 @@ func (l *lease) extend(ctx context.Context, i int, until time.Time, ask func(cli
 	if err != nil {
 		return ended(ctx, err)
 	}
-	extended.Address, extended.Result = g.Address, g.Result // the runtime knows these only
+	extended.Address, extended.Result = g.Address, g.Result // the runtime has only these
 	l.log.Debug("lease extended", "address", g.Address, "expires", extended.Expire)
 	return l.setGrant(context.WithoutCancel(ctx), i, *extended)
 }
 
-// resume asks the server whether an address is still leased to the container, because no
-// daemon renewed it for a time (INIT-REBOOT). Without an answer the lease is unchanged
-// (RFC 2131, section 3.2).
+// resume queries the server whether an address is still leased to the container (INIT-REBOOT),
+// because no daemon renewed it for a time. Without an answer the lease is unchanged (RFC 2131,
+// section 3.2).
 func (l *lease) resume(ctx context.Context, i int) {
 	g := l.grant(i)
 	if g.Withdrawn || !sleep(ctx, rand.N(resumeSpread)) {
@@ -219,8 +219,8 @@ func (l *lease) withdraw(ctx context.Context, i int) error {
 	return l.setGrant(ctx, i, g)
 }
 
-// regain leases the same address again, the only one that the container's runtime knows,
-// and restores address and routes.
+// regain leases the same address again and restores address and routes. Another address would be
+// unknown to the runtime.
 func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 	return l.with(ctx, g.Family, func(v *visit, c client) error {
 		again, err := c.acquire(ctx, g.Address.Addr(), true)

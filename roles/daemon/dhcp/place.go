@@ -14,15 +14,15 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// errGone means that the interface or its namespace does not exist any more, or that
-// another namespace is at its path.
+// errGone means that the interface or its namespace no longer exists, or that another namespace is at
+// its path.
 var errGone = errors.New("the interface is gone")
 
 // kindIPvlan is the kind of links that share their parent's hardware address.
 const kindIPvlan = "ipvlan"
 
-// place identifies an interface in a container. Nothing of it is open between two
-// exchanges, because an open namespace would outlive its container.
+// place identifies an interface in a container. Between two exchanges it has no open namespace,
+// because an open namespace would outlive its container.
 type place struct {
 	netns store.Netns
 	// index is the interface's index; 0 in records of older versions.
@@ -40,7 +40,7 @@ type visit struct {
 	mac  net.HardwareAddr
 }
 
-// openPlace opens the namespace that is at a path now.
+// openPlace opens the present namespace at a path.
 func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) {
 	v, err := enter(path, func(v *visit) (err error) {
 		v.link, err = v.net.Link(ctx, v.ns, ifName)
@@ -52,8 +52,7 @@ func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) 
 	return place{netns: record.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
 }
 
-// open opens the place if it is the same as at ADD. The error wraps errGone if it
-// certainly is not.
+// open opens the place if it is the same as at ADD. If it certainly is not, the error wraps errGone.
 func (p place) open(ctx context.Context) (*visit, error) {
 	v, err := enter(p.netns.Path, func(v *visit) error {
 		if dev, inode := v.ns.ID(); dev != p.netns.Dev || inode != p.netns.Inode {
@@ -72,10 +71,9 @@ func (p place) open(ctx context.Context) (*visit, error) {
 	return v, err
 }
 
-// find returns the place's link: the one with its index, else the one with its name,
-// else, if the index is unknown, the one with its hardware address. If several links
-// have that address, as ipvlans do, any of them may be the link, so the error is not
-// errGone.
+// find returns the place's link: by index, else by name, else, if the index is unknown, by hardware
+// address. If several links have that address, as ipvlans do, any of them may be the link, so the
+// error is not errGone.
 func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
 	for _, is := range []func(netops.LinkInfo) bool{
 		func(l netops.LinkInfo) bool { return l.Index == p.index },
@@ -146,9 +144,9 @@ func (v *visit) ensure(ctx context.Context, o ...netops.Object) error {
 	return v.net.Ensure(ctx, netops.Spec{Objects: o}, v.ns)
 }
 
-// timing is what the daemon's flags say about exchanges.
+// timing has the values of the daemon's flags for exchanges.
 type timing struct {
-	// request bounds one exchange with a server; after it a new one begins.
+	// request bounds one exchange with a server. A new one follows.
 	request time.Duration
 	// resendMax is the longest delay between two messages, and between two attempts.
 	resendMax time.Duration
@@ -156,7 +154,7 @@ type timing struct {
 	resend time.Duration
 }
 
-// repeat returns how messages of one exchange are repeated, after a first delay.
+// repeat returns the retransmission of the messages of one exchange. first is the first delay.
 func (t timing) repeat(first time.Duration) retransmission {
 	return retransmission{first: first, max: t.resendMax, total: t.request}
 }

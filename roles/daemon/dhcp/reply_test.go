@@ -25,7 +25,7 @@ func someWho(t testing.TB) *profile {
 	return &profile{conf: c, identity: "c1/lan/eth0", log: slog.New(slog.DiscardHandler)}
 }
 
-// FuzzReply4: whatever a server sends gives a grant that makes sense, or none.
+// FuzzReply4: any reply of a server gives a valid grant, or none.
 func FuzzReply4(f *testing.F) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	request, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithTransactionID(dhcpv4.TransactionID{1, 2, 3, 4}))
@@ -88,7 +88,7 @@ func FuzzReply6(f *testing.F) {
 	})
 }
 
-// checkGrant checks what everything else relies on.
+// checkGrant checks the properties of a grant on which the other code depends.
 func checkGrant(t *testing.T, g *store.DHCPGrant) {
 	t.Helper()
 	if !g.Address.IsValid() || g.Address.Bits() == 0 || g.Address.Addr().IsUnspecified() || g.Address.Addr().IsMulticast() {

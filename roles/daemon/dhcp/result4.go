@@ -15,7 +15,6 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
@@ -33,8 +32,7 @@ const (
 	maxMTU = 65520
 )
 
-// grant4 turns a DHCPACK into a grant. Its times count from start, when the request was
-// sent.
+// grant4 returns the grant of a DHCPACK. Its times begin at start, when the request was sent.
 func (w *profile) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
 	mask := ack.SubnetMask()
 	ones, bits := mask.Size()
@@ -77,7 +75,7 @@ func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) 
 
 // result4 returns the CNI result of a DHCPACK.
 func (w *profile) result4(ack *reply, addr netip.Prefix) *roles.Result {
-	ip := &types100.IPConfig{Address: attach.IPNet(addr)}
+	ip := &types100.IPConfig{Address: roles.IPNet(addr)}
 	routers := hosts4(ack.Router())
 	routers = slices.DeleteFunc(routers, func(r net.IP) bool { return !canRoute(addr, r) })
 	if len(routers) > 0 {

@@ -19,15 +19,15 @@ const (
 // errNoAnswer means that no server answered in time.
 var errNoAnswer = errors.New("no DHCP server answered")
 
-// retransmission is how often a message is repeated.
+// retransmission defines when a message is repeated.
 type retransmission struct {
 	// first and max are the shortest and the longest delay between two messages, total
 	// bounds the exchange.
 	first, max, total time.Duration
 }
 
-// run sends, and repeats after delays that double, until receive is done. After the
-// total time it returns errNoAnswer.
+// run sends, and repeats after delays that double, until receive returns true. After the total time
+// it returns errNoAnswer.
 func (r retransmission) run(ctx context.Context, send func(context.Context) error, receive func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.total, errNoAnswer)
 	defer cancel()
@@ -42,7 +42,7 @@ func (r retransmission) run(ctx context.Context, send func(context.Context) erro
 	}
 }
 
-// receiveFor receives until receive is done or the delay is over, which is not an error.
+// receiveFor receives until receive returns true or the delay is over, which is not an error.
 func receiveFor(ctx context.Context, delay time.Duration, receive func(context.Context) (bool, error)) (bool, error) {
 	wait, cancel := context.WithTimeout(ctx, delay)
 	defer cancel()

@@ -66,8 +66,8 @@ func parseFlags(args []string) (*settings, error) {
 	return s, nil
 }
 
-// Run is the daemon: it resumes the recorded leases, listens, and maintains leases until
-// ctx ends. The leases stay, and the next daemon resumes them.
+// Run runs the daemon: it resumes the recorded leases, listens, and maintains leases until ctx ends.
+// The leases stay, and the next daemon resumes them.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
 	s, err := parseFlags(args)
 	if err != nil {

@@ -51,8 +51,8 @@ func codeOf(err error) uint64 {
 	return 0
 }
 
-// admit accepts root and the daemon's own user. The socket's mode may have been
-// loosened, and a client can request addresses for any container's interface.
+// admit accepts root and the daemon's own user. It does not depend on the socket's mode, which an
+// operator may change, because a client can request addresses for any container's interface.
 func admit(c *net.UnixConn, self uint32) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

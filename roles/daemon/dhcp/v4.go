@@ -23,10 +23,10 @@ import (
 const (
 	serverPort4 = 67
 	clientPort4 = 68
-	// maxMessage is the largest IP packet that is accepted, and is sent to servers in
-	// option 57. Domain names may be compressed (RFC 1035, section 4.1.4), and the time
-	// to decode a hostile list of them grows with the cube of its size: 0.1 s for this
-	// size, minutes for the largest UDP packet.
+	// maxMessage is the size of the largest IP packet that is accepted. Servers get it in option 57.
+	// Domain names may be compressed (RFC 1035, section 4.1.4), and the time to decode a hostile list
+	// of them grows with the cube of its size: 0.1 s for this size, minutes for the largest UDP
+	// packet.
 	maxMessage = 1500
 )
 
@@ -39,7 +39,7 @@ type client4 struct {
 	udp     *netops.RawUDP
 	profile *profile
 	timing  timing
-	// broadcast asks servers to answer by broadcast.
+	// broadcast requests answers by broadcast.
 	broadcast bool
 }
 
@@ -87,9 +87,8 @@ func (c *client4) acquire(ctx context.Context, want netip.Addr, only bool) (*sto
 	return c.request(ctx, request, toAll4(), nil, offer.ServerIdentifier())
 }
 
-// renew asks the server that leased the address (RENEWING), rebind asks all servers
-// (REBINDING), and confirm asks all servers after a restart of the daemon
-// (INIT-REBOOT).
+// renew extends the lease at the server that leased the address (RENEWING), rebind at any server
+// (REBINDING), and confirm at any server after a restart of the daemon (INIT-REBOOT).
 func (c *client4) renew(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
 	server, err := netip.ParseAddr(g.Server)
 	if err != nil {
@@ -123,9 +122,8 @@ func (c *client4) release(ctx context.Context, g *store.DHCPGrant) error {
 	return c.udp.Send(ctx, g.Address.Addr(), server, mac, m)
 }
 
-// releaseFromHost releases an address whose interface is gone. The message has the
-// client's hardware address and identifier; it arrives if the host has a route to the
-// server.
+// releaseFromHost releases an address whose interface no longer exists. The message has the client's
+// hardware address and identifier. It reaches the server if the host has a route to it.
 func (w *profile) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error {
 	server, m, err := w.releaseMessage(g)
 	if err != nil {
@@ -133,7 +131,7 @@ func (w *profile) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error
 	}
 	d := net.Dialer{LocalAddr: &net.UDPAddr{Port: clientPort4}}
 	conn, err := d.DialContext(ctx, "udp4", server.String())
-	if errors.Is(err, unix.EADDRINUSE) { // by a DHCP client of the host; any port will do
+	if errors.Is(err, unix.EADDRINUSE) { // a DHCP client of the host has the port; any other port works, too
 		conn, err = new(net.Dialer).DialContext(ctx, "udp4", server.String())
 	}
 	if err != nil {
@@ -191,7 +189,7 @@ func toAll4() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), serverPort4)
 }
 
-// request sends a DHCPREQUEST and turns the DHCPACK into a grant.
+// request sends a DHCPREQUEST and returns the grant of the DHCPACK.
 func (c *client4) request(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*store.DHCPGrant, error) {
 	start := time.Now()
 	ack, err := c.exchange(ctx, m, to, mac, server)
@@ -217,8 +215,8 @@ type reply struct {
 	mac net.HardwareAddr
 }
 
-// exchange repeats a message until a server answers it; with a server only its answer
-// counts.
+// exchange repeats a message until a server answers it. If server is set, other servers' answers are
+// ignored.
 func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*reply, error) {
 	from, ok := netip.AddrFromSlice(m.ClientIPAddr.To4())
 	if !ok {

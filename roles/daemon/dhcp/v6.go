@@ -18,7 +18,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
@@ -68,8 +67,8 @@ func (c *client6) acquire(ctx context.Context, want netip.Addr, only bool) (*sto
 	return c.request(ctx, c.message(dhcpv6.MessageTypeRequest, offer.Options.ServerID(), addr))
 }
 
-// renew asks the server that leased the address, rebind asks all servers, and confirm
-// asks all servers after a restart of the daemon.
+// renew extends the lease at the server that leased the address, rebind at any server, and confirm at
+// any server after a restart of the daemon.
 func (c *client6) renew(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
 	server, err := serverDUID(g)
 	if err != nil {
@@ -135,7 +134,7 @@ func (c *client6) message(kind dhcpv6.MessageType, server dhcpv6.DUID, addr neti
 	return m
 }
 
-// request sends a message and turns the Reply into a grant.
+// request sends a message and returns the grant of the Reply.
 func (c *client6) request(ctx context.Context, m *dhcpv6.Message) (*store.DHCPGrant, error) {
 	start := time.Now()
 	reply, err := c.exchange(ctx, m)
@@ -239,8 +238,8 @@ func status6(m *dhcpv6.Message) string {
 	return fmt.Sprintf("%s %q", list[i].StatusCode, list[i].StatusMessage)
 }
 
-// grant6 turns a Reply into a grant. The prefix is the address alone, because router
-// advertisements name on-link prefixes and routers (RFC 5942).
+// grant6 returns the grant of a Reply. Its prefix is the address alone, because on-link prefixes and
+// routers come from router advertisements (RFC 5942).
 func (w *profile) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.HardwareAddr, start time.Time) (*store.DHCPGrant, error) {
 	ia, a := lease6(reply)
 	g := &store.DHCPGrant{
@@ -252,7 +251,7 @@ func (w *profile) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.Hardwar
 		t1, t2 = preferred/2, preferred*4/5 // RFC 8415, section 14.2
 	}
 	setTimes(g, start, a.ValidLifetime, t1, t2)
-	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{{Address: attach.IPNet(g.Address)}}}
+	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{{Address: roles.IPNet(g.Address)}}}
 	for _, s := range reply.Options.DNS() {
 		if ip, ok := netip.AddrFromSlice(s); ok && !ip.IsUnspecified() && !ip.IsMulticast() {
 			res.DNS.Nameservers = append(res.DNS.Nameservers, ip.String())

@@ -1,5 +1,5 @@
-// Package process has what every daemon's process needs: a socket that only one process
-// of a node listens on, and the answer to -help.
+// Package process has what every daemon needs: a socket on which only one process of a node listens,
+// and the output of -help.
 package process
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Help is the answer to -help, as an error that is flag.ErrHelp.
+// Help is the output of -help, as an error that is flag.ErrHelp.
 type Help string
 
 func (h Help) Error() string { return string(h) }
@@ -40,9 +40,9 @@ func Usage(f *flag.FlagSet) string {
 	return out.String()
 }
 
-// Listen listens on a path that only root can connect to, and removes the socket of a
-// daemon that was killed. If a daemon is running, which a lock file beside the socket
-// shows, the error names its process. The returned function releases the lock.
+// Listen listens on a path to which only root can connect. It removes the socket of a daemon that was
+// killed. If a daemon holds the lock file beside the socket, the error names its process. The
+// returned function releases the lock.
 func Listen(path string) (*net.UnixListener, func(), error) {
 	unlock, err := Lock(path + ".lock")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestListen: one listens at a time, and what a killed one left is taken over.
+// TestListen: only one process listens at a time, and the socket of a killed process is replaced.
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "x.sock")
 	l, unlock, err := Listen(path)

@@ -31,9 +31,9 @@ func commands() []roles.CommandVerb {
 		},
 		{
 			Name: "cloud refresh", Run: refresh,
-			Help: "request the cloud now: all known sources, or the given one",
+			Help: "query the cloud now: all known sources, or the given one",
 			Flags: []roles.Flag{
-				{Name: "provider", Help: "provider to request, as ipam.provider"},
+				{Name: "provider", Help: "provider to query, as ipam.provider"},
 				{Name: "url", Help: "base URL, as ipam.url"},
 				{Name: "file", Help: "file of the provider \"file\", as ipam.file"},
 			},
@@ -55,11 +55,11 @@ func show(ctx context.Context, h *roles.Host, flags map[string]string, args []st
 			return nil, roles.Usagef("%v", err)
 		}
 	}
-	return look(ctx, h, flags, args)
+	return readShown(ctx, h, flags, args)
 }
 
-// look reads the inventory with the settings of the flags.
-func look(ctx context.Context, h *roles.Host, flags map[string]string, of []string) (*Shown, error) {
+// readShown reads the inventory with the settings of the flags.
+func readShown(ctx context.Context, h *roles.Host, flags map[string]string, of []string) (*Shown, error) {
 	cooldown, err := time.ParseDuration(flags["cooldown"])
 	if err != nil || cooldown < 0 {
 		return nil, roles.Usagef("--cooldown %q: want a time such as 30s", flags["cooldown"])
@@ -73,14 +73,14 @@ func look(ctx context.Context, h *roles.Host, flags map[string]string, of []stri
 	return out, nil
 }
 
-// refresh requests all known sources, or the one in the flags.
+// refresh queries all known sources, or the one in the flags.
 func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-	asked, err := sourcesToAsk(ctx, h, flags)
+	sources, err := sourcesToQuery(ctx, h, flags)
 	if err != nil {
 		return nil, err
 	}
 	out := &Refreshed{now: h.Now}
-	for _, o := range asked {
+	for _, o := range sources {
 		o.Force, o.Patient = true, true
 		before, err := feed.Known(ctx, h, o.Source())
 		if errors.Is(err, store.ErrNotFound) {
@@ -90,7 +90,7 @@ func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 			return nil, err
 		}
 		s, err := feed.Current(ctx, h, o)
-		if err != nil && len(asked) == 1 {
+		if err != nil && len(sources) == 1 {
 			return nil, err
 		}
 		out.add(o.Source(), before, s, err)
@@ -98,9 +98,9 @@ func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 	return out, nil
 }
 
-// sourcesToAsk returns the known sources. Without any it returns the default, which detects the
+// sourcesToQuery returns the known sources. Without any it returns the default, which detects the
 // cloud.
-func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) ([]feed.Options, error) {
+func sourcesToQuery(ctx context.Context, h *roles.Host, flags map[string]string) ([]feed.Options, error) {
 	given := feed.Options{Provider: flags["provider"], URL: flags["url"], File: flags["file"]}
 	if given != (feed.Options{}) {
 		if _, ok := metadata.Lookup(cmp.Or(given.Provider, "auto")); !ok {
@@ -143,7 +143,7 @@ func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []
 		}
 		out.Freed = &freed
 	}
-	s, err := look(ctx, h, flags, nil)
+	s, err := readShown(ctx, h, flags, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []
 // shownProviders is the output of `cnibox cloud show --providers`.
 type shownProviders []metadata.Provider
 
-// MarshalJSON leaves the functions out.
+// MarshalJSON omits the fields that are functions.
 func (p shownProviders) MarshalJSON() ([]byte, error) {
 	type provider struct {
 		Name    string `json:"name"`
@@ -191,7 +191,7 @@ type RefreshedSource struct {
 	Ranges    int `json:"ranges"`
 	More      int `json:"more"`
 	Fewer     int `json:"fewer"`
-	// Fault is the reason for the missing reply.
+	// Fault is the reason if there is no new reply.
 	Fault   string   `json:"fault,omitempty"`
 	Dropped []string `json:"dropped,omitempty"`
 }
@@ -205,7 +205,7 @@ func (r *Refreshed) add(name string, before, s *store.CloudSource, err error) {
 	case s.Answered.Before(s.Asked), s.Failed > 0:
 		one.Fault = s.Fault
 		if wait := s.NotBefore.Sub(r.now()); wait > 0 {
-			one.Fault += fmt.Sprintf("; it is not asked again for %s", brief(wait))
+			one.Fault += fmt.Sprintf("; it is not queried again for %s", brief(wait))
 		}
 	}
 	was, is := singles(before), singles(s)
@@ -258,7 +258,7 @@ func (r *Reconciled) Table() (head []string, rows [][]string) {
 func (r *Reconciled) String() string {
 	line := fmt.Sprintf("%d differences", len(r.Differences))
 	if r.Freed != nil {
-		line = fmt.Sprintf("%d addresses of containers that are gone released; %s left", *r.Freed, line)
+		line = fmt.Sprintf("released %d addresses of containers that do not exist; %s left", *r.Freed, line)
 	}
 	return line
 }

@@ -206,8 +206,8 @@ func TestReconcile(t *testing.T) {
 	}
 	by, r := find(nil)
 	for what, want := range map[string]string{
-		"10.241.0.5":        "has it on " + macA + " now",
-		"10.241.0.6":        `leased to pod "ns/dead", which is gone -> cnibox cloud reconcile --fix`,
+		"10.241.0.5":        "now has it on " + macA,
+		"10.241.0.6":        `leased to pod "ns/dead", which does not exist -> cnibox cloud reconcile --fix`,
 		"10.241.0.7":        "has it without a lease",
 		"02:00:00:00:00:0c": "no link of the host has its MAC",
 	} {

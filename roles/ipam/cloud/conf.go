@@ -29,7 +29,7 @@ type Conf struct {
 type IPAM struct {
 	// Type is "cloud-ipam" or "azure-vnet-ipam".
 	Type string `json:"type,omitempty"`
-	// Provider is the cloud to request, a name that `cnibox cloud show --providers` lists. Default:
+	// Provider is the cloud to query, a name that `cnibox cloud show --providers` lists. Default:
 	// "auto", which reads the machine's firmware tables. For azure-vnet-ipam the default depends on
 	// environment.
 	Provider string `json:"provider,omitempty"`

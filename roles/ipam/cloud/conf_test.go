@@ -89,15 +89,14 @@ func TestPlanLeavesServicesOut(t *testing.T) {
 	}
 }
 
-// TestPlanTellsOfTheSubnet: the plan reports a configured subnet that the cloud does not
-// have.
-func TestPlanTellsOfTheSubnet(t *testing.T) {
+// TestUnknownSubnet: the plan reports a configured subnet that the cloud does not have.
+func TestUnknownSubnet(t *testing.T) {
 	a, err := newHandler([]byte(`{"name": "n", "ipam": {"type": "cloud-ipam", "subnet": "10.0.0.0/8"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, why := a.planOf(&store.CloudSource{Name: "x", NICs: []store.CloudNIC{nic(macA, true, "10.240.0.0/16", "10.240.0.36")}}, nil)
-	expect(t, why, "; none of its subnets is the one that the configuration names, 10.0.0.0/8")
+	expect(t, why, "; it has no subnet 10.0.0.0/8, which ipam.subnet requires")
 }
 
 // FuzzConf: no configuration causes a panic, and a valid one assigns only addresses of

@@ -51,9 +51,9 @@ type addDifference func(what, do, is string, a ...any)
 func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
 	switch {
 	case s.Fault != "":
-		add(s.Name, "see docs/cloud.md, and cnibox cloud refresh", "%d questions in a row without a good answer: %s", s.Failed, s.Fault)
+		add(s.Name, "see docs/cloud.md, and cnibox cloud refresh", "%d queries in succession without a valid reply: %s", s.Failed, s.Fault)
 	case s.Answered.Before(s.Asked) && v.now.Sub(s.Asked) > time.Minute:
-		add(s.Name, "cnibox cloud refresh", "requested %s ago, and the requesting process died", brief(v.now.Sub(s.Asked)))
+		add(s.Name, "cnibox cloud refresh", "queried %s ago, and the querying process died", brief(v.now.Sub(s.Asked)))
 	}
 	for _, n := range s.NICs {
 		if n.MAC != anyMAC && v.nics[n.MAC].Name == "" && n.Usable() {
@@ -72,20 +72,20 @@ func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
 // differencesOfLease adds the differences of a lease from its owner and the cloud.
 func (v *inventory) differencesOfLease(a netip.Addr, l store.Lease, add addDifference) {
 	if v.isDead(l) {
-		add(a.String(), doFix, "leased to %s, which is gone", ownerOf(l.Owner, l.Pod))
+		add(a.String(), doFix, "leased to %s, which does not exist", ownerOf(l.Owner, l.Pod))
 		return
 	}
 	s := v.sourceOf(l)
 	if s == nil {
-		add(a.String(), "cnibox cloud refresh", "leased to %s, of a source that is not known: %q", ownerOf(l.Owner, l.Pod), l.Source)
+		add(a.String(), "cnibox cloud refresh", "leased to %s, of the unknown source %q", ownerOf(l.Owner, l.Pod), l.Source)
 		return
 	}
 	if since, ok := s.Withdrawn[a]; ok {
-		add(a.String(), doRecreate, "%s uses it, and the cloud has not named it since %s", ownerOf(l.Owner, l.Pod), since.UTC().Format(time.RFC3339))
+		add(a.String(), doRecreate, "%s uses it, and the cloud has not listed it since %s", ownerOf(l.Owner, l.Pod), since.UTC().Format(time.RFC3339))
 		return
 	}
-	if nic, _, ok := homeOf(s, a); ok && nic.MAC != l.NIC {
-		add(a.String(), doRecreate, "%s uses it over NIC %s, and the cloud has it on %s now", ownerOf(l.Owner, l.Pod), l.NIC, nic.MAC)
+	if nic, _, ok := locate(s, a); ok && nic.MAC != l.NIC {
+		add(a.String(), doRecreate, "%s uses it with NIC %s, and the cloud now has it on %s", ownerOf(l.Owner, l.Pod), l.NIC, nic.MAC)
 	}
 }
 
@@ -95,14 +95,14 @@ func (v *inventory) differencesOfAttachment(key store.Key, att *store.Attachment
 		a := p.Addr()
 		l, leased := v.leases[a]
 		for i := range v.sources {
-			if _, _, ok := homeOf(&v.sources[i], a); !ok || leased && l.Owner == key {
+			if _, _, ok := locate(&v.sources[i], a); !ok || leased && l.Owner == key {
 				continue
 			}
 			switch {
 			case v.census.Dead(att):
-				add(a.String(), doFix, "recorded for %s, which is gone", ownerOf(key, att.Pod))
+				add(a.String(), doFix, "recorded for %s, which does not exist", ownerOf(key, att.Pod))
 			case leased:
-				add(a.String(), doRecreate, "%s has it, and it is leased to %s", ownerOf(key, att.Pod), ownerOf(l.Owner, l.Pod))
+				add(a.String(), doRecreate, "%s has it, but it is leased to %s", ownerOf(key, att.Pod), ownerOf(l.Owner, l.Pod))
 			default:
 				add(a.String(), doRecreate, "%s has it without a lease: another pod may get it too", ownerOf(key, att.Pod))
 			}

@@ -44,7 +44,7 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 		v.census, err = record.NewCensus(ctx, h)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return v, nil
 }
@@ -140,7 +140,7 @@ func (v *inventory) shown(of []string) *Shown {
 	for i := range v.sources {
 		s := &v.sources[i]
 		for a, released := range v.freed {
-			nic, subnet, ok := homeOf(s, a)
+			nic, subnet, ok := locate(s, a)
 			if _, taken := v.leases[a]; !ok || taken || !v.cools(a) {
 				continue
 			}
@@ -169,7 +169,7 @@ func (v *inventory) leased(a netip.Addr, l store.Lease) ShownAddress {
 	if s := v.sourceOf(l); s != nil {
 		one.State = v.stateOf(s, l)
 		one.Withdrawn = s.Withdrawn[a]
-		if _, subnet, ok := homeOf(s, a); ok {
+		if _, subnet, ok := locate(s, a); ok {
 			one.Subnet = subnet.Prefix
 		}
 	} else if v.isDead(l) {
@@ -187,8 +187,8 @@ func (v *inventory) sourceOf(l store.Lease) *store.CloudSource {
 	return nil
 }
 
-// homeOf returns the NIC and subnet in which a source has an address for pods.
-func homeOf(s *store.CloudSource, a netip.Addr) (*store.CloudNIC, *store.CloudSubnet, bool) {
+// locate returns the NIC and subnet in which a source has an address for pods.
+func locate(s *store.CloudSource, a netip.Addr) (*store.CloudNIC, *store.CloudSubnet, bool) {
 	for i := range s.NICs {
 		for j := range s.NICs[i].Subnets {
 			sub := &s.NICs[i].Subnets[j]

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// anyMAC is the MAC of a NIC for which the cloud gives no MAC.
+// anyMAC is in place of the MAC of a NIC whose MAC the cloud does not report.
 const anyMAC = "*"
 
 // planOf returns a plan for the cloud's addresses. It has one set for each family, whose ranges are
@@ -120,10 +120,10 @@ func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out
 	if s.subnet.IsValid() && !slices.ContainsFunc(out, func(n store.CloudNIC) bool {
 		return slices.ContainsFunc(n.Subnets, func(sub store.CloudSubnet) bool { return sub.Prefix == s.subnet })
 	}) {
-		why += fmt.Sprintf("; none of its subnets is the one that the configuration names, %s", s.subnet)
+		why += fmt.Sprintf("; it has no subnet %s, which ipam.subnet requires", s.subnet)
 	}
 	if len(others) > 0 {
-		why += fmt.Sprintf("; NIC %s is not the one that the configuration names, %s", strings.Join(others, ", "), s.nic)
+		why += fmt.Sprintf("; NIC %s is not %s, which the configuration requires", strings.Join(others, ", "), s.nic)
 	}
 	return out, why
 }

@@ -18,7 +18,7 @@ func planVerb() roles.CommandVerb {
 		}
 		source, err := feed.Known(ctx, h, a.feed.Source())
 		if err != nil {
-			return nil, fmt.Errorf("%w: ask the cloud first, by cnibox cloud refresh", err)
+			return nil, fmt.Errorf("%w: run 'cnibox cloud refresh' first", err)
 		}
 		alloc, _, err := a.allocator(ctx, h, nil, source)
 		return alloc, err

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// reboot removes everything that does not outlive a boot.
+// reboot removes everything that ends with the boot.
 func (b *bed) reboot() {
 	b.Store = store.New(store.Options{
 		RunDir: filepath.Join(b.dir, "run"), StateDir: filepath.Join(b.dir, "state"),
@@ -93,7 +93,7 @@ func TestUnknownCloud(t *testing.T) {
 	call.Verb = "ADD"
 	e.Fail(call, 11)
 	if f.queries.Load() == 0 {
-		t.Error("ADD asked nobody")
+		t.Error("ADD sent no request")
 	}
 	f.queries.Store(0)
 	call.Verb = "DEL"
@@ -104,7 +104,7 @@ func TestUnknownCloud(t *testing.T) {
 	call.Conf = rolestest.WithKeys(t, conf, map[string]any{"prevResult": map[string]any{"cniVersion": "1.1.0"}})
 	e.Fail(call, 0)
 	if n := f.queries.Load(); n != 0 {
-		t.Errorf("DEL, GC and CHECK asked %d times", n)
+		t.Errorf("DEL, GC and CHECK sent %d requests", n)
 	}
 	call.Verb, call.Conf = "STATUS", conf
 	e.Fail(call, 50)

@@ -63,14 +63,14 @@ func newHandler(conf []byte) (*handler, error) {
 }
 
 // Add gives an attachment one address of each family, or none after an error. See
-// leasing.Allocator.Allocate. It requests the cloud first if the interval has passed.
+// leasing.Allocator.Allocate. It queries the cloud first if the interval has passed.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	defer a.writeAzureState(ctx, h)
 	source, err := feed.Enough(ctx, h, a.feed, func(known *store.CloudSource) bool { return a.hasSpare(ctx, h, req, known) })
 	if err != nil {
 		return nil, err
 	}
-	grants, err := a.give(ctx, h, req, source)
+	grants, err := a.allocate(ctx, h, req, source)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w: the cloud was not requested yet: run 'cnibox cloud refresh': %w", roles.ErrUnplanned, err)
+		return nil, fmt.Errorf("%w: the cloud was not queried yet: run 'cnibox cloud refresh': %w", roles.ErrUnplanned, err)
 	}
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) type
 	return dns
 }
 
-// Del releases all addresses of an attachment. It does not request the cloud. An attachment without
+// Del releases all addresses of an attachment. It does not query the cloud. An attachment without
 // addresses is not an error.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	defer a.writeAzureState(ctx, h)
@@ -164,7 +164,7 @@ func (a *handler) writeAzureState(ctx context.Context, h *roles.Host) {
 }
 
 // Check verifies that the attachment has an address of each family and every cloud address of
-// prevResult. It does not request the cloud: the attachment keeps an address that the cloud has
+// prevResult. It does not query the cloud: the attachment keeps an address that the cloud has
 // withdrawn.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	source, err := feed.Known(ctx, h, a.feed.Source())
@@ -185,8 +185,8 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	return (&leasing.Allocator{Plan: &a.plan, Life: a.life}).GC(ctx, h, req)
 }
 
-// Status returns nil if an address is available for the next ADD. It requests the cloud only if no
-// address is known, because the cloud may have assigned more since the last request.
+// Status returns nil if an address is available for the next ADD. If none is known to be available,
+// it queries the cloud, which may have assigned more since the last query.
 func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if err == nil && a.statusOf(ctx, h, req, source) == nil {

@@ -318,7 +318,7 @@ func TestPreview(t *testing.T) {
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
 	a := b.handlerFor(t, "")
 	if _, err := a.Preview(context.Background(), b.Host, request("a")); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("of a cloud that was never asked: %v", err)
+		t.Errorf("of a cloud that was never queried: %v", err)
 	}
 	b.add(t, a, request("a"))
 	for range 2 {
@@ -331,8 +331,8 @@ func TestPreview(t *testing.T) {
 	expect(t, b.leases(t), "10.240.0.36 a")
 }
 
-// TestNeverAsked: DEL, CHECK and GC succeed without the cloud's file.
-func TestNeverAsked(t *testing.T) {
+// TestNeverQueried: DEL, CHECK and GC succeed without the cloud's file.
+func TestNeverQueried(t *testing.T) {
 	b := newBed(t)
 	ctx := context.Background()
 	a := b.handlerFor(t, "")
@@ -424,7 +424,7 @@ func TestPlanVerb(t *testing.T) {
 	flags := map[string]string{"container": "plan", "ifname": "eth0", "ip": "10.240.0.37"}
 	plan := planVerb()
 	if _, err := plan.Run(context.Background(), b.Host, flags, []string{file}); err == nil || !strings.Contains(err.Error(), "cloud refresh") {
-		t.Errorf("of a cloud that was never asked: %v", err)
+		t.Errorf("of a cloud that was never queried: %v", err)
 	}
 	b.add(t, b.handlerFor(t, ""), request("a"))
 	for ip, want := range map[string]string{

@@ -86,7 +86,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		of, ok := environments()[p.Environment]
 		switch {
 		case p.Environment == "ipv6NodeIpam":
-			f.Addf("ipam.environment", "%q is not served: host-local gives addresses of the node's podCIDRs", p.Environment)
+			f.Addf("ipam.environment", "%q is not supported: use host-local for addresses of the node's podCIDRs", p.Environment)
 		case !ok:
 			f.Addf("ipam.environment", "%q is not one of %q, %q, %q", p.Environment, "azure", "mas", "fileIpam")
 		case p.Provider != "" && p.Provider != of:
@@ -146,7 +146,7 @@ func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 		s.nic = m.String()
 	}
 	if p.AddressSpace != "" && p.AddressSpace != "local" {
-		f.Addf("ipam.addressSpace", "%q: there is none but %q", p.AddressSpace, "local")
+		f.Addf("ipam.addressSpace", "%q is not supported: use %q", p.AddressSpace, "local")
 	}
 	if p.Subnet == "" {
 		return

@@ -163,7 +163,7 @@ func (s *Shown) Table() (head []string, rows [][]string) {
 func (s *Shown) String() string {
 	var lines []string
 	if len(s.Sources) == 0 {
-		lines = append(lines, "no cloud was asked on this node yet: cnibox cloud refresh asks")
+		lines = append(lines, "no cloud was queried on this node yet: run 'cnibox cloud refresh'")
 	}
 	for _, src := range s.Sources {
 		lines = append(lines, s.source(&src)...)
@@ -183,11 +183,11 @@ func (s *Shown) source(src *ShownSource) []string {
 		state = fmt.Sprintf("revision %d of %s ago", src.Revision, brief(s.now.Sub(src.Fetched)))
 	}
 	if src.Provider != "" && !strings.HasPrefix(src.Name, src.Provider+" ") {
-		state = "answered by " + src.Provider + ", " + state
+		state = "reply of " + src.Provider + ", " + state
 	}
 	lines := []string{fmt.Sprintf("%s (%s): %s", src.Name, state, src.text())}
 	for _, n := range src.NICs {
-		where := cmp.Or(n.Link, "no link here")
+		where := cmp.Or(n.Link, "no link of this host")
 		if n.Primary {
 			where += ", primary"
 		}

@@ -11,7 +11,7 @@ import (
 // hasSpare reports whether a source has an address for another attachment. It returns true if this
 // is unknown: the allocation returns the error.
 func (a *handler) hasSpare(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) bool {
-	links, err := a.look(ctx, h, source)
+	links, err := a.relevantLinks(ctx, h, source)
 	if err != nil {
 		return true
 	}

@@ -19,19 +19,18 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// short has leases renewed each second, with any server after three, and end after eight: so long a busy machine may
-// take to renew them.
+// short gives leases of 8 s, renewed after 1 s and rebound after 3 s. The 8 s are for a busy machine.
 const short = `default-lease-time 8; max-lease-time 8; min-lease-time 8; option dhcp-renewal-time 1; option dhcp-rebinding-time 3;
 option dhcp-parameter-request-list = concat(option dhcp-parameter-request-list, 3a, 3b);
 `
 
-// awaitGone waits until the container does not have an address any more.
+// awaitGone waits until the container does not have the address.
 func awaitGone(t *testing.T, ns *netopstest.NS, addr string) {
 	t.Helper()
 	await.Until(t, func() bool { return !strings.Contains(ns.Snapshot(t), addr) }, func() string { return "container:\n" + ns.Snapshot(t) })
 }
 
-// TestRenew: at the time that its server says a lease is renewed, with that server.
+// TestRenew: a lease is renewed at the server's renewal time, with the same server.
 func TestRenew(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", short+isc4With(``))
@@ -41,7 +40,7 @@ func TestRenew(t *testing.T) {
 	ns := netopstest.New(t)
 	c := conf(e, `,"families":["ipv4","ipv6"]`)
 	r := result(t, e.OK(call("ADD", ns, c)))
-	server.await(t, "DHCPACK on 10.9.0.10", 1) // and all that was said before
+	server.await(t, "DHCPACK on 10.9.0.10", 1) // and all output before it
 	discovered := strings.Count(server.said(), "DHCPDISCOVER")
 	server.await(t, "DHCPACK on 10.9.0.10", 3)
 	server6.await(t, "Renew message", 2)
@@ -52,8 +51,8 @@ func TestRenew(t *testing.T) {
 	e.OK(call("DEL", ns, c))
 }
 
-// TestExpiry: without a server the address goes when the lease ends, and comes
-// back with the server. (The reference takes the interface down.)
+// TestExpiry: without a server the address is removed when the lease ends, and added again when the
+// server answers. (The reference takes the interface down.)
 func TestExpiry(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", short+isc4With(``))
@@ -114,7 +113,7 @@ func TestRestart(t *testing.T) {
 			ns := netopstest.New(t)
 			c := conf(e, "")
 			r := result(t, e.OK(call("ADD", ns, c)))
-			server.await(t, "DHCPACK on 10.9.0.10", 1) // and all that was said before
+			server.await(t, "DHCPACK on 10.9.0.10", 1) // and all output before it
 			discovered := strings.Count(server.said(), "DHCPDISCOVER")
 			end(t, first)
 			if _, err := os.Stat(socketOf(e)); name == "terminated" && !os.IsNotExist(err) {
@@ -135,15 +134,15 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// direct is a call of the plugin itself, as an interface plugin makes it.
+// direct returns a call of the plugin, as an interface plugin makes it.
 func direct(verb string, ns *netopstest.NS, conf string) rolestest.Call {
 	c := call(verb, ns, conf)
 	c.Type = "dhcp"
 	return c
 }
 
-// TestReboot: a container that comes back after a reboot, with another ID but
-// of the same pod, asks for the address that it had.
+// TestReboot: after a reboot a container with another ID but of the same pod requests the address
+// that the pod had.
 func TestReboot(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
@@ -157,7 +156,7 @@ func TestReboot(t *testing.T) {
 	d.kill()
 	reboot(t, e)
 	server.kill()
-	// The server has forgotten all: only what the client asks for brings the address back.
+	// This server has no leases, so it gives the address only because the client requests it.
 	isc(t, wire.server, "-4", "authoritative; ping-check false; subnet 10.9.0.0 netmask 255.255.255.0 { range 10.9.0.5 10.9.0.250; }")
 	daemon(t, e)
 	if l := listed(t, e); len(l) != 1 || l[0]["former"] != true || l[0]["pod"] != "default/web-0" || l[0]["address"] != "10.9.0.10/24" {
@@ -173,7 +172,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// reboot makes all that is on record of an earlier boot.
+// reboot makes all recorded leases those of an earlier boot.
 func reboot(t *testing.T, e *rolestest.Env) {
 	t.Helper()
 	keep(t, e, func(tx *store.KeepTx) error {
@@ -211,7 +210,7 @@ func recorded(t *testing.T, e *rolestest.Env) (n int) {
 	return n
 }
 
-// TestNoDaemon: ADD says what to do, DEL and GC give back what is on record.
+// TestNoDaemon: without a daemon ADD's error has advice, and DEL and GC release the recorded leases.
 func TestNoDaemon(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
@@ -286,8 +285,8 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// TestGoneNamespace: the lease of a container that vanished is not renewed.
-func TestGoneNamespace(t *testing.T) {
+// TestDeletedNamespace: the lease of a container whose namespace was deleted is released.
+func TestDeletedNamespace(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", short+isc4With(``))
 	e := rolestest.NewEnv(t, all.Table())
@@ -323,9 +322,8 @@ func TestKilledCall(t *testing.T) {
 	e.OK(call("DEL", ns, conf(e, "")))
 }
 
-// TestFormerLife: a container ID that comes again with another namespace is a
-// new client of the interface there.
-func TestFormerLife(t *testing.T) {
+// TestReusedContainerID: a container ID that is used again with another namespace is a new client.
+func TestReusedContainerID(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
 	e := rolestest.NewEnv(t, all.Table())
@@ -347,7 +345,7 @@ func TestFormerLife(t *testing.T) {
 	})
 }
 
-// listed is what `cnibox state dhcp` prints.
+// listed returns the output of `cnibox state dhcp`.
 func listed(t *testing.T, e *rolestest.Env) (out []map[string]any) {
 	t.Helper()
 	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})

@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestDamagedRecords: keep.db cannot be read any more. The container goes away
-// all the same; a daemon that has the lease in memory releases it.
+// TestDamagedRecords: if keep.db cannot be read, a container can still be deleted. A daemon that has
+// the lease in memory releases it.
 func TestDamagedRecords(t *testing.T) {
 	for name, killed := range map[string]bool{"with the daemon": false, "without the daemon": true} {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestDamagedRecords(t *testing.T) {
 					d.kill()
 				}
 				if killed && end.Verb == "GC" {
-					e.Fail(end, 113) // it cannot tell what it would have to give back
+					e.Fail(end, 113) // it does not know the lease to release
 					end = call("DEL", ns, c)
 				}
 				if a := e.OK(end); killed && !strings.Contains(a.Stderr, "the record of a lease is lost") {

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestFlood: more connections than the daemon may have open, that say nothing or
-// nonsense, do not end it.
+// TestFlood: more connections than the daemon can have open, which send nothing or invalid data, do
+// not end the daemon.
 func TestFlood(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	plugin := e.Cmd(rolestest.Call{Type: "dhcp"})

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestIPvlan: issue #862: all ipvlans of a parent share its hardware address, so
-// servers are asked to answer by broadcast and tell clients apart by their identifiers.
+// TestIPvlan: issue #862: all ipvlans of a parent share its hardware address. So servers must answer
+// by broadcast and distinguish clients by their identifiers.
 func TestIPvlan(t *testing.T) {
 	netopstest.NeedKind(t, "ipvlan")
 	wire := newWire(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestLease covers the reference's scenarios "ADD/DEL", "double DEL" and
-// issues #1278/#1279: the server sees the release and honours it.
+// TestLease covers the reference's scenarios "ADD/DEL", "double DEL" and issues #1278/#1279: the
+// server accepts the release.
 func TestLease(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
@@ -55,7 +55,7 @@ func (s *iscServer) awaitFree(t testing.TB, addr string) {
 	})
 }
 
-// state is the last binding state of an address in the server's lease file.
+// state returns the last binding state of an address in the server's lease file.
 func (s *iscServer) state(t testing.TB, addr string) string {
 	t.Helper()
 	b, err := os.ReadFile(s.leases)

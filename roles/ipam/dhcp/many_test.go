@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestManyTimes: the daemon holds nothing of leases that have come and gone.
+// TestManyTimes: the daemon keeps no resources of released leases.
 func TestManyTimes(t *testing.T) {
 	wire := newWire(t)
 	dnsmasq(t, wire.server, "10")

@@ -21,8 +21,8 @@ func TestOptions(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, server, keys, args, routes, dns, said string
-		// told is what the daemon's log contains about the routes.
-		told []string
+		// logged are the daemon's messages about the routes.
+		logged []string
 	}{
 		{
 			name: "name servers", server: dns, routes: "0.0.0.0/0 via 10.9.0.1",
@@ -38,16 +38,16 @@ func TestOptions(t *testing.T) {
 			server: `option routers 192.0.2.1; option static-routes 192.168.5.0 192.0.2.2, 192.168.6.0 192.0.2.2, 192.168.7.0 10.9.0.255, 192.168.8.0 10.9.0.10;`,
 			routes: "192.0.2.2/32 via 0.0.0.0, 192.168.5.0/24 via 192.0.2.2, 192.168.6.0/24 via 192.0.2.2, 192.168.8.0/24 via 10.9.0.10, " +
 				"192.0.2.1/32 via 0.0.0.0, 0.0.0.0/0 via 192.0.2.1",
-			told: []string{"192.168.5.0/24 via 192.0.2.2: the router is not in the network of 10.9.0.10/24", "192.168.7.0/24 via 10.9.0.255: left out", "0.0.0.0/0 via 192.0.2.1: the router"},
+			logged: []string{"192.168.5.0/24 via 192.0.2.2: the router is not in the network of 10.9.0.10/24", "192.168.7.0/24 via 10.9.0.255: left out", "0.0.0.0/0 via 192.0.2.1: the router"},
 		},
 		{
 			name: "routers of classless routes that are not on the link", dns: `{}`, keys: `,"priority":77`,
 			server: `option rfc3442-classless-static-routes 0,192,0,2,1, 32,192,0,2,1,0,0,0,0, 24,172,16,7,0,0,0,0, 16,10,20,172,16,7,1, 8,11,224,0,0,1, 32,10,9,0,1,10,9,0,4, 16,10,21,10,9,0,1;`,
 			routes: "192.0.2.1/32 via 0.0.0.0 metric 77, 0.0.0.0/0 via 192.0.2.1 metric 77, 172.16.7.0/24 via 0.0.0.0 metric 77, " +
 				"10.20.0.0/16 via 172.16.7.1 metric 77, 10.9.0.1/32 via 10.9.0.4 metric 77, 10.21.0.0/16 via 10.9.0.1 metric 77",
-			told: []string{"0.0.0.0/0 via 192.0.2.1: the router is not in the network of 10.9.0.10/24", "11.0.0.0/8 via 224.0.0.1: left out"},
+			logged: []string{"0.0.0.0/0 via 192.0.2.1: the router is not in the network of 10.9.0.10/24", "11.0.0.0/8 via 224.0.0.1: left out"},
 		},
-		{name: "MTU is not asked for", server: mtu, routes: "0.0.0.0/0 via 10.9.0.1", dns: `{}`},
+		{name: "MTU is not requested", server: mtu, routes: "0.0.0.0/0 via 10.9.0.1", dns: `{}`},
 		{name: "MTU", server: mtu, keys: `,"request":[{"option":"interface-mtu"}]`, routes: "0.0.0.0/0 via 10.9.0.1 mtu 1400", dns: `{}`},
 		{name: "few options", server: dns, keys: `,"request":[{"skipDefault":true,"option":"subnet-mask"}]`, dns: `{}`},
 		{
@@ -88,7 +88,7 @@ func TestOptions(t *testing.T) {
 			if c.said != "" {
 				server.await(t, c.said, 1)
 			}
-			for _, s := range c.told {
+			for _, s := range c.logged {
 				d.await(t, s, 1)
 			}
 			check := call("CHECK", ns, rolestest.WithKeys(t, add.Conf, map[string]any{"prevResult": r}))

@@ -17,10 +17,10 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// peer is the reference's dhcp, which is plugin and daemon.
+// peer returns the path of the reference's dhcp, which is plugin and daemon.
 func peer(t *testing.T) string { t.Helper(); return peerOf(t, "dhcp") }
 
-// peerOf is one of the reference's plugins.
+// peerOf returns the path of a plugin of the reference.
 func peerOf(t *testing.T, typ string) string {
 	t.Helper()
 	path, err := filepath.Abs("../../../bin/peers/" + typ)
@@ -31,7 +31,7 @@ func peerOf(t *testing.T, typ string) string {
 	return path
 }
 
-// TestReferencePlugin: the reference's plugin talks to our daemon.
+// TestReferencePlugin calls the reference's plugin with cnibox's daemon.
 func TestReferencePlugin(t *testing.T) {
 	path := peer(t)
 	wire := newWire(t)
@@ -51,15 +51,15 @@ func TestReferencePlugin(t *testing.T) {
 	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
 	e.OK(check) // the reference's CHECK is one more Allocate
 	e.OK(call("DEL", ns, c))
-	d.await(t, "msg=released", 1) // and all that was said before
+	d.await(t, "msg=released", 1) // and all output before it
 	if n := strings.Count(d.said(), "msg=leased"); n != 1 {
 		t.Errorf("leased %d times", n)
 	}
 	server.awaitFree(t, "10.9.0.10")
 }
 
-// TestReferenceDaemon: our plugin talks to the reference's daemon. What that
-// does not know is left out.
+// TestReferenceDaemon calls cnibox's plugin with the reference's daemon. Functions that the daemon
+// does not have are skipped.
 func TestReferenceDaemon(t *testing.T) {
 	path := peer(t)
 	wire := newWire(t)
@@ -82,9 +82,8 @@ func TestReferenceDaemon(t *testing.T) {
 	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
 }
 
-// TestReferenceBridge: the reference's bridge executes our plugin. On DEL it
-// deletes the interface first: the address is released all the same, where the
-// host reaches the server.
+// TestReferenceBridge: the reference's bridge executes cnibox's plugin, and its DEL deletes the
+// interface first. The address is released nevertheless if the host reaches the server.
 func TestReferenceBridge(t *testing.T) {
 	path := peerOf(t, "bridge")
 	wire := newWire(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestPod: issue #181: the containers of one pod are one client. While two of
-// them live, the address is not released.
+// TestPod: issue #181: the containers of one pod are one client. The address is not released while
+// one of them exists.
 func TestPod(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
@@ -35,8 +35,8 @@ func TestPod(t *testing.T) {
 	server.await(t, "DHCPRELEASE of "+a.IPs[0].Address.IP.String(), 1)
 }
 
-// TestPodFailed: a second container of a pod does not get all of its addresses.
-// What it got is the first one's too, and is not released.
+// TestPodFailed: a second container of a pod gets only some of its addresses. They are also the
+// first container's, so they are not released.
 func TestPodFailed(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))

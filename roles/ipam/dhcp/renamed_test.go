@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestRenamed: an interface that is renamed in the container keeps its lease,
-// also one whose record is of an older program that did not store the index.
+// TestRenamed: an interface that is renamed in the container keeps its lease, also if the record is
+// of an older version, which did not store the index.
 func TestRenamed(t *testing.T) {
 	for name, forget := range map[string]bool{"by index": false, "by hardware address": true} {
 		t.Run(name, func(t *testing.T) {

@@ -15,8 +15,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestRogue: whatever a server says, ADD succeeds or fails with a reason, and
-// leaves nothing.
+// TestRogue: with any answer of a server, ADD succeeds, or fails with a reason and leaves nothing.
 func TestRogue(t *testing.T) {
 	wire := newWire(t)
 	var say atomic.Value
@@ -51,7 +50,7 @@ func TestRogue(t *testing.T) {
 		"others' answers in front": {noise, 0},
 	}
 	for _, succeeds := range []bool{true, false} {
-		if !succeeds { // by a daemon that gives up soon
+		if !succeeds { // with a daemon that has a short timeout
 			d.stop(t)
 			daemon(t, e, "-timeout", "300ms", "-resendtimeout", "1s")
 		}
@@ -76,10 +75,10 @@ func TestRogue(t *testing.T) {
 	}
 }
 
-// answers is what a rogue says.
+// answers returns a rogue's answers to a message.
 type answers func(m *dhcpv4.DHCPv4) [][]byte
 
-// naks refuses what it has offered, many times over.
+// naks refuses its own offer, with many packets.
 func naks(m *dhcpv4.DHCPv4) (out [][]byte) {
 	a := honest(m)
 	if m.MessageType() == dhcpv4.MessageTypeRequest {
@@ -91,7 +90,7 @@ func naks(m *dhcpv4.DHCPv4) (out [][]byte) {
 	return out
 }
 
-// noise sends the right answer last, after answers to other clients, to none, and halves of it.
+// noise sends the valid answer last, after answers to other clients and incomplete ones.
 func noise(m *dhcpv4.DHCPv4) (out [][]byte) {
 	good := honest(m).ToBytes()
 	for i := range 100 {
@@ -103,7 +102,7 @@ func noise(m *dhcpv4.DHCPv4) (out [][]byte) {
 	return append(out, good)
 }
 
-// TestLargeReply: what is larger than servers are allowed is not even read.
+// TestLargeReply: a reply that is larger than allowed is not parsed.
 func TestLargeReply(t *testing.T) {
 	wire := newWire(t)
 	jumbo := func(name string) error {
@@ -127,8 +126,8 @@ func TestLargeReply(t *testing.T) {
 	}
 }
 
-// TestOtherMask: a server that has another mask when the lease is renewed
-// changes nothing of the address, which still goes when the lease ends.
+// TestOtherMask: a different mask in a renewal does not change the address, which is still removed
+// when the lease ends.
 func TestOtherMask(t *testing.T) {
 	wire := newWire(t)
 	var renewed, silent atomic.Bool

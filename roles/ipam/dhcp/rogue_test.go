@@ -12,14 +12,14 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// rogue is a server that says whatever a test wants.
+// rogue is a DHCP server whose answers a test defines.
 type rogue struct {
 	conn *net.UDPConn
-	// answer is what to say to a message, as many packets as it likes.
+	// answer returns the packets to send after a message.
 	answer func(m *dhcpv4.DHCPv4) [][]byte
 }
 
-// newRogue answers in a namespace until the test ends.
+// newRogue runs a rogue in a namespace until the test ends.
 func newRogue(t *testing.T, ns *netopstest.NS, answer func(*dhcpv4.DHCPv4) [][]byte) {
 	t.Helper()
 	r := &rogue{answer: answer}
@@ -66,7 +66,7 @@ func (r *rogue) serve() {
 	}
 }
 
-// honest is what a good server says: 10.9.0.10/24 for a minute.
+// honest returns a valid answer: 10.9.0.10/24 for a minute.
 func honest(m *dhcpv4.DHCPv4, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	kind := dhcpv4.MessageTypeOffer
 	if m.MessageType() == dhcpv4.MessageTypeRequest {
@@ -82,7 +82,7 @@ func honest(m *dhcpv4.DHCPv4, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	return out
 }
 
-// with says the same to every message: the good answer with changes.
+// with answers each message with the valid answer and the same changes.
 func with(more ...dhcpv4.Modifier) func(*dhcpv4.DHCPv4) [][]byte {
 	return func(m *dhcpv4.DHCPv4) [][]byte {
 		if m.MessageType() == dhcpv4.MessageTypeRelease {

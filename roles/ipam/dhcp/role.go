@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	// checkTime bounds CHECK and STATUS, which the daemon answers at once without asking
-	// a server, unless the node is busy.
+	// checkTime bounds CHECK and STATUS. The daemon answers them without a request to a DHCP server.
 	checkTime = 10 * time.Second
-	// releaseTime bounds DEL and GC, which a stopped daemon would block. It is as long as
-	// the wait for locks.
+	// releaseTime bounds DEL and GC, so that a daemon that does not answer does not block them. It is
+	// as long as the wait for locks.
 	releaseTime = 30 * time.Second
 )
 
@@ -80,8 +79,8 @@ func (a *handler) Add(ctx context.Context, _ *roles.Host, req *roles.Request) (*
 	return a.client.Allocate(ctx, req)
 }
 
-// Del releases the addresses. Without a daemon it sends the release itself, because the
-// interface is gone when the next daemon starts.
+// Del releases the addresses. Without a daemon it sends the release itself, because the interface no
+// longer exists when the next daemon starts.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -105,7 +104,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return err
 	}
 	if !ok {
-		h.Log.Info("the DHCP daemon cannot list its leases, CHECK leaves them out", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot list its leases, so CHECK does not compare them", "socket", a.socket)
 		return nil
 	}
 	leased, err := attach.Addresses(res)
@@ -118,14 +117,14 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	var errs []error
 	for _, l := range leased {
-		if !slices.ContainsFunc(prev, func(p attach.Family) bool { return p.Address == l.Address }) {
-			errs = append(errs, fmt.Errorf("%w: leased is %s, prevResult has %s", roles.ErrCheck, l.Address, prefixes(prev)))
+		if !slices.ContainsFunc(prev, func(p attach.IPConfig) bool { return p.Address == l.Address }) {
+			errs = append(errs, fmt.Errorf("%w: the lease is of %s, prevResult has %s", roles.ErrCheck, l.Address, prefixes(prev)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func prefixes(all []attach.Family) []netip.Prefix {
+func prefixes(all []attach.IPConfig) []netip.Prefix {
 	var out []netip.Prefix
 	for _, f := range all {
 		out = append(out, f.Address)
@@ -142,7 +141,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		return dhcp.Collect(ctx, h, a.socket, req)
 	}
 	if err == nil && !ok {
-		h.Log.Info("the DHCP daemon cannot release the leases of absent attachments, GC leaves them", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot release the leases of absent attachments, so GC keeps them", "socket", a.socket)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestSecondDaemon: there is one daemon for a socket.
+// TestSecondDaemon: a socket can have only one daemon.
 func TestSecondDaemon(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	daemon(t, e)
@@ -27,8 +27,7 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
-// TestActivation: a service manager may bring the socket (LISTEN_FDS). It is
-// not the daemon's to remove.
+// TestActivation: a service manager can pass the socket (LISTEN_FDS). The daemon does not remove it.
 func TestActivation(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	path := filepath.Join(e.Dir(), "passed.sock")
@@ -57,8 +56,8 @@ func TestActivation(t *testing.T) {
 	}
 }
 
-// TestOthers: only root's calls are answered, even if every user can connect to the socket.
-func TestOthers(t *testing.T) {
+// TestOtherUsers: only root's calls are answered, even if every user can connect to the socket.
+func TestOtherUsers(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	d := daemonAt(t, e, "/run/others/dhcp.sock")
 	must(t, os.Chmod("/run/others", 0o755))
@@ -72,7 +71,7 @@ func TestOthers(t *testing.T) {
 	d.await(t, "user 65534", 1)
 }
 
-// asNobody connects as a user without rights and is nil when the daemon hangs up.
+// asNobody connects as user nobody, and returns nil if the daemon closes the connection.
 func asNobody(socket string) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 		return errno
@@ -91,7 +90,7 @@ func asNobody(socket string) error {
 	return nil
 }
 
-// TestFlags: what is wrong is said, all at once.
+// TestFlags: all invalid flags are reported at once.
 func TestFlags(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	for args, want := range map[string]string{

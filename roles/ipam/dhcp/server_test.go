@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// program is a server or daemon at work, with what it says.
+// program is a running server or daemon with its output.
 type program struct {
 	cmd  *exec.Cmd
 	done chan error
@@ -39,7 +39,7 @@ type program struct {
 	changed chan struct{}
 }
 
-// start starts a program in a namespace, in the host's for nil. It ends with the test.
+// start starts a program in a namespace, or in the host's if ns is nil. It ends with the test.
 func start(t testing.TB, ns *netopstest.NS, cmd *exec.Cmd) *program {
 	t.Helper()
 	p := &program{cmd: cmd, done: make(chan error, 1), changed: make(chan struct{}, 1)}
@@ -75,7 +75,7 @@ func start(t testing.TB, ns *netopstest.NS, cmd *exec.Cmd) *program {
 		<-read
 		r.Close()
 		if s := p.said(); strings.Contains(s, "DATA RACE") || strings.Contains(s, "panic") {
-			t.Errorf("%s is at fault", cmd.Path)
+			t.Errorf("%s reported an error", cmd.Path)
 		}
 		if t.Failed() {
 			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), p.said())
@@ -90,7 +90,7 @@ func (p *program) said() string {
 	return p.text.String()
 }
 
-// await waits until the program has said a word n times.
+// await waits until the program's output contains a text n times.
 func (p *program) await(t testing.TB, word string, n int) {
 	t.Helper()
 	limit := time.After(await.Patience)
@@ -100,10 +100,10 @@ func (p *program) await(t testing.TB, word string, n int) {
 		case err := <-p.done:
 			p.done <- err
 			if strings.Count(p.said(), word) < n {
-				t.Fatalf("%s ended before it said %q: %v\n%s", p.cmd.Path, word, err, p.said())
+				t.Fatalf("%s ended before it printed %q: %v\n%s", p.cmd.Path, word, err, p.said())
 			}
 		case <-limit:
-			t.Fatalf("%s did not say %q %d times:\n%s", p.cmd.Path, word, n, p.said())
+			t.Fatalf("%s did not print %q %d times:\n%s", p.cmd.Path, word, n, p.said())
 		}
 	}
 }
@@ -219,7 +219,7 @@ func daemon(t testing.TB, e *rolestest.Env, args ...string) *program {
 	return daemonAt(t, e, socketOf(e), args...)
 }
 
-// daemonAt is daemon with a socket of the test's choice.
+// daemonAt is like daemon, with the given socket.
 func daemonAt(t testing.TB, e *rolestest.Env, socket string, args ...string) *program {
 	t.Helper()
 	cmd := e.Cmd(rolestest.Call{Type: "dhcp"})
@@ -232,12 +232,12 @@ func daemonAt(t testing.TB, e *rolestest.Env, socket string, args ...string) *pr
 
 func socketOf(e *rolestest.Env) string { return filepath.Join(e.RunDir(), "dhcp.sock") }
 
-// conf is a bridge's configuration with addresses by DHCP; more are keys of ipam.
+// conf returns a bridge's configuration with addresses by DHCP. more has more keys of ipam.
 func conf(e *rolestest.Env, more string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp","daemonSocketPath":%q%s}}`, socketOf(e), more)
 }
 
-// call is a call for container c1.
+// call returns a call for container c1.
 func call(verb string, ns *netopstest.NS, conf string) rolestest.Call {
 	return rolestest.Call{Type: "bridge", Verb: verb, ID: "c1", Netns: ns.Path(), IfName: "eth0", Conf: conf}
 }

@@ -39,7 +39,7 @@ func TestIPv6(t *testing.T) {
 	e.OK(call("DEL", ns, c))
 }
 
-// TestDualStack leases addresses of another server program.
+// TestDualStack leases addresses of dnsmasq, an implementation other than isc-dhcp-server.
 func TestDualStack(t *testing.T) {
 	wire := newWire(t)
 	server := dnsmasq(t, wire.server, "100", "--dhcp-option=option:dns-server,10.9.0.1", "--dhcp-option=option6:dns-server,[fd09::1]")

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// BenchmarkAllocate: one ADD in process, with opening, locking, committing and
-// closing the store, on a /16 that is so full. The DEL between is not counted.
+// BenchmarkAllocate measures one ADD in process for a /16 that is full to different degrees. The
+// time includes opening, locking, committing and closing the store, but not the DEL.
 func BenchmarkAllocate(b *testing.B) {
 	for name, used := range map[string]int{"full=0": 0, "full=50": 32766, "full=99.9": 65467} {
 		b.Run(name, func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// measureAdds measures ADD. The DEL after each one does not count.
+// measureAdds measures ADD without the DEL after each.
 func (b *bed) measureAdds(bench *testing.B, a *handler, req *roles.Request) {
 	bench.Helper()
 	ctx := context.Background()

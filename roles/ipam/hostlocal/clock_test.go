@@ -13,10 +13,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestThereAndBackInTime: the clock is set back between the roll-back and what the
-// reference does then. Its files look older than those that were known, and so older than
-// the export.
-func TestThereAndBackInTime(t *testing.T) {
+// TestClockSetBack: the clock is set back between the export and the reference's changes. Its new
+// files have times before those of the export.
+func TestClockSetBack(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", nil)
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// commands are the role's own on the command line.
+// commands returns the role's commands of the command line.
 func commands() []roles.CommandVerb {
 	read := func(_ context.Context, _ *roles.Host, conf []byte) (*leasing.Allocator, error) {
 		a, err := newHandler(conf)
@@ -21,13 +21,13 @@ func commands() []roles.CommandVerb {
 	}
 	verbs := []roles.CommandVerb{{
 		Name: "state export", Args: "[DIR]", Run: exportLeases,
-		Help: "write the leases as the reference host-local keeps them",
+		Help: "write the leases in the format of the reference host-local",
 	}}
 	verbs = append(verbs, leasing.Verbs(read, "host-local")...)
 	return append(verbs, roles.CommandVerb{
 		Name: "ipam import", Args: "FILE|DIR", Run: importOne,
-		Flags: []roles.Flag{{Name: "force", Help: "again, and over what is kept for others", Switch: true}},
-		Help:  "take over what ipam export printed, or a reference host-local's directory",
+		Flags: []roles.Flag{{Name: "force", Help: "repeat an import, and overwrite reservations of other identities", Switch: true}},
+		Help:  "import a file of ipam export, or a directory of the reference host-local",
 	})
 }
 

@@ -6,18 +6,18 @@ import (
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
-// defaultDataDir is where the reference plugin keeps its files.
+// defaultDataDir is the reference plugin's default directory.
 const defaultDataDir = "/var/lib/cni/networks"
 
-// Conf is host-local's network configuration. It gets the whole configuration
-// of the plugin that delegates to it; its own keys are under "ipam".
+// Conf is host-local's network configuration. The role gets the complete configuration of the
+// plugin that delegates to it. Its own keys are in "ipam".
 type Conf struct {
 	roles.NetConf
 	// IPAM is required.
 	IPAM *IPAM `json:"ipam"`
-	// RuntimeConfig is what the runtime filled in for declared capabilities.
+	// RuntimeConfig has the runtime's values of declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
-	// Args holds conventional arguments (CNI conventions, "args.cni").
+	// Args has conventional arguments (CNI conventions, "args.cni").
 	Args leasing.Args `json:"args,omitzero"`
 }
 
@@ -25,12 +25,11 @@ type Conf struct {
 type IPAM struct {
 	// Type is "host-local".
 	Type string `json:"type,omitempty"`
-	// Ranges are range sets. A container gets one address of each set; a set
-	// is a pool made of one or more ranges of one address family.
+	// Ranges are range sets. A container gets one address of each set. A set has one or more ranges
+	// of one address family.
 	Ranges [][]Range `json:"ranges,omitempty"`
-	// Subnet with its rangeStart, rangeEnd and gateway is the older form: one
-	// more range set, of one range, before those in ranges. Deprecated: use
-	// ranges.
+	// Subnet, with rangeStart, rangeEnd and gateway, is the older form: a range set with one range,
+	// before those in ranges. Deprecated: use ranges.
 	Subnet string `json:"subnet,omitempty"`
 	// RangeStart belongs to ipam.subnet, as in ranges.
 	RangeStart string `json:"rangeStart,omitempty"`
@@ -38,58 +37,54 @@ type IPAM struct {
 	RangeEnd string `json:"rangeEnd,omitempty"`
 	// Gateway belongs to ipam.subnet, as in ranges.
 	Gateway string `json:"gateway,omitempty"`
-	// Exclude are addresses and CIDRs that are never handed out of any range.
+	// Exclude has addresses and CIDRs that are not allocated, for all ranges.
 	Exclude []string `json:"exclude,omitempty"`
 	// Routes are copied to the result.
 	Routes []roles.Route `json:"routes,omitempty"`
-	// DataDir names the pool together with the network, and is where the
-	// reference plugin's files are taken over from, once. It is never written.
-	// Default /var/lib/cni/networks.
+	// DataDir is the directory of the reference plugin's files, which are imported once. ADD and DEL
+	// do not write it. Networks of one name with different directories have different pools.
+	// Default: /var/lib/cni/networks.
 	DataDir string `json:"dataDir,omitempty"`
-	// ResolvConf is a file in the form of resolv.conf(5); what it says becomes
-	// the result's dns.
+	// ResolvConf is a file in the format of resolv.conf(5). The result's dns has its content.
 	ResolvConf string `json:"resolvConf,omitempty"`
-	// Sticky lets a pod get the same addresses again after a restart. Without
-	// it, as in the reference, any pod may get a released address.
+	// Sticky gives a pod the same addresses after a restart. Without it any pod can get a released
+	// address, as with the reference.
 	Sticky *sticky.Conf `json:"sticky,omitempty"`
-	// Requests says how pods ask for addresses.
+	// Requests defines how pods request addresses.
 	Requests leasing.Requests `json:"requests,omitzero"`
 }
 
-// Range is a part of a subnet from which addresses are handed out.
+// Range is the part of a subnet whose addresses are allocated.
 type Range struct {
 	// Subnet is a CIDR without host bits. Required.
 	Subnet string `json:"subnet,omitempty"`
-	// RangeStart is the first address. Default: that of the subnet, for IPv4
-	// prefixes up to 30 bits the one after the network's.
+	// RangeStart is the first address. Default: the first of the subnet, or the one after the network
+	// address for IPv4 prefixes up to 30 bits.
 	RangeStart string `json:"rangeStart,omitempty"`
-	// RangeEnd is the last address, which is handed out too. Default: that of
-	// the subnet, for IPv4 prefixes up to 30 bits the one before the broadcast
-	// address.
+	// RangeEnd is the last address, which is allocated, too. Default: the last of the subnet, or the
+	// one before the broadcast address for IPv4 prefixes up to 30 bits.
 	RangeEnd string `json:"rangeEnd,omitempty"`
-	// Gateway is in the result and is never handed out. Default: the first
-	// host address of the subnet; none for /32 and /128.
+	// Gateway is in the result and is not allocated. Default: the first host address of the subnet,
+	// none for /32 and /128.
 	Gateway string `json:"gateway,omitempty"`
-	// Exclude are addresses and CIDRs of the subnet that are never handed out.
+	// Exclude has addresses and CIDRs of the subnet that are not allocated.
 	Exclude []string `json:"exclude,omitempty"`
 }
 
-// RuntimeConfig holds the capabilities ipRanges, ips, mac and
-// io.kubernetes.cri.pod-annotations.
+// RuntimeConfig has the capabilities ipRanges, ips, mac and io.kubernetes.cri.pod-annotations.
 type RuntimeConfig struct {
 	// IPRanges are range sets before all those of the configuration.
 	IPRanges [][]Range `json:"ipRanges,omitempty"`
-	// IPs are requested addresses, at most one for each range set. A prefix
-	// length is ignored.
+	// IPs are requested addresses, at most one of each range set. A prefix length is ignored.
 	IPs []string `json:"ips,omitempty"`
-	// MAC is the interface's hardware address, which sticky addresses can belong to.
+	// MAC is the interface's hardware address, which can identify the owner of sticky addresses.
 	MAC string `json:"mac,omitempty"`
-	// Annotations are the pod's.
+	// Annotations are the pod's annotations.
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`
 }
 
-// decode reads a configuration and fills in what has a constant default.
-// Defaults that follow from a subnet are filled in when it is parsed.
+// decode decodes a configuration and sets the constant defaults. Defaults that depend on a subnet
+// are set when it is parsed.
 func decode(conf []byte) (*Conf, error) {
 	c := new(Conf)
 	if err := roles.Decode(conf, c); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// netConf is a network configuration around an "ipam" object.
+// netConf returns a network configuration with the given "ipam" object.
 func netConf(ipam string) string {
 	return `{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": ` + ipam + `}`
 }
@@ -28,7 +28,7 @@ func texts(in []leasing.Interval) []string {
 	return out
 }
 
-// printSets shows what a configuration came to, one line for a range.
+// printSets prints the parsed range sets, one line for each range.
 func printSets(p *leasing.Plan) string {
 	var out []string
 	for i, s := range p.Sets {
@@ -146,7 +146,7 @@ func TestConfDefaults(t *testing.T) {
 
 const ofYourOwn = ": use a network of your own, such as 10.1.0.0/16 or fd00:1::/64"
 
-// TestConfFaults: every fault at once, each with its path.
+// TestConfFaults: all faults are reported at once, each with its path.
 func TestConfFaults(t *testing.T) {
 	cases := map[string]struct {
 		conf string
@@ -164,12 +164,12 @@ func TestConfFaults(t *testing.T) {
 		"no hosts' networks": {
 			netConf(`{"ranges": [[{"subnet": "127.0.0.0/8"}], [{"subnet": "224.1.0.0/16"}], [{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}], [{"subnet": "::1/128"}], [{"subnet": "ff02::/64"}]]}`),
 			[]string{
-				"ipam.ranges[0][0].subnet: 127.0.0.0/8 is of 127.0.0.0/8 (loopback), which no container can have" + ofYourOwn,
-				"ipam.ranges[1][0].subnet: 224.1.0.0/16 is of 224.0.0.0/4 (multicast), which no container can have" + ofYourOwn,
-				`ipam.ranges[2][0].subnet: 0.0.0.0/0 has 0.0.0.0/8 ("this network") in it, which no container can have` + ofYourOwn,
-				"ipam.ranges[3][0].subnet: ::/0 has ::/128 (the unspecified address) in it, which no container can have" + ofYourOwn,
-				"ipam.ranges[4][0].subnet: ::1/128 is of ::1/128 (loopback), which no container can have" + ofYourOwn,
-				"ipam.ranges[5][0].subnet: ff02::/64 is of ff00::/8 (multicast), which no container can have" + ofYourOwn,
+				"ipam.ranges[0][0].subnet: 127.0.0.0/8 is in 127.0.0.0/8 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[1][0].subnet: 224.1.0.0/16 is in 224.0.0.0/4 (multicast), which no container can have" + ofYourOwn,
+				`ipam.ranges[2][0].subnet: 0.0.0.0/0 contains 0.0.0.0/8 ("this network"), which no container can have` + ofYourOwn,
+				"ipam.ranges[3][0].subnet: ::/0 contains ::/128 (the unspecified address), which no container can have" + ofYourOwn,
+				"ipam.ranges[4][0].subnet: ::1/128 is in ::1/128 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[5][0].subnet: ff02::/64 is in ff00::/8 (multicast), which no container can have" + ofYourOwn,
 			},
 		},
 		"start before": {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.1.0"}`), []string{"ipam.rangeStart: 10.1.1.0 is not in 10.1.2.0/24"}},
@@ -271,8 +271,8 @@ func TestConfThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// FuzzConf: no configuration makes it panic, and a valid one gives addresses
-// from within its ranges, never a gateway.
+// FuzzConf: no configuration causes a panic, and a valid one gives only addresses of its ranges, no
+// gateways.
 func FuzzConf(f *testing.F) {
 	for _, seed := range []string{
 		netConf(`{"subnet": "10.1.0.0/24"}`),

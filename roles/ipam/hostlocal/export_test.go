@@ -16,9 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestRoundTrip: files as the reference leaves them are the same after an
-// import and an export: its scenario "dual + routes + resolv.conf with exact file
-// bytes", with TestResult.
+// TestRoundTrip: an import and an export do not change the reference's files. With TestResult this
+// is the reference's scenario "dual + routes + resolv.conf with exact file bytes".
 func TestRoundTrip(t *testing.T) {
 	b := newBed(t)
 	files := map[string]string{
@@ -58,9 +57,9 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// foreign writes what another program reserves a second later: the kernel's clock
-// for files stands still for some milliseconds.
-func foreign(t *testing.T, path string) {
+// reserveExternally writes another program's reservation with a time one second later, because the
+// kernel's time of files has a resolution of milliseconds.
+func reserveExternally(t *testing.T, path string) {
 	t.Helper()
 	later := time.Now().Add(time.Second)
 	if err := errors.Join(os.WriteFile(path, []byte("foreign\r\neth0"), 0o600), os.Chtimes(path, later, later)); err != nil {
@@ -68,8 +67,8 @@ func foreign(t *testing.T, path string) {
 	}
 }
 
-// TestExportForRollBack: what happened since the import is in the directory
-// afterwards, and what somebody else wrote there since is not lost.
+// TestExportForRollBack: the export writes the changes since the import, and keeps the files that
+// another program wrote since then.
 func TestExportForRollBack(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", map[string]string{
@@ -80,7 +79,7 @@ func TestExportForRollBack(t *testing.T) {
 	b.del(t, a, request1("replaced"))
 	b.add(t, a, withArgs(t, request1("new"), "IP=10.1.2.4"))
 	b.add(t, a, request1("newer")) // .5, whose file is empty
-	foreign(t, filepath.Join(dir, "10.1.2.77"))
+	reserveExternally(t, filepath.Join(dir, "10.1.2.77"))
 	report, err := migrate.Export(context.Background(), b.Host, b.dataDir())
 	if err != nil {
 		t.Fatal(err)
@@ -97,12 +96,12 @@ func TestExportForRollBack(t *testing.T) {
 	if fmt.Sprint(n.Removed) != "[10.1.2.2]" || fmt.Sprint(n.Foreign) != "[10.1.2.77]" || n.Written != 2 || n.Kept != 1 {
 		t.Errorf("report %+v", n)
 	}
-	foreign(t, filepath.Join(dir, "10.1.2.4"))
+	reserveExternally(t, filepath.Join(dir, "10.1.2.4"))
 	if _, err = migrate.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, migrate.ErrDirectory) || !strings.Contains(err.Error(), "10.1.2.4") {
-		t.Errorf("over a stranger's file: %v", err)
+		t.Errorf("over another program's file: %v", err)
 	}
 	if got := readDir(t, dir)["10.1.2.4"]; got != "-rw------- foreign\r\neth0" {
-		t.Errorf("a stranger's file became %q", got)
+		t.Errorf("another program's file became %q", got)
 	}
 }
 
@@ -132,8 +131,8 @@ func TestExportIntoHostilePlaces(t *testing.T) {
 	}
 }
 
-// TestExportLeavesCloudsOut: what a cloud has given to the node is of no range of the
-// reference's.
+// TestExportLeavesCloudsOut: the addresses of a cloud are not exported, because the reference has no
+// range for them.
 func TestExportLeavesCloudsOut(t *testing.T) {
 	b := newBed(t)
 	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {

@@ -20,7 +20,7 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// bed is a node of its own: a store in a directory of the test's, and a log.
+// bed is a separate node: a store in a directory of the test, and a log.
 type bed struct {
 	*roles.Host
 	dir string
@@ -62,7 +62,7 @@ func storeOptions(tb testing.TB, dir, boot string) store.Options {
 	return o
 }
 
-// noLinks is a liveness that needs no kernel: nobody is dead unless a test says so.
+// noLinks is a liveness without the kernel: every container is alive unless a test changes that.
 func noLinks() leasing.Liveness {
 	l := leasing.NodeLiveness()
 	l.Reap = func(context.Context, *roles.Host, string) (int, error) { return 0, nil }
@@ -70,7 +70,7 @@ func noLinks() leasing.Liveness {
 	return l
 }
 
-// handlerFor makes a handler of an "ipam" object whose dataDir is the bed's.
+// handlerFor makes a handler from the members of the "ipam" object, with the bed's dataDir.
 func (b *bed) handlerFor(tb testing.TB, ipam string, more ...string) *handler {
 	tb.Helper()
 	text := b.conf(ipam, more...)
@@ -100,7 +100,7 @@ func requestFor(id, ifName string) *roles.Request {
 	return &roles.Request{ContainerID: id, IfName: ifName, Network: "net", Netns: "/no/such/netns", CNIVersion: "1.1.0"}
 }
 
-// checkRequest has a prevResult that says nothing.
+// checkRequest returns a request with an empty prevResult.
 func checkRequest(id string) *roles.Request {
 	req := request1(id)
 	req.PrevResult = &roles.Result{CNIVersion: "1.1.0"}

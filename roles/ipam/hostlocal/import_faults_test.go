@@ -20,8 +20,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestImportWaitsForTheReference has the reference's scenario "Lock file and dir":
-// its lock keeps ours out.
+// TestImportWaitsForTheReference has the reference's scenario "Lock file and dir": the import waits
+// for the reference's lock.
 func TestImportWaitsForTheReference(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", nil)
@@ -40,8 +40,8 @@ func TestImportWaitsForTheReference(t *testing.T) {
 	if !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), filepath.Join(dir, "lock")) || !strings.Contains(err.Error(), holder) {
 		t.Errorf("while it is locked: %v", err)
 	}
-	b.leave(t, a, "busy")
-	// What the reference writes before it lets go is not missed.
+	b.releaseAll(t, a, "busy")
+	// The import reads what the reference writes before it releases the lock.
 	done := make(chan []string)
 	go func() { done <- b.add(t, a, request1("one")) }()
 	if err := os.WriteFile(filepath.Join(dir, "10.1.2.2"), []byte("late\r\neth0"), 0o600); err != nil {
@@ -53,9 +53,9 @@ func TestImportWaitsForTheReference(t *testing.T) {
 	expect(t, <-done, "10.1.2.3")
 }
 
-// leave has DEL and GC release what was given before the directory became
-// unusable: they go on, and log why they might have missed something.
-func (b *bed) leave(t *testing.T, a *handler, why string) {
+// releaseAll runs DEL and GC, which release addresses although the directory has become unusable,
+// and log the reason why leases may be missing.
+func (b *bed) releaseAll(t *testing.T, a *handler, why string) {
 	t.Helper()
 	lease := store.Lease{Owner: store.Key{Network: "net", ContainerID: "before", IfName: "eth0"}}
 	for _, leave := range []func(context.Context, *roles.Host, *roles.Request) error{a.Del, a.GC} {
@@ -80,8 +80,8 @@ func (b *bed) leave(t *testing.T, a *handler, why string) {
 	}
 }
 
-// TestDamagedMarks: what tells whether a directory was taken over cannot be
-// read. ADD says so; what has an address gives it back all the same.
+// TestDamagedMarks: if the record of an import cannot be read, ADD fails with the reason, and
+// addresses can still be released.
 func TestDamagedMarks(t *testing.T) {
 	b := newBed(t)
 	b.writeDir(t, "net", nil)
@@ -92,7 +92,7 @@ func TestDamagedMarks(t *testing.T) {
 	if err := b.addFails(t, a, request1("one")); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("ADD: %v", err)
 	}
-	b.leave(t, a, "damaged state file")
+	b.releaseAll(t, a, "damaged state file")
 }
 
 func TestImportRefusals(t *testing.T) {
@@ -137,7 +137,7 @@ func TestImportRefusals(t *testing.T) {
 			if err := b.addFails(t, a, request1("one")); !errors.Is(err, migrate.ErrDirectory) {
 				t.Errorf("ADD: %v", err)
 			}
-			b.leave(t, a, "unusable host-local directory")
+			b.releaseAll(t, a, "unusable host-local directory")
 			err := a.Status(context.Background(), b.Host, request1(""))
 			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, migrate.ErrDirectory) {
 				t.Errorf("STATUS: %v", err)

@@ -200,8 +200,8 @@ func TestImportOnFirstUse(t *testing.T) {
 	}
 }
 
-// TestImportOnce: what was released does not come back, and what the reference
-// wrote since, when it was run again, is taken over too.
+// TestImportOnce: an address that was released since the import is not leased again, and files that
+// the reference has written since then are imported, too.
 func TestImportOnce(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
@@ -230,9 +230,8 @@ func (b *bed) writeFile(tb testing.TB, dir, name, content string) {
 	}
 }
 
-// TestThereAndBack rolls back to the reference and forward again within one
-// boot: no address that the reference has given is given again, even one that
-// was another's before.
+// TestThereAndBack rolls back to the reference and forward again within one boot. No address that
+// the reference has allocated is allocated again, even if another container had it before.
 func TestThereAndBack(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
@@ -242,8 +241,8 @@ func TestThereAndBack(t *testing.T) {
 	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); err != nil {
 		t.Fatal(err)
 	}
-	// The reference releases .3 and gives it to another, and .5 to a new one;
-	// then .2, which was its own from the first, to a third.
+	// The reference releases .3 and gives it to another container, and .5 to a new one. Then it gives
+	// .2, its own lease from before the import, to a third.
 	if err := errors.Join(os.Remove(filepath.Join(dir, "10.1.2.3")), os.Remove(filepath.Join(dir, "10.1.2.2"))); err != nil {
 		t.Fatal(err)
 	}
@@ -258,8 +257,8 @@ func TestThereAndBack(t *testing.T) {
 	expect(t, b.leases(t), "10.1.2.2 six eth0", "10.1.2.3 four eth0", "10.1.2.4 three eth0", "10.1.2.6 seven eth0", "10.1.2.9 eight eth0")
 }
 
-// TestImportAfterReboot: the mark outlives the boot, the leases do not, and the
-// files are of before it.
+// TestImportAfterReboot: the record of the import survives a reboot, the leases do not, and the
+// files are from before the boot.
 func TestImportAfterReboot(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
@@ -271,8 +270,8 @@ func TestImportAfterReboot(t *testing.T) {
 	expect(t, b.leases(t), "10.1.2.2 three eth0")
 }
 
-// TestImportAfterLoss: node.db is lost under running containers. Those of the
-// reference have no interface of ours, so only their files tell of them.
+// TestImportAfterLoss: node.db is lost while containers run. The reference's containers have no
+// interfaces of cnibox, so they are known from their files only.
 func TestImportAfterLoss(t *testing.T) {
 	b := newBed(t)
 	b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})

@@ -17,8 +17,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// child is a process in a network namespace of its own; the path names that
-// namespace for as long as it lives.
+// child starts a process in a separate network namespace. path is the namespace's path while the
+// process lives.
 func child(t *testing.T) (path string, kill func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -45,8 +45,8 @@ func inNetns(req *roles.Request, path string) *roles.Request {
 	return req
 }
 
-// TestRepeatedAddAfterDeath: the container's namespace is gone, its lease is
-// not, as after a crash between IPAM and the interface.
+// TestRepeatedAddAfterDeath: the container's namespace no longer exists, but its lease does, as after
+// a crash between IPAM and interface.
 func TestRepeatedAddAfterDeath(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "2001:db8::/64"}]]}`)
@@ -61,8 +61,7 @@ func TestRepeatedAddAfterDeath(t *testing.T) {
 	expect(t, b.leases(t), "10.1.0.3 one eth0", "2001:db8::3 one eth0")
 }
 
-// TestRepeatedAddUnderTheSamePath: the path is there, but names another
-// namespace now.
+// TestRepeatedAddUnderTheSamePath: the path exists, but is of another namespace now.
 func TestRepeatedAddUnderTheSamePath(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, `{"subnet": "10.1.0.0/24"}`)
@@ -82,8 +81,8 @@ func TestRepeatedAddUnderTheSamePath(t *testing.T) {
 	expect(t, b.add(t, a, inNetns(request1("one"), path)), "10.1.0.3")
 }
 
-// TestRepeatedAddOfUnknownLife: a path that never was a namespace says nothing
-// about life and death; neither does one that was not given.
+// TestRepeatedAddOfUnknownLife: a lease whose path never was a namespace, or is missing, counts as
+// alive.
 func TestRepeatedAddOfUnknownLife(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, `{"subnet": "10.1.0.0/29"}`)
@@ -108,8 +107,7 @@ func TestRepeatedAddOfUnknownLife(t *testing.T) {
 	}
 }
 
-// TestRepeatedAddOfRecorded: where an attachment is recorded, its interface
-// role decides whether it is dead.
+// TestRepeatedAddOfRecorded: if an attachment is recorded, the record decides whether it is dead.
 func TestRepeatedAddOfRecorded(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, `{"subnet": "10.1.0.0/29"}`)
@@ -128,8 +126,8 @@ func TestRepeatedAddOfRecorded(t *testing.T) {
 	}
 }
 
-// reaper replaces the node's by one that needs no links: it releases the leases
-// of the ids given.
+// reaper replaces the node's reaper by one that reads no links and releases the leases of the given
+// containers.
 func (b *bed) reaper(a *handler, ids ...string) *int {
 	calls := 0
 	a.Life.Reap = func(ctx context.Context, h *roles.Host, network string) (int, error) {
@@ -168,8 +166,8 @@ func TestExhaustionReaps(t *testing.T) {
 	}
 }
 
-// TestDeadOwners: with the node's own reaper and real namespaces, a full pool
-// is no trouble as long as one of its owners is dead.
+// TestDeadOwners: with the node's own reaper and real namespaces, ADD succeeds in a full pool if one
+// of its owners is dead.
 func TestDeadOwners(t *testing.T) {
 	b := newBed(t)
 	o := storeOptions(t, b.dir, "")

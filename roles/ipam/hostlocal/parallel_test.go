@@ -24,8 +24,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestMain lets the test binary be a process that allocates, or one that waits,
-// or the plugin itself.
+// TestMain also runs the test binary as a process that allocates, as one that waits, and as the
+// plugin.
 func TestMain(m *testing.M) {
 	switch os.Getenv("HOSTLOCAL_CHILD") {
 	case "wait":
@@ -49,8 +49,8 @@ const parallelConf = `{"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001
 
 const stickyConf = `{"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}}`
 
-// allocate makes 20 attachments and removes every other one; it prints each
-// address that it keeps. Every process attaches the same 20 pods.
+// allocate makes 20 attachments, removes every second one, and prints the addresses of the others.
+// All processes attach the same 20 pods.
 func allocate(dir, id, ipam string) error {
 	o, err := childOptions(dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func childOptions(dir string) (*roles.Host, error) {
 	return h, failure.err
 }
 
-// failing is a testing.TB for a process that is no test.
+// failing is a testing.TB for a process that is not a test.
 type failing struct {
 	testing.TB
 	err error
@@ -137,8 +137,8 @@ func TestParallelProcesses(t *testing.T) {
 	}
 }
 
-// TestKilledProcesses: processes that are killed anywhere in their work leave
-// no half attachment and nothing that GC does not remove.
+// TestKilledProcesses: processes that are killed at any point leave no incomplete attachment, and
+// nothing that GC does not remove.
 func TestKilledProcesses(t *testing.T) {
 	b := newBed(t)
 	b.killProcesses(t, "allocate")
@@ -148,8 +148,8 @@ func TestKilledProcesses(t *testing.T) {
 	expect(t, b.leases(t))
 }
 
-// TestKilledSticky: whichever of the two files is ahead then, no address is
-// given twice, and after GC nothing is held.
+// TestKilledSticky: if only one of the two state files was written, no address is allocated twice,
+// and after GC no reservation is held.
 func TestKilledSticky(t *testing.T) {
 	b := newStickyBed(t)
 	b.Now = time.Now
@@ -169,8 +169,8 @@ func TestKilledSticky(t *testing.T) {
 	}
 }
 
-// killProcesses kills allocators anywhere in their work; each attachment that
-// they leave has an address of both families.
+// killProcesses kills allocating processes at any point. Each attachment that they leave has an
+// address of both families.
 func (b *bed) killProcesses(t *testing.T, as string) {
 	t.Helper()
 	for round := range 20 {
@@ -187,7 +187,7 @@ func (b *bed) killProcesses(t *testing.T, as string) {
 			cmds = append(cmds, cmd)
 			lines := bufio.NewScanner(out)
 			for range round % 8 {
-				lines.Scan() // it is that far, and works on
+				lines.Scan() // the process has allocated its first address, and continues
 			}
 		}
 		for _, cmd := range cmds {
@@ -206,9 +206,9 @@ func (b *bed) killProcesses(t *testing.T, as string) {
 	}
 }
 
-// model is host-local written naively: addresses in a list.
+// model is a simple implementation of host-local, with addresses in a list.
 type model struct {
-	sets   [][]netip.Addr // in order of handing out
+	sets   [][]netip.Addr // in order of allocation
 	last   []int
 	owners map[netip.Addr]string
 }
@@ -254,8 +254,8 @@ func newModel(p *leasing.Plan) *model {
 	return m
 }
 
-// TestAgreesWithModel: random ADD and DEL on two pools, one of them dual stack,
-// give what the naive model gives.
+// TestAgreesWithModel: random ADD and DEL on two pools, one of them dual stack, have the results of
+// the model.
 func TestAgreesWithModel(t *testing.T) {
 	b := newBed(t)
 	r := rand.New(rand.NewPCG(5, 6))

@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
-// plan parses a configuration. Its error joins every fault.
+// plan parses a configuration. Its error joins all faults.
 func plan(c *Conf) (*handler, error) {
 	var f roles.Faults
 	if c.IPAM == nil {

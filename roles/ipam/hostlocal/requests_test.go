@@ -10,13 +10,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// annotated is the runtimeConfig of a pod with one annotation.
+// annotated returns the runtimeConfig of a pod with one annotation.
 func annotated(key, value string) string {
 	return `"runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"` + key + `": "` + value + `", "other": "x"}}`
 }
 
-// TestRequestSources: runtimeConfig.ips stands above args.cni.ips, that above
-// CNI_ARGS, and that above the annotation.
+// TestRequestSources: the precedence is runtimeConfig.ips, args.cni.ips, CNI_ARGS, the annotation.
 func TestRequestSources(t *testing.T) {
 	const (
 		ips  = `"runtimeConfig": {"ips": ["10.1.0.10"], "io.kubernetes.cri.pod-annotations": {"cnibox.io/ips": "10.1.0.13"}}`
@@ -47,7 +46,7 @@ func TestRequestSources(t *testing.T) {
 	expect(t, b.add(t, a, request1("c")), "10.1.0.77")
 }
 
-// TestRequestRefused: what cannot be given is told with the reason.
+// TestRequestRefused: the error of a refused request has the reason.
 func TestRequestRefused(t *testing.T) {
 	for addr, want := range map[string]string{
 		"10.1.0.0":    "10.1.0.0 is in no range: it is the network address of 10.1.0.0/24",
@@ -69,8 +68,8 @@ func TestRequestRefused(t *testing.T) {
 	}
 }
 
-// TestRequestTaken: in strict mode the holder is named, else there is another
-// address.
+// TestRequestTaken: in strict mode the error names the holder of a taken address. Otherwise ADD uses
+// another address.
 func TestRequestTaken(t *testing.T) {
 	const subnet = `"subnet": "10.1.0.0/24"`
 	b := newStickyBed(t)
@@ -89,9 +88,9 @@ func TestRequestTaken(t *testing.T) {
 	}
 }
 
-// TestRequestOfKept: an explicit request stands above what is kept for others,
-// unless the mode is strict, and above a cool-down: a Deployment's next pod has
-// another name and asks for the same address.
+// TestRequestOfKept: a request overrides a reservation for another pod unless the mode is strict, and
+// overrides a cool-down, because a Deployment's next pod has another name and requests the same
+// address.
 func TestRequestOfKept(t *testing.T) {
 	for mode, fails := range map[string]bool{"prefer": false, "strict": true} {
 		b := newStickyBed(t)

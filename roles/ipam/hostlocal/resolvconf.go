@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxResolvConf bounds what is read of a resolv.conf.
+// maxResolvConf limits the size of a resolv.conf.
 const maxResolvConf = 1 << 20
 
-// readResolvConf reads a file in the form of resolv.conf(5). Symbolic links are
-// followed, as /etc/resolv.conf often is one; anything but a regular file is an
-// error and never waited for.
+// readResolvConf reads a file in the format of resolv.conf(5). It follows symbolic links, because
+// /etc/resolv.conf is often one. Other files that are not regular are an error, and reading them
+// does not block.
 func readResolvConf(path string) (types.DNS, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -33,8 +33,7 @@ func readResolvConf(path string) (types.DNS, error) {
 	return dns, nil
 }
 
-// parseResolvConf keeps nameservers, search and options of every line that has
-// them, and the last domain.
+// parseResolvConf returns nameservers, search and options of all lines, and the last domain.
 func parseResolvConf(r io.Reader) (types.DNS, error) {
 	var dns types.DNS
 	lines := bufio.NewScanner(r)

@@ -31,7 +31,7 @@ nameserver
 sortlist 10.0.0.0
 `
 
-// TestResult: the shapes of the reference's answer.
+// TestResult: the result has the reference's form.
 func TestResult(t *testing.T) {
 	b := newBed(t)
 	path := filepath.Join(b.dir, "resolv.conf")
@@ -104,7 +104,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// tree is a JSON text without its order of keys.
+// tree decodes a JSON text, so that the order of keys does not matter.
 func tree(t *testing.T, text string) any {
 	t.Helper()
 	var out any

@@ -1,6 +1,5 @@
-// Package hostlocal is the IPAM role host-local: addresses from ranges, kept in
-// this node's store. It answers as the reference plugin of that name does and
-// takes its files over.
+// Package hostlocal is the IPAM role host-local: addresses from ranges, with leases in this node's
+// store. Its results are those of the reference plugin, and it imports that plugin's files.
 package hostlocal
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
-// Role is the IPAM role host-local.
+// Role returns the entry of the IPAM role host-local in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{"host-local"},
@@ -25,13 +24,13 @@ func Role() roles.Role {
 		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		// It imports no files: that needs the ranges.
+		// Undo does not import files, because the import needs the ranges.
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
 		Verbs: commands,
 	}
 }
 
-// handler answers for one network configuration.
+// handler implements the verbs for one network configuration.
 type handler struct {
 	*leasing.Allocator
 	resolvConf string
@@ -53,7 +52,7 @@ func newHandler(conf []byte) (*handler, error) {
 	return plan(c)
 }
 
-// Add gives an attachment one address of every range set, or none at all, see
+// Add gives an attachment one address of each range set, or none after an error. See
 // leasing.Allocator.Allocate.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	asks, err := a.Plan.Asks(req)
@@ -93,7 +92,7 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	return result, nil
 }
 
-// result is the answer without its addresses.
+// result returns the result without addresses.
 func (a *handler) result() (*roles.Result, error) {
 	r := &roles.Result{CNIVersion: types100.ImplementedSpecVersion}
 	if a.resolvConf != "" {

@@ -62,7 +62,7 @@ func scenarioRepeated(t *testing.T, b *bed) {
 	if !errors.Is(err, roles.ErrAttached) || !strings.Contains(err.Error(), `already attached: container "one" interface "eth0" on network "net" has 10.1.2.2, 10.2.2.2 since `) {
 		t.Error(err)
 	}
-	// The reference lets a request pass by its test for repetition; that would leak.
+	// The reference accepts a request in a repeated ADD, and leaks the first address.
 	b.addFails(t, a, withArgs(t, request1("one"), "IP=10.1.2.77"))
 	expect(t, b.add(t, a, request1("two")), "10.1.2.3", "10.2.2.3")
 }
@@ -157,7 +157,7 @@ func scenarioFamilies(t *testing.T, b *bed) {
 	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "2001:db8::/126"}]]}`)
 	expect(t, b.add(t, a, request1("one")), "10.1.0.2", "2001:db8::2")
 	expect(t, b.add(t, a, request1("two")), "10.1.0.3", "2001:db8::3")
-	// The IPv4 address must come back when IPv6 has none.
+	// The IPv4 address must be released if there is no IPv6 address.
 	b.addFails(t, a, request1("three"))
 	expect(t, b.leases(t), "10.1.0.2 one eth0", "10.1.0.3 two eth0", "2001:db8::2 one eth0", "2001:db8::3 two eth0")
 }
@@ -180,7 +180,7 @@ func scenarioWrap(t *testing.T, b *bed) {
 	for i, want := range []string{"10.1.2.2", "10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"} {
 		expect(t, b.add(t, a, request1(fmt.Sprint("c", i))), want)
 	}
-	// A released address is the last to come again.
+	// A released address is allocated last.
 	b.del(t, a, request1("c4"))
 	b.del(t, a, request1("c1"))
 	expect(t, b.add(t, a, request1("d0")), "10.1.2.3")
@@ -188,7 +188,7 @@ func scenarioWrap(t *testing.T, b *bed) {
 	expect(t, b.add(t, a, request1("d1")), "10.1.2.6")
 	expect(t, b.add(t, a, request1("d2")), "10.1.2.3")
 	b.del(t, a, request1("d2"))
-	expect(t, b.add(t, a, request1("d3")), "10.1.2.3") // the only one, though the last
+	expect(t, b.add(t, a, request1("d3")), "10.1.2.3") // the only free one, although it was released last
 	b.del(t, a, request1("c0"))
 	expect(t, b.add(t, a, request1("d4")), "10.1.2.2")
 }
@@ -274,7 +274,7 @@ func TestHugeRanges(t *testing.T) {
 	b.del(t, a, request1("one"))
 	last := "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"
 	expect(t, b.add(t, a, withArgs(t, request1("end"), "IP="+last)), last, "10.0.0.4")
-	expect(t, b.add(t, a, request1("round")), "2001:db8:8000::", "10.0.0.5") // the very last address, then round
+	expect(t, b.add(t, a, request1("round")), "2001:db8:8000::", "10.0.0.5") // the last address, then the first
 	all := b.handlerFor(t, `{"ranges": [[{"subnet": "2000::/3", "rangeStart": "2000::2", "gateway": "fe80::1"}]]}`)
 	expect(t, b.add(t, all, request1("three")), "2001:db8:8000::2")
 }
@@ -297,7 +297,7 @@ func TestDelIsOfOneNetwork(t *testing.T) {
 	other := request1("one")
 	other.Network = "other"
 	expect(t, b.add(t, a, request1("one")), "10.1.0.2")
-	expect(t, b.add(t, a, other), "10.1.0.2") // networks of two names know nothing of each other
+	expect(t, b.add(t, a, other), "10.1.0.2") // networks of different names have separate pools
 	b.del(t, a, other)
 	expect(t, b.leases(t), "10.1.0.2 one eth0")
 }

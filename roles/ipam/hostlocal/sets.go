@@ -9,14 +9,13 @@ import (
 	"github.com/cnibox/cnibox/roles/leasing"
 )
 
-// setBuilder turns range sets of a configuration into parsed ones and notes
-// every fault.
+// setBuilder parses the range sets of a configuration and collects the faults.
 type setBuilder struct {
 	faults *roles.Faults
-	// exclude holds for all ranges.
+	// exclude applies to all ranges.
 	exclude []leasing.Interval
 	sets    []pendingSet
-	// count is the number of sets given, faulty ones too.
+	// count is the number of configured sets, including invalid ones.
 	count int
 }
 
@@ -31,8 +30,8 @@ type pendingRange struct {
 	cuts []leasing.Interval
 }
 
-// addOld adds the single range of the older form. Without a subnet there is
-// none, whatever its other keys say, as in the reference.
+// addOld adds the range of the older form. Without a subnet it ignores the other keys, as the
+// reference does.
 func (b *setBuilder) addOld(c *IPAM) {
 	if c.Subnet == "" {
 		return
@@ -68,7 +67,7 @@ func (b *setBuilder) add(path string, ranges []Range) {
 	}
 }
 
-// parseRange reads one range and fills in what follows from its subnet.
+// parseRange parses a range and sets the defaults that depend on its subnet.
 func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 	subnet, ok := b.parseSubnet(path+".subnet", r.Subnet)
 	if !ok {
@@ -125,14 +124,14 @@ func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
 		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())
 		return netip.Prefix{}, false
 	}
-	if err := roles.HostNetwork(p); err != nil {
+	if err := roles.CheckNetwork(p); err != nil {
 		b.faults.Addf(path, "%v", err)
 		return netip.Prefix{}, false
 	}
 	return p, true
 }
 
-// address replaces a default by what is configured, if anything is.
+// address replaces a default by the configured address, if there is one.
 func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
 	if text == "" {
 		return true
@@ -146,8 +145,8 @@ func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
 	return true
 }
 
-// parseExclude reads addresses and CIDRs. The i-th interval is of the i-th
-// text; it is the zero interval where that has a fault.
+// parseExclude parses addresses and CIDRs. The result has an interval for each text, the zero
+// interval for an invalid one.
 func parseExclude(f *roles.Faults, path string, texts []string) []leasing.Interval {
 	out := make([]leasing.Interval, len(texts))
 	for i, t := range texts {
@@ -171,7 +170,7 @@ func parseExclude(f *roles.Faults, path string, texts []string) []leasing.Interv
 	return out
 }
 
-// finish checks the sets against each other and computes what is free.
+// finish compares the sets with each other and computes the addresses to allocate.
 func (b *setBuilder) finish(cniVersion string) []leasing.Set {
 	b.checkFamilies(cniVersion)
 	b.checkOverlaps()
@@ -201,7 +200,8 @@ func (b *setBuilder) finish(cniVersion string) []leasing.Set {
 	return out
 }
 
-// checkFamilies: results before spec 0.3.0 hold one address of a family.
+// checkFamilies reports a second set of a family before spec 0.3.0, whose results have one address
+// of each family.
 func (b *setBuilder) checkFamilies(cniVersion string) {
 	if !strings.HasPrefix(cniVersion, "0.1.") && !strings.HasPrefix(cniVersion, "0.2.") {
 		return

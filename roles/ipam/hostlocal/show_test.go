@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// newNodeBed is a node with its own liveness, and a clock that the test turns.
+// newNodeBed returns a node with its own liveness, and a clock that the test sets.
 func newNodeBed(t *testing.T) *stickyBed {
 	t.Helper()
 	b := newStickyBed(t)
@@ -62,7 +62,7 @@ func (b *stickyBed) verbFails(t *testing.T, want, name string, flags map[string]
 	}
 }
 
-// rows are a table's, without the paths of namespaces.
+// rows returns the rows of a table without the paths of namespaces.
 func rows(t *testing.T, v any) []string {
 	t.Helper()
 	_, rows := v.(interface {
@@ -78,7 +78,7 @@ func rows(t *testing.T, v any) []string {
 	return out
 }
 
-// confOf writes a configuration as a list.
+// confOf writes a network's list with an "ipam" object, and returns its path.
 func (b *stickyBed) confOf(t *testing.T, ipam string) string {
 	t.Helper()
 	file := filepath.Join(b.dir, "net.conflist")
@@ -127,7 +127,7 @@ func TestShow(t *testing.T) {
 	got := rows(t, out)
 	for i := range got {
 		if strings.HasPrefix(got[i], "10.1.0.9 ") {
-			got[i] = strings.Join(strings.Fields(got[i])[:6], " ") // its file's time is the kernel's
+			got[i] = strings.Join(strings.Fields(got[i])[:6], " ") // the time of its file is the kernel's
 		}
 	}
 	expect(t, got,
@@ -226,7 +226,8 @@ func TestReserveVerb(t *testing.T) {
 	expect(t, b.reservations(t))
 }
 
-// TestGCVerb: what lives stays, whatever its reservation says.
+// TestGCVerb: the verb gc does not release addresses of living containers, whatever the state of the
+// reservation is.
 func TestGCVerb(t *testing.T) {
 	b := newNodeBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
@@ -347,7 +348,7 @@ func TestPlanVerb(t *testing.T) {
 	}
 }
 
-// FuzzTransfer: any file is imported or refused, and what was imported is usable.
+// FuzzTransfer: any file is imported or refused, and imported reservations are usable.
 func FuzzTransfer(f *testing.F) {
 	f.Add([]byte(`{"schema":1,"pools":[{"network":"net","dataDir":"/x","reservations":[{"identity":"pod:a/b/eth0","addresses":["10.1.0.2","2001:db8::2"],"holder":{"network":"net","containerID":"c","ifname":"eth0"},"ttl":-1}]}]}`))
 	f.Add([]byte(`{"schema":1,"pools":[{"network":"n","reservations":[{"identity":"x","addresses":["10.1.0.2"]},{"identity":"y","addresses":["10.1.0.2"],"released":"9999-01-01T00:00:00Z"}]}]}`))

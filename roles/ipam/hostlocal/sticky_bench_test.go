@@ -8,9 +8,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// BenchmarkSticky: one ADD in process of a pod that comes back, on a /16 with so
-// many reservations; to compare with BenchmarkAllocate. What a disk takes to
-// sync is in it. The DEL between is not counted.
+// BenchmarkSticky measures one ADD in process of a restarted pod, for a /16 with different numbers of
+// reservations. Compare it with BenchmarkAllocate. The time includes syncing the disk, but not the DEL.
 func BenchmarkSticky(b *testing.B) {
 	for _, reserved := range []int{0, 1000, 60000} {
 		b.Run(fmt.Sprint("reserved=", reserved), func(b *testing.B) {

@@ -19,8 +19,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestStickyGC: GC goes by container, so a pod's new sandbox keeps what the old
-// one had (spiderpool #2526), and keeps what it releases for its pod.
+// TestStickyGC: GC releases addresses by container, so a pod's new sandbox keeps the addresses of the
+// old one (spiderpool #2526). The released addresses stay reserved for their pod.
 func TestStickyGC(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
@@ -35,8 +35,8 @@ func TestStickyGC(t *testing.T) {
 	expect(t, b.reservations(t), "pod:default/web-0/eth0 [10.1.0.2 2001:db8::2] held", "pod:default/web-1/eth0 [10.1.0.3 2001:db8::3] kept")
 }
 
-// TestStickyConfChanges: what is kept is given only where the configuration
-// still has it, and is kept when the key is removed for a while.
+// TestStickyConfChanges: a reserved address is allocated only if the configuration still has it. The
+// reservation survives while the key "sticky" is removed.
 func TestStickyConfChanges(t *testing.T) {
 	b := newStickyBed(t)
 	both := b.handlerFor(t, twoSets+`, "sticky": {}`)
@@ -51,14 +51,13 @@ func TestStickyConfChanges(t *testing.T) {
 	b.del(t, both, podRequest(t, "c", "web-0"))
 	excluded := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/24", "exclude": ["10.1.0.2"]}], [{"subnet": "2001:db8::/64"}]], "sticky": {}`)
 	expect(t, b.add(t, excluded, podRequest(t, "d", "web-0")), "10.1.0.3", "2001:db8::4")
-	// Meanwhile somebody who does not know of reservations takes one.
+	// Meanwhile a network without "sticky" allocates one.
 	b.del(t, both, podRequest(t, "d", "web-0"))
 	expect(t, b.add(t, none, withArgs(t, request1("plain"), "IP=10.1.0.3")), "10.1.0.3", "2001:db8::5")
 	expect(t, b.add(t, both, podRequest(t, "e", "web-0")), "10.1.0.4", "2001:db8::6")
 }
 
-// TestDamagedKeep: ADD says what is wrong and gives nothing; DEL frees the
-// addresses all the same.
+// TestDamagedKeep: if keep.db is damaged, ADD fails with the reason, and DEL still releases addresses.
 func TestDamagedKeep(t *testing.T) {
 	for name, damage := range map[string][]byte{"empty": nil, "garbage": []byte(strings.Repeat("x", 65536))} {
 		t.Run(name, func(t *testing.T) {
@@ -78,14 +77,14 @@ func TestDamagedKeep(t *testing.T) {
 			if err := os.Remove(b.Store.KeepPath()); err != nil {
 				t.Fatal(err)
 			}
-			expect(t, b.add(t, a, podRequest(t, "c", "web-1")), "10.1.0.4", "2001:db8::4") // b has the one of before
+			expect(t, b.add(t, a, podRequest(t, "c", "web-1")), "10.1.0.4", "2001:db8::4") // b still has the first ones
 			b.del(t, a, podRequest(t, "b", "web-1"))
 		})
 	}
 }
 
-// TestUnwritableKeep: DEL frees the addresses, and GC works, while reservations cannot be
-// written; the addresses stay kept for their pods.
+// TestUnwritableKeep: DEL releases the addresses, and GC works, while reservations cannot be written.
+// The addresses stay reserved for their pods.
 func TestUnwritableKeep(t *testing.T) {
 	b := newStickyBed(t)
 	state := filepath.Dir(b.Store.KeepPath())
@@ -118,7 +117,7 @@ func TestUnwritableKeep(t *testing.T) {
 	expect(t, b.add(t, a, podRequest(t, "e", "web-0")), "10.1.0.2", "2001:db8::2")
 }
 
-// TestThousandPods restart in a random order, each to its address.
+// TestThousandPods restarts a thousand pods in random order. Each gets its address again.
 func TestThousandPods(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {"mode": "strict"}`)
@@ -138,7 +137,7 @@ func TestThousandPods(t *testing.T) {
 	}
 }
 
-// TestParallelIdentities: 300 ADDs at once, of which pairs share an identity.
+// TestParallelIdentities runs 300 ADDs at once, with two for each identity.
 func TestParallelIdentities(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}`)
@@ -177,8 +176,8 @@ func TestParallelIdentities(t *testing.T) {
 	expect(t, b.leases(t))
 }
 
-// TestStickySweep: whichever store call fails, or is the last before a kill, at
-// the end every address is one pod's, and the pod comes back to its own.
+// TestStickySweep: if any call of the store fails, or is the last one before a kill, every address
+// still belongs to one pod, and the pod gets its address again.
 func TestStickySweep(t *testing.T) {
 	for n := 1; ; n++ {
 		b := newStickyBed(t)
@@ -190,7 +189,7 @@ func TestStickySweep(t *testing.T) {
 		o := storeOptions(t, b.dir, "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01")
 		o.Probe = func(op string) error {
 			calls++
-			if calls >= n && !strings.Contains(op, "committed") { // as if it were dead from then on
+			if calls >= n && !strings.Contains(op, "committed") { // as if the process were killed here
 				failed = true
 				return errInjected
 			}
@@ -223,8 +222,7 @@ func TestStickySweep(t *testing.T) {
 	}
 }
 
-// TestStickyAddFails: whichever store call fails, once, a failed ADD leaves no
-// lease.
+// TestStickyAddFails: if any single call of the store fails, the failed ADD leaves no lease.
 func TestStickyAddFails(t *testing.T) {
 	for n := 1; ; n++ {
 		b := newStickyBed(t)
@@ -254,8 +252,8 @@ func TestStickyAddFails(t *testing.T) {
 	}
 }
 
-// TestPinned: what a person reserved is not given to others, however short
-// addresses are, and stays for its pod while an old sandbox of it lives.
+// TestPinned: an address that an operator reserved is not given to another pod, even if no other is
+// free, and stays reserved for its pod while an old sandbox of the pod lives.
 func TestPinned(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {}`)
@@ -271,7 +269,7 @@ func TestPinned(t *testing.T) {
 	b.del(t, a, podRequest(t, "new", ""))
 	b.add(t, a, podRequest(t, "y", "y"))
 	b.add(t, a, podRequest(t, "z", "z"))
-	expect(t, b.add(t, a, podRequest(t, "u", "u")), "10.1.0.4") // cools down, but there is nothing else
+	expect(t, b.add(t, a, podRequest(t, "u", "u")), "10.1.0.4") // cools down, but no other is free
 	if err := b.addFails(t, a, podRequest(t, "v", "v")); !errors.Is(err, roles.ErrExhausted) {
 		t.Error(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// stickyBed is a node whose clock the test turns.
+// stickyBed is a node whose clock the test sets.
 type stickyBed struct {
 	*bed
 	clock *time.Time
@@ -30,7 +30,7 @@ func newStickyBed(tb testing.TB) *stickyBed {
 	return b
 }
 
-// memoryDir is a directory where syncing takes no time, if there is one.
+// memoryDir returns a directory on tmpfs, where syncing takes no time, if there is one.
 func memoryDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
@@ -45,7 +45,7 @@ func memoryDir(tb testing.TB) string {
 	return dir
 }
 
-// handlerFor makes a handler of what stands within the "ipam" object.
+// handlerFor makes a handler from the members of the "ipam" object.
 func (b *stickyBed) handlerFor(tb testing.TB, ipam string, more ...string) *handler {
 	tb.Helper()
 	return b.bed.handlerFor(tb, "{"+ipam+"}", more...)
@@ -55,13 +55,13 @@ func (b *stickyBed) pass(d time.Duration) { *b.clock = b.clock.Add(d) }
 
 const twoSets = `"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "2001:db8::/64"}]]`
 
-// podRequest is a sandbox of a pod of the namespace default.
+// podRequest returns the request for a sandbox of a pod in the Kubernetes namespace default.
 func podRequest(tb testing.TB, id, pod string) *roles.Request {
 	tb.Helper()
 	return withArgs(tb, request1(id), "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod+";K8S_POD_INFRA_CONTAINER_ID="+id)
 }
 
-// dead makes the old sandboxes of the ids be certainly dead.
+// dead makes the sandboxes with these IDs certainly dead.
 func (b *bed) dead(a *handler, ids ...string) {
 	a.Life.ReapOne = func(ctx context.Context, h *roles.Host, key store.Key) (bool, error) {
 		if !slices.Contains(ids, key.ContainerID) {
@@ -103,8 +103,8 @@ func (b *bed) reservations(tb testing.TB) []string {
 	return out
 }
 
-// TestStatefulSet: a pod that is deleted and made again under its name has its
-// addresses again, both families, whoever came in between.
+// TestStatefulSet: a pod that is deleted and created again with its name gets both addresses again,
+// also if other pods were created meanwhile.
 func TestStatefulSet(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
@@ -125,7 +125,7 @@ func TestStatefulSet(t *testing.T) {
 	expect(t, b.add(t, a, second), "10.1.0.8", "2001:db8::8")
 }
 
-// TestNotSticky: without the key nothing changes: keep.db is not made.
+// TestNotSticky: without the key "sticky" keep.db is not created.
 func TestNotSticky(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, twoSets)
@@ -173,8 +173,8 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestExpiry: by a given clock. What has expired is the identity's again as long
-// as nobody took it; others take what expired first.
+// TestExpiry: a pod gets an address whose reservation has expired again if no other pod has it. Other
+// pods get the addresses in the order of expiry.
 func TestExpiry(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {"ttl": 60, "mode": "strict"}`)
@@ -203,7 +203,7 @@ func TestExpiry(t *testing.T) {
 	b.addFails(t, a, podRequest(t, "d1", "web-1"))
 }
 
-// TestNever: what is kept for ever is.
+// TestNever: a reservation with ttl never does not expire.
 func TestNever(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {"ttl": "never", "mode": "strict"}`)
@@ -218,9 +218,8 @@ func TestNever(t *testing.T) {
 	expect(t, b.add(t, a, podRequest(t, "y", "web-3")), "10.1.0.5")
 }
 
-// TestExhaustedPrefers: what is kept for others is given away only when nothing
-// else is left, what will be free first at first; whoever loses an address loses
-// both families.
+// TestExhaustedPrefers: a reserved address is given to another pod only if no other is left, in the
+// order of expiry. A pod that loses one address of a reservation loses both families.
 func TestExhaustedPrefers(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/29"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}`)
@@ -242,8 +241,7 @@ func TestExhaustedPrefers(t *testing.T) {
 	}
 }
 
-// TestCooldown: a released address is no other's for a while, with nobody to
-// keep it for too.
+// TestCooldown: no other pod gets a released address for a while, also if it is not reserved.
 func TestCooldown(t *testing.T) {
 	for _, key := range []string{"none", "pod"} {
 		b := newStickyBed(t)
@@ -266,11 +264,11 @@ func TestCooldown(t *testing.T) {
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/30", "sticky": {"ttl": 0}`)
 	b.add(t, a, podRequest(t, "a", "one"))
 	b.del(t, a, podRequest(t, "a", "one"))
-	expect(t, b.add(t, a, podRequest(t, "b", "two")), "10.1.0.2") // prefer, and nothing else is left
+	expect(t, b.add(t, a, podRequest(t, "b", "two")), "10.1.0.2") // mode prefer, and no other is left
 }
 
-// TestOldSandboxLives: nothing is taken from a live sandbox; its late DEL frees
-// what is its own (whereabouts #75, #176, #624).
+// TestOldSandboxLives: a living sandbox keeps its addresses, and its late DEL releases only those
+// (whereabouts #75, #176, #624).
 func TestOldSandboxLives(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
@@ -301,8 +299,8 @@ func TestOldSandboxLivesStrict(t *testing.T) {
 	expect(t, b.add(t, a, podRequest(t, "new", "web-0")), "10.1.0.2", "2001:db8::2")
 }
 
-// TestOldSandboxDead: the addresses pass on when the old sandbox is certainly
-// dead; its late DEL finds nothing of its own.
+// TestOldSandboxDead: the new sandbox gets the addresses if the old one is certainly dead. The late
+// DEL of the old one releases nothing.
 func TestOldSandboxDead(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {"mode": "strict"}`)
@@ -320,9 +318,8 @@ func TestOldSandboxDead(t *testing.T) {
 	expect(t, b.reservations(t), "pod:default/web-0/eth0 [10.1.0.2 2001:db8::2] held")
 }
 
-// TestReboot: node.db goes with the boot, keep.db stays: the pods come back to
-// their addresses, in any order; the one that does not come back is waited for,
-// from the first ADD of the new boot on.
+// TestReboot: node.db ends with the boot, keep.db does not. The pods get their addresses again, in any
+// order. The ttl of a pod that does not return begins at the first ADD of the new boot.
 func TestReboot(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/28"}], [{"subnet": "2001:db8::/64"}]], "sticky": {"mode": "strict"}`)
@@ -343,14 +340,14 @@ func TestReboot(t *testing.T) {
 		b.pass(20 * time.Second)
 		expect(t, b.add(t, a, podRequest(t, fmt.Sprint("d", i), fmt.Sprint("web-", i))), want[i]...)
 	}
-	b.pass(79 * time.Second) // 299 s since the first
+	b.pass(79 * time.Second) // 299 s after the first ADD
 	b.addFails(t, a, podRequest(t, "x", "x"))
 	b.pass(time.Second)
 	expect(t, b.add(t, a, podRequest(t, "x", "x"))[:1], want[5][0])
 }
 
-// TestClock: a clock that jumps loses nothing alive, and keeps nothing for
-// longer than from when it was put right.
+// TestClock: after a jump of the clock living containers keep their addresses, and no reservation
+// lasts longer than its ttl from the correction on.
 func TestClock(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {"mode": "strict"}`)
@@ -361,7 +358,7 @@ func TestClock(t *testing.T) {
 	b.addFails(t, a, podRequest(t, "x", "x"))
 	b.del(t, a, podRequest(t, "c3", ""))
 	b.pass(-2000 * time.Hour)
-	b.addFails(t, a, podRequest(t, "x", "x")) // which finds the release in the future
+	b.addFails(t, a, podRequest(t, "x", "x")) // the recorded release is in the future
 	b.pass(299 * time.Second)
 	b.addFails(t, a, podRequest(t, "x", "x"))
 	b.pass(time.Second)
@@ -371,22 +368,22 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestDisappeared: who was reaped, or lost with node.db, is waited for from when
-// that is noticed.
+// TestDisappeared: the ttl of a pod that was reaped, or lost with node.db, begins when that is
+// noticed.
 func TestDisappeared(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/30", "sticky": {"mode": "strict"}`)
 	b.add(t, a, podRequest(t, "c", "web-0"))
 	b.reaper(a, "c")
-	b.addFails0(t, a, podRequest(t, "x", "x"))
+	b.addFailsReaping(t, a, podRequest(t, "x", "x"))
 	b.pass(299 * time.Second)
-	b.addFails0(t, a, podRequest(t, "x", "x"))
+	b.addFailsReaping(t, a, podRequest(t, "x", "x"))
 	b.pass(time.Second)
 	expect(t, b.add(t, a, podRequest(t, "x", "x")), "10.1.0.2")
 }
 
-// addFails0 is addFails where the dead are reaped.
-func (b *bed) addFails0(tb testing.TB, a *handler, req *roles.Request) {
+// addFailsReaping is addFails for an ADD that reaps dead containers.
+func (b *bed) addFailsReaping(tb testing.TB, a *handler, req *roles.Request) {
 	tb.Helper()
 	if r, err := a.Add(context.Background(), b.Host, req); !errors.Is(err, roles.ErrExhausted) {
 		tb.Fatalf("ADD: %v, %v", r, err)

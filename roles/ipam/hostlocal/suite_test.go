@@ -11,8 +11,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestSuite plays the role as a process, as an interface plugin of other make
-// does.
+// TestSuite runs the role as a process, as a third-party interface plugin does.
 func TestSuite(t *testing.T) {
 	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
 	rolestest.Suite{

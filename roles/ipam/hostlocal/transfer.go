@@ -13,8 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// importPath imports what is at a path: a reference plugin's directory, or a
-// file that ExportReservations made.
+// importPath imports a directory of the reference plugin, or a file of ExportReservations.
 func importPath(ctx context.Context, h *roles.Host, path string, force bool) (any, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

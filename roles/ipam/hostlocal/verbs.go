@@ -11,19 +11,17 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Del releases every address of an attachment, also those that were given
-// under another configuration. An attachment without any is success.
+// Del releases all addresses of an attachment, also those of an earlier configuration. An
+// attachment without addresses is not an error.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	// Without an import now, a later import would bring the address back, and only
-	// GC would release it.
+	// Without this import, a later import would lease the address again, until GC.
 	importErr := a.importIfPossible(ctx, h, req.Network)
 	return errors.Join(importErr, leasing.Release(ctx, h, req))
 }
 
-// Check makes sure that the attachment holds an address of every range set,
-// and every address of prevResult that is of these sets. Only the first use of
-// a pool writes anything: it takes the reference plugin's files over, so
-// that the containers in them are found.
+// Check verifies that the attachment has an address of each range set, and every address of
+// prevResult that is in these sets. If the pool is used for the first time, it imports the reference
+// plugin's files first, so that their containers are known.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := a.importOnce(ctx, h, req.Network); err != nil {
 		return err
@@ -31,7 +29,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	return a.Allocator.Check(ctx, h, req)
 }
 
-// GC releases the addresses of this pool whose owners are not in req.Valid, see
+// GC releases the addresses of this pool whose owners are not in req.Valid. See
 // leasing.Allocator.GC.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := a.importIfPossible(ctx, h, req.Network); err != nil {
@@ -40,8 +38,8 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	return a.Allocator.GC(ctx, h, req)
 }
 
-// Status is nil when ADD would find an address, see leasing.Allocator.Status. A
-// data directory that is still to be taken over must be readable.
+// Status returns nil if an address is available for the next ADD. See leasing.Allocator.Status. A
+// data directory that was not imported yet must be readable.
 func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := migrate.Importable(ctx, h, a.ID(req.Network)); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
@@ -49,19 +47,18 @@ func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	return a.Allocator.Status(ctx, h, req)
 }
 
-// importOnce takes over the files of the reference plugin, once for a pool.
+// importOnce imports the files of the reference plugin, once for a pool.
 func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string) error {
 	return migrate.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, migrate.LockTimeout)
 }
 
-// importIfPossible is importOnce for verbs that must not fail because the
-// directory cannot be read or stays locked, or because keep.db, which says
-// whether it was taken over, is damaged. A later import then brings back an
-// address that is released now, and GC releases it again.
+// importIfPossible is importOnce for verbs that must succeed although the directory cannot be read,
+// is locked for long, or keep.db, which records the import, is damaged. A later import may then lease
+// an address again that the verb releases, until GC.
 func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network string) error {
 	err := migrate.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, migrate.BriefLockTimeout)
 	if errors.Is(err, migrate.ErrDirectory) || errors.Is(err, store.ErrDamaged) {
-		h.Log.Warn("going on without the leases of a host-local directory", "error", err)
+		h.Log.Warn("continue without the leases of a host-local directory", "error", err)
 		return nil
 	}
 	return err

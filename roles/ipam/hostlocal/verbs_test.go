@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestRole: what the command line and the documents derive from it.
+// TestRole checks the values that the command line and the generated documents use.
 func TestRole(t *testing.T) {
 	if err := (roles.Table{Role()}).Validate(); err != nil {
 		t.Error(err)
@@ -102,7 +102,7 @@ func TestCheck(t *testing.T) {
 	changed.IPs = []*types100.IPConfig{{Address: roles.IPNet(netip.MustParsePrefix("10.1.0.9/24"))}, r.IPs[1]}
 	err = check(&changed)
 	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not held by") {
-		t.Errorf("another's address: %v", err)
+		t.Errorf("another container's address: %v", err)
 	}
 	err = b.Store.Update(ctx, func(tx *store.Tx) error {
 		p, err := tx.Pool(a.ID("net"))
@@ -137,11 +137,11 @@ func TestStatus(t *testing.T) {
 	}
 	a.Life.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return true, nil }
 	if err := status(); err != nil {
-		t.Errorf("somebody is dead: %v", err)
+		t.Errorf("an owner is dead: %v", err)
 	}
 	a.Life.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, errors.New("no links today") }
 	if err := status(); !errors.Is(err, roles.ErrNotAvailable) {
-		t.Errorf("nobody knows: %v", err)
+		t.Errorf("liveness unknown: %v", err)
 	}
 	b.del(t, a, request1("one"))
 	if err := status(); err != nil {
@@ -149,8 +149,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestFaultSweep: whichever store call fails, a failed ADD leaves nothing and a
-// failed DEL leaves what the next one removes.
+// TestFaultSweep: if any call of the store fails, a failed ADD leaves nothing, and the next DEL
+// removes what a failed DEL leaves.
 func TestFaultSweep(t *testing.T) {
 	for n := 1; ; n++ {
 		b := newBed(t)
@@ -158,7 +158,7 @@ func TestFaultSweep(t *testing.T) {
 		o := storeOptions(t, b.dir, "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01")
 		calls, failed := 0, ""
 		o.Probe = func(op string) error {
-			// Views and waits change nothing by failing, but they count too.
+			// A failed view or wait changes nothing, but counts as a call.
 			calls++
 			if calls == n && !strings.Contains(op, "committed") {
 				failed = op

@@ -1,5 +1,5 @@
-// Package static is the IPAM role static: addresses that the configuration or
-// the runtime names, with the keys of the reference plugin. It keeps nothing.
+// Package static is the IPAM role static: addresses from the configuration or the runtime, with the
+// keys of the reference plugin. It has no state.
 package static
 
 import (
@@ -8,15 +8,15 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Conf is static's network configuration. It gets the whole configuration of
-// the plugin that delegates to it; its own keys are under "ipam".
+// Conf is static's network configuration. The role gets the complete configuration of the plugin
+// that delegates to it. Its own keys are in "ipam".
 type Conf struct {
 	roles.NetConf
 	// IPAM is required.
 	IPAM *IPAM `json:"ipam"`
-	// RuntimeConfig is what the runtime filled in for declared capabilities.
+	// RuntimeConfig has the runtime's values of declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
-	// Args holds conventional arguments (CNI conventions, "args.cni").
+	// Args has conventional arguments (CNI conventions, "args.cni").
 	Args Args `json:"args,omitzero"`
 }
 
@@ -24,8 +24,7 @@ type Conf struct {
 type IPAM struct {
 	// Type is "static".
 	Type string `json:"type,omitempty"`
-	// Addresses are the container's, in this order. Needed unless the runtime
-	// names some.
+	// Addresses are the container's addresses, in this order. Required if the runtime gives none.
 	Addresses []Address `json:"addresses,omitempty"`
 	// Routes are copied to the result.
 	Routes []roles.Route `json:"routes,omitempty"`
@@ -35,16 +34,15 @@ type IPAM struct {
 
 // Address is one address of the container.
 type Address struct {
-	// Address is the host's address with the network's prefix length, such as
-	// 10.1.0.5/24. Required.
+	// Address is the address with the network's prefix length, such as 10.1.0.5/24. Required.
 	Address string `json:"address,omitempty"`
 	// Gateway is in the result. Default: none.
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// RuntimeConfig holds the capability ips.
+// RuntimeConfig has the capability ips.
 type RuntimeConfig struct {
-	// IPs are addresses with prefix lengths; they replace all others.
+	// IPs are addresses with prefix lengths. They replace all others.
 	IPs []string `json:"ips,omitempty"`
 }
 
@@ -55,7 +53,6 @@ type Args struct {
 
 // CNIArgs is the "args.cni" object.
 type CNIArgs struct {
-	// IPs are addresses with prefix lengths; they replace those of the
-	// configuration and of CNI_ARGS.
+	// IPs are addresses with prefix lengths. They replace those of the configuration and of CNI_ARGS.
 	IPs []string `json:"ips,omitempty"`
 }

@@ -19,10 +19,10 @@ func conf(ipam string, more ...string) string {
 	return `{"cniVersion": "1.1.0", "name": "net", "type": "bridge", ` + strings.Join(append(more, `"ipam": `+ipam), ", ") + `}`
 }
 
-// two is what most cases begin with.
+// two is the ipam object of most cases. It has an address of each family.
 const two = `{"type": "static", "addresses": [{"address": "10.10.0.1/24", "gateway": "10.10.0.254"}, {"address": "3ffe:ffff:0:1ff::1/64"}]}`
 
-// answer is ADD's, a line for each address with its gateway.
+// answer returns the result of ADD, a line for each address with its gateway.
 func answer(t *testing.T, conf, args string) (string, error) {
 	t.Helper()
 	h, err := newHandler([]byte(conf))
@@ -86,12 +86,12 @@ func TestAddresses(t *testing.T) {
 
 const (
 	noAddress = " is not an address with a prefix length, such as 10.1.0.5/24"
-	required  = `ipam.addresses: is required, such as [{"address": "10.1.0.5/24"}], as the runtime names no address by runtimeConfig.ips, args.cni.ips or CNI_ARGS`
+	required  = `ipam.addresses: is required, such as [{"address": "10.1.0.5/24"}], because the runtime gives no address in runtimeConfig.ips, args.cni.ips or CNI_ARGS`
 )
 
 // TestFaults has the reference's scenarios "missing ipam with
 // args/runtimeConfig" and "bad CIDR from conf/args/CNI_ARGS/runtimeConfig", and
-// more: every fault at once, each with its path.
+// others. All faults are reported at once, each with its path.
 func TestFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		conf, args string
@@ -117,11 +117,11 @@ func TestFaults(t *testing.T) {
 			conf(two), "IP=10.1.0.1,10.10.0.1/24;GATEWAY=z", roles.ErrEnv,
 			[]string{
 				`CNI_ARGS: IP: "10.1.0.1"` + noAddress,
-				"CNI_ARGS: IP: 10.10.0.1 is there already",
+				"CNI_ARGS: IP: 10.10.0.1 is listed twice",
 				`CNI_ARGS: GATEWAY: "z" is not an IP address`,
 			},
 		},
-		"bad CNI_ARGS without a say": {conf(two, `"runtimeConfig": {"ips": ["10.1.0.1/24"]}`), "IP=;GATEWAY=,", roles.ErrEnv, []string{`CNI_ARGS: GATEWAY: "" is not an IP address`, `CNI_ARGS: GATEWAY: "" is not an IP address`}},
+		"bad CNI_ARGS that have no effect": {conf(two, `"runtimeConfig": {"ips": ["10.1.0.1/24"]}`), "IP=;GATEWAY=,", roles.ErrEnv, []string{`CNI_ARGS: GATEWAY: "" is not an IP address`, `CNI_ARGS: GATEWAY: "" is not an IP address`}},
 		"gateway": {
 			conf(`{"addresses": [{"address": "10.1.0.1/24", "gateway": "fd00::1"}, {"address": "10.2.0.1/24", "gateway": "10.2.0.0/24"}]}`), "", roles.ErrConf,
 			[]string{
@@ -132,13 +132,13 @@ func TestFaults(t *testing.T) {
 		"no host's addresses": {
 			conf(`{"addresses": [{"address": "127.0.0.5/8"}, {"address": "ff02::1/64"}, {"address": "0.0.0.0/24"}, {"address": "10.1.0.1/0"}]}`), "", roles.ErrConf,
 			[]string{
-				"ipam.addresses[0].address: 127.0.0.5/32 is of 127.0.0.0/8 (loopback), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
-				"ipam.addresses[1].address: ff02::1/128 is of ff00::/8 (multicast), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
-				`ipam.addresses[2].address: 0.0.0.0/32 is of 0.0.0.0/8 ("this network"), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64`,
-				"ipam.addresses[3].address: 10.1.0.1/0 says that the whole Internet is on the link: give the network's prefix length",
+				"ipam.addresses[0].address: 127.0.0.5/32 is in 127.0.0.0/8 (loopback), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
+				"ipam.addresses[1].address: ff02::1/128 is in ff00::/8 (multicast), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
+				`ipam.addresses[2].address: 0.0.0.0/32 is in 0.0.0.0/8 ("this network"), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64`,
+				"ipam.addresses[3].address: 10.1.0.1/0 has the prefix length 0, which puts the whole Internet on the link: give the network's prefix length",
 			},
 		},
-		"twice": {conf(`{"addresses": [{"address": "10.1.0.1/24"}, {"address": "10.1.0.1/16"}]}`), "", roles.ErrConf, []string{"ipam.addresses[1].address: 10.1.0.1 is there already"}},
+		"twice": {conf(`{"addresses": [{"address": "10.1.0.1/24"}, {"address": "10.1.0.1/16"}]}`), "", roles.ErrConf, []string{"ipam.addresses[1].address: 10.1.0.1 is listed twice"}},
 		"two of a family in 0.2.0": {
 			strings.Replace(conf(two), "1.1.0", "0.2.0", 1), "IP=10.2.0.1/24", roles.ErrEnv,
 			[]string{"CNI_ARGS: IP: 10.2.0.1/24 is the second of its family: cniVersion before 0.3.0 allows one, use a newer one"},
@@ -160,8 +160,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestResult: routes and dns are copied, in the reference's scenarios "ADD/DEL"
-// and "ECMP routes": two routes of one destination both stand.
+// TestResult has the reference's scenarios "ADD/DEL" and "ECMP routes": routes and dns are copied,
+// also two routes of one destination.
 func TestResult(t *testing.T) {
 	h, err := newHandler([]byte(conf(`{"addresses": [{"address": "10.10.0.1/24", "gateway": "10.10.0.254"}],
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "192.168.0.0/16", "gw": "10.10.5.1", "priority": 100}, {"dst": "192.168.0.0/16", "gw": "10.10.5.2", "mtu": 1300}],
@@ -183,8 +183,8 @@ func TestResult(t *testing.T) {
 	rolestest.SameJSON(t, string(have), want)
 }
 
-// FuzzConf: no configuration and no CNI_ARGS make it panic, and an answer has
-// addresses that can be read again, none twice.
+// FuzzConf: no configuration and no CNI_ARGS cause a panic, and a result has valid addresses, none
+// twice.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(conf(two)), "")
 	f.Add([]byte(conf(`{"addresses": [{"address": "10.1.0.5/32", "gateway": "169.254.1.1"}], "routes": [{"dst": "::/0", "gw": "fe80::1", "table": 5}]}`)), "IP=10.2.0.1/24,::1/0;GATEWAY=10.2.0.254,,")

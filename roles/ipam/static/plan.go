@@ -12,16 +12,15 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// plan is a configuration, parsed and found valid.
+// plan is a parsed and valid configuration.
 type plan struct {
-	// own are ipam.addresses, which CNI_ARGS adds to.
+	// own are ipam.addresses. CNI_ARGS can add more.
 	own []address
-	// instead are the addresses that the runtime put into the configuration; if there
-	// are any, they replace all others.
+	// instead are the addresses of runtimeConfig or args. If there are any, they replace all others.
 	instead []address
 	routes  []*types.Route
 	dns     types.DNS
-	// single means that results hold one address of each family (spec before 0.3.0).
+	// single means that results have one address of each family (spec before 0.3.0).
 	single bool
 }
 
@@ -32,7 +31,7 @@ type address struct {
 	gateway netip.Addr
 }
 
-// newPlan parses a configuration. Its error joins every fault.
+// newPlan parses a configuration. Its error joins all faults.
 func newPlan(c *Conf) (*plan, error) {
 	var f roles.Faults
 	if c.IPAM == nil {
@@ -54,7 +53,7 @@ func newPlan(c *Conf) (*plan, error) {
 	return p, nil
 }
 
-// parseAddresses reads the configuration's own addresses.
+// parseAddresses parses ipam.addresses.
 func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
 	var out []address
 	for i, a := range in {
@@ -82,7 +81,7 @@ func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
 	return out
 }
 
-// parseList reads addresses that the runtime names.
+// parseList parses addresses of the runtime.
 func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address {
 	var out []address
 	for i, t := range texts {
@@ -96,22 +95,22 @@ func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address
 	return out
 }
 
-// parseAddress reads an address that comes after others.
+// parseAddress parses an address and compares it with the ones before it.
 func (p *plan) parseAddress(text string, before []address) (address, error) {
 	n, err := netip.ParsePrefix(text)
 	if err != nil || n.Addr().Is4In6() {
 		return address{}, fmt.Errorf("%q is not an address with a prefix length, such as 10.1.0.5/24", text)
 	}
 	if n.Bits() == 0 {
-		return address{}, fmt.Errorf("%s says that the whole Internet is on the link: give the network's prefix length", n)
+		return address{}, fmt.Errorf("%s has the prefix length 0, which puts the whole Internet on the link: give the network's prefix length", n)
 	}
-	if err := roles.HostNetwork(netip.PrefixFrom(n.Addr(), n.Addr().BitLen())); err != nil {
+	if err := roles.CheckNetwork(netip.PrefixFrom(n.Addr(), n.Addr().BitLen())); err != nil {
 		return address{}, err
 	}
 	for _, o := range before {
 		switch {
 		case o.Addr() == n.Addr():
-			return address{}, fmt.Errorf("%s is there already", n.Addr())
+			return address{}, fmt.Errorf("%s is listed twice", n.Addr())
 		case p.single && o.Addr().BitLen() == n.Addr().BitLen():
 			return address{}, fmt.Errorf("%s is the second of its family: cniVersion before 0.3.0 allows one, use a newer one", n)
 		}
@@ -119,9 +118,8 @@ func (p *plan) parseAddress(text string, before []address) (address, error) {
 	return address{Prefix: n}, nil
 }
 
-// addresses are the container's under CNI_ARGS: those of IP follow the
-// configuration's own, and each of GATEWAY is the gateway of every address whose
-// network contains it.
+// addresses returns the container's addresses: those of the configuration, then those of IP in
+// CNI_ARGS. Each address in GATEWAY is the gateway of all addresses whose network contains it.
 func (p *plan) addresses(args roles.Args) ([]address, error) {
 	var faults []error
 	note := func(key string, err error) {
@@ -156,13 +154,13 @@ func (p *plan) addresses(args roles.Args) ([]address, error) {
 	if len(list) == 0 {
 		return nil, &roles.ConfError{
 			Path:   "ipam.addresses",
-			Reason: "is required, such as [{\"address\": \"10.1.0.5/24\"}], as the runtime names no address by runtimeConfig.ips, args.cni.ips or CNI_ARGS",
+			Reason: "is required, such as [{\"address\": \"10.1.0.5/24\"}], because the runtime gives no address in runtimeConfig.ips, args.cni.ips or CNI_ARGS",
 		}
 	}
 	return list, nil
 }
 
-// values splits the list of a key of CNI_ARGS at its commas.
+// values returns the items of a comma-separated list in CNI_ARGS.
 func values(args roles.Args, key string) []string {
 	text := args.Get(key)
 	if text == "" {

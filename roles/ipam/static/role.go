@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// Role is the IPAM role static.
+// Role returns the entry of the IPAM role static in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{"static"},
@@ -27,7 +27,7 @@ func Role() roles.Role {
 	}
 }
 
-// handler answers for one network configuration. GC and STATUS need no answer:
+// handler implements the verbs for one network configuration. It has no GC and no STATUS, because
 // there are no records, and addresses cannot run out.
 type handler struct{ plan *plan }
 
@@ -76,8 +76,8 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 // Del has nothing to undo.
 func (a *handler) Del(context.Context, *roles.Host, *roles.Request) error { return nil }
 
-// Check compares prevResult with what ADD would answer: every address is in it,
-// with its prefix length and, where one is named, its gateway.
+// Check compares prevResult with the result of ADD: prevResult must have every address with its
+// prefix length, and its gateway if one is configured.
 func (a *handler) Check(_ context.Context, _ *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -92,7 +92,7 @@ func (a *handler) Check(_ context.Context, _ *roles.Host, req *roles.Request) er
 	}
 	var errs []error
 	for _, want := range addrs {
-		i := slices.IndexFunc(have, func(ip attach.Family) bool { return ip.Address == want.Prefix })
+		i := slices.IndexFunc(have, func(ip attach.IPConfig) bool { return ip.Address == want.Prefix })
 		switch {
 		case i < 0:
 			errs = append(errs, fmt.Errorf("%w: prevResult has no address %s", roles.ErrCheck, want))

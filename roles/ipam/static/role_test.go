@@ -34,8 +34,8 @@ func TestUnderBridge(t *testing.T) {
 	}.Run(t)
 }
 
-// TestAlone plays the role as a process, as an interface plugin of other make
-// calls it: the reference's scenarios "ADD/DEL" and "unknown DEL".
+// TestAlone runs the role as a process, as a third-party interface plugin does. It has the
+// reference's scenarios "ADD/DEL" and "unknown DEL".
 func TestAlone(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "static",
@@ -47,7 +47,7 @@ func TestAlone(t *testing.T) {
 	}.Run(t)
 }
 
-// TestCheck: CHECK fails when prevResult is not what ADD answered.
+// TestCheck: CHECK fails if prevResult differs from the result of ADD.
 func TestCheck(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	call := rolestest.Call{Type: "static", Verb: "ADD", ID: "c1", Netns: netopstest.New(t).Path(), IfName: "eth0"}
@@ -74,8 +74,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNoAddresses: ADD under a main plugin fails and leaves nothing, not even
-// of a bridge; what is missing is named. DEL finds nothing to do.
+// TestNoAddresses: without addresses ADD of an interface plugin fails with the missing key in the
+// error, and leaves nothing, not even a bridge. DEL succeeds.
 func TestNoAddresses(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	ns := netopstest.New(t)
@@ -94,7 +94,7 @@ func TestNoAddresses(t *testing.T) {
 	}
 }
 
-// TestTable: what the command line and the documents derive from it.
+// TestTable checks the values that the command line and the generated documents use.
 func TestTable(t *testing.T) {
 	role, ok := all.Table().Lookup("static")
 	if !ok || role.Kind != roles.IPAM || role.OverLink {

@@ -18,7 +18,7 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		name string
 		conf string
 		run  func(t *testing.T, w *World)
-		// allocates: only for registries that assign subnets.
+		// allocates means that the scenario is only for registries that assign subnets.
 		allocates bool
 	}{
 		{"acquire", network, acquire, false},
@@ -111,7 +111,7 @@ func notAssigned(t *testing.T, w *World) {
 	}
 }
 
-// repair: an altered or removed record is seen, and published again.
+// repair: a record that was changed or removed is noticed and published again.
 func repair(t *testing.T, w *World) {
 	r, got := w.join(t, 1, node(1))
 	other, _ := w.join(t, 2, node(2))
@@ -136,8 +136,7 @@ func repair(t *testing.T, w *World) {
 	}
 }
 
-// peers: the first snapshot is complete, and joining, changing and leaving nodes are
-// seen.
+// peers: the first snapshot is complete, and later ones have the nodes that join, change and leave.
 func peers(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	second, two := w.join(t, 2, node(2))
@@ -267,7 +266,7 @@ func release(t *testing.T, w *World) {
 		}
 	}
 	seen.until("the second one alone", has(two))
-	// The node gets the subnets again that it asks for.
+	// The node gets the requested subnets again.
 	back, err := r.Acquire(t.Context(), one)
 	if err != nil || !back.Same(&one) {
 		t.Fatalf("%+v, %v", back, err)
@@ -296,10 +295,10 @@ func end(t *testing.T, w *World) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	leaves(t)
+	noLeaks(t)
 }
 
-// conflict: a subnet that another node holds is refused, and the holder is named.
+// conflict: a request for another node's subnet is refused, and the error names the node.
 func conflict(t *testing.T, w *World) {
 	_, one := w.join(t, 1, node(1))
 	before := w.Writes(t)
@@ -308,18 +307,18 @@ func conflict(t *testing.T, w *World) {
 	want := node(2)
 	want.PodCIDRs = one.PodCIDRs
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) || !strings.Contains(err.Error(), one.Name) {
-		t.Fatalf("asked for another node's subnet: %v", err)
+		t.Fatalf("request for another node's subnet: %v", err)
 	}
 	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.250.1.0/24")}
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrInvalid) {
-		t.Fatalf("asked for one of another network: %v", err)
+		t.Fatalf("request for a subnet of another network: %v", err)
 	}
 	if after := w.Writes(t); after != before {
 		t.Errorf("that wrote: %s, before %s", after, before)
 	}
 	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.255.0/24")}
 	if two, err := r.Acquire(t.Context(), want); err != nil || !slices.Equal(two.PodCIDRs, want.PodCIDRs) {
-		t.Fatalf("asked for a free one: %+v, %v", two, err)
+		t.Fatalf("request for a free subnet: %+v, %v", two, err)
 	}
 }
 

@@ -1,5 +1,4 @@
-// Package clustertest is the test suite that every registry passes, against the real
-// server.
+// Package clustertest is the test suite that every registry passes with its real server.
 package clustertest
 
 import (
@@ -20,15 +19,14 @@ import (
 
 // World is one registry without nodes, used by one test.
 type World struct {
-	// Open opens the registry for a node, each time anew, as a restarted agent does.
-	// It creates the node if another program does that in practice.
+	// Open opens the registry for a node, as a restarted agent does. It creates the node if another
+	// program does that in practice.
 	Open func(tb testing.TB, name string) cluster.Registry
-	// Assign replaces a node's pod networks; nil where the registry assigns them.
+	// Assign replaces a node's pod networks. It is nil if the registry assigns them.
 	Assign func(tb testing.TB, name string, podCIDRs []netip.Prefix)
 	// Writes returns a text that differs after every write to the records of nodes.
 	Writes func(tb testing.TB) string
-	// Alter replaces the record that the node published as n.Name. Remove removes
-	// that record.
+	// Alter changes the record that the node published as n.Name. Remove removes it.
 	Alter  func(tb testing.TB, n cluster.Node)
 	Remove func(tb testing.TB, n cluster.Node)
 	// Hostile writes records that cannot be used, under different names. It returns
@@ -38,10 +36,10 @@ type World struct {
 	Down func(tb testing.TB) (up func())
 }
 
-// network is the configuration of every World unless it says otherwise.
+// network is the default configuration of a World.
 const (
 	network = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`
-	// Nodes get none of the subnets of hostile records.
+	// apart assigns no subnets that hostile records have.
 	apart = `{"Network":"10.244.0.0/16","SubnetMin":"10.244.200.0","SubnetMax":"10.244.220.0","Backend":{"Type":"vxlan"}}`
 	dual  = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
 	tiny  = `{"Network":"10.244.0.0/28","Backend":{"Type":"vxlan"}}`
@@ -202,8 +200,8 @@ func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 	}
 }
 
-// leaves fails the test when goroutines of registries remain.
-func leaves(tb testing.TB) {
+// noLeaks fails the test if goroutines of registries remain.
+func noLeaks(tb testing.TB) {
 	tb.Helper()
 	var left []string
 	await.Until(tb, func() bool {

@@ -1,16 +1,15 @@
-// Package dir keeps a cluster's nodes in a directory of JSON files: a registry
-// without a server. It serves nodes that share a file system, as simulated nodes on
-// one machine or a few machines with a network file system.
+// Package dir is a registry without a server: a directory of JSON files. It is for nodes that share
+// a file system, such as simulated nodes on one machine, or machines with a network file system.
 //
 //	config.json        net-conf.json, written by the operator of the cluster
 //	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
 //	                   backendType, backendData, backendV6Data
 //	lock               locked (flock) while a node chooses its subnets
 //
-// Files have mode 0644: they hold no secret, and people read them with cat. They are
-// replaced by renaming, so that a reader sees either the old record or the new one. A
-// half-written file is a fault of its entry. Changes are seen through inotify. Those
-// that inotify does not report, as on network file systems, are seen within 30 s.
+// Files have mode 0644, because they have no secrets. They are replaced by renaming, so that a reader
+// gets either the old record or the new one. An incomplete file of another writer is a fault of its
+// entry. Changes are noticed by inotify, or within 30 s if inotify does not report them, as on network
+// file systems.
 package dir
 
 import (
@@ -34,8 +33,7 @@ import (
 
 const (
 	configFile = "config.json"
-	// configKey names the configuration among the faults; a node cannot have that
-	// name.
+	// configKey is the name of the configuration in Snapshot.Faults. No node can have it.
 	configKey = "/" + configFile
 	nodesDir  = "nodes"
 	lockFile  = "lock"
@@ -44,7 +42,7 @@ const (
 	maxConfig = 1 << 20
 	maxRecord = 64 << 10
 	maxNodes  = 100_000
-	// lockTimeout is how long other nodes may take to choose their subnets.
+	// lockTimeout bounds the wait for other nodes that choose their subnets.
 	lockTimeout = 10 * time.Second
 )
 
@@ -52,22 +50,20 @@ const (
 type Options struct {
 	// Dir is the directory's absolute path. Name is the node's name.
 	Dir, Name string
-	// Previous are the subnets that the node had before it lost its record. It gets
-	// them again if they are free.
+	// Previous are the subnets of the node's lost record. It gets them again if they are free.
 	Previous []netip.Prefix
-	// Warn is called with each key of the configuration that has no effect; it may be
-	// nil.
+	// Warn is called for each key of the configuration that has no effect. It may be nil.
 	Warn func(string)
 }
 
-// Registry is the directory, opened for one node.
+// Registry is a directory that is opened for one node.
 type Registry struct {
 	o Options
-	// rescan is the interval at which all files are compared with what is known.
+	// rescan is the interval of full comparisons.
 	rescan time.Duration
 }
 
-// Open checks the options. It reads nothing yet: the directory may be created later.
+// Open checks the options. It does not read the directory, which may be created later.
 func Open(o Options) (*Registry, error) {
 	if !filepath.IsAbs(o.Dir) {
 		return nil, fmt.Errorf("open cluster directory %q: %w: not an absolute path", o.Dir, cluster.ErrInvalid)
@@ -103,7 +99,7 @@ func (r *Registry) config() (*cluster.Config, []string, error) {
 	return c, warnings, nil
 }
 
-// Acquire writes the node's file, under the lock, unless its content is right.
+// Acquire writes the node's file under the lock if its content differs.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	want.Name = r.o.Name
 	if err := want.Check(); err != nil {
@@ -164,14 +160,14 @@ func (r *Registry) Release(ctx context.Context) error {
 	return nil
 }
 
-// Close does nothing: no file stays open.
+// Close does nothing, because no file stays open.
 func (r *Registry) Close() error { return nil }
 
 func (r *Registry) path(name string) string {
 	return filepath.Join(r.o.Dir, nodesDir, name+suffix)
 }
 
-// lock takes the directory's lock. The returned function gives it back.
+// lock takes the directory's lock. The returned function releases it.
 func (r *Registry) lock(ctx context.Context) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -198,8 +194,8 @@ func (r *Registry) lock(ctx context.Context) (func(), error) {
 	}
 }
 
-// makeNodes creates the directory of the nodes, but not its parent: an empty
-// directory must not take the place of a file system that is not mounted.
+// makeNodes creates the directory of the nodes, but not its parent, which may be the mount point of
+// a file system that is not mounted.
 func (r *Registry) makeNodes() error {
 	err := os.Mkdir(filepath.Join(r.o.Dir, nodesDir), 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,8 +207,8 @@ func (r *Registry) makeNodes() error {
 	return nil
 }
 
-// others reads every record: the node's own, and the subnets of other nodes. A record
-// that cannot be used still holds the network's subnets that it names.
+// others reads every record: the node's own, and the subnets of other nodes. An invalid record
+// reserves its subnets, too.
 func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
 	names, err := r.names()
 	if err != nil {
@@ -251,13 +247,13 @@ func (r *Registry) names() ([]string, error) {
 	return names, nil
 }
 
-// nameOf returns the node of a file. Hidden files are files that are being written.
+// nameOf returns the name of a file's node. A hidden file is being written and has none.
 func nameOf(file string) (string, bool) {
 	name, ok := strings.CutSuffix(file, suffix)
 	return name, ok && name != "" && name[0] != '.'
 }
 
-// record is the content of a file. If err is set, node has what could be read.
+// record is the content of a file. If err is set, node has the valid part.
 type record struct {
 	node cluster.Node
 	err  error
@@ -271,8 +267,7 @@ func (r *Registry) read(name string) record {
 	return decode(name, b)
 }
 
-// decode reads a record. Text that is not JSON, or has another node's name, is a
-// fault.
+// decode decodes a record. Its name must be that of the file.
 func decode(name string, b []byte) record {
 	if err := cluster.CheckName(name); err != nil {
 		return record{err: err}

@@ -142,9 +142,9 @@ func first(t *testing.T, r *Registry, ok func(cluster.Update) bool) {
 	}
 }
 
-// Watch waits for a configuration that comes later. One that becomes unusable is
-// reported, and the last one stays in force.
-func TestConfigurationComesAndGoes(t *testing.T) {
+// Watch waits for the configuration. If it becomes invalid, that is reported, and the last valid one
+// is used.
+func TestConfigurationChanges(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, configFile)
 	r := open(t, dir, "a")
@@ -185,9 +185,8 @@ func TestConfigurationComesAndGoes(t *testing.T) {
 	}
 }
 
-// A record is seen at once however it appears: hard-linked, as a symbolic link, or as
-// something that is not a regular file.
-func TestHowRecordsCome(t *testing.T) {
+// A record is noticed at once, also if it is a hard link, a symbolic link, or not a regular file.
+func TestNewRecords(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
 	whole := filepath.Join(dir, "whole")
@@ -210,8 +209,8 @@ func TestHowRecordsCome(t *testing.T) {
 			return errors.Join(err, os.WriteFile(temp, b, 0o600), os.Link(temp, at), os.Remove(temp))
 		}, has},
 		{"a FIFO", func() error { return errors.Join(os.Remove(at), unix.Mkfifo(at, 0o600)) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
-		// If both were seen at one time, one fault would replace the other and
-		// nothing would change.
+		// If both changes were read at one time, the second fault would replace the first, which
+		// does not change the snapshot.
 		{"the FIFO gone", func() error { return os.Remove(at) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] == nil }},
 		{"a directory", func() error { return os.Mkdir(at, 0o700) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
 		{"the configuration anew", func() error {
@@ -221,7 +220,7 @@ func TestHowRecordsCome(t *testing.T) {
 			return errors.Join(os.Remove(path), os.Link(next, path))
 		}, func(u cluster.Update) bool { return u.Snapshot.Config.Network.String() == "10.245.0.0/16" }},
 	}
-	r.rescan = time.Hour // so that a full comparison does not find it
+	r.rescan = time.Hour // so that no full comparison notices the change
 	step := -1
 	first(t, r, func(u cluster.Update) bool {
 		if u.Snapshot == nil || step >= 0 && !steps[step].ok(u) {
@@ -255,7 +254,7 @@ func TestPrevious(t *testing.T) {
 	}
 }
 
-// A lock that another process holds for too long is an error, not a hang.
+// If another process holds the lock for too long, Acquire fails.
 func TestLockHeld(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)

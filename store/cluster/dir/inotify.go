@@ -14,13 +14,13 @@ import (
 )
 
 var (
-	// errMoved: the path leads to another directory than before, or to none.
+	// errMoved means that the watched directory was moved or removed.
 	errMoved = errors.New("the directory was moved or removed")
 	errShort = errors.New("inotify: truncated event")
 )
 
-// watched are the events that matter: a file was written and closed, linked, renamed
-// or removed, or a directory itself was moved or removed.
+// watched are the requested events: a file was written and closed, linked, renamed or removed, or a
+// directory itself was moved or removed.
 const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // notifier is an inotify instance (inotify(7)) that watches some directories.
@@ -72,9 +72,9 @@ func (n *notifier) add(dir string) (wd int32, err error) {
 	return int32(got), nil
 }
 
-// same returns errMoved when a path leads to another directory now. Adding a watch
-// for the same directory returns the same descriptor.
-func (n *notifier) same() error {
+// checkPaths returns errMoved if a path is of another directory now. Adding a watch for the same
+// directory returns the same descriptor.
+func (n *notifier) checkPaths() error {
 	for i, dir := range n.dirs {
 		wd, err := n.add(dir)
 		if err != nil {
@@ -87,7 +87,7 @@ func (n *notifier) same() error {
 	return nil
 }
 
-// read waits for events. os.ErrDeadlineExceeded when there is none within that time.
+// read waits for events. If there is none within that time, it returns os.ErrDeadlineExceeded.
 func (n *notifier) read(within time.Duration) ([]event, error) {
 	if err := n.file.SetReadDeadline(time.Now().Add(within)); err != nil {
 		return nil, err

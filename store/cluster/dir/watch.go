@@ -67,9 +67,9 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 	}
 	defer in.close()
 	defer context.AfterFunc(ctx, in.close)()
-	// Forget everything: this may be another directory.
+	// Read everything again, because this may be another directory.
 	v.seen = nil
-	if _, err := v.all(); err != nil {
+	if _, err := v.readAll(); err != nil {
 		return err
 	}
 	wait.Reset()
@@ -89,10 +89,10 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 func (v *view) next(in *notifier) (bool, error) {
 	events, err := in.read(v.r.rescan)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if err := in.same(); err != nil {
+		if err := in.checkPaths(); err != nil {
 			return false, err
 		}
-		return v.all()
+		return v.readAll()
 	}
 	if err != nil {
 		return false, err
@@ -102,7 +102,7 @@ func (v *view) next(in *notifier) (bool, error) {
 		switch {
 		case e.mask&unix.IN_Q_OVERFLOW != 0:
 			v.seen = nil
-			return v.all()
+			return v.readAll()
 		case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			return false, errMoved
 		case e.mask&unix.IN_CREATE != 0 && unfinished(filepath.Join(in.dirs[e.dir], e.name)):
@@ -110,9 +110,9 @@ func (v *view) next(in *notifier) (bool, error) {
 		case e.dir == 0 && e.name == configFile:
 			// Every record is checked again with the new configuration.
 			v.seen = nil
-			return v.all()
+			return v.readAll()
 		case e.dir == 1:
-			if name, ok := nameOf(e.name); ok && v.one(name) {
+			if name, ok := nameOf(e.name); ok && v.readNode(name) {
 				changed = true
 			}
 		}
@@ -120,9 +120,9 @@ func (v *view) next(in *notifier) (bool, error) {
 	return changed, nil
 }
 
-// all reads the configuration and the records that have changed. A configuration that
-// cannot be used leaves the last one in force.
-func (v *view) all() (bool, error) {
+// readAll reads the configuration and the records that have changed. If the configuration is invalid,
+// the last valid one is used.
+func (v *view) readAll() (bool, error) {
 	config, _, err := v.r.config()
 	if err != nil && v.table.Config() == nil {
 		return false, err
@@ -148,16 +148,16 @@ func (v *view) all() (bool, error) {
 			v.seen[name] = is
 			continue
 		}
-		if v.one(name) {
+		if v.readNode(name) {
 			changed = true
 		}
 	}
 	return v.table.Keep(present) || changed, nil
 }
 
-// one reads a record and reports whether it has changed. The stamp is taken first, so
-// that a write during the reading leads to another reading.
-func (v *view) one(name string) bool {
+// readNode reads a record and reports whether it has changed. It takes the stamp first, so that a
+// change during the reading is noticed.
+func (v *view) readNode(name string) bool {
 	is, err := stampOf(v.r.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		delete(v.seen, name)
@@ -175,9 +175,8 @@ func (v *view) one(name string) bool {
 	return v.table.Put(name, rec.node, rec.err)
 }
 
-// unfinished reports whether a file that was just created is still being written. A
-// complete one was linked to its name, and no further event follows for it; the same
-// holds for anything that is not a regular file.
+// unfinished reports whether a file that was just created is still being written, so that another
+// event follows. For a file that was linked to its name, and for one that is not regular, none does.
 func unfinished(path string) bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {

@@ -13,14 +13,13 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// errRaced: another node wrote meanwhile. The caller reads again and decides anew.
+// errRaced means that another node wrote meanwhile. The caller reads again.
 var errRaced = errors.New("another node wrote first")
 
 // maxOwn bounds the number of records of one node.
 const maxOwn = 4
 
-// attempts is how often another subnet is chosen after another node took the chosen
-// one.
+// attempts bounds the attempts to get a subnet while other nodes take the chosen ones.
 const attempts = 20
 
 // Acquire publishes the node by compare-and-swap. A record is the node's own if it
@@ -32,7 +31,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		return cluster.Node{}, fmt.Errorf("publish node: %w", err)
 	}
 	if !want.PublicIP.IsValid() && !want.PublicIPv6.IsValid() {
-		return cluster.Node{}, fmt.Errorf("publish node: %w: publicIP is missing: a node is known by it", cluster.ErrInvalid)
+		return cluster.Node{}, fmt.Errorf("publish node: %w: publicIP is missing, which identifies the node", cluster.ErrInvalid)
 	}
 	wait := web.Backoff{Min: 5 * time.Millisecond, Max: 500 * time.Millisecond}
 	for try := 1; ; try++ {
@@ -40,8 +39,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		if err == nil {
 			return got, nil
 		}
-		// The conflict may come from an outdated view of a Watch. Read everything
-		// once.
+		// The state of a Watch may be outdated. Read everything once.
 		old := try == 1 && r.watched.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
 		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
 			continue
@@ -50,13 +48,13 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	}
 }
 
-// acquire tries once. With watched it may use what a Watch knows: if another node has
-// written a key since, the write is refused.
+// acquire tries once. With watched it may use the state of a Watch. If another node has written a
+// key since then, the write fails.
 func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool) (cluster.Node, error) {
 	var now *state
 	var err error
 	if watched {
-		now, err = r.recall(ctx, &want)
+		now, err = r.readWatched(ctx, &want)
 	}
 	if now == nil && err == nil {
 		now, err = r.read(ctx, &want)
@@ -65,7 +63,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 		return want, err
 	}
 	request := cluster.SubnetRequest{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
-	own := now.mine(want.PodCIDRs)
+	own := now.ownRecord(want.PodCIDRs)
 	if own != nil {
 		request.Name, request.Own = own.node.Name, own.node.PodCIDRs
 	}
@@ -90,10 +88,10 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 	if stays || len(want.PodCIDRs) == 1 {
 		return want, nil
 	}
-	return want, r.alone(ctx, &want)
+	return want, r.withdrawDuplicate(ctx, &want)
 }
 
-// found is a record of the node's own.
+// found is a record of this node.
 type found struct {
 	kv   keyValue
 	node cluster.Node
@@ -107,7 +105,7 @@ type state struct {
 	others []cluster.Holder
 }
 
-// read lists everything and separates the node's own records from others'.
+// read lists everything and separates this node's records from those of others.
 func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error) {
 	var s *state
 	var conf []byte
@@ -126,7 +124,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 			s.own = append(s.own, found{kv, n, err})
 			return
 		}
-		s.hold(&n)
+		s.addOthers(&n)
 	})
 	if err != nil {
 		return nil, err
@@ -143,17 +141,17 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	return s, nil
 }
 
-// hold marks another node's subnets as taken.
-func (s *state) hold(n *cluster.Node) {
+// addOthers adds the subnets of another node.
+func (s *state) addOthers(n *cluster.Node) {
 	for _, p := range n.PodCIDRs {
 		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: addressOf(n)})
 	}
 }
 
-// recall is read from what a Watch knows, so that etcd need not send everything
-// twice. The node's own records are still read. It returns nil when there is no
-// Watch, or when a record cannot be used and may be the node's own.
-func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, error) {
+// readWatched is like read, but uses the state of a Watch, so that etcd does not send everything
+// twice. It still reads this node's records. It returns nil if there is no Watch, or if an invalid
+// record may be this node's.
+func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state, error) {
 	watched := r.watched.Load()
 	if watched == nil {
 		return nil, nil
@@ -161,14 +159,14 @@ func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, erro
 	s := &state{config: watched.Config()}
 	own, lease := map[string]bool{}, r.held.id()
 	if name := r.held.name(); name != "" {
-		own[name] = true // also when it has changed
+		own[name] = true // even if it has changed
 	}
 	whole := watched.Each(func(n *cluster.Node) {
 		if own[n.Name] || sameAddress(n, want) {
 			own[n.Name] = true
 			return
 		}
-		s.hold(n)
+		s.addOthers(n)
 	})
 	if !whole || len(own) > maxOwn {
 		return nil, nil
@@ -191,9 +189,9 @@ func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, erro
 	return s, nil
 }
 
-// mine returns the node's own record that counts: the one with the demanded subnets,
-// else the first that fits.
-func (s *state) mine(demanded []netip.Prefix) *found {
+// ownRecord returns the record of this node to continue with: the one with the demanded subnets,
+// else the first valid one.
+func (s *state) ownRecord(demanded []netip.Prefix) *found {
 	for i := range s.own {
 		if p := s.own[i].node.PodCIDRs; len(demanded) > 0 && slices.Equal(p, demanded) {
 			return &s.own[i]
@@ -253,16 +251,14 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 	return nil
 }
 
-// has reports whether a record of the node's own has that subnet, so that its key
-// does not conflict.
+// has reports whether a record of this node has the subnet, so that its key does not conflict.
 func (s *state) has(p netip.Prefix) bool {
 	return slices.ContainsFunc(s.own, func(f found) bool { return slices.Contains(f.node.PodCIDRs, p) })
 }
 
-// alone withdraws a new record if an older one shares a subnet with it. etcd compares
-// whole keys only, so two nodes can choose one IPv6 subnet beside two different IPv4
-// subnets.
-func (r *Registry) alone(ctx context.Context, n *cluster.Node) error {
+// withdrawDuplicate removes a new record if an older one has one of its subnets. etcd compares whole
+// keys only, so two nodes can choose the same IPv6 subnet with different IPv4 subnets.
+func (r *Registry) withdrawDuplicate(ctx context.Context, n *cluster.Node) error {
 	var mine keyValue
 	var others []keyValue
 	_, err := r.list(ctx, func() { mine, others = keyValue{}, nil }, func(kv keyValue) {
@@ -294,7 +290,7 @@ func (r *Registry) remove(ctx context.Context, kv keyValue) error {
 	}, &txnResponse{})
 }
 
-// Release deletes the node's records, reservations included, and its lease.
+// Release deletes the node's records, including reservations, and its lease.
 func (r *Registry) Release(ctx context.Context) error {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
@@ -325,8 +321,8 @@ func (r *Registry) Release(ctx context.Context) error {
 	return nil
 }
 
-// sameAddress reports whether a record is the node's own: by the IPv4 address, as
-// flannel does, or by the IPv6 address if there is no other.
+// sameAddress reports whether a record is this node's by the IPv4 address, as flannel does, or by the
+// IPv6 address if there is no IPv4 address.
 func sameAddress(n, me *cluster.Node) bool {
 	if me.PublicIP.IsValid() {
 		return n.PublicIP == me.PublicIP

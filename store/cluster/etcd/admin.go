@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Admin writes what nodes read, to set up a cluster.
+// Admin writes the configuration and reservations, to set up a cluster.
 type Admin struct {
 	r *Registry
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// maxReply bounds a reply and a message of a stream. Pages and fragments are much
-// smaller; a single record can have 1.5 MB by etcd's default.
+// maxReply bounds a reply and a message of a stream. Pages and fragments are much smaller, but a
+// single record can have 1.5 MB by etcd's default.
 const maxReply = 16 << 20
 
 // Status codes of gRPC that are handled here.
@@ -76,13 +76,12 @@ func (f *failure) Error() string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// Is makes each failure a cluster.ErrUnavailable: our requests are valid, so a
-// failure is temporary.
+// Is makes each failure a cluster.ErrUnavailable. The requests are valid, so a failure is temporary.
 func (f *failure) Is(target error) bool { return target == cluster.ErrUnavailable }
 
 func (f *failure) code() int { return max(f.Code, f.Grpc) }
 
-// stale reports whether a new token could help.
+// stale reports whether the token was refused, so that a new one may be accepted.
 func (f *failure) stale() bool {
 	return f.code() == codeUnauthenticated || f.code() == codeInvalidArgument && strings.Contains(f.Error(), "auth")
 }
@@ -91,13 +90,13 @@ func (f *failure) stale() bool {
 func (c *client) call(ctx context.Context, path string, in, out any) error {
 	var faults []error
 	for range c.endpoints {
-		err := c.ask(ctx, path, in, out)
+		err := c.sendAuthorized(ctx, path, in, out)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		var f *failure
 		if errors.As(err, &f) && (f.code() == codeOutOfRange || f.code() == codeNotFound) || errors.Is(err, web.ErrTooLarge) {
-			return err // every server would say so
+			return err // every server would return it
 		}
 		faults = append(faults, err)
 		c.next()
@@ -110,9 +109,9 @@ func (c *client) next() { c.at.Add(1) }
 
 func (c *client) endpoint() string { return c.endpoints[int(c.at.Load())%len(c.endpoints)] }
 
-// ask sends a request to one server, once more with a new token if the current one is
-// refused.
-func (c *client) ask(ctx context.Context, path string, in, out any) error {
+// sendAuthorized sends a request to one server. If the token is refused, it gets a new one and sends
+// again, once.
+func (c *client) sendAuthorized(ctx context.Context, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.send(ctx, path, in)
@@ -157,8 +156,7 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	// With this header, a server without a leader reports that instead of staying
-	// silent.
+	// With this header a server without a leader reports that. Otherwise it would not answer.
 	r.Header.Set("Grpc-Metadata-hasleader", "true")
 	if token != "" {
 		r.Header.Set("Authorization", token)
@@ -179,7 +177,7 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
 }
 
-// authorize returns the token for etcd's authentication; empty when there is none.
+// authorize returns the token for etcd's authentication, or "" without authentication.
 func (c *client) authorize(ctx context.Context) (string, error) {
 	if c.username == "" {
 		return "", nil
@@ -229,7 +227,7 @@ func (c *client) forget(token string) {
 	}
 }
 
-// get reads one key; nil when it does not exist.
+// get reads one key. It returns nil if the key does not exist.
 func (c *client) get(ctx context.Context, key string) (*keyValue, error) {
 	var got rangeResponse
 	if err := c.call(ctx, "/v3/kv/range", rangeRequest{Key: []byte(key)}, &got); err != nil {

@@ -1,13 +1,13 @@
-// Package etcd keeps a cluster's nodes in etcd, in the layout of flannel's etcd v3
-// store, so that nodes of both programs can share a cluster:
+// Package etcd is the registry of nodes in etcd, with flannel's layout for etcd v3, so that nodes of
+// both programs can share a cluster:
 //
 //	<prefix>/config                              net-conf.json
 //	<prefix>/subnets/10.5.52.0-24                one node
 //	<prefix>/subnets/10.5.52.0-24&fd00:1::-64    one with both families
 //
-// A node's key belongs to a lease of 24 hours, which the node renews. A key without
-// a lease is a reservation, and stays one. The package uses etcd's JSON gateway (v3
-// API, etcd 3.4 and later).
+// A node's key belongs to a lease of 24 hours, which the node renews. A key without a lease is a
+// reservation, and never gets a lease. The package uses etcd's JSON gateway (v3 API, etcd 3.4 and
+// later).
 package etcd
 
 import (
@@ -29,7 +29,7 @@ import (
 const DefaultPrefix = "/coreos.com/network"
 
 const (
-	// leaseTTL is how long a node that has disappeared keeps its subnet.
+	// leaseTTL is the time after which a subnet is free again if its node does not renew the lease.
 	leaseTTL    = 24 * time.Hour
 	renewMargin = time.Hour
 	// callTimeout bounds one request to one server.
@@ -41,37 +41,34 @@ type Options struct {
 	// Endpoints are etcd's URLs, such as "https://192.0.2.1:2379". The first one that
 	// answers is used until it fails.
 	Endpoints []string
-	// Prefix begins all keys; empty is DefaultPrefix.
+	// Prefix begins all keys. Empty means DefaultPrefix.
 	Prefix string
-	// TLS authenticates both sides; nil trusts the system's roots.
+	// TLS authenticates both sides. Nil means the system's roots.
 	TLS *web.TLS
 	// Username and Password are for etcd's own authentication. Set both or none.
 	Username, Password string
 	// PublicIP and PublicIPv6 identify the node's own record before Acquire.
 	PublicIP, PublicIPv6 netip.Addr
-	// Previous are the subnets that the node had before it lost its record. It gets
-	// them again if they are free.
+	// Previous are the subnets of the node's lost record. It gets them again if they are free.
 	Previous []netip.Prefix
-	// RenewMargin is the latest time before the lease's end at which it is renewed; 0
-	// is an hour.
+	// RenewMargin is the latest time before the lease's end at which it is renewed. 0 means an hour.
 	RenewMargin time.Duration
-	// Warn is called with each key of the configuration that has no effect; it may be
-	// nil.
+	// Warn is called for each key of the configuration that has no effect. It may be nil.
 	Warn func(string)
 }
 
-// Registry is etcd, opened for one node.
+// Registry is etcd, opened for one node. See cluster.Registry.
 type Registry struct {
 	o Options
 	c *client
 	// acquiring serializes Acquire and Release.
 	acquiring sync.Mutex
 	held      held
-	// watched is the table of a running Watch that reaches etcd; nil without one.
+	// watched is the table of a running Watch that reaches etcd, or nil.
 	watched atomic.Pointer[cluster.Table]
 }
 
-// Open checks the options. It does not connect yet.
+// Open checks the options. It does not connect.
 func Open(o Options) (*Registry, error) {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -140,8 +137,7 @@ func (r *Registry) noConfig() error {
 // Ready does nothing: this registry has no readiness.
 func (r *Registry) Ready(context.Context) error { return nil }
 
-// Close closes every connection. The lease stays, so that a restarted agent takes it
-// over.
+// Close closes all connections. The lease stays, so that a restarted agent can continue with it.
 func (r *Registry) Close() error {
 	r.c.web.CloseIdle()
 	return nil

@@ -147,7 +147,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Registry reads what flanneld writes, and writes what flanneld reads.
+// Registry reads flanneld's records, and writes records that flanneld can read.
 func TestFlannel(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -172,8 +172,7 @@ func TestFlannel(t *testing.T) {
 		string(got[0].Value) != `{"PublicIP":"172.17.8.101","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}` {
 		t.Fatalf("%+v", got)
 	}
-	// A flanneld with that address ran here before: its subnet and lease are taken
-	// over.
+	// A flanneld with this node's address ran before. The node continues with its subnet and lease.
 	flannel := a.grant(86400)
 	a.put(DefaultPrefix+"/subnets/10.244.20.0-24&fd00:1:0:20::-64", `{"PublicIP":"172.17.8.104","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:04"}}`, flannel)
 	want = cluster.Node{PublicIP: netip.MustParseAddr("172.17.8.104"), BackendType: "vxlan", BackendData: []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}`)}
@@ -215,7 +214,7 @@ func node(i int) cluster.Node {
 	}
 }
 
-// A key without a lease is a reservation, and stays one through a change.
+// A key without a lease is a reservation, also after a change.
 func TestReservation(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -286,7 +285,7 @@ func TestRenewal(t *testing.T) {
 	if n, err := r.Acquire(t.Context(), node(1)); err != nil || n.Name != "10.244.50.0-24" {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	// A record on a longer lease that is not renewed ends, and ours still exists.
+	// A record with a longer lease that is not renewed expires, and this node's still exists.
 	a.put(DefaultPrefix+"/subnets/10.244.60.0-24", `{"PublicIP":"192.0.2.2"}`, a.grant(14))
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 2 })
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 2 })
@@ -318,7 +317,7 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// With dual stack, two nodes must not share one subnet of their pairs.
+// With dual stack, no two nodes get the same subnet of one family.
 func TestPairs(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)

@@ -44,7 +44,7 @@ func (h *held) publish(key string) {
 	h.key = key
 }
 
-// set replaces the lease; 0 stands for none.
+// set replaces the lease. 0 means no lease.
 func (h *held) set(lease int64, ttl time.Duration) {
 	h.mu.Lock()
 	h.lease, h.ttl = lease, ttl
@@ -55,7 +55,7 @@ func (h *held) set(lease int64, ttl time.Duration) {
 	}
 }
 
-// lease returns a live lease: the held one, or a new one.
+// lease returns the held lease if it has not expired, or else a new one.
 func (r *Registry) lease(ctx context.Context) (int64, error) {
 	id := r.held.id()
 	if id != 0 {
@@ -79,8 +79,8 @@ func (r *Registry) lease(ctx context.Context) (int64, error) {
 	return got.ID, nil
 }
 
-// keep takes over the lease of one of the node's records. It reports whether the
-// lease is alive. No lease means a reservation, which does not expire.
+// keep continues with the lease of one of the node's records, and reports whether the lease is alive.
+// Without a lease the record is a reservation, which does not expire.
 func (r *Registry) keep(ctx context.Context, id int64) (bool, error) {
 	if id == 0 {
 		r.held.set(0, 0)
@@ -98,8 +98,7 @@ func (r *Registry) keep(ctx context.Context, id int64) (bool, error) {
 	return true, nil
 }
 
-// keepAlive renews a lease and returns its remaining time, 0 for a lease that has
-// expired.
+// keepAlive renews a lease and returns its remaining time, which is 0 if it has expired.
 func (r *Registry) keepAlive(ctx context.Context, id int64) (time.Duration, error) {
 	var got keepAliveResponse
 	if err := r.c.call(ctx, "/v3/lease/keepalive", leaseRequest{ID: id}, &got); err != nil {
@@ -119,8 +118,8 @@ func seconds(n int64) time.Duration {
 	return time.Duration(max(0, min(n, int64(2*leaseTTL/time.Second)))) * time.Second
 }
 
-// renew renews the lease until ctx is done. A lease that has expired is dropped: its
-// record is gone, Watch reports that, and the agent calls Acquire again.
+// renew renews the lease until ctx ends. It forgets an expired lease. etcd has deleted the record of
+// that, which Watch reports, and the agent calls Acquire again.
 func (r *Registry) renew(ctx context.Context) {
 	wait := web.Backoff{Min: time.Second, Max: time.Minute}
 	for ctx.Err() == nil {
@@ -160,8 +159,8 @@ func (r *Registry) renewed(id int64, left time.Duration) {
 	}
 }
 
-// renewAfter returns when to renew a lease that has ttl left: after a third of it, so
-// that etcd may be away for long, and no later than margin before its end.
+// renewAfter returns the delay of the next renewal of a lease that has ttl left: a third of it, so
+// that etcd may be unavailable for long, and no later than margin before its end.
 func renewAfter(ttl, margin time.Duration) time.Duration {
 	return max(time.Second, min(ttl/3, ttl-margin))
 }

@@ -16,7 +16,7 @@ const (
 	page = 1000
 	// maxNodes bounds the number of records.
 	maxNodes = 100_000
-	// relists is how often a list is begun again because etcd compacted its revision.
+	// relists bounds the attempts at a list whose revision etcd compacts.
 	relists = 5
 )
 
@@ -27,8 +27,8 @@ func end(prefix string) []byte {
 	return b
 }
 
-// list calls fn with each key below the prefix, as of one revision, which it returns.
-// Begin is called before the first key of each attempt.
+// list calls fn with each key below the prefix. All are of one revision, which it returns. It calls
+// begin before the first key of each attempt.
 func (r *Registry) list(ctx context.Context, begin func(), fn func(keyValue)) (header, error) {
 	for try := 1; ; try++ {
 		begin()

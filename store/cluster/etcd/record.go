@@ -65,7 +65,7 @@ func subnet(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text[:i] + "/" + text[i+1:])
 }
 
-// decode decodes a record. With an error it also returns what could be read.
+// decode decodes a record. With an error it also returns the valid part.
 func decode(name string, value []byte) (cluster.Node, error) {
 	n := cluster.Node{Name: name}
 	var err error
@@ -86,12 +86,12 @@ func decode(name string, value []byte) (cluster.Node, error) {
 	if a.PublicIPv6 != nil && !a.PublicIPv6.IsUnspecified() {
 		n.PublicIPv6 = *a.PublicIPv6
 	}
-	n.BackendType, n.BackendData, n.BackendV6Data = a.BackendType, known(a.BackendData), known(a.BackendV6Data)
+	n.BackendType, n.BackendData, n.BackendV6Data = a.BackendType, nonNull(a.BackendData), nonNull(a.BackendV6Data)
 	return n, n.Check()
 }
 
-// known returns nil for JSON without content.
-func known(raw json.RawMessage) json.RawMessage {
+// nonNull returns nil for JSON null and empty text.
+func nonNull(raw json.RawMessage) json.RawMessage {
 	if string(bytes.TrimSpace(raw)) == "null" {
 		return nil
 	}

@@ -56,8 +56,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// etcd's own users: a wrong password is refused, and an expired token is replaced, by
-// calls and by a watch.
+// With etcd's authentication a wrong password is refused, and calls and watches replace an expired
+// token.
 func TestPassword(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -87,7 +87,7 @@ func TestPassword(t *testing.T) {
 	follow(t, r)(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
 }
 
-// Any one of several servers suffices.
+// The client works while one of several servers answers.
 func TestSeveralServers(t *testing.T) {
 	server := etcdtest.Start(t)
 	newAdmin(t, server.URL).put(DefaultPrefix+"/config", article, 0)
@@ -158,7 +158,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Many leases are read in pages, fast, and in little memory.
+// Many records are read in pages, fast and with little memory.
 func TestManyLeases(t *testing.T) {
 	const count = 10_000
 	server := etcdtest.Start(t)

@@ -13,19 +13,17 @@ import (
 )
 
 const (
-	// silence is how long a stream may send nothing. etcd reports its progress every
-	// ten minutes.
+	// silence bounds the time in which a stream sends nothing. etcd reports its progress every ten
+	// minutes.
 	silence = 15 * time.Minute
-	// steady is how long a stream has to last so that the next attempt begins at
-	// once.
+	// steady is the duration of a stream after which the next attempt begins at once.
 	steady = 10 * time.Second
 )
 
-// configFault names the configuration among the faults. No node has that key.
+// configFault is the name of the configuration in Snapshot.Faults. No node has that key.
 const configFault = "/config"
 
-// errCompacted: etcd does not keep the later changes any more, or has another
-// history.
+// errCompacted means that etcd has compacted the later changes, or has another history.
 var errCompacted = errors.New("etcd's history begins later")
 
 // Watch reports the content of etcd and renews the lease. It returns ctx's error.
@@ -56,20 +54,19 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	})
 }
 
-// view is the state of one Watch: the table as of a revision of a cluster.
+// view is the state of one Watch: the table at a revision of an etcd cluster.
 type view struct {
 	r     *Registry
 	relay *cluster.Relay
 	table cluster.Table
-	// at is the last revision whose changes are all known; 0: a list is needed.
+	// at is the last revision whose changes are all known. 0 means that a list is needed.
 	at              int64
 	clusterID, term uint64
-	// told: the table was reported after the list, and need not be reported at once
-	// again.
-	told bool
-	past past
-	// faultyConfig: the table has the configuration's fault, which does not count as
-	// a record.
+	// reported is true if the table was reported after the list, so that the start of the stream does
+	// not report it again.
+	reported bool
+	history  history
+	// faultyConfig is true if the table has the configuration's fault, which is not a record.
 	faultyConfig bool
 }
 
@@ -83,20 +80,19 @@ func (v *view) follow(ctx context.Context) error {
 	v.r.watched.Store(&v.table)
 	err := v.stream(ctx)
 	v.r.watched.CompareAndSwap(&v.table, nil)
-	v.told = false
+	v.reported = false
 	if errors.Is(err, errCompacted) {
 		v.at = 0
 	}
 	return err
 }
 
-// list replaces the table. A configuration that cannot be used leaves the last one in
-// force.
+// list replaces the table. If the configuration is invalid, the last valid one is used.
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
-	var known past
-	h, err := v.r.list(ctx, func() { present, conf, known = map[string]bool{}, v.r.noConfig(), past{} }, func(kv keyValue) {
+	var known history
+	h, err := v.r.list(ctx, func() { present, conf, known = map[string]bool{}, v.r.noConfig(), history{} }, func(kv keyValue) {
 		if string(kv.Key) == v.r.configKey() {
 			known.event = kv.ModRevision
 			var c *cluster.Config
@@ -122,8 +118,8 @@ func (v *view) list(ctx context.Context) error {
 		v.table.Put(configFault, cluster.Node{}, conf)
 	}
 	v.table.Keep(present)
-	v.past, v.faultyConfig = known, conf != nil
-	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
+	v.history, v.faultyConfig = known, conf != nil
+	v.at, v.clusterID, v.term, v.reported = h.Revision, h.ClusterID, h.RaftTerm, true
 	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
@@ -141,7 +137,7 @@ func (v *view) put(name string, value []byte) bool {
 func (v *view) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("%w: etcd said nothing for %v", cluster.ErrUnavailable, silence)) })
+	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("%w: etcd sent nothing for %v", cluster.ErrUnavailable, silence)) })
 	defer quiet.Stop()
 	prefix := v.r.o.Prefix + "/"
 	resp, err := v.r.c.send(ctx, "/v3/watch", watchRequest{Create: watchCreate{
@@ -150,7 +146,7 @@ func (v *view) stream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	// Close without reading: the stream has no end.
+	// The body is not read to its end, because the stream has no end.
 	defer resp.Body.Close()
 	messages := web.NewStream(resp.Body, maxReply)
 	for first := true; ; first = false {
@@ -171,28 +167,28 @@ func (v *view) stream(ctx context.Context) error {
 		if m.Result == nil {
 			continue
 		}
-		if err := v.take(ctx, m.Result, first); err != nil {
+		if err := v.apply(ctx, m.Result, first); err != nil {
 			return err
 		}
 	}
 }
 
-// take applies a message of the stream.
-func (v *view) take(ctx context.Context, m *watchResponse, first bool) error {
+// apply applies a message of the stream.
+func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 	switch {
 	case m.Canceled && m.CompactRevision > 0:
 		return errCompacted
 	case m.Canceled:
-		// etcd also reports a refused token in this way.
+		// The reason may be a refused token.
 		v.r.c.forget(v.r.c.current())
 		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
 	case m.Header.ClusterID != v.clusterID || m.Header.RaftTerm < v.term || first && m.Header.Revision < v.at:
-		// This is another etcd, or one that was restored from a backup. Its stream
-		// does not continue our view.
+		// This is another etcd, or one that was restored from a backup. Its stream does not continue
+		// this view.
 		return errCompacted
-	case first && !v.told:
+	case first && !v.reported:
 		// The registry can be reached again.
-		if err := v.remembered(ctx); err != nil {
+		if err := v.checkHistory(ctx); err != nil {
 			return err
 		}
 		v.relay.PutLater(v.table.Snapshot)
@@ -207,10 +203,10 @@ func (v *view) take(ctx context.Context, m *watchResponse, first bool) error {
 		switch {
 		case !ok:
 		case e.Type == "DELETE":
-			v.past.removed(e.KV)
+			v.history.removed(e.KV)
 			changed = v.table.Remove(name) || changed
 		default:
-			v.past.wrote(e.KV)
+			v.history.wrote(e.KV)
 			changed = v.put(name, e.KV.Value) || changed
 		}
 	}

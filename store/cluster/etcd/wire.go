@@ -33,7 +33,7 @@ type rangeResponse struct {
 	Count  int64      `json:"count,string"`
 }
 
-// compare has exactly one of its values. The others are left out.
+// compare has exactly one of its values. The others are nil.
 type compare struct {
 	Key            []byte `json:"key"`
 	RangeEnd       []byte `json:"range_end,omitempty"`

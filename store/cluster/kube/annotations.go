@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// DefaultPrefix begins the names of the annotations; it is flannel's.
+// DefaultPrefix is flannel's prefix of the names of annotations.
 const DefaultPrefix = "flannel.alpha.coreos.com"
 
 // keys are the names of the annotations.
@@ -51,7 +51,7 @@ func (k *keys) own() []string {
 	return []string{k.managed, k.backendType, k.data, k.v6Data, k.publicIP, k.publicIPv6}
 }
 
-// faults collects what is wrong with a Node object.
+// faults collects the faults of a Node object.
 type faults []error
 
 func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) {
@@ -66,12 +66,11 @@ func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) 
 	return a
 }
 
-// wishes reads what operators wrote. A wish that is not an address is a fault; it is
-// not ignored.
-func (k *keys) wishes(o *object) (cluster.Wishes, error) {
+// overrides reads the annotations that operators write. A value that is not an address is an error.
+func (k *keys) overrides(o *object) (cluster.Overrides, error) {
 	var f faults
 	a := o.Metadata.Annotations
-	w := cluster.Wishes{
+	w := cluster.Overrides{
 		NodeIP: f.addr(a, k.nodeIP), NodeIPv6: f.addr(a, k.nodeIPv6),
 		PublishIP: f.addr(a, k.publishIP), PublishIPv6: f.addr(a, k.publishIPv6),
 	}
@@ -91,8 +90,8 @@ func (k *keys) wishes(o *object) (cluster.Wishes, error) {
 // takesPart reports whether flannel or cnibox manages a node's pod network.
 func (k *keys) takesPart(o *object) bool { return o.Metadata.Annotations[k.managed] == "true" }
 
-// node reads a Node object. It leaves out pod networks of families that the cluster's
-// configuration does not have, because another program may use them.
+// node reads a Node object. It omits pod networks of families that the cluster's configuration does
+// not have, because another program may use them.
 func (r *Registry) node(o *object) (cluster.Node, error) {
 	k, a := &r.keys, o.Metadata.Annotations
 	var f faults
@@ -109,9 +108,9 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 		n.BackendV6Data = json.RawMessage(data)
 	}
 	var err error
-	n.Wishes, err = k.wishes(o)
+	n.Overrides, err = k.overrides(o)
 	if err != nil && n.Name == r.name {
-		f = append(f, err) // other nodes' wishes do not matter
+		f = append(f, err) // other nodes' overrides do not matter
 	}
 	n.PodCIDRs, err = r.podCIDRs(o)
 	if err != nil {
@@ -126,8 +125,8 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 	return n, n.CheckIn(r.config)
 }
 
-// backendName returns the constant for a usual name, so that thousands of nodes do
-// not each keep a copy.
+// backendName returns the constant for a usual name, so that thousands of nodes do not need a copy
+// each.
 func backendName(s string) string {
 	for _, known := range []string{"vxlan", "host-gw"} {
 		if s == known {
@@ -165,8 +164,8 @@ func (r *Registry) podCIDRs(o *object) ([]netip.Prefix, error) {
 	return append(v4, v6...), nil
 }
 
-// annotations returns the annotations of a node's record; nil for one that must not
-// exist.
+// annotations returns the annotations of a node's record. A nil value is of an annotation that must
+// not exist.
 func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	text := func(s string) *string {
 		if s == "" {
@@ -185,7 +184,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 		case len(raw) > 0:
 			return text(string(raw))
 		case a.IsValid():
-			return text("null") // as flannel writes unused backend data
+			return text("null") // flannel writes this for unused backend data
 		}
 		return nil
 	}
@@ -196,8 +195,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	}
 }
 
-// missing returns the annotations of want that the object lacks or has with another
-// value.
+// missing returns the annotations of want that the object does not have or has with another value.
 func missing(o *object, want map[string]*string) map[string]*string {
 	out := map[string]*string{}
 	for key, value := range want {

@@ -53,8 +53,8 @@ func (l *lab) populate(tb testing.TB, count int) {
 	all.Wait()
 }
 
-// BenchmarkNodes10000 measures how long a node takes to learn of ten thousand others
-// from a real server, of one change, and of a thousand at once.
+// BenchmarkNodes10000 measures the time until a node has the records of ten thousand others from a
+// real server, of one change, and of a thousand changes at once.
 func BenchmarkNodes10000(b *testing.B) {
 	const count, burst = 10000, 1000
 	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.128.0.0/9"}`))

@@ -54,7 +54,7 @@ func (l *lab) allow(tb testing.TB) {
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
 }
 
-// open opens the registry as a node's agent does, with no more rights than it needs.
+// open opens the registry as a node's agent does, with only the rights that it needs.
 func (l *lab) open(tb testing.TB, name string) *Registry {
 	tb.Helper()
 	c, err := rest.Open(rest.Kubeconfig(l.s.Kubeconfig(tb, l.wire.Address, kubetest.Agent)))
@@ -124,14 +124,13 @@ func TestSuite(t *testing.T) {
 		}
 		defer s.Stop()
 		suite(t, s)
-		// Repeat it: the server may notice the closing of the connection before the
-		// client does.
+		// Repeat it, because the server may notice the closed connection before the client does.
 		for range 40 {
 			f := follower{registry: newLab(t, s, networkConf).open(t, "node-1"), changed: make(chan struct{}, 1)}
 			ctx, stop := context.WithCancel(t.Context())
 			go func() { <-f.changed; stop() }()
 			if _, err := f.follow(ctx); !errors.Is(err, context.Canceled) || f.noStream || f.version == "" {
-				t.Fatalf("the stream told all nodes: %v, %+v", err, &f)
+				t.Fatalf("the stream sent all nodes: %v, %+v", err, &f)
 			}
 		}
 	})
@@ -205,7 +204,7 @@ func suite(t *testing.T, s *kubetest.Server) {
 	})
 }
 
-// strip removes what the agent wrote.
+// strip removes the agent's annotations.
 func (l *lab) strip(tb testing.TB, name string) {
 	tb.Helper()
 	k, err := newKeys(DefaultPrefix)

@@ -76,11 +76,10 @@ func names(u cluster.Update) (out []string) {
 	return out
 }
 
-// acquired calls Acquire at every update until it succeeds, as the agent does: only
-// the registry wakes it.
+// acquired calls Acquire after every update until it succeeds, as the agent does.
 func acquired(t *testing.T, r *Registry, updates <-chan cluster.Update) (got cluster.Node) {
 	t.Helper()
-	until(t, updates, "what Acquire waits for", func(u cluster.Update) bool {
+	until(t, updates, "the change for which Acquire waits", func(u cluster.Update) bool {
 		var err error
 		got, err = r.Acquire(t.Context(), wanted())
 		if err != nil && !errors.Is(err, cluster.ErrNotAssigned) && !errors.Is(err, cluster.ErrUnavailable) {
@@ -130,8 +129,8 @@ func TestOwnNode(t *testing.T) {
 	until(t, updates, "the node back", func(u cluster.Update) bool { return slices.Equal(names(u), []string{"node-1"}) })
 }
 
-// A watch that cannot continue reads everything again: the server was away, and its
-// store has dropped the changes since. Deleted nodes are gone.
+// A watch that cannot continue, because the server was down and its store has compacted the changes,
+// reads everything again, and removes deleted nodes.
 func TestExpired(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
@@ -253,7 +252,7 @@ func TestTokenRenewed(t *testing.T) {
 	}
 }
 
-// Ready clears what a cloud's controller set, and writes only once.
+// Ready clears the condition that a cloud's controller set, and writes only once.
 func TestReady(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.make(t, "node-1")
@@ -278,9 +277,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// Operators' annotations: the address to publish, the address to use, and a prefix of
-// their own.
-func TestWishes(t *testing.T) {
+// Overrides are read with the default and with another prefix, and Acquire publishes them.
+func TestOverrides(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
 	r := l.open(t, "node-1")
@@ -290,10 +288,10 @@ func TestWishes(t *testing.T) {
 	updates := watched(t, r)
 	until(t, updates, "the node", func(u cluster.Update) bool { return len(names(u)) == 1 })
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "203.0.113.9", DefaultPrefix + "/node-public-ip": "192.0.2.1"})
-	want := cluster.Wishes{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
-	until(t, updates, "the wishes", func(u cluster.Update) bool { return len(names(u)) == 1 && u.Snapshot.Nodes[0].Wishes == want })
-	if got, err := r.Wishes(t.Context()); err != nil || got != want {
-		t.Fatalf("wishes %+v, %v", got, err)
+	want := cluster.Overrides{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
+	until(t, updates, "the overrides", func(u cluster.Update) bool { return len(names(u)) == 1 && u.Snapshot.Nodes[0].Overrides == want })
+	if got, err := r.Overrides(t.Context()); err != nil || got != want {
+		t.Fatalf("overrides %+v, %v", got, err)
 	}
 	if got, err := r.Acquire(t.Context(), wanted()); err != nil || got.PublicIP != want.PublishIP {
 		t.Fatalf("got %+v, %v", got, err)
@@ -310,7 +308,7 @@ func TestWishes(t *testing.T) {
 	}
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "here"})
 	if _, err := r.Acquire(t.Context(), wanted()); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "public-ip-overwrite") {
-		t.Errorf("a wish that is no address: %v", err)
+		t.Errorf("an override that is not an address: %v", err)
 	}
 
 	own, err := Open(Options{Client: r.client, Node: "node-1", Config: l.config, Prefix: "example.com/net"})
@@ -325,8 +323,7 @@ func TestWishes(t *testing.T) {
 	}
 }
 
-// A node as flanneld writes it is read unchanged, also for older versions and other
-// backends.
+// flanneld's annotations are read unchanged, also those of older versions and other backends.
 func TestFlanneld(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	r := l.open(t, "node-1")

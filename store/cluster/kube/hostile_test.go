@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// script is a server. Its list has one node, whose name says how often all nodes were
-// read. Its watches get the given answers, one after the other.
+// script is a server. Its list has one node, whose name has the number of lists. Its watches get the
+// given answers, one after the other.
 type script struct {
 	lists, watches atomic.Int32
 	version        int
@@ -39,17 +39,16 @@ func participant(name string, i int) string {
 		`"flannel.alpha.coreos.com/public-ip":"192.0.2.1"}},"spec":{"podCIDRs":["10.128.%d.0/24"]}}`, name, i)
 }
 
-// All nodes are read again whenever a change may have been missed, whatever the
-// stream contains.
+// All nodes are read again if a change may have been missed, with any content of the stream.
 func TestReadAgain(t *testing.T) {
 	const opened = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"}}}`
 	for name, says := range map[string][]string{
-		"expired inside":               {opened + `{"type":"ERROR","object":{"code":410}}`},
-		"expired as Expired":           {`{"type":"ERROR","object":{"reason":"Expired"}}`},
-		"a store put back":             {opened + `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"50"}}}`},
-		"a store put back, in silence": {"", ""},
-		"trouble that stays":           {`{"type":"ERROR","object":{"code":500}}`},
-		"an error without a code":      {`{"type":"ERROR","object":{}}`},
+		"expired inside":                      {opened + `{"type":"ERROR","object":{"code":410}}`},
+		"expired as Expired":                  {`{"type":"ERROR","object":{"reason":"Expired"}}`},
+		"a restored store":                    {opened + `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"50"}}}`},
+		"a restored store that sends nothing": {"", ""},
+		"trouble that stays":                  {`{"type":"ERROR","object":{"code":500}}`},
+		"an error without a code":             {`{"type":"ERROR","object":{}}`},
 	} {
 		s := &script{version: 100, says: says}
 		srv := httptest.NewServer(s)

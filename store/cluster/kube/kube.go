@@ -1,6 +1,6 @@
-// Package kube is the registry of nodes in Kubernetes: Node objects, the pod networks
-// that its controllers assign to them, and flannel's annotations, so that nodes of
-// both programs can share a cluster.
+// Package kube is the registry of nodes in Kubernetes: Node objects, the pod networks that its
+// controllers assign to them, and annotations. These are flannel's, so that nodes of both programs
+// can share a cluster.
 //
 // It needs get, list and watch on nodes, and patch on nodes/status.
 package kube
@@ -22,13 +22,13 @@ type Options struct {
 	Client *rest.Client
 	// Node is the name of this node's object.
 	Node string
-	// Config is the network's configuration, which Kubernetes does not hold.
+	// Config is the network's configuration, which Kubernetes does not have.
 	Config *cluster.Config
-	// Prefix begins the names of the annotations; empty is DefaultPrefix.
+	// Prefix begins the names of the annotations. Empty means DefaultPrefix.
 	Prefix string
 }
 
-// Registry is Kubernetes, opened for one node.
+// Registry is Kubernetes, opened for one node. See cluster.Registry.
 type Registry struct {
 	client *rest.Client
 	name   string
@@ -40,11 +40,11 @@ type Registry struct {
 }
 
 var (
-	_ cluster.Registry = (*Registry)(nil)
-	_ cluster.Wisher   = (*Registry)(nil)
+	_ cluster.Registry       = (*Registry)(nil)
+	_ cluster.OverrideReader = (*Registry)(nil)
 )
 
-// Open returns a Registry. It does not connect yet.
+// Open returns a Registry. It does not connect.
 func Open(o Options) (*Registry, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
@@ -62,7 +62,7 @@ func Open(o Options) (*Registry, error) {
 	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k}, nil
 }
 
-// Config returns nil: Kubernetes does not hold the configuration.
+// Config returns nil, because Kubernetes does not have the configuration.
 func (r *Registry) Config(context.Context) (*cluster.Config, error) { return nil, nil }
 
 // Close closes the connections.
@@ -96,7 +96,7 @@ func (o *object) Member(number int, b []byte) error {
 	})
 }
 
-// get reads this node's object. A missing one is ErrNotAssigned, because it may be
+// get reads this node's object. If it does not exist, the error is ErrNotAssigned, because it may be
 // created later.
 func (r *Registry) get(ctx context.Context, o any) error {
 	err := r.client.Get(ctx, r.path, o)
@@ -109,23 +109,23 @@ func (r *Registry) get(ctx context.Context, o any) error {
 	return nil
 }
 
-// Wishes returns what the annotations of this node's object ask for.
-func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
+// Overrides returns the overrides in the annotations of this node's object.
+func (r *Registry) Overrides(ctx context.Context) (cluster.Overrides, error) {
 	var o object
 	if err := r.get(ctx, &o); err != nil {
-		return cluster.Wishes{}, err
+		return cluster.Overrides{}, err
 	}
-	w, err := r.keys.wishes(&o)
+	w, err := r.keys.overrides(&o)
 	if err != nil {
-		return cluster.Wishes{}, fmt.Errorf("node %s: %w", r.name, err)
+		return cluster.Overrides{}, fmt.Errorf("node %s: %w", r.name, err)
 	}
 	return w, nil
 }
 
-// renewals is how often the object may be replaced between reading and writing it.
+// renewals bounds the retries after the object was replaced between reading and writing it.
 const renewals = 3
 
-// Acquire writes those annotations of this node that differ from want and the wishes.
+// Acquire writes the annotations of this node that differ from want with the overrides.
 // It returns the node with the pod networks that were assigned to it.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	for n := 1; ; n++ {
@@ -144,7 +144,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	fail := func(err error) (cluster.Node, error) {
 		return cluster.Node{}, fmt.Errorf("node %s: %w", r.name, err)
 	}
-	wishes, err := r.keys.wishes(&o)
+	overrides, err := r.keys.overrides(&o)
 	if err != nil {
 		return fail(err)
 	}
@@ -152,12 +152,12 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return fail(err)
 	}
-	want.Name, want.Wishes = r.name, wishes
-	if wishes.PublishIP.IsValid() && want.PublicIP.IsValid() {
-		want.PublicIP = wishes.PublishIP
+	want.Name, want.Overrides = r.name, overrides
+	if overrides.PublishIP.IsValid() && want.PublicIP.IsValid() {
+		want.PublicIP = overrides.PublishIP
 	}
-	if wishes.PublishIPv6.IsValid() && want.PublicIPv6.IsValid() {
-		want.PublicIPv6 = wishes.PublishIPv6
+	if overrides.PublishIPv6.IsValid() && want.PublicIPv6.IsValid() {
+		want.PublicIPv6 = overrides.PublishIPv6
 	}
 	if err := want.CheckIn(r.config); err != nil {
 		return fail(err)
@@ -186,12 +186,12 @@ func (r *Registry) assigned(o *object) ([]netip.Prefix, error) {
 	return cidrs, nil
 }
 
-// claim refuses pod networks that another node has. If this node's record is
-// published, the node whose name sorts first keeps them.
+// claim returns an error if another node has the pod networks. If this node's record is published,
+// the node whose name sorts first keeps them.
 func (r *Registry) claim(n *cluster.Node, published bool) error {
 	s := r.seen.Load()
 	if s == nil {
-		return nil // without a Watch; a later Watch sees the conflict and leads to another Acquire
+		return nil // no Watch runs; a later one reports the conflict, and the agent calls Acquire again
 	}
 	w := cluster.SubnetRequest{Name: n.Name, Demanded: n.PodCIDRs}
 	if published {
@@ -206,8 +206,8 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 	return err
 }
 
-// annotate writes annotations of the very object o, not of a later one with the same
-// name. It stores the result in o.
+// annotate writes annotations of the object o, not of a later one with the same name. It stores the
+// result in o.
 func (r *Registry) annotate(ctx context.Context, o *object, changes map[string]*string) error {
 	patch := rest.Annotations(o.Metadata.UID, changes)
 	*o = object{}
@@ -227,8 +227,8 @@ type condition struct {
 	LastTransitionTime string `json:"lastTransitionTime"`
 }
 
-// conditions is the part of a Node that has its conditions. A strategic merge replaces
-// the condition of the same type.
+// conditions is the patch of a Node's conditions. A strategic merge replaces the condition of the same
+// type.
 type conditions struct {
 	Status struct {
 		Conditions []condition `json:"conditions"`
@@ -283,7 +283,7 @@ func (r *Registry) Release(ctx context.Context) error {
 	}
 	err := r.annotate(ctx, &o, changes)
 	if errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound) {
-		return nil // a new object, which has none of our annotations
+		return nil // a new object, which does not have the annotations
 	}
 	return err
 }

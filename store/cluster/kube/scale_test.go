@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
-// listed is a server of count Nodes as large as real ones: nine tenths of a Node are
-// the kubelet's data about images and itself.
+// listed is a server with count Nodes of a realistic size, of which nine tenths are the kubelet's data
+// about images and itself.
 func listed(tb testing.TB, count int) *httptest.Server {
 	tb.Helper()
 	var images strings.Builder

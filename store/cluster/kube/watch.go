@@ -29,24 +29,25 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	})
 }
 
-// follower has the Node objects as of version.
+// follower has the Node objects at a version.
 type follower struct {
 	registry *Registry
-	// version is where the next watch continues; empty: read all objects first.
+	// version is the version from which the next watch continues. If it is empty, all objects are read
+	// first.
 	version string
-	// noStream: the server cannot send all objects in a watch.
+	// noStream is true if the server cannot send all objects in a watch.
 	noStream bool
-	// failed: it was reported that the server cannot be reached.
+	// failed is true after a report that the server cannot be reached.
 	failed  bool
 	changed chan struct{}
 
 	mu    sync.Mutex
 	table cluster.Table
-	own   object // this node's, zero when there is none
+	own   object // this node's, or zero
 }
 
-// report passes snapshots on. Making one takes as long as reading many changes, so
-// few are made in a burst.
+// report sends snapshots to relay. Making a snapshot takes as long as reading many changes, so only few
+// are made in a burst of changes.
 func (f *follower) report(ctx context.Context, relay *cluster.Relay) {
 	for {
 		select {
@@ -84,9 +85,8 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 				continue // the server ended the watch at its normal end
 			}
 		case err == nil:
-			// Bookmarks come every minute. A server that sends nothing waits for a
-			// version that it has not reached: its store was restored from an earlier
-			// one.
+			// A server sends bookmarks every minute. This one sends nothing, because its store was
+			// restored to an earlier version than the requested one.
 			f.version = ""
 		}
 		if f.refused(err) {
@@ -107,18 +107,17 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 	}
 }
 
-// refused decides how to go on after an error. It reports whether to try again at
-// once.
+// refused handles an error of the server, and reports whether to retry at once.
 func (f *follower) refused(err error) bool {
 	var status *rest.StatusError
 	switch {
 	case !errors.As(err, &status):
-		return false // the connection broke: the version is still valid
+		return false // the connection broke, and the version is still valid
 	case errors.Is(err, rest.ErrForbidden), status.Code == http.StatusTooManyRequests, status.Code == http.StatusServiceUnavailable:
 		return false // it may work later
 	case f.version == "" && !f.noStream:
-		// The server does not support streaming lists, or its store does not; the
-		// latter is a 500 inside the stream.
+		// The server or its store does not support streaming lists. In the second case the error is a
+		// 500 inside the stream.
 		f.noStream = true
 		return true
 	case f.version != "" && errors.Is(err, rest.ErrExpired):
@@ -149,7 +148,7 @@ func (f *follower) follow(ctx context.Context) (answered bool, err error) {
 		o := e.Object
 		if o == nil {
 			if f.failed && !listing {
-				f.notify() // reports also that the server can be reached again
+				f.notify() // also reports that the server can be reached again
 			}
 			f.failed = false
 			return
@@ -183,9 +182,9 @@ func (f *follower) follow(ctx context.Context) (answered bool, err error) {
 	return answered, err
 }
 
-// older reports whether a version came before another. Versions are growing numbers
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions);
-// it is false for anything else.
+// older reports whether a version precedes another. Versions are growing numbers
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions). For other texts it
+// returns false.
 func older(version, than string) bool {
 	v, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -220,8 +219,8 @@ func (f *follower) complete(names map[string]bool) {
 	f.notify()
 }
 
-// put stores an object. With tell it reports a change.
-func (f *follower) put(o *object, tell bool) {
+// put stores an object. With notify it reports a change.
+func (f *follower) put(o *object, notify bool) {
 	r := f.registry
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,12 +235,12 @@ func (f *follower) put(o *object, tell bool) {
 		changed = changed || !r.same(o, &f.own)
 		f.own = *o
 	}
-	if changed && tell {
+	if changed && notify {
 		f.notify()
 	}
 }
 
-// same reports whether Acquire would find the same in two objects. It may be waiting
+// same reports whether the fields that Acquire reads are equal in two objects. The agent may be waiting
 // for a difference.
 func (r *Registry) same(o, p *object) bool {
 	for _, key := range append(r.keys.own(), r.keys.nodeIP, r.keys.nodeIPv6, r.keys.publishIP, r.keys.publishIPv6) {
@@ -252,14 +251,14 @@ func (r *Registry) same(o, p *object) bool {
 	return o.Metadata.UID == p.Metadata.UID && o.Spec.PodCIDR == p.Spec.PodCIDR && slices.Equal(o.Spec.PodCIDRs, p.Spec.PodCIDRs)
 }
 
-func (f *follower) remove(name string, tell bool) {
+func (f *follower) remove(name string, notify bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed := f.table.Remove(name)
 	if name == f.registry.name {
 		changed, f.own = true, object{}
 	}
-	if changed && tell {
+	if changed && notify {
 		f.notify()
 	}
 }

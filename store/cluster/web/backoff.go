@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Backoff gives the pauses between attempts. Each is random, up to twice as long as
-// the one before and at least half of that, so that nodes that lost a registry
-// together do not return together. The zero value goes from 100 ms to 10 s.
+// Backoff computes the pauses between attempts. They double from Min to Max, by default from 100 ms to
+// 10 s. Half of each pause is random, so that nodes that lost a registry together do not retry together.
 type Backoff struct {
 	Min, Max time.Duration
 	failed   int
 }
 
-// Next returns how long to wait now, not less than least.
+// Next returns the next pause, which is at least least.
 func (b *Backoff) Next(least time.Duration) time.Duration {
 	low, high := b.Min, b.Max
 	if low <= 0 {
@@ -35,10 +34,10 @@ func (b *Backoff) Next(least time.Duration) time.Duration {
 	return max(least, d/2+rand.N(d/2+1))
 }
 
-// Reset starts again with short pauses, after a success.
+// Reset makes the next pauses short again. It is called after a success.
 func (b *Backoff) Reset() { b.failed = 0 }
 
-// Wait waits as long as Next says, or until ctx is done; then it returns ctx's error.
+// Wait waits for the next pause. If ctx ends before, it returns ctx's error.
 func (b *Backoff) Wait(ctx context.Context, least time.Duration) error {
 	t := time.NewTimer(b.Next(least))
 	defer t.Stop()

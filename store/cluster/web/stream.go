@@ -6,11 +6,11 @@ import (
 	"io"
 )
 
-// ErrTooLarge: a reply is longer than its bound.
+// ErrTooLarge means that a reply is longer than its bound.
 var ErrTooLarge = errors.New("reply is too large")
 
-// Limit returns a reader of at most limit bytes of r. Further bytes are ErrTooLarge,
-// not the end.
+// Limit returns a reader of at most limit bytes of r. If r has more, its error is ErrTooLarge and not
+// io.EOF.
 func Limit(r io.Reader, limit int64) io.Reader { return &limited{r: r, left: limit} }
 
 type limited struct {
@@ -19,7 +19,7 @@ type limited struct {
 }
 
 func (l *limited) Read(p []byte) (int, error) {
-	// One more byte than is left shows whether the reply goes on.
+	// One more byte than is left shows whether the reply is too long.
 	if l.left >= 0 && int64(len(p)) > l.left+1 {
 		p = p[:l.left+1]
 	}
@@ -31,7 +31,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Stream reads a sequence of JSON values, as watches send them.
+// Stream reads the sequence of JSON values that a watch sends.
 type Stream struct {
 	budget limited
 	dec    *json.Decoder
@@ -45,8 +45,7 @@ func NewStream(r io.Reader, limit int64) *Stream {
 	return s
 }
 
-// Decode reads the next value. It returns io.EOF when the stream ends between two
-// values.
+// Decode reads the next value. It returns io.EOF if the stream ends between two values.
 func (s *Stream) Decode(v any) error {
 	s.budget.left = s.limit
 	return s.dec.Decode(v)

@@ -17,15 +17,14 @@ const maxFile = 1 << 20
 // TLS has the credentials of both sides. Files are read for every connection, so that
 // renewed certificates apply from the next connection on.
 type TLS struct {
-	// CAFile or CA (PEM) has the authorities for the server's certificate; if both
-	// are empty, the system's roots apply.
+	// CAFile or CA (PEM) has the authorities for the server's certificate. If both are empty, the
+	// system's roots are used.
 	CAFile string
 	CA     []byte
 	// CertFile and KeyFile, or Cert and Key (PEM), are the client's certificate.
 	CertFile, KeyFile string
 	Cert, Key         []byte
-	// ServerName is the expected name in the server's certificate; empty for the
-	// dialled one.
+	// ServerName is the expected name in the server's certificate. Empty means the name in the URL.
 	ServerName string
 }
 
@@ -74,8 +73,7 @@ func (t *TLS) dial(d *net.Dialer) func(context.Context, string, string) (net.Con
 	}
 }
 
-// data returns the given bytes, or else the content of the file; nil when neither is
-// set.
+// data returns the given bytes, or else the content of the file, or nil if neither is set.
 func data(path string, given []byte) ([]byte, error) {
 	if len(given) > 0 || path == "" {
 		return given, nil

@@ -1,9 +1,7 @@
-// Package web speaks HTTP to registries. It dials, authenticates both sides, bounds
-// replies and spaces further attempts.
+// Package web is an HTTP client for registries and metadata services. It authenticates both sides,
+// bounds replies, and computes the pauses between attempts.
 //
-// Nothing between the node and its registry is trusted: proxies in the environment
-// are ignored, redirects are returned to the caller, and no reply is read without a
-// bound.
+// It ignores proxies in the environment, does not follow redirects, and bounds every reply.
 package web
 
 import (
@@ -21,11 +19,10 @@ import (
 
 // Options of a Client. The zero value trusts the system's roots.
 type Options struct {
-	// TLS authenticates both sides; nil trusts the system's roots and sends no
-	// certificate.
+	// TLS authenticates both sides. Nil means the system's roots and no client certificate.
 	TLS *TLS
-	// Dial bounds connecting, with the TLS handshake, and Header the wait for the
-	// reply's header; 0 is 5 s and 15 s.
+	// Dial bounds connecting with the TLS handshake (0 means 5 s), Header the wait for the reply's
+	// header (0 means 15 s).
 	Dial, Header time.Duration
 }
 
@@ -36,14 +33,14 @@ const (
 	maxHeader = 64 << 10
 )
 
-// Client speaks HTTP/1.1 to a server, so that a long stream has its own connection.
-// When the other side vanishes, the connection ends within 30 s.
+// Client uses HTTP/1.1, so that a long stream has its own connection. If the server vanishes, the
+// connection ends within 30 s.
 type Client struct {
 	http *http.Client
 }
 
-// New returns a client. It reads the files of o.TLS once, so that faults in them are
-// reported at once, as cluster.ErrInvalid.
+// New returns a client. It reads the files of o.TLS once, to report faults in them as
+// cluster.ErrInvalid.
 func New(o Options) (*Client, error) {
 	if o.Dial == 0 {
 		o.Dial = dialTimeout
@@ -76,10 +73,9 @@ func New(o Options) (*Client, error) {
 	}}, nil
 }
 
-// Do sends a request. Every status is a reply, also 3xx. A server that does not
-// answer, even within the deadline of the request's context, is
-// cluster.ErrUnavailable. After a cancellation the error is the context's. The caller
-// closes the body.
+// Do sends a request. It returns a reply of any status, also 3xx. If the server does not answer, also
+// at the deadline of the request's context, the error is cluster.ErrUnavailable. After a cancellation
+// it is the context's. The caller closes the body.
 func (c *Client) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(r)
 	if err == nil {
@@ -88,8 +84,8 @@ func (c *Client) Do(r *http.Request) (*http.Response, error) {
 	return nil, Lost(r.Context(), err)
 }
 
-// Lost classifies an error of a connection, or of reading a reply's body: the
-// context's error after a cancellation, else cluster.ErrUnavailable.
+// Lost returns the error for a broken connection: the context's error after a cancellation, else
+// cluster.ErrUnavailable.
 func Lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -108,15 +104,14 @@ func ReadAll(r io.Reader, limit int64) ([]byte, error) {
 	return io.ReadAll(Limit(r, limit))
 }
 
-// Discard reads the rest of a body, so that its connection can be reused, unless too
-// much is left.
+// Discard reads the rest of a body, so that its connection can be reused, unless too much is left.
 func Discard(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, maxHeader)
 	_ = body.Close()
 }
 
-// RetryAfter returns the pause that a server asks for (RFC 9110 §10.2.3, in seconds),
-// at most a minute; 0 when it does not ask.
+// RetryAfter returns the pause that a server requests in seconds (RFC 9110 §10.2.3), at most a minute,
+// or 0.
 func RetryAfter(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || n < 0 {

@@ -110,9 +110,9 @@ func TestBadFiles(t *testing.T) {
 }
 
 // Neither a redirect nor a proxy in the environment leads to another server.
-func TestNobodyElseIsAsked(t *testing.T) {
+func TestNoOtherServer(t *testing.T) {
 	clustertest.Loopback(t)
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("another server got a request") }))
 	defer other.Close()
 	srv := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer srv.Close()
@@ -146,7 +146,7 @@ func TestUnavailable(t *testing.T) {
 	addr := l.Addr().String()
 	_ = l.Close()
 	if _, err := get(t, c, "http://"+addr); !errors.Is(err, cluster.ErrUnavailable) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no listener: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -156,7 +156,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// A server that accepts a request and does not answer is given up.
+// If a server accepts a request and does not answer, Do returns an error in time.
 func TestSilentServer(t *testing.T) {
 	clustertest.Loopback(t)
 	done := make(chan struct{})

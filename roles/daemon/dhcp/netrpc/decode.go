@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxMessage bounds one message; a network configuration is at most some kB.
+	// maxMessage bounds one message. A network configuration has a few kB.
 	maxMessage = 1 << 20
-	// maxTypes bounds the types that one peer may describe, maxDescribed the bytes of
-	// their descriptions: a field may take one byte there, and 24 in memory.
+	// maxTypes bounds the types that one peer may describe, and maxDescribed the bytes of their
+	// descriptions. A field of a description may take one byte, and 24 bytes in memory.
 	maxTypes     = 256
 	maxDescribed = 64 << 10
 	// maxDepth bounds the nesting of values.
@@ -153,7 +153,7 @@ func (d *decoder) value(r *reader, id int64, v reflect.Value, depth int) error {
 	return fmt.Errorf("type %d is not described: %w", id, errMismatch)
 }
 
-// settable follows pointers, making what they point to.
+// settable follows pointers. It allocates the value of a nil pointer.
 func settable(v reflect.Value) reflect.Value {
 	for v.IsValid() && v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -131,7 +131,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// DHCP is a server made with net/rpc, as the reference's.
+// DHCP is a server with net/rpc, like the reference's.
 type DHCP struct{}
 
 func (DHCP) Allocate(args *skel.CmdArgs, result *types100.Result) error {
@@ -155,8 +155,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// TestClientOfNetRPC calls a server of the standard library.
-func TestClientOfNetRPC(t *testing.T) {
+// TestServerOfStandardLibrary calls a server of net/rpc.
+func TestServerOfStandardLibrary(t *testing.T) {
 	l := listen(t)
 	server := rpc.NewServer()
 	if err := server.Register(DHCP{}); err != nil {
@@ -198,8 +198,8 @@ func exercise(t *testing.T, socket string) {
 	}
 }
 
-// ourServer serves the methods of DHCP with this package.
-func ourServer(t *testing.T, l net.Listener, undelivered func(any)) {
+// serve serves the methods of DHCP with this package.
+func serve(t *testing.T, l net.Listener, undelivered func(any)) {
 	t.Helper()
 	args := func() any { return new(callArgs) }
 	s := &Server{Log: slog.New(slog.DiscardHandler), Code: func(error) uint64 { return 7 }, Methods: map[string]Method{
@@ -230,7 +230,7 @@ func ourServer(t *testing.T, l net.Listener, undelivered func(any)) {
 
 func TestOwnServer(t *testing.T) {
 	l := listen(t)
-	ourServer(t, l, nil)
+	serve(t, l, nil)
 	exercise(t, l.Addr().String())
 	var e *Error
 	if err := Call(t.Context(), l.Addr().String(), "DHCP.Allocate", callArgs{}, nil); !errors.As(err, &e) || e.Code != 7 {
@@ -238,10 +238,10 @@ func TestOwnServer(t *testing.T) {
 	}
 }
 
-// TestServerOfNetRPC calls our server with the standard library's client.
-func TestServerOfNetRPC(t *testing.T) {
+// TestClientOfStandardLibrary calls a server of this package with net/rpc's client.
+func TestClientOfStandardLibrary(t *testing.T) {
 	l := listen(t)
-	ourServer(t, l, nil)
+	serve(t, l, nil)
 	c, err := rpc.DialHTTP("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -264,12 +264,11 @@ func TestServerOfNetRPC(t *testing.T) {
 	}
 }
 
-// TestClientGone: a call ends when its client closes the connection, and its result is
-// undone.
-func TestClientGone(t *testing.T) {
+// TestClientCloses: a call ends when its client closes the connection, and its result is undone.
+func TestClientCloses(t *testing.T) {
 	l := listen(t)
 	gone := make(chan any, 1)
-	ourServer(t, l, func(args any) { gone <- args })
+	serve(t, l, func(args any) { gone <- args })
 	ctx, cancel := context.WithCancel(t.Context())
 	called := make(chan error)
 	go func() { called <- Call(ctx, l.Addr().String(), "DHCP.Allocate", callArgs{ContainerID: "wait"}, nil) }()

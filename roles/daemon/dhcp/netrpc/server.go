@@ -17,10 +17,10 @@ import (
 const (
 	// handshakeTime bounds the wait for a connection's first call.
 	handshakeTime = 10 * time.Second
-	// writeTime bounds the wait for a client to take its answer.
+	// writeTime bounds the wait for a client that does not read its answer.
 	writeTime = 10 * time.Second
-	// acceptPause is the delay before the next accept when the process cannot open more
-	// files. Nothing notifies it when it can.
+	// acceptPause is the delay before the next accept if the process cannot open more files. There is no
+	// notification when it can.
 	acceptPause = 100 * time.Millisecond
 )
 
@@ -91,7 +91,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// serve reads calls and answers each one when it is done.
+// serve reads calls and runs them at the same time.
 func (s *Server) serve(ctx context.Context, conn net.Conn) error {
 	r := bufio.NewReaderSize(conn, maxLine)
 	_ = conn.SetReadDeadline(time.Now().Add(handshakeTime))

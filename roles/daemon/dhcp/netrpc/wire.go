@@ -1,10 +1,9 @@
-// Package netrpc speaks the protocol of Go's net/rpc over HTTP CONNECT on a
-// unix socket: the one between the reference's dhcp plugin and its daemon.
+// Package netrpc implements the protocol of Go's net/rpc over HTTP CONNECT on a unix socket, which the
+// reference's dhcp plugin and its daemon use.
 //
-// The standard library's net/rpc would cost each start of the binary 6.5 %, and
-// encoding/gob alone 6 %: it registers its types when the program starts. This package
-// costs nothing. It supports the part of gob that the protocol needs: structs of texts,
-// bytes, numbers, booleans, lists and structs.
+// The standard library's net/rpc would make each start of the binary 6.5 % slower, and encoding/gob
+// alone 6 %, because it registers its types when the program starts. This package supports the part
+// of gob that the protocol needs: structs of strings, bytes, numbers, booleans, lists and structs.
 package netrpc
 
 import (
@@ -26,9 +25,9 @@ const (
 	idString    = 6
 	idComplex   = 7
 	idInterface = 8
-	// firstInner is the id from which on the types that describe types are numbered.
+	// firstInner is the first id of the types that describe types.
 	firstInner = 16
-	// firstUser is the id from which on a stream's own types are numbered.
+	// firstUser is the first id of a stream's own types.
 	firstUser = 64
 )
 
@@ -85,8 +84,8 @@ type numbering struct {
 	next int
 }
 
-// typeID returns a type's id. It numbers the type and its parts if they have none yet,
-// and passes each new one to each.
+// typeID returns a type's id. It assigns ids to the type and its parts if they have none, and calls
+// each for every new id.
 func (n *numbering) typeID(t reflect.Type, each func(id int, w wireType) error) (int, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

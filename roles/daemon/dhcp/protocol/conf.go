@@ -1,6 +1,5 @@
-// Package protocol is what the DHCP daemon and the plugins that call it share: the
-// network configuration and the calls over a unix socket. It does not import the DHCP
-// library.
+// Package protocol has what the DHCP daemon and its plugins share: the network configuration and the
+// calls over a unix socket. It does not import the DHCP library.
 package protocol
 
 import (
@@ -12,23 +11,23 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// DefaultSocket is where the daemon listens.
+// DefaultSocket is the default path of the daemon's socket.
 const DefaultSocket = "/run/cni/dhcp.sock"
 
-// Address families as configurations and records name them.
+// Address families in configurations and records.
 const (
 	IPv4 = "ipv4"
 	IPv6 = "ipv6"
 )
 
-// Values of clientID: what client identifiers are made of.
+// Values of clientID, which selects the content of client identifiers.
 const (
 	ByPod       = "pod"
 	ByContainer = "container"
 )
 
-// Conf is dhcp's network configuration. It gets the whole configuration of the
-// plugin that delegates to it; its own keys are under "ipam".
+// Conf is dhcp's network configuration. The role gets the complete configuration of the plugin that
+// delegates to it. Its own keys are in "ipam".
 type Conf struct {
 	roles.NetConf
 	// IPAM is required.
@@ -39,19 +38,17 @@ type Conf struct {
 type IPAM struct {
 	// Type is "dhcp".
 	Type string `json:"type,omitempty"`
-	// DaemonSocketPath is the daemon's socket. Default /run/cni/dhcp.sock.
+	// DaemonSocketPath is the path of the daemon's socket. Default: /run/cni/dhcp.sock.
 	DaemonSocketPath string `json:"daemonSocketPath,omitempty"`
-	// Families are "ipv4" (DHCP, RFC 2131) and "ipv6" (DHCPv6, one
-	// non-temporary address, RFC 8415). ADD needs an address of each. Default
-	// ["ipv4"].
+	// Families are "ipv4" (DHCP, RFC 2131) and "ipv6" (DHCPv6, one non-temporary address, RFC 8415).
+	// ADD needs an address of each. Default: ["ipv4"].
 	Families []string `json:"families,omitempty"`
-	// ClientID is what the client identifier is made of: "pod", the pod's name if
-	// the runtime passes it, so that a restarted pod gets its address again, or
-	// "container", the container ID, as in the reference. Default "pod".
+	// ClientID is the content of the client identifier. "pod" is the pod's name if the runtime passes
+	// it, so that a restarted pod gets its address again. "container" is the container ID, as with
+	// the reference. Default: "pod".
 	ClientID string `json:"clientID,omitempty"`
-	// Request lists options to request from servers, beside the default ones:
-	// subnet-mask, routers, static and classless routes, name servers, domain
-	// and search list.
+	// Request lists options to request from servers, in addition to the default ones: subnet-mask,
+	// routers, static and classless routes, name servers, domain and search list.
 	Request []RequestOption `json:"request,omitempty"`
 	// Provide lists options that are sent to servers.
 	Provide []ProvideOption `json:"provide,omitempty"`
@@ -59,13 +56,13 @@ type IPAM struct {
 	Priority int `json:"priority,omitempty"`
 }
 
-// RequestOption is an option to ask for.
+// RequestOption is an option to request.
 type RequestOption struct {
 	// Option is a number or one of: dhcp-client-identifier, host-name,
 	// interface-mtu, routers, subnet-mask, user-class, vendor-class-identifier.
 	// interface-mtu becomes the MTU of the result's routes.
 	Option string `json:"option,omitempty"`
-	// SkipDefault leaves the default options out.
+	// SkipDefault omits the default options.
 	SkipDefault bool `json:"skipDefault,omitempty"`
 }
 
@@ -75,11 +72,11 @@ type ProvideOption struct {
 	Option string `json:"option,omitempty"`
 	// Value is sent as it is, at most 255 bytes.
 	Value string `json:"value,omitempty"`
-	// FromArg is a key of CNI_ARGS whose value is sent; it wins over value.
+	// FromArg is a key of CNI_ARGS whose value is sent. It takes precedence over value.
 	FromArg string `json:"fromArg,omitempty"`
 }
 
-// Decode reads, defaults and validates a configuration.
+// Decode decodes and validates a configuration and sets defaults.
 func Decode(conf []byte) (*Conf, error) {
 	c := new(Conf)
 	if err := roles.Decode(conf, c); err != nil {

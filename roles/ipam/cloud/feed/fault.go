@@ -38,12 +38,12 @@ func (e *recordedError) Error() string { return e.text }
 func (e *recordedError) Is(target error) bool { return target == e.kind }
 
 // answer returns the source, or the reason why it has no addresses.
-func (q *question) answer(s *store.CloudSource) (*store.CloudSource, error) {
+func (q *query) answer(s *store.CloudSource) (*store.CloudSource, error) {
 	if usable(s.NICs) {
 		return s, nil
 	}
 	if s.Fault == "" {
-		return nil, fmt.Errorf("%w: %s: asked at %s, and no answer since", roles.ErrTryAgain, q.name, s.Asked.Format(time.TimeOnly))
+		return nil, fmt.Errorf("%w: %s: queried at %s, and no reply since", roles.ErrTryAgain, q.name, s.Asked.Format(time.TimeOnly))
 	}
 	kind := roles.ErrTryAgain
 	if s.FaultKind == "no addresses" {

@@ -1,5 +1,5 @@
 // Package feed keeps the known addresses of the cloud current for all processes of the node. One
-// process at a time requests the cloud, at most once per interval. The others use the recorded
+// process at a time queries the cloud, at most once per interval. The others use the recorded
 // reply.
 package feed
 
@@ -35,7 +35,7 @@ type Options struct {
 	// Patient waits up to 25 s for the cloud's reply. Without it the wait ends after 2 s if there
 	// is a recorded reply.
 	Patient bool
-	// Force requests the cloud before the interval has passed. A cloud's Retry-After is still
+	// Force queries the cloud before the interval has passed. A cloud's Retry-After is still
 	// respected.
 	Force bool
 	// DMI is the directory for auto. Empty means the kernel's directory.
@@ -85,7 +85,7 @@ func OptionsOf(source string) (Options, bool) {
 	return o, ok
 }
 
-// Known returns the recorded state of a source, including one from before the last reboot. For an
+// Known returns the recorded state of a source, also if it is from before the last reboot. For an
 // unknown source the error is store.ErrNotFound. It sends no request.
 func Known(ctx context.Context, h *roles.Host, source string) (*store.CloudSource, error) {
 	var s *store.CloudSource
@@ -120,7 +120,7 @@ func (o Options) Fresh(tx *store.Tx, now time.Time) (*store.CloudSource, bool, e
 	return s, usable(s.NICs) && !o.due(s, now), nil
 }
 
-// readable treats a damaged record as missing, because the cloud can be requested again.
+// readable treats a damaged record as missing, because the cloud can be queried again.
 func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 	if errors.Is(err, store.ErrDamaged) {
 		return nil, fmt.Errorf("%w: %w", store.ErrNotFound, err)
@@ -128,12 +128,12 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 	return s, err
 }
 
-// Current returns the state of a source. It requests the cloud first if the interval has passed. If
+// Current returns the state of a source. It queries the cloud first if the interval has passed. If
 // another process is doing that, Current returns the recorded state. Without a recorded state it
 // waits up to 25 s and returns the other process's error. If there is a recorded reply, a failed
 // request is recorded and not returned.
 //
-// The errors are roles.ErrTryAgain if the cloud cannot be requested now, and roles.ErrExhausted if
+// The errors are roles.ErrTryAgain if the cloud cannot be queried now, and roles.ErrExhausted if
 // it has no addresses. Both wrap an error of package metadata or store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
 	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
@@ -147,7 +147,7 @@ func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *st
 	if !ok {
 		return nil, fmt.Errorf("%w: no provider %q", roles.ErrConf, o.Provider)
 	}
-	q := &question{h: h, o: o, provider: provider, name: o.Source()}
+	q := &query{h: h, o: o, provider: provider, name: o.Source()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	s, err := q.known(ctx)
@@ -168,19 +168,19 @@ func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *st
 			return s, nil
 		}
 		if lock, err = h.Store.LockShared(ctx, q.lock(), true); err != nil && ctx.Err() != nil {
-			err = fmt.Errorf("%w: another process asks the cloud (%s), and has no answer yet", roles.ErrTryAgain, q.name)
+			err = fmt.Errorf("%w: another process queries the cloud (%s) and has no reply yet", roles.ErrTryAgain, q.name)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Unlock()
-	s, asking, err := q.begin(ctx)
+	s, due, err = q.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if asking {
-		if s, err = q.ask(ctx, s); err != nil {
+	if due {
+		if s, err = q.send(ctx, s); err != nil {
 			return nil, err
 		}
 	}

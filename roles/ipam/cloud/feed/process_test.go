@@ -45,11 +45,11 @@ func TestProcesses(t *testing.T) {
 		close(release)
 	}()
 	if said := w.together(t); said["revision 1\n<nil>"] != parties || w.asked.Load() != 1 {
-		t.Errorf("asked %d times: %v", w.asked.Load(), said)
+		t.Errorf("%d requests: %v", w.asked.Load(), said)
 	}
 	// No process sends another request within the interval.
 	if said := w.together(t); said["revision 1\n<nil>"] != parties || w.asked.Load() != 1 {
-		t.Errorf("asked %d times: %v", w.asked.Load(), said)
+		t.Errorf("%d requests: %v", w.asked.Load(), said)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestProcessesFail(t *testing.T) {
 			w.handle(serve)
 			said := w.together(t)
 			if len(said) != 1 || w.asked.Load() != 1 {
-				t.Errorf("asked %d times: %v", w.asked.Load(), said)
+				t.Errorf("%d requests: %v", w.asked.Load(), said)
 			}
 			for text := range said {
 				if !strings.HasPrefix(text, "try again later: azure: ") || !strings.Contains(text, "unavailable") {

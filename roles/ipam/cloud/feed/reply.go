@@ -17,8 +17,8 @@ const (
 	maxFault = 1000
 )
 
-// due reports whether a request to the cloud is necessary. If the clock went back, the time counts
-// as passed: a waiting time further ahead than maxBackoff is ignored.
+// due reports whether a request to the cloud is necessary. If the clock was set back, it is: a
+// recorded request in the future is ignored, and so is a waiting time longer than maxBackoff.
 func (o Options) due(s *store.CloudSource, now time.Time) bool {
 	switch {
 	case now.Before(s.NotBefore) && !now.Add(maxBackoff).Before(s.NotBefore):
@@ -26,7 +26,7 @@ func (o Options) due(s *store.CloudSource, now time.Time) bool {
 	case s.Asked.IsZero(), s.Asked.After(now), o.Force:
 		return true
 	case s.Answered.Before(s.Asked) && !usable(s.NICs):
-		return true // another process requests the cloud or died while doing so; its lock decides
+		return true // another process queries the cloud or died while doing so; its lock decides
 	}
 	return !now.Before(s.Asked.Add(o.interval()))
 }
@@ -35,8 +35,8 @@ func (o Options) due(s *store.CloudSource, now time.Time) bool {
 // one.
 //
 // The first valid reply without addresses changes nothing. If a second one follows after at least
-// one interval, it is used: the addresses are gone, and pods with them could not be reached. They
-// return with the next reply that has them.
+// one interval, the source has no addresses from then on, because pods with the old ones could not
+// be reached. The next reply with addresses restores them.
 func (o Options) recordReply(s *store.CloudSource, reply *metadata.Reply, err error, now time.Time) (changed bool) {
 	s.Answered = now
 	if err == nil {

@@ -33,7 +33,7 @@ func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
 			return err
 		}
 		for l, err := range p.Leases() {
-			// The role of the pool reports damaged leases.
+			// A damaged lease is reported when the pool is used.
 			if err != nil || l.Source != s.Name || hasAddress(s, l.Address) {
 				continue
 			}

@@ -165,7 +165,7 @@ func (w *world) want(t *testing.T, asked int32, addresses ...string) *store.Clou
 	}
 	w.compare(t, s, addresses...)
 	if n := w.asked.Load(); n != asked {
-		t.Fatalf("asked %d times, want %d", n, asked)
+		t.Fatalf("%d requests, want %d", n, asked)
 	}
 	return s
 }
@@ -195,7 +195,7 @@ func (w *world) wantError(t *testing.T, asked int32, is ...error) error {
 		}
 	}
 	if n := w.asked.Load(); n != asked {
-		t.Fatalf("asked %d times, want %d", n, asked)
+		t.Fatalf("%d requests, want %d", n, asked)
 	}
 	return err
 }

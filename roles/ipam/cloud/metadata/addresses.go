@@ -18,7 +18,7 @@ func parseAddress(s string, p netip.Prefix) (netip.Addr, string) {
 	case err != nil || a.Zone() != "" || a.Is4In6():
 		return netip.Addr{}, "is not an address"
 	case a.Is4() != p.Addr().Is4():
-		return netip.Addr{}, "is of the other family"
+		return netip.Addr{}, "is of the other address family"
 	case !p.Contains(a):
 		return netip.Addr{}, "is outside"
 	}
@@ -37,7 +37,7 @@ func (n *normaliser) ownOf(mac string, to *store.CloudSubnet, s *subnet, links [
 		case why != "":
 			n.drop("%s: the node's own %.50q of %s %s", mac, text, to.Prefix, why)
 		case len(to.Own) >= maxOwn:
-			n.drop("%s: the node's own %s of %s is one too many", mac, a, to.Prefix)
+			n.drop("%s: the node's own %s of %s exceeds the limit", mac, a, to.Prefix)
 			n.own[a] = true
 		default:
 			n.own[a] = true
@@ -94,7 +94,7 @@ func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*su
 	slices.SortStableFunc(all, func(a, b found) int { return comparePrefix(a.p, b.p) })
 	for _, f := range all {
 		if len(n.ranges) > 0 && n.ranges[len(n.ranges)-1].Overlaps(f.p) {
-			n.drop("%s: range %s is in %s, which is named too", f.of, f.p, n.ranges[len(n.ranges)-1])
+			n.drop("%s: range %s is in %s, which is also listed", f.of, f.p, n.ranges[len(n.ranges)-1])
 			continue
 		}
 		if n.left == 0 {
@@ -148,17 +148,17 @@ func (n *normaliser) unusable(a netip.Addr, to *store.CloudSubnet) string {
 	case a == to.Gateway:
 		return "is the gateway"
 	case wide && a == to.Prefix.Addr():
-		return "is the subnet's own"
+		return "is the subnet's network address"
 	case wide && a.Is4() && !to.Prefix.Contains(a.Next()):
 		return "is the broadcast address"
 	case n.left == 0:
-		return "is one too many"
+		return "exceeds the limit"
 	}
 	if other, ok := n.taken[a]; ok {
-		return "is named twice, for " + other + " before"
+		return "is listed twice, for " + other + " before"
 	}
 	if p, ok := n.inRange(a); ok {
-		return "is in " + p.String() + ", which is named too"
+		return "is in " + p.String() + ", which is also listed"
 	}
 	return ""
 }

@@ -8,12 +8,12 @@ func alibaba() Provider {
 		Name: "alibaba", Default: base,
 		Summary: "Alibaba Cloud ECS: secondary addresses and prefixes of each interface",
 		Fetch: overHTTP("alibaba", "the interfaces have their primary addresses only: assign secondary private addresses or prefixes to them",
-			[]string{base}, askAlibaba),
+			[]string{base}, readAlibaba),
 	}
 }
 
-// askAlibaba requests all interfaces.
-func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
+// readAlibaba requests all interfaces.
+func readAlibaba(ctx context.Context, a *api) ([]nic, error) {
 	a.login = token("X-aliyun-ecs-metadata-token-ttl-seconds", "X-aliyun-ecs-metadata-token")
 	nics, err := a.interfaces(ctx, func(k *keys, n *nic) {
 		n.id = k.text(ctx, "network-interface-id")
@@ -35,7 +35,7 @@ func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
 // alibabaFamily assigns addresses and prefixes to subnets. The list includes the primary address.
 // For IPv6 the metadata has no separate key for the primary address.
 func alibabaFamily(primary, gateway string, cidrs, addresses, prefixes []string) []subnet {
-	h := homesOf(cidrs, gateway).ranges(prefixes)
+	h := newSubnetList(cidrs, gateway).ranges(prefixes)
 	if primary == "" {
 		return h.unmarked(addresses).subnets
 	}

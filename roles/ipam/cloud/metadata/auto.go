@@ -54,7 +54,7 @@ func fetchAuto(ctx context.Context, q Query) (*Reply, error) {
 	}
 	names, saw := detect(q.DMI)
 	if len(names) == 0 {
-		return nil, fmt.Errorf("auto: %w: %s has for this machine: %s; no known cloud has these values: set the provider (%s)",
+		return nil, fmt.Errorf("auto: %w: %s has the values %s, which no known cloud has: set the provider (%s)",
 			ErrNoAddresses, q.DMI, saw, strings.Join(providerNames(), ", "))
 	}
 	var last error
@@ -76,7 +76,7 @@ func fetchShare(ctx context.Context, p Provider, q Query, share int) (*Reply, er
 	return p.Fetch(ctx, q)
 }
 
-// detect returns the providers for the machine's DMI fields, and the fields for a message.
+// detect returns the providers for the machine's DMI fields, and the fields as text for a message.
 func detect(dir string) (names []string, saw string) {
 	fields := map[string]string{}
 	var texts []string

@@ -11,12 +11,12 @@ func aws() Provider {
 		Name: "aws", Default: base,
 		Summary: "Amazon EC2 (IMDSv2): secondary addresses and delegated prefixes (/28, /80) of each interface",
 		Fetch: overHTTP("aws", "the interfaces have their primary addresses only: assign secondary addresses or prefixes (aws ec2 assign-private-ip-addresses, assign-ipv6-addresses)",
-			[]string{base}, askAWS),
+			[]string{base}, readAWS),
 	}
 }
 
-// askAWS requests all interfaces. A missing value is a 404.
-func askAWS(ctx context.Context, a *asker) ([]nic, error) {
+// readAWS requests all interfaces. A missing value is a 404.
+func readAWS(ctx context.Context, a *api) ([]nic, error) {
 	a.login = token("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
 	return a.interfaces(ctx, func(k *keys, n *nic) {
 		n.id = k.text(ctx, "interface-id")
@@ -32,7 +32,7 @@ func askAWS(ctx context.Context, a *asker) ([]nic, error) {
 
 // awsFamily assigns addresses and prefixes to subnets. The first address is the interface's own.
 func awsFamily(cidrs, addresses, prefixes []string) []subnet {
-	h := homesOf(cidrs, "").ranges(prefixes)
+	h := newSubnetList(cidrs, "").ranges(prefixes)
 	if len(addresses) == 0 {
 		return h.subnets
 	}

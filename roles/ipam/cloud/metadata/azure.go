@@ -22,7 +22,7 @@ func azure() Provider {
 		Name: "azure", Default: azureHost,
 		Summary: "Azure's host agent (XML at 168.63.129.16): the secondary addresses of each interface",
 		Fetch: overHTTP("azure", "only primary addresses are assigned: add IP configurations to the network interface (az network nic ip-config create)",
-			[]string{azureHost, azureOldHost}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{azureHost, azureOldHost}, func(ctx context.Context, a *api) ([]nic, error) {
 				b, err := a.get(ctx, azurePath)
 				if err != nil {
 					return nil, err

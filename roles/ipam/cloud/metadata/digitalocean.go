@@ -8,7 +8,7 @@ func digitalOcean() Provider {
 		Name: "digitalocean", Default: base,
 		Summary: "DigitalOcean: shows the node's own addresses only, none for pods",
 		Fetch: overHTTP("digitalocean", "DigitalOcean's metadata shows a droplet's own addresses only (an anchor address is for reserved IPs, not for pods): use an overlay network, or list addresses in a file (provider \"file\")",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				b, err := a.get(ctx, "/metadata/v1.json")
 				if err != nil {
 					return nil, err

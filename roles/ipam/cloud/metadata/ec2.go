@@ -13,7 +13,7 @@ const macsPath = "/latest/meta-data/network/interfaces/macs/"
 
 // keys requests the keys of one interface. err is the first error.
 type keys struct {
-	a    *asker
+	a    *api
 	path string
 	err  error
 }
@@ -40,7 +40,7 @@ func split(s string) []string {
 
 // macs returns the MACs of the interfaces. Only valid MACs are accepted, because they become parts
 // of paths.
-func (a *asker) macs(ctx context.Context) ([]string, error) {
+func (a *api) macs(ctx context.Context) ([]string, error) {
 	b, err := a.get(ctx, macsPath)
 	if err != nil {
 		return nil, err // the key is missing: this is another cloud
@@ -59,7 +59,7 @@ func (a *asker) macs(ctx context.Context) ([]string, error) {
 }
 
 // interfaces requests all interfaces. read requests the keys of one.
-func (a *asker) interfaces(ctx context.Context, read func(*keys, *nic)) ([]nic, error) {
+func (a *api) interfaces(ctx context.Context, read func(*keys, *nic)) ([]nic, error) {
 	macs, err := a.macs(ctx)
 	if err != nil {
 		return nil, err
@@ -82,8 +82,8 @@ func (a *asker) interfaces(ctx context.Context, read func(*keys, *nic)) ([]nic, 
 }
 
 // token returns a login with a session token that is valid for a minute.
-func token(ttl, header string) func(context.Context, *asker) error {
-	return func(ctx context.Context, a *asker) error {
+func token(ttl, header string) func(context.Context, *api) error {
+	return func(ctx context.Context, a *api) error {
 		a.header = headerOf(http.CanonicalHeaderKey(ttl), "60")
 		b, err := a.send(ctx, http.MethodPut, "/latest/api/token")
 		if err != nil {

@@ -19,7 +19,7 @@ const azureFile = "/etc/kubernetes/interfaces.json"
 func file() Provider {
 	return Provider{
 		Name: "file", Default: azureFile,
-		Summary: "a file: azure's interfaces.json, a saved reply of azure's host agent, or a list of interfaces in our own form",
+		Summary: "a file: azure's interfaces.json, a saved reply of azure's host agent, or a list of interfaces in cnibox's format",
 		Fetch: func(_ context.Context, q Query) (*Reply, error) {
 			path := q.File
 			if path == "" {
@@ -38,8 +38,8 @@ func file() Provider {
 	}
 }
 
-// readFile reads a file that only root can have written and whose path has no symbolic link out of
-// its directory. The file decides which addresses pods get.
+// readFile reads a file. Only root may be able to write it, because it determines which addresses
+// pods get. A symbolic link to another directory is not followed.
 func readFile(path string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("file %q: %w: want an absolute path", path, ErrInvalid)

@@ -48,7 +48,7 @@ func decoder(f *testing.F, provider string, decode func([]byte) ([]nic, error)) 
 			}
 			return
 		}
-		if err := judge(nics, own); err != nil {
+		if err := validate(nics, own); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -78,9 +78,9 @@ func FuzzKeys(f *testing.F) {
 		seeds(f, provider)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		k := &keys{a: &asker{}, err: context.Canceled} // no request is sent
+		k := &keys{a: &api{}, err: context.Canceled} // no request is sent
 		if k.text(t.Context(), "x") != "" {
-			t.Fatal("asked")
+			t.Fatal("a request was sent")
 		}
 		list := split(string(b))
 		text := strings.TrimSpace(string(b))
@@ -88,7 +88,7 @@ func FuzzKeys(f *testing.F) {
 			awsFamily(list, list, list), awsFamily([]string{"10.0.0.0/8"}, list, list), awsFamily([]string{"2001:db8::/32"}, list, list),
 			alibabaFamily(text, text, list, list, list), alibabaFamily("", text, []string{"10.0.0.0/8"}, list, list),
 		} {
-			if err := judge([]nic{{mac: "*", id: text, network: list, dns: list, subnets: subnets}}, nil); err != nil {
+			if err := validate([]nic{{mac: "*", id: text, network: list, dns: list, subnets: subnets}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -106,7 +106,7 @@ func TestBombs(t *testing.T) {
 	} {
 		nics, err := decodeFileXML([]byte(b))
 		if err == nil {
-			err = judge(nics, nil)
+			err = validate(nics, nil)
 		} else if errors.Is(err, ErrInvalid) {
 			err = nil
 		}

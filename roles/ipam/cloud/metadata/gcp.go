@@ -16,11 +16,11 @@ func gcp() Provider {
 		Name: "gcp", Default: base,
 		Summary: "Google Compute Engine: alias IP ranges of each interface",
 		Fetch: overHTTP("gcp", "no interface has an alias IP range (gcloud compute instances network-interfaces update --aliases)",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				a.header.Set(gcpFlavor, "Google")
-				a.genuine = func(h http.Header) error {
+				a.checkHeader = func(h http.Header) error {
 					if h.Get(gcpFlavor) != "Google" {
-						return errors.New("no " + gcpFlavor + ": it is not Google's")
+						return errors.New("no " + gcpFlavor + ": it is not Google's metadata service")
 					}
 					return nil
 				}

@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have := []byte(ask(t, a))
+			have := []byte(query(t, a))
 			i := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "want" })
 			if *update {
 				a.Files[i].Data = have
@@ -52,8 +52,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// ask serves an archive and requests its metadata.
-func ask(t *testing.T, a *txtar.Archive) string {
+// query serves an archive and requests its metadata.
+func query(t *testing.T, a *txtar.Archive) string {
 	t.Helper()
 	section := map[string]string{}
 	for _, f := range a.Files {

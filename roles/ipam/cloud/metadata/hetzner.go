@@ -14,7 +14,7 @@ func hetzner() Provider {
 		Name: "hetzner", Default: base,
 		Summary: "Hetzner Cloud: alias IPs of each private network",
 		Fetch: overHTTP("hetzner", "no private network has alias IPs for this server (hcloud server change-alias-ips)",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				b, err := a.get(ctx, "/hetzner/v1/metadata/private-networks")
 				if err != nil {
 					return nil, err

@@ -19,7 +19,7 @@ func azureIMDS() Provider {
 		Name: "azure-imds", Default: base,
 		Summary: "Azure's Instance Metadata Service: the same addresses, for VMs that cannot reach the host agent",
 		Fetch: overHTTP("azure-imds", "each interface has one address only: add IP configurations to it (az network nic ip-config create)",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				a.header.Set("Metadata", "true")
 				b, err := a.get(ctx, imdsPath)
 				if err != nil {
@@ -67,7 +67,7 @@ func decodeIMDS(b []byte) ([]nic, error) {
 			if len(prefixes) == 0 {
 				prefixes = sixtyFours(addresses)
 			}
-			n.subnets = append(n.subnets, homesOf(prefixes, "").unmarked(addresses).subnets...)
+			n.subnets = append(n.subnets, newSubnetList(prefixes, "").unmarked(addresses).subnets...)
 		}
 		nics = append(nics, n)
 	}
@@ -93,8 +93,8 @@ func sixtyFours(addresses []string) []string {
 // fromJSON decodes a complete reply.
 func fromJSON(b []byte, into any) error {
 	err := json.Unmarshal(b, into)
-	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // the message has Go's type names
-		return fmt.Errorf("%w: JSON: %.40s where none can be, at byte %d in %q", ErrInvalid, wrong.Value, wrong.Offset, wrong.Field)
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // its own message has Go's type names
+		return fmt.Errorf("%w: JSON: unexpected %.40s at byte %d in %q", ErrInvalid, wrong.Value, wrong.Offset, wrong.Field)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: JSON: %w", ErrInvalid, err)

@@ -27,7 +27,7 @@ func parseMAC(s string) (string, error) {
 	case string(b) == "\x00\x00\x00\x00\x00\x00":
 		return "", errors.New("the MAC is all zero")
 	case b[0]&1 != 0:
-		return "", fmt.Errorf("MAC %s is a group's", s)
+		return "", fmt.Errorf("MAC %s is a multicast address", s)
 	}
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5]), nil
 }

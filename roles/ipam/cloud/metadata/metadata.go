@@ -2,9 +2,8 @@
 // each cloud's reply to store.CloudNIC.
 //
 // Each provider is a file with its requests and a decoder, which is a pure function of the reply.
-// All of them end with normalise, which selects the usable part of a reply. Replies are not
-// trusted: their size is limited, and an invalid part is dropped and reported without affecting the
-// rest.
+// normalise then selects the usable part of a reply. Replies are not trusted: their size is limited,
+// and an invalid part is dropped and reported without affecting the rest.
 package metadata
 
 import (
@@ -31,7 +30,7 @@ type Query struct {
 
 // Reply is a cloud's reply.
 type Reply struct {
-	// Provider is the provider that replied. It is auto's choice, or the provider itself.
+	// Provider is the provider that replied. For auto it is the detected one.
 	Provider string
 	// NICs are sorted by device number and MAC.
 	NICs []store.CloudNIC

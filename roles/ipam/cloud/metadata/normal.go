@@ -12,7 +12,7 @@ import (
 
 // Limits for a reply.
 const (
-	// maxAddresses limits addresses and ranges together. A VNet has at most as many.
+	// maxAddresses limits addresses and ranges together. A VNet has at most as many addresses.
 	maxAddresses = 65536
 	maxNICs      = 256
 	maxSubnets   = 256
@@ -36,8 +36,8 @@ type normaliser struct {
 	more    int
 }
 
-// normalise returns the usable part of a cloud's reply, and what was dropped and why. own are the
-// addresses of the node's links. The result does not depend on the order of the reply.
+// normalise returns the usable part of a cloud's reply, and the dropped parts with the reasons. own
+// are the addresses of the node's links. The result does not depend on the order of the reply.
 func normalise(raw []nic, own []netip.Addr) ([]store.CloudNIC, []string) {
 	n := &normaliser{own: map[netip.Addr]bool{}, taken: map[netip.Addr]string{}, left: maxAddresses}
 	links := make([]netip.Addr, len(own))
@@ -91,7 +91,7 @@ func (n *normaliser) interfaces(raw []nic) []nic {
 		}
 		r.mac = mac
 		if j, ok := at[mac]; ok {
-			n.drop("interface %d: %s is named twice: taken for one", i, mac)
+			n.drop("interface %d: %s is listed twice: both are merged", i, mac)
 			nics[j].subnets = slices.Concat(nics[j].subnets, r.subnets)
 			continue
 		}
@@ -111,7 +111,7 @@ func (n *normaliser) interfaces(raw []nic) []nic {
 			nics[i].device = i
 		}
 		if nics[i].primary && primary {
-			n.drop("%s: a second primary interface: taken for a secondary", nics[i].mac)
+			n.drop("%s: a second primary interface: used as a secondary one", nics[i].mac)
 			nics[i].primary = false
 		}
 		primary = primary || nics[i].primary
@@ -141,7 +141,7 @@ func (n *normaliser) describe(r nic) store.CloudNIC {
 	for _, s := range r.network {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil || len(c.Network) >= maxNetwork {
-			n.drop("%s: network %.50q is not a prefix, or one too many", r.mac, s)
+			n.drop("%s: network %.50q is not a prefix, or exceeds the limit", r.mac, s)
 			continue
 		}
 		if p = p.Masked(); !slices.Contains(c.Network, p) {
@@ -186,7 +186,7 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 			n.drop("%s: subnet %s cannot be used", r.mac, p)
 			continue
 		case p != p.Masked():
-			n.drop("%s: subnet %s has host bits: taken for %s", r.mac, p, p.Masked())
+			n.drop("%s: subnet %s has host bits: used as %s", r.mac, p, p.Masked())
 			p = p.Masked()
 		}
 		if same, ok := at[p]; ok {
@@ -216,7 +216,7 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 }
 
 // reservedPrefixes returns blocks that are never part of a cloud's network (RFC 6890, RFC 5771, RFC
-// 4291): loopback, link-local, where metadata services are, and multicast.
+// 4291): loopback, link-local (the metadata services' addresses), and multicast.
 func reservedPrefixes() []netip.Prefix {
 	v4 := func(a byte, b byte, bits int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits)

@@ -125,7 +125,7 @@ func TestNodesOwn(t *testing.T) {
 
 // No reply assigns a link-local address, the metadata service's or a multicast address
 // to a pod, neither as an address nor in a range.
-func TestNobodys(t *testing.T) {
+func TestReservedAddresses(t *testing.T) {
 	for _, prefix := range []string{
 		"0.0.0.0/0", "0.0.0.0/1", "0.0.0.0/8", "64.0.0.0/2", "127.0.0.0/24", "128.0.0.0/1", "169.254.0.0/16", "169.254.169.254/32", "192.0.0.0/2", "224.0.0.0/24",
 		"::/0", "::/64", "::1/128", "::ffff:10.0.0.0/104", "fe80::/64", "8000::/1", "ff02::/16",
@@ -148,10 +148,10 @@ func TestNobodys(t *testing.T) {
 // An error about a value of the wrong type uses JSON's terms and not Go's.
 func TestWrongTypes(t *testing.T) {
 	for text, want := range map[string]string{
-		`"x"`:                   "string where none can be, at byte 3",
-		`[1]`:                   "number where none can be",
-		`[{"subnets": {}}]`:     `object where none can be, at byte 14 in "subnets"`,
-		`{"Interfaces": "all"}`: `string where none can be, at byte 20 in "Interfaces"`,
+		`"x"`:                   "unexpected string at byte 3",
+		`[1]`:                   "unexpected number",
+		`[{"subnets": {}}]`:     `unexpected object at byte 14 in "subnets"`,
+		`{"Interfaces": "all"}`: `unexpected string at byte 20 in "Interfaces"`,
 	} {
 		_, err := decodeFileXML([]byte(text))
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "struct") {
@@ -160,9 +160,9 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// judge returns an error if a normalised reply breaks a rule on which the callers
+// validate returns an error if a normalised reply breaks a rule on which the callers
 // depend.
-func judge(nics []nic, own []netip.Addr) error {
+func validate(nics []nic, own []netip.Addr) error {
 	have, dropped := normalise(nics, own)
 	if len(dropped) > maxDropped+1 {
 		return fmt.Errorf("%d texts", len(dropped))

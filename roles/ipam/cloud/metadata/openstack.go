@@ -12,7 +12,7 @@ func openstack() Provider {
 		Name: "openstack", Default: base,
 		Summary: "OpenStack: second and further fixed addresses of each port; allowed address pairs are not shown",
 		Fetch: overHTTP("openstack", "each port has one fixed address: add further ones to it (openstack port set --fixed-ip); allowed address pairs are not shown",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				b, err := a.get(ctx, "/openstack/latest/network_data.json")
 				if err != nil {
 					return nil, err

@@ -8,7 +8,7 @@ func oracle() Provider {
 		Name: "oracle", Default: base,
 		Summary: "Oracle Cloud: further IPv6 addresses of each VNIC; its secondary IPv4 addresses are not shown",
 		Fetch: overHTTP("oracle", "Oracle's metadata shows the primary private address of each VNIC only: list the secondary ones in a file (provider \"file\")",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				a.header.Set("Authorization", "Bearer Oracle")
 				b, err := a.get(ctx, "/opc/v2/vnics/")
 				if err != nil {
@@ -40,10 +40,10 @@ func decodeOracle(b []byte) ([]nic, error) {
 	for i, d := range doc {
 		n := nic{mac: d.MAC, device: i, primary: i == 0, id: d.ID}
 		if isSet(d.Subnet) {
-			n.subnets = append(n.subnets, homesOf([]string{d.Subnet}, orEmpty(d.Router)).own(d.IP).subnets...)
+			n.subnets = append(n.subnets, newSubnetList([]string{d.Subnet}, orEmpty(d.Router)).own(d.IP).subnets...)
 		}
 		if isSet(d.Subnet6) {
-			n.subnets = append(n.subnets, homesOf([]string{d.Subnet6}, orEmpty(d.Router6)).unmarked(d.IPv6).subnets...)
+			n.subnets = append(n.subnets, newSubnetList([]string{d.Subnet6}, orEmpty(d.Router6)).unmarked(d.IPv6).subnets...)
 		}
 		nics = append(nics, n)
 	}

@@ -42,7 +42,7 @@ func finish(provider string, nics []nic, own []netip.Addr, none string) (*Reply,
 	}
 	why := []string{none}
 	if len(nics) == 0 {
-		why = []string{"the reply names no interface"}
+		why = []string{"the reply has no interface"}
 	}
 	if len(r.Dropped) > 0 {
 		why = append(why, "dropped: "+r.Dropped[0])
@@ -61,15 +61,15 @@ func count(nics []store.CloudNIC) int {
 	return n
 }
 
-// homes are the subnets of a cloud that lists subnets and addresses separately.
-type homes struct {
+// subnetList has the subnets of a cloud that lists subnets and addresses separately.
+type subnetList struct {
 	subnets  []subnet
 	prefixes []netip.Prefix
 }
 
-// homesOf returns the subnets with the gateway, which may be empty.
-func homesOf(prefixes []string, gateway string) *homes {
-	h := &homes{}
+// newSubnetList returns a list with a subnet for each prefix. The gateway may be empty.
+func newSubnetList(prefixes []string, gateway string) *subnetList {
+	h := &subnetList{}
 	for _, text := range prefixes[:min(len(prefixes), maxSubnets)] {
 		p, _ := netip.ParsePrefix(strings.TrimSpace(text))
 		h.prefixes = append(h.prefixes, p)
@@ -80,10 +80,10 @@ func homesOf(prefixes []string, gateway string) *homes {
 
 // of returns the subnet of an address or prefix. If no subnet contains it, the result is the first
 // one, or one without a prefix, which drops and reports it.
-func (h *homes) of(text string) *subnet {
+func (h *subnetList) of(text string) *subnet {
 	p, _ := asPrefix(strings.TrimSpace(text))
-	for i, home := range h.prefixes {
-		if home.Contains(p.Addr()) {
+	for i, prefix := range h.prefixes {
+		if prefix.Contains(p.Addr()) {
 			return &h.subnets[i]
 		}
 	}
@@ -93,7 +93,7 @@ func (h *homes) of(text string) *subnet {
 	return &h.subnets[0]
 }
 
-func (h *homes) own(list ...string) *homes {
+func (h *subnetList) own(list ...string) *subnetList {
 	for _, a := range list {
 		to := h.of(a)
 		to.own = append(to.own, a)
@@ -102,7 +102,7 @@ func (h *homes) own(list ...string) *homes {
 }
 
 // addresses adds addresses for pods. normalise removes the node's own.
-func (h *homes) addresses(list []string) *homes {
+func (h *subnetList) addresses(list []string) *subnetList {
 	for _, a := range list {
 		to := h.of(a)
 		to.addresses = append(to.addresses, a)
@@ -111,14 +111,14 @@ func (h *homes) addresses(list []string) *homes {
 }
 
 // unmarked adds addresses of which one is the node's own and not marked.
-func (h *homes) unmarked(list []string) *homes {
+func (h *subnetList) unmarked(list []string) *subnetList {
 	for i := range h.subnets {
 		h.subnets[i].firstIsOwn = true
 	}
 	return h.addresses(list)
 }
 
-func (h *homes) ranges(list []string) *homes {
+func (h *subnetList) ranges(list []string) *subnetList {
 	for _, r := range list {
 		to := h.of(r)
 		to.ranges = append(to.ranges, r)

@@ -12,15 +12,15 @@ func tencent() Provider {
 		Name: "tencent", Default: base,
 		Summary: "Tencent Cloud CVM: secondary addresses of each interface",
 		Fetch: overHTTP("tencent", "the interfaces have their primary addresses only: assign secondary private addresses to them",
-			[]string{base}, askTencent),
+			[]string{base}, readTencent),
 	}
 }
 
 // maxTencent limits the addresses of an interface, because each needs two requests.
 const maxTencent = 256
 
-// askTencent requests all interfaces and their addresses.
-func askTencent(ctx context.Context, a *asker) ([]nic, error) {
+// readTencent requests all interfaces and their addresses.
+func readTencent(ctx context.Context, a *api) ([]nic, error) {
 	return a.interfaces(ctx, func(k *keys, n *nic) {
 		own := k.text(ctx, "primary-local-ipv4")
 		listed := k.list(ctx, "local-ipv4s/")

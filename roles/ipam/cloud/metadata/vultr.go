@@ -11,7 +11,7 @@ func vultr() Provider {
 		Name: "vultr", Default: base,
 		Summary: "Vultr: additional addresses of each interface",
 		Fetch: overHTTP("vultr", "no interface has additional addresses",
-			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
 				b, err := a.get(ctx, "/v1.json")
 				if err != nil {
 					return nil, err

@@ -89,7 +89,7 @@ func members(tb testing.TB, count int, scheme string, client *http.Client, args 
 	return servers
 }
 
-// Up starts the server, again with the same data, and waits until it answers.
+// Up starts the server with its existing data and waits until it answers.
 func (s *Server) Up(tb testing.TB) {
 	tb.Helper()
 	s.run(tb)

@@ -79,7 +79,7 @@ func TestPod(t *testing.T) {
 	if p, err = c.Pod(t.Context(), "default", "web-0"); err != nil || p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"] != status || len(p.Metadata.Annotations) != 2 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	// Another pod has the name now.
+	// Another pod gets the name.
 	server.Must(t, http.MethodDelete, "/api/v1/namespaces/default/pods/web-0?gracePeriodSeconds=0", "", nil)
 	pod(t, "web-0")
 	if err := c.AnnotatePod(t.Context(), "default", "web-0", made.Metadata.UID, set); !errors.Is(err, ErrConflict) {
@@ -98,7 +98,7 @@ func TestNetwork(t *testing.T) {
 	allow(t)
 	c := open(t, kubetest.Agent)
 	if _, err := c.Network(t.Context(), "default", "macvlan"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("a cluster that does not know the kind: %v", err)
+		t.Errorf("a cluster without the kind: %v", err)
 	}
 	server.InstallNetworks(t)
 	const config = `{ "cniVersion": "0.3.1", "type": "macvlan", "master": "eth0" }`
@@ -116,8 +116,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// A client without the right gets the server's message; so does one with unknown
-// credentials.
+// A client without the right, or with unknown credentials, gets the server's message.
 func TestForbidden(t *testing.T) {
 	for token, want := range map[string]string{kubetest.Agent: "secrets is forbidden", "nobody": "Unauthorized"} {
 		err := open(t, token).Get(t.Context(), "/api/v1/secrets", &Object{})
@@ -169,7 +168,7 @@ func TestKubeconfigRewritten(t *testing.T) {
 	if err := c.Get(t.Context(), "/api/v1/nodes", &Object{}); err != nil {
 		t.Fatalf("with a certificate: %v", err)
 	}
-	// A half-written file is ignored, and the old credentials stay in use.
+	// An incomplete file is ignored, and the old credentials stay in use.
 	if err := os.WriteFile(path, []byte(config[:len(config)/2]), 0o600); err != nil {
 		t.Fatal(err)
 	}

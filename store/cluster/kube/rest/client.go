@@ -1,9 +1,9 @@
-// Package rest sends a few requests for a few fields to a Kubernetes API server over
-// net/http. Linking client-go would cost each exec of each role 7 ms.
+// Package rest is a small client of Kubernetes' API on net/http. Linking client-go would add 7 ms to
+// each start of each role.
 //
-// Credentials come from a kubeconfig or a pod's service account. They are read again
-// when the server refuses them. Errors carry the server's message and can be tested
-// with sentinels. Nothing is read without a bound.
+// Credentials come from a kubeconfig or a pod's service account, and are read again if the server
+// refuses them. Errors have the server's message and wrap sentinels. The size of every reply is
+// bounded.
 package rest
 
 import (
@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// maxObject bounds an object in JSON; etcd takes at most 1.5 MiB.
+	// maxObject bounds an object in JSON. etcd accepts at most 1.5 MiB.
 	maxObject = 8 << 20
 	maxStatus = 64 << 10
-	// attempts is how often a request is sent to a server that asks for a pause.
-	// patience bounds each pause.
+	// attempts bounds the sending of a request if the server requests a pause (Retry-After), and
+	// patience each pause.
 	attempts = 4
 	patience = 10 * time.Second
 )
@@ -42,7 +42,7 @@ type Client struct {
 	web    *web.Client
 }
 
-// Open reads the source and the files that it names. It does not connect yet.
+// Open reads the source and the files that it names. It does not connect.
 func Open(source Source) (*Client, error) {
 	c := &Client{source: source}
 	config, err := source()
@@ -69,8 +69,8 @@ func (c *Client) current() (*web.Client, *Config) {
 	return c.web, c.config
 }
 
-// reload reads the source again and reports whether it has changed. A source that
-// cannot be used is ignored, since a file may be half written.
+// reload reads the source again and reports whether it has changed. It ignores an invalid source,
+// because a file may be incomplete.
 func (c *Client) reload() bool {
 	config, err := c.source()
 	if err != nil {
@@ -94,14 +94,14 @@ func (c *Client) reload() bool {
 type request struct {
 	method, path string
 	query        url.Values
-	accept       string // empty is JSON
+	accept       string // empty means JSON
 	kind         string // media type of the body
 	body         []byte
 }
 
-// do sends a request until the server answers with 200 or 201, or refuses it. If
-// credentials are refused, they are read again once. If the server asks for a pause,
-// do waits. The caller closes the body.
+// do sends a request until the server answers with 200 or 201, or refuses it. If credentials are
+// refused, it reads them again, once. If the server requests a pause, it waits. The caller closes the
+// body.
 func (c *Client) do(ctx context.Context, r *request) (*http.Response, error) {
 	reloaded := false
 	for n := 1; ; n++ {
@@ -224,8 +224,7 @@ func Path(parts ...string) string {
 	return "/" + strings.Join(parts, "/")
 }
 
-// CheckName refuses what cannot be an object's name, because it would have another
-// meaning in a path.
+// CheckName returns an error for a name that would have another meaning in a path.
 func CheckName(what, name string) error {
 	err := cluster.CheckName(name)
 	if err == nil && name != strings.ToLower(name) {

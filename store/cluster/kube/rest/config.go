@@ -21,14 +21,13 @@ const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 // maxCredentials bounds kubeconfigs, tokens and certificates.
 const maxCredentials = 1 << 20
 
-// Source returns how to reach an API server. It is called again when the server
-// refuses the credentials, because tokens and certificates are renewed in place.
+// Source returns the Config of an API server. It is called again if the server refuses the
+// credentials, because other programs renew the files of tokens and certificates.
 type Source func() (*Config, error)
 
-// Config says how to reach an API server.
+// Config is the address of an API server and the credentials for it.
 type Config struct {
-	// Server is the API server's URL: scheme, host, port, and a path if the server
-	// has one.
+	// Server is the API server's URL, which may have a path.
 	Server *url.URL
 	// Token is sent with each request. TokenFile, if set, is read for each request
 	// instead.
@@ -53,8 +52,7 @@ func InCluster(host, port, dir string) Source {
 	}
 }
 
-// Server is the Source for an API server without credentials, as with flannel's
-// --kube-api-url.
+// Server is the Source for an API server without credentials, as for flannel's --kube-api-url.
 func Server(address string) Source {
 	return func() (*Config, error) {
 		c := &Config{}
@@ -67,7 +65,7 @@ func Server(address string) Source {
 	}
 }
 
-// Kubeconfig is the Source in a kubeconfig file, by its current-context.
+// Kubeconfig is the Source of a kubeconfig file's current-context.
 func Kubeconfig(path string) Source {
 	return func() (*Config, error) {
 		b, err := smallfile.Read(path, maxCredentials)
@@ -93,7 +91,7 @@ func parseServer(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// check refuses to send credentials without encryption.
+// check returns an error if credentials would be sent without encryption.
 func (c *Config) check() error {
 	if c.Server.Scheme == "http" && (c.Token != "" || c.TokenFile != "" || c.TLS.CertFile != "" || len(c.TLS.Cert) > 0) {
 		return fmt.Errorf("%w: server %s: credentials are sent over https only", cluster.ErrInvalid, c.Server)
@@ -115,7 +113,7 @@ func (c *Config) token() (string, error) {
 	return t, checkToken(t, c.TokenFile)
 }
 
-// checkToken refuses what cannot be part of a header (RFC 6750 §2.1).
+// checkToken returns an error for a token that cannot be part of a header (RFC 6750 §2.1).
 func checkToken(t, where string) error {
 	if t == "" {
 		return fmt.Errorf("%w: %s: empty", cluster.ErrInvalid, where)
@@ -126,7 +124,7 @@ func checkToken(t, where string) error {
 	return nil
 }
 
-// same reports whether two configurations reach the server in the same way.
+// same reports whether two configurations are equal.
 func (c *Config) same(o *Config) bool {
 	a, b := c.TLS, o.TLS
 	return *c.Server == *o.Server && c.Token == o.Token && c.TokenFile == o.TokenFile &&

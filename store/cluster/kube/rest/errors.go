@@ -14,15 +14,15 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no such object, or no such kind of object.
+	// ErrNotFound means that the object, or the kind of object, does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict: the object has changed, or is another one of the same name.
+	// ErrConflict means that the object has changed, or is another one of the same name.
 	ErrConflict = errors.New("conflict")
-	// ErrForbidden: the server does not accept the credentials, or does not permit
-	// the request.
+	// ErrForbidden means that the server does not accept the credentials, or does not permit the
+	// request.
 	ErrForbidden = errors.New("forbidden")
-	// ErrExpired: the version to continue from is too old, or not the server's. A new
-	// list is needed.
+	// ErrExpired means that the version to continue from is too old, or not the server's. A new list
+	// is needed.
 	ErrExpired = errors.New("version expired")
 )
 
@@ -33,7 +33,7 @@ const maxMessage = 512
 type StatusError struct {
 	Code            int
 	Reason, Message string
-	// RetryAfter is the pause that the server asks for.
+	// RetryAfter is the pause that the server requests.
 	RetryAfter time.Duration
 	// Fields are the fields of the object that the server refuses.
 	Fields []string

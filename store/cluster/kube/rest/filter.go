@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// shape names the wanted members of a JSON object, with the shape of each. A nil
-// shape is the whole value.
+// shape has the names of the wanted members of a JSON object, with the shape of each. A nil shape means
+// the whole value.
 type shape map[string]shape
 
-// shapeOf returns what encoding/json would store in a value of the type.
+// shapeOf returns the members that encoding/json would store in a value of the type.
 func shapeOf(t reflect.Type) shape {
 	if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return nil
@@ -36,10 +36,9 @@ func shapeOf(t reflect.Type) shape {
 	return s
 }
 
-// filter reads JSON values from a stream in one pass and keeps only the wanted parts.
-// Most of a Node is not used here, and encoding/json would read each of its bytes
-// three times. The skipped parts are not fully validated; encoding/json validates the
-// kept ones.
+// filter reads JSON values from a stream in one pass and keeps only the wanted parts. Most of a Node is
+// not used, and encoding/json would read each of its bytes three times. filter does not fully validate
+// the skipped parts. encoding/json validates the others.
 type filter struct {
 	r        io.Reader
 	buf      []byte
@@ -50,11 +49,11 @@ type filter struct {
 
 func newFilter(r io.Reader) *filter { return &filter{r: r, buf: make([]byte, 64<<10)} }
 
-// errJSON: the stream is not the expected JSON.
-var errJSON = errors.New("not the JSON that is expected")
+// errJSON means that the stream is not the expected JSON.
+var errJSON = errors.New("unexpected JSON")
 
-// decode reads the next value and stores the wanted parts in v. io.EOF is the end
-// before a value.
+// decode reads the next value and stores the wanted parts in v. It returns io.EOF at the end of the
+// stream before a value.
 func (f *filter) decode(s shape, v any) error {
 	f.left, f.out = maxObject, f.out[:0]
 	if _, err := f.peek(); err != nil {
@@ -69,7 +68,7 @@ func (f *filter) decode(s shape, v any) error {
 	return nil
 }
 
-// whole turns the end of the stream inside a value into an error.
+// whole replaces io.EOF inside a value by an error.
 func whole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -91,7 +90,7 @@ func (f *filter) peek() (byte, error) {
 	}
 }
 
-// fill reads more. It drops what was read and used before.
+// fill reads more bytes and discards the used ones.
 func (f *filter) fill() error {
 	if f.left < 0 {
 		return web.ErrTooLarge
@@ -197,7 +196,7 @@ func (f *filter) list(open, closing byte, each func() error) error {
 	}
 }
 
-// take advances to pos and optionally keeps what it passes.
+// take advances to pos. With keep it keeps the bytes up to there.
 func (f *filter) take(pos int, keep bool) {
 	if keep {
 		f.out = append(f.out, f.buf[f.pos:pos]...)
@@ -205,7 +204,7 @@ func (f *filter) take(pos int, keep bool) {
 	f.pos = pos
 }
 
-// text reads a string, which begins here.
+// text reads a string, which begins at the current byte.
 func (f *filter) text(keep bool) error {
 	f.take(f.pos+1, keep)
 	escaped := false
@@ -228,7 +227,7 @@ func (f *filter) text(keep bool) error {
 	}
 }
 
-// nested reads an object or array, which begins here.
+// nested reads an object or array, which begins at the current byte.
 func (f *filter) nested(keep bool) error {
 	depth := 0
 	for {

@@ -49,8 +49,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// FuzzFilter: the wanted parts of each object are what encoding/json reads, wherever
-// the stream is cut.
+// FuzzFilter: the wanted parts of each object are those that encoding/json reads, wherever the stream
+// is split.
 func FuzzFilter(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","managedFields":[{"x":"]"}],"annotations":{"k":"v"}},"status":{},"spec":{"nodeName":"n"},"code":1}`))
 	f.Add([]byte(`{"spec":null,"metadata":{"annotations":null}}`))
@@ -75,8 +75,8 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// otherCase reports whether a name differs from a wanted one by case only.
-// encoding/json accepts that; an API server never sends it.
+// otherCase reports whether a name differs from a wanted one in case only. encoding/json accepts such
+// a name, and an API server never sends one.
 func otherCase(v any, s shape) bool {
 	switch v := v.(type) {
 	case map[string]any:

@@ -37,7 +37,7 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// endless sends head and then part until the client is gone.
+// endless sends head and then part until the client closes the connection.
 func endless(head, part string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		_, err := io.WriteString(w, head)
@@ -47,8 +47,7 @@ func endless(head, part string) http.HandlerFunc {
 	}
 }
 
-// For any answer, the client returns with a fitting error, without a panic and within
-// its memory bound.
+// For any answer the client returns the right error, without a panic and within its memory bound.
 func TestHostileReplies(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -99,8 +98,7 @@ func TestHostileReplies(t *testing.T) {
 	}
 }
 
-// A reply that is not HTTP, or ends in the middle, is a server that cannot be
-// reached.
+// For a reply that is not HTTP, or is incomplete, the error is cluster.ErrUnavailable.
 func TestRawGarbage(t *testing.T) {
 	for _, garbage := range []string{
 		"", "\x00\x01\x02", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
@@ -133,7 +131,7 @@ func TestRawGarbage(t *testing.T) {
 	}
 }
 
-// Lists without an end, in circles or without items, end.
+// The reading of lists without an end, in circles or without items, ends.
 func TestListEnds(t *testing.T) {
 	c := adversary(t, says(200, `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[]}`))
 	if _, err := List(t.Context(), c, "/x", func(*Pod) {}); !errors.Is(err, errEndless) {
@@ -191,7 +189,7 @@ func TestWatchEvents(t *testing.T) {
 	}
 }
 
-// A server that asks for a pause gets it, within the caller's deadline.
+// The client pauses as the server requests, within the caller's deadline.
 func TestRetryAfter(t *testing.T) {
 	var asked atomic.Int32
 	c := adversary(t, func(w http.ResponseWriter, _ *http.Request) {

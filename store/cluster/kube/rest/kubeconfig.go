@@ -60,8 +60,8 @@ type authInfo struct {
 	Exec         json.RawMessage `json:"exec"`
 }
 
-// parseKubeconfig decodes a kubeconfig. Relative paths in it start from dir. It
-// returns all faults of the current context.
+// parseKubeconfig decodes a kubeconfig. Relative paths in it are relative to dir. Its error has all
+// faults of the current context.
 func parseKubeconfig(file []byte, dir string) (*Config, error) {
 	doc, err := yaml.ToJSON(file)
 	if err != nil {
@@ -88,8 +88,7 @@ func parseKubeconfig(file []byte, dir string) (*Config, error) {
 		faults = append(faults, err)
 	}
 	if c.Token != "" {
-		// A token file takes precedence over the token that was current when the
-		// kubeconfig was written.
+		// A token file takes precedence over token, which may be outdated.
 		if c.TokenFile != "" {
 			c.Token = ""
 		} else if err := checkToken(c.Token, "token"); err != nil {

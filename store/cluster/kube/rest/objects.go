@@ -20,7 +20,7 @@ type Pod struct {
 type Network struct {
 	Object
 	Spec struct {
-		// Config is the CNI configuration; empty when it is in a file of the node.
+		// Config is the CNI configuration. It is empty if a file of the node has the configuration.
 		Config string `json:"config"`
 	} `json:"spec"`
 }
@@ -38,9 +38,8 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*Pod, error) 
 	return p, nil
 }
 
-// AnnotatePod sets annotations of a pod, or removes those that are nil. With a uid, a
-// later pod of the same name is not changed and is ErrConflict; an empty uid means
-// any pod. It needs the verb patch on pods/status.
+// AnnotatePod sets annotations of a pod, or removes those that are nil. With a uid it changes no later
+// pod of the same name and returns ErrConflict. It needs the verb patch on pods/status.
 func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, annotations map[string]*string) error {
 	path, err := podPath(namespace, name)
 	if err != nil {
@@ -52,8 +51,8 @@ func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, a
 	return nil
 }
 
-// Annotations returns the merge patch that sets annotations; nil removes one. With a
-// uid it applies only to the object with that uid.
+// Annotations returns the merge patch that sets annotations, or removes those that are nil. With a uid
+// it applies only to the object with that uid.
 func Annotations(uid string, annotations map[string]*string) any {
 	type metadata struct {
 		UID         string             `json:"uid,omitempty"`
@@ -65,7 +64,8 @@ func Annotations(uid string, annotations map[string]*string) any {
 }
 
 // Network reads a NetworkAttachmentDefinition. It needs the verb get on
-// network-attachment-definitions. A cluster without that kind is ErrNotFound too.
+// network-attachment-definitions. The error is also ErrNotFound if the cluster does not have that
+// kind.
 func (c *Client) Network(ctx context.Context, namespace, name string) (*Network, error) {
 	for what, s := range map[string]string{"namespace": namespace, "network": name} {
 		if err := CheckName(what, s); err != nil {

@@ -15,12 +15,10 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Objects are requested as protobuf where a kind supports it. For ten thousand Nodes
-// the server encodes that in a third of the time that JSON takes, and unwanted fields
-// are skipped here. The generated.proto files of k8s.io/api and k8s.io/apimachinery define
-// the messages. Their encoding is described under "Alternate
-// representations of resources" in
-// https://kubernetes.io/docs/reference/using-api/api-concepts/.
+// Objects are requested as protobuf if a kind supports it. For ten thousand Nodes the server needs a
+// third of the time that it needs for JSON, and unwanted fields are skipped. The generated.proto files
+// of k8s.io/api and k8s.io/apimachinery define the messages. "Alternate representations of resources"
+// in https://kubernetes.io/docs/reference/using-api/api-concepts/ describes their encoding.
 const (
 	protobufType  = "application/vnd.kubernetes.protobuf"
 	protobufWatch = protobufType + ";stream=watch, application/json"
@@ -30,13 +28,12 @@ const (
 // protobufMagic precedes each object. A runtime.Unknown follows.
 const protobufMagic = "k8s\x00"
 
-// errProtobuf: the message is not the expected protobuf.
-var errProtobuf = errors.New("not the protobuf that is expected")
+// errProtobuf means that the message is not the expected protobuf.
+var errProtobuf = errors.New("unexpected protobuf")
 
 // Message is a Kind that can be read from protobuf.
 type Message interface {
-	// Member reads one field of the object, given by its number. The metadata is read
-	// before.
+	// Member reads one field of the object by its number. The metadata was already read.
 	Member(number int, b []byte) error
 }
 
@@ -46,8 +43,8 @@ func isProtobuf(resp *http.Response) bool {
 	return err == nil && kind == protobufType
 }
 
-// Members calls each with the fields of a message that are messages, texts or bytes,
-// and skips the others.
+// Members calls each with the fields of a message that are messages, strings or bytes, and skips the
+// others.
 func Members(b []byte, each func(number int, b []byte) error) error {
 	return members(b, func(number int, v []byte, _ uint64) error {
 		if v == nil {
@@ -57,8 +54,7 @@ func Members(b []byte, each func(number int, b []byte) error) error {
 	})
 }
 
-// members calls each with all fields of a message. For a number, v is nil and n is
-// the value.
+// members calls each with all fields of a message. For a number, n is the value and v is nil.
 func members(b []byte, each func(number int, v []byte, n uint64) error) error {
 	for len(b) > 0 {
 		tag, size := binary.Uvarint(b)
@@ -180,14 +176,14 @@ func (e *StatusError) readStatus(b []byte) error {
 	})
 }
 
-// frames reads the messages of a watch. Each has its length before it.
+// frames reads the messages of a watch. The length precedes each message.
 type frames struct {
 	r   io.Reader
 	buf []byte
 }
 
-// next returns the next message, which is valid until the following call. io.EOF is
-// the end before a message.
+// next returns the next message, which is valid until the following call. It returns io.EOF at the end
+// of the stream before a message.
 func (f *frames) next() ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -198,8 +194,7 @@ func (f *frames) next() ([]byte, error) {
 		return nil, web.ErrTooLarge
 	}
 	if cap(f.buf) < size {
-		// Memory grows with the received bytes, not with the announced length, which
-		// may be false.
+		// The buffer grows with the received bytes, because the announced length may be false.
 		var all bytes.Buffer
 		if _, err := io.CopyN(&all, f.r, int64(size)); err != nil {
 			return nil, whole(err)
@@ -253,8 +248,7 @@ func (m *listMeta) member(b []byte) error {
 	})
 }
 
-// listing reads a list in its runtime.Unknown. It holds one member in memory at a
-// time.
+// listing reads a list in its runtime.Unknown, with one member in memory at a time.
 type listing struct {
 	r   *bufio.Reader
 	buf bytes.Buffer
@@ -305,8 +299,8 @@ func (l *listing) within(left int64, each func(number int, b []byte) error) erro
 	return nil
 }
 
-// head reads the start of a field that is a message, text or bytes: its number, its
-// size, and the length of this start. Lists and their wrappers have no other fields.
+// head reads the start of a field that is a message, string or bytes: its number, its size, and the
+// length of this start. Lists and their wrappers have no other fields.
 func (l *listing) head() (number int, size, head int64, err error) {
 	var n [2]uint64
 	for i := range n {
@@ -331,8 +325,7 @@ func (l *listing) head() (number int, size, head int64, err error) {
 	return int(n[0] >> 3), int64(n[1]), head, nil
 }
 
-// readEvent reads a metav1.WatchEvent. The content of an ERROR event is returned as
-// the error.
+// readEvent reads a metav1.WatchEvent. It returns the content of an ERROR event as the error.
 func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
 	var wrapped []byte
 	err = Members(b, func(number int, v []byte) error {

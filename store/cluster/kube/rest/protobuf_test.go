@@ -57,7 +57,7 @@ func aThing(name, version, annotation, content string) []byte {
 var status410 = wrapped("Status", field(1), text(2, "Failure"), text(3, "too old resource version"), text(4, "Expired"),
 	field(5, field(4, text(3, "metadata.uid"))), []byte{6 << 3, 0x9a, 0x03})
 
-// A protobuf watch gives the same events as a JSON watch, wherever its bytes are cut.
+// A protobuf watch gives the same events as a JSON watch, wherever its bytes are split.
 func TestProtobufEvents(t *testing.T) {
 	stream := bytes.Join([][]byte{
 		frame("ADDED", aThing("a", "5", "v", "one")),
@@ -96,8 +96,8 @@ func TestProtobufEvents(t *testing.T) {
 	}
 }
 
-// The client requests protobuf and understands either form, also in a refusal.
-func TestProtobufAsked(t *testing.T) {
+// The client requests protobuf and accepts both formats, also in an error.
+func TestProtobufRequested(t *testing.T) {
 	var answer func(w http.ResponseWriter)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a := r.Header.Get("Accept"); !strings.HasPrefix(a, "application/vnd.kubernetes.protobuf;stream=watch, ") || !strings.Contains(a, "application/json") {

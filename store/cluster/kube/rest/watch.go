@@ -48,16 +48,15 @@ const (
 	// page is the number of objects in one reply of a list. It bounds the server's
 	// memory.
 	page = 1000
-	// maxObjects bounds a list; the largest clusters have a hundredth of it.
+	// maxObjects bounds a list. It is a hundred times the size of the largest clusters.
 	maxObjects = 1_000_000
 )
 
-// errEndless: a list has no end.
+// errEndless means that a list has more than maxObjects objects.
 var errEndless = fmt.Errorf("%w: the list has no end", cluster.ErrUnavailable)
 
-// List calls each with the objects of a collection, one after the other. An object
-// that each does not keep is freed. List returns the version from which to watch. The
-// collection is complete only when List returns nil.
+// List calls each with the objects of a collection, one after the other, and returns the version from
+// which to watch. After an error the objects are incomplete.
 func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each func(P)) (version string, err error) {
 	count, next := 0, ""
 	for {
@@ -132,7 +131,7 @@ func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each f
 	return meta, nil
 }
 
-// items reads an array; null is an empty one.
+// items reads an array, or null as an empty one.
 func (f *filter) items(each func() error) error {
 	if c, err := f.peek(); err != nil || c == 'n' {
 		return errors.Join(err, f.value(nil, false))
@@ -140,8 +139,7 @@ func (f *filter) items(each func() error) error {
 	return f.list('[', ']', each)
 }
 
-// lost returns the error of a stream. Text that is not JSON counts as a server that
-// cannot be reached.
+// lost returns the error of a stream. For text that is not JSON it is cluster.ErrUnavailable.
 func lost(ctx context.Context, what string, err error) error {
 	err = fmt.Errorf("API server: %s: %w", what, err)
 	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
@@ -150,38 +148,38 @@ func lost(ctx context.Context, what string, err error) error {
 	return web.Lost(ctx, err)
 }
 
-// Event is a change of an object in a watched collection. Type is ADDED, MODIFIED,
-// DELETED or BOOKMARK. A bookmark has only a version, and Initial, which says that
-// all existing objects have been sent. The first event is Opened and has no object.
+// Event is a change of an object in a watched collection. Type is ADDED, MODIFIED, DELETED or BOOKMARK.
+// A bookmark has only a version, and Initial after the last existing object was sent. The first event
+// is Opened and has no object.
 type Event[T any] struct {
 	Type    string
 	Object  *T
 	Initial bool
 }
 
-// Opened is the type of the event that the server has accepted the watch.
+// Opened is the type of the first event, after the server has accepted the watch.
 const Opened = "OPENED"
 
 // Since is the start of a watch.
 type Since struct {
-	// Version is that of a list or of the last event.
+	// Version is the version of a list or of the last event.
 	Version string
 	// All requests all existing objects first, and a bookmark after them (a streaming
 	// list,
 	// https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists).
-	// A server without that answers with cluster.ErrInvalid, some inside the stream.
+	// For a server without that the error is cluster.ErrInvalid, of Watch or of the stream.
 	All bool
 }
 
-// Watching bounds the duration of one watch. The server ends it in that time, and the
-// next continues from its last version.
+// Bounds of the duration of one watch. The server ends it in that time, and the next one continues
+// from its last version.
 const (
 	watchShort, watchLong = 5 * time.Minute, 10 * time.Minute
 	watchGrace            = 30 * time.Second
 )
 
-// Watch calls each with the changes of a collection's objects until the server ends
-// the stream (nil), refuses to continue, or disappears.
+// Watch calls each with the changes of a collection's objects. It returns nil when the server ends the
+// stream, and an error if the server refuses to continue or does not answer.
 func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since Since, each func(Event[T])) error {
 	lasts := watchShort + rand.N(watchLong-watchShort)
 	// A stopped server does not end its streams.
@@ -213,8 +211,7 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		var status *StatusError
 		switch {
 		case errors.Is(err, io.EOF) && ctx.Err() == nil:
-			// A server that notices the closing of the connection ends the stream
-			// normally.
+			// A server that notices the closed connection ends the stream normally.
 			return nil
 		case errors.As(err, &status):
 			return status

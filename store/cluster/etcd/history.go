@@ -7,10 +7,9 @@ import (
 	"fmt"
 )
 
-// past distinguishes an etcd from one that was restored from a backup and has gone on
-// since. The restored one has the same identity, and may reach the same revision
-// numbers.
-type past struct {
+// history identifies the history of an etcd. An etcd that was restored from a backup has the same
+// cluster ID, and may reach the same revisions with other changes.
+type history struct {
 	// event is the revision of the last known change to a record.
 	event int64
 	// last is the record of that change. It has no key if the record was removed.
@@ -18,40 +17,40 @@ type past struct {
 }
 
 // wrote notes that a record was written.
-func (p *past) wrote(kv keyValue) {
-	p.event = max(p.event, kv.ModRevision)
-	if kv.ModRevision >= p.last.ModRevision {
-		p.last = kv
+func (h *history) wrote(kv keyValue) {
+	h.event = max(h.event, kv.ModRevision)
+	if kv.ModRevision >= h.last.ModRevision {
+		h.last = kv
 	}
 }
 
 // removed notes that a record was removed.
-func (p *past) removed(kv keyValue) {
-	p.event = max(p.event, kv.ModRevision)
-	if bytes.Equal(p.last.Key, kv.Key) {
-		p.last.Key = nil
+func (h *history) removed(kv keyValue) {
+	h.event = max(h.event, kv.ModRevision)
+	if bytes.Equal(h.last.Key, kv.Key) {
+		h.last.Key = nil
 	}
 }
 
 // near is the number of revisions that are cheap to read again.
 const near = 1000
 
-// from returns the revision with which a stream begins. A stream that continues
-// begins after the last known change, although the view is complete up to v.at: a
-// restored etcd has its other changes there. If other programs write much more than
-// nodes do, that range is too long, and the stream begins after v.at.
+// from returns the revision with which a stream begins. A stream that continues begins after the last
+// known change, although the view is complete up to v.at, because a restored etcd may have different
+// changes there. If that range is too long, because other programs write much, the stream begins after
+// v.at.
 func (v *view) from() int64 {
-	if !v.told && v.at-v.past.event <= near {
-		return v.past.event + 1
+	if !v.reported && v.at-v.history.event <= near {
+		return v.history.event + 1
 	}
 	return v.at + 1
 }
 
-// remembered checks that etcd still has the known past: as of v.at the same number of
-// records, and the last changed one with the same value. errCompacted means that the
-// past differs, or is not kept any more.
-func (v *view) remembered(ctx context.Context) error {
-	records, last := v.r.subnets(), v.past.last
+// checkHistory checks that etcd has the known history: at revision v.at the same number of records, and
+// the last changed one with the same value. errCompacted means that the history differs, or that etcd
+// has compacted it.
+func (v *view) checkHistory(ctx context.Context) error {
+	records, last := v.r.subnets(), v.history.last
 	all, err := v.asOf(ctx, rangeRequest{Key: []byte(records), RangeEnd: end(records), CountOnly: true})
 	if err != nil {
 		return err
@@ -72,7 +71,7 @@ func (v *view) remembered(ctx context.Context) error {
 	return nil
 }
 
-// asOf reads as of the last complete revision, v.at.
+// asOf reads at the last complete revision, v.at.
 func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, err error) {
 	ask.Revision = v.at
 	err = v.r.c.call(ctx, "/v3/kv/range", ask, &got)
@@ -81,7 +80,7 @@ func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, e
 		return got, errCompacted
 	}
 	if err != nil {
-		return got, fmt.Errorf("compare with what etcd said before: %w", err)
+		return got, fmt.Errorf("compare with the known history of etcd: %w", err)
 	}
 	return got, nil
 }

@@ -30,7 +30,7 @@ func fetch(t *testing.T, h http.HandlerFunc) (*Reply, error) {
 	return azure().Fetch(t.Context(), Query{URL: srv.URL})
 }
 
-// The faulty replies of metadata services and of proxies before them, from users'
+// Faulty replies of metadata services, and of proxies between node and service, from users'
 // reports.
 func TestFaults(t *testing.T) {
 	status := func(code int, header ...string) http.HandlerFunc {
@@ -92,7 +92,7 @@ func TestFaults(t *testing.T) {
 			if !errors.Is(err, c.want) || RetryAfter(err) != c.after {
 				t.Errorf("%v, retry after %v", err, RetryAfter(err))
 			}
-			if name == "compressed" && !strings.Contains(err.Error(), "unasked") {
+			if name == "compressed" && !strings.Contains(err.Error(), "not requested") {
 				t.Error(err)
 			}
 			if (err == nil || errors.Is(err, ErrNoAddresses)) != (reply != nil) {
@@ -104,9 +104,9 @@ func TestFaults(t *testing.T) {
 
 // The client follows no redirect, uses no proxy of the environment, and requests no
 // compression.
-func TestNobodyElseIsAsked(t *testing.T) {
+func TestNoOtherServer(t *testing.T) {
 	clustertest.Loopback(t)
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("another server got a request") }))
 	defer other.Close()
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
 		t.Setenv(name, other.URL)
@@ -201,7 +201,7 @@ func TestBases(t *testing.T) {
 		"another's":  {[]string{nobody, serve(400)}, ErrInvalid, 1, []string{nobody, "400 Bad Request"}},
 	} {
 		asked.Store(0)
-		p := overHTTP("azure", "", c.bases, func(ctx context.Context, a *asker) ([]nic, error) {
+		p := overHTTP("azure", "", c.bases, func(ctx context.Context, a *api) ([]nic, error) {
 			b, err := a.get(ctx, azurePath)
 			if err != nil {
 				return nil, err
@@ -209,9 +209,9 @@ func TestBases(t *testing.T) {
 			return decodeAzure(b)
 		})
 		if _, err := p(t.Context(), Query{}); !errors.Is(err, c.want) || asked.Load() != c.asked {
-			t.Errorf("%s: %d asked, %v", name, asked.Load(), err)
+			t.Errorf("%s: %d requests, %v", name, asked.Load(), err)
 		} else if err != nil && slices.ContainsFunc(c.told, func(base string) bool { return !strings.Contains(err.Error(), base) }) {
-			t.Errorf("%s: %v, want told of %q", name, err, c.told)
+			t.Errorf("%s: %v, want %q in it", name, err, c.told)
 		}
 	}
 }

@@ -29,22 +29,22 @@ const (
 // errAbsent is a 404: the cloud does not have the key.
 var errAbsent = errors.New("no such key")
 
-// asker sends the requests of one query to one base URL.
-type asker struct {
+// api is a metadata API at one base URL, for the requests of one query.
+type api struct {
 	client *web.Client
 	base   string
 	// header is sent with each request. Its keys are canonical.
 	header http.Header
 	// login puts the credentials into header. It is nil if none are needed. It is called again,
 	// once, if the cloud rejects them.
-	login func(ctx context.Context, a *asker) error
-	// genuine checks the header of each reply.
-	genuine func(http.Header) error
+	login func(ctx context.Context, a *api) error
+	// checkHeader checks the header of each reply.
+	checkHeader func(http.Header) error
 }
 
 // overHTTP returns a provider's Fetch. It tries the base URLs in order until one replies. none
 // explains why a valid reply may have no addresses.
-func overHTTP(name, none string, bases []string, ask func(context.Context, *asker) ([]nic, error)) func(context.Context, Query) (*Reply, error) {
+func overHTTP(name, none string, bases []string, read func(context.Context, *api) ([]nic, error)) func(context.Context, Query) (*Reply, error) {
 	return func(ctx context.Context, q Query) (*Reply, error) {
 		bases := bases
 		if q.URL != "" {
@@ -60,26 +60,26 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 		defer client.CloseIdle()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		var silence string
+		var first string
 		for i, base := range bases {
-			nics, err := askOne(ctx, &asker{client: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, ask)
+			nics, err := queryOne(ctx, &api{client: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, read)
 			if err == nil {
 				return finish(name, nics, q.Own, none)
 			}
-			if err = fmt.Errorf("%s%w", silence, err); !silent(err) || i == len(bases)-1 {
+			if err = fmt.Errorf("%s%w", first, err); !noReply(err) || i == len(bases)-1 {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			silence = err.Error() + "; " // the error of the first URL is the most relevant one
+			first = err.Error() + "; " // the error of the first URL is the most relevant one
 		}
-		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
+		return nil, fmt.Errorf("%s: %w: there is no URL", name, ErrInvalid)
 	}
 }
 
-// askOne queries one base URL in its share of the remaining time.
-func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, *asker) ([]nic, error)) ([]nic, error) {
+// queryOne queries one base URL in its share of the remaining time.
+func queryOne(ctx context.Context, a *api, share int, read func(context.Context, *api) ([]nic, error)) ([]nic, error) {
 	ctx, cancel := shareOf(ctx, share)
 	defer cancel()
-	nics, err := ask(ctx, a)
+	nics, err := read(ctx, a)
 	switch {
 	case errors.Is(err, errAbsent):
 		err = &laterError{err: err}
@@ -98,8 +98,8 @@ func shareOf(ctx context.Context, share int) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(share))
 }
 
-// silent reports whether there was no reply, so that another base URL may work.
-func silent(err error) bool {
+// noReply reports whether there was no reply, so that another base URL may work.
+func noReply(err error) bool {
 	var later *laterError
 	return errors.As(err, &later) && later.status == 0
 }
@@ -116,9 +116,9 @@ func CheckURL(s string) error {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("%.100q: want http://ADDRESS or https://HOST", s)
 	case u.Hostname() == "":
-		return fmt.Errorf("%.100q names no host", s)
+		return fmt.Errorf("%.100q has no host", s)
 	case u.Scheme == "http" && addrErr != nil:
-		return fmt.Errorf("%.100q: over plain http the host is an address, not a name that others resolve", s)
+		return fmt.Errorf("%.100q: over plain http the host must be an address, not a name", s)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("%.100q: want no user, query or fragment", s)
 	}
@@ -126,7 +126,7 @@ func CheckURL(s string) error {
 }
 
 // get requests a path. If the cloud does not have it the error is errAbsent.
-func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
+func (a *api) get(ctx context.Context, path string) ([]byte, error) {
 	if a.login != nil && len(a.header) == 0 {
 		if err := a.login(ctx, a); err != nil {
 			return nil, err
@@ -143,7 +143,7 @@ func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 }
 
 // text requests a short value. It returns "" if the cloud does not have it.
-func (a *asker) text(ctx context.Context, path string) (string, error) {
+func (a *api) text(ctx context.Context, path string) (string, error) {
 	b, err := a.get(ctx, path)
 	if errors.Is(err, errAbsent) {
 		return "", nil
@@ -152,7 +152,7 @@ func (a *asker) text(ctx context.Context, path string) (string, error) {
 }
 
 // lines requests a value with one item per line. It returns nil if the cloud does not have it.
-func (a *asker) lines(ctx context.Context, path string) ([]string, error) {
+func (a *api) lines(ctx context.Context, path string) ([]string, error) {
 	s, err := a.text(ctx, path)
 	return strings.Fields(s), err
 }
@@ -161,7 +161,7 @@ func (a *asker) lines(ctx context.Context, path string) ([]string, error) {
 var errToken = errors.New("401 Unauthorized")
 
 // send sends one request.
-func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
+func (a *api) send(ctx context.Context, method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -187,18 +187,18 @@ func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
 }
 
 // connectionError wraps an error of the connection.
-func (a *asker) connectionError(ctx context.Context, path string, err error) error {
+func (a *api) connectionError(ctx context.Context, path string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return fmt.Errorf("ask %s%s: %w", a.base, path, ctx.Err())
+		return fmt.Errorf("query %s%s: %w", a.base, path, ctx.Err())
 	}
 	if u := new(url.Error); errors.As(err, &u) { // url.Error repeats the method and URL
 		err = u.Err
 	}
-	return &laterError{err: fmt.Errorf("ask %s%s: %w", a.base, path, err)}
+	return &laterError{err: fmt.Errorf("query %s%s: %w", a.base, path, err)}
 }
 
 // check returns an error for an invalid reply.
-func (a *asker) check(resp *http.Response) error {
+func (a *api) check(resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case code == http.StatusOK:
@@ -211,18 +211,18 @@ func (a *asker) check(resp *http.Response) error {
 	case code == http.StatusGone, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
 		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: web.RetryAfter(resp.Header)}
 	case code >= 300 && code < 400:
-		return fmt.Errorf("%w: redirected to %.100q, which metadata never is", ErrInvalid, resp.Header.Get("Location"))
+		return fmt.Errorf("%w: redirected to %.100q: metadata services do not redirect", ErrInvalid, resp.Header.Get("Location"))
 	default:
 		return fmt.Errorf("%w: %s", ErrInvalid, printable(resp.Status))
 	}
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return fmt.Errorf("%w: compressed (%.20q) unasked", ErrInvalid, enc)
+		return fmt.Errorf("%w: compressed (%.20q), which was not requested", ErrInvalid, enc)
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
-		return fmt.Errorf("%w: a page for people, from something between this node and its cloud", ErrInvalid)
+		return fmt.Errorf("%w: an HTML page, probably of a proxy between this node and its cloud", ErrInvalid)
 	}
-	if a.genuine != nil {
-		if err := a.genuine(resp.Header); err != nil {
+	if a.checkHeader != nil {
+		if err := a.checkHeader(resp.Header); err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) (*leasing.Allocator, []leasing.Ask, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return a.allocatorOn(req, source, links)
 }
@@ -37,11 +37,11 @@ func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, lin
 	return alloc, asks, err
 }
 
-// give allocates addresses. Reading all links and addresses of a host with many pods takes longer
-// than everything else. Therefore, if the set of NICs does not matter, give compares only the
-// chosen addresses with the host's.
-func (a *handler) give(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) ([]leasing.Grant, error) {
-	links, err := a.look(ctx, h, source)
+// allocate allocates addresses. Reading all links and addresses of a host with many pods takes longer
+// than the rest of the call. Therefore, if all NICs can be used, it compares only the chosen
+// addresses with the host's.
+func (a *handler) allocate(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) ([]leasing.Grant, error) {
+	links, err := a.relevantLinks(ctx, h, source)
 	if err != nil {
 		return nil, err
 	}
@@ -53,17 +53,17 @@ func (a *handler) give(ctx context.Context, h *roles.Host, req *roles.Request, s
 	if err != nil || !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return a.mayBeOwn(ctx, h, g) }) {
 		return grants, err
 	}
-	if grants, err = a.giveAnother(ctx, h, req, source, grants); err != nil {
+	if grants, err = a.reallocate(ctx, h, req, source, grants); err != nil {
 		return nil, errors.Join(err, leasing.Release(context.WithoutCancel(ctx), h, req))
 	}
 	return grants, nil
 }
 
-// giveAnother replaces addresses that the host itself has. After an error some leases may remain.
-func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, grants []leasing.Grant) ([]leasing.Grant, error) {
+// reallocate replaces addresses that the host itself has. After an error some leases may remain.
+func (a *handler) reallocate(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, grants []leasing.Grant) ([]leasing.Grant, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	own := ownAddresses(source, links)
 	if !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return own[g.Address()] }) {
@@ -79,9 +79,9 @@ func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Req
 	return alloc.Allocate(ctx, h, req, asks)
 }
 
-// look reads the required links of the host. It returns nil, which skips the check of NICs, if only
-// one NIC has addresses.
-func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSource) ([]netops.LinkInfo, error) {
+// relevantLinks reads the links of the host that the configuration needs. If only one NIC has
+// addresses it returns nil, which skips the check of NICs.
+func (a *handler) relevantLinks(ctx context.Context, h *roles.Host, source *store.CloudSource) ([]netops.LinkInfo, error) {
 	if isName(a.nic) {
 		l, err := h.Net.Link(ctx, nil, a.nic)
 		if err != nil {
@@ -89,13 +89,13 @@ func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSo
 		}
 		return []netops.LinkInfo{l}, nil
 	}
-	giving := 0
+	usable := 0
 	for i := range source.NICs {
 		if source.NICs[i].Usable() {
-			giving++
+			usable++
 		}
 	}
-	if a.nic == "" && giving == 1 {
+	if a.nic == "" && usable == 1 {
 		return nil, nil
 	}
 	return h.Net.Links(ctx, nil)

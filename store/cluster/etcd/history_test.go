@@ -16,10 +16,9 @@ import (
 // subnetKey returns the key of the i-th node.
 func subnetKey(i int) string { return fmt.Sprintf("%s/subnets/10.244.%d.0-24", DefaultPrefix, i) }
 
-// Watch lists again after a restore from a backup, also when the restored store has
-// more revisions than the known ones, with as many elections: its numbers do not show
-// the difference then.
-func TestSetBack(t *testing.T) {
+// Watch lists again after a restore from a backup, also if the restored store has reached the known
+// revision and number of elections.
+func TestRestored(t *testing.T) {
 	const record, another = `{"PublicIP":"192.0.2.1"}`, `{"PublicIP":"192.0.2.2"}`
 	elsewhere := func(a admin, n int) {
 		for range n {
@@ -37,7 +36,7 @@ func TestSetBack(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		elections int
-		// lost is written after the backup, found to the restored store.
+		// lost are the writes after the backup, and found are those to the restored store.
 		lost, found func(a admin)
 		anew        bool
 	}{
@@ -82,7 +81,7 @@ func TestSetBack(t *testing.T) {
 			}
 			c.found(a)
 			r.c.web.CloseIdle()
-			v.told = false // as after messages of the stream
+			v.reported = false // as after messages of the stream
 			now := &view{r: r, relay: &cluster.Relay{}}
 			if err := now.list(t.Context()); err != nil {
 				t.Fatal(err)
@@ -98,7 +97,7 @@ func TestSetBack(t *testing.T) {
 			want := now.table.Snapshot().Nodes
 			same := func(a, b cluster.Node) bool { return a.Same(&b) }
 			await.Until(t, func() bool { return slices.EqualFunc(v.table.Snapshot().Nodes, want, same) }, func() string {
-				return fmt.Sprintf("it says %v, and what is known is %v", want, v.table.Snapshot().Nodes)
+				return fmt.Sprintf("etcd has %v, and the view %v", want, v.table.Snapshot().Nodes)
 			})
 			stop()
 			<-ended
@@ -106,9 +105,8 @@ func TestSetBack(t *testing.T) {
 	}
 }
 
-// A store that was only unreachable is recognized, whatever was written before, and
-// the stream continues.
-func TestRemembered(t *testing.T) {
+// For an etcd that was only unreachable the history is the same, and the stream continues.
+func TestSameHistory(t *testing.T) {
 	const record = `{"PublicIP":"192.0.2.1"}`
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -124,7 +122,7 @@ func TestRemembered(t *testing.T) {
 		{"a node", func() { a.put(subnetKey(60), record, 0) }, 1},
 		{"another", func() { a.put(subnetKey(61), record, a.grant(600)) }, 2},
 		{"the last one removed", func() { a.remove(subnetKey(61)) }, 1},
-		{"what is no record", func() { a.put(subnetKey(62)+"/x", "{", 0) }, 2},
+		{"a key that is not a record", func() { a.put(subnetKey(62)+"/x", "{", 0) }, 2},
 		{"two at once", func() {
 			a.do("/v3/kv/txn", txnRequest{Success: []operation{
 				{Put: &putRequest{Key: []byte(subnetKey(64)), Value: []byte(record)}}, {Put: &putRequest{Key: []byte(subnetKey(63)), Value: []byte(record)}},
@@ -147,7 +145,7 @@ func TestRemembered(t *testing.T) {
 		server.Kill()
 		server.Up(t)
 		r.c.web.CloseIdle()
-		if err := v.remembered(t.Context()); err != nil {
+		if err := v.checkHistory(t.Context()); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}

@@ -14,10 +14,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestDeafClient: a call for an attachment that has its addresses, such as the
-// CHECK of the reference's plugin, is killed before it hears the answer. The
-// container lives on and keeps them.
-func TestDeafClient(t *testing.T) {
+// TestClientKilled: a call for an attachment that has addresses, such as the CHECK of the reference's
+// plugin, is killed before it reads the answer. The container keeps its addresses.
+func TestClientKilled(t *testing.T) {
 	wire := newWire(t)
 	server := isc(t, wire.server, "-4", isc4With(``))
 	e := rolestest.NewEnv(t, all.Table())
@@ -26,19 +25,19 @@ func TestDeafClient(t *testing.T) {
 	c := conf(e, "")
 	r := result(t, e.OK(call("ADD", ns, c)))
 	for range 20 {
-		askDeaf(t, e, ns, c)
+		allocateUnread(t, e, ns, c)
 	}
 	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
 	e.OK(call("DEL", ns, c))
 	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
-	d.await(t, "msg=released", 1) // and all that was said before
+	d.await(t, "msg=released", 1) // and all output before it
 	if n := strings.Count(d.said(), "msg=leased"); n != 1 {
-		t.Errorf("%d addresses were asked for, want that of ADD", n)
+		t.Errorf("%d addresses were requested, want that of ADD", n)
 	}
 }
 
-// askDeaf sends Allocate and is done when the daemon could not answer it.
-func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
+// allocateUnread sends Allocate on a connection that cannot be answered, and waits for the call's end.
+func allocateUnread(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 	t.Helper()
 	c, err := net.Dial("unix", socketOf(e))
 	must(t, err)
@@ -51,7 +50,7 @@ func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 		must(t, err)
 	}
 	must(t, c.(*net.UnixConn).CloseRead()) // from now on the daemon's writes fail
-	// In one go: once the daemon has a message it may end the connection.
+	// One write, because the daemon may end the connection after the first message.
 	var request bytes.Buffer
 	out := gob.NewEncoder(&request)
 	must(t, out.Encode(struct {
@@ -64,5 +63,5 @@ func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 	}{"c1", ns.Path(), "eth0", []byte(conf)}))
 	_, err = c.Write(request.Bytes())
 	must(t, err)
-	e.OK(direct("ADD", ns, conf)) // has its turn after the call
+	e.OK(direct("ADD", ns, conf)) // the daemon handles it after the call
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
-// A Watch's table gives the same result as a list. A list is needed without a Watch,
-// or if the table has a record that cannot be used.
-func TestRecall(t *testing.T) {
+// The table of a Watch gives the same result as a list. A list is needed without a Watch, or if the
+// table has an invalid record.
+func TestReadWatched(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
@@ -23,14 +23,14 @@ func TestRecall(t *testing.T) {
 	}
 	r := open(t, Options{Endpoints: []string{server.URL}})
 	want := node(1)
-	if s, err := r.recall(t.Context(), &want); s != nil || err != nil {
+	if s, err := r.readWatched(t.Context(), &want); s != nil || err != nil {
 		t.Fatalf("without a Watch: %+v, %v", s, err)
 	}
 	seen := follow(t, r)
 	compare := func(count int) {
 		t.Helper()
 		seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == count })
-		got, err := r.recall(t.Context(), &want)
+		got, err := r.readWatched(t.Context(), &want)
 		listed, listErr := r.read(t.Context(), &want)
 		if err != nil || listErr != nil || !reflect.DeepEqual(got, listed) {
 			t.Errorf("watched %+v, %v\nlisted %+v, %v", got, err, listed, listErr)
@@ -41,7 +41,7 @@ func TestRecall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The Watch may not know of it yet.
+	// The Watch may not have reported the record yet.
 	if again, err := r.Acquire(t.Context(), want); err != nil || !again.Same(&one) {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -53,13 +53,13 @@ func TestRecall(t *testing.T) {
 	compare(4)
 	a.put(DefaultPrefix+"/subnets/10.244.200.0-24", "{", 0)
 	seen(func(s *cluster.Snapshot) bool { return len(s.Faults) == 1 })
-	if s, err := r.recall(t.Context(), &want); s != nil || err != nil {
+	if s, err := r.readWatched(t.Context(), &want); s != nil || err != nil {
 		t.Errorf("with a fault: %+v, %v", s, err)
 	}
 }
 
-// An outdated Watch neither keeps a node from its subnet nor gives it another node's.
-func TestRecallStale(t *testing.T) {
+// With an outdated Watch a node still gets its subnet, and does not get another node's.
+func TestReadWatchedStale(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)

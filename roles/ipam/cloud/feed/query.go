@@ -12,20 +12,20 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// question is one call of Current.
-type question struct {
+// query is one call of Current.
+type query struct {
 	h        *roles.Host
 	o        Options
 	provider metadata.Provider
 	name     string
 }
 
-// lock returns the name of the lock of the requesting process. It is held from before the request
+// lock returns the name of the lock of the querying process. It is held from before the request
 // is recorded until after the reply is.
-func (q *question) lock() string { return "cloud " + q.name }
+func (q *query) lock() string { return "cloud " + q.name }
 
 // known returns the recorded state, or only the name of an unknown source.
-func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
+func (q *query) known(ctx context.Context) (*store.CloudSource, error) {
 	s, err := Known(ctx, q.h, q.name)
 	if errors.Is(err, store.ErrNotFound) {
 		return &store.CloudSource{Name: q.name}, nil
@@ -33,9 +33,9 @@ func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
 	return s, err
 }
 
-// begin records that this process sends a request to the cloud. It does nothing if another process
-// did so meanwhile or if there is no connection.
-func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool, err error) {
+// begin records that this process sends a request to the cloud, and reports that a request is due.
+// Otherwise another process has sent one meanwhile, and begin records nothing.
+func (q *query) begin(ctx context.Context) (s *store.CloudSource, due bool, err error) {
 	if s, err = q.known(ctx); err != nil {
 		return nil, false, err
 	}
@@ -47,26 +47,26 @@ func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool
 	return s, true, q.h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutCloudSource(s) })
 }
 
-// ask requests the cloud and records the result. Its errors are the store's or ctx's.
-func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudSource, error) {
-	asking, cancel := ctx, func() {}
+// send queries the cloud and records the result. Its errors are the store's or ctx's.
+func (q *query) send(ctx context.Context, s *store.CloudSource) (*store.CloudSource, error) {
+	limited, cancel := ctx, func() {}
 	if !q.o.Patient && usable(s.NICs) {
-		asking, cancel = context.WithTimeout(ctx, hurry)
+		limited, cancel = context.WithTimeout(ctx, hurry)
 	}
 	defer cancel()
-	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Own: q.nodes(ctx)})
+	reply, err := q.provider.Fetch(limited, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Own: q.nodes(ctx)})
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err() // the next process requests again
+		return nil, ctx.Err() // the next process queries again
 	}
 	if err != nil {
-		q.h.Log.Warn("ask the cloud for addresses", slog.String("source", q.name), slog.Any("error", err))
+		q.h.Log.Warn("query the cloud for addresses", slog.String("source", q.name), slog.Any("error", err))
 	}
 	// A late reply and a timeout are recorded, too.
 	done := context.WithoutCancel(ctx)
 	now := q.h.Now()
 	if q.o.recordReply(s, reply, err, now) && err == nil {
 		if err := q.h.Store.KeepUpdate(done, func(tx *store.KeepTx) error { return tx.PutCloudSource(s) }); err != nil {
-			q.h.Log.Warn("keep the cloud's reply beyond a reboot", slog.Any("error", err))
+			q.h.Log.Warn("store the cloud's reply in keep.db", slog.Any("error", err))
 		}
 	}
 	return s, q.h.Store.Update(done, func(tx *store.Tx) error {
@@ -79,7 +79,7 @@ func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudS
 
 // nodes returns the addresses of the node's links. If they cannot be read, only the cloud's
 // information about own addresses is used.
-func (q *question) nodes(ctx context.Context) []netip.Addr {
+func (q *query) nodes(ctx context.Context) []netip.Addr {
 	links, err := q.h.Net.Links(ctx, nil)
 	if err != nil {
 		q.h.Log.Warn("list the node's addresses", slog.Any("error", err))
