@@ -15,6 +15,28 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// Addr is an address of a link. IPv6 addresses are added without duplicate
+// address detection (IFA_F_NODAD) unless DAD is set.
+type Addr struct {
+	In      Place        `json:"in"`
+	Shared  bool         `json:"shared,omitempty"`
+	Link    string       `json:"link"`
+	Address netip.Prefix `json:"address"`
+	DAD     bool         `json:"dad,omitempty"`
+	// Replace removes conflicting addresses (bridge forceAddress): every
+	// other address for IPv4, overlapping ones for IPv6.
+	Replace bool `json:"replace,omitempty"`
+	// ReplaceIn, if not empty, limits Replace to addresses in these networks, and
+	// extends it to all of them. Another conflicting address is an error, as with
+	// Sole.
+	ReplaceIn []netip.Prefix `json:"replaceIn,omitempty"`
+	// Sole makes a conflicting address (see Replace) an error that wraps
+	// ErrConflict.
+	Sole bool `json:"sole,omitempty"`
+	// NoPrefixRoute adds the address without the kernel's connected route.
+	NoPrefixRoute bool `json:"noPrefixRoute,omitempty"`
+}
+
 // Where returns the namespace of the address's link.
 func (a *Addr) Where() Place { return a.In }
 

@@ -28,6 +28,14 @@ const (
 	zoneUnknownEntry = "UNKNOWN_SOURCE"
 )
 
+// ZoneSource is a source address of a firewalld zone. It is runtime
+// configuration, which firewalld drops when it reloads. Verify reports that, and
+// the next change to a source of the zone restores all recorded sources.
+type ZoneSource struct {
+	Zone    string     `json:"zone"`
+	Address netip.Addr `json:"address"`
+}
+
 // Where returns Host.
 func (z *ZoneSource) Where() Place { return Host }
 

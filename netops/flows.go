@@ -13,6 +13,36 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// Flows selects tracked connections to delete after a change. The kernel applies
+// the NAT decision of a connection's first packet to all its packets, even if
+// the NAT rules change. In a Spec, Flows is one change that deletes the
+// connections after all other changes. Its inverse deletes them after all other
+// inverses. It is not an error if no connection matches or the kernel has no
+// connection tracking.
+type Flows struct {
+	In Place `json:"in"`
+	// Proto is "tcp", "udp" or "sctp".
+	Proto string `json:"proto"`
+	// Port is the destination port of the connection's first packet. If End
+	// is not 0, it is the range from Port to End.
+	Port uint16 `json:"port"`
+	End  uint16 `json:"end,omitempty"`
+	// Dst is the destination address of the first packet. The zero value
+	// matches any address. An unspecified address (0.0.0.0, ::) matches any
+	// address of its family.
+	Dst netip.Addr `json:"dst,omitzero"`
+	// ReplySrc is the source address of replies: the container's for a
+	// mapped port. The zero value matches any address.
+	ReplySrc netip.Addr `json:"replySrc,omitzero"`
+	// Local skips connections whose first packet was not sent to an address
+	// of the namespace, so that forwarded connections to the same port
+	// continue.
+	Local bool `json:"local,omitempty"`
+
+	// local holds the addresses of the namespace if Local is set.
+	local map[netip.Addr]bool
+}
+
 // Where returns the namespace that tracks the connections.
 func (f *Flows) Where() Place { return f.In }
 

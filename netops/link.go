@@ -1,14 +1,106 @@
 package netops
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
-	"strings"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
+
+// Link is a network interface. Verify compares only the fields that are set.
+type Link struct {
+	In     Place  `json:"in"`
+	Shared bool   `json:"shared,omitempty"`
+	Name   string `json:"name"`
+	// Kind is the kernel's kind: "bridge", "veth", …. If it is empty, the
+	// link must exist already (lo, another program's device), and Apply only
+	// configures it.
+	Kind string `json:"kind,omitempty"`
+	// MAC is in colon form. If it is empty, the kernel chooses an address.
+	MAC string `json:"mac,omitempty"`
+	MTU int    `json:"mtu,omitempty"`
+	Up  bool   `json:"up,omitempty"`
+	// Down requires the link to be down (loopback DEL, a port that must not
+	// be up).
+	Down bool `json:"down,omitempty"`
+	// Alias is the ifalias label. cnibox limits it to 120 bytes.
+	Alias  string `json:"alias,omitempty"`
+	Master string `json:"master,omitempty"`
+	// Promisc enables promiscuous mode. AllMulti enables reception of all
+	// multicasts.
+	Promisc  bool `json:"promisc,omitempty"`
+	AllMulti bool `json:"allMulti,omitempty"`
+	// TxQLen is the length of the transmit queue in packets.
+	TxQLen *uint32 `json:"txQLen,omitempty"`
+	// Peer is the other end of a veth. It is created and deleted with the
+	// link.
+	Peer   *Peer   `json:"peer,omitempty"`
+	Bridge *Bridge `json:"bridge,omitempty"`
+	Port   *Port   `json:"port,omitempty"`
+	// Parent is the lower link of Kind "macvlan", "ipvlan", "vlan" or
+	// "vxlan". It is in ParentIn.
+	Parent   string `json:"parent,omitempty"`
+	ParentIn Place  `json:"parentIn,omitempty"`
+	// Mode is the mode of a macvlan (bridge, private, vepa, passthru) or
+	// ipvlan (l2, l3, l3s).
+	Mode string `json:"mode,omitempty"`
+	// BCQueueLen is the length of a macvlan's queue for received broadcasts.
+	// For 0 the kernel chooses.
+	BCQueueLen uint32 `json:"bcQueueLen,omitempty"`
+	// VLANID is the VLAN ID of a link of Kind "vlan".
+	VLANID int `json:"vlanId,omitempty"`
+	// VNI is the network identifier of a link of Kind "vxlan". Group4 is the
+	// IPv4 multicast group through which its endpoints find each other, on
+	// UDP port 4789. The overlay's device is an Overlay instead.
+	VNI    int        `json:"vni,omitempty"`
+	Group4 netip.Addr `json:"group4,omitzero"`
+	// Owner is the user and Group the group that can open a link of Kind
+	// "tun" (a tap device) without CAP_NET_ADMIN. If both are set, a process
+	// must match both. If neither is set, every process can open it.
+	Owner *uint32 `json:"owner,omitempty"`
+	Group *uint32 `json:"group,omitempty"`
+	// MultiQueue permits several opens of a tap device.
+	MultiQueue bool `json:"multiQueue,omitempty"`
+	// Unset clears properties that the zero values above leave unchanged.
+	// Inverses use it to restore a link that was configured.
+	Unset *Unset `json:"unset,omitempty"`
+	// Index identifies the link in an inverse. Its name can have changed,
+	// and another link can have its old name.
+	Index int `json:"index,omitempty"`
+}
+
+// Unset selects properties of a Link to clear.
+type Unset struct {
+	Promisc  bool `json:"promisc,omitempty"`
+	AllMulti bool `json:"allMulti,omitempty"`
+	Master   bool `json:"master,omitempty"`
+	Alias    bool `json:"alias,omitempty"`
+}
+
+// Peer is the other end of a veth pair.
+type Peer struct {
+	In   Place  `json:"in"`
+	Name string `json:"name"`
+	MAC  string `json:"mac,omitempty"`
+	MTU  int    `json:"mtu,omitempty"`
+	// Up and Master are for a peer in the link's own namespace. A peer in
+	// another namespace is configured by a Link of its own with an empty
+	// Kind.
+	Up bool `json:"up,omitempty"`
+	// Master is the link that the peer is enslaved to.
+	Master string `json:"master,omitempty"`
+}
+
+// Bridge holds the settings of a link of Kind "bridge". They apply when the
+// bridge is created. An existing bridge is not reconfigured, except for KeepMAC.
+type Bridge struct {
+	VLANFiltering bool `json:"vlanFiltering,omitempty"`
+	// KeepMAC sets the MAC of an existing bridge to its present value. A
+	// bridge whose MAC was never set uses the lowest MAC of its ports.
+	KeepMAC bool `json:"keepMAC,omitempty"`
+}
 
 // Where returns the namespace that the link is made in.
 func (l *Link) Where() Place { return l.In }
@@ -91,248 +183,6 @@ func (l *Link) validate() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// plan makes the link if it has a kind and is absent. Otherwise it sets the attributes
-// that differ.
-func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
-	if l.Kind == "" {
-		return l.planSet(ctx, s)
-	}
-	var have *rtnl.Link
-	if !s.isAbsentPlace(l.In) {
-		var err error
-		if have, err = s.findLink(ctx, l.In, l.Name); err != nil {
-			return nil, err
-		}
-	}
-	if have != nil {
-		return l.planPresent(ctx, s, have)
-	}
-	if err := l.planParent(ctx, s); err != nil {
-		return nil, err
-	}
-	if p := l.Peer; p != nil && !s.isAbsentPlace(p.In) {
-		other, err := s.findLink(ctx, p.In, p.Name)
-		if err != nil {
-			return nil, err
-		}
-		if other != nil {
-			return nil, peerExists(p)
-		}
-	}
-	s.made[l.ref()], s.lasting[l.ref()] = true, l.Shared
-	if l.Peer != nil {
-		s.made[linkRef{l.Peer.In, l.Peer.Name}] = true
-	}
-	c := Change{Do: Step{VerbAdd, l}}
-	if !l.Shared {
-		c.Undo = &Step{VerbDel, l.inverse()}
-	}
-	return []Change{c}, nil
-}
-
-// inverse returns the fields that identify the link for its deletion. The alias ensures
-// that only the link that was made is deleted. A shared veth gets its alias in a second
-// write, so its MAC identifies it too.
-func (l *Link) inverse() *Link {
-	o := &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
-	if l.Shared {
-		o.MAC = l.MAC
-	}
-	return o
-}
-
-// planPresent plans for a wanted link whose name exists already. An exclusive link is an
-// error. A shared link is brought up, made promiscuous and its MAC is fixed, as wanted;
-// its other attributes stay.
-func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]Change, error) {
-	if !l.Shared {
-		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
-	}
-	if have.Kind != l.Kind {
-		return nil, fmt.Errorf("%s is a link of kind %q, not %q: %w", l.title(), have.Kind, l.Kind, ErrConflict)
-	}
-	d := differences{object: l}
-	if err := l.verifyKind(ctx, s, have, &d); err != nil {
-		return nil, err
-	}
-	if len(d.list) > 0 {
-		return nil, fmt.Errorf("%s has %s instead of %s: %w", l.title(), d.list[0].Have, d.list[0].Want, ErrConflict)
-	}
-	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
-	set.Up = l.Up && !have.IsUp()
-	set.Promisc = l.Promisc && !have.IsPromisc()
-	if l.Bridge != nil && l.Bridge.KeepMAC {
-		set.MAC = have.MAC.String()
-	}
-	if !set.Up && !set.Promisc && set.MAC == "" {
-		return nil, nil
-	}
-	return []Change{{Do: Step{VerbSet, set}}}, nil
-}
-
-// planSet changes a link that must exist. The inverse restores the previous attributes.
-func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
-	have := s.moved[l.ref()]
-	if have == nil && s.isNew(l.In, l.Name) {
-		return []Change{{Do: Step{VerbSet, l}}}, nil
-	}
-	if have == nil {
-		var err error
-		if have, err = s.link(ctx, l.In, l.Name); err != nil {
-			return nil, err
-		}
-	}
-	master, err := s.linkName(ctx, l.In, have.Master)
-	if err != nil {
-		return nil, err
-	}
-	set, old := l.difference(have, master)
-	if set == nil {
-		return nil, nil
-	}
-	c := Change{Do: Step{VerbSet, set}}
-	if !l.Shared {
-		if s.moved[l.ref()] == nil {
-			old.Index = have.Index
-		}
-		c.Undo = &Step{VerbSet, old}
-	}
-	return []Change{c}, nil
-}
-
-// difference returns two Links: set changes the attributes in which have differs from l,
-// and old restores them. Both are nil if nothing differs.
-func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
-	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	var unset Unset
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		set.MAC, old.MAC = l.MAC, have.MAC.String()
-	}
-	if l.MTU != 0 && l.MTU != have.MTU {
-		set.MTU, old.MTU = l.MTU, have.MTU
-	}
-	if l.Up && !have.IsUp() {
-		set.Up, old.Down = true, true
-	}
-	if l.Down && have.IsUp() {
-		set.Down, old.Up = true, true
-	}
-	if l.Alias != "" && l.Alias != have.Alias {
-		set.Alias, old.Alias = l.Alias, have.Alias
-		unset.Alias = have.Alias == ""
-	}
-	if l.Master != "" && l.Master != master {
-		set.Master, old.Master = l.Master, master
-		unset.Master = master == ""
-	}
-	if l.Port != nil && (have.Port == nil || !l.Port.Is(have.Port)) {
-		set.Port, old.Port = l.Port, have.Port
-	}
-	var off Unset
-	if u := l.Unset; u != nil && u.Master && master != "" {
-		off.Master, old.Master = true, master
-	}
-	if u := l.Unset; u != nil && u.Alias && have.Alias != "" {
-		off.Alias, old.Alias = true, have.Alias
-	}
-	l.differMode(have, set, old, &off, &unset)
-	if off != (Unset{}) {
-		set.Unset = &off
-	}
-	if unset != (Unset{}) {
-		old.Unset = &unset
-	}
-	if *set == (Link{In: l.In, Shared: l.Shared, Name: l.Name}) {
-		return nil, nil
-	}
-	return set, old
-}
-
-// verify compares the attributes that l sets with those of the existing link.
-func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
-	have, err := s.findLink(ctx, l.In, l.Name)
-	if err != nil || have == nil {
-		return absentIf(err, l)
-	}
-	d := differences{object: l}
-	if l.Kind != "" {
-		d.compare("kind", l.Kind, have.Kind)
-	}
-	if err := l.verifyKind(ctx, s, have, &d); err != nil {
-		return nil, err
-	}
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		d.compare("address", strings.ToLower(l.MAC), have.MAC.String())
-	}
-	if l.MTU != 0 {
-		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.MTU))
-	}
-	if l.Up || l.Down {
-		d.compare("state", upDown(l.Up), upDown(have.IsUp()))
-	}
-	l.verifyMode(have, &d)
-	if l.Bridge != nil && l.Bridge.VLANFiltering {
-		d.compare("vlan_filtering", "on", onOff(have.VLANFiltering))
-	}
-	if l.Alias != "" && !l.Shared {
-		d.compare("label", ownLabel(l.Alias), ownLabel(have.Alias))
-	}
-	if l.Master != "" {
-		master, err := s.linkName(ctx, l.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("master", l.Master, orNone(master))
-	}
-	if l.Port != nil && have.Port != nil {
-		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.Port.Hairpin))
-		if l.Port.Isolated { // not compared otherwise: a chained plugin may isolate the port
-			d.compare("isolated", onOff(true), onOff(have.Port.Isolated))
-		}
-		verifyPort(l.Port, have.Port, &d)
-	}
-	if l.Peer == nil {
-		return d.list, nil
-	}
-	return l.verifyPeer(ctx, s, have, d)
-}
-
-// verifyPeer compares the attributes of the peer and checks that it is the other end of
-// this link.
-func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d differences) ([]Difference, error) {
-	p := l.Peer
-	have, err := s.findLink(ctx, p.In, p.Name)
-	if err != nil {
-		return nil, err
-	}
-	if have == nil || have.Index != own.Peer || have.Peer != own.Index {
-		what := "absent"
-		if have != nil {
-			what = "another link"
-		}
-		d.add(fmt.Sprintf("peer %q", p.Name), what)
-		return d.list, nil
-	}
-	if p.MAC != "" && !rtnl.SameMAC(p.MAC, have.MAC) {
-		d.compare("peer address", strings.ToLower(p.MAC), have.MAC.String())
-	}
-	if p.MTU != 0 {
-		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.MTU))
-	}
-	if p.Up {
-		d.compare("peer state", "up", upDown(have.IsUp()))
-	}
-	if p.Master != "" {
-		master, err := s.linkName(ctx, p.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("peer master", p.Master, orNone(master))
-	}
-	return d.list, nil
 }
 
 // title returns the kind and name of the link for errors.

@@ -57,8 +57,8 @@ func (l *Link) undo(ctx context.Context, s *session, v Verb) error {
 // links returns none: enqueue knows what a link needs.
 func (l *Link) links() []string { return nil }
 
-// enqueue makes a new link in a write of its own start, because another program can have
-// made a link with that name meanwhile, which must not be relabelled.
+// enqueue sends the collected requests before it makes or deletes a link. So
+// checkNameFree reads the kernel directly before the link is made and labelled.
 func (l *Link) enqueue(ctx context.Context, w *requestWriter, c Change) error {
 	if c.Do.Verb != VerbSet || w.fresh[l.Name] || w.fresh[l.Master] || len(w.fresh) > 0 && l.Shared {
 		if err := w.flush(ctx); err != nil {

@@ -12,6 +12,36 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// Move moves an existing link into another namespace, with a new name. The link
+// is down afterwards, and its addresses and routes are lost. The link must not
+// be a port of a bridge or bond, and must not belong to an attachment.
+//
+// The inverse moves the link back, even if it was renamed, and restores its
+// name, alias and state. If the container was deleted, the kernel returns a
+// physical device to the initial namespace after a short delay, possibly under
+// another name. The inverse finds it by its alias or its permanent MAC address.
+// Virtual devices such as a veth are deleted with their namespace. An absent
+// link is not an error. If the old name is taken, the link keeps a name that the
+// kernel chooses, such as dev0.
+type Move struct {
+	// Name is the link's name in From, and As its name in To. An inverse
+	// without a Name uses the second word of the link's alias. Without such
+	// a word the link keeps its present name if that is free.
+	From Place  `json:"from"`
+	Name string `json:"name,omitempty"`
+	To   Place  `json:"to"`
+	As   string `json:"as"`
+	// Alias is the label of the link while it is in To.
+	Alias string `json:"alias"`
+	// Back is the alias to restore and Up the state to restore. Kind and MAC
+	// are the link's own. MAC is the permanent address if the link has one.
+	// Plan sets these fields in the inverse.
+	Back string `json:"back,omitempty"`
+	Up   bool   `json:"up,omitempty"`
+	Kind string `json:"kind,omitempty"`
+	MAC  string `json:"mac,omitempty"`
+}
+
 // Where returns the namespace that the link comes from.
 func (m *Move) Where() Place { return m.From }
 

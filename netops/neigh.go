@@ -5,12 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
+
+// Neigh is a permanent neighbour entry (ARP or ND). With FDB set it is a static
+// forwarding entry: of a bridge port if IP is invalid, otherwise of a VXLAN device.
+type Neigh struct {
+	In     Place      `json:"in"`
+	Shared bool       `json:"shared,omitempty"`
+	Link   string     `json:"link"`
+	IP     netip.Addr `json:"ip,omitzero"`
+	MAC    string     `json:"mac"`
+	FDB    bool       `json:"fdb,omitempty"`
+	// Replace replaces an existing entry for the address. Without it that is
+	// an error.
+	Replace bool `json:"replace,omitempty"`
+}
 
 // Where returns the namespace of the entry's link.
 func (n *Neigh) Where() Place { return n.In }

@@ -21,8 +21,8 @@ type kernelObject interface {
 	// apply makes a batch of changes, of which the first is the object's. It appends to
 	// run.done the changes that were made, or may have been made despite an error.
 	apply(ctx context.Context, run *applier, batch []Change) error
-	// undo runs the inverse that v and the object are. An errno for an absent object, or
-	// for one that is back already, is not an error of Net.Undo.
+	// undo runs the inverse that consists of v and the object. Net.Undo ignores an errno
+	// for an object that is absent, or that another program restored.
 	undo(ctx context.Context, s *session, v Verb) error
 }
 
@@ -44,10 +44,10 @@ type enqueuer interface {
 	enqueue(ctx context.Context, w *requestWriter, c Change) error
 }
 
-// refuser is a requester that knows more about an errno than its text.
+// refuser is a requester that can explain an errno.
 type refuser interface {
-	// refusal returns the error for a step that the kernel refused, or nil if it knows no
-	// better one than describeStep.
+	// refusal returns the error for a step that the kernel refused, or nil if describeStep
+	// says enough.
 	refusal(ctx context.Context, s *session, v Verb, err error) error
 }
 

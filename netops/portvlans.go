@@ -34,6 +34,28 @@ func (m *vlanMessage) Serialize() []byte {
 	return binary.NativeEndian.AppendUint32([]byte{unix.AF_BRIDGE, 0, 0, 0}, m.index)
 }
 
+// PortVLANs is the complete VLAN list of one bridge port (RTM_NEWLINK,
+// AF_BRIDGE).
+type PortVLANs struct {
+	In    Place  `json:"in"`
+	Link  string `json:"link"`
+	VLANs []VLAN `json:"vlans"`
+	// KeepDefault keeps the bridge's default VLAN (usually 1) on the port.
+	KeepDefault bool `json:"keepDefault,omitempty"`
+	// Self selects the bridge device itself instead of a port.
+	Self bool `json:"self,omitempty"`
+	// SharedPort marks a port that belongs to a shared link.
+	SharedPort bool `json:"shared,omitempty"`
+}
+
+// VLAN is a range of VLAN IDs on a bridge port. If End is 0, it is ID alone.
+type VLAN struct {
+	ID       uint16 `json:"id"`
+	End      uint16 `json:"end,omitempty"`
+	PVID     bool   `json:"pvid,omitempty"`
+	Untagged bool   `json:"untagged,omitempty"`
+}
+
 // Where returns the namespace of the port.
 func (p *PortVLANs) Where() Place { return p.In }
 

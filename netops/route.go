@@ -14,6 +14,40 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// Route is a route over a link. Routes are appended, so that two attachments of
+// one container can each add a default route.
+type Route struct {
+	In     Place        `json:"in"`
+	Shared bool         `json:"shared,omitempty"`
+	Link   string       `json:"link"`
+	Dst    netip.Prefix `json:"dst"`
+	Via    netip.Addr   `json:"via,omitzero"`
+	Src    netip.Addr   `json:"src,omitzero"`
+	MTU    int          `json:"mtu,omitempty"`
+	AdvMSS int          `json:"advmss,omitempty"`
+	// Priority is the metric. For 0 the kernel chooses.
+	Priority int `json:"priority,omitempty"`
+	// Table is the routing table number. 0 means main.
+	Table int `json:"table,omitempty"`
+	// Protocol is the origin of the route, RTPROT_*. 0 means boot. When an
+	// address is deleted, the kernel deletes only routes of RTPROT_KERNEL
+	// (2).
+	Protocol int `json:"protocol,omitempty"`
+	// Scope is RT_SCOPE_*. nil means universe with a gateway and link
+	// without.
+	Scope  *int `json:"scope,omitempty"`
+	OnLink bool `json:"onlink,omitempty"`
+	// Local makes it a local route: the node accepts packets to Dst. The
+	// route is in the table local and has no gateway.
+	Local bool `json:"local,omitempty"`
+	// Absent requires that the route does not exist. An existing route is
+	// deleted, and the inverse restores it.
+	Absent bool `json:"absent,omitempty"`
+	// LinkIndex identifies the link on which an inverse restores the route.
+	// Another link can have the name by then.
+	LinkIndex int `json:"linkIndex,omitempty"`
+}
+
 // Where returns the namespace of the route's link.
 func (r *Route) Where() Place { return r.In }
 

@@ -18,6 +18,34 @@ import (
 // tables (rt_protos). iproute2's list assigns the number to no program.
 const PolicyProtocol = 143
 
+// Rule is a policy routing rule.
+type Rule struct {
+	In       Place        `json:"in"`
+	Shared   bool         `json:"shared,omitempty"`
+	Family   int          `json:"family"` // unix.AF_INET or AF_INET6
+	Priority int          `json:"priority,omitempty"`
+	From     netip.Prefix `json:"from,omitzero"`
+	To       netip.Prefix `json:"to,omitzero"`
+	IIF      string       `json:"iif,omitempty"`
+	OIF      string       `json:"oif,omitempty"`
+	Mark     uint32       `json:"mark,omitempty"`
+	Mask     uint32       `json:"mask,omitempty"`
+	Table    int          `json:"table"`
+	// Prohibit rejects matching packets instead of looking up a table. Table
+	// is 0 then. The kernel informs the sender (ICMP type 3 code 13, ICMPv6
+	// type 1 code 1).
+	Prohibit bool `json:"prohibit,omitempty"`
+	// IPProto is a protocol number (IPPROTO_*), and DstPort a destination
+	// port.
+	IPProto uint8  `json:"ipProto,omitempty"`
+	DstPort uint16 `json:"dstPort,omitempty"`
+	// MinBits ignores routes with a prefix shorter than MinBits bits
+	// (suppress_prefixlength MinBits-1). 32 accepts host routes only.
+	MinBits int `json:"minBits,omitempty"`
+	// Protocol is the origin of the rule, as in Route. It is not compared.
+	Protocol int `json:"protocol,omitempty"`
+}
+
 // Where returns the namespace of the rule.
 func (r *Rule) Where() Place { return r.In }
 

@@ -21,6 +21,17 @@ const sysctlRoot = "/proc/sys/"
 // maxSysctl is the largest size that is read of one setting, in bytes.
 const maxSysctl = 4096
 
+// Sysctl is a file under /proc/sys/net. It is written only if the value differs.
+type Sysctl struct {
+	In     Place `json:"in"`
+	Shared bool  `json:"shared,omitempty"`
+	// Key has slashes and no /proc/sys: "net/ipv4/conf/eth0/arp_notify".
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	// Optional ignores a missing file (IPv6 is disabled in the kernel).
+	Optional bool `json:"optional,omitempty"`
+}
+
 // Where returns the namespace of the setting.
 func (c *Sysctl) Where() Place { return c.In }
 

@@ -13,6 +13,29 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// VRF is a link's membership of a VRF (Documentation/networking/vrf.rst). The
+// device is created and set up for its first member, and deleted with its last.
+// The caller must prevent concurrent changes of members in the same namespace.
+//
+// A link that is up is set down and up again when it joins and leaves. That
+// deletes its routes, except the kernel's connected routes, which move to the
+// VRF's table. It also deletes its IPv6 addresses, unless keep_addr_on_down is
+// set.
+type VRF struct {
+	In Place `json:"in"`
+	// Name is the name of the device, and Table its routing table.
+	Name  string `json:"name"`
+	Table int    `json:"table"`
+	// Link is the member. It must not belong to a VRF, bridge or bond.
+	Link string `json:"link"`
+	// Alias is the label of the device. An inverse without an Alias deletes
+	// an unlabelled device if the link was its last member.
+	Alias string `json:"alias,omitempty"`
+	// LinkIndex identifies the link that an inverse removes, even if it was
+	// renamed.
+	LinkIndex int `json:"linkIndex,omitempty"`
+}
+
 // Where returns the namespace of the VRF and the link.
 func (v *VRF) Where() Place { return v.In }
 
