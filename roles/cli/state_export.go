@@ -19,8 +19,9 @@ func (p *Process) exportCommand() *cli.Command {
 		Name:      "export",
 		Usage:     "write the state to a file, or as another program keeps it",
 		ArgsUsage: "[FILE|DIR|-]",
-		Description: `The format json is everything, to stdout or FILE, and can be imported again. The
-format host-local writes a directory as the reference host-local keeps it, for a
+		Description: `The format json is all of node.db and the delegations of meta roles, to stdout or FILE,
+and can be imported again. Not in it are the records of keep.db that other verbs show: reservations, DHCP leases and
+marks of what was imported. The format host-local writes a directory as the reference host-local keeps it, for a
 way back.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
@@ -39,6 +40,12 @@ way back.`,
 			}
 			defer done()
 			dump, err := known(c.Context, h)
+			if err == nil {
+				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) (err error) {
+					dump.Delegations, err = tx.Delegations("")
+					return err
+				})
+			}
 			if err != nil {
 				return stateHint(err)
 			}
