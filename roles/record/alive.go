@@ -88,15 +88,38 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 // shared objects.
 func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
 
-// Dead reports whether an attachment's container is certainly gone: its host link is
-// absent or has another label, or, without a host link, its namespace is gone. In case
-// of doubt the attachment is alive.
+// Dead reports whether an attachment's container is certainly gone. Its host link ends
+// with its namespace, so a container with the link is alive. The link alone may have been
+// deleted, so without it the namespace counts. In case of doubt the attachment is alive.
 func (c *Census) Dead(a *store.Attachment) bool {
 	if a.HostLink == "" {
 		return c.NetnsGone(a.Netns)
 	}
+	return c.LinkMissing(a) && !netnsLives(a.Netns)
+}
+
+// LinkMissing reports whether an attachment's host link is absent, or another link has
+// its name.
+func (c *Census) LinkMissing(a *store.Attachment) bool {
+	if a.HostLink == "" {
+		return false
+	}
 	l, ok := c.links[a.HostLink]
 	return !ok || !isOurs(l, a.Key)
+}
+
+// netnsLives reports whether the recorded namespace is still at its path, or may be: an
+// error other than absence says nothing. From another mount namespace the path may seem
+// missing; a container without both link and path counts as gone there too.
+func netnsLives(n store.Netns) bool {
+	if n.Path == "" || n.Inode == 0 {
+		return false
+	}
+	var now unix.Stat_t
+	if err := unix.Stat(n.Path, &now); err != nil {
+		return !IsAbsent(err)
+	}
+	return now.Ino == n.Inode && now.Dev == n.Dev
 }
 
 // isOurs reports whether a link carries the attachment's label.
