@@ -220,3 +220,86 @@ func TestKeepCorruption(t *testing.T) {
 		}
 	}
 }
+
+// TestMendKeep damages one page of keep.db: it is refused, MendKeep keeps the records of
+// the other pages, and the file is sound then.
+func TestMendKeep(t *testing.T) {
+	s := newStore(t)
+	sticky(t, s, func(p *store.StickyPool) error {
+		var errs []error
+		for i := range 200 {
+			errs = append(errs, p.Put(reservation(fmt.Sprintf("web-%03d", i), fmt.Sprintf("10.1.0.%d", i+1))))
+		}
+		return errors.Join(errs...)
+	})
+	err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+		return errors.Join(tx.Mark("kind", "name", json.RawMessage(`{"n":1}`)),
+			tx.PutDelegation(&store.Delegation{Owner: key("net", "c1")}), tx.PutCloudSource(&store.CloudSource{Name: "cloud"}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.KeepCheck(t.Context(), (*store.KeepTx).Sound); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	b, err := os.ReadFile(s.KeepPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := bytes.Index(b, []byte("Iweb-100{")); at >= 0; { // in every page that ever had it
+		page := at / 4096 * 4096
+		clear(b[page+16 : page+4096])
+		next := bytes.Index(b[page+4096:], []byte("Iweb-100{"))
+		at = next
+		if next >= 0 {
+			at += page + 4096
+		}
+	}
+	if err := os.WriteFile(s.KeepPath(), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.KeepCheck(t.Context(), (*store.KeepTx).Sound); !errors.Is(err, store.ErrDamaged) {
+		t.Fatalf("damaged: %v", err)
+	}
+	m, err := s.MendKeep(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if was, err := os.ReadFile(m.Aside); err != nil || !bytes.Equal(was, b) {
+		t.Errorf("%s is not the damaged file: %v", m.Aside, err)
+	}
+	if m.Kept < 100 || m.Kept >= 203 {
+		t.Errorf("kept %d of 203, lost %d", m.Kept, m.Lost)
+	}
+	err = s.KeepCheck(t.Context(), func(tx *store.KeepTx) error {
+		_, marked, err := tx.Marked("kind", "name")
+		_, derr := tx.Delegation(key("net", "c1"))
+		_, cerr := tx.CloudSource("cloud")
+		if err := errors.Join(err, derr, cerr, tx.Sound()); err != nil || !marked {
+			return fmt.Errorf("marked %v: %w", marked, err)
+		}
+		ids, err := tx.StickyPools("")
+		if err != nil {
+			return err
+		}
+		p, err := tx.Sticky(ids[0])
+		if err != nil {
+			return err
+		}
+		n := 0
+		for r, err := range p.All() {
+			at, err2 := p.ReservationAt(r.Addresses[0])
+			if err := errors.Join(err, err2); err != nil || at.Identity != r.Identity {
+				return fmt.Errorf("%s: %w", r.Identity, err)
+			}
+			n++
+		}
+		if n != m.Kept-3 {
+			return fmt.Errorf("%d reservations of %d records", n, m.Kept)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

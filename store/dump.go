@@ -7,18 +7,26 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cnibox/cnibox/store/internal/pool"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store/internal/boltfile"
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// Dump is the whole content of node.db, for JSON. Unknown fields are ignored when it
-// is decoded.
+// Dump is the whole content of node.db, and the delegations of keep.db, without which
+// the networks of a meta role cannot be removed, for JSON. Unknown fields are ignored
+// when it is decoded. What is derived from other records is not in it.
 type Dump struct {
 	Info        Info         `json:"info"`
 	Attachments []Attachment `json:"attachments"`
 	Networks    []Network    `json:"networks"`
 	Pools       []PoolDump   `json:"pools"`
 	Claims      []Claim      `json:"claims"`
+	// Cloud has the cloud sources, Delegated the outcomes of delegations.
+	Cloud     []CloudSource `json:"cloud,omitempty"`
+	Delegated []Delegated   `json:"delegated,omitempty"`
+	// Delegations are those of keep.db; see KeepTx.ImportDelegations.
+	Delegations []Delegation `json:"delegations,omitempty"`
 }
 
 // PoolDump is one pool of a Dump.
@@ -27,18 +35,22 @@ type PoolDump struct {
 	Leases []Lease `json:"leases"`
 	// Cursors are the addresses handed out last, by range set.
 	Cursors map[int]netip.Addr `json:"cursors,omitempty"`
+	// Freed are the addresses that were leased, in the order of their release.
+	Freed []FreedAddress `json:"freed,omitempty"`
 }
 
-// Export returns everything that is stored. Records that cannot be decoded are
+// Export returns everything that is stored in node.db. Records that cannot be decoded are
 // skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Export() (*Dump, error) {
 	var d Dump
-	var faults [5]error
+	var faults [7]error
 	d.Info, faults[0] = tx.Info()
 	d.Attachments, faults[1] = tx.Attachments("")
 	d.Networks, faults[2] = tx.Networks()
 	d.Claims, faults[3] = tx.Claims("")
 	d.Pools, faults[4] = tx.exportPools()
+	d.Cloud, faults[5] = tx.CloudSources()
+	d.Delegated, faults[6] = tx.AllDelegated()
 	return &d, errors.Join(faults[:]...)
 }
 
@@ -62,6 +74,18 @@ func (tx *Tx) exportPools() ([]PoolDump, error) {
 		}
 		pd.Cursors, err = p.Cursors()
 		faults = append(faults, err)
+		freed, err := tx.Freed(id)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		for one, err := range freed.Oldest() {
+			if err != nil {
+				faults = append(faults, err)
+				continue
+			}
+			pd.Freed = append(pd.Freed, one)
+		}
 		all = append(all, pd)
 	}
 	return all, errors.Join(faults...)
@@ -92,6 +116,16 @@ func (tx *Tx) Import(d *Dump, replace bool) error {
 			return fmt.Errorf("import claims[%d]: %w", i, err)
 		}
 	}
+	for i := range d.Cloud {
+		if err := tx.PutCloudSource(&d.Cloud[i]); err != nil {
+			return fmt.Errorf("import cloud[%d]: %w", i, err)
+		}
+	}
+	for i := range d.Delegated {
+		if err := tx.PutDelegated(&d.Delegated[i]); err != nil {
+			return fmt.Errorf("import delegated[%d]: %w", i, err)
+		}
+	}
 	for i, pd := range d.Pools {
 		if err := tx.importPool(pd); err != nil {
 			return fmt.Errorf("import pools[%d]: %w", i, err)
@@ -115,19 +149,65 @@ func (tx *Tx) importPool(pd PoolDump) error {
 			return fmt.Errorf("cursors[%d]: %w", set, err)
 		}
 	}
+	if len(pd.Freed) == 0 {
+		return nil
+	}
+	freed, err := tx.Freed(pd.PoolID)
+	if err != nil {
+		return err
+	}
+	for i, one := range pd.Freed {
+		if _, err := p.Lease(one.Address); err == nil {
+			continue // leased again since
+		}
+		if err := freed.Record(one); err != nil {
+			return fmt.Errorf("freed[%d]: %w", i, err)
+		}
+	}
 	return nil
 }
 
-// clear empties all buckets that Import fills. The file's Info stays.
-func (tx *Tx) clear() error {
-	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, pool.Bucket, pool.FreedBucket} {
-		if _, err := record.Writable(tx.b, name); err != nil {
+// ImportDelegations adds delegations to the stored ones, or with replace replaces them.
+func (tx *KeepTx) ImportDelegations(all []Delegation, replace bool) error {
+	if replace {
+		if err := empty(tx.b, bucketDelegations); err != nil {
 			return err
 		}
-		if err := tx.b.DeleteBucket([]byte(name)); err != nil {
+	}
+	for i := range all {
+		if err := tx.PutDelegation(&all[i]); err != nil {
+			return fmt.Errorf("import delegations[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// clear empties all buckets but the one of the file's Info.
+func (tx *Tx) clear() error {
+	var names []string
+	if tx.b != nil {
+		err := tx.b.ForEach(func(name []byte, _ *bolt.Bucket) error {
+			if string(name) != boltfile.BucketInfo {
+				names = append(names, string(name))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("list buckets: %w", err)
+		}
+	}
+	return empty(tx.b, names...)
+}
+
+func empty(tx *bolt.Tx, buckets ...string) error {
+	for _, name := range buckets {
+		if _, err := record.Writable(tx, name); err != nil {
+			return err
+		}
+		if err := tx.DeleteBucket([]byte(name)); err != nil {
 			return fmt.Errorf("empty %s: %w", name, err)
 		}
-		if _, err := tx.b.CreateBucket([]byte(name)); err != nil {
+		if _, err := tx.CreateBucket([]byte(name)); err != nil {
 			return fmt.Errorf("make bucket %s: %w", name, err)
 		}
 	}

@@ -101,7 +101,7 @@ func TestEmptyKeepIsDamaged(t *testing.T) {
 		s.KeepView(t.Context(), func(*store.KeepTx) error { return nil }),
 		s.KeepUpdate(t.Context(), func(*store.KeepTx) error { return nil }),
 	} {
-		if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "cut short at 0 bytes") || !strings.Contains(err.Error(), "move \""+s.KeepPath()+"\" away") {
+		if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "cut short at 0 bytes") || !strings.Contains(err.Error(), "run 'cnibox state repair'") {
 			t.Errorf("%v", err)
 		}
 	}

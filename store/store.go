@@ -189,7 +189,7 @@ func (s *Store) node() *boltfile.File {
 func (s *Store) keep() *boltfile.File {
 	return &boltfile.File{
 		Dir: s.state, Name: keepName, Path: s.KeepPath(), Durable: true,
-		Hint: fmt.Sprintf("move %q away: sticky addresses, DHCP leases and import marks are lost then", s.KeepPath()),
+		Hint: "run 'cnibox state repair'",
 		Role: s.o.Role, Program: s.o.Program, BootID: s.o.BootID,
 		Buckets: []string{bucketMarks},
 		Locks:   s.locks, Probe: func(op string) error { return s.probe("keep " + op) },

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -193,6 +194,55 @@ func dumpOf(t testing.TB, s *store.Store) []byte {
 		return err
 	})
 	return b
+}
+
+// TestDumpIsComplete checks that an export has every kind of record of node.db, that
+// an import restores it, and that with replace nothing of before stays.
+func TestDumpIsComplete(t *testing.T) {
+	s := newStore(t)
+	cloud := store.PoolID{DataDir: store.CloudDataDir, Network: "net"}
+	fill := func(n int) func(tx *store.Tx) error {
+		return func(tx *store.Tx) error {
+			k := key("net", fmt.Sprintf("c%d", n))
+			p, err := tx.Pool(cloud)
+			if err != nil {
+				return err
+			}
+			a := netip.AddrFrom4([4]byte{10, 9, 0, byte(n)})
+			return errors.Join(
+				attach(tx, "a", n), p.Reserve(store.Lease{Address: a, Owner: k}), p.Release(a),
+				tx.PutCloudSource(&store.CloudSource{Name: fmt.Sprintf("aws %d", n), Revision: 7}),
+				tx.PutDelegated(&store.Delegated{Owner: k, State: store.Done}),
+			)
+		}
+	}
+	update(t, s, fill(1))
+	text := dumpOf(t, s)
+	for _, part := range []string{"aws 1", `"freed"`, "10.9.0.1", `"delegated"`} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("the export lacks %s", part)
+		}
+	}
+	var d store.Dump
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	other := newStore(t)
+	update(t, other, fill(2))
+	update(t, other, func(tx *store.Tx) error {
+		_, err := tx.Derive("x", func(*store.Attachment) []byte { return []byte("x") })
+		return errors.Join(err, tx.ConfirmShared("net", "role", nil))
+	})
+	update(t, other, func(tx *store.Tx) error { return tx.Import(&d, true) })
+	if diff := cmp.Diff(string(text), string(dumpOf(t, other))); diff != "" {
+		t.Error(diff)
+	}
+	view(t, other, func(tx *store.Tx) error {
+		if tx.SharedConfirmed("net", "role", nil) {
+			t.Error("a confirmation stays")
+		}
+		return nil
+	})
 }
 
 func TestDump(t *testing.T) {

@@ -31,8 +31,10 @@ type attached struct {
 	Roles       []string       `json:"roles,omitempty"`
 	State       store.State    `json:"state"`
 	Created     time.Time      `json:"created"`
-	// Alive is false if the container certainly no longer exists.
-	Alive bool `json:"alive"`
+	// Alive is false if the container certainly no longer exists. LinkMissing is true if its
+	// interface on the host does not.
+	Alive       bool `json:"alive"`
+	LinkMissing bool `json:"linkMissing,omitempty"`
 }
 
 // nodeState is the output of `cnibox state --json`.
@@ -50,8 +52,8 @@ func (p *Process) stateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "state",
 		Usage: "show attachments, leases and the cloud's pools of this node",
-		Description: `The last column reports whether the container still exists. "cnibox state reap"
-removes the attachments and leases of containers that do not exist. On a node of a cloud,
+		Description: `LINK reports whether the interface on the host exists, ALIVE whether the container does.
+"cnibox state reap" removes the attachments and leases of containers that do not exist. On a node of a cloud,
 a third table lists the addresses that the cloud assigns to the node; "cnibox cloud
 show" prints more.`,
 		Flags: tableFlags(),
@@ -104,6 +106,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 		one := attached{
 			Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Pod: a.Pod, Addresses: a.Addresses, MAC: a.MAC,
 			HostLink: a.HostLink, Netns: a.Netns.Path, State: store.Done, Created: a.Created, Alive: !census.Dead(a),
+			LinkMissing: census.LinkMissing(a),
 		}
 		for _, part := range a.Parts {
 			one.Roles = append(one.Roles, part.Role)
@@ -167,10 +170,10 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 
 func (p *Process) writeAttachments(attachments []attached, now time.Time, s style) error {
 	t := table{
-		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "ALIVE"},
+		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "LINK", "ALIVE"},
 		paint: func(column int, cell string) string {
 			switch {
-			case cell == "no":
+			case cell == "no", cell == "missing":
 				return red
 			case column == 6 && cell != string(store.Done):
 				return yellow
@@ -183,12 +186,19 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 		for _, x := range a.Addresses {
 			addrs = append(addrs, x.String())
 		}
+		link := dash("")
+		switch {
+		case a.LinkMissing:
+			link = "missing"
+		case a.HostLink != "":
+			link = "ok"
+		}
 		alive := "yes"
 		if !a.Alive {
 			alive = "no"
 		}
 		t.add(displayName(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
-			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), alive)
+			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), link, alive)
 	}
 	return t.write(p.Stdout, s)
 }

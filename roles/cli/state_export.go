@@ -19,9 +19,10 @@ func (p *Process) exportCommand() *cli.Command {
 		Name:      "export",
 		Usage:     "write the state to a file, or in another program's format",
 		ArgsUsage: "[FILE|DIR|-]",
-		Description: `The format json is the complete state, to stdout or FILE, for "cnibox state import".
-The format host-local writes the directory of the reference host-local, so that it can
-continue with cnibox's leases.`,
+		Description: `The format json is node.db and the delegations of meta roles, to stdout or FILE, for
+"cnibox state import". It lacks the records of keep.db that other verbs show:
+reservations, DHCP leases and marks of imports. The format host-local writes the directory of
+the reference host-local, so that it can continue with cnibox's leases.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
@@ -39,6 +40,12 @@ continue with cnibox's leases.`,
 			}
 			defer done()
 			dump, err := rebuildAndExport(c.Context, h)
+			if err == nil {
+				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) (err error) {
+					dump.Delegations, err = tx.Delegations("")
+					return err
+				})
+			}
 			if err != nil {
 				return stateHint(err)
 			}

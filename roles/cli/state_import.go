@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ func (p *Process) importCommand() *cli.Command {
 		ArgsUsage: "FILE (- is stdin)",
 		Description: `Adds the records to the state, and replaces records with the same keys. If another
 attachment holds one of the addresses, the import fails and changes nothing.
-With --replace all present records are deleted first. Interfaces are not changed.`,
+With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
 		},
@@ -39,8 +40,7 @@ With --replace all present records are deleted first. Interfaces are not changed
 				return err
 			}
 			defer done()
-			err = h.Store.Update(c.Context, func(tx *store.Tx) error { return tx.Import(dump, c.Bool("replace")) })
-			if err != nil {
+			if err := importDump(c.Context, h, dump, c.Bool("replace")); err != nil {
 				return stateHint(err)
 			}
 			leases := 0
@@ -51,6 +51,22 @@ With --replace all present records are deleted first. Interfaces are not changed
 			return err
 		},
 	}
+}
+
+// importDump stores all records of a dump, or none.
+func importDump(ctx context.Context, h *roles.Host, dump *store.Dump, replace bool) error {
+	node := func() error {
+		return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.Import(dump, replace) })
+	}
+	if len(dump.Delegations) == 0 && !replace {
+		return node()
+	}
+	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
+		if err := tx.ImportDelegations(dump.Delegations, replace); err != nil {
+			return err
+		}
+		return node()
+	})
 }
 
 // readDump decodes exactly one JSON document.

@@ -14,12 +14,13 @@ import (
 func (p *Process) repairCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "repair",
-		Usage: "set a damaged state file aside and rebuild it",
-		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
-runtimes' caches, which have the namespaces of interfaces that exist in containers only.
-The old file is kept beside the new one. An undamaged file is rebuilt only with --force.`,
+		Usage: "check both state files, set a damaged one aside and rebuild it",
+		Description: `All pages and records are read. A new node.db is rebuilt from the labels on the host's
+interfaces and from the runtimes' caches, which have the namespaces of interfaces that
+exist in containers only. A new keep.db gets the records of the old one that can be read.
+The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged file"},
+			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
@@ -36,15 +37,33 @@ func (p *Process) repair(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	if err := p.rebuild(c, h); err != nil {
+	// keep.db comes first: to rebuild node.db may need it.
+	if err := p.mendKeep(c, h); err != nil {
+		return stateHint(err)
+	}
+	return p.rebuild(c, h)
+}
+
+// mendKeep checks keep.db and mends it if it is damaged.
+func (p *Process) mendKeep(c *cli.Context, h *roles.Host) error {
+	err := h.Store.KeepCheck(c.Context, (*store.KeepTx).Sound)
+	if !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
-	// keep.db cannot be rebuilt. Opening it reports its damage, with advice.
-	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
+	m, err := h.Store.MendKeep(c.Context)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.Stdout, "set aside as %s\nmade %s anew with %d of its records; %d could not be read, and what was in damaged pages is lost\n",
+		printable(m.Aside), printable(h.Store.KeepPath()), m.Kept, m.Lost)
+	return err
 }
 
 func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
-	_, err := export(c.Context, h)
+	err := h.Store.Check(c.Context, func(tx *store.Tx) error {
+		_, err := tx.Export()
+		return err
+	})
 	switch {
 	case err == nil && !c.Bool("force"):
 		_, err = fmt.Fprintln(p.Stdout, "the state file is not damaged")

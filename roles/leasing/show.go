@@ -18,6 +18,7 @@ import (
 // The states of an address in `cnibox ipam show`.
 const (
 	stateLive     = "live"     // leased, and the container is not known to be dead
+	stateUnlinked = "unlinked" // leased to a container that lives, and whose host link is missing
 	stateLeaked   = "leaked"   // leased to a container that is certainly gone
 	stateImported = "imported" // leased by a reference plugin's file; nothing more is known
 	stateSticky   = "sticky"   // kept for the identity that had it
@@ -154,8 +155,11 @@ func (v *inventory) read(tx *store.Tx, network string) error {
 // stateOf returns the state of a lease.
 func (v *inventory) stateOf(c *record.Census, l store.Lease) string {
 	if a := v.attachments[l.Owner]; a != nil {
-		if c.Dead(a) {
+		switch {
+		case c.Dead(a):
 			return stateLeaked
+		case c.LinkMissing(a):
+			return stateUnlinked
 		}
 		return stateLive
 	}
@@ -275,7 +279,7 @@ func fill(id store.PoolID, all []ShownAddress, p *Plan) ShownPool {
 		switch a.State {
 		case stateExpired:
 			continue
-		case stateLive, stateLeaked, stateImported:
+		case stateLive, stateUnlinked, stateLeaked, stateImported:
 			out.Leased++
 		default:
 			out.Reserved++

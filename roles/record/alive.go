@@ -88,15 +88,38 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 // shared links.
 func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
 
-// Dead reports whether an attachment's container certainly does not exist: its host link
-// is absent or has another label, or, without a host link, its namespace does not exist.
-// In doubt the attachment is alive.
+// Dead reports whether an attachment's container certainly does not exist. Its host link
+// ends with its namespace, so a container with the link exists. The link alone can be
+// deleted, so without it the namespace counts. In doubt the attachment is alive.
 func (c *Census) Dead(a *store.Attachment) bool {
 	if a.HostLink == "" {
 		return c.NetnsGone(a.Netns)
 	}
+	return c.LinkMissing(a) && !netnsLives(a.Netns)
+}
+
+// LinkMissing reports whether an attachment's host link is absent, or another link has
+// its name.
+func (c *Census) LinkMissing(a *store.Attachment) bool {
+	if a.HostLink == "" {
+		return false
+	}
 	l, ok := c.links[a.HostLink]
 	return !ok || !isOurs(l, a.Key)
+}
+
+// netnsLives reports whether the recorded namespace exists at its path. After an
+// error other than absence it may. From another mount namespace the path may seem
+// missing; a container without both link and path is dead there too.
+func netnsLives(n store.Netns) bool {
+	if n.Path == "" || n.Inode == 0 {
+		return false
+	}
+	var now unix.Stat_t
+	if err := unix.Stat(n.Path, &now); err != nil {
+		return !IsAbsent(err)
+	}
+	return now.Ino == n.Inode && now.Dev == n.Dev
 }
 
 // isOurs reports whether a link has the attachment's label.

@@ -209,10 +209,10 @@ func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, condition func(
 func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 	if a := f.Attachment; a != nil && a.HostLink != "" {
 		l, err := h.Net.Link(ctx, nil, a.HostLink)
-		if errors.Is(err, netops.ErrNotExist) {
-			return true, nil
+		if err != nil && !errors.Is(err, netops.ErrNotExist) || err == nil && isOurs(l, a.Key) {
+			return false, err
 		}
-		return err == nil && !isOurs(l, a.Key), err
+		return !netnsLives(a.Netns), nil
 	}
 	c := &Census{mount: MountNamespace()}
 	if f.Attachment != nil {

@@ -69,7 +69,7 @@ func TestDamagedKeep(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := b.addFails(t, a, podRequest(t, "c", "web-2"))
-			if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "move \""+b.Store.KeepPath()+"\" away") {
+			if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "run 'cnibox state repair'") {
 				t.Error(err)
 			}
 			b.del(t, a, podRequest(t, "a", "web-0"))

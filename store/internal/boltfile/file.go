@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -75,6 +76,9 @@ func (f *File) Run(ctx context.Context, write bool, fn func(*bolt.Tx, *Cache) er
 		}
 		return fn(tx, o.cache)
 	})
+	if errors.Is(err, record.ErrDamaged) && !strings.Contains(err.Error(), f.Hint) {
+		err = fmt.Errorf("use %q: %w (%s)", f.Path, err, f.Hint) // of a record in it
+	}
 	if err != nil {
 		return errors.Join(err, o.close())
 	}

@@ -19,9 +19,9 @@ const (
 	minReader     = 1
 )
 
-// bucketInfo holds the file's Info under keyInfo and nothing else.
+// BucketInfo holds the file's Info under keyInfo and nothing else.
 const (
-	bucketInfo = "info"
+	BucketInfo = "info"
 	keyInfo    = "info"
 )
 
@@ -48,9 +48,9 @@ func (f *File) writeInfo(tx *bolt.Tx) error {
 			return fmt.Errorf("make bucket %s: %w", name, err)
 		}
 	}
-	info, err := tx.CreateBucketIfNotExists([]byte(bucketInfo))
+	info, err := tx.CreateBucketIfNotExists([]byte(BucketInfo))
 	if err != nil {
-		return fmt.Errorf("make bucket %s: %w", bucketInfo, err)
+		return fmt.Errorf("make bucket %s: %w", BucketInfo, err)
 	}
 	return record.Put(info, []byte(keyInfo), Info{
 		Schema:    schemaVersion,
@@ -95,7 +95,7 @@ func (c *Cache) RawInfo(tx *bolt.Tx) ([]byte, error) {
 	if c != nil && c.info != nil {
 		return c.info, nil
 	}
-	raw := record.Raw(tx, bucketInfo, []byte(keyInfo))
+	raw := record.Raw(tx, BucketInfo, []byte(keyInfo))
 	if raw == nil {
 		return nil, fmt.Errorf("%w: it does not say its schema", record.ErrDamaged)
 	}

@@ -113,6 +113,18 @@ func (f *Freed) Forget(before time.Time, limit int) error {
 	return nil
 }
 
+// Record records an address as it is in a dump.
+func (f *Freed) Record(one FreedAddress) error {
+	a, err := normal(one.Address)
+	if err == nil {
+		err = writable(f.b, f.bits.name())
+	}
+	if err != nil {
+		return err
+	}
+	return f.put(a, one.Released)
+}
+
 // put records when an address was released.
 func (f *Freed) put(a netip.Addr, at time.Time) error {
 	if err := f.drop(a); err != nil {

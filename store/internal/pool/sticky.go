@@ -14,9 +14,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// stickyBucket is the bucket of keep.db that has a bucket with the reservations of
+// StickyBucket is the bucket of keep.db that has a bucket with the reservations of
 // each pool, under the pool's network and data directory.
-const stickyBucket = "sticky"
+const StickyBucket = "sticky"
 
 // The first byte of a key in such a bucket says what is stored under it, besides
 // chunkKind.
@@ -40,7 +40,7 @@ type Sticky struct {
 // OpenSticky returns the reservations of a pool. A pool that does not exist is
 // created if tx is writable, else it is empty.
 func OpenSticky(tx *bolt.Tx, id ID) (*Sticky, error) {
-	b, err := bucket(tx, stickyBucket, "reservations", id)
+	b, err := bucket(tx, StickyBucket, "reservations", id)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func OpenSticky(tx *bolt.Tx, id ID) (*Sticky, error) {
 
 // ListSticky returns the pools with reservations of a network, or of all with "",
 // by network and data directory.
-func ListSticky(tx *bolt.Tx, network string) ([]ID, error) { return list(tx, stickyBucket, network) }
+func ListSticky(tx *bolt.Tx, network string) ([]ID, error) { return list(tx, StickyBucket, network) }
 
 func (p *Sticky) name() string { return fmt.Sprintf("reservations of network %.80q", p.id.Network) }
 
