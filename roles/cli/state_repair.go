@@ -17,7 +17,8 @@ func (p *Process) repairCommand() *cli.Command {
 		Usage: "set a damaged state file aside and rebuild it",
 		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
 runtimes' caches, which lead to the interfaces in containers. The old one stays
-beside it. A sound file is left alone without --force.`,
+beside it. A sound file is left alone without --force. Rules of attachments that
+another program deleted, as 'nft flush ruleset' does, are restored.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "rebuild a sound file too"},
 		},
@@ -38,6 +39,13 @@ func (p *Process) repair(c *cli.Context) error {
 	defer done()
 	if err := p.rebuild(c, h); err != nil {
 		return err
+	}
+	n, err := h.Net.RestoreRules(c.Context)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		fmt.Fprintf(p.Stdout, "restored %d nftables elements\n", n)
 	}
 	// The content of keep.db exists only there, so its errors have advice.
 	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
