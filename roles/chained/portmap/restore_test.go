@@ -23,7 +23,7 @@ func TestFlushedRuleset(t *testing.T) {
 		{"ADD without ports", func() { w.attached("b") }},
 		{"DEL of an unknown container", func() { w.OK(rolestest.Call{Type: "bridge", Verb: "DEL", ID: "x", IfName: "eth0", Conf: rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})}) }},
 	} {
-		netopstest.FlushRuleset(t)
+		must(t, netopstest.FlushRuleset())
 		w.wants("", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 		v.call()
 		for _, port := range []int{8080, 80} {
@@ -34,7 +34,7 @@ func TestFlushedRuleset(t *testing.T) {
 		}
 	}
 	a.withdraw()
-	netopstest.FlushRuleset(t)
+	must(t, netopstest.FlushRuleset())
 	w.OK(rolestest.Call{Type: "bridge", Verb: "STATUS", Conf: rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})})
 	w.wants("", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 }
