@@ -118,6 +118,9 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 		spec = spec.Without(a.made.desired.Spec)
 	}
 	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
+	if errors.Is(err, netops.ErrExists) {
+		err = a.holderOr(ctx, w.Claims, err)
+	}
 	return &planned{desired: w, changes: changes}, err
 }
 
