@@ -21,7 +21,9 @@ func TestFlushedRuleset(t *testing.T) {
 			w.OK(rolestest.Call{Type: "bridge", Verb: "STATUS", Conf: rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})})
 		}},
 		{"ADD without ports", func() { w.attached("b") }},
-		{"DEL of an unknown container", func() { w.OK(rolestest.Call{Type: "bridge", Verb: "DEL", ID: "x", IfName: "eth0", Conf: rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})}) }},
+		{"DEL of an unknown container", func() {
+			w.OK(rolestest.Call{Type: "bridge", Verb: "DEL", ID: "x", IfName: "eth0", Conf: rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})})
+		}},
 	} {
 		must(t, netopstest.FlushRuleset())
 		w.wants("", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)

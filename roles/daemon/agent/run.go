@@ -118,7 +118,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 func watchRules(ctx context.Context, h *roles.Host) (run func(context.Context), err error) {
 	own := *h
 	own.Net = h.Net.Clone()
-	monitor, err := own.Net.OpenRulesMonitor()
+	monitor, err := own.Net.OpenRulesMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return nil, errors.Join(err, own.Net.Close())
 	}
