@@ -2,10 +2,15 @@ package netops
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // RemoveTables deletes cnibox's nftables tables that contain no element.
@@ -36,3 +41,38 @@ func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	}
 	return out, err
 }
+
+// LostSets lists the names of cnibox's nftables sets whose table does not exist. It costs
+// two requests.
+func (n *Net) LostSets(ctx context.Context) ([]string, error) {
+	lost, err := n.nft.LostSets(ctx)
+	return lost, nlconn.Explain(err, "read nftables tables")
+}
+
+// RestoreRules makes the nftables elements and the rules in iptables' filter table that are
+// recorded and absent. It returns the number of elements.
+func (n *Net) RestoreRules(ctx context.Context) (int, error) {
+	restored, err := n.nft.Restore(ctx)
+	return restored, errors.Join(err, n.addForwards(ctx, nil))
+}
+
+// RulesMonitor notifies when another program changes the table of most of cnibox's
+// elements. `nft flush ruleset` deletes it with all others.
+type RulesMonitor struct{ monitor *nft.Monitor }
+
+// OpenRulesMonitor starts a RulesMonitor in the namespace of the calling thread. It ignores
+// the changes of n.
+func (n *Net) OpenRulesMonitor() (*RulesMonitor, error) {
+	conn, err := n.nft.Conn()
+	if err != nil {
+		return nil, err
+	}
+	m, err := nft.OpenMonitor(nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}, conn, func() {})
+	return &RulesMonitor{monitor: m}, err
+}
+
+// Changes returns a channel that receives one value for all changes within 20 ms.
+func (m *RulesMonitor) Changes() <-chan struct{} { return m.monitor.C() }
+
+// Close stops the monitor.
+func (m *RulesMonitor) Close() { m.monitor.Close() }

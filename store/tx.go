@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -126,6 +128,29 @@ func (tx *Tx) DeleteNetwork(name string) error {
 // Attachments.
 func (tx *Tx) Networks() ([]Network, error) {
 	return record.List[Network](tx.b, bucketNetworks, nil)
+}
+
+// MentionsSet reports whether an attachment or a network has recorded an element of one
+// of the nftables sets. It decodes no record, so it is fast for many attachments, and
+// may report true for another text that looks like an element.
+func (tx *Tx) MentionsSet(names []string) bool {
+	key := []byte(`"set":"`)
+	for _, bucket := range []string{bucketAttachments, bucketNetworks} {
+		for _, raw := range record.WithPrefix(record.Bucket(tx.b, bucket), nil) {
+			for {
+				_, rest, found := bytes.Cut(raw, key)
+				if !found {
+					break
+				}
+				name, rest, _ := bytes.Cut(rest, []byte(`"`))
+				if slices.Contains(names, string(name)) {
+					return true
+				}
+				raw = rest
+			}
+		}
+	}
+	return false
 }
 
 // KeepTx is one transaction on keep.db.

@@ -34,6 +34,28 @@ func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	return nil
 }
 
+// holderOr returns a TakenError if another attachment has one of the claims, else exists.
+// A parallel ADD can take a claim after Observe looked: then the kernel's object exists
+// already, and its label does not name the container.
+func (a *work) holderOr(ctx context.Context, claims []Claim, exists error) error {
+	err := a.h.Store.View(ctx, func(tx *store.Tx) error {
+		for _, c := range claims {
+			held, err := tx.Holder(c.Kind, c.Name, a.req.Key())
+			if err != nil {
+				return err
+			}
+			if held != nil {
+				return &store.TakenError{What: c.Kind + " " + c.Name, Owner: held.Owner}
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return exists
+	}
+	return err
+}
+
 // reapHolder removes the holder that err names if the holder is dead. It reports whether
 // it removed the holder, so that the caller tries again.
 func (a *work) reapHolder(ctx context.Context, err error) (bool, error) {

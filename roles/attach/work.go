@@ -133,6 +133,9 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 		spec = spec.Without(a.made.desired.Spec)
 	}
 	plan, err := a.h.Net.Plan(ctx, spec, a.ns)
+	if errors.Is(err, netops.ErrExists) {
+		err = a.holderOr(ctx, w.Claims, err)
+	}
 	return &planned{desired: w, Plan: plan}, err
 }
 

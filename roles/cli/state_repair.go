@@ -18,7 +18,8 @@ func (p *Process) repairCommand() *cli.Command {
 		Description: `All pages and records are read. A new node.db is rebuilt from the labels on the host's
 interfaces and from the runtimes' caches, which have the namespaces of interfaces that
 exist in containers only. A new keep.db gets the records of the old one that can be read.
-The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.`,
+The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.
+Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
@@ -41,7 +42,14 @@ func (p *Process) repair(c *cli.Context) error {
 	if err := p.mendKeep(c, h); err != nil {
 		return stateHint(err)
 	}
-	return p.rebuild(c, h)
+	if err := p.rebuild(c, h); err != nil {
+		return err
+	}
+	n, err := h.Net.RestoreRules(c.Context)
+	if n > 0 {
+		fmt.Fprintf(p.Stdout, "restored %d nftables elements\n", n)
+	}
+	return err
 }
 
 // mendKeep checks keep.db and mends it if it is damaged.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
@@ -90,6 +91,13 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	}
 	defer done()
 	host.Delegate = NewDelegator(*c.p, host, c.log)
+	if verb != roles.Check { // CHECK reports what is absent, and changes nothing
+		defer func() {
+			if err := recovery.RestoreRules(ctx, host); err != nil {
+				c.log.Debug("rules of other attachments are not restored", "error", err)
+			}
+		}()
+	}
 	if verb == roles.Add {
 		return c.add(ctx, handler, host)
 	}

@@ -17,8 +17,11 @@ const (
 	bridgePrerouting = 0
 )
 
-func inetTable() nft.Table   { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }
-func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "cnibox"} }
+// TableName is the name of cnibox's tables, of the inet and of the bridge family.
+const TableName = "cnibox"
+
+func inetTable() nft.Table   { return nft.Table{Family: unix.NFPROTO_INET, Name: TableName} }
+func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: TableName} }
 
 // Schema returns all features that cnibox makes in nftables. A new purpose is one
 // more function that returns a feature.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -86,6 +87,10 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	defer links.Close() //nolint:errcheck // it only listens
 	defer a.closeFamilies()
+	keepRules, err := watchRules(ctx, h) //nolint:contextcheck // it listens until it ends
+	if err != nil {
+		return false, err
+	}
 
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -100,10 +105,41 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
+	running.Go(func() { keepRules(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
 	h.Log.Info("started", "node", a.registry.node, "registry", a.registry.name)
 	return a.run(ctx, links), nil
+}
+
+// watchRules restores the rules of attachments that another program deleted. The returned
+// function does so after every change until its context ends. It has sockets of its own,
+// which are opened here, in the namespace of the calling thread.
+func watchRules(ctx context.Context, h *roles.Host) (run func(context.Context), err error) {
+	own := *h
+	own.Net = h.Net.Clone()
+	monitor, err := own.Net.OpenRulesMonitor() //nolint:contextcheck // it listens until Close
+	if err != nil {
+		return nil, errors.Join(err, own.Net.Close())
+	}
+	restore := func(ctx context.Context) {
+		if err := recovery.RestoreRules(ctx, &own); err != nil && ctx.Err() == nil {
+			h.Log.Warn("restore the rules of attachments", "error", err)
+		}
+	}
+	restore(ctx)
+	return func(ctx context.Context) {
+		defer own.Net.Close() //nolint:errcheck // nothing is deleted
+		defer monitor.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-monitor.Changes():
+				restore(ctx)
+			}
+		}
+	}, nil
 }
 
 // closeFamilies closes the sockets. The kernel's state stays.

@@ -82,7 +82,12 @@ func (f *File) Run(ctx context.Context, write bool, fn func(*bolt.Tx, *Cache) er
 	if err != nil {
 		return errors.Join(err, o.close())
 	}
-	return f.release(o)
+	sparse := write && o.isSparse()
+	if err := f.release(o); err != nil || !sparse {
+		return err
+	}
+	_ = f.compact(ctx) // the transaction is complete; a later one tries again
+	return nil
 }
 
 // open returns the file, locked and checked. It returns nil for a reader when

@@ -20,6 +20,7 @@ const (
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
 	pageHeader  = 16
+	metaTxid    = 48
 	metaSummed  = 56
 	metaSize    = metaSummed + 8
 )
@@ -113,11 +114,16 @@ func (m *metaPage) check(size int64) error {
 	return nil
 }
 
-func parseMeta(b []byte) (metaPage, bool) {
-	e := binary.NativeEndian
+// metaSum returns the sum of a meta page's fields.
+func metaSum(b []byte) uint64 {
 	sum := fnv.New64a()
 	_, _ = sum.Write(b[:metaSummed])
-	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != sum.Sum64() {
+	return sum.Sum64()
+}
+
+func parseMeta(b []byte) (metaPage, bool) {
+	e := binary.NativeEndian
+	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != metaSum(b) {
 		return metaPage{}, false
 	}
 	return metaPage{
@@ -125,7 +131,7 @@ func parseMeta(b []byte) (metaPage, bool) {
 		root:      e.Uint64(b[16:]),
 		freelist:  e.Uint64(b[32:]),
 		highWater: e.Uint64(b[40:]),
-		txid:      e.Uint64(b[48:]),
+		txid:      e.Uint64(b[metaTxid:]),
 		sum:       e.Uint64(b[metaSummed:]),
 	}, true
 }

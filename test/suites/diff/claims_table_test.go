@@ -35,7 +35,7 @@ func allClaims() []claim {
 		{
 			name:      "bridge/flushed-ruleset",
 			reference: "After `nft flush ruleset` running containers have no masquerading until they are restarted, and CHECK does not detect it.",
-			ours:      "CHECK detects it, and the next ADD on the node restores every network's entries.",
+			ours:      "CHECK detects it, and the next ADD, DEL, GC or STATUS on the node restores every network's entries.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
 				if err != nil {
@@ -51,6 +51,26 @@ func allClaims() []claim {
 					return err
 				}
 				return h.answers("c1", "192.0.2.254")
+			},
+		},
+		{
+			name:      "portmap/node-port",
+			reference: "A container takes a port that a process of the node or a Service of type NodePort uses, and any number of ports.",
+			ours:      "ADD refuses such a port and names its holder. It refuses more ports than `maxPorts`, 256 by default.",
+			setup: "nft add table ip kube-proxy\nnft add chain ip kube-proxy external\n" +
+				"nft add map ip kube-proxy service-nodeports { type inet_proto . inet_service : verdict ; }\n" +
+				"nft add element ip kube-proxy service-nodeports { tcp . 30080 : goto external }\n",
+			show: func(h *host) error {
+				first, err := h.attach(masq, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				ports, err := h.attachment(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":30080,"containerPort":80,"protocol":"tcp"}]}}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				ports.conf["prevResult"] = first.conf["prevResult"]
+				return ports.mustFail("ADD", "port 30080 is a NodePort")
 			},
 		},
 		{
