@@ -193,7 +193,7 @@ func TestReserveVerb(t *testing.T) {
 	const ipam = twoSets + `, "sticky": {"mode": "strict"}`
 	a := b.handlerFor(t, ipam)
 	conf := map[string]string{"conf": b.confOf(t, ipam), "for": "default/web-0"}
-	b.verbFails(t, "say by --network", "reserve", map[string]string{}, "10.1.0.9")
+	b.verbFails(t, "cannot choose a pool: give --network", "reserve", map[string]string{}, "10.1.0.9")
 	b.verbFails(t, "10.1.0.1 is the gateway of 10.1.0.0/24", "reserve", conf, "10.1.0.1")
 	b.verbFails(t, "it is the broadcast address of 10.1.0.0/24", "reserve", conf, "10.1.0.255")
 	b.verbFails(t, `"soon" is not a time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")

@@ -326,7 +326,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		n, err := (&Finder{}).network(o)
+		n, err := (&Finder{}).networkOf(o)
 		if err != nil {
 			return
 		}
