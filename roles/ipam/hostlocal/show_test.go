@@ -184,7 +184,7 @@ func TestReleaseVerb(t *testing.T) {
 	b.add(t, a, other)
 	other.ContainerID, other.Network = "y", "net"
 	b.add(t, a, withArgs(t, other, "IP=10.1.0.2"))
-	b.verbFails(t, `of several pools, of networks "net", "other"`, "release", nil, "10.1.0.2")
+	b.verbFails(t, `in pools of several networks, "net", "other"`, "release", nil, "10.1.0.2")
 	b.verbText(t, "release", map[string]string{"network": "other", "force": "true"}, "10.1.0.2")
 }
 
