@@ -28,9 +28,9 @@ type NetConf struct {
 	IPAM IPAMConf `json:"ipam,omitzero"`
 	// DNS replaces the DNS settings of the IPAM plugin's result when any field is set.
 	DNS types.DNS `json:"dns,omitzero"`
-	// PrevResult is the previous plugin's result. Request has it decoded.
+	// PrevResult is the previous plugin's result. The runtime sets it.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
-	// ValidAttachments is GC's list. Request has it decoded.
+	// ValidAttachments is GC's list of valid attachments. The runtime sets it.
 	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments,omitempty"`
 	// Attachments is the same list under its name in early texts of spec 1.1.0.
 	Attachments json.RawMessage `json:"cni.dev/attachments,omitempty"`

@@ -114,14 +114,14 @@ func (f *Faults) Err() error { return errors.Join(f.list...) }
 // JSON path that already has one: a value of the wrong type would also be reported as
 // missing.
 func JoinFaults(found, more error) error {
-	all := flat(found)
+	all := SplitJoined(found)
 	var reported []string
 	for _, e := range all {
 		if c := (*ConfError)(nil); errors.As(e, &c) {
 			reported = append(reported, c.Path)
 		}
 	}
-	for _, e := range flat(more) {
+	for _, e := range SplitJoined(more) {
 		c := (*ConfError)(nil)
 		same := func(path string) bool { return within(c.Path, path) || within(path, c.Path) }
 		if !errors.As(e, &c) || !slices.ContainsFunc(reported, same) {
@@ -151,13 +151,24 @@ func withoutIndexes(path string) string {
 	}
 }
 
-// flat returns the errors that Faults.Err joined.
-func flat(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // an error that wraps a list is not a list
-		return joined.Unwrap()
-	}
+// SplitJoined returns the errors that errors.Join joined, recursively. Any other error is a
+// list of one; nil is an empty list.
+func SplitJoined(err error) []error {
 	if err == nil {
 		return nil
 	}
-	return []error{err}
+	j, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is split
+	if !ok {
+		return []error{err}
+	}
+	var texts []string
+	var out []error
+	for _, e := range j.Unwrap() {
+		texts = append(texts, e.Error())
+		out = append(out, SplitJoined(e)...)
+	}
+	if err.Error() != strings.Join(texts, "\n") { // fmt.Errorf with several %w
+		return []error{err}
+	}
+	return out
 }

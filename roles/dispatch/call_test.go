@@ -177,7 +177,7 @@ func TestConfFaultsAllAtOnce(t *testing.T) {
 
 func TestErrorEchoesVersion(t *testing.T) {
 	for conf, want := range map[string]string{"0.3.1": "0.3.1", "": "0.1.0", "7.0.0": "1.1.0"} {
-		a := &actor{name: "one", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+		a := &actor{name: "one", onAdd: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
 			return nil, errors.New("no")
 		}}
 		w := newWorld(a)
@@ -213,7 +213,7 @@ func TestDamagedPrevResult(t *testing.T) {
 }
 
 func TestAddFailureIsTheRolesToClean(t *testing.T) {
-	a := &actor{name: "one", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+	a := &actor{name: "one", onAdd: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
 		return nil, fmt.Errorf("link %q: %w", "eth0", roles.ErrAttached)
 	}}
 	o := newWorld(a).call(t).failure(t)
@@ -241,7 +241,7 @@ func TestAddCleansUpAfter(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &actor{name: "one", add: tt.add, del: func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }}
+			a := &actor{name: "one", onAdd: tt.add, onDel: func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }}
 			w := newWorld(a)
 			w.cancelled = true
 			w.stdin = `{"cniVersion":"` + tt.version + `","name":"net"}`
@@ -264,7 +264,7 @@ func TestAddCleansUpAfter(t *testing.T) {
 }
 
 func TestAddressless(t *testing.T) {
-	a := &actor{name: "one", addressless: true}
+	a := &actor{name: "one", noAddress: true}
 	w := newWorld(a)
 	w.stdin = `{"cniVersion":"0.2.0","name":"net"}`
 	if o := w.call(t).failure(t); o.Code != 1 || len(a.calls) != 0 {
@@ -274,17 +274,18 @@ func TestAddressless(t *testing.T) {
 	w.call(t).success(t)
 }
 
-// deaf is a writer that fails every write, as a pipe does after its reader closed it.
-type deaf struct{ writes int }
+// brokenPipe is a writer that fails every write, as a pipe does after its reader closed
+// it.
+type brokenPipe struct{ writes int }
 
-func (d *deaf) Write([]byte) (int, error) { d.writes++; return 0, os.ErrClosed }
+func (d *brokenPipe) Write([]byte) (int, error) { d.writes++; return 0, os.ErrClosed }
 
 func TestUnreadResultIsUndone(t *testing.T) {
 	a := &actor{name: "one"}
 	w := newWorld(a)
 	var stderr bytes.Buffer
 	p := w.process(nil, &stderr)
-	out := &deaf{}
+	out := &brokenPipe{}
 	p.Stdout = out
 	if exit := Main(t.Context(), p); exit == 0 {
 		t.Error("exit code 0")
@@ -347,7 +348,7 @@ func TestDaemonFlags(t *testing.T) {
 }
 
 func TestLog(t *testing.T) {
-	a := &actor{name: "one", add: func(_ context.Context, h *roles.Host, _ *roles.Request) (*roles.Result, error) {
+	a := &actor{name: "one", onAdd: func(_ context.Context, h *roles.Host, _ *roles.Request) (*roles.Result, error) {
 		h.Log.Info("note")
 		return sampleResult(), nil
 	}}
@@ -367,7 +368,7 @@ func FuzzCall(f *testing.F) {
 	f.Add("CNI_COMMAND=VERSION", "one", `{"cniVersion":"x"}`)
 	f.Add("CNI_COMMAND=ADD\x1fCNI_CONTAINERID=a\x1fCNI_NETNS=x\x1fCNI_IFNAME=e\x1fCNI_ARGS=IP=;;=", "one", `{"cniVersion":"0.2.0","name":"n","prevResult":{"ip4":{}}}`)
 	f.Fuzz(func(t *testing.T, env, arg0, stdin string) {
-		a := &actor{name: "one", add: func(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+		a := &actor{name: "one", onAdd: func(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
 			if req.PrevResult != nil {
 				return req.PrevResult, nil
 			}

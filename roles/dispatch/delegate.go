@@ -127,13 +127,13 @@ func (d *delegator) OverLink(typ string) bool {
 
 // Find returns the error that a call of the type would have because no plugin is found.
 func (d *delegator) Find(typ string, req *roles.Request) error {
-	_, err := d.find(typ, req.Path)
+	_, err := d.lookup(typ, req.Path)
 	return err
 }
 
 // InProcess reports whether a call of the type would run in this process.
 func (d *delegator) InProcess(typ string, req *roles.Request) bool {
-	p, err := d.find(typ, req.Path)
+	p, err := d.lookup(typ, req.Path)
 	_, ours := p.(*builtin)
 	return err == nil && ours
 }
@@ -167,7 +167,7 @@ func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	role, ok := d.table.Lookup(typ)
 	if !ok {
-		if _, err := d.find(typ, req.Path); err != nil {
+		if _, err := d.lookup(typ, req.Path); err != nil {
 			return nil, err
 		}
 		return placeholder(), nil
@@ -206,7 +206,7 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	if err := checkVerbVersion(verb, req.CNIVersion); err != nil {
 		return nil, fmt.Errorf("%s: %w", typ, err)
 	}
-	p, err := d.find(typ, req.Path)
+	p, err := d.lookup(typ, req.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -234,9 +234,9 @@ func (d *delegator) checkKind(typ string) error {
 	return nil
 }
 
-// find returns the plugin for a type. As libcni does, it takes the first regular file
+// lookup returns the plugin for a type. As libcni does, it takes the first regular file
 // of that name on CNI_PATH and follows symbolic links.
-func (d *delegator) find(typ string, path []string) (plugin, error) {
+func (d *delegator) lookup(typ string, path []string) (plugin, error) {
 	if typ == "" || strings.ContainsRune(typ, filepath.Separator) {
 		return nil, fmt.Errorf("%w: %q is not a plugin type", roles.ErrNoPlugin, shortened(typ))
 	}

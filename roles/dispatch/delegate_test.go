@@ -57,7 +57,7 @@ func TestDelegateInProcess(t *testing.T) {
 	x := &actor{name: "x"}
 	s := newSetting(t, x)
 	linkSelf(t, s.dir, "x")
-	x.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	x.onAdd = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("no deadline")
 		}
@@ -112,7 +112,7 @@ func TestDelegateInProcessFails(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			x := &actor{name: "x", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+			x := &actor{name: "x", onAdd: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
 				if tt.panic {
 					panic("oh")
 				}
@@ -121,7 +121,7 @@ func TestDelegateInProcessFails(t *testing.T) {
 			s := newSetting(t, x)
 			linkSelf(t, s.dir, "x")
 			ctx, cancel := context.WithCancel(t.Context())
-			x.del = func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }
+			x.onDel = func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }
 			cancel()
 			res, err := s.d.Add(ctx, "x", s.req)
 			if tt.err == nil {
@@ -385,16 +385,16 @@ func TestDelegateToCaller(t *testing.T) {
 	if _, err := s.d.Add(t.Context(), "bridge", s.req); !errors.Is(err, roles.ErrConf) || len(x.calls) != 0 {
 		t.Errorf("the caller itself: error %v, calls %v, want ErrConf and none", err, x.calls)
 	}
-	x.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	x.onAdd = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 		return h.Delegate.Add(ctx, "y", req)
 	}
-	y.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	y.onAdd = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 		return h.Delegate.Add(ctx, "x", req)
 	}
 	if _, err := s.d.Add(t.Context(), "x", s.req); !errors.Is(err, roles.ErrConf) || !strings.Contains(err.Error(), `"x" would call itself`) {
 		t.Errorf("in a circle: error %v, want ErrConf", err)
 	}
-	y.add = nil
+	y.onAdd = nil
 	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil {
 		t.Errorf("one after the other: %v", err)
 	}

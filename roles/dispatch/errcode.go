@@ -29,15 +29,15 @@ const (
 	codeGeneral          = 100
 )
 
-// errorCode is the code of the error objects for errors that wrap err.
-type errorCode struct {
+// codeRow is the code of error objects for errors that wrap err.
+type codeRow struct {
 	err  error
 	code uint
 }
 
 // errorCodes returns the table of codes. Every exported sentinel error has a row.
-func errorCodes() []errorCode {
-	return []errorCode{
+func errorCodes() []codeRow {
+	return []codeRow{
 		{roles.ErrVersion, codeVersion},
 		{roles.ErrUnsupportedField, codeUnsupportedField},
 		{roles.ErrUnknownContainer, codeUnknownContainer},
@@ -90,7 +90,7 @@ type errorObject struct {
 // of a configuration or environment form one message instead. The code and message of
 // an executed plugin's error object are kept.
 func newErrorObject(version, role string, verb roles.Verb, err error) errorObject {
-	list := splitJoined(err)
+	list := roles.SplitJoined(err)
 	o := errorObject{CNIVersion: version, Code: codeOf(list[0])}
 	if verb == roles.Status {
 		o.Code = statusCode(o.Code, err)
@@ -121,8 +121,8 @@ func newErrorObject(version, role string, verb roles.Verb, err error) errorObjec
 	return o
 }
 
-// Bounds of an error object's texts, in bytes. Runtimes log the whole object, and it
-// may quote input of any length.
+// Limits of an error object's texts, in bytes. Runtimes log the whole object, and it may
+// quote input of any length.
 const (
 	maxMsg     = 4 << 10
 	maxDetails = 16 << 10
@@ -176,7 +176,7 @@ func ErrorCode(err error) (code uint, details string) {
 	return codeOf(err), details
 }
 
-func walkCode(table []errorCode, err error) (uint, bool) {
+func walkCode(table []codeRow, err error) (uint, bool) {
 	if err == nil {
 		return 0, false
 	}
@@ -197,7 +197,7 @@ func walkCode(table []errorCode, err error) (uint, bool) {
 }
 
 // ownCode returns the code of err itself, not of the errors that it wraps.
-func ownCode(table []errorCode, err error) (uint, bool) {
+func ownCode(table []codeRow, err error) (uint, bool) {
 	switch e := err.(type) { //nolint:errorlint // this is the walk itself
 	case *DelegateError:
 		if e.Code != 0 {
@@ -213,28 +213,6 @@ func ownCode(table []errorCode, err error) (uint, bool) {
 		}
 	}
 	return 0, false
-}
-
-// splitJoined returns the errors that errors.Join joined, recursively. Any other error is a
-// list of one.
-func splitJoined(err error) []error {
-	j, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost is taken apart
-	if !ok {
-		return []error{err}
-	}
-	list := j.Unwrap()
-	texts := make([]string, len(list))
-	for i, e := range list {
-		texts[i] = e.Error()
-	}
-	if len(list) == 0 || err.Error() != strings.Join(texts, "\n") { // fmt.Errorf with several %w
-		return []error{err}
-	}
-	var out []error
-	for _, e := range list {
-		out = append(out, splitJoined(e)...)
-	}
-	return out
 }
 
 // oneLine returns an error's text with "; " for line breaks.

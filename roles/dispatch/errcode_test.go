@@ -19,8 +19,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestEverySentinelHasACode reads the sentinel errors from the sources and requires a
-// row in errorCodes for each: without a row a new one would get code 100 by accident.
+// TestEverySentinelHasACode reads the sentinel errors from the sources and requires a row
+// in errorCodes for each: without a row, a new error would get code 100.
 func TestEverySentinelHasACode(t *testing.T) {
 	rows := tableRows(t)
 	found := 0

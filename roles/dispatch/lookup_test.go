@@ -47,7 +47,8 @@ func TestDelegateLookup(t *testing.T) {
 	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil || len(x.calls) != 3 {
 		t.Errorf("error %v, calls %v: want the first file", err, x.calls)
 	}
-	// This program under a name that is not a role's would call itself without end.
+	// A link to this program under a name that is not a role's would make it call itself
+	// without end.
 	linkSelf(t, s.dir, "y")
 	if _, err := s.d.Add(t.Context(), "y", s.req); !errors.Is(err, roles.ErrNoPlugin) {
 		t.Errorf("error %v, want ErrNoPlugin", err)

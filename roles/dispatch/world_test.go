@@ -27,10 +27,10 @@ type actor struct {
 	last  *roles.Request
 	host  *roles.Host
 	// conf is the error of New, the others are the answers of the verbs.
-	conf                          func([]byte) error
-	add                           func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error)
-	del, check, gc, status        func(context.Context, *roles.Host, *roles.Request) error
-	addressless, plain, reference bool
+	conf                           func([]byte) error
+	onAdd                          func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error)
+	onDel, onCheck, onGC, onStatus func(context.Context, *roles.Host, *roles.Request) error
+	noAddress, plain, reference    bool
 }
 
 func (a *actor) role() roles.Role {
@@ -63,32 +63,32 @@ func (a *actor) note(h *roles.Host, req *roles.Request) {
 
 func (a *actor) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	a.note(h, req)
-	if a.add != nil {
-		return a.add(ctx, h, req)
+	if a.onAdd != nil {
+		return a.onAdd(ctx, h, req)
 	}
 	return sampleResult(), nil
 }
 
-func (a *actor) Addressless() bool { return a.addressless }
+func (a *actor) Addressless() bool { return a.noAddress }
 
 func (a *actor) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	a.note(h, req)
-	return maybe(ctx, a.del, h, req)
+	return maybe(ctx, a.onDel, h, req)
 }
 
 func (a *actor) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	a.note(h, req)
-	return maybe(ctx, a.check, h, req)
+	return maybe(ctx, a.onCheck, h, req)
 }
 
 func (a *actor) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	a.note(h, req)
-	return maybe(ctx, a.gc, h, req)
+	return maybe(ctx, a.onGC, h, req)
 }
 
 func (a *actor) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	a.note(h, req)
-	return maybe(ctx, a.status, h, req)
+	return maybe(ctx, a.onStatus, h, req)
 }
 
 func maybe(ctx context.Context, fn func(context.Context, *roles.Host, *roles.Request) error, h *roles.Host, req *roles.Request) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// shownHolders is how many of the oldest leases the error of an exhausted pool names.
+// shownHolders is the number of oldest leases in the error of an exhausted pool.
 const shownHolders = 3
 
 // exhaustedError is the ErrExhausted of one set.
@@ -27,13 +27,13 @@ func (e *exhaustedError) Is(target error) bool { return target == roles.ErrExhau
 
 func (p *Plan) exhausted(set int) error { return &exhaustedError{set, p.setName(set)} }
 
-// assign returns the request for each set; the zero request where there is none. A
-// request that no set can serve is an error that names it.
-func (p *Plan) assign(requests []Ask) ([]Ask, error) {
-	bySet := make([]Ask, len(p.Sets))
+// assign returns one request for each set, or the zero request. If no set can serve a
+// request, the error names the request.
+func (p *Plan) assign(requests []AddressRequest) ([]AddressRequest, error) {
+	bySet := make([]AddressRequest, len(p.Sets))
 	var errs []error
 	for i, req := range requests {
-		if slices.ContainsFunc(requests[:i], func(o Ask) bool { return o.addr == req.addr }) {
+		if slices.ContainsFunc(requests[:i], func(o AddressRequest) bool { return o.addr == req.addr }) {
 			continue
 		}
 		if err := p.assignOne(bySet, req); err != nil {
@@ -43,7 +43,7 @@ func (p *Plan) assign(requests []Ask) ([]Ask, error) {
 	return bySet, errors.Join(errs...)
 }
 
-func (p *Plan) assignOne(bySet []Ask, req Ask) error {
+func (p *Plan) assignOne(bySet []AddressRequest, req AddressRequest) error {
 	for i, s := range p.Sets {
 		r := s.RangeOf(req.addr)
 		switch {
@@ -62,7 +62,7 @@ func (p *Plan) assignOne(bySet []Ask, req Ask) error {
 	return req.fault("%s", outside(p.Sets, req.addr))
 }
 
-// refusal says why a range does not allow an address.
+// refusal returns the reason why a range does not allow an address.
 func (p *Plan) refusal() string {
 	if p.Reuse == nil {
 		return "is excluded from"
@@ -70,7 +70,7 @@ func (p *Plan) refusal() string {
 	return "is not an address that the cloud gives this node for pods, of"
 }
 
-// outside says why an address is in no range.
+// outside returns the error text for an address outside of all ranges.
 func outside(sets []Set, a netip.Addr) string {
 	for _, s := range sets {
 		for _, r := range s {
@@ -88,8 +88,8 @@ func outside(sets []Set, a netip.Addr) string {
 	return "is in no range"
 }
 
-// describe returns, for an error, the size of an exhausted set, how much of it is
-// used, and its oldest leases.
+// describe returns the size of an exhausted set, the number of used addresses, and the
+// oldest leases, as a text for an error.
 func (p *Plan) describe(c *chooser, set int) (string, error) {
 	s := p.Sets[set]
 	used := 0

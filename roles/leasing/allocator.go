@@ -24,13 +24,13 @@ func (a *Allocator) ID(network string) store.PoolID {
 	return store.PoolID{DataDir: a.Plan.DataDir, Network: network}
 }
 
-// Allocate gives an attachment one address of every set, or none at all. When a set
-// is exhausted, or a requested address is taken, it first removes owners that are
-// certainly dead. A repeated call for an attachment is an ErrAttached, unless the
-// earlier owner is dead. Sticky pools give the addresses that are kept for the pod;
-// see chooser. asks are the results of the plan's Asks.
-func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Request, asks []Ask) ([]Grant, error) {
-	grants, err := a.allocate(ctx, h, req, asks)
+// Allocate gives an attachment one address of every set, or none at all. If a set is
+// exhausted, or a requested address is taken, it removes owners that are certainly dead
+// and tries again. A repeated call for an attachment is an ErrAttached, unless the
+// earlier owner is dead. Sticky pools give the addresses that are kept for the pod; see
+// chooser. requests come from Plan.AddressRequests.
+func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Request, requests []AddressRequest) ([]Grant, error) {
+	grants, err := a.allocateBySet(ctx, h, req, requests)
 	if err != nil {
 		return nil, a.explain(ctx, h, req.Network, err)
 	}
@@ -39,8 +39,8 @@ func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Requ
 
 // Preview returns the addresses that Allocate would give next. It writes nothing, so
 // a repeated call returns the same.
-func (a *Allocator) Preview(ctx context.Context, h *roles.Host, req *roles.Request, asks []Ask) ([]Grant, error) {
-	grants, err := a.preview(ctx, h, req, asks)
+func (a *Allocator) Preview(ctx context.Context, h *roles.Host, req *roles.Request, requests []AddressRequest) ([]Grant, error) {
+	grants, err := a.previewBySet(ctx, h, req, requests)
 	if err != nil {
 		return nil, a.explain(ctx, h, req.Network, err)
 	}
@@ -58,9 +58,9 @@ func AddIPs(r *roles.Result, grants []Grant) {
 	}
 }
 
-// releaseDead releases the leases of an earlier ADD of the same attachment, if they
-// are certainly dead: no attachment is recorded and the namespace of the leases is
-// gone. Else the error is an ErrAttached.
+// releaseDead releases the leases of an earlier ADD of the same attachment if no
+// attachment is recorded and the namespace of the leases does not exist. Otherwise it
+// returns an ErrAttached.
 func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	key := req.Key()
 	var owned []store.Lease

@@ -13,12 +13,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// errRepeated means that the attachment has leases already. It never leaves this
-// package.
+// errRepeated means that the attachment has leases already. The package does not return
+// it to callers.
 var errRepeated = errors.New("has addresses already")
 
-// forgetAfter is how long expired reservations and released addresses are remembered.
-// forgetBatch bounds how many are deleted in one ADD.
+// forgetAfter is the age at which expired reservations and released addresses are
+// deleted. forgetBatch is the largest number of deletions in one ADD.
 const (
 	forgetAfter = 24 * time.Hour
 	forgetBatch = 8
@@ -27,18 +27,19 @@ const (
 // attempt is the state of one ADD that tries to get addresses.
 type attempt struct {
 	lease store.Lease
-	bySet []Ask
-	// identity is what the addresses are kept for; empty without Plan.Sticky.
+	bySet []AddressRequest
+	// identity is the pod's identity, for which the addresses are kept; empty without
+	// Plan.Sticky.
 	identity string
-	// released, evicted and reaped: these remedies were tried.
+	// released, evicted and reaped mark the remedies that were tried.
 	released, evicted, reaped bool
-	// another: the identity's own addresses are in use, so it gets others.
+	// another means that the identity's own addresses are in use, so it gets others.
 	another bool
 }
 
-// allocate takes an address of every set, or none. After a failure that has a remedy
-// it applies the remedy, once, and tries again.
-func (a *Allocator) allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []Ask) ([]Grant, error) {
+// allocateBySet takes an address of every set, or none. After a failure it applies each
+// possible remedy once and tries again.
+func (a *Allocator) allocateBySet(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) ([]Grant, error) {
 	t := &attempt{
 		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
 		bySet: bySet,
@@ -91,14 +92,14 @@ func (a *Allocator) remedy(ctx context.Context, h *roles.Host, req *roles.Reques
 	return false, nil
 }
 
-// evict removes the attachment that has the identity's addresses if it is certainly
-// dead. Else the pod gets other addresses, or in strict mode an error.
+// evict removes the attachment that has the identity's addresses if it is certainly dead.
+// Otherwise the pod gets other addresses, or in strict mode an error.
 func (a *Allocator) evict(ctx context.Context, h *roles.Host, t *attempt, held *heldError) (again bool, failure error) {
 	if !t.evicted {
 		t.evicted = true
 		removed, err := a.Life.ReapOne(ctx, h, held.holder)
 		if err != nil {
-			h.Log.Warn("look for the old sandbox", "container", held.holder.ContainerID, "ifname", held.holder.IfName, "error", err)
+			h.Log.Warn("check the pod's old sandbox", "container", held.holder.ContainerID, "ifname", held.holder.IfName, "error", err)
 		}
 		if removed {
 			return true, nil
@@ -200,9 +201,9 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	return grants, a.keep(c, h.Store.BootID(), t, grants)
 }
 
-// begin finds the identity's reservation. When the pool is used for the first time in
-// a boot, it first releases what was held in earlier boots: those containers are
-// gone.
+// begin finds the identity's reservation. If the pool is used for the first time in a
+// boot, it first releases the reservations that were held in earlier boots, because those
+// containers do not exist.
 func (a *Allocator) begin(c *chooser, boot string, t *attempt) error {
 	if c.kept.Boot() != boot {
 		if err := releaseAbandonedIn(c.kept, c.pool, c.now); err != nil {
@@ -218,10 +219,9 @@ func (a *Allocator) begin(c *chooser, boot string, t *attempt) error {
 	return c.find(t.identity, t.lease.Owner)
 }
 
-// keep stores the reservation of the given addresses. An old reservation of the
-// identity that another attachment still uses moves to that attachment's container
-// ID, so that it only cools down. An old one that an operator made and that could not
-// be used stays unchanged.
+// keep stores the reservation of the given addresses. An old reservation of the identity
+// that another attachment still uses moves to that attachment's container ID, so that it
+// only cools down. An operator's reservation that could not be used stays unchanged.
 func (a *Allocator) keep(c *chooser, boot string, t *attempt, grants []Grant) error {
 	r := store.Reservation{
 		Identity: t.identity, Holder: t.lease.Owner, Pod: t.lease.Pod, BootID: boot,
@@ -261,7 +261,7 @@ func displace(pool *store.StickyPool, r store.Reservation) error {
 	return pool.Put(&r)
 }
 
-// explain adds figures to the error of an exhausted set.
+// explain adds the set's usage to the error of an exhausted set.
 func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, err error) error {
 	var full *exhaustedError
 	if !errors.As(err, &full) {
@@ -273,12 +273,12 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 		if text, err = a.Plan.describe(c, full.set); err != nil {
 			return err
 		}
-		cools, err := c.cools(full.set)
+		cools, err := c.coolingText(full.set)
 		text += cools
 		if err != nil || c.kept == nil {
 			return err
 		}
-		waiting, err := c.waiting(full.set)
+		waiting, err := c.waitingText(full.set)
 		text += waiting
 		return err
 	})
@@ -317,8 +317,9 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 	})
 }
 
-// waiting counts, for an error, the addresses of a set that are kept or cooling.
-func (c *chooser) waiting(set int) (string, error) {
+// waitingText returns the number of kept and cooling addresses of a set, as a text for an
+// error.
+func (c *chooser) waitingText(set int) (string, error) {
 	n := map[store.Stage]int{}
 	for w, err := range c.kept.Waiting() {
 		if err != nil {
@@ -339,8 +340,8 @@ func (c *chooser) waiting(set int) (string, error) {
 	return fmt.Sprintf("; %d kept for others, %d cooling down", n[store.Kept], n[store.Cooling]), nil
 }
 
-// preview is allocate without reserving.
-func (a *Allocator) preview(ctx context.Context, h *roles.Host, req *roles.Request, bySet []Ask) (grants []Grant, err error) {
+// previewBySet is allocateBySet without reserving.
+func (a *Allocator) previewBySet(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) (grants []Grant, err error) {
 	err = a.view(ctx, h, req.Network, func(c *chooser) error {
 		if c.kept != nil {
 			c.last = !a.Plan.Sticky.Strict

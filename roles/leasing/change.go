@@ -16,9 +16,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// ReleaseAddress deletes an address's lease and reservation. Without force, the lease
-// of a container that is not certainly dead is refused. With force, such a container
-// goes on using the address.
+// ReleaseAddress deletes an address's lease and reservation. Without force, it is an
+// error if the container is not certainly dead. With force, a living container continues
+// to use the address.
 func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.Addr, force bool) (string, error) {
 	v, err := takeInventory(ctx, h, network)
 	if err != nil {
@@ -68,7 +68,7 @@ func unreserve(keep *store.KeepTx, id store.PoolID, a netip.Addr) error {
 	return kept.Delete(identity)
 }
 
-// holderOf names the owner of a lease.
+// holderOf describes the owner of a lease.
 func holderOf(l store.Lease) string {
 	s := fmt.Sprintf("container %.64q interface %.16q", l.Owner.ContainerID, l.Owner.IfName)
 	if l.Pod != "" {
@@ -77,20 +77,20 @@ func holderOf(l store.Lease) string {
 	return s
 }
 
-// Pin is a reservation that an operator makes.
+// Pin is a reservation by an operator.
 type Pin struct {
 	Pool      store.PoolID
 	Addresses []netip.Addr
-	// Identity is what the addresses are for; empty to keep them from everybody.
+	// Identity is the identity that may use the addresses; empty if no pod may use them.
 	Identity string
-	// Until is when the reservation ends; zero for never.
+	// Until is the end of the reservation; zero for never.
 	Until time.Time
-	// Force takes addresses from other identities that they are kept for.
+	// Force also takes addresses that are kept for other identities.
 	Force bool
 }
 
-// ReserveAddresses keeps addresses for an identity, or from everybody, until a time
-// or for ever. An address in use can be reserved only for the identity that uses it.
+// ReserveAddresses keeps addresses for an identity, or unused, until a time or for ever.
+// An address in use can be reserved only for the identity that uses it.
 func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, error) {
 	r := store.Reservation{Identity: pin.Identity, Addresses: pin.Addresses, Created: h.Now(), Pinned: true, Until: pin.Until}
 	if r.Identity == "" {
@@ -161,9 +161,9 @@ func pinnable(pool *store.Pool, kept *store.StickyPool, old, r *store.Reservatio
 	return nil
 }
 
-// Collected is the answer of `cnibox ipam gc`.
+// Collected is the output of `cnibox ipam gc`.
 type Collected struct {
-	// Freed counts the addresses of containers that are gone.
+	// Freed counts the addresses of dead containers.
 	Freed int `json:"freed"`
 	// Forgotten counts the reservations that had expired.
 	Forgotten int `json:"forgotten"`
@@ -174,8 +174,8 @@ func (c Collected) String() string {
 	return fmt.Sprintf("freed %d addresses of containers that are gone, forgot %d reservations that had expired", c.Freed, c.Forgotten)
 }
 
-// Collect removes attachments whose containers are certainly gone, and expired
-// reservations. It does not touch addresses of living containers.
+// Collect removes attachments of certainly dead containers, and expired reservations. It
+// does not touch addresses of living containers.
 func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 	out.Freed, err = record.Reap(ctx, h, "")
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// origin is why an address was chosen.
+// origin is the reason why an address was chosen.
 type origin int
 
 // The origins of addresses, in the order of preference.
 const (
-	requested origin = iota
-	kept             // kept for the identity
-	unused           // never leased according to the store
-	longest          // free for the longest time; its last identity is not known
-	expired          // last leased to another identity, long ago
-	cooling          // released by another identity just now; nothing else was left
-	given            // kept for another identity; nothing else was left
+	requested  origin = iota
+	kept              // kept for the identity
+	unused            // never leased according to the store
+	longest           // free for the longest time; its last identity is unknown
+	expired           // last leased to another identity, long ago
+	cooling           // recently released by another identity; no better address was left
+	reassigned        // kept for another identity; no better address was left
 )
 
 // Grant is an address of one set.
@@ -30,7 +30,7 @@ type Grant struct {
 	addr   netip.Addr
 	in     *Range
 	origin origin
-	// of is the identity that had the address, for the origins from kept on.
+	// of is the identity that had the address. It is set for the origins from kept on.
 	of string
 }
 
@@ -51,21 +51,21 @@ type chooser struct {
 	// kept is nil without Plan.Sticky.
 	kept *store.StickyPool
 	now  time.Time
-	// own is the identity's reservation; nil when there is none, or when not all of
-	// it can be used.
+	// own is the identity's reservation; nil if there is none, or if one of its addresses
+	// cannot be used.
 	own *store.Reservation
-	// last: nothing else is left, so addresses that are kept for other identities may
-	// be given away.
+	// last permits addresses that are kept for other identities, because no other address
+	// is left.
 	last bool
-	// lenient: a requested address that is taken is ignored.
+	// lenient means that a request for a taken address is ignored.
 	lenient bool
 }
 
-// choose finds an address of one set. It tries, in this order, the requested address;
-// the one that is kept for the identity; one without a known earlier owner, round
-// robin or by preference; the one that has been free for the longest time; then, as
-// the last resort, a cooling one and one that is kept for another identity.
-func (c *chooser) choose(set int, req Ask) (Grant, error) {
+// choose finds an address of one set. It tries, in this order: the requested address; the
+// address that is kept for the identity; an address without a known earlier owner, round
+// robin or by preference; the address that has been free for the longest time; a cooling
+// address; an address that is kept for another identity.
+func (c *chooser) choose(set int, req AddressRequest) (Grant, error) {
 	if req.addr.IsValid() {
 		g, err := c.requested(set, req)
 		if err == nil || !c.lenient || !errors.Is(err, store.ErrTaken) {
@@ -94,7 +94,7 @@ func (c *chooser) choose(set int, req Ask) (Grant, error) {
 	return Grant{}, c.plan.exhausted(set)
 }
 
-func (c *chooser) requested(set int, req Ask) (Grant, error) {
+func (c *chooser) requested(set int, req AddressRequest) (Grant, error) {
 	g := Grant{addr: req.addr, in: c.plan.Sets[set].RangeOf(req.addr), origin: requested}
 	l, err := c.lease(req.addr)
 	if err == nil {
@@ -123,15 +123,15 @@ func (c *chooser) requested(set int, req Ask) (Grant, error) {
 	return Grant{}, fmt.Errorf("%s: address %s: %w: kept for %q %s", req.path, req.addr, store.ErrTaken, r.Identity, until(r))
 }
 
-// ignoring returns nil if err is such, else err.
-func ignoring(err, such error) error {
-	if errors.Is(err, such) {
+// ignoring returns nil if err is target, else err.
+func ignoring(err, target error) error {
+	if errors.Is(err, target) {
 		return nil
 	}
 	return err
 }
 
-// until says, for a message, how long a reservation lasts.
+// until returns the end of a reservation as a text for a message.
 func until(r *store.Reservation) string {
 	if r.Held() {
 		return fmt.Sprintf("while container %.64q has it", r.Holder.ContainerID)
@@ -203,8 +203,8 @@ func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
 	}
 }
 
-// waitingIn returns an address, without a lease, of those reservations in a stage
-// that become free first.
+// waitingIn returns an unleased address of the reservations in a stage. It prefers the
+// reservation that ends first.
 func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 	if c.kept == nil {
 		return Grant{}, false, nil
@@ -215,7 +215,7 @@ func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 		}
 		at := w.Stage(c.now)
 		if stage == store.Expired && at != stage {
-			break // the following ones become free later
+			break // the following reservations end later
 		}
 		if at != stage || w.Pinned && stage == store.Kept {
 			continue
@@ -226,14 +226,14 @@ func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 		}
 		g, ok, err := c.free(set, r)
 		if ok || err != nil {
-			g.origin = map[store.Stage]origin{store.Expired: expired, store.Cooling: cooling, store.Kept: given}[stage]
+			g.origin = map[store.Stage]origin{store.Expired: expired, store.Cooling: cooling, store.Kept: reassigned}[stage]
 			return g, ok, err
 		}
 	}
 	return Grant{}, false, nil
 }
 
-// free returns a reservation's address of a set, if the set has it and no lease does.
+// free returns a reservation's address in a set, if there is one without a lease.
 func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 	for _, a := range r.Addresses {
 		in := c.plan.Sets[set].RangeOf(a)
@@ -251,7 +251,7 @@ func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// heldError: another attachment uses an identity's addresses.
+// heldError means that another attachment uses an identity's addresses.
 type heldError struct {
 	identity string
 	holder   store.Key
@@ -265,9 +265,9 @@ func (e *heldError) Error() string {
 
 func (e *heldError) Is(target error) bool { return target == store.ErrTaken }
 
-// find looks for the identity's own reservation. Its addresses belong together, so
-// all of them that this configuration has must be free. If another attachment uses
-// them, the error is a heldError.
+// find looks for the identity's own reservation. A pod gets all of its addresses or none,
+// so all of them that are in the configuration's ranges must be free. If another
+// attachment uses one, the error is a heldError.
 func (c *chooser) find(identity string, owner store.Key) error {
 	r, err := c.kept.Reservation(identity)
 	if err != nil || r.Broken {
@@ -297,7 +297,7 @@ func (c *chooser) find(identity string, owner store.Key) error {
 }
 
 // chooseAll finds an address of every set.
-func (c *chooser) chooseAll(bySet []Ask) ([]Grant, error) {
+func (c *chooser) chooseAll(bySet []AddressRequest) ([]Grant, error) {
 	var out []Grant
 	for i, req := range bySet {
 		g, err := c.choose(i, req)
@@ -309,11 +309,11 @@ func (c *chooser) chooseAll(bySet []Ask) ([]Grant, error) {
 	return out, nil
 }
 
-// emptySet returns the first set that has no address to give. Addresses of dead
-// attachments count as free, since ADD would release them.
+// emptySet returns the first set without a free address. Addresses of dead attachments
+// count as free, because ADD would release them.
 func (c *chooser) emptySet() (set int, ok bool, err error) {
 	for i := range c.plan.Sets {
-		_, err := c.choose(i, Ask{})
+		_, err := c.choose(i, AddressRequest{})
 		if err == nil {
 			continue
 		}

@@ -10,11 +10,11 @@ import (
 // Reader makes an allocator from a plugin's whole configuration.
 type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, error)
 
-// PlanVerb returns the verb that shows what ADD would give with a configuration.
-// types are the values of ipam.type that read understands.
+// PlanVerb returns the verb that shows the addresses ADD would give with a configuration.
+// types are the values of ipam.type that read accepts.
 func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	return roles.CommandVerb{
-		Name: name, Args: "FILE", Run: configured{types, read}.foresee,
+		Name: name, Args: "FILE", Run: configured{types, read}.forecast,
 		Help: "print which addresses a pod would get from a configuration now, and why",
 		Flags: []roles.Flag{
 			{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
@@ -26,23 +26,23 @@ func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	}
 }
 
-// Verbs returns the command line's verbs for pools. They work on the pools of every
-// role. types are the values of ipam.type that read understands.
+// Verbs returns the command line's verbs for pools. They work on the pools of every role.
+// types are the values of ipam.type that read accepts.
 func Verbs(read Reader, types ...string) []roles.CommandVerb {
 	r := configured{types, read}
-	network := roles.Flag{Name: "network", Help: "the network, where several have the address"}
-	conf := roles.Flag{Name: "conf", Help: "the network's configuration, a file"}
+	network := roles.Flag{Name: "network", Help: "the network, if several networks have the address"}
+	conf := roles.Flag{Name: "conf", Help: "file with the network's configuration"}
 	force := func(help string) roles.Flag { return roles.Flag{Name: "force", Help: help, Switch: true} }
 	return []roles.CommandVerb{
-		{Name: "ipam", Help: "show, foresee and change the owners of addresses"},
+		{Name: "ipam", Help: "show, predict and change the owners of addresses"},
 		{
 			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
-			Help: "show addresses: whose, alive or not, until when they are kept",
+			Help: "show addresses with their owners, states and expiry times",
 		},
 		PlanVerb("ipam plan", read, types...),
 		{
 			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
-			Help: "keep addresses for a pod, or from everybody",
+			Help: "keep addresses for a pod, or unused",
 			Flags: []roles.Flag{
 				{Name: "for", Help: "the identity: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; without it no pod gets them"},
 				{Name: "until", Default: "never", Help: "end, such as 48h or 2027-01-31T12:00:00Z"},
@@ -57,7 +57,7 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 			Name: "ipam gc", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 				return Collect(ctx, h)
 			},
-			Help: "remove what dead containers left, and what has expired",
+			Help: "remove the addresses of dead containers, and expired reservations",
 		},
 		{
 			Name: "ipam export", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
@@ -91,9 +91,9 @@ func (r configured) reserve(ctx context.Context, h *roles.Host, flags map[string
 		return nil, err
 	}
 	if p != nil {
-		var asked []Ask
+		var asked []AddressRequest
 		for _, a := range pin.Addresses {
-			asked = append(asked, Ask{path: "ADDRESS", addr: a})
+			asked = append(asked, AddressRequest{path: "ADDRESS", addr: a})
 		}
 		if _, err := p.assign(asked); err != nil {
 			return nil, err

@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Liveness asks about the owners of leases. It is a value so that tests need no
-// kernel full of links.
+// Liveness has the functions that find and remove dead owners of leases. It is a value so
+// that tests need no links in the kernel.
 type Liveness struct {
-	// Netns returns the namespace that a path leads to now.
+	// Netns returns the namespace that is at a path now.
 	Netns func(path string) store.Netns
 	// Gone reports whether a recorded namespace certainly does not exist any more.
 	Gone func(store.Netns) bool
@@ -31,10 +31,9 @@ func NodeLiveness() Liveness {
 	return Liveness{Netns: describeNetns, Gone: record.NetnsGone, Reap: record.Reap, ReapOne: record.ReapOne, AnyDead: record.AnyDead}
 }
 
-// describeNetns is node.ThisNetns for callers without an open namespace. A path that
-// does not lead to a namespace now says nothing about its owner. It is recorded
-// without the mount namespace, so that a missing path later does not count as a dead
-// owner.
+// describeNetns is record.ThisNetns for callers without an open namespace. If the path is
+// not a namespace now, it says nothing about the owner: it is recorded without the mount
+// namespace, so that the owner does not count as dead if the path is absent later.
 func describeNetns(path string) store.Netns {
 	n := store.Netns{Path: path}
 	var fs unix.Statfs_t

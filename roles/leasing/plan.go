@@ -12,21 +12,22 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Plan is the parsed and valid part of a configuration about its pools.
+// Plan is the validated part of a configuration that describes its pools.
 type Plan struct {
 	// DataDir names the pool, together with the network.
 	DataDir string
 	Sets    []Set
-	// Reuse is nil when addresses are given out round robin.
+	// Reuse is nil if addresses are given out round robin.
 	Reuse *Reuse
-	// Asked are the addresses that the configuration requests. They take precedence
-	// over CNI_ARGS, and that over Annotated, those of the pod's annotation.
-	Asked, Annotated []Ask
-	// Configured is requested when no other source requests an address.
-	Configured []Ask
-	// Lenient: a request for an address that is taken is ignored.
+	// Requested are the addresses that the configuration requests. They take precedence
+	// over CNI_ARGS. CNI_ARGS take precedence over Annotated, the addresses in the pod's
+	// annotation.
+	Requested, Annotated []AddressRequest
+	// Configured is used if no other source requests an address.
+	Configured []AddressRequest
+	// Lenient means that a request for a taken address is ignored.
 	Lenient bool
-	// Sticky is nil when addresses are not kept.
+	// Sticky is nil if addresses are not kept for pods.
 	Sticky *sticky.Rules
 	// MAC is the hardware address that the configuration requests, or "".
 	MAC string
@@ -37,8 +38,8 @@ type Plan struct {
 // the longest time. The pool must be one of store.CloudDataDir: an address that one
 // network of this node has is not given to another.
 type Reuse struct {
-	// Cooldown is how long after its release an address is given only to the identity
-	// that it is kept for.
+	// Cooldown is the time after its release in which an address is given only to the
+	// identity that it is kept for.
 	Cooldown time.Duration
 	// Hint is added to the error of an exhausted set.
 	Hint string
@@ -70,17 +71,17 @@ type CNIArgs struct {
 	MAC string `json:"mac,omitempty"`
 }
 
-// Ask is one requested address; the zero Ask stands for any address.
-type Ask struct {
+// AddressRequest is one requested address. The zero AddressRequest means any address.
+type AddressRequest struct {
 	// path is the JSON path or variable of the request.
 	path string
 	addr netip.Addr
-	// env: the request comes from CNI_ARGS, not from the configuration.
+	// env means that the request comes from CNI_ARGS, not from the configuration.
 	env bool
 }
 
 // fault returns an error that names the request as its cause.
-func (r Ask) fault(format string, a ...any) error {
+func (r AddressRequest) fault(format string, a ...any) error {
 	reason := fmt.Sprintf(format, a...)
 	if r.env {
 		return fmt.Errorf("%w: %s %s: %s", roles.ErrEnv, r.path, r.addr, reason)
@@ -88,8 +89,8 @@ func (r Ask) fault(format string, a ...any) error {
 	return &roles.ConfError{Path: r.path, Reason: r.addr.String() + " " + reason}
 }
 
-// Asking is the part of a configuration that requests addresses.
-type Asking struct {
+// RequestSources are the keys of a configuration that request addresses.
+type RequestSources struct {
 	// Network is the network's name.
 	Network string
 	// RuntimeIPs are runtimeConfig.ips. They replace ArgsIPs, which are args.cni.ips.
@@ -101,16 +102,16 @@ type Asking struct {
 }
 
 // Parse stores all requested addresses in a plan and adds every fault to f.
-func (k Asking) Parse(f *roles.Faults, p *Plan) {
-	high := parseAsks(f, "runtimeConfig.ips", k.RuntimeIPs)
-	p.Asked = parseAsks(f, "args.cni.ips", k.ArgsIPs)
+func (k RequestSources) Parse(f *roles.Faults, p *Plan) {
+	high := parseRequests(f, "runtimeConfig.ips", k.RuntimeIPs)
+	p.Requested = parseRequests(f, "args.cni.ips", k.ArgsIPs)
 	if len(k.RuntimeIPs) > 0 {
-		p.Asked = high
+		p.Requested = high
 	}
 	if len(k.Annotations) > 0 {
 		path, addrs := sticky.Requested(f, k.Annotations, k.Requests.Annotation, k.Network)
 		for _, a := range addrs {
-			p.Annotated = append(p.Annotated, Ask{path: path, addr: a})
+			p.Annotated = append(p.Annotated, AddressRequest{path: path, addr: a})
 		}
 	}
 	if k.Configured != "" {
@@ -118,13 +119,13 @@ func (k Asking) Parse(f *roles.Faults, p *Plan) {
 		if err != nil {
 			f.Addf("ipam.ipAddress", "%v", err)
 		}
-		p.Configured = []Ask{{path: "ipam.ipAddress", addr: a}}
+		p.Configured = []AddressRequest{{path: "ipam.ipAddress", addr: a}}
 	}
 	p.Lenient = !sticky.ParseMode(f, "ipam.requests.mode", k.Requests.Mode, "strict")
 }
 
-func parseAsks(f *roles.Faults, path string, texts []string) []Ask {
-	var out []Ask
+func parseRequests(f *roles.Faults, path string, texts []string) []AddressRequest {
+	var out []AddressRequest
 	for i, t := range texts {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		a, err := roles.ParseAddrOrCIDR(t)
@@ -132,13 +133,13 @@ func parseAsks(f *roles.Faults, path string, texts []string) []Ask {
 			f.Addf(at, "%v", err)
 			continue
 		}
-		out = append(out, Ask{path: at, addr: a})
+		out = append(out, AddressRequest{path: at, addr: a})
 	}
 	return out
 }
 
-// argsAsk reads the key IP of CNI_ARGS.
-func argsAsk(args roles.Args) ([]Ask, error) {
+// requestsFromArgs reads the key IP of CNI_ARGS.
+func requestsFromArgs(args roles.Args) ([]AddressRequest, error) {
 	t := args.Get("IP")
 	if t == "" {
 		return nil, nil
@@ -147,34 +148,34 @@ func argsAsk(args roles.Args) ([]Ask, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: CNI_ARGS: IP: %w", roles.ErrEnv, err)
 	}
-	return []Ask{{path: "CNI_ARGS: IP", addr: a, env: true}}, nil
+	return []AddressRequest{{path: "CNI_ARGS: IP", addr: a, env: true}}, nil
 }
 
-// Asks returns the requested address of each set. The first of these sources that
-// requests any is used: runtimeConfig.ips, args.cni.ips, the key IP of CNI_ARGS, the
-// pod's annotation, ipam.ipAddress.
-func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
+// AddressRequests returns the requested address of each set. It uses the first of these
+// sources that requests an address: runtimeConfig.ips, args.cni.ips, the key IP of
+// CNI_ARGS, the pod's annotation, ipam.ipAddress.
+func (p *Plan) AddressRequests(req *roles.Request) ([]AddressRequest, error) {
 	if len(p.Sets) == 0 {
 		return nil, &roles.ConfError{Path: "runtimeConfig.ipRanges", Reason: "is required, as ipam.ranges is empty"}
 	}
-	asked := p.Asked
-	if len(asked) == 0 {
+	requests := p.Requested
+	if len(requests) == 0 {
 		var err error
-		if asked, err = argsAsk(req.Args); err != nil {
+		if requests, err = requestsFromArgs(req.Args); err != nil {
 			return nil, err
 		}
 	}
-	if len(asked) == 0 {
-		asked = p.Annotated
+	if len(requests) == 0 {
+		requests = p.Annotated
 	}
-	if len(asked) == 0 {
-		asked = p.Configured
+	if len(requests) == 0 {
+		requests = p.Configured
 	}
-	return p.assign(asked)
+	return p.assign(requests)
 }
 
-// adopts reports whether one of the ranges contains the address of a lease about
-// which nothing else is known. It then fills in the lease's set, source and NIC.
+// adopts reports whether one of the ranges contains the address of a rebuilt lease. If
+// so, it sets the lease's set, source and NIC.
 func (p *Plan) adopts(l *store.Lease) bool {
 	in := p.rangeOf(l.Address)
 	if in != nil {
@@ -183,8 +184,7 @@ func (p *Plan) adopts(l *store.Lease) bool {
 	return in != nil
 }
 
-// SetOf returns the index of the set whose range contains an address; 0 when there is
-// none.
+// SetOf returns the index of the set with a range that contains an address, or 0.
 func (p *Plan) SetOf(a netip.Addr) int {
 	return max(slices.IndexFunc(p.Sets, func(s Set) bool { return s.RangeOf(a) != nil }), 0)
 }

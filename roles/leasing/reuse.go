@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// openReuse opens what a chooser needs for Plan.Reuse.
+// openReuse opens the data for Plan.Reuse.
 func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
 	if c.plan.Reuse == nil {
 		return nil
@@ -34,8 +34,8 @@ func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
 	return err
 }
 
-// lease returns an address's lease, in this pool or another network's. Without one
-// the error is store.ErrNotFound.
+// lease returns an address's lease in this pool or in another network's. If there is
+// none, the error is store.ErrNotFound.
 func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
 	l, err := c.pool.Lease(a)
 	for _, o := range c.others {
@@ -68,8 +68,8 @@ func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
 	return until, ok && !at.After(c.now) && c.now.Before(until)
 }
 
-// preferred returns an address of the first range that has one: one that was never
-// leased, else the one that has been free for the longest time.
+// preferred returns an address of the first range with a free address. It prefers an
+// address that was never leased to the one that has been free for the longest time.
 func (c *chooser) preferred(set int) (Grant, bool, error) {
 	for i := range c.plan.Sets[set] {
 		in := &c.plan.Sets[set][i]
@@ -124,9 +124,9 @@ func (c *chooser) longest(in *Range) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// cools says, for an error, how many addresses of a set cool down and when the first
-// may be given out.
-func (c *chooser) cools(set int) (string, error) {
+// coolingText returns the number of cooling addresses of a set and the time at which the
+// first may be given out, as a text for an error.
+func (c *chooser) coolingText(set int) (string, error) {
 	if c.freed == nil {
 		return "", nil
 	}

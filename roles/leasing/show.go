@@ -18,10 +18,10 @@ import (
 // The states of an address in `cnibox ipam show`.
 const (
 	stateLive     = "live"     // leased, and the container is not known to be dead
-	stateUnlinked = "unlinked" // leased to a container that lives, and whose host link is missing
-	stateLeaked   = "leaked"   // leased to a container that is certainly gone
-	stateImported = "imported" // leased by a reference plugin's file; nothing more is known
-	stateSticky   = "sticky"   // kept for the identity that had it
+	stateUnlinked = "unlinked" // leased, the container exists, and its host link is missing
+	stateLeaked   = "leaked"   // leased to a container that is certainly dead
+	stateImported = "imported" // leased according to a reference plugin's file
+	stateSticky   = "sticky"   // kept for the identity that last had it
 	stateReserved = "reserved" // kept because an operator pinned it
 	stateCooling  = "cooling"  // no longer kept, but not given out yet
 	stateExpired  = "expired"  // free for any identity
@@ -33,21 +33,22 @@ type ShownAddress struct {
 	Network string     `json:"network"`
 	DataDir string     `json:"dataDir"`
 	State   string     `json:"state"`
-	// Identity is what the address is kept for, or would be kept for after DEL; empty
-	// if it is not kept.
+	// Identity is the identity that the address is kept for, or would be kept for after
+	// DEL; empty if it is not kept.
 	Identity    string `json:"identity,omitempty"`
 	Pod         string `json:"pod,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifname,omitempty"`
 	Netns       string `json:"netns,omitempty"`
-	// Since is when the address was leased or, without a lease, released or reserved.
+	// Since is the time at which the address was leased or, without a lease, released or
+	// reserved.
 	Since time.Time `json:"since"`
-	// Expires is when others may get the address; zero for never, and while it is
-	// leased.
+	// Expires is the time at which other identities may get the address; zero for never,
+	// and while it is leased.
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// ShownPool says how full a pool is.
+// ShownPool is the usage of a pool.
 type ShownPool struct {
 	store.PoolID
 	Leased   int `json:"leased"`
@@ -59,14 +60,13 @@ type ShownPool struct {
 // ShownSet is one range set of a pool.
 type ShownSet struct {
 	Subnets string `json:"subnets"`
-	// Size is the number of addresses that the set can give; it is a text because an
-	// IPv6 set can have more than a number can hold. Used is the number of those that
-	// are leased or kept.
+	// Size is the number of addresses that the set can give. It is a text because an IPv6
+	// set can have more than 2^64. Used is the number of leased and kept addresses.
 	Size string `json:"size"`
 	Used int    `json:"used"`
 }
 
-// Shown is the answer of `cnibox ipam show`.
+// Shown is the output of `cnibox ipam show`.
 type Shown struct {
 	Addresses []ShownAddress `json:"addresses"`
 	Pools     []ShownPool    `json:"pools"`
@@ -97,7 +97,8 @@ func (v *inventory) pools() []store.PoolID {
 	return ids
 }
 
-// takeInventory reads the leases and reservations of a network, or of all with "".
+// takeInventory reads the leases and reservations of a network, or of all networks for
+// "".
 func takeInventory(ctx context.Context, h *roles.Host, network string) (*inventory, error) {
 	v := &inventory{
 		leases: map[store.PoolID][]store.Lease{}, reservations: map[store.PoolID][]store.Reservation{},
@@ -186,8 +187,8 @@ func shownState(r *store.Reservation, now time.Time) string {
 	return stateSticky
 }
 
-// Show lists what is leased or reserved: for the given networks and addresses, or
-// everything. plans are the configurations of pools, which give their sizes.
+// Show lists leased and reserved addresses, all or those of the given networks and
+// addresses. plans contain the sizes of pools.
 func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolID]*Plan) (*Shown, error) {
 	v, err := takeInventory(ctx, h, "")
 	if err != nil {
@@ -195,10 +196,10 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	}
 	census, err := record.NewCensus(ctx, h)
 	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+		return nil, fmt.Errorf("read the host's interfaces: %w", err)
 	}
 	out := &Shown{Addresses: []ShownAddress{}, Pools: []ShownPool{}, now: h.Now()}
-	if err := v.knows(of, plans); err != nil {
+	if err := v.checkKnown(of, plans); err != nil {
 		return nil, err
 	}
 	for _, id := range v.pools() {
@@ -213,9 +214,9 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	return out, nil
 }
 
-// knows returns an error for networks and addresses that have no entry. Otherwise a
-// mistyped one would look free.
-func (v *inventory) knows(of []string, plans map[store.PoolID]*Plan) error {
+// checkKnown returns an error for networks and addresses without an entry, because a
+// mistyped address must not look free.
+func (v *inventory) checkKnown(of []string, plans map[store.PoolID]*Plan) error {
 	networks := map[string]bool{}
 	for _, id := range v.pools() {
 		networks[id.Network] = true
@@ -314,7 +315,7 @@ func (s *Shown) Table() (head []string, rows [][]string) {
 // brief returns a duration in whole seconds.
 func brief(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// String says how full the pools are.
+// String returns the usage of the pools.
 func (s *Shown) String() string {
 	var lines []string
 	for _, p := range s.Pools {
@@ -327,8 +328,8 @@ func (s *Shown) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// errNoSuch is the error of a verb for an address that has no entry.
-func errNoSuch(a netip.Addr) error {
+// errUnknownAddress is the error of a verb for an address that has no entry.
+func errUnknownAddress(a netip.Addr) error {
 	return fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
 }
 
@@ -344,11 +345,11 @@ func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
 	}
 	switch len(found) {
 	case 0:
-		return store.PoolID{}, errNoSuch(a)
+		return store.PoolID{}, errUnknownAddress(a)
 	case 1:
 		return found[0], nil
 	}
-	return store.PoolID{}, fmt.Errorf("%s is of several pools, of networks %s: say which by --network", a, networks(found))
+	return store.PoolID{}, fmt.Errorf("%s is in pools of several networks, %s: choose one with --network", a, networks(found))
 }
 
 // networks lists the networks of pools.
@@ -361,4 +362,4 @@ func networks(ids []store.PoolID) string {
 }
 
 // errNoPool is the error of a verb that cannot choose between pools.
-var errNoPool = errors.New("say by --network, or by a configuration with --conf, which pool is meant")
+var errNoPool = errors.New("cannot choose a pool: give --network, or a configuration with --conf")

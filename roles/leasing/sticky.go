@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// errSticky means that a lease has a reservation, so that keep.db has to be opened
-// first. It never leaves this package.
+// errSticky means that a lease has a reservation, so keep.db has to be opened first. The
+// package does not return it to callers.
 var errSticky = errors.New("has a reservation")
 
 // KeepUpdate runs a transaction on keep.db. fn may begin transactions on node.db. If
@@ -111,8 +111,9 @@ func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time
 	return nil
 }
 
-// releaseAbandoned releases reservations whose holders have no lease any more.
-// Removing dead attachments, or losing node.db, does not update keep.db.
+// releaseAbandoned releases the reservations of holders without a lease. They exist
+// because neither the removal of a dead attachment nor the loss of node.db updates
+// keep.db.
 func releaseAbandoned(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	return KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(id)
@@ -129,9 +130,9 @@ func releaseAbandoned(ctx context.Context, h *roles.Host, id store.PoolID) error
 	})
 }
 
-// releaseAbandonedIn is releaseAbandoned within transactions. A release in the
-// future, from before the clock was set back, is replaced by now: the addresses would
-// be kept for too long.
+// releaseAbandonedIn is releaseAbandoned within transactions. If the clock was set back,
+// a release may be in the future; it is replaced by now, because the addresses would be
+// kept for too long.
 func releaseAbandonedIn(kept *store.StickyPool, pool *store.Pool, now time.Time) error {
 	var gone []store.Reservation
 	for r, err := range kept.All() {
@@ -160,8 +161,8 @@ func releaseAbandonedIn(kept *store.StickyPool, pool *store.Pool, now time.Time)
 	return nil
 }
 
-// oldKey returns the owner of leases taken over from files of before 2018, which do
-// not name the interface.
+// oldKey returns the owner of leases from files of a reference plugin of before 2018,
+// which do not name the interface.
 func oldKey(req *roles.Request) store.Key {
 	return store.Key{Network: req.Network, ContainerID: req.ContainerID}
 }

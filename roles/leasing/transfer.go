@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxTransfer bounds the size of a file of reservations; those of a /16 take about 30
-// MB.
+// maxTransfer is the largest size in bytes of a file of reservations. The reservations of
+// a /16 take about 30 MB.
 const maxTransfer = 128 << 20
 
 // transferSchema is the version of the format of Transfer.
@@ -46,9 +46,9 @@ func ExportReservations(ctx context.Context, h *roles.Host) (*Transfer, error) {
 	return out, nil
 }
 
-// ImportReservations stores reservations, all or none. Without force, a conflict with
-// a reservation of another identity that has not expired is an error. Reservations
-// that an attachment of another node held are kept from now on.
+// ImportReservations stores reservations, all or none. Without force, a conflict with a
+// reservation of another identity that has not expired is an error. The time for which a
+// reservation is kept begins now if an attachment of another node held it.
 func ImportReservations(ctx context.Context, h *roles.Host, t *Transfer, force bool) (string, error) {
 	n := 0
 	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
@@ -99,7 +99,7 @@ func importReservation(kept *store.StickyPool, r *store.Reservation, force bool,
 	return kept.Put(r)
 }
 
-// ReadTransfer reads what ExportReservations returned, from a file.
+// ReadTransfer reads a Transfer from a file.
 func ReadTransfer(f io.Reader) (*Transfer, error) {
 	raw, err := io.ReadAll(io.LimitReader(f, maxTransfer+1))
 	if err != nil {
@@ -108,7 +108,7 @@ func ReadTransfer(f io.Reader) (*Transfer, error) {
 	return DecodeTransfer(raw)
 }
 
-// DecodeTransfer decodes what ExportReservations returned.
+// DecodeTransfer decodes a Transfer.
 func DecodeTransfer(raw []byte) (*Transfer, error) {
 	if len(raw) > maxTransfer {
 		return nil, fmt.Errorf("%w: larger than %d bytes", roles.ErrDecode, maxTransfer)
@@ -119,7 +119,7 @@ func DecodeTransfer(raw []byte) (*Transfer, error) {
 		return nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
 	if t.Schema != transferSchema {
-		return nil, fmt.Errorf("%w: schema %d is not known to this program: give a file that cnibox ipam export wrote", roles.ErrDecode, t.Schema)
+		return nil, fmt.Errorf("%w: schema %d is unknown: give a file that 'cnibox ipam export' of this version wrote", roles.ErrDecode, t.Schema)
 	}
 	return &t, nil
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Undo is the handler of a configuration with faults. It finds leases by their owner,
+// Undo is the handler of an invalid configuration. It finds leases by their owner,
 // without ranges.
 type Undo struct{}
 

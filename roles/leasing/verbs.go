@@ -14,11 +14,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// GCBatch is how many stale owners GC releases in one transaction.
+// GCBatch is the number of stale owners that GC releases in one transaction.
 const GCBatch = 256
 
-// Check checks that the attachment holds an address of every range set, and every
-// address of prevResult that belongs to these sets. It writes nothing.
+// Check returns an error unless the attachment has a lease in every range set, and a
+// lease for every address of prevResult that is in these sets. It writes nothing.
 func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -51,7 +51,7 @@ func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error
 	for i, s := range a.Plan.Sets {
 		ofSet := func(l store.Lease) bool { return l.Set == i || s.RangeOf(l.Address) != nil }
 		if !slices.ContainsFunc(owned, ofSet) {
-			errs = append(errs, fmt.Errorf("%w: container %.64q interface %q on network %q holds no address of %s",
+			errs = append(errs, fmt.Errorf("%w: container %.64q interface %q on network %q has no address of %s",
 				roles.ErrCheck, req.ContainerID, req.IfName, req.Network, a.Plan.setName(i)))
 		}
 	}
@@ -60,19 +60,19 @@ func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error
 		addr = addr.Unmap()
 		ours := func(s Set) bool { return s.RangeOf(addr) != nil }
 		if !ok || !slices.ContainsFunc(a.Plan.Sets, ours) {
-			continue // of another plugin
+			continue // the address is another plugin's
 		}
 		if !slices.ContainsFunc(owned, func(l store.Lease) bool { return l.Address == addr }) {
-			errs = append(errs, fmt.Errorf("%w: address %s of prevResult is not held by container %.64q interface %q on network %q",
+			errs = append(errs, fmt.Errorf("%w: address %s of prevResult is not leased to container %.64q interface %q on network %q",
 				roles.ErrCheck, addr, req.ContainerID, req.IfName, req.Network))
 		}
 	}
 	return errs
 }
 
-// GC releases the addresses of this pool whose owners are not in req.Valid. It leaves
-// out owners that another call works on, and owners with a recorded attachment: their
-// interface role decides, and the address may still be in use.
+// GC releases the addresses of this pool whose owners are not in req.Valid. It skips
+// owners that another call works on, and owners with a recorded attachment: their
+// interface may still use the address, so the interface role's GC releases it.
 func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	stale, err := a.stale(ctx, h, req)
 	if err != nil {
@@ -164,10 +164,10 @@ func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
 	return nil
 }
 
-// Status returns nil when every range set has a free address, or an owner that is
-// certainly dead, which the next ADD would remove. If dead owners did not count, a
-// node full of them would be reported as not ready, would get no ADD, and would stay
-// full. Status writes nothing.
+// Status returns nil if every range set has a free address, or an owner that is certainly
+// dead, which the next ADD would remove. If dead owners did not count, a node full of
+// them would be reported as not ready, would get no ADD, and would stay full. Status
+// writes nothing.
 func (a *Allocator) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	full, isFull := 0, false
 	err := a.view(ctx, h, req.Network, func(c *chooser) (err error) {
@@ -196,7 +196,7 @@ func addresses(leases []store.Lease) string {
 	return strings.Join(out, ", ")
 }
 
-// since returns when the first of the leases was made.
+// since returns the time of the first lease.
 func since(leases []store.Lease) string {
 	var first time.Time
 	for _, l := range leases {

@@ -13,9 +13,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// ReferenceAttachment is what is known of an attachment that the reference plugins may have
-// made: its addresses, of its result and of its leases, but for those that
-// another attachment has by now, and the container's other addresses.
+// ReferenceAttachment describes an attachment that the reference plugins may have made.
+// It contains the addresses of the attachment's result and leases, without those that
+// another attachment has now, and the container's other addresses.
 func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.ReferencePluginAttachment, error) {
 	f := netops.ReferencePluginAttachment{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
 	held := map[netip.Addr]bool{}
@@ -51,8 +51,8 @@ func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev
 	return f, err
 }
 
-// ReferenceAddresses are ReferenceAttachment's addresses alone. It is quick if neither
-// the result nor a lease has one.
+// ReferenceAddresses returns ReferenceAttachment's addresses only. It is fast if neither
+// the result nor a lease has an address.
 func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
 	if len(resultAddresses(prev, key.IfName)) == 0 {
 		leases := 0
@@ -69,7 +69,7 @@ func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev 
 	return f.Addresses, err
 }
 
-// resultAddresses are the addresses that a result gives an interface of the container.
+// resultAddresses returns the addresses of a container's interface in a result.
 func resultAddresses(r *roles.Result, ifName string) []netip.Addr {
 	if r == nil {
 		return nil

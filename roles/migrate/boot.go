@@ -13,40 +13,40 @@ import (
 
 const (
 	statFile = "/proc/stat"
-	// volatileDir is on a file system that is made at boot.
+	// volatileDir is on a file system that is created at boot.
 	volatileDir = "/run"
 )
 
-// lifetime is the time since boot. The clock may have been stepped in between,
-// as it is soon after the boot of a machine whose clock does not run while it is
-// off: a file that was made before that has a time of the clock of then.
-type lifetime struct {
-	// start is when the machine started by the clock of now.
+// bootTimes is the time since boot, by the present clock and by the clock at boot. They
+// differ if the clock was stepped, for example soon after boot on a machine without a
+// battery-backed clock. Files from before the step have times of the clock at boot.
+type bootTimes struct {
+	// start is the machine's start by the present clock.
 	start time.Time
-	// then is when it started by the clock of then; zero if that is unknown.
-	then time.Time
-	// length is the time since then.
-	length time.Duration
+	// startAtBoot is the machine's start by the clock at boot; zero if it is unknown.
+	startAtBoot time.Time
+	// uptime is the time since the start.
+	uptime time.Duration
 }
 
-// has reports whether a file with that time was made since boot.
-func (l lifetime) has(t time.Time) bool {
+// has reports whether a file with this time was made since boot.
+func (l bootTimes) has(t time.Time) bool {
 	if !t.Before(l.start) {
 		return true
 	}
-	return !l.then.IsZero() && !t.Before(l.then) && !t.After(l.then.Add(l.length))
+	return !l.startAtBoot.IsZero() && !t.Before(l.startAtBoot) && !t.After(l.startAtBoot.Add(l.uptime))
 }
 
-// thisBoot is the time since this boot.
-func thisBoot() (lifetime, error) {
+// thisBoot returns the times of this boot.
+func thisBoot() (bootTimes, error) {
 	start, err := startTime(statFile)
 	if err != nil {
-		return lifetime{}, fmt.Errorf("find boot time: %w", err)
+		return bootTimes{}, fmt.Errorf("find boot time: %w", err)
 	}
-	return lifetime{start: start, then: madeTime(volatileDir), length: time.Since(start)}, nil
+	return bootTimes{start: start, startAtBoot: creationTime(volatileDir), uptime: time.Since(start)}, nil
 }
 
-// startTime is when the machine started by the clock of now, of proc_stat(5).
+// startTime returns the machine's start by the present clock, from proc_stat(5).
 func startTime(file string) (time.Time, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -58,12 +58,12 @@ func startTime(file string) (time.Time, error) {
 			return time.Unix(n, 0), err
 		}
 	}
-	return time.Time{}, errors.New(file + " has none")
+	return time.Time{}, errors.New(file + " contains no btime")
 }
 
-// madeTime is when a directory was made, if it is in memory (statx(2), tmpfs(5)):
-// else, or before Linux 5.18, it is zero.
-func madeTime(dir string) time.Time {
+// creationTime returns the time at which a directory on a tmpfs was created (statx(2)).
+// It returns zero for another file system, and before Linux 5.18.
+func creationTime(dir string) time.Time {
 	var fs unix.Statfs_t
 	var st unix.Statx_t
 	if unix.Statfs(dir, &fs) != nil || fs.Type != unix.TMPFS_MAGIC ||

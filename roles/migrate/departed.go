@@ -17,13 +17,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Departed lists the attachments of a network that have files of the reference's
-// host-local and are not valid, with their addresses that no attachment has now. We
-// never change these files, so GC can find the owner of objects that the reference
-// named by a container or an address alone.
+// Departed lists the attachments of a network that have address files of the reference's
+// host-local and are not valid, with those of their addresses that no attachment has now.
+// We never change these files, so GC can use them to find the owner of the reference
+// plugins' objects, which contain only a container ID or an address.
 func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
 	if !filepath.IsLocal(network) || filepath.Base(network) != network {
-		return nil, nil // the reference has no such directory
+		return nil, nil // the reference host-local cannot have this directory
 	}
 	dirs, held, err := poolsAndHeld(ctx, h, network)
 	if err != nil {
@@ -32,7 +32,7 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 	stays := map[roles.AttachmentID]bool{}
 	for _, v := range valid {
 		stays[v] = true
-		stays[roles.AttachmentID{ContainerID: v.ContainerID}] = true // of a file of before 2018
+		stays[roles.AttachmentID{ContainerID: v.ContainerID}] = true // files of before 2018 have no interface name
 	}
 	gone := map[store.Key]*netops.ReferencePluginAttachment{}
 	for _, dir := range dirs {
@@ -54,8 +54,8 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 	return all, nil
 }
 
-// poolsAndHeld are the data directories of a network's pools, and the owner of each
-// address on the node, by our records and by the runtimes' caches.
+// poolsAndHeld returns the data directories of a network's pools, and the owner of each
+// address on the node, from our records and from the runtimes' caches.
 func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []string, held map[netip.Addr]store.Key, err error) {
 	dirs, held = []string{recovery.DefaultDataDir}, map[netip.Addr]store.Key{}
 	for _, c := range recovery.ReadCaches(h, []string{recovery.DefaultCacheDir}) {
@@ -91,8 +91,8 @@ func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []st
 	return dirs, held, err
 }
 
-// readLeaseFiles reads a directory of the reference's host-local. It leaves
-// out what is not an address file.
+// readLeaseFiles reads the address files in a directory of the reference's host-local,
+// and skips other files.
 func readLeaseFiles(h *roles.Host, dir string) []LeaseFile {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func readLeaseFiles(h *roles.Host, dir string) []LeaseFile {
 	var all []LeaseFile
 	for _, e := range entries {
 		if _, err := netip.ParseAddr(e.Name()); err != nil {
-			continue // its lock, and last_reserved_ip
+			continue // the files lock and last_reserved_ip
 		}
 		content, err := smallfile.ReadOwn(filepath.Join(dir, e.Name()), maxLeaseFile)
 		if err == nil {
@@ -111,7 +111,7 @@ func readLeaseFiles(h *roles.Host, dir string) []LeaseFile {
 			}
 		}
 		if err != nil {
-			h.Log.Debug("left out of the reference's addresses", "file", e.Name(), "error", err)
+			h.Log.Debug("skip a file among the reference's addresses", "file", e.Name(), "error", err)
 		}
 	}
 	return all

@@ -19,22 +19,24 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// The reference plugin's directory <dataDir>/<network> holds, for every
-// address, a file named by it with the container ID, CR LF and the interface's
-// name; a file last_reserved_ip.<N> for every range set; and an empty file
-// lock, locked by flock(2) during every access.
+// The reference plugin's directory <dataDir>/<network> contains a file for every address,
+// which has the address as its name and contains the container ID, CR LF and the
+// interface's name. It also contains a file last_reserved_ip.<N> for every range set, and
+// an empty file lock, which is locked with flock(2) during every access.
 const (
 	lockFile   = "lock"
 	cursorFile = "last_reserved_ip"
-	// LockTimeout bounds the wait for a directory's lock, which the reference
-	// holds for milliseconds; BriefLockTimeout is for calls that can go on without it.
+	// LockTimeout is the longest wait for a directory's lock, which the reference holds
+	// for milliseconds. BriefLockTimeout is for calls that can continue without the lock.
 	LockTimeout      = 10 * time.Second
 	BriefLockTimeout = 2 * time.Second
-	// maxLeaseFile bounds a file's content in bytes; the length of container IDs is not limited.
+	// maxLeaseFile is the largest size of an address file in bytes; the length of
+	// container IDs is not limited.
 	maxLeaseFile = 16 << 10
-	// maxFiles bounds a directory: twice an IPv4 /12.
+	// maxFiles is the largest number of files in a directory: twice the addresses of an
+	// IPv4 /12.
 	maxFiles = 2 << 20
-	// maxSets bounds the N of last_reserved_ip.<N>.
+	// maxSets is the limit of N in last_reserved_ip.<N>.
 	maxSets = 256
 )
 
@@ -58,22 +60,22 @@ type entry struct {
 	modified time.Time
 }
 
-// foundFiles is what a directory holds.
+// foundFiles is the content of a directory.
 type foundFiles struct {
 	entries []entry
 	cursors map[int]netip.Addr
 	skipped []SkippedFile
 }
 
-// isComponent reports whether a network's name is one component of a path, as the
-// reference needs it.
+// isComponent reports whether a network's name is one component of a path, because the
+// reference uses it as a directory's name.
 func isComponent(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// directoryExists reports whether a pool has a reference directory, and when a file
-// was last made or removed there.
-func directoryExists(id store.PoolID) (there bool, modified time.Time, err error) {
+// directoryExists reports whether a pool has a reference directory, and the time at which
+// a file was last made or removed in it.
+func directoryExists(id store.PoolID) (exists bool, modified time.Time, err error) {
 	if !isComponent(id.Network) {
 		return false, modified, nil
 	}
@@ -87,8 +89,8 @@ func directoryExists(id store.PoolID) (there bool, modified time.Time, err error
 	return true, fi.ModTime(), nil
 }
 
-// openDirectory opens a pool's directory. dataDir may be reached through
-// symbolic links, the directory itself may not be one.
+// openDirectory opens a pool's directory. The path of dataDir may contain symbolic links,
+// but the directory itself may not be one.
 func openDirectory(id store.PoolID) (*directory, error) {
 	path := directoryPath(id)
 	if !isComponent(id.Network) {
@@ -105,7 +107,7 @@ func openDirectory(id store.PoolID) (*directory, error) {
 
 func (d *directory) close() { d.f.Close() }
 
-// modified is when a file was last made or removed in it.
+// modified returns the time at which a file was last made or removed in the directory.
 func (d *directory) modified() (time.Time, error) {
 	fi, err := d.f.Stat()
 	if err != nil {
@@ -114,7 +116,7 @@ func (d *directory) modified() (time.Time, error) {
 	return fi.ModTime(), nil
 }
 
-// fault is an ErrDirectory that is an I/O failure too.
+// fault returns an error that wraps ErrDirectory and err.
 func fault(err error) error { return fmt.Errorf("%w: %w", ErrDirectory, err) }
 
 func (d *directory) fault(op, name string, err error) error {
@@ -131,8 +133,8 @@ func retry[T any](call func() (T, error)) (T, error) {
 	}
 }
 
-// open opens a regular file of the directory; anything else is an error, and
-// devices and pipes are not even opened.
+// open opens a regular file of the directory. It returns an error for other files, and
+// does not open devices and pipes.
 func (d *directory) open(name string, flags int) (*os.File, error) {
 	var st unix.Stat_t
 	at := int(d.f.Fd())
@@ -175,10 +177,10 @@ func (d *directory) openLock(create bool) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes the directory's lock as the reference does, within patience and
-// until ctx is done (store.ErrBusy). No process uses a directory without
-// a lock file, which is made only on request.
-func (d *directory) lock(ctx context.Context, create bool, patience time.Duration) (unlock func(), err error) {
+// lock takes the directory's lock as the reference does. The error is store.ErrBusy after
+// the timeout or if ctx ends. If there is no lock file and create is false, lock does
+// nothing, because no process uses the directory.
+func (d *directory) lock(ctx context.Context, create bool, timeout time.Duration) (unlock func(), err error) {
 	f, err := d.openLock(create)
 	if err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func (d *directory) lock(ctx context.Context, create bool, patience time.Duratio
 	if f == nil {
 		return func() {}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	got, abandoned := make(chan error), make(chan struct{})
 	go func() {
@@ -281,7 +283,7 @@ func (d *directory) content(name string) ([]byte, time.Time, error) {
 	return b, fi.ModTime(), err
 }
 
-// parseCursorName reads last_reserved_ip.<N>; before 2017 there was no N.
+// parseCursorName parses last_reserved_ip.<N>. Before 2017 the name had no N.
 func parseCursorName(name string) (set int, ok bool) {
 	if name == cursorFile {
 		return 0, true

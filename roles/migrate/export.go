@@ -29,13 +29,14 @@ type ExportReport struct {
 // ExportedNetwork is one directory.
 type ExportedNetwork struct {
 	Dir string `json:"dir"`
-	// Written and Kept count address files that are new, and that were right already.
+	// Written counts new address files, and Kept those that already had the right
+	// content.
 	Written int `json:"written"`
 	Kept    int `json:"kept"`
-	// Removed are addresses whose files an import had read and that have been
-	// released since.
+	// Removed are addresses that were imported from files and have been released since.
+	// Their files were removed.
 	Removed []netip.Addr `json:"removed,omitempty"`
-	// Foreign are files of other addresses; they were left as they are.
+	// Foreign are files of other addresses. They were not changed.
 	Foreign []string `json:"foreign,omitempty"`
 }
 
@@ -44,18 +45,17 @@ type exported struct {
 	id      store.PoolID
 	leases  []store.Lease
 	cursors map[int]netip.Addr
-	// imported is when dir/<network> was taken over; zero if it was not.
+	// imported is the time at which dir/<network> was imported; zero if it was not.
 	imported time.Time
 }
 
-// Export writes every pool into dir/<network>, or with an empty dir into its own
-// data directory, in the form of the reference plugin, under its lock, so that
-// the reference can go on from there. A
-// directory that was imported is brought up to date: files that the import had
-// read are removed or replaced when their lease is gone. Files of later date
-// stay; one for an address that is leased to another container is an error, and so
-// is an address that two pools of one network lease. Everything else is still
-// written.
+// Export writes every pool into dir/<network>, or with an empty dir into its own data
+// directory, in the form of the reference plugin and under its lock, so that the
+// reference can replace cnibox. It updates a directory that was imported: it removes or
+// replaces the files that the import read if their lease no longer exists. It keeps newer
+// files. A newer file for an address that is leased to another container is an error, and
+// so is an address that two pools of one network lease. Export still writes all other
+// files.
 func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, error) {
 	if dir != "" {
 		dir = filepath.Clean(dir)
@@ -77,7 +77,7 @@ func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, erro
 	return report, errors.Join(errs...)
 }
 
-// readPools reads what is to be written.
+// readPools reads the pools from the store.
 func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, error) {
 	var pools []exported
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -87,7 +87,7 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 		}
 		for _, id := range ids {
 			if id.DataDir == store.CloudDataDir {
-				continue // not of ranges
+				continue // not a pool of ranges
 			}
 			p := exported{id: id, cursors: map[int]netip.Addr{}}
 			if err := p.read(tx); err != nil {
@@ -113,8 +113,8 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 	return pools, err
 }
 
-// directory is the data directory that the pool is written to: the given one, or
-// its own. Leases whose pool is unknown go to the default.
+// directory returns the data directory to which the pool is written: given, or the pool's
+// own. Leases of an unknown pool are written to the default.
 func (p *exported) directory(given string) string {
 	return cmp.Or(given, p.id.DataDir, recovery.DefaultDataDir)
 }
@@ -142,7 +142,7 @@ func (p *exported) read(tx *store.Tx) error {
 	return nil
 }
 
-// write brings one directory up to date.
+// write updates one directory.
 func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start time.Time) (*ExportedNetwork, error) {
 	id := store.PoolID{DataDir: dir, Network: p.id.Network}
 	if !isComponent(id.Network) {
@@ -182,8 +182,8 @@ func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start t
 	return n, p.mark(ctx, h, d, start)
 }
 
-// mark notes that the pool's own directory has all leases of the pool, and
-// nothing else: only what the reference writes there from now on is news.
+// mark records that the pool's own directory contains exactly the pool's leases, so that
+// a later import reads only files that the reference writes from now on.
 func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start time.Time) error {
 	found, err := d.read(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start 
 	return leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
 }
 
-// removeOld removes files that an import had read, unless they still hold.
+// removeOld removes files that an import read, unless their lease still exists.
 func (p *exported) removeOld(d *directory, found *foundFiles, n *ExportedNetwork) error {
 	owners := make(map[netip.Addr]store.Key, len(p.leases))
 	for _, l := range p.leases {
@@ -231,8 +231,8 @@ func (p *exported) removeOld(d *directory, found *foundFiles, n *ExportedNetwork
 	return errors.Join(errs...)
 }
 
-// writeLease makes an address file. One that is right already is kept, an empty
-// one is replaced.
+// writeLease writes an address file. It keeps a file with the right content, and replaces
+// an empty one.
 func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 	name := l.Address.String()
 	content := []byte(l.Owner.ContainerID)
@@ -264,7 +264,8 @@ func (d *directory) remove(name string) error {
 	return nil
 }
 
-// replace writes a file anew. The caller holds the directory's lock, so no process finds it missing.
+// replace removes and writes a file. The caller holds the directory's lock, so no process
+// sees it absent.
 func (d *directory) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
 		return err

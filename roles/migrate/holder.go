@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockHolder is ": held by …" for a lock that could not be taken, if /proc/locks names
-// the holder (proc_locks(5)); else it is empty.
+// lockHolder returns ": held by …" for a lock that could not be taken, if /proc/locks
+// contains the holder (proc_locks(5)); else "".
 func lockHolder(f *os.File) string {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
@@ -22,7 +22,7 @@ func lockHolder(f *os.File) string {
 	}
 	pid := flockHolder(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
 	if pid <= 0 {
-		return "" // of another PID namespace
+		return "" // the holder is in another PID namespace
 	}
 	name := "name not known"
 	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil {
@@ -31,9 +31,9 @@ func lockHolder(f *os.File) string {
 	return fmt.Sprintf(": held by process %d (%.64s)", pid, name)
 }
 
-// flockHolder finds the holder of the flock(2) lock of a file, 0 for none. A
-// line is "1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF"; one that waits has
-// "->" before its kind.
+// flockHolder returns the PID of the holder of a file's flock(2) lock, or 0. A line is
+// "1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF". A waiting process's line has "->"
+// before the kind.
 func flockHolder(locks, file string) (pid int) {
 	for line := range strings.Lines(locks) {
 		if f := strings.Fields(line); len(f) >= 6 && f[1] == "FLOCK" && f[5] == file {

@@ -15,30 +15,30 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// importBatch is how many leases an import stores in one transaction.
+// importBatch is the number of leases that an import stores in one transaction.
 const importBatch = 4096
 
 // ImportReport is the result of the import of a reference plugin's directory.
 type ImportReport struct {
 	Dir string `json:"dir"`
-	// Already: it was taken over before, and nothing was done now.
+	// Already means that the directory was imported before, and nothing was done.
 	Already bool `json:"already,omitempty"`
 	// Leases are the imported leases in the store.
 	Leases []store.Lease `json:"leases,omitempty"`
-	// Stale are addresses in files from before the boot; they were left out.
+	// Stale are the addresses of files from before the boot. They were not imported.
 	Stale []netip.Addr `json:"stale,omitempty"`
-	// Skipped are files that could not be used; they were left out.
+	// Skipped are the files that could not be used.
 	Skipped []SkippedFile `json:"skipped,omitempty"`
 }
 
-// SkippedFile is a file that an import left out.
+// SkippedFile is a file that an import could not use.
 type SkippedFile struct {
-	// Name is the file's, in quotes where it holds odd bytes.
+	// Name is the file's name, quoted if it contains unprintable bytes.
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
 
-// thisNode identifies the present node.db; it is empty if there is none.
+// thisNode returns the ID of the present node.db, or "" if there is none.
 func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 	var info store.Info
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -52,17 +52,17 @@ func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 	return info.BootID + " " + info.Created.Format(time.RFC3339Nano), nil
 }
 
-// Import takes the leases and cursors of a reference host-local directory,
-// <dataDir>/<network>, into the store, and marks it so that this happens once
-// for a node.db; after a boot all of its files are stale. Files that were made
-// since, when the reference was run again, are taken over again.
-// With force it is done again: leases that exist already stay unchanged.
-// The directory is not written; its lock is held until all is stored. A
-// directory that does not exist is an error wrapping fs.ErrNotExist.
+// Import copies the leases and cursors of a reference host-local directory,
+// <dataDir>/<network>, to the store. It marks the directory, so that this happens once
+// for a node.db; after a boot all of its files are stale. A later Import reads only files
+// that were made since, because the reference was run again. With force it reads all
+// files again, and keeps leases that exist. Import does not write to the directory, and
+// holds its lock until all leases are stored. If the directory does not exist, the error
+// wraps fs.ErrNotExist.
 func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
 	im := importer{
 		id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force,
-		patience: LockTimeout, setOf: func(netip.Addr) int { return 0 },
+		timeout: LockTimeout, setOf: func(netip.Addr) int { return 0 },
 	}
 	return im.run(ctx, h)
 }
@@ -71,33 +71,34 @@ func Import(ctx context.Context, h *roles.Host, dataDir, network string, force b
 type importer struct {
 	id    store.PoolID
 	force bool
-	// patience bounds the wait for the directory's lock.
-	patience time.Duration
-	// setOf is the range set that an address belongs to.
+	// timeout is the longest wait for the directory's lock.
+	timeout time.Duration
+	// setOf returns the range set of an address.
 	setOf func(netip.Addr) int
-	// exported is the mark's, and setBack how much the clock was set back since.
+	// exported is the mark's field. setBack is the duration by which the clock was set
+	// back since.
 	exported time.Time
 	setBack  time.Duration
 }
 
-// ImportOnce takes a pool's directory over if there is one and it was not taken
-// over before. It logs the files that it leaves out. setOf is the range set of an
-// address; patience bounds the wait for the directory's lock.
-func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(netip.Addr) int, patience time.Duration) error {
+// ImportOnce imports a pool's directory if it exists and was not imported before. It logs
+// the files that it cannot use. setOf returns the range set of an address. timeout is the
+// longest wait for the directory's lock.
+func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(netip.Addr) int, timeout time.Duration) error {
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err
 	}
-	im := importer{id: id, patience: patience, setOf: setOf}
+	im := importer{id: id, timeout: timeout, setOf: setOf}
 	report, err := im.run(ctx, h)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed meanwhile
+		return nil // the directory was removed in between
 	}
 	if err != nil {
 		return err
 	}
 	for _, s := range report.Skipped {
-		h.Log.Warn("left out of host-local import", "dir", report.Dir, "file", s.Name, "reason", s.Reason)
+		h.Log.Warn("skip a file in a host-local import", "dir", report.Dir, "file", s.Name, "reason", s.Reason)
 	}
 	if !report.Already {
 		h.Log.Info("imported host-local directory", "dir", report.Dir, "leases", len(report.Leases), "stale", len(report.Stale), "skipped", len(report.Skipped))
@@ -106,7 +107,7 @@ func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(
 }
 
 // importPending reports whether a pool has a directory that was not imported into this
-// node.db, or that changed since. Without a directory it costs one system call.
+// node.db, or has changed since. Without a directory it costs one system call.
 func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
 	there, modified, err := directoryExists(id)
 	if err != nil || !there {
@@ -124,7 +125,7 @@ func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, e
 	return mark.Node != node || mark.outdated(modified), err
 }
 
-// Importable returns why ImportOnce would fail at once, else nil.
+// Importable returns the error with which ImportOnce would fail immediately, or nil.
 func Importable(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
@@ -142,18 +143,17 @@ func Importable(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	return err
 }
 
-// run holds the directory's lock from before the first file is read until the
-// leases and the mark are stored, so a reference plugin that runs meanwhile
-// comes wholly before or wholly after. Every verb that changes leases imports
-// first; hence, if a crash leaves leases without the mark, none of them can have been
-// released before the next import stores the same again.
+// run holds the directory's lock from before it reads the first file until the leases and
+// the mark are stored, so a reference plugin runs either before or after the import.
+// Every verb that changes leases imports first. So if a crash leaves leases without the
+// mark, none of them is released before the next import stores the same leases.
 func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, error) {
 	d, err := openDirectory(im.id)
 	if err != nil {
 		return nil, err
 	}
 	defer d.close()
-	unlock, err := d.lock(ctx, false, im.patience)
+	unlock, err := d.lock(ctx, false, im.timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -202,8 +202,8 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	return report, nil
 }
 
-// begin reads the mark of an import into this node.db; without one it is zero.
-func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx, boot lifetime) (importMark, error) {
+// begin reads the mark of an import into this node.db, or the zero mark.
+func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx, boot bootTimes) (importMark, error) {
 	mark, err := readMark(keep, im.id)
 	if err != nil {
 		return mark, err
@@ -216,10 +216,10 @@ func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx
 	return mark, err
 }
 
-// store puts what was found into the pool. Up to importBatch leases that is one
-// transaction; bbolt splits its pages at a commit only, and 65,000 leases in one
-// go take ten times as long. Others see nothing in between: they wait for keep.db.
-func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot lifetime, report *ImportReport) error {
+// store stores the entries in the pool, importBatch leases in a transaction: bbolt splits
+// its pages only at a commit, and 65,000 leases in one transaction take ten times as
+// long. Other processes do not see a partial import, because they wait for keep.db.
+func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot bootTimes, report *ImportReport) error {
 	var live []entry
 	for _, e := range entries {
 		if boot.has(e.modified) {
@@ -255,7 +255,7 @@ func (im *importer) update(ctx context.Context, h *roles.Host, do func(*store.Po
 	})
 }
 
-// storeCursors sets the cursors of range sets that have none yet. An existing one is
+// storeCursors sets the cursors of range sets that have none. An existing cursor is
 // newer.
 func storeCursors(pool *store.Pool, cursors map[int]netip.Addr) error {
 	for set, addr := range cursors {
@@ -284,7 +284,7 @@ func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) er
 	case err == nil:
 		report.Leases = append(report.Leases, l)
 	case errors.As(err, &taken) && taken.Owner == l.Owner:
-		// There from an import before.
+		// An earlier import stored the lease.
 	case errors.As(err, &taken):
 		report.Skipped = append(report.Skipped, SkippedFile{e.name, err.Error()})
 	default:
@@ -293,9 +293,9 @@ func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) er
 	return nil
 }
 
-// replace gives a taken address to the owner that a file names, where the
-// reference must have released it before: it knew the holder, from a file that
-// was imported or exported. Else it returns why the address is taken.
+// replace gives a taken address to the owner in a file. This is right if the holder's
+// lease was imported or exported, because the reference knew the holder and must have
+// released the address. Otherwise replace returns taken.
 func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error {
 	held, err := pool.Lease(l.Address)
 	if err != nil {
@@ -310,5 +310,5 @@ func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error 
 	return pool.Reserve(l)
 }
 
-// directoryPath is <dataDir>/<network>.
+// directoryPath returns <dataDir>/<network>.
 func directoryPath(id store.PoolID) string { return filepath.Join(id.DataDir, id.Network) }

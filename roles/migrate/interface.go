@@ -15,10 +15,10 @@ import (
 
 // legacyInterface is the interface of an attachment that the reference plugin made.
 type legacyInterface struct {
-	// in is the container's namespace; nil where only the host's end was found.
+	// in is the container's namespace; nil if only the host's end was found.
 	in   *netops.Namespace
 	link netops.LinkInfo
-	// opened is true where in has to be closed.
+	// opened means that in has to be closed.
 	opened bool
 }
 
@@ -28,11 +28,11 @@ func (i *legacyInterface) close() {
 	}
 }
 
-// CleanInterface removes what the reference plugin of an interface role made for
-// an attachment without a record: its interface, and with masquerades its rules.
-// own is what the role itself would make, by names and labels. An interface
-// belongs to the attachment if it has no label, and has the MAC of prevResult or
-// one of the attachment's addresses.
+// CleanInterface removes the interface that the reference plugin of an interface role
+// made for an attachment without a record, and, with masquerades, its rules. own contains
+// the objects that the role itself would make, by names and labels. An interface belongs
+// to the attachment if it has no label, and has the MAC of prevResult or one of the
+// attachment's addresses.
 func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
 	if masquerades {
 		var err error
@@ -61,9 +61,9 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 	return errors.Join(errs...)
 }
 
-// findInterface finds the interface that may belong to the attachment: in the
-// namespace that is given or else in that of prevResult, or without one the host's
-// end that prevResult names. It returns nil if there is none.
+// findInterface finds the interface that may belong to the attachment. It looks in ns, or
+// else in the namespace of prevResult. Without a namespace it looks for the host's end
+// that prevResult names. It returns nil if there is none.
 func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*legacyInterface, error) {
 	found := &legacyInterface{in: ns}
 	if ns == nil {
@@ -88,8 +88,8 @@ func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	return nil, err
 }
 
-// openSandbox opens the namespace that prevResult names. It returns nil if there
-// is none, or if the path is that of the host's namespace by now.
+// openSandbox opens the namespace that prevResult names. It returns nil if it does not
+// exist, or if the path now is the host's namespace.
 func openSandbox(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
 	i := containerInterface(req)
 	if i == nil {
@@ -105,7 +105,7 @@ func openSandbox(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
 	return ns, nil
 }
 
-// containerInterface is the container's interface in prevResult, or nil.
+// containerInterface returns the container's interface in prevResult, or nil.
 func containerInterface(req *roles.Request) *roles.ResultInterface {
 	if req.PrevResult == nil {
 		return nil
@@ -117,8 +117,8 @@ func containerInterface(req *roles.Request) *roles.ResultInterface {
 	return req.PrevResult.Interfaces[at]
 }
 
-// hostEnd is the host's end of a pair that prevResult names, by the names that
-// the reference gives: "veth" and 8 digits. It returns nil if there is none.
+// hostEnd returns the host's end of a veth pair that prevResult names with a name of the
+// reference's form, "veth" and 8 digits. It returns nil if there is none.
 func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInterface, error) {
 	if req.PrevResult == nil {
 		return nil, nil
@@ -139,8 +139,9 @@ func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInt
 	return nil, nil
 }
 
-// isOfKind reports whether a role that makes own makes links of the given kind,
-// or moves devices: the reference notes their names on the host as aliases.
+// isOfKind reports whether own contains links of l's kind. A role that moves devices
+// accepts links with an alias, because the reference stores the device's name on the host
+// there.
 func isOfKind(own netops.Spec, l netops.LinkInfo) bool {
 	for _, o := range own.Objects {
 		switch o := o.(type) {
@@ -192,7 +193,7 @@ func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.
 	return false, err
 }
 
-// ValidAttachments is GC's list of valid attachments, as the reference plugins know them.
+// ValidAttachments returns GC's list of valid attachments in netops's type.
 func ValidAttachments(req *roles.Request) []netops.ReferencePluginAttachment {
 	out := make([]netops.ReferencePluginAttachment, len(req.Valid))
 	for i, v := range req.Valid {
@@ -235,8 +236,8 @@ func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec
 	return diffs, err
 }
 
-// AddressDifference is the difference that an address of the container lacks what
-// the reference gives it, such as "masqueraded".
+// AddressDifference returns the difference that a container's address does not have a
+// property which the reference gives it, for example "masqueraded".
 func AddressDifference(ifName string, a netip.Addr, what string) netops.Difference {
 	return netops.Difference{
 		Object: &netops.Addr{In: netops.Container, Link: ifName, Address: netip.PrefixFrom(a, a.BitLen())},
@@ -244,8 +245,8 @@ func AddressDifference(ifName string, a netip.Addr, what string) netops.Differen
 	}
 }
 
-// IsByReference reports whether the reference plugin made an attachment that has
-// no record. end is the host's end of its pair, if it has one.
+// IsByReference reports whether the reference plugin made an attachment without a record.
+// end is the name of the host's end of its veth pair, if it has one.
 func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, hostLink string) (end string, is bool, err error) {
 	ours := func(i *roles.ResultInterface) bool { return i.Name == hostLink }
 	if slices.ContainsFunc(req.PrevResult.Interfaces, ours) {
@@ -253,7 +254,7 @@ func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	}
 	l, err := h.Net.Link(ctx, ns, req.IfName)
 	if errors.Is(err, netops.ErrNotExist) {
-		return "", false, nil // CHECK reports this itself
+		return "", false, nil // CHECK reports the absent interface
 	}
 	if err != nil || record.Labelled(l) {
 		return "", false, err
@@ -263,7 +264,7 @@ func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	}
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return "", false, fmt.Errorf("look for the host's end of %q: %w", req.IfName, err)
+		return "", false, fmt.Errorf("find the host's end of %q: %w", req.IfName, err)
 	}
 	for _, other := range links {
 		if other.Index == l.PeerIndex && other.PeerIndex == l.Index && other.Kind == "veth" {

@@ -21,13 +21,13 @@ type LeaseFile struct {
 	IfName string
 }
 
-// ParseLeaseFile reads an address file, which is named by its address: the
-// container ID, CR LF (or, for some days of 2018, LF) and the interface's name;
-// or, before that, the ID alone.
+// ParseLeaseFile parses an address file. Its name is the address. Its content is the
+// container ID, CR LF (LF in some builds of 2018) and the interface's name; before 2018
+// the container ID only.
 func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
 	addr, err := roles.ParseAddr(name)
 	if err != nil {
-		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
+		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // the form for Windows
 	}
 	if err != nil {
 		return LeaseFile{}, errors.New("its name is not an address")
@@ -45,7 +45,7 @@ func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
 	}
 	f := LeaseFile{Address: addr, ContainerID: strings.TrimSpace(id), IfName: ifName}
 	if !IsContainerID(f.ContainerID) || ok && !isIfName(f.IfName) {
-		return LeaseFile{}, errors.New("holds no container ID and interface name")
+		return LeaseFile{}, errors.New("contains no container ID and interface name")
 	}
 	return f, nil
 }
@@ -61,7 +61,7 @@ func IsContainerID(s string) bool {
 	return s != ""
 }
 
-// isIfName: what the kernel takes for an interface's name.
+// isIfName reports whether the kernel accepts s as an interface's name.
 func isIfName(s string) bool {
 	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || r == ':' || r <= ' ' || r == 0x7f

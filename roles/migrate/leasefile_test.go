@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzEntry: no file makes the decoder panic, and what it accepts is written
-// back so that it reads the same.
+// FuzzEntry: the decoder does not panic, and an accepted file is equal after it is
+// written and read again.
 func FuzzEntry(f *testing.F) {
 	f.Add("10.1.2.3", []byte("one\r\neth0"))
 	f.Add("2001_db8__1", []byte("one\neth0"))

@@ -11,39 +11,43 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// markImport is the kind of keep.db's marks for directories that were taken over.
+// markImport is the kind of keep.db's marks for imported directories.
 const markImport = "host-local-import"
 
-// importMark is the value of a mark.
+// importMark is the content of a mark.
 type importMark struct {
-	// Time is when the directory was read.
+	// Time is the time at which the directory was read.
 	Time   time.Time `json:"time"`
 	Leases int       `json:"leases"`
-	// Node identifies the node.db that got the leases. A new one after a loss has none of
-	// them, because other programs' interfaces cannot be rebuilt from the kernel, so the
-	// directory is read again. Leases that were released in between come back, which
-	// wastes addresses; without them addresses could be assigned twice.
+	// Node is the ID of the node.db that got the leases. A node.db that was rebuilt after
+	// a loss has none of them, because third-party interfaces cannot be rebuilt from the
+	// kernel, so the directory is read again. This also restores leases that were
+	// released in between and wastes their addresses. Without it addresses could be
+	// assigned twice.
 	Node string `json:"node"`
-	// Dir is the directory's own time then. When it is another now, a file was
-	// made since, or removed.
+	// Dir is the directory's modification time at the import. If it differs now, a file
+	// was made or removed since.
 	Dir time.Time `json:"dir,omitzero"`
-	// Start is when the machine started, by the clock of then: where it is later than
-	// by the clock of now, the clock was set back since.
+	// Start is the machine's start by the clock of the import. If it is later than by the
+	// present clock, the clock was set back since.
 	Start time.Time `json:"start,omitzero"`
-	// Newest is the latest time of a file then, and Recent are the files of that
-	// time: others of it, and later ones, were made since.
+	// Newest is the latest modification time of a file at the import, and Recent are the
+	// files with this time. Files with a later time, and other files with this time, were
+	// made since.
 	Newest time.Time    `json:"newest,omitzero"`
 	Recent []netip.Addr `json:"recent,omitempty"`
-	// Exported is when all leases were last written there. Who has the address
-	// of one that was made before, in a file made since, has it by right.
+	// Exported is the time at which all leases were last exported to the directory. The
+	// owner in a file that was made after it replaces the owner of a lease that was made
+	// before it.
 	Exported time.Time `json:"exported,omitzero"`
 }
 
-// clockTick is above the granularity of file times: 10 ms where HZ is 100.
+// clockTick is longer than the granularity of file times, which is 10 ms if HZ is 100.
 const clockTick = 20 * time.Millisecond
 
-// outdated reports whether the directory may have other files than when it was
-// read. One that was changed just then may have been changed again in the same tick.
+// outdated reports whether the directory's files may have changed since it was read. A
+// directory that was changed while it was read may have been changed again in the same
+// clock tick.
 func (m importMark) outdated(dir time.Time) bool {
 	late := m.Time.Sub(m.Dir)
 	return !dir.Equal(m.Dir) || late >= 0 && late < clockTick
@@ -59,9 +63,9 @@ func (m importMark) isNew(e entry, setBack time.Duration) bool {
 	return e.modified.After(m.Newest.Add(-setBack))
 }
 
-// setBack is by how much the clock was set back since, at most: the kernel gives the time
-// of the start in whole seconds.
-func (m importMark) setBack(boot lifetime) time.Duration {
+// setBack returns the longest duration by which the clock may have been set back since.
+// It is inexact, because the kernel reports the start in whole seconds.
+func (m importMark) setBack(boot bootTimes) time.Duration {
 	back := m.Start.Sub(boot.start)
 	if m.Start.IsZero() || back <= time.Second {
 		return 0
@@ -69,8 +73,8 @@ func (m importMark) setBack(boot lifetime) time.Duration {
 	return back + time.Second
 }
 
-// note describes what was read for the next time.
-func (m *importMark) note(now time.Time, boot lifetime, dir time.Time, found *foundFiles) {
+// note sets the fields that describe the files that were read.
+func (m *importMark) note(now time.Time, boot bootTimes, dir time.Time, found *foundFiles) {
 	m.Time, m.Start, m.Dir, m.Newest, m.Recent = now, boot.start, dir, time.Time{}, nil
 	for _, e := range found.entries {
 		if e.modified.After(m.Newest) {

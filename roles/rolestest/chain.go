@@ -27,11 +27,11 @@ func (b *bench) Run(c Call) Answer {
 	return b.Env.Run(c)
 }
 
-// OK is Env.OK for a call as a runtime makes it, see Run.
-func (b *bench) OK(c Call) Answer { b.t.Helper(); return b.ok(c, b.Run(c)) }
+// OK is Env.OK with Run's calls.
+func (b *bench) OK(c Call) Answer { b.t.Helper(); return b.assertOK(c, b.Run(c)) }
 
-// Fail is Env.Fail for a call as a runtime makes it, see Run.
-func (b *bench) Fail(c Call, code int) Answer { b.t.Helper(); return b.fail(c, b.Run(c), code) }
+// Fail is Env.Fail with Run's calls.
+func (b *bench) Fail(c Call, code int) Answer { b.t.Helper(); return b.assertFails(c, b.Run(c), code) }
 
 // first returns the call of the interface plugin for a chained call.
 func (b *bench) first(c Call) Call {
@@ -66,7 +66,7 @@ func (b *bench) runAdd(first, c Call) Answer {
 	c.Conf = WithKeys(b.t, c.Conf, map[string]any{"prevResult": json.RawMessage(made.Stdout)})
 	a := b.Env.Run(c)
 	if a.Code <= 0 {
-		return a // attached, or killed
+		return a // ADD succeeded, or was killed
 	}
 	if b.warmed {
 		b.same(before, "after a failed ADD behind a third-party plugin")

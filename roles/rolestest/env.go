@@ -25,8 +25,8 @@ import (
 // Env is a node of a test's own: state directories and a plugin directory
 // whose links point to the test binary.
 type Env struct {
-	t   *testing.T
-	dir string
+	t    *testing.T
+	root string
 	// Extra is appended to every call's environment.
 	Extra []string
 }
@@ -34,7 +34,7 @@ type Env struct {
 // NewEnv makes a node with links for every role of a table.
 func NewEnv(t *testing.T, table roles.Table) *Env {
 	t.Helper()
-	e := &Env{t: t, dir: t.TempDir()}
+	e := &Env{t: t, root: t.TempDir()}
 	for _, d := range []string{e.PluginDir(), e.RunDir(), e.StateDir(), e.CacheDir()} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
@@ -54,17 +54,17 @@ func NewEnv(t *testing.T, table roles.Table) *Env {
 	return e
 }
 
-// PluginDir is the node's CNI_PATH.
-func (e *Env) PluginDir() string { return filepath.Join(e.dir, "bin") }
+// PluginDir returns the node's CNI_PATH.
+func (e *Env) PluginDir() string { return filepath.Join(e.root, "bin") }
 
-// RunDir is the node's /run/cnibox.
-func (e *Env) RunDir() string { return filepath.Join(e.dir, "run") }
+// RunDir returns the node's /run/cnibox.
+func (e *Env) RunDir() string { return filepath.Join(e.root, "run") }
 
-// StateDir is the node's /var/lib/cnibox.
-func (e *Env) StateDir() string { return filepath.Join(e.dir, "lib") }
+// StateDir returns the node's /var/lib/cnibox.
+func (e *Env) StateDir() string { return filepath.Join(e.root, "lib") }
 
 // Dir returns the test's temporary directory.
-func (e *Env) Dir() string { return e.dir }
+func (e *Env) Dir() string { return e.root }
 
 // Call is one CNI call.
 type Call struct {
@@ -76,10 +76,10 @@ type Call struct {
 	Probe string
 }
 
-// Answer is the outcome of a call.
+// Answer is the exit status and the output of a call.
 type Answer struct {
 	Stdout, Stderr string
-	// Code is the exit status, -1 when the process was killed.
+	// Code is the exit status, or -1 if the process was killed.
 	Code int
 }
 
@@ -91,7 +91,7 @@ func (e *Env) Cmd(c Call) *exec.Cmd {
 		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(),
 		"CNIBOX_RUN_DIR="+e.RunDir(), "CNIBOX_STATE_DIR="+e.StateDir(),
 		pluginEnv+"=1", probeEnv+"="+c.Probe, cacheEnv+"="+e.CacheDir(),
-		lockTimeoutEnv+"="+await.Patience.String()) // many wait for one lock on a busy machine
+		lockTimeoutEnv+"="+await.Patience.String()) // on a busy machine many processes wait for one lock
 	cmd.Env = append(cmd.Env, e.Extra...)
 	cmd.Stdin = strings.NewReader(c.Conf)
 	return cmd
@@ -119,10 +119,10 @@ func run(cmd *exec.Cmd) (Answer, error) {
 }
 
 // OK makes a call that must succeed, and returns its answer.
-func (e *Env) OK(c Call) Answer { e.t.Helper(); return e.ok(c, e.Run(c)) }
+func (e *Env) OK(c Call) Answer { e.t.Helper(); return e.assertOK(c, e.Run(c)) }
 
-// ok asserts that a call succeeded.
-func (e *Env) ok(c Call, a Answer) Answer {
+// assertOK asserts that a call succeeded.
+func (e *Env) assertOK(c Call, a Answer) Answer {
 	e.t.Helper()
 	if a.Code != 0 {
 		e.t.Fatalf("%s %s: exit %d: %s%s", c.Verb, c.Type, a.Code, a.Stdout, a.Stderr)
@@ -132,10 +132,10 @@ func (e *Env) ok(c Call, a Answer) Answer {
 
 // Fail makes a call that must fail with one error object of the given code. Code 0
 // accepts all codes except 0 and 999.
-func (e *Env) Fail(c Call, code int) Answer { e.t.Helper(); return e.fail(c, e.Run(c), code) }
+func (e *Env) Fail(c Call, code int) Answer { e.t.Helper(); return e.assertFails(c, e.Run(c), code) }
 
-// fail asserts that a call failed with one error object of the given code.
-func (e *Env) fail(c Call, a Answer, code int) Answer {
+// assertFails asserts that a call failed with one error object of the given code.
+func (e *Env) assertFails(c Call, a Answer, code int) Answer {
 	e.t.Helper()
 	if a.Code == 0 {
 		e.t.Fatalf("%s %s: succeeded, want an error: %s", c.Verb, c.Type, a.Stdout)
@@ -154,8 +154,8 @@ func (e *Env) fail(c Call, a Answer, code int) Answer {
 	return a
 }
 
-// State returns the state of the kernel and the store as texts for comparison, without
-// the shared objects whose names are in modulo.
+// State returns the state of the kernel and the store as a text for comparison, without
+// the shared objects that have a name in modulo.
 func (e *Env) State(modulo []string, netns ...*netopstest.NS) string {
 	e.t.Helper()
 	var b strings.Builder

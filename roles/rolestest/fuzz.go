@@ -47,11 +47,11 @@ func FuzzBuild(f *testing.F, role roles.Role, observed any, confs ...string) {
 			return
 		}
 		if len(w.Spec.Objects) == 0 || w.Result == nil {
-			t.Fatalf("%s: nothing is made: %+v", conf, w)
+			t.Fatalf("%s: the spec has no objects: %+v", conf, w)
 		}
 		in.Prev = w.Result
 		if _, err := builder.Build(in); err != nil {
-			t.Errorf("%s: CHECK of the own result: %v", conf, err)
+			t.Errorf("%s: CHECK of the role's own result: %v", conf, err)
 		}
 	})
 }

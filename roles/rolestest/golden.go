@@ -24,8 +24,9 @@ import (
 // update makes Golden write the computed results.
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
-// Golden computes what testdata/*.txtar ask of an interface or chained role, without a
-// kernel and without a store. Each shows one documented feature:
+// Golden computes the specs and results of an interface or chained role for
+// testdata/*.txtar, without a kernel and without a store. Each shows one documented
+// feature:
 //
 //	conf.json     the configuration, without name and type
 //	ipam.json     IPAM's answer, if there is one
@@ -75,7 +76,7 @@ func (g Golden) Run(t *testing.T) {
 	}
 }
 
-// split separates questions and answers.
+// split separates input and expected output.
 func split(files []txtar.File) (asked, want []txtar.File) {
 	for _, f := range files {
 		if slices.Contains([]string{"spec", "result.json", "error"}, f.Name) {
@@ -95,7 +96,8 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// Read is the value that an interface or chained role makes from a configuration.
+// Read returns the SpecBuilder that an interface or chained role makes from a
+// configuration.
 func Read[R attach.SpecBuilder](role roles.Role, conf []byte) (r R, err error) {
 	h, err := role.New(conf)
 	if err != nil {
@@ -133,7 +135,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	}, err
 }
 
-// remarks are what an object's line does not show.
+// remarks returns the attributes that an object's line does not show.
 func remarks(o netops.Object) string {
 	var words []string
 	if o.IsShared() {

@@ -11,9 +11,9 @@ import (
 )
 
 // CacheDir returns the directory of libcni's cache of the node's runtime.
-func (e *Env) CacheDir() string { return filepath.Join(e.dir, "results") }
+func (e *Env) CacheDir() string { return filepath.Join(e.root, "results") }
 
-// Cache writes libcni's cache file for an ADD: its configuration and its result.
+// Cache writes libcni's cache file for an ADD, with the ADD's configuration and result.
 func (e *Env) Cache(add Call, result string) {
 	e.t.Helper()
 	var conf struct{ Name string }
@@ -32,7 +32,7 @@ func (e *Env) Cache(add Call, result string) {
 	}
 }
 
-// Forget deletes the node's /run/cnibox, as a user may do.
+// Forget deletes the node's /run/cnibox.
 func (e *Env) Forget() {
 	e.t.Helper()
 	if err := os.RemoveAll(e.RunDir()); err != nil {
@@ -43,14 +43,14 @@ func (e *Env) Forget() {
 	}
 }
 
-// stateLost deletes the state under a running container, which a runtime's cache
-// lists: it is still attached, and DEL and GC without its namespace find all of
-// it. A device of the host may lose what only the record had.
+// stateLost deletes the state of a running container that is in a runtime's cache. The
+// container is still attached, and DEL and GC without its namespace remove all of its
+// objects. A device of the host may lose attributes that only the record contained.
 func (s Suite) stateLost(t *testing.T, c Conf) {
 	if c.Stateless {
 		t.Skip("keeps no state")
 	}
-	if c.Within {
+	if c.ContainerOnly {
 		t.Skip("what it makes in a container ends with that")
 	}
 	b := s.bench(t, c)
@@ -64,7 +64,7 @@ func (s Suite) stateLost(t *testing.T, c Conf) {
 		a := b.OK(add)
 		b.Cache(b.list(add), a.Stdout)
 		b.Forget()
-		if !c.Again {
+		if !c.Repeatable {
 			b.Fail(add, 0)
 		}
 		b.OK(b.withPrev("CHECK", a.Stdout))

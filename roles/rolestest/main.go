@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// pluginEnv makes the test binary a plugin.
+	// pluginEnv makes the test binary play a plugin.
 	pluginEnv = "CNIBOX_ROLESTEST_PLUGIN"
-	// probeEnv is Call.Probe.
+	// probeEnv contains Call.Probe.
 	probeEnv = "CNIBOX_ROLESTEST_PROBE"
-	// cacheEnv is Env.CacheDir.
+	// cacheEnv contains Env.CacheDir.
 	cacheEnv = "CNIBOX_TEST_CACHE_DIRS"
 	// lockTimeoutEnv replaces the lock timeout of 30 s.
 	lockTimeoutEnv = "CNIBOX_TEST_LOCK_TIMEOUT"
 )
 
-// lockTimeout reads lockTimeoutEnv; 0 is the default.
+// lockTimeout reads lockTimeoutEnv; 0 means the default.
 func lockTimeout() (time.Duration, error) {
 	s := os.Getenv(lockTimeoutEnv)
 	if s == "" {
@@ -101,7 +101,7 @@ const unreached = "rolestest: probe was not reached"
 // errProbed is the error that a probe returns.
 var errProbed = errors.New("made to fail by a test")
 
-// probe counts writes and acts at the n-th.
+// probe counts writes and acts at the n-th one.
 type probe struct {
 	on, action string
 	n, seen    int
@@ -109,7 +109,7 @@ type probe struct {
 	counts sync.Mutex
 }
 
-// parseProbe parses a probe such as "net:fail:3". The probe of an empty text does nothing.
+// parseProbe parses a probe, for example "net:fail:3". An empty probe does nothing.
 func parseProbe(s string) (*probe, error) {
 	if s == "" {
 		return &probe{}, nil
@@ -160,8 +160,8 @@ func (p *probe) hit(action string) error {
 	return errProbed
 }
 
-// stop stops the process until it gets SIGCONT. The signal goes to this
-// very thread, which so takes no further step.
+// stop stops the process until it gets SIGCONT. It sends the signal to its own thread, so
+// that this thread stops at once.
 func stop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -15,7 +15,7 @@ type Pod struct {
 	typ string
 }
 
-// NewPod makes a node and a container for calls of one type.
+// NewPod makes a node and a container for calls of one CNI type.
 func NewPod(t *testing.T, table roles.Table, typ string) *Pod {
 	t.Helper()
 	return &Pod{NewEnv(t, table), netopstest.New(t), typ}

@@ -62,8 +62,8 @@ func checkShape(t *testing.T, version, stdout string) {
 	}
 }
 
-// SameJSON fails the test if two documents differ in more than white space and order of
-// keys.
+// SameJSON fails the test if two JSON documents differ. White space and the order of keys
+// may differ.
 func SameJSON(t *testing.T, have, want string) {
 	t.Helper()
 	var h, w any

@@ -28,15 +28,16 @@ const (
 	seedEnv = "CNIBOX_SEED"
 	// soaking is the minimum duration of a soak.
 	soaking = 2 * time.Minute
-	// guardTime is the time after which a call counts as hung. Every wait of a call is
-	// shorter.
+	// guardTime is the time after which a call is reported as hung. A call has no longer
+	// timeout.
 	guardTime = 2 * await.Patience
-	// mostTries is how often a runtime tries again before a storm gives up. Nine in
-	// ten calls may fail while Meanwhile damages the node: of sixty
-	// tries all do for one container in five hundred.
+	// mostTries is the number of calls after which a storm fails. While Meanwhile damages
+	// the node, nine in ten calls may fail, so sixty calls would all fail for one
+	// container in five hundred.
 	mostTries = 300
-	// shortLife bounds the random time after which a process is killed. It is the
-	// duration of a single call. Of many parallel calls each takes up to 8 times that.
+	// shortLife is the longest random time after which a process is killed. It is the
+	// duration of a single call. With many parallel calls each takes up to 8 times as
+	// long.
 	shortLife = 15 * time.Millisecond
 )
 
@@ -55,8 +56,8 @@ type Storm struct {
 	Runtime func(n int) map[string]any
 	// Containers is the number of containers, Parallel the number of calls at once.
 	Containers, Parallel int
-	// Soaked is the number of containers in a soak, with a CNIBOX_SOAK of at least two
-	// minutes, for numbers that take too long in every run. 0 means Containers.
+	// Soaked is the number of containers in a soak (CNIBOX_SOAK of at least two minutes),
+	// if that number takes too long for every run. 0 means Containers.
 	Soaked int
 	// Whole makes the storm use all of CNIBOX_SOAK in every run. Most storms test the same
 	// races in different roles, so outside a soak each uses a quarter of the time.
@@ -81,7 +82,7 @@ func (s Storm) Run(t *testing.T) {
 		s.Containers = s.Soaked
 	}
 	t.Logf("%s=%d repeats this storm's choices", seedEnv, seed)
-	r := &storm{
+	r := &stormRun{
 		Storm: s, Env: NewEnv(t, s.Table), random: rand.New(rand.NewPCG(seed, 0)),
 		owners: map[string]string{},
 	}
@@ -101,7 +102,7 @@ func (s Storm) Run(t *testing.T) {
 			}
 		}
 		if have := r.state(); have != start && !t.Failed() {
-			t.Errorf("after all is gone: state differs\nwant:\n%s\nhave:\n%s", start, have)
+			t.Errorf("after all are detached: state differs\nwant:\n%s\nhave:\n%s", start, have)
 		}
 		if t.Failed() || time.Now().After(until) {
 			return
@@ -125,8 +126,8 @@ func stormSettings() (soak time.Duration, seed uint64, err error) {
 	return soak, rand.Uint64(), nil
 }
 
-// storm is the state of a running Storm.
-type storm struct {
+// stormRun is the state of a running Storm.
+type stormRun struct {
 	Storm
 	*Env
 	spaces []*netopstest.NS
@@ -139,10 +140,10 @@ type storm struct {
 }
 
 // state omits the forwarding sysctls, which stay set after DEL.
-func (s *storm) state() string { return s.State([]string{"sysctl net/"}) }
+func (s *stormRun) state() string { return s.State([]string{"sysctl net/"}) }
 
 // each runs f for every container, Parallel of them at once.
-func (s *storm) each(f func(n int) error) {
+func (s *stormRun) each(f func(n int) error) {
 	todo := make(chan int)
 	var workers sync.WaitGroup
 	for range s.Parallel {
@@ -162,7 +163,7 @@ func (s *storm) each(f func(n int) error) {
 }
 
 // list holds the calls for the n-th container, one for each plugin of the list.
-func (s *storm) list(verb string, n int) []Call {
+func (s *stormRun) list(verb string, n int) []Call {
 	s.t.Helper()
 	conf := s.Confs[n%len(s.Confs)]
 	c := Call{Type: s.Type, Verb: verb, ID: "storm" + strconv.Itoa(n), Netns: s.spaces[n].Path(), IfName: "eth0", Conf: conf}
@@ -186,7 +187,7 @@ func (s *storm) list(verb string, n int) []Call {
 }
 
 // attach tries ADD until it succeeds, with DEL after every failure.
-func (s *storm) attach(n int) error {
+func (s *stormRun) attach(n int) error {
 	for range mostTries {
 		result, err := s.add(n)
 		if err != nil {
@@ -204,7 +205,7 @@ func (s *storm) attach(n int) error {
 
 // add calls one plugin after the other. It returns the last one's result, or
 // nothing when one fails.
-func (s *storm) add(n int) (result string, err error) {
+func (s *stormRun) add(n int) (result string, err error) {
 	for _, c := range s.list("ADD", n) {
 		if result != "" {
 			c.Conf = WithKeys(s.t, c.Conf, map[string]any{"prevResult": json.RawMessage(result)})
@@ -219,7 +220,7 @@ func (s *storm) add(n int) (result string, err error) {
 }
 
 // detach tries DEL until it succeeds. The addresses count as free from its start.
-func (s *storm) detach(n int) error {
+func (s *stormRun) detach(n int) error {
 	s.disown(n)
 	for range mostTries {
 		done, err := s.del(n)
@@ -231,7 +232,7 @@ func (s *storm) detach(n int) error {
 }
 
 // del calls the plugins in reverse order, until one fails.
-func (s *storm) del(n int) (done bool, err error) {
+func (s *stormRun) del(n int) (done bool, err error) {
 	list := s.list("DEL", n)
 	slices.Reverse(list)
 	for _, c := range list {
@@ -243,8 +244,8 @@ func (s *storm) del(n int) (done bool, err error) {
 	return true, nil
 }
 
-// own records the addresses of a result; one that another container has is an error.
-func (s *storm) own(n int, stdout string) error {
+// own records the addresses of a result. An address of another container is an error.
+func (s *stormRun) own(n int, stdout string) error {
 	var r roles.Result
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		return fmt.Errorf("result of ADD: %w: %s", err, stdout)
@@ -254,14 +255,14 @@ func (s *storm) own(n int, stdout string) error {
 	for _, ip := range r.IPs {
 		addr, me := ip.Address.IP.String(), strconv.Itoa(n)
 		if other, ok := s.owners[addr]; ok {
-			return fmt.Errorf("address %s is container %s's already", addr, other)
+			return fmt.Errorf("address %s belongs to container %s", addr, other)
 		}
 		s.owners[addr] = me
 	}
 	return nil
 }
 
-func (s *storm) disown(n int) {
+func (s *stormRun) disown(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for addr, owner := range s.owners {
@@ -273,7 +274,7 @@ func (s *storm) disown(n int) {
 
 // try makes one call, and kills it sometimes. Only a hung call, or a failed call without
 // an error message, is an error of try.
-func (s *storm) try(c Call) (Answer, error) {
+func (s *stormRun) try(c Call) (Answer, error) {
 	life, harm := s.choose()
 	if harm {
 		if err := s.Meanwhile(s.Env); err != nil {
@@ -291,9 +292,9 @@ func (s *storm) try(c Call) (Answer, error) {
 	return a, nil
 }
 
-// choose returns how long the next call may run, 0 without a limit, and
-// whether harm is done before it.
-func (s *storm) choose() (life time.Duration, harm bool) {
+// choose returns the time after which the next call is killed, 0 for never, and whether
+// Meanwhile is called before it.
+func (s *stormRun) choose() (life time.Duration, harm bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
@@ -303,8 +304,8 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 	return life, s.Meanwhile != nil && s.calls%16 == 0
 }
 
-// errHung never comes from a healthy plugin.
-var errHung = errors.New("did not end: hung")
+// errHung means that a call took guardTime.
+var errHung = errors.New("the call did not end")
 
 // RunFor runs a call and kills it after life. With life 0 it does not kill the call,
 // but a call that takes guardTime is an error.

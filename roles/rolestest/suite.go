@@ -21,7 +21,7 @@ type Suite struct {
 	Confs []Conf
 }
 
-// Conf is one configuration with which a role is tested.
+// Conf is one configuration of the role under test.
 type Conf struct {
 	Name string
 	// JSON is a plugin configuration with "name", without "cniVersion".
@@ -29,8 +29,8 @@ type Conf struct {
 	// Chain is the interface plugin before a chained role in the list, without "name" and
 	// "cniVersion".
 	Chain string
-	// NoAddress marks layer 2 configurations: spec versions below 0.3.0 cannot
-	// express their result, so ADD must fail there.
+	// NoAddress marks configurations without IPAM. Results before version 0.3.0 require
+	// an address, so ADD must fail for these versions.
 	NoAddress bool
 	// Needs skips the test if the kernel lacks a feature. The kernel of the VM tests has
 	// all of them.
@@ -38,7 +38,7 @@ type Conf struct {
 	// Host creates the host's objects that the configuration names. It is called again
 	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
-	// Tamper has the changes after which CHECK must fail.
+	// Tamper contains the changes after which CHECK must fail.
 	Tamper []Tamper
 	// Prepare creates the objects in a container's namespace that the configuration needs.
 	Prepare func(*testing.T, *netopstest.NS)
@@ -49,15 +49,15 @@ type Conf struct {
 	Args string
 	// Refused are keys with values that ADD refuses; DEL accepts them.
 	Refused map[string]any
-	// Again says that a second ADD of the same attachment succeeds.
-	Again bool
-	// Swept means that this configuration is not swept, because the sweeps of another one
-	// make the same writes. The first swept configuration is probed at every write, the
-	// others, which mostly make the same writes, only at a part.
-	Swept bool
-	// Within means that the role's objects are in the container and only the record lists
-	// them. If the record is lost, they end with the container.
-	Within bool
+	// Repeatable means that a second ADD of the same attachment succeeds.
+	Repeatable bool
+	// NoSweeps skips the sweeps of this configuration, because those of another one make
+	// the same writes. The sweeps of the first configuration probe every write. Those of
+	// later configurations probe a part of the writes, because most writes are the same.
+	NoSweeps bool
+	// ContainerOnly means that the role's objects are in the container and only the
+	// record lists them. If the record is lost, they are deleted with the container.
+	ContainerOnly bool
 	// Stateless means that the role keeps no records: it needs no prevResult for CHECK,
 	// has only one interface, and GC finds nothing.
 	Stateless bool
@@ -71,7 +71,7 @@ type Tamper struct {
 	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
 }
 
-// Inside is a change to eth0 in the container, as a process there may make it.
+// Inside is a change to eth0 in the container.
 func Inside(name string, change netopstest.LinkChange) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, ns *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -87,8 +87,9 @@ func Outside(name string, change netopstest.LinkChange) Tamper {
 	}}
 }
 
-// HostLink is the name of the host's interface that comes before the container's in a
-// result: a bridge comes before it, and a VLAN's gateway after both.
+// HostLink returns the name of the last interface of the host that precedes the
+// container's interface in a result. A bridge precedes this interface, and a VLAN's
+// gateway follows the container's.
 func HostLink(r *roles.Result) (name string) {
 	for _, i := range r.Interfaces {
 		if i.Sandbox != "" {
@@ -120,7 +121,7 @@ func (s Suite) Run(t *testing.T) {
 	swept := 0
 	for _, c := range s.Confs {
 		c.turn = swept
-		if !c.Swept {
+		if !c.NoSweeps {
 			swept++
 		}
 		t.Run(c.Name, func(t *testing.T) {
@@ -141,7 +142,7 @@ func (s Suite) Run(t *testing.T) {
 				{"kill sweep", s.killSweep},
 				{"again sweep", s.againSweep},
 			} {
-				if !c.Swept || !strings.HasSuffix(sub.name, "sweep") {
+				if !c.NoSweeps || !strings.HasSuffix(sub.name, "sweep") {
 					t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })
 				}
 			}
@@ -152,116 +153,12 @@ func (s Suite) Run(t *testing.T) {
 	}
 }
 
-// bench is one test's node with one container.
-type bench struct {
-	*Env
-	s    Suite
-	conf Conf
-	ns   *netopstest.NS
-	// warmed means that the shared objects exist.
-	warmed bool
-	// sweeps is the number of sweeps that began.
-	sweeps int
-}
-
-func (s Suite) bench(t *testing.T, c Conf) *bench {
-	t.Helper()
-	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c}
-	b.ns = b.container(t)
-	// Everything that a test made is removed, so that the next test has the same host.
-	t.Cleanup(func() { b.Run(b.gcCall(nil)) })
-	b.host()
-	if c.Stateless {
-		b.warm() // the kernel gives lo its address with the first up, and leaves it there
-	}
-	return b
-}
-
-// container makes a namespace with the objects that the configuration needs.
-func (b *bench) container(t *testing.T) *netopstest.NS {
-	t.Helper()
-	ns := netopstest.New(t)
-	if b.conf.Prepare != nil {
-		b.conf.Prepare(t, ns)
-	}
-	return ns
-}
-
-// host prepares the host, for the first time or again.
-func (b *bench) host() {
-	if b.conf.Host != nil {
-		b.conf.Host(b.t)
-	}
-}
-
-// call returns a call for the bench's container.
-func (b *bench) call(verb string) Call {
-	return Call{
-		Type: b.s.Type, Verb: verb, ID: "c1", Netns: b.ns.Path(), IfName: "eth0",
-		Args: b.conf.Args, Conf: b.with(newest, nil),
-	}
-}
-
-// with returns the configuration with a version and further top-level keys.
-func (b *bench) with(version string, more map[string]any) string {
-	b.t.Helper()
-	return WithKeys(b.t, WithKeys(b.t, b.conf.JSON, map[string]any{"cniVersion": version}), more)
-}
-
-// withPrev returns a call whose configuration has ADD's result as prevResult.
-func (b *bench) withPrev(verb, result string) Call {
-	c := b.call(verb)
-	c.Conf = b.with(newest, map[string]any{"prevResult": json.RawMessage(result)})
-	return c
-}
-
-// other returns a call for a second attachment.
-func (b *bench) other(verb string) Call {
-	c := b.call(verb)
-	if b.conf.Other != "" {
-		c.Conf = WithKeys(b.t, b.conf.Other, map[string]any{"cniVersion": newest})
-	}
-	return c
-}
-
-// gcCall returns a GC call with a list of valid attachments.
-func (b *bench) gcCall(valid []roles.AttachmentID) Call {
-	c := b.call("GC")
-	if valid == nil {
-		valid = []roles.AttachmentID{}
-	}
-	c.Conf = b.with(newest, map[string]any{"cni.dev/valid-attachments": valid})
-	c.ID, c.Netns, c.IfName = "", "", ""
-	return c
-}
-
-// warm makes the shared objects and returns the state with nothing attached.
-func (b *bench) warm() string {
-	b.t.Helper()
-	b.OK(b.call("ADD"))
-	b.OK(b.call("DEL"))
-	b.warmed = true
-	return b.state()
-}
-
-// state omits the forwarding sysctls: DEL does not reset them, because other programs may
-// need them.
-func (b *bench) state() string { b.t.Helper(); return b.State([]string{"sysctl net/"}, b.ns) }
-
-// same fails the test if the state differs from the earlier one.
-func (b *bench) same(want, when string) {
-	b.t.Helper()
-	if have := b.state(); have != want {
-		b.t.Fatalf("%s: state differs\nwant:\n%s\nhave:\n%s", when, want, have)
-	}
-}
-
 func (s Suite) life(t *testing.T, c Conf) {
 	b := s.bench(t, c)
 	start := b.warm()
 	a := b.OK(b.call("ADD"))
 	attached := b.state()
-	if !c.Again {
+	if !c.Repeatable {
 		b.Fail(b.call("ADD"), 0)
 		b.same(attached, "after a refused second ADD")
 	}
@@ -295,7 +192,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	empty := b.call("DEL")
 	empty.Netns = ""
 	b.OK(empty)
-	b.ns.Reset(t) // loopback's DEL cannot reach a namespace that is not named
+	b.ns.Reset(t) // loopback's DEL cannot find the namespace without CNI_NETNS
 	b.same(start, "after DEL with an empty CNI_NETNS")
 
 	gone := b.container(t)
@@ -311,7 +208,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.delInDoubt(start)
 
 	b.OK(b.call("ADD"))
-	b.ns.Rename(t, "eth0", "moved0") // as a process there may do; an IPAM role makes no interface
+	b.ns.Rename(t, "eth0", "moved0") // a process in the container may rename it; an IPAM role makes no interface
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with the interface renamed")
 
@@ -324,7 +221,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.OK(b.call("ADD"))
 	bare := b.call("DEL")
 	bare.Conf = fmt.Sprintf(`{"cniVersion":%q,"name":%q,"type":%q}`, newest, b.network(), s.Type)
-	b.Run(bare) // whether it succeeds or not, the next DEL finishes
+	b.Run(bare) // this DEL may fail; the next one finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
 }
@@ -334,62 +231,26 @@ func (s Suite) del(t *testing.T, c Conf) {
 // have removed everything.
 func (b *bench) delInDoubt(start string) {
 	b.t.Helper()
-	way := filepath.Join(b.t.TempDir(), "way")
-	lead := func(to string) {
+	link := filepath.Join(b.t.TempDir(), "link")
+	pointTo := func(to string) {
 		b.t.Helper()
-		if err := errors.Join(os.RemoveAll(way), os.Symlink(to, way)); err != nil {
+		if err := errors.Join(os.RemoveAll(link), os.Symlink(to, link)); err != nil {
 			b.t.Fatal(err)
 		}
 	}
 	dir, name := filepath.Split(b.ns.Path())
 	call := b.call("ADD")
-	call.Netns = filepath.Join(way, name)
-	lead(dir)
+	call.Netns = filepath.Join(link, name)
+	pointTo(dir)
 	b.OK(call)
 	call.Verb = "DEL"
-	lead(way) // ELOOP
+	pointTo(link) // ELOOP
 	first := b.Run(call)
-	lead(dir)
+	pointTo(dir)
 	if first.Code != 0 {
 		b.OK(call)
 	}
 	b.same(start, "after DEL with a namespace that cannot be opened")
-}
-
-// faulty are calls of DEL whose configurations were edited since ADD: one with
-// keys that the role refuses, one with an invalid subnet.
-func (b *bench) faulty() []Call {
-	b.t.Helper()
-	var calls []Call
-	refused := []map[string]any{b.conf.Refused}
-	if _, ok := b.conf.Refused["mtu"]; ok {
-		refused = append(refused, map[string]any{"mtu": "many"})
-	}
-	for _, keys := range refused {
-		if keys != nil {
-			c := b.call("DEL")
-			c.Conf = b.with(newest, keys)
-			calls = append(calls, c)
-		}
-	}
-	if c := b.call("DEL"); strings.Contains(c.Conf, `"subnet":"`) {
-		c.Conf = strings.ReplaceAll(c.Conf, `"subnet":"`, `"subnet":"no `)
-		calls = append(calls, c)
-	}
-	for _, c := range calls {
-		c.Verb = "ADD"
-		b.Fail(c, 7)
-	}
-	return calls
-}
-
-// network is the configuration's name.
-func (b *bench) network() string {
-	var n struct{ Name string }
-	if err := json.Unmarshal([]byte(b.conf.JSON), &n); err != nil {
-		b.t.Fatal(err)
-	}
-	return n.Name
 }
 
 func (s Suite) gc(t *testing.T, c Conf) {
@@ -479,5 +340,5 @@ func (s Suite) tamper(t *testing.T, c Conf, tamper Tamper) {
 	b.OK(b.call("ADD"))
 	b.OK(b.call("DEL"))
 	b.OK(b.gcCall(nil))
-	b.same(pristine, "after tampering, DEL, a clean turn and GC")
+	b.same(pristine, "after the change, DEL, another ADD and DEL, and GC")
 }

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// maxSteps ends a sweep whose call never succeeds. No role makes so many writes.
+	// maxSteps is the number of writes after which a sweep fails. No role makes so many
+	// writes.
 	maxSteps = 200
 	// strideEnv makes all sweeps probe only every n-th write: 1 in a soak, more if calls
 	// are slow and another test run probes every write.
@@ -65,10 +66,10 @@ func (s Suite) killSweep(t *testing.T, c Conf) {
 	}
 }
 
-// againSweep kills ADD before and after its n-th write: the next ADD of the same
-// attachment succeeds, unless the dead call had made all of it. A role that
-// makes no interface itself cannot tell a dead call from a living one of
-// a third-party plugin: for that it is an error.
+// againSweep kills ADD before and after its n-th write. The next ADD of the same
+// attachment succeeds, unless the killed call had finished it. A role without an
+// interface of its own returns an error, because it cannot distinguish a killed call from
+// a living attachment of a third-party plugin.
 func (s Suite) againSweep(t *testing.T, c Conf) {
 	if r, ok := s.Table.Lookup(s.Type); !ok || r.Kind != roles.Interface {
 		return
@@ -103,11 +104,11 @@ func (b *bench) clean(n int) {
 	}
 }
 
-// through means that the call made all its writes before the probed one came.
+// through reports whether the call made fewer writes than the probe needs.
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
-// writes iterates over the writes to probe: 1, 2, 3, …. With a stride it skips writes, and
-// each sweep and configuration skips others.
+// writes iterates over the writes to probe: 1, 2, 3, …. With a stride it skips writes,
+// different ones in each sweep and configuration.
 func (b *bench) writes() iter.Seq[int] {
 	b.t.Helper()
 	stride := 1
@@ -117,7 +118,7 @@ func (b *bench) writes() iter.Seq[int] {
 	if v := os.Getenv(strideEnv); v != "" {
 		var err error
 		if stride, err = strconv.Atoi(v); err != nil || stride < 1 {
-			b.t.Fatalf("%s=%q: want a number from 1 on", strideEnv, v)
+			b.t.Fatalf("%s=%q: want a number of 1 or more", strideEnv, v)
 		}
 	}
 	first := 1 + (b.conf.turn+b.sweeps)%stride
@@ -135,7 +136,7 @@ func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
-		if a.Code == 0 { // through, or ADD does not need the write
+		if a.Code == 0 { // ADD made fewer writes, or does not need the probed one
 			b.OK(b.call("DEL"))
 		}
 		if a.through() {
@@ -143,7 +144,7 @@ func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 		}
 		after(n)
 	}
-	t.Fatalf("%s: ADD did not get through after %d writes", kind, maxSteps)
+	t.Fatalf("%s: ADD did not succeed after %d writes", kind, maxSteps)
 }
 
 // sweepDel does the same for DEL of a whole attachment.
@@ -158,7 +159,7 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 		}
 		after(n)
 	}
-	t.Fatalf("%s: DEL did not get through after %d writes", kind, maxSteps)
+	t.Fatalf("%s: DEL did not succeed after %d writes", kind, maxSteps)
 }
 
 // coldSweep probes the ADD that also makes the shared objects. GC with an empty list
@@ -178,5 +179,5 @@ func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 			return
 		}
 	}
-	t.Fatalf("%s: first ADD did not get through after %d writes", kind, maxSteps)
+	t.Fatalf("%s: first ADD did not succeed after %d writes", kind, maxSteps)
 }

@@ -83,7 +83,7 @@ func (c *Conf) Validate() error {
 	l, path := c.limits()
 	validate(&f, path+"ingress", valueOrZero(l.IngressRate), valueOrZero(l.IngressBurst))
 	validate(&f, path+"egress", valueOrZero(l.EgressRate), valueOrZero(l.EgressBurst))
-	if _, ok := c.latency(); !ok {
+	if _, ok := c.parseLatency(); !ok {
 		f.Addf("latency", "%s is not a duration: use milliseconds, or a string like \"2.5ms\", from 0 to one hour", c.Latency)
 	} else if c.hasLatency() && c.QueueLength != 0 {
 		f.Addf("queueLength", "cannot be combined with latency: both set the length of the queue; choose one")
@@ -120,8 +120,8 @@ func valueOrZero(n *uint64) uint64 {
 
 func (c *Conf) hasLatency() bool { return len(c.Latency) > 0 && string(c.Latency) != "null" }
 
-// latency is how long packets may be queued. ok is false if the key is invalid.
-func (c *Conf) latency() (d time.Duration, ok bool) {
+// parseLatency returns the time for which packets may be queued. ok is false if the key is invalid.
+func (c *Conf) parseLatency() (d time.Duration, ok bool) {
 	if !c.hasLatency() {
 		return defaultLatency, true
 	}
@@ -145,7 +145,7 @@ func (c *Conf) tbf(rate, burst *uint64) *netops.TBF {
 	}
 	t := &netops.TBF{Rate: *rate / minBits, Burst: uint32(*burst / minBits), Limit: c.QueueLength}
 	if t.Limit == 0 {
-		latency, _ := c.latency()
+		latency, _ := c.parseLatency()
 		queued := float64(t.Rate) * latency.Seconds()
 		t.Limit = uint32(min(queued+float64(t.Burst), math.MaxUint32))
 	}

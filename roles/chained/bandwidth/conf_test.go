@@ -73,7 +73,7 @@ func FuzzLatency(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := Conf{Latency: json.RawMessage(b)}
-		d, ok := c.latency()
+		d, ok := c.parseLatency()
 		if ok && (d < 0 || d > time.Hour) {
 			t.Errorf("%q is %s", b, d)
 		}

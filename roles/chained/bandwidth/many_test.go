@@ -168,8 +168,8 @@ func TestNotAVeth(t *testing.T) {
 	}
 }
 
-// TestTakeOver checks and removes what the reference plugin made. Its ifb
-// interface stays while it serves another interface of the container.
+// TestTakeOver checks and removes the reference plugin's objects. Its ifb interface stays
+// while it serves another interface of the container.
 func TestTakeOver(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprint("namespace gone ", gone), func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestLostRecord removes exactly what an ADD without a record made.
+// TestLostRecord: DEL without a record removes the objects that ADD made, and no others.
 func TestLostRecord(t *testing.T) {
 	p := newPod(t)
 	attached, limited := p.add("eth0", both)

@@ -16,7 +16,7 @@ import (
 func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:        []string{"bandwidth"},
-		Summary:      "limits of rate and burst for what a container sends and receives",
+		Summary:      "limits of rate and burst for a container's traffic",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"bandwidth"},
 	}, func(c *Conf) attach.Chained { return newRole(c) })

@@ -39,10 +39,10 @@ func TestRole(t *testing.T) {
 				Name: "both", JSON: both, Chain: bridge, Refused: map[string]any{"ingressRate": 1, "latency": "long"},
 				Tamper: append(received(), sent()...),
 			},
-			{Name: "ingress", Swept: true, JSON: ingress, Chain: bridge, Tamper: received()},
-			{Name: "egress", Swept: true, JSON: egress, Chain: bridge, Tamper: sent()},
-			{Name: "runtime", Swept: true, JSON: runtime, Chain: ptp, Tamper: append(received(), sent()...)},
-			{Name: "none", Swept: true, JSON: none, Chain: bridge, Again: true},
+			{Name: "ingress", NoSweeps: true, JSON: ingress, Chain: bridge, Tamper: received()},
+			{Name: "egress", NoSweeps: true, JSON: egress, Chain: bridge, Tamper: sent()},
+			{Name: "runtime", NoSweeps: true, JSON: runtime, Chain: ptp, Tamper: append(received(), sent()...)},
+			{Name: "none", NoSweeps: true, JSON: none, Chain: bridge, Repeatable: true},
 		},
 	}.Run(t)
 }

@@ -84,9 +84,9 @@ func TestFirewalldRole(t *testing.T) {
 	suite(
 		rolestest.Conf{
 			Name: "firewalld", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"firewalld","firewalldZone":"internal"}`,
-			Again: true, Swept: true, Host: host, Tamper: []rolestest.Tamper{removed},
+			Repeatable: true, NoSweeps: true, Host: host, Tamper: []rolestest.Tamper{removed},
 		},
-		rolestest.Conf{Name: "auto", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall"}`, Again: true, Host: host, Tamper: []rolestest.Tamper{removed}},
+		rolestest.Conf{Name: "auto", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall"}`, Repeatable: true, Host: host, Tamper: []rolestest.Tamper{removed}},
 	).Run(t)
 }
 

@@ -48,5 +48,5 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	for _, f := range departed {
 		addresses = append(addresses, f.Addresses...)
 	}
-	return r.removeForeign(ctx, h, addresses)
+	return r.removeReference(ctx, h, addresses)
 }

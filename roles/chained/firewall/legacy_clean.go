@@ -12,9 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// CleanLegacy removes what the reference plugin made for the container's addresses.
-// Its rules contain only addresses, so addresses that another attachment has
-// are left out.
+// CleanLegacy removes the reference plugin's objects for the container's addresses. Its
+// rules contain only addresses, so addresses that another attachment has are left out.
 func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	present, err := h.Net.HasReferencePluginForward(ctx)
 	if err != nil || !present {
@@ -25,7 +24,7 @@ func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 		return err
 	}
 	if !in.Recorded {
-		return r.removeForeign(ctx, h, addresses)
+		return r.removeReference(ctx, h, addresses)
 	}
 	// The ADD that recorded the attachment most likely needed no rules, so
 	// firewalld has nothing to remove. A firewalld that does not answer must
@@ -35,20 +34,20 @@ func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if err := r.removeSources(bounded, h, addresses); err != nil {
 		h.Log.Warn("cannot check whether firewalld has the container's addresses as sources: firewalld's next reload removes them", "error", err)
 	}
-	return r.removeForeignRules(ctx, h, addresses)
+	return r.removeReferenceRules(ctx, h, addresses)
 }
 
 // firewalldTimeout limits the request to firewalld for an attachment that
 // probably has no sources there.
 const firewalldTimeout = 10 * time.Second
 
-// removeForeign removes what the reference plugin made for addresses.
-func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
-	return errors.Join(r.removeForeignRules(ctx, h, addresses), r.removeSources(ctx, h, addresses))
+// removeReference removes the reference plugin's objects for addresses.
+func (r *role) removeReference(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
+	return errors.Join(r.removeReferenceRules(ctx, h, addresses), r.removeSources(ctx, h, addresses))
 }
 
-// removeForeignRules removes the reference plugin's iptables rules.
-func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
+// removeReferenceRules removes the reference plugin's iptables rules.
+func (r *role) removeReferenceRules(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
 	if !r.conf.usesBackend(iptables) {
 		return nil
 	}

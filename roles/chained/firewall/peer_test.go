@@ -42,8 +42,8 @@ func verb(c rolestest.Call, v string) rolestest.Call {
 	return c
 }
 
-// TestReference shows what the reference plugin does in cases where ours
-// behaves better. Each subtest names the test of ours.
+// TestReference shows the reference plugin's behaviour in cases in which ours is better.
+// Each subtest names the test of ours.
 func TestReference(t *testing.T) {
 	rules := func(t *testing.T) string { t.Helper(); return run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S") }
 	t.Run("late DEL", func(t *testing.T) { // TestLateDel
@@ -143,8 +143,8 @@ func TestWithoutPrograms(t *testing.T) {
 	w.OK(check(w.attach("c", 2, `{"backend":"nftables"}`)))
 }
 
-// TestNothingWanted: if no firewall drops forwarded packets there is nothing to
-// record. A DEL without a record leaves what other attachments need.
+// TestNothingWanted: if no firewall drops forwarded packets, ADD records nothing. A DEL
+// without a record keeps the rules of other attachments.
 func TestNothingWanted(t *testing.T) {
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)
@@ -178,9 +178,9 @@ func TestInherit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stranger := a.firewall // its result has b's address
-	stranger.ID, stranger.Conf = "stranger", b.firewall.Conf
-	w.OK(verb(stranger, "DEL"))
+	other := a.firewall // its result has b's address
+	other.ID, other.Conf = "other", b.firewall.Conf
+	w.OK(verb(other, "DEL"))
 	w.OK(verb(a.firewall, "DEL"))
 	have := run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S")
 	if strings.Contains(have, a.addrs[0].String()+"/") || strings.Contains(have, a.addrs[1].String()+"/") {

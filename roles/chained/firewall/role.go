@@ -17,7 +17,7 @@ import (
 func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:     []string{"firewall"},
-		Summary:   "ingress policies, and passage through the host's firewalls",
+		Summary:   "ingress policies, and rules that let the host's firewalls accept the traffic",
 		Reference: "v1.9.1",
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
@@ -97,8 +97,8 @@ func (r *role) needsLink(o *observed) bool {
 	return r.conf.usesBackend(iptables) && (refused(o.IPv4) || refused(o.IPv6))
 }
 
-// warn logs traffic that stays dropped. If firewalld was killed, its rules stay
-// in the kernel and drop packets, but it cannot add the container.
+// warn logs that another firewall will drop the container's traffic. If firewalld was
+// killed, its rules stay in the kernel and drop packets, but it cannot add the container.
 func (r *role) warn(ctx context.Context, h *roles.Host, in *attach.Input, p *netops.ForwardPolicy) {
 	if r.conf.Backend == auto && p.Firewalld {
 		if err := h.Net.Firewalld(ctx); err != nil {

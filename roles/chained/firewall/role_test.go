@@ -24,36 +24,36 @@ const (
 func TestRole(t *testing.T) {
 	refused := map[string]any{"ingressPolicy": "closed", "iptablesAdminChainName": "a b", "backend": "pf"}
 	suite([]rolestest.Conf{
-		{Name: "auto alone", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Refused: refused, Again: true},
+		{Name: "auto alone", NoSweeps: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Refused: refused, Repeatable: true},
 		{
-			Name: "auto beside docker", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":""}`, Again: true,
+			Name: "auto beside docker", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":""}`, Repeatable: true,
 			Host: docker, Tamper: []rolestest.Tamper{flushed, jumpless},
 		},
 		{
-			Name: "auto beside iptables-legacy", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Again: true,
+			Name: "auto beside iptables-legacy", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Repeatable: true,
 			Host: legacyDrop, Tamper: []rolestest.Tamper{legacyFlushed},
 		},
 		{
-			Name: "same-bridge", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"same-bridge"}`, Again: true,
+			Name: "same-bridge", NoSweeps: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"same-bridge"}`, Repeatable: true,
 			Tamper: []rolestest.Tamper{unruled},
 		},
 		{
-			Name: "isolated", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"isolated"}`, Again: true,
+			Name: "isolated", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"isolated"}`, Repeatable: true,
 			Tamper: []rolestest.Tamper{unruled, connected},
 		},
 		{
-			Name: "iptables", Swept: true, Chain: behindBridge, Again: true, JSON: `{"name":"pods","type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`,
+			Name: "iptables", NoSweeps: true, Chain: behindBridge, Repeatable: true, JSON: `{"name":"pods","type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`,
 			Tamper: []rolestest.Tamper{flushed, jumpless},
 		},
 		{
-			Name: "ptp", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`, Again: true,
+			Name: "ptp", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`, Repeatable: true,
 			Tamper: []rolestest.Tamper{flushed, unruled},
 		},
 		{
-			Name: "by address", Chain: behindOwn, JSON: `{"name":"pods","type":"firewall","backend":"iptables"}`, Again: true,
+			Name: "by address", Chain: behindOwn, JSON: `{"name":"pods","type":"firewall","backend":"iptables"}`, Repeatable: true,
 			Host: func(t testing.TB) { master(t, "lan0") }, Tamper: []rolestest.Tamper{flushed},
 		},
-		{Name: "nothing", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"nftables"}`, Again: true},
+		{Name: "nothing", NoSweeps: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"nftables"}`, Repeatable: true},
 	}...).Run(t)
 }
 

@@ -40,9 +40,9 @@ func TestRole(t *testing.T) {
 				Name: "ports", JSON: ports, Chain: bridge, Other: rolestest.WithKeys(t, ports, map[string]any{"runtimeConfig": otherPorts}),
 				Refused: map[string]any{"markMasqBit": 99}, Tamper: []rolestest.Tamper{flushed, elementGone, localnet},
 			},
-			{Name: "judged", JSON: judged, Chain: dualBridge, Swept: true, Other: rolestest.WithKeys(t, judged, map[string]any{"runtimeConfig": otherPorts}), Tamper: []rolestest.Tamper{flushed}},
+			{Name: "judged", JSON: judged, Chain: dualBridge, NoSweeps: true, Other: rolestest.WithKeys(t, judged, map[string]any{"runtimeConfig": otherPorts}), Tamper: []rolestest.Tamper{flushed}},
 			{Name: "ptp", JSON: ports, Chain: ptp, Other: rolestest.WithKeys(t, ports, map[string]any{"runtimeConfig": otherPorts})},
-			{Name: "none", JSON: none, Chain: bridge, Swept: true},
+			{Name: "none", JSON: none, Chain: bridge, NoSweeps: true},
 		},
 	}.Run(t)
 }

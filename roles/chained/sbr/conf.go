@@ -36,13 +36,13 @@ func (c *Conf) Validate() error {
 	if t := c.Table; t != nil && (*t < 1 || int64(*t) > math.MaxUint32 || *t == unix.RT_TABLE_LOCAL) {
 		f.Addf("table", "%d cannot be used as the table: use 1 to %d, but not %d (local)", *t, uint32(math.MaxUint32), unix.RT_TABLE_LOCAL)
 	}
-	c.gateways(&f)
+	c.parseGateways(&f)
 	return f.Err()
 }
 
 // gateway is the configured gateway of an address family, or the zero Addr.
 func (c *Conf) gateway(is4 bool) netip.Addr {
-	for _, gw := range c.gateways(new(roles.Faults)) {
+	for _, gw := range c.parseGateways(new(roles.Faults)) {
 		if gw.Is4() == is4 {
 			return gw
 		}
@@ -50,8 +50,8 @@ func (c *Conf) gateway(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// gateways decodes the configured gateways and reports the invalid ones.
-func (c *Conf) gateways(f *roles.Faults) []netip.Addr {
+// parseGateways decodes the configured gateways and reports the invalid ones.
+func (c *Conf) parseGateways(f *roles.Faults) []netip.Addr {
 	var all []netip.Addr
 	for i, text := range c.Gateways {
 		path := "gateways[" + strconv.Itoa(i) + "]"

@@ -17,7 +17,7 @@ import (
 func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:     []string{"sbr"},
-		Summary:   "source based routing: replies leave by the interface of their address",
+		Summary:   "source-based routing: packets leave through the interface of their source address",
 		Reference: "v1.9.1",
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }

@@ -34,10 +34,10 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "sbr",
 		Confs: []rolestest.Conf{
-			{Name: "plain", Chain: bridge, Within: true, JSON: plain, Refused: map[string]any{"table": 0, "gateways": []string{"x"}}, Tamper: append(tampers(), moved...)},
-			{Name: "table", Chain: bridge, Within: true, JSON: table, Swept: true, Tamper: tampers()},
-			{Name: "gateway", Chain: macvlan, Within: true, JSON: gateway, Swept: true, Tamper: append(tampers(), moved[0])},
-			{Name: "point to point", Chain: ptp, Within: true, JSON: plain, Swept: true, Tamper: append(tampers(), moved[0])},
+			{Name: "plain", Chain: bridge, ContainerOnly: true, JSON: plain, Refused: map[string]any{"table": 0, "gateways": []string{"x"}}, Tamper: append(tampers(), moved...)},
+			{Name: "table", Chain: bridge, ContainerOnly: true, JSON: table, NoSweeps: true, Tamper: tampers()},
+			{Name: "gateway", Chain: macvlan, ContainerOnly: true, JSON: gateway, NoSweeps: true, Tamper: append(tampers(), moved[0])},
+			{Name: "point to point", Chain: ptp, ContainerOnly: true, JSON: plain, NoSweeps: true, Tamper: append(tampers(), moved[0])},
 		},
 	}.Run(t)
 }

@@ -45,10 +45,10 @@ func TestRole(t *testing.T) {
 				Refused: map[string]any{"mtu": -1, "mac": "x", "sysctl": map[string]any{"kernel.panic": "1"}},
 				Tamper:  append(tampers(), hostMTU),
 			},
-			{Name: "args", Chain: macvlan, JSON: fromArgs, Other: fromArgsOther, Swept: true, Tamper: tampers()},
-			{Name: "runtime", Chain: ptp, JSON: runtimeMAC, Swept: true, Tamper: tampers()[:1]},
-			{Name: "env", Chain: layer2, JSON: envMAC, Args: "IgnoreUnknown=1;MAC=02:00:00:00:00:cc", NoAddress: true, Swept: true, Tamper: tampers()[:1]},
-			{Name: "nothing", Chain: layer2, JSON: nothing, NoAddress: true, Swept: true},
+			{Name: "args", Chain: macvlan, JSON: fromArgs, Other: fromArgsOther, NoSweeps: true, Tamper: tampers()},
+			{Name: "runtime", Chain: ptp, JSON: runtimeMAC, NoSweeps: true, Tamper: tampers()[:1]},
+			{Name: "env", Chain: layer2, JSON: envMAC, Args: "IgnoreUnknown=1;MAC=02:00:00:00:00:cc", NoAddress: true, NoSweeps: true, Tamper: tampers()[:1]},
+			{Name: "nothing", Chain: layer2, JSON: nothing, NoAddress: true, NoSweeps: true},
 		},
 	}.Run(t)
 }

@@ -33,8 +33,8 @@ func reference(t *testing.T, c rolestest.Call) error {
 	return nil
 }
 
-// TestReference shows what the reference plugin does in cases where ours
-// behaves better. Each subtest names the test of ours.
+// TestReference shows the reference plugin's behaviour in cases in which ours is better.
+// Each subtest names the test of ours.
 func TestReference(t *testing.T) {
 	red := map[string]any{"vrfname": "red"}
 	t.Run("link gone", func(t *testing.T) { // TestLinkGone, PR #1282

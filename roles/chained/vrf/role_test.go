@@ -73,11 +73,11 @@ func TestRole(t *testing.T) {
 				Needs: needVRF, Prepare: ruled, Refused: refused, Tamper: tampers[:4],
 			},
 			{
-				Name: "ptp", Swept: true, Chain: behindPTP, JSON: `{"name":"pods","type":"vrf","vrfname":"red","table":100}`,
+				Name: "ptp", NoSweeps: true, Chain: behindPTP, JSON: `{"name":"pods","type":"vrf","vrfname":"red","table":100}`,
 				Needs: needVRF, Prepare: ruled, Refused: refused, Tamper: tampers[:1],
 			},
 			{
-				Name: "macvlan", Swept: true, Chain: behindOwn, JSON: `{"name":"pods","type":"vrf","vrfname":"red","table":1001}`,
+				Name: "macvlan", NoSweeps: true, Chain: behindOwn, JSON: `{"name":"pods","type":"vrf","vrfname":"red","table":1001}`,
 				Needs: needVRF, Prepare: ruled, Host: func(t testing.TB) { t.Helper(); lan(t) }, Tamper: tampers[:1],
 			},
 		},

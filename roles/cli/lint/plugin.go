@@ -278,7 +278,7 @@ func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 		return
 	}
 	_, err := role.New(conf)
-	for _, e := range leaves(err) {
+	for _, e := range roles.SplitJoined(err) {
 		var ce *roles.ConfError
 		if !errors.As(e, &ce) {
 			c.fault(info.value, info.path, "", "%v", e)
@@ -294,26 +294,4 @@ func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 		}
 		c.add(Fault, info.value.locate(inner), path, "", "%s", ce.Reason)
 	}
-}
-
-// leaves splits errors that were joined with errors.Join. An error that wraps several with its own
-// text stays whole.
-func leaves(err error) []error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is split
-	if !ok {
-		return []error{err}
-	}
-	var texts []string
-	var out []error
-	for _, e := range joined.Unwrap() {
-		texts = append(texts, e.Error())
-		out = append(out, leaves(e)...)
-	}
-	if err.Error() != strings.Join(texts, "\n") {
-		return []error{err}
-	}
-	return out
 }

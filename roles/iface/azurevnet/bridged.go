@@ -25,9 +25,9 @@ func (r *role) buildBridged(in *attach.Input, o observed) (*attach.Desired, erro
 	return w, attach.Container{MTU: r.mtu(o)}.AddTo(&w.Spec, in, res)
 }
 
-// addUplink adds what all containers share: the bridge that takes over the
-// master's addresses and routes, and MAC address translation at its port,
-// because the cloud's network accepts only frames with the master's MAC.
+// addUplink adds the objects that all containers share: the bridge that takes over the
+// master's addresses and routes, and MAC address translation at its port, because the
+// cloud's network accepts only frames with the master's MAC.
 func (r *role) addUplink(s *netops.Spec, in *attach.Input, o observed) {
 	label := record.SharedLabel(in.Key.Network)
 	s.Add(

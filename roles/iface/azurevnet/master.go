@@ -23,7 +23,7 @@ type master struct {
 }
 
 // errNoMaster means that no interface of the node matches the address.
-var errNoMaster = errors.New("no interface of the node fits")
+var errNoMaster = errors.New("no interface of the node matches")
 
 // findMaster reads the master: the configured interface, else the interface
 // that the cloud reports for the address, else the interface with the address's

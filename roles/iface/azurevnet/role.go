@@ -17,7 +17,7 @@ import (
 func Role() roles.Role {
 	r := attach.InterfaceRole(roles.Role{
 		Names:        []string{roleName},
-		Summary:      "containers with addresses of the cloud's own network, by a bridge that has the node's interface, or routed",
+		Summary:      "containers with addresses of the cloud's own network, connected by a bridge or by routes",
 		Capabilities: []string{"dns"},
 		Ignored:      ignored,
 		Verbs:        verbs,
@@ -69,7 +69,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	switch {
 	case in.Prev != nil:
 	case r.conf.bridged(): // only ADD records the node's addresses
-		o.Own, err = o.own(ctx, h)
+		o.Own, err = o.readOwn(ctx, h)
 		if err == nil {
 			err = o.checkAddresses(ctx, h)
 		}
@@ -81,9 +81,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// own reads the node's addresses, from the bridge if it has taken them over.
+// readOwn reads the node's addresses, from the bridge if it has taken them over.
 // Addresses that are not global unicast are left out, as in azure's state file.
-func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, error) {
+func (o *observed) readOwn(ctx context.Context, h *roles.Host) ([]netip.Prefix, error) {
 	local := func(p netip.Prefix) bool { return !p.Addr().IsGlobalUnicast() }
 	for _, name := range []string{o.Bridge, o.Master.Name} {
 		all, err := h.Net.Addresses(ctx, nil, name)
@@ -103,14 +103,14 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if !ok {
 		return nil, errors.New("azure-vnet: Observe was not called")
 	}
-	wire := r.buildBridged
+	build := r.buildBridged
 	switch r.conf.Mode {
 	case modeTransparent:
-		wire, o.Bridge = r.buildTransparent, ""
+		build, o.Bridge = r.buildTransparent, ""
 	case modeVLAN:
-		wire, o.Bridge = r.buildVLAN, ""
+		build, o.Bridge = r.buildVLAN, ""
 	}
-	w, err := wire(in, o)
+	w, err := build(in, o)
 	if err != nil {
 		return nil, err
 	}

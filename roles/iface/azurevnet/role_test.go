@@ -40,7 +40,7 @@ func TestRole(t *testing.T) {
 				addressGone, linkGone, hostLinkDown, hostRoute, neighbourGone,
 			}},
 			{Name: "bridge", JSON: bridge, Refused: refused, Host: eth0, Tamper: append(onBridge(), addressGone, linkGone, hostLinkDown)},
-			{Name: "bridge dual", JSON: bridgeDual, Swept: true, Host: eth0, Tamper: onBridge()},
+			{Name: "bridge dual", JSON: bridgeDual, NoSweeps: true, Host: eth0, Tamper: onBridge()},
 			{Name: "tunnel", JSON: tunnel, Host: eth0, Tamper: onBridge()},
 		},
 	}.Run(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// hostMAC is the MAC of every host's end in the transparent modes. It is the
-// one that azure's plugin uses.
+// hostMAC is the MAC of every host's end in the transparent modes. Azure's plugin uses
+// the same.
 const hostMAC = "aa:aa:aa:aa:aa:aa"
 
 // transparent is the veth pair of the mode "transparent". The container's

@@ -86,8 +86,8 @@ func TestBridgeAddress(t *testing.T) {
 		{"overlapping of IPv6", "fd00:1::9/64", "fd00:1::/64", false, nil},
 		{"wider of IPv6", "fd00:1::9/48", "fd00:1::/64", false, nil},
 		{"overlapping of IPv6, forced", "fd00:1::9/64", "fd00:1::/64", true, []string{"fd00:1::1/64"}},
-		{"apart of IPv6", "fd00:9::1/64", "fd00:1::/64", false, []string{"fd00:1::1/64", "fd00:9::1/64"}},
-		{"apart of IPv6, forced", "fd00:9::1/64", "fd00:1::/64", true, []string{"fd00:1::1/64", "fd00:9::1/64"}},
+		{"separate IPv6", "fd00:9::1/64", "fd00:1::/64", false, []string{"fd00:1::1/64", "fd00:9::1/64"}},
+		{"separate IPv6, forced", "fd00:9::1/64", "fd00:1::/64", true, []string{"fd00:1::1/64", "fd00:9::1/64"}},
 		{"of the other family", "10.9.0.1/24", "fd00:1::/64", false, []string{"10.9.0.1/24", "fd00:1::1/64"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

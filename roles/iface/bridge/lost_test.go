@@ -95,7 +95,7 @@ func TestStateDamaged(t *testing.T) {
 		name   string
 		damage func(t *testing.T, file string)
 		code   int
-		words  []string
+		texts  []string
 	}{
 		{"truncated", func(t *testing.T, file string) { t.Helper(); must(t, os.Truncate(file, 5000)) }, 113, []string{"cut short", "cnibox state repair"}},
 		{"garbage", func(t *testing.T, file string) {
@@ -125,8 +125,8 @@ func TestStateDamaged(t *testing.T) {
 			c.damage(t, file)
 			damaged, err := os.ReadFile(file)
 			must(t, err)
-			p.mentions(p.Fail(p.call("ADD", "c"), c.code), c.words...)
-			p.mentions(p.Fail(p.call("DEL", "a"), c.code), c.words...)
+			p.mentions(p.Fail(p.call("ADD", "c"), c.code), c.texts...)
+			p.mentions(p.Fail(p.call("DEL", "a"), c.code), c.texts...)
 			p.Fail(p.call("CHECK", "b"), 0)
 			p.Fail(p.status(), 50)
 			p.Fail(p.gc(), c.code)

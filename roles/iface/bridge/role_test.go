@@ -44,16 +44,16 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
-			{Name: "gateway", Swept: true, JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
+			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: layer3()},
-			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
+			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 			{Name: "guard", JSON: guard, Refused: map[string]any{"mtu": -1, "hairpinMode": true, "promiscMode": true}, Tamper: []rolestest.Tamper{guards, isolation}},
-			{Name: "down", Swept: true, JSON: down, NoAddress: true},
-			{Name: "promisc", Swept: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
+			{Name: "down", NoSweeps: true, JSON: down, NoAddress: true},
+			{Name: "promisc", NoSweeps: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
 			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},
 			{Name: "empty", JSON: removableConf, Tamper: []rolestest.Tamper{masquerade, bridgeAddress}},
-			{Name: "trunk", Swept: true, JSON: trunk, Needs: vlans, NoAddress: true},
-			{Name: "both", Swept: true, JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
+			{Name: "trunk", NoSweeps: true, JSON: trunk, Needs: vlans, NoAddress: true},
+			{Name: "both", NoSweeps: true, JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
 		},
 	}.Run(t)
 }

@@ -124,10 +124,10 @@ func (p *pods) same(want, when string) {
 	}
 }
 
-// mentions fails the test if an error object lacks one of the words.
-func (p *pods) mentions(a rolestest.Answer, words ...string) {
+// mentions fails the test if an error object lacks one of the texts.
+func (p *pods) mentions(a rolestest.Answer, texts ...string) {
 	p.t.Helper()
-	for _, w := range words {
+	for _, w := range texts {
 		if !strings.Contains(a.Stdout, w) {
 			p.t.Errorf("the error does not mention %q: %s", w, a.Stdout)
 		}
@@ -250,8 +250,8 @@ func bind(t *testing.T, from, to string) {
 	})
 }
 
-// TestVanished: all containers of a full pool are gone without a reboot. The
-// next ADD removes their records, and STATUS takes that into account.
+// TestVanished: all containers of a full pool disappeared without DEL and without a
+// reboot. The next ADD removes their records, and STATUS takes that into account.
 func TestVanished(t *testing.T) {
 	p := newPods(t, small)
 	ids := []string{"a", "b", "c", "d", "e"}

@@ -31,7 +31,7 @@ func (c *Conf) Validate() error {
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{"dummy"},
-		Summary:   "an interface that is connected to nothing, with addresses",
+		Summary:   "a dummy interface with addresses",
 		Reference: "v1.9.1",
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }

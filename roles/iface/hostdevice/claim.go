@@ -17,10 +17,9 @@ import (
 // only directories contain a "/".
 const claimKind = "device"
 
-// claims are what the attachment must be the only one to hold: the interface,
-// and the hardware's directory if the hardware has no other interface or has a
-// userspace driver. Hardware with several interfaces can have an owner for
-// each.
+// claims returns the claims of the attachment: the interface, and the hardware's
+// directory if the hardware has no other interface or has a userspace driver. Hardware
+// with several interfaces can have an owner for each interface.
 func (s *selected) claims() []attach.Claim {
 	var out []attach.Claim
 	if s.Link != "" {

@@ -38,7 +38,7 @@ func TestVirtual(t *testing.T) {
 				JSON: conf(`"device":"dev0"`), Other: conf(`"device":"dev1"`),
 			},
 			{
-				Name: "hwaddr", Host: virtual, Tamper: layer3(), Swept: true,
+				Name: "hwaddr", Host: virtual, Tamper: layer3(), NoSweeps: true,
 				JSON: conf(`"hwaddr":"` + mac0 + `",` + dual), Other: conf(`"hwaddr":"` + mac1 + `",` + dual),
 			},
 		},
@@ -100,9 +100,9 @@ func TestHardware(t *testing.T) {
 	}
 	confs := []rolestest.Conf{
 		{Name: "device", Tamper: layer3()},
-		{Name: "pciBusID", NoAddress: true, Swept: true},
-		{Name: "kernelpath", NoAddress: true, Swept: true},
-		{Name: "deviceID", Swept: true},
+		{Name: "pciBusID", NoAddress: true, NoSweeps: true},
+		{Name: "kernelpath", NoAddress: true, NoSweeps: true},
+		{Name: "deviceID", NoSweeps: true},
 	}
 	confs[0].JSON, confs[0].Other = pair("device", nic, ","+dual)
 	confs[1].JSON, confs[1].Other = pair("pciBusID", id, "")

@@ -16,7 +16,7 @@ const kind = "ipvlan"
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
-		Summary:   "an interface that shares the MAC of one of the host's",
+		Summary:   "an interface that shares the MAC of a host interface",
 		Reference: "v1.9.1",
 	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }

@@ -36,9 +36,9 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "ipvlan",
 		Confs: []rolestest.Conf{
 			{Name: "l2", Refused: map[string]any{"mtu": -1}, JSON: l2, Tamper: append(tampers(), route)},
-			{Name: "l3", JSON: l3, Swept: true, Tamper: tampers()},
-			{Name: "l3s", JSON: l3s, Swept: true},
-			{Name: "inside", JSON: inside, Swept: true, Prepare: prepare, Tamper: tampers()},
+			{Name: "l3", JSON: l3, NoSweeps: true, Tamper: tampers()},
+			{Name: "l3s", JSON: l3s, NoSweeps: true},
+			{Name: "inside", JSON: inside, NoSweeps: true, Prepare: prepare, Tamper: tampers()},
 		},
 	}.Run(t)
 }

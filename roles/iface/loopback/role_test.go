@@ -18,7 +18,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "loopback",
 		Confs: []rolestest.Conf{{
-			Name: "plain", JSON: `{"name":"lo","type":"loopback"}`, Again: true, Stateless: true,
+			Name: "plain", JSON: `{"name":"lo","type":"loopback"}`, Repeatable: true, Stateless: true,
 			Tamper: []rolestest.Tamper{{Name: "down", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 				ns.Reset(t)
 			}}},

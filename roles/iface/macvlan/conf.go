@@ -77,7 +77,3 @@ func (c *Conf) Validate() error {
 	roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "mac", Value: c.MAC}}.Check(&f)
 	return f.Err()
 }
-
-// mac is the MAC address in colon form, chosen by precedence, or "" if none is
-// configured.
-func (c *Conf) mac(args roles.Args) (string, error) { return args.MAC(c.RuntimeConfig.MAC, c.MAC) }

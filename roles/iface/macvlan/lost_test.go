@@ -103,9 +103,9 @@ func firstAddress(t *testing.T, result string) string {
 	return r.IPs[0].Address
 }
 
-// TestStateLost: /run/cnibox is deleted while containers run whose interfaces
-// only a runtime's cache leads to. They stay attached and keep their addresses.
-// DEL without a namespace and GC find them.
+// TestStateLost: /run/cnibox is deleted while containers run. Their interfaces can be
+// found only through a runtime's cache. They stay attached and keep their addresses. DEL
+// without a namespace and GC find them.
 func TestStateLost(t *testing.T) {
 	for _, c := range []struct {
 		name string

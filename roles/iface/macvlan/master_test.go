@@ -100,9 +100,8 @@ func TestFailedAdd(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0",`+pool), 102, "eth0")
 }
 
-// TestDelWithoutMaster: DEL does not look for the master, which may be gone or
-// may have changed in the configuration. The reference's issues #953, #954 and
-// #830.
+// TestDelWithoutMaster: DEL does not look for the master, which may be deleted or changed
+// in the configuration. The reference's issues #953, #954 and #830.
 func TestDelWithoutMaster(t *testing.T) {
 	for name, after := range map[string]func(*testing.T, *rolestest.Pod) rolestest.Call{
 		"master gone": func(t *testing.T, p *rolestest.Pod) rolestest.Call {

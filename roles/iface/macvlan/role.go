@@ -13,7 +13,7 @@ const kind = "macvlan"
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:        []string{kind},
-		Summary:      "an interface with its own MAC on top of one of the host's",
+		Summary:      "an interface with its own MAC on top of a host interface",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
@@ -28,7 +28,7 @@ type role struct {
 
 // Build computes the spec and the result of one attachment.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
-	mac, err := r.conf.mac(in.Args)
+	mac, err := in.Args.MAC(r.conf.RuntimeConfig.MAC, r.conf.MAC)
 	if err != nil {
 		return nil, err
 	}

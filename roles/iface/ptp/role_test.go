@@ -41,11 +41,11 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ptp",
 		Confs: []rolestest.Conf{
-			{Name: "plain", Refused: map[string]any{"mtu": -1}, Swept: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
+			{Name: "plain", Refused: map[string]any{"mtu": -1}, NoSweeps: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, addressGone}},
-			{Name: "host", JSON: host, Swept: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
+			{Name: "host", JSON: host, NoSweeps: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
 			{Name: "single", JSON: single, Tamper: []rolestest.Tamper{masquerade, addressGone}},
-			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
+			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 		},
 	}.Run(t)
 }

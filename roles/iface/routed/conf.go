@@ -152,8 +152,8 @@ func prefixes(f *roles.Faults, path string, texts []string) []netip.Prefix {
 	return all
 }
 
-// subnets are the valid ones of the uplink's subnets.
-func (u *Uplink) subnets() []netip.Prefix {
+// parsedSubnets are the valid ones of the uplink's subnets.
+func (u *Uplink) parsedSubnets() []netip.Prefix {
 	return prefixes(new(roles.Faults), "", u.Subnets)
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// read is what Observe would have returned.
+// read returns the value that Observe would have stored.
 func read(seen []byte) (any, error) {
 	o := &observed{}
 	if len(seen) == 0 {

@@ -116,7 +116,7 @@ func (s *observation) findInUplinks(c *Conf, ips []attach.IPConfig) error {
 	for _, ip := range ips {
 		a, found := ip.Address.Addr(), addressNIC{Address: ip.Address.Addr(), Link: s.Uplink}
 		for i, u := range c.Uplinks {
-			if slices.ContainsFunc(u.subnets(), func(p netip.Prefix) bool { return p.Contains(a) }) {
+			if slices.ContainsFunc(u.parsedSubnets(), func(p netip.Prefix) bool { return p.Contains(a) }) {
 				found.Link, found.Device, found.Gateway = u.Link, i+1, u.gateway(a.Is4())
 				break
 			}
@@ -131,13 +131,13 @@ func (s *observation) findInUplinks(c *Conf, ips []attach.IPConfig) error {
 
 // findInCloud finds the addresses' NICs in what the cloud reported about them.
 func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPConfig) error {
-	homes, err := leasing.CloudHome(s.ctx, h, key)
+	locations, err := leasing.CloudLocations(s.ctx, h, key)
 	if err != nil {
 		return err
 	}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		i := slices.IndexFunc(homes, func(h leasing.Home) bool { return h.Address == a && h.Subnet.Prefix.IsValid() })
+		i := slices.IndexFunc(locations, func(h leasing.CloudLocation) bool { return h.Address == a && h.Subnet.Prefix.IsValid() })
 		if i < 0 {
 			link, err := s.defaultLink(a.Is4())
 			if err == nil {
@@ -148,7 +148,7 @@ func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPC
 			}
 			continue
 		}
-		if err := s.addCloudAddress(&homes[i]); err != nil {
+		if err := s.addCloudAddress(&locations[i]); err != nil {
 			return err
 		}
 	}
@@ -156,7 +156,7 @@ func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPC
 }
 
 // addCloudAddress adds the NIC of one address of the cloud.
-func (s *observation) addCloudAddress(c *leasing.Home) error {
+func (s *observation) addCloudAddress(c *leasing.CloudLocation) error {
 	found := addressNIC{Address: c.Address, Gateway: c.Subnet.Gateway, Network: sameFamily(c.NIC.Network, c.Address)}
 	if len(found.Network) > 0 && !slices.ContainsFunc(found.Network, func(p netip.Prefix) bool { return p.Contains(c.Address) }) {
 		found.Network = append(found.Network, c.Subnet.Prefix.Masked())
@@ -209,7 +209,7 @@ func hasPods(n *store.CloudNIC) bool {
 
 // checkDevice requires a unique number of a NIC that is not the first, because
 // the number selects its routing table.
-func checkDevice(c *leasing.Home) error {
+func checkDevice(c *leasing.CloudLocation) error {
 	n := c.NIC.Device
 	same := func(o store.CloudNIC) bool { return o.Device == n && o.MAC != c.NIC.MAC }
 	if n < 1 || n > maxDevice || slices.ContainsFunc(c.NICs, same) {
@@ -221,7 +221,7 @@ func checkDevice(c *leasing.Home) error {
 // firstLink is the interface of the first NIC. If only this NIC is in use, it
 // is the interface of the route to the NIC's gateway. That saves reading all
 // interfaces.
-func (s *observation) firstLink(c *leasing.Home, several bool) (string, error) {
+func (s *observation) firstLink(c *leasing.CloudLocation, several bool) (string, error) {
 	if several {
 		return s.linkOf(&c.NIC)
 	}

@@ -196,8 +196,7 @@ func TestObserveCloud(t *testing.T) {
 	}
 }
 
-// lease is what a cloud's IPAM plugin leaves after an ADD: its leases, the
-// source and its answer.
+// lease stores the leases and the source of a cloud's IPAM plugin, and sets its result.
 func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC, nic string, addrs []string) {
 	t.Helper()
 	err := h.Store.Update(t.Context(), func(tx *store.Tx) error {

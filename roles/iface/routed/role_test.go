@@ -36,15 +36,15 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "routed",
 		Confs: []rolestest.Conf{
-			{Name: "plain", JSON: plain, Swept: true, Refused: map[string]any{"mtu": -1}, Tamper: append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding)},
+			{Name: "plain", JSON: plain, NoSweeps: true, Refused: map[string]any{"mtu": -1}, Tamper: append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, addressGone, hostRoute}},
-			{Name: "six", JSON: six, Swept: true},
-			{Name: "single", JSON: single, Swept: true, Tamper: []rolestest.Tamper{ruleset}},
+			{Name: "six", JSON: six, NoSweeps: true},
+			{Name: "single", JSON: single, NoSweeps: true, Tamper: []rolestest.Tamper{ruleset}},
 			{Name: "cloud", JSON: cloud("cloud", "nic1"), Host: nics, Tamper: []rolestest.Tamper{
 				ruleset,
 				iproute("rule of the pod gone", "-4 rule del priority 1536"),
 			}},
-			{Name: "cloud's first NIC", JSON: cloud("first", "nic0"), Host: nics, Swept: true, Tamper: []rolestest.Tamper{
+			{Name: "cloud's first NIC", JSON: cloud("first", "nic0"), Host: nics, NoSweeps: true, Tamper: []rolestest.Tamper{
 				ruleset,
 				iproute("rule of host routes gone", "-4 rule del priority 512"),
 			}},

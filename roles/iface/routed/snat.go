@@ -56,7 +56,7 @@ func (r *role) masquerades(a netip.Addr, network []netip.Prefix) bool {
 func (c *Conf) noSNATPrefixes() []netip.Prefix {
 	all := prefixes(new(roles.Faults), "", c.NoSNAT)
 	for i := range c.Uplinks {
-		all = append(all, c.Uplinks[i].subnets()...)
+		all = append(all, c.Uplinks[i].parsedSubnets()...)
 	}
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return slices.Compact(all)

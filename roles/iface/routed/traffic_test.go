@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// town is a node with two NICs in a cloud:
+// testCloud is a node with two NICs in a cloud:
 //
 //	pods - node - nic0 10.0.0.4 ---------- 10.0.0.1 cloud 198.51.100.1 beyond the network
 //	            - nic1 (without address) - 10.0.16.1      172.31.0.1 within it
@@ -23,7 +23,7 @@ import (
 // The cloud accepts from each NIC only packets from its own subnet. It sends
 // packets for a pod to the NIC of the pod's subnet, without ARP for the pod's
 // address. Only the nodes' own addresses can reach the outside.
-type town struct {
+type testCloud struct {
 	*rolestest.Env
 	t     *testing.T
 	cloud *netopstest.NS
@@ -41,9 +41,9 @@ const cloudRules = `table inet cloud {
 	}
 }`
 
-func newTown(t *testing.T) *town {
+func newTestCloud(t *testing.T) *testCloud {
 	t.Helper()
-	w := &town{Env: rolestest.NewEnv(t, all.Table()), t: t, cloud: netopstest.New(t)}
+	w := &testCloud{Env: rolestest.NewEnv(t, all.Table()), t: t, cloud: netopstest.New(t)}
 	ip(t, "link add nic0 type veth peer name wire0 netns "+w.cloud.Path())
 	t.Cleanup(func() { ip(t, "link del nic0") })
 	ip(t, "link add nic1 type veth peer name wire1 netns "+w.cloud.Path())
@@ -108,7 +108,7 @@ type pod struct {
 }
 
 // attach creates a container with one attachment.
-func (w *town) attach(conf, id string) *pod {
+func (w *testCloud) attach(conf, id string) *pod {
 	w.t.Helper()
 	ns := netopstest.New(w.t)
 	p := &pod{NS: ns, call: rolestest.Call{
@@ -154,7 +154,7 @@ func TestTraffic(t *testing.T) {
 		{"cloud, strict", "1", cloud("first", "nic0"), cloud("second", "nic1")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newTown(t)
+			w := newTestCloud(t)
 			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+c.strict)
 			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+c.strict)
 			first, second := w.attach(c.first, "a"), w.attach(c.second, "b")
@@ -180,7 +180,7 @@ func TestTraffic(t *testing.T) {
 // TestWithoutSNAT: all traffic of a pod leaves through its own NIC with its own
 // address.
 func TestWithoutSNAT(t *testing.T) {
-	w := newTown(t)
+	w := newTestCloud(t)
 	w.cloud.Do(t, func() error { return exec.Command("nft", "flush", "chain", "inet", "cloud", "sources").Run() })
 	w.cloud.Do(t, func() error {
 		return exec.Command("nft", "add", "rule", "inet", "cloud", "sources", "iifname", "wire0", "ip", "saddr", "!=", "10.0.0.0/20", "drop").Run()
@@ -195,7 +195,7 @@ func TestWithoutSNAT(t *testing.T) {
 func TestNodePort(t *testing.T) {
 	for _, strict := range []string{"0", "1"} {
 		t.Run("rp_filter="+strict, func(t *testing.T) {
-			w := newTown(t)
+			w := newTestCloud(t)
 			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
 			p := w.attach(network("second", "16", ""), "b")
 			w.publish(p)
@@ -205,7 +205,7 @@ func TestNodePort(t *testing.T) {
 }
 
 // publish forwards the node's port 8080 to the pod's port 80.
-func (w *town) publish(p *pod) {
+func (w *testCloud) publish(p *pod) {
 	w.t.Helper()
 	call := p.call
 	call.Type = "portmap"
@@ -222,7 +222,7 @@ func (w *town) publish(p *pod) {
 func TestHairpin(t *testing.T) {
 	for _, nic := range []string{"0", "16"} {
 		t.Run("NIC "+nic, func(t *testing.T) {
-			w := newTown(t)
+			w := newTestCloud(t)
 			p := w.attach(network("second", nic, `,"snat":true`), "b")
 			w.publish(p)
 			// The host's end has no address, so the pod sees the first NIC's
@@ -235,7 +235,7 @@ func TestHairpin(t *testing.T) {
 // TestReusedAddress: the address of a deleted pod can be used by the next pod
 // at once, because the node's state for it was deleted with its interface.
 func TestReusedAddress(t *testing.T) {
-	w := newTown(t)
+	w := newTestCloud(t)
 	conf := `{"name":"one","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}}`
 	for _, id := range []string{"a", "b"} {
 		p := w.attach(conf, id)
@@ -248,14 +248,14 @@ func TestReusedAddress(t *testing.T) {
 // TestAnnounce: the pod's addresses are announced to the node, as with every
 // role.
 func TestAnnounce(t *testing.T) {
-	w := newTown(t)
+	w := newTestCloud(t)
 	netopstest.Announced(t, "", func() { w.attach(dual, "a") }, netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
 }
 
 // TestLeftRule: GC removes the rule of a pod that disappeared with the state,
 // or before it was recorded. Until then the rule has no effect.
 func TestLeftRule(t *testing.T) {
-	w := newTown(t)
+	w := newTestCloud(t)
 	conf := network("second", "16", "")
 	left := "from 10.0.16.130 iif veth01234567890 table 1537 priority 1536 protocol 143"
 	ip(t, "rule add "+left)

@@ -76,7 +76,3 @@ func (c *Conf) Validate() error {
 	}
 	return f.Err()
 }
-
-// mac is the device's MAC address in colon form, chosen by precedence, or "" if
-// none is configured.
-func (c *Conf) mac(args roles.Args) (string, error) { return args.MAC(c.RuntimeConfig.MAC, c.MAC) }

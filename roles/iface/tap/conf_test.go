@@ -46,14 +46,14 @@ func TestMAC(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have, err := conf.mac(args)
+			have, err := args.MAC(conf.RuntimeConfig.MAC, conf.MAC)
 			if err != nil || have != x.want {
 				t.Errorf("mac is %q, %v; want %q", have, err, x.want)
 			}
 		})
 	}
 	args, _ := roles.ParseArgs("MAC=nonsense")
-	if _, err := new(Conf).mac(args); !errors.Is(err, roles.ErrEnv) {
+	if _, err := args.MAC("", ""); !errors.Is(err, roles.ErrEnv) {
 		t.Errorf("a bad MAC in CNI_ARGS gives %v, want ErrEnv", err)
 	}
 }

@@ -47,7 +47,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 
 // Build computes the spec and the result of one attachment.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
-	mac, err := r.conf.mac(in.Args)
+	mac, err := in.Args.MAC(r.conf.RuntimeConfig.MAC, r.conf.MAC)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ const kind = "vlan"
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
-		Summary:   "a VLAN of one of the host's interfaces",
+		Summary:   "a VLAN of a host interface",
 		Reference: "v1.9.1",
 	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }

@@ -41,8 +41,8 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "vlan",
 		Confs: []rolestest.Conf{
 			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Other: layer3Other, Tamper: append(tampers(), address, mtu, otherID)},
-			{Name: "layer2", JSON: layer2, Other: layer2Other, NoAddress: true, Swept: true, Tamper: tampers()},
-			{Name: "inside", JSON: inside, Other: insideOther, Swept: true, Prepare: prepare, Tamper: append(tampers(), address)},
+			{Name: "layer2", JSON: layer2, Other: layer2Other, NoAddress: true, NoSweeps: true, Tamper: tampers()},
+			{Name: "inside", JSON: inside, Other: insideOther, NoSweeps: true, Prepare: prepare, Tamper: append(tampers(), address)},
 		},
 	}.Run(t)
 }
@@ -146,8 +146,8 @@ func TestRefused(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0","vlanId":100,`+pool), 102, "eth0")
 }
 
-// TestDelWithoutMaster: the master is gone, or belongs to a container that is
-// gone. The reference's DEL fails then and does not free the address.
+// TestDelWithoutMaster: the master was deleted, or was in a deleted container. The
+// reference's DEL fails and does not release the address.
 func TestDelWithoutMaster(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)

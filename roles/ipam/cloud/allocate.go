@@ -14,7 +14,7 @@ import (
 
 // allocator returns an allocator for the source's addresses without the host's own, and the
 // addresses that req requests. A nil req requests none.
-func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) (*leasing.Allocator, []leasing.Ask, error) {
+func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) (*leasing.Allocator, []leasing.AddressRequest, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the host's interfaces: %w", err)
@@ -22,7 +22,7 @@ func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Reque
 	return a.allocatorOn(req, source, links)
 }
 
-func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, links []netops.LinkInfo) (*leasing.Allocator, []leasing.Ask, error) {
+func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, links []netops.LinkInfo) (*leasing.Allocator, []leasing.AddressRequest, error) {
 	p, why := a.planOf(source, links)
 	for i, s := range p.Sets {
 		if len(s) == 0 {
@@ -33,8 +33,8 @@ func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, lin
 	if req == nil {
 		return alloc, nil, nil
 	}
-	asks, err := p.Asks(req)
-	return alloc, asks, err
+	requests, err := p.AddressRequests(req)
+	return alloc, requests, err
 }
 
 // allocate allocates addresses. Reading all links and addresses of a host with many pods takes longer
@@ -45,11 +45,11 @@ func (a *handler) allocate(ctx context.Context, h *roles.Host, req *roles.Reques
 	if err != nil {
 		return nil, err
 	}
-	alloc, asks, err := a.allocatorOn(req, source, links)
+	alloc, requests, err := a.allocatorOn(req, source, links)
 	if err != nil {
 		return nil, err
 	}
-	grants, err := alloc.Allocate(ctx, h, req, asks)
+	grants, err := alloc.Allocate(ctx, h, req, requests)
 	if err != nil || !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return a.mayBeOwn(ctx, h, g) }) {
 		return grants, err
 	}
@@ -69,14 +69,14 @@ func (a *handler) reallocate(ctx context.Context, h *roles.Host, req *roles.Requ
 	if !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return own[g.Address()] }) {
 		return grants, nil // there is no route to the address for another reason
 	}
-	alloc, asks, err := a.allocatorOn(req, source, links)
+	alloc, requests, err := a.allocatorOn(req, source, links)
 	if err != nil {
 		return nil, err
 	}
 	if err := leasing.Release(ctx, h, req); err != nil {
 		return nil, err
 	}
-	return alloc.Allocate(ctx, h, req, asks)
+	return alloc.Allocate(ctx, h, req, requests)
 }
 
 // relevantLinks reads the links of the host that the configuration needs. If only one NIC has

@@ -132,7 +132,7 @@ func FuzzConf(f *testing.F) {
 				}
 			}
 		}
-		if _, err := p.Asks(request("a")); err != nil && err.Error() == "" {
+		if _, err := p.AddressRequests(request("a")); err != nil && err.Error() == "" {
 			t.Error("an error without a text")
 		}
 	})

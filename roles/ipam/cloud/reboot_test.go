@@ -47,9 +47,9 @@ func TestReboot(t *testing.T) {
 	expect(t, b.leases(t), "")
 	expect(t, b.add(t, stuck, pod("c")), "10.240.0.37")
 	expect(t, b.add(t, plain, request("d")), "10.240.0.36")
-	homes, err := leasing.CloudHome(context.Background(), b.Host, request("d").Key())
-	if err != nil || len(homes) != 1 || homes[0].NIC.MAC != macA || !homes[0].Subnet.Gateway.IsValid() {
-		t.Errorf("homes %+v, %v", homes, err)
+	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("d").Key())
+	if err != nil || len(locations) != 1 || locations[0].NIC.MAC != macA || !locations[0].Subnet.Gateway.IsValid() {
+		t.Errorf("locations %+v, %v", locations, err)
 	}
 }
 
@@ -71,9 +71,9 @@ func TestHomeBeforeTheCloudAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	homes, err := leasing.CloudHome(context.Background(), b.Host, request("b").Key())
-	if err != nil || len(homes) != 1 || homes[0].Subnet.Prefix.String() != "10.240.0.0/16" {
-		t.Errorf("homes %+v, %v", homes, err)
+	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("b").Key())
+	if err != nil || len(locations) != 1 || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
+		t.Errorf("locations %+v, %v", locations, err)
 	}
 }
 

@@ -38,9 +38,9 @@ func TestResult(t *testing.T) {
 	const want = `{"cniVersion":"1.1.0","dns":{"nameservers":["168.63.129.16"]},"ips":[{"address":"10.240.0.36/16","gateway":"10.240.0.1"}],` +
 		`"routes":[{"dst":"0.0.0.0/0","gw":"10.240.0.1"}]}`
 	expect(t, string(raw), want)
-	homes, err := leasing.CloudHome(context.Background(), b.Host, request("a").Key())
-	if err != nil || len(homes) != 1 || homes[0].NIC.MAC != macA || homes[0].Subnet.Prefix.String() != "10.240.0.0/16" {
-		t.Errorf("homes %+v, %v", homes, err)
+	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("a").Key())
+	if err != nil || len(locations) != 1 || locations[0].NIC.MAC != macA || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
+		t.Errorf("locations %+v, %v", locations, err)
 	}
 }
 
@@ -401,9 +401,9 @@ func TestRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, b.add(t, a, request("a")), "10.240.0.37")
-	homes, err := leasing.CloudHome(context.Background(), b.Host, request("old").Key())
-	if err != nil || len(homes) != 1 || homes[0].Subnet.Prefix.String() != "10.240.0.0/16" {
-		t.Errorf("homes %+v, %v", homes, err)
+	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("old").Key())
+	if err != nil || len(locations) != 1 || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
+		t.Errorf("locations %+v, %v", locations, err)
 	}
 	b.del(t, a, "old")
 	if err := b.addFails(t, a, request("b")); !strings.Contains(err.Error(), "1 cooling down") {
@@ -436,7 +436,7 @@ func TestPlanVerb(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, rows := out.(*leasing.Foreseen).Table()
+		_, rows := out.(*leasing.Forecast).Table()
 		expect(t, strings.Join(rows[0], " "), want)
 	}
 }

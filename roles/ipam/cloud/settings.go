@@ -68,7 +68,7 @@ func newSettings(c *Conf) (*settings, error) {
 	s.parseTimes(&f, p)
 	s.parseChoice(&f, p)
 	s.plan = leasing.Plan{DataDir: store.CloudDataDir, MAC: cmp.Or(c.RuntimeConfig.MAC, c.Args.CNI.MAC)}
-	leasing.Asking{
+	leasing.RequestSources{
 		Network: c.Name, RuntimeIPs: c.RuntimeConfig.IPs, ArgsIPs: c.Args.CNI.IPs, Configured: p.IPAddress,
 		Annotations: c.RuntimeConfig.Annotations, Requests: p.Requests,
 	}.Parse(&f, &s.plan)

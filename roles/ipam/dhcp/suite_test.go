@@ -45,14 +45,14 @@ func TestSuite(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "macvlan",
 		Confs: []rolestest.Conf{
-			{Name: "macvlan", Swept: true, Tamper: tamper, JSON: `{"name":"lan","type":"macvlan","master":"up0","ipam":{"type":"dhcp"}}`},
+			{Name: "macvlan", NoSweeps: true, Tamper: tamper, JSON: `{"name":"lan","type":"macvlan","master":"up0","ipam":{"type":"dhcp"}}`},
 		},
 	}.Run(t)
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
 			{Name: "ipv4", Tamper: tamper, JSON: `{"name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp"}}`},
-			{Name: "dual", Swept: true, JSON: `{"name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp","families":["ipv4","ipv6"]}}`},
+			{Name: "dual", NoSweeps: true, JSON: `{"name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp","families":["ipv4","ipv6"]}}`},
 		},
 	}.Run(t)
 	if n := recorded(t, e); n != 0 {

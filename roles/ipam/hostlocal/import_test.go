@@ -131,9 +131,9 @@ func TestImport(t *testing.T) {
 	slices.Sort(skipped)
 	expect(t, skipped,
 		"10.1.2.10: not UTF-8",
-		"10.1.2.11: holds no container ID and interface name",
-		"10.1.2.12: holds no container ID and interface name",
-		"10.1.2.13: holds no container ID and interface name",
+		"10.1.2.11: contains no container ID and interface name",
+		"10.1.2.12: contains no container ID and interface name",
+		"10.1.2.13: contains no container ID and interface name",
 		"10.1.2.14: empty: the address counts as free",
 		"10.1.2.15: not a regular file",
 		"10.1.2.16: not a regular file",

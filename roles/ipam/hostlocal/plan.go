@@ -38,7 +38,7 @@ func plan(c *Conf) (*handler, error) {
 	}
 	p.Sets = b.finish(c.CNIVersion)
 	a.routes = roles.ParseRoutes(&f, "ipam.routes", c.IPAM.Routes)
-	leasing.Asking{
+	leasing.RequestSources{
 		Network: c.Name, RuntimeIPs: c.RuntimeConfig.IPs, ArgsIPs: c.Args.CNI.IPs,
 		Annotations: c.RuntimeConfig.Annotations, Requests: c.IPAM.Requests,
 	}.Parse(&f, p)

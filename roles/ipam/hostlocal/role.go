@@ -55,7 +55,7 @@ func newHandler(conf []byte) (*handler, error) {
 // Add gives an attachment one address of each range set, or none after an error. See
 // leasing.Allocator.Allocate.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	asks, err := a.Plan.Asks(req)
+	requests, err := a.Plan.AddressRequests(req)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := a.importOnce(ctx, h, req.Network); err != nil {
 		return nil, err
 	}
-	grants, err := a.Allocate(ctx, h, req, asks)
+	grants, err := a.Allocate(ctx, h, req, requests)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 
 // Preview returns the next addresses. A repeated call returns the same.
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	asks, err := a.Plan.Asks(req)
+	requests, err := a.Plan.AddressRequests(req)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	if err != nil {
 		return nil, err
 	}
-	grants, err := a.Allocator.Preview(ctx, h, req, asks)
+	grants, err := a.Allocator.Preview(ctx, h, req, requests)
 	if err != nil {
 		return nil, err
 	}

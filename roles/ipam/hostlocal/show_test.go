@@ -184,7 +184,7 @@ func TestReleaseVerb(t *testing.T) {
 	b.add(t, a, other)
 	other.ContainerID, other.Network = "y", "net"
 	b.add(t, a, withArgs(t, other, "IP=10.1.0.2"))
-	b.verbFails(t, `of several pools, of networks "net", "other"`, "release", nil, "10.1.0.2")
+	b.verbFails(t, `in pools of several networks, "net", "other"`, "release", nil, "10.1.0.2")
 	b.verbText(t, "release", map[string]string{"network": "other", "force": "true"}, "10.1.0.2")
 }
 
@@ -193,7 +193,7 @@ func TestReserveVerb(t *testing.T) {
 	const ipam = twoSets + `, "sticky": {"mode": "strict"}`
 	a := b.handlerFor(t, ipam)
 	conf := map[string]string{"conf": b.confOf(t, ipam), "for": "default/web-0"}
-	b.verbFails(t, "say by --network", "reserve", map[string]string{}, "10.1.0.9")
+	b.verbFails(t, "cannot choose a pool: give --network", "reserve", map[string]string{}, "10.1.0.9")
 	b.verbFails(t, "10.1.0.1 is the gateway of 10.1.0.0/24", "reserve", conf, "10.1.0.1")
 	b.verbFails(t, "it is the broadcast address of 10.1.0.0/24", "reserve", conf, "10.1.0.255")
 	b.verbFails(t, `"soon" is not a time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")

@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 	}
 	changed.IPs = []*types100.IPConfig{{Address: roles.IPNet(netip.MustParsePrefix("10.1.0.9/24"))}, r.IPs[1]}
 	err = check(&changed)
-	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not held by") {
+	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not leased to") {
 		t.Errorf("another container's address: %v", err)
 	}
 	err = b.Store.Update(ctx, func(tx *store.Tx) error {
@@ -115,7 +115,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = check(r)
-	if !errors.Is(err, roles.ErrCheck) || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "holds no address of range set 0 (10.1.0.0/24)") {
+	if !errors.Is(err, roles.ErrCheck) || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "has no address of range set 0 (10.1.0.0/24)") {
 		t.Errorf("a lease is gone: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{"static"},
 		Kind:         roles.IPAM,
-		Summary:      "addresses that the configuration or the runtime names",
+		Summary:      "addresses from the configuration or the runtime",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"ips"},
 		Args:         []string{"IP", "GATEWAY"},

@@ -27,9 +27,9 @@ func TestUnderBridge(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
-			{Name: "one", Swept: true, JSON: one},
+			{Name: "one", NoSweeps: true, JSON: one},
 			{Name: "dual", JSON: dual},
-			{Name: "CNI_ARGS", Swept: true, JSON: named, Args: "IP=10.1.0.5/24;GATEWAY=10.1.0.1"},
+			{Name: "CNI_ARGS", NoSweeps: true, JSON: named, Args: "IP=10.1.0.5/24;GATEWAY=10.1.0.1"},
 		},
 	}.Run(t)
 }
@@ -40,9 +40,9 @@ func TestAlone(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "static",
 		Confs: []rolestest.Conf{
-			{Name: "one", JSON: one, Again: true, Stateless: true},
-			{Name: "dual", JSON: dual, Again: true, Stateless: true},
-			{Name: "CNI_ARGS", JSON: named, Again: true, Stateless: true, Args: "IP=10.1.0.5/24"},
+			{Name: "one", JSON: one, Repeatable: true, Stateless: true},
+			{Name: "dual", JSON: dual, Repeatable: true, Stateless: true},
+			{Name: "CNI_ARGS", JSON: named, Repeatable: true, Stateless: true, Args: "IP=10.1.0.5/24"},
 		},
 	}.Run(t)
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// form is how a runtime calls a list: plugin by plugin, or fused.
+// form makes a runtime's calls of a list: of each plugin, or of the fused list.
 type form func(t *testing.T, e *rolestest.Env, verb string, c rolestest.Call, prev string) string
 
-// keys are what a runtime adds to each configuration.
+// keys returns the keys that a runtime adds to each configuration.
 func keys(verb, prev string) map[string]any {
 	m := map[string]any{"cniVersion": "1.1.0", "name": "fused"}
 	if prev != "" {
@@ -56,12 +56,12 @@ func asList(t *testing.T, e *rolestest.Env, verb string, c rolestest.Call, prev 
 	return prev
 }
 
-// bridgeMAC is what a bridge is given by the kernel.
+// bridgeMAC matches a bridge's MAC in a result. The kernel chooses it.
 var bridgeMAC = regexp.MustCompile(`("name": "br0",\s*"mac": )"[0-9a-f:]+"`)
 
-// TestForms: what one form of a list attached the other one checks, deletes and
-// collects, with the state of the node or, from the runtime's cache, without; and both
-// make the same of the kernel and the store.
+// TestForms: an attachment by one form of a list is checked, deleted and collected by the
+// other form, with the node's state or, from the runtime's cache, without it. Both forms
+// make the same objects and records.
 func TestForms(t *testing.T) {
 	state := func(e *rolestest.Env, ns *netopstest.NS) string { return e.State([]string{"sysctl net/"}, ns) }
 	attached := map[string]string{}
@@ -100,8 +100,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestRebuiltPool: a lost state is rebuilt with the pool that the fused list's first
-// plugin names, so that its address is not given again.
+// TestRebuiltPool: lost state is rebuilt with the pool of the fused list's first plugin,
+// so that the address is not assigned again.
 func TestRebuiltPool(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
 	first := strings.Replace(bridge, `"host-local",`, `"host-local","dataDir":"/var/lib/elsewhere",`, 1)
@@ -111,7 +111,7 @@ func TestRebuiltPool(t *testing.T) {
 		e.Run(rolestest.Call{Type: "chain", Verb: "GC", Conf: rolestest.WithKeys(t, conf, keys("GC", ""))})
 	})
 	a := e.OK(call)
-	cached := call // as libcni keeps it: the whole list
+	cached := call // libcni caches the whole list
 	cached.Conf = rolestest.WithKeys(t, `{"plugins":[`+fused(first, tuning)+`]}`, keys("ADD", ""))
 	e.Cache(cached, a.Stdout)
 	e.Forget()
@@ -122,9 +122,9 @@ func TestRebuiltPool(t *testing.T) {
 	}
 }
 
-// stranger is a plugin that is executed: it notes each call, fails where a file says
-// so, and answers ADD with what it was given.
-const stranger = `#!/bin/sh
+// thirdparty is an executed plugin. It records each call, fails if a file requests it,
+// and returns prevResult from ADD.
+const thirdparty = `#!/bin/sh
 conf=$(cat)
 echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS $conf" >> "%[1]s/calls"
 if [ -e "%[1]s/fail-$CNI_COMMAND" ]; then
@@ -134,11 +134,11 @@ fi
 if [ "$CNI_COMMAND" = ADD ]; then echo "$conf" | sed 's/.*"prevResult":\({.*}\),"name".*/\1/'; fi
 `
 
-// TestForeign: a plugin of another program is executed with what a runtime would give
-// it; when it fails, everything before it is taken back.
-func TestForeign(t *testing.T) {
+// TestThirdParty: a third-party plugin is executed with the same input as by a runtime.
+// If it fails, the previous plugins are undone.
+func TestThirdParty(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
-	if err := os.WriteFile(filepath.Join(e.PluginDir(), "stranger"), fmt.Appendf(nil, stranger, e.Dir()), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(e.PluginDir(), "thirdparty"), fmt.Appendf(nil, thirdparty, e.Dir()), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	calls := func() string {
@@ -146,7 +146,7 @@ func TestForeign(t *testing.T) {
 		_ = os.Remove(filepath.Join(e.Dir(), "calls"))
 		return string(b)
 	}
-	conf := fused(bridge, `{"type":"stranger","capabilities":{"portMappings":true}}`, tuning)
+	conf := fused(bridge, `{"type":"thirdparty","capabilities":{"portMappings":true}}`, tuning)
 	call := func(verb, prev string) rolestest.Call {
 		return rolestest.Call{Type: "chain", Verb: verb, ID: "c1", Netns: ns.Path(), IfName: "eth0", Args: "IgnoreUnknown=1;A=b", Conf: rolestest.WithKeys(t, conf, keys(verb, prev))}
 	}
@@ -160,13 +160,13 @@ func TestForeign(t *testing.T) {
 		"ADD c1 eth0 IgnoreUnknown=1;A=b ", `"runtimeConfig":{"portMappings":[{`, `"cniVersion":"1.1.0"`, `"name":"fused"`, `"address":"10.1.0.2/24"`,
 	} {
 		if !strings.Contains(told, want) {
-			t.Errorf("ADD of the stranger without %s: %s", want, told)
+			t.Errorf("ADD of the thirdparty without %s: %s", want, told)
 		}
 	}
 	e.OK(call("CHECK", a.Stdout))
 	e.OK(call("DEL", a.Stdout))
 	if told = calls(); strings.Count(told, "\n") != 2 || !strings.HasPrefix(told, "CHECK") || !strings.Contains(told, "\nDEL") {
-		t.Errorf("CHECK and DEL of the stranger: %s", told)
+		t.Errorf("CHECK and DEL of the thirdparty: %s", told)
 	}
 
 	fail := filepath.Join(e.Dir(), "fail-ADD")
@@ -177,7 +177,7 @@ func TestForeign(t *testing.T) {
 		t.Error(a.Stdout)
 	}
 	if told = calls(); strings.Count(told, "ADD c1") != 1 || strings.Count(told, "DEL c1") != 1 {
-		t.Errorf("a failed ADD called the stranger: %s", told)
+		t.Errorf("a failed ADD called the thirdparty: %s", told)
 	}
 	e.OK(gc)
 	if have := e.State([]string{"sysctl net/"}, ns); have != pristine {
@@ -185,8 +185,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestMissing: plugins that are not installed are reported with their places before the
-// first one runs.
+// TestMissing: plugins that are not installed are reported with their JSON paths before
+// the first plugin runs.
 func TestMissing(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
 	before := e.State(nil, ns)
@@ -202,7 +202,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestSwitches: disableCheck and disableGC keep the verbs from the plugins.
+// TestSwitches: with disableCheck and disableGC the plugins are not called.
 func TestSwitches(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
 	call := func(verb string, more map[string]any) rolestest.Call {

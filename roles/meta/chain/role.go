@@ -1,10 +1,9 @@
-// Package chain is the meta role of a fused list: it runs the plugins of a network
-// list in one process, where a runtime starts one for each of them. Plugins of other
-// programs are executed as before.
+// Package chain is the meta role of a fused list. It runs the plugins of a network list
+// in one process, while a runtime starts one process for each plugin. Third-party plugins
+// are executed.
 //
-// It keeps no records itself. The plugins keep the same records as without it, so the
-// fused list can check and remove an attachment that the original list made, and the
-// other way round.
+// It keeps no records itself. The plugins keep the same records as in the original list,
+// so both forms of the list can check and remove an attachment of the other form.
 package chain
 
 import (
@@ -90,7 +89,8 @@ func read(raw []byte) (*Conf, error) {
 	return c, more
 }
 
-// validate returns the faults outside of the list. netlist.Parse finds the list's.
+// validate returns the faults outside of the list. netlist.Parse finds the faults of the
+// list.
 func (c *Conf) validate() error {
 	var f roles.Faults
 	if c.IPAM.Type != "" {

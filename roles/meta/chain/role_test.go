@@ -22,19 +22,18 @@ const (
 	tuning   = `{"type":"tuning","mtu":1400,"sysctl":{"net.core.somaxconn":"500"}}`
 )
 
-// fused is a network of these plugins in the form that cnibox fuse gives it.
+// fused returns a fused list of these plugins, as cnibox fuse writes it.
 func fused(plugins ...string) string {
 	return `{"name":"fused","type":"chain","capabilities":{"portMappings":true,"ips":true},
 		"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},
 		"plugins":[` + strings.Join(plugins, ",") + `]}`
 }
 
-// otherPorts are those of a second container.
+// otherPorts are the port mappings of a second container.
 var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 
-// TestRole runs the suite with the list that podman and nerdctl write, and with
-// another interface plugin. A version before 0.3.0 hands no result on, so that no chain
-// can be run.
+// TestRole runs the suite with the list that podman and nerdctl write, and with another
+// interface plugin. Versions before 0.3.0 have no prevResult, so they have no lists.
 func TestRole(t *testing.T) {
 	list, ptp := fused(bridge, portmap, firewall, tuning), fused(strings.Replace(strings.Replace(bridge, `"bridge","bridge":"br0","isDefaultGateway":true`, `"ptp"`, 1), `"ipMasq":true`, `"ipMasq":false`, 1), portmap)
 	other := func(conf string) string {
@@ -47,18 +46,17 @@ func TestRole(t *testing.T) {
 	}
 	rolestest.Suite{Table: all.Table(), Type: "chain", Confs: []rolestest.Conf{
 		{Name: "list", JSON: list, Other: other(list), NoAddress: true, Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
-		{Name: "ptp", JSON: ptp, Other: other(ptp), NoAddress: true, Swept: true, Tamper: tamper[1:]},
+		{Name: "ptp", JSON: ptp, Other: other(ptp), NoAddress: true, NoSweeps: true, Tamper: tamper[1:]},
 	}}.Run(t)
 }
 
-// TestStorm attaches many containers at once, whose plugin is killed at random.
+// TestStorm attaches many containers at once, with plugins that are killed at random.
 func TestStorm(t *testing.T) {
 	conf := rolestest.WithKeys(t, fused(bridge, portmap, firewall, tuning), map[string]any{"cniVersion": "1.1.0", "name": "storm", "runtimeConfig": map[string]any{}})
 	rolestest.Storm{Table: all.Table(), Type: "chain", Containers: 60, Soaked: 200, Parallel: 16, Confs: []string{conf}}.Run(t)
 }
 
-// TestRefused: a configuration that cannot be run is refused whole, with the places of
-// its faults.
+// TestRefused: an invalid configuration is refused with the JSON paths of all faults.
 func TestRefused(t *testing.T) {
 	role, _ := all.Table().Lookup("chain")
 	for _, c := range []struct{ name, conf, faults string }{
@@ -88,7 +86,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMissingPlugins checks that a fused list without plugins is not taken for a list of itself.
+// TestMissingPlugins: a fused list without plugins does not call itself.
 func TestMissingPlugins(t *testing.T) {
 	role, _ := all.Table().Lookup("chain")
 	_, err := role.New([]byte(`{"name":"n","type":"chain"}`))
@@ -97,7 +95,7 @@ func TestMissingPlugins(t *testing.T) {
 	}
 }
 
-// TestArgs checks that DEL works although args.cni is not an object. ADD refuses it.
+// TestArgs: DEL works although args.cni is not an object. ADD refuses it.
 func TestArgs(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
 	conf := rolestest.WithKeys(t, fused(bridge, portmap), keys("ADD", ""))
@@ -108,7 +106,7 @@ func TestArgs(t *testing.T) {
 	e.OK(call)
 	call.Verb, call.Conf = "DEL", wrong
 	e.OK(call)
-	call.Verb, call.Conf = "ADD", conf // it would fail if DEL had removed nothing
+	call.Verb, call.Conf = "ADD", conf // it fails if DEL did not remove the attachment
 	e.OK(call)
 	call.Verb = "DEL"
 	e.OK(call)

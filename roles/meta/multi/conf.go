@@ -167,14 +167,7 @@ func (c *Conf) Validate() error {
 
 // addFaults adds the faults of a part of the configuration, with path before their paths.
 func addFaults(f *roles.Faults, path string, err error) {
-	if err == nil {
-		return
-	}
-	list := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost is taken apart
-		list = joined.Unwrap()
-	}
-	for _, e := range list {
+	for _, e := range roles.SplitJoined(err) {
 		if ce, ok := e.(*roles.ConfError); ok { //nolint:errorlint // one of those joined
 			f.Addf(path+"."+ce.Path, "%s", ce.Reason)
 			continue

@@ -11,7 +11,7 @@ import (
 func TestNoPlugin(t *testing.T) {
 	for name, conf := range map[string]string{
 		"plugin":    `{"name":"net-n","type":"no-such-plugin"}`,
-		"last":      `{"name":"net-n","cniVersion":"1.1.0","plugins":[{"type":"stranger"},{"type":"no-such-plugin"}]}`,
+		"last":      `{"name":"net-n","cniVersion":"1.1.0","plugins":[{"type":"thirdparty"},{"type":"no-such-plugin"}]}`,
 		"ipam":      `{"name":"net-n","type":"bridge","bridge":"br-n","ipam":{"type":"no-such-plugin"}}`,
 		"confusing": `{"name":"net-n","type":"bridge","bridge":"br-n","mtu":"large"}`,
 	} {
@@ -33,8 +33,8 @@ func TestNoPlugin(t *testing.T) {
 	}
 }
 
-// TestAnothersAttachment: ADD leaves an existing attachment of another runtime unchanged.
-func TestAnothersAttachment(t *testing.T) {
+// TestOtherRuntimesAttachment: ADD leaves an existing attachment of another runtime unchanged.
+func TestOtherRuntimesAttachment(t *testing.T) {
 	w := newWorld(t)
 	other := w.call("ADD")
 	other.Type, other.IfName, other.Conf = "bridge", "net1", netB
@@ -55,9 +55,9 @@ func TestAnothersAttachment(t *testing.T) {
 func TestInlineRefused(t *testing.T) {
 	w := newWorld(t)
 	for conf, want := range map[string]string{
-		`{"name":"x","cniVersion":"1.1.0","type":"multus","delegates":[` + netB + `]}`: "delegates[1]: uses this plugin itself",
-		`{"name":"x","plugins":[{"type":"stranger"},{"type":"multi","delegates":[]}]}`: "delegates[1]: uses this plugin itself",
-		`{"name":"../../x","type":"bridge"}`:                                           "delegates[1].name: \"../../x\" is not the name of a network",
+		`{"name":"x","cniVersion":"1.1.0","type":"multus","delegates":[` + netB + `]}`:   "delegates[1]: uses this plugin itself",
+		`{"name":"x","plugins":[{"type":"thirdparty"},{"type":"multi","delegates":[]}]}`: "delegates[1]: uses this plugin itself",
+		`{"name":"../../x","type":"bridge"}`:                                             "delegates[1].name: \"../../x\" is not the name of a network",
 	} {
 		w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(conf)}
 		if a := w.Fail(w.call("ADD"), 7); !strings.Contains(strings.ReplaceAll(a.Stdout, `\"`, `"`), want) {

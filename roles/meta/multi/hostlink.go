@@ -74,10 +74,10 @@ func (c *runner) makeHostLinks(ctx context.Context, all []store.Delegate) error 
 	return nil
 }
 
-// releaseHostLinks removes the host interfaces of gone networks that no other record uses, and none
-// of left. It calls change to update this attachment's record under the same locks, so that the
-// last of two users removes the interface. If a record cannot be read the interfaces stay, because
-// its container may use them.
+// releaseHostLinks removes the host interfaces of the networks in gone, except those that
+// another record or a network in left uses. It calls change to update this attachment's
+// record under the same locks, so that the last of two users removes the interface. If a
+// record cannot be read the interfaces stay, because its container may use them.
 func (c *runner) releaseHostLinks(ctx context.Context, gone, left []store.Delegate, change func() error) error {
 	var names []string
 	for i := range gone {

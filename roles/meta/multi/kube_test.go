@@ -44,7 +44,7 @@ func TestKube(t *testing.T) {
 	}
 	network("net-b", "")
 	network("far", netC)
-	network("apart", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger"}]}`)
+	network("apart", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"thirdparty"}]}`)
 	w.conf["kubeconfig"] = s.Kubeconfig(t, s.Address, kubetest.Agent)
 	delete(w.conf, "capabilities") // the runtime passes no annotations
 

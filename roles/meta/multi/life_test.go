@@ -229,7 +229,7 @@ func TestStatus(t *testing.T) {
 	call := w.call("STATUS")
 	call.ID, call.Netns, call.IfName = "", "", ""
 	w.OK(call)
-	w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(`{"name":"s","type":"stranger"}`)}
+	w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(`{"name":"s","type":"thirdparty"}`)}
 	w.write("fail-STATUS", "")
 	call.Conf = w.call("STATUS").Conf
 	if a := w.Fail(call, 0); !strings.Contains(a.Stdout, `network \"s\"`) {
@@ -330,9 +330,9 @@ func TestHostLink(t *testing.T) {
 	}
 }
 
-// TestHostLinkOfAnother: an existing interface with the name of a host link belongs to another
+// TestOtherProgramsHostLink: an existing interface with the name of a host link belongs to another
 // program. It is used if it is the same VXLAN, is an error otherwise, and is never removed.
-func TestHostLinkOfAnother(t *testing.T) {
+func TestOtherProgramsHostLink(t *testing.T) {
 	for vni, serves := range map[int]bool{4711: true, 4712: false} {
 		t.Run(fmt.Sprint(vni), func(t *testing.T) {
 			w := newWorld(t)

@@ -63,9 +63,9 @@ func TestRecordLost(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnother: a damaged record affects its own container only. GC leaves that container
+// TestDamagedRecord: a damaged record affects its own container only. GC leaves that container
 // unchanged while it is valid.
-func TestRecordOfAnother(t *testing.T) {
+func TestDamagedRecord(t *testing.T) {
 	w := newWorld(t)
 	netopstest.Master(t, "uplink2")
 	w.network("x", `{"name":"net-x","type":"macvlan","host_device":"uplink2","vxlan":4712,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)

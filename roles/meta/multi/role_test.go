@@ -31,23 +31,23 @@ func gone(ifName string) rolestest.Tamper {
 	}}
 }
 
-// TestRole runs the suite with three networks of several plugins each: concurrently, which is the
-// default, and in order. Every network is tampered with.
+// TestRole runs the suite with three networks of several plugins each: concurrently,
+// which is the default, and in order. Objects of every network are changed.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "multi",
 		Confs: []rolestest.Conf{
-			{Name: "one", JSON: one, Swept: true},
+			{Name: "one", JSON: one, NoSweeps: true},
 			{
 				Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
 				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")},
 			},
-			{Name: "order", Swept: true, JSON: order, Other: other},
+			{Name: "order", NoSweeps: true, JSON: order, Other: other},
 		},
 	}.Run(t)
 }
 
-// TestStorm: 24 pods with three networks each, whose calls are killed at random.
+// TestStorm: 24 pods with three networks each, with calls that are killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{Table: all.Table(), Type: "multi", Containers: 24, Parallel: 8, Confs: []string{
 		rolestest.WithKeys(t, three, map[string]any{"cniVersion": "1.1.0"}),

@@ -51,7 +51,7 @@ func stackedOn(t *testing.T, upper string) {
 	netopstest.NeedKind(t, "macvlan")
 	w := newWorld(t)
 	w.network("x", upper)
-	w.network("e", `{"name":"net-e","cniVersion":"1.1.0","plugins":[{"type":"bridge","bridge":"br-b"},{"type":"stranger"}]}`)
+	w.network("e", `{"name":"net-e","cniVersion":"1.1.0","plugins":[{"type":"bridge","bridge":"br-b"},{"type":"thirdparty"}]}`)
 	w.wish("e@lower,x,s@last")
 	start := w.warm()
 	a := w.OK(w.call("ADD"))
@@ -67,7 +67,8 @@ func stackedOn(t *testing.T, upper string) {
 	}
 }
 
-// What a pod asks of a network concerns each plugin of a fused list: no addresses here.
+// TestFused: a pod's request, here for no addresses, concerns each plugin of a fused
+// list.
 func TestFused(t *testing.T) {
 	w := newWorld(t)
 	w.network("f", `{"name":"net-b","cniVersion":"1.1.0","plugins":[{"type":"chain","capabilities":{"mac":true},"plugins":[

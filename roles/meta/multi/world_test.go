@@ -25,9 +25,9 @@ type world struct {
 	annotations map[string]string
 }
 
-// stranger is an executed plugin. It notes each call and its input, and fails if a file requests
+// thirdparty is an executed plugin. It notes each call and its input, and fails if a file requests
 // it.
-const stranger = `#!/bin/sh
+const thirdparty = `#!/bin/sh
 conf=$(cat)
 echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $conf" >> "%[1]s/calls"
 if [ -e "%[1]s/fail-$CNI_COMMAND" ]; then
@@ -49,13 +49,13 @@ func newWorld(t *testing.T) *world {
 		"networksDir": w.file("nets"), "confDir": w.file("confs"),
 		"capabilities": map[string]bool{"io.kubernetes.cri.pod-annotations": true},
 	}
-	w.write("bin/stranger", fmt.Sprintf(stranger, w.Dir()))
-	if err := os.Chmod(w.file("bin/stranger"), 0o700); err != nil {
+	w.write("bin/thirdparty", fmt.Sprintf(thirdparty, w.Dir()))
+	if err := os.Chmod(w.file("bin/thirdparty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	w.network("b", netB)
 	w.network("c", netC)
-	w.network("s", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger","kept":{"big":123456789012345678901234567890,"z":1,"a":2}}]}`)
+	w.network("s", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"thirdparty","kept":{"big":123456789012345678901234567890,"z":1,"a":2}}]}`)
 	t.Cleanup(func() { // remove the shared objects of the networks in annotations
 		for _, key := range []string{"clusterNetwork", "defaultNetworks", "readinessindicatorfile"} {
 			delete(w.conf, key)

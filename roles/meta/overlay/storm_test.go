@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: 120 containers of both families (300 in a soak), 32 at a time, whose plugins are
-// killed at random.
+// TestStorm: 120 containers of both families (300 in a soak), 32 at a time, with plugins
+// that are killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "vxlan", Containers: 120, Soaked: 300, Parallel: 32,

@@ -25,13 +25,13 @@ type Finder struct {
 
 // Network returns the network that an annotation names.
 func (f *Finder) Network(ctx context.Context, namespace, name string) (*Network, error) {
-	o, looked, err := f.object(ctx, namespace, name)
+	o, looked, err := f.findObject(ctx, namespace, name)
 	if err == nil && o == nil {
 		err = notFound(looked)
 	}
 	var n *Network
 	if err == nil {
-		n, err = f.network(o)
+		n, err = f.networkOf(o)
 	}
 	if err != nil {
 		if namespace != "" {
@@ -42,9 +42,9 @@ func (f *Finder) Network(ctx context.Context, namespace, name string) (*Network,
 	return n, nil
 }
 
-// object returns the object from the first source that has it. Without one it returns nil and the
+// findObject returns the object from the first source that has it. Without one it returns nil and the
 // errors of all sources.
-func (f *Finder) object(ctx context.Context, namespace, name string) (o *Object, looked []error, err error) {
+func (f *Finder) findObject(ctx context.Context, namespace, name string) (o *Object, looked []error, err error) {
 	for _, s := range f.Sources {
 		o, err := s.Object(ctx, namespace, name)
 		if !errors.Is(err, ErrNotFound) {
@@ -64,8 +64,8 @@ func notFound(looked []error) error {
 	return fmt.Errorf("%w %s", ErrNotFound, strings.Join(places, ", nor "))
 }
 
-// network returns the network that an object describes (the standard, section 3.4.1).
-func (f *Finder) network(o *Object) (*Network, error) {
+// networkOf returns the network that an object describes (the standard, section 3.4.1).
+func (f *Finder) networkOf(o *Object) (*Network, error) {
 	if len(bytes.TrimSpace(o.Config)) == 0 {
 		n, err := f.findInConfDir(o.Name)
 		if errors.Is(err, ErrNotFound) {
@@ -109,10 +109,10 @@ func (f *Finder) Default(ctx context.Context, namespace, value string) (*Network
 	var looked []error
 	var err error
 	if isName(value, false) {
-		o, looked, err = f.object(ctx, namespace, value)
+		o, looked, err = f.findObject(ctx, namespace, value)
 	}
 	if o != nil {
-		n, err := f.network(o)
+		n, err := f.networkOf(o)
 		if err != nil {
 			return nil, fmt.Errorf("network %q: %w", value, err)
 		}

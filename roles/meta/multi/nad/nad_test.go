@@ -309,7 +309,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		n, err := (&Finder{}).network(o)
+		n, err := (&Finder{}).networkOf(o)
 		if err != nil {
 			return
 		}

@@ -28,9 +28,9 @@ type Attachment struct {
 	DefaultRoute []netip.Addr
 }
 
-// status is one element of the value of StatusKey (the standard, section 5.3). mtu and gateway are
+// statusElement is one element of the value of StatusKey (the standard, section 5.3). mtu and gateway are
 // Multus's additions.
-type status struct {
+type statusElement struct {
 	Name         string          `json:"name"`
 	Interface    string          `json:"interface,omitempty"`
 	IPs          []string        `json:"ips,omitempty"`
@@ -58,7 +58,7 @@ func Status(attachments []Attachment) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte('[')
 	for i, a := range attachments {
-		raw, err := coldjson.Marshal(a.status())
+		raw, err := coldjson.Marshal(a.element())
 		if err != nil {
 			return nil, fmt.Errorf("network status of %s: %w", a.Name, err)
 		}
@@ -73,8 +73,8 @@ func Status(attachments []Attachment) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (a *Attachment) status() *status {
-	s := &status{Name: a.Name, Default: a.Default, DeviceInfo: a.DeviceInfo, DefaultRoute: a.DefaultRoute}
+func (a *Attachment) element() *statusElement {
+	s := &statusElement{Name: a.Name, Default: a.Default, DeviceInfo: a.DeviceInfo, DefaultRoute: a.DefaultRoute}
 	if a.Result == nil {
 		return s
 	}

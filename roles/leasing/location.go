@@ -1,4 +1,5 @@
-// Package leasing has what IPAM roles share that keep leases in this node's store.
+// Package leasing allocates addresses for the IPAM roles that keep leases in this node's
+// store.
 package leasing
 
 import (
@@ -11,20 +12,19 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Home says to which NIC and subnet of this node a cloud address belongs.
-type Home struct {
+// CloudLocation is the NIC and the subnet of this node that a cloud address belongs to.
+type CloudLocation struct {
 	Address netip.Addr
-	// NIC has only its MAC, and Subnet is zero, if the cloud does not list the
-	// address any more.
+	// NIC has only its MAC, and Subnet is zero, if the cloud no longer lists the address.
 	NIC    store.CloudNIC
 	Subnet store.CloudSubnet
 	// NICs are all NICs of the same source.
 	NICs []store.CloudNIC
 }
 
-// CloudHome returns the NIC and subnet of each cloud address of an attachment, IPv4
+// CloudLocations returns the NIC and subnet of each cloud address of an attachment, IPv4
 // first. It reads only the store.
-func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error) {
+func CloudLocations(ctx context.Context, h *roles.Host, key store.Key) ([]CloudLocation, error) {
 	var leases []store.Lease
 	sources := map[string]*store.CloudSource{}
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -42,20 +42,20 @@ func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error
 	if err != nil {
 		return nil, err
 	}
-	var homes []Home
+	var locations []CloudLocation
 	for _, l := range leases {
-		home := Home{Address: l.Address, NIC: store.CloudNIC{MAC: l.NIC}}
+		loc := CloudLocation{Address: l.Address, NIC: store.CloudNIC{MAC: l.NIC}}
 		if sources[l.Source] == nil {
 			sources[l.Source] = keptSource(ctx, h, l.Source)
 		}
-		home.find(sources[l.Source])
-		homes = append(homes, home)
+		loc.find(sources[l.Source])
+		locations = append(locations, loc)
 	}
-	return homes, nil
+	return locations, nil
 }
 
 // CloudNICs returns the MAC of the NIC of each cloud address of an attachment, IPv4
-// first. Unlike CloudHome it does not read the cloud's replies.
+// first. Unlike CloudLocations it does not read the cloud's replies.
 func CloudNICs(ctx context.Context, h *roles.Host, key store.Key) ([]string, error) {
 	var macs []string
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -74,8 +74,8 @@ func cloudLeases(tx *store.Tx, key store.Key) ([]store.Lease, error) {
 	return slices.DeleteFunc(leases, func(l store.Lease) bool { return l.Source == "" }), err
 }
 
-// keptSource returns a source as it was before a reboot, for use until the cloud has
-// been asked again. One that cannot be read is returned empty.
+// keptSource returns a source's last state before the reboot, for use until the cloud's
+// next reply. If it cannot be read, the source is empty.
 func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSource {
 	kept := &store.CloudSource{}
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
@@ -86,23 +86,23 @@ func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSou
 		return err
 	})
 	if err != nil {
-		h.Log.Debug("look up what the cloud said before the reboot", "source", name, "error", err)
+		h.Log.Debug("read the cloud's last reply before the reboot", "source", name, "error", err)
 	}
 	return kept
 }
 
-// find looks for the address at its NIC: in the subnet that lists it, else in the one
-// whose prefix contains it.
-func (home *Home) find(source *store.CloudSource) {
-	named := func(s store.CloudSubnet) bool { return s.Gives(home.Address) }
-	belongs := func(s store.CloudSubnet) bool { return s.Prefix.Contains(home.Address) }
+// find finds the NIC and the subnet of the address: the subnet that lists the address,
+// else the subnet with a prefix that contains it.
+func (loc *CloudLocation) find(source *store.CloudSource) {
+	named := func(s store.CloudSubnet) bool { return s.Gives(loc.Address) }
+	belongs := func(s store.CloudSubnet) bool { return s.Prefix.Contains(loc.Address) }
 	for _, is := range []func(store.CloudSubnet) bool{named, belongs} {
 		for _, nic := range source.NICs {
-			if nic.MAC != home.NIC.MAC {
+			if nic.MAC != loc.NIC.MAC {
 				continue
 			}
 			if i := slices.IndexFunc(nic.Subnets, is); i >= 0 {
-				home.NIC, home.Subnet, home.NICs = nic, nic.Subnets[i], source.NICs
+				loc.NIC, loc.Subnet, loc.NICs = nic, nic.Subnets[i], source.NICs
 				return
 			}
 		}

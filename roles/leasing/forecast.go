@@ -17,26 +17,27 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxConf bounds the size of a configuration file.
+// maxConf is the largest size in bytes of a configuration file.
 const maxConf = 1 << 20
 
-// Foreseen is the answer of `cnibox ipam plan`.
-type Foreseen struct {
+// Forecast is the output of `cnibox ipam plan`.
+type Forecast struct {
 	Network string `json:"network"`
-	// Identity is what the addresses would be kept for; empty without "ipam.sticky".
+	// Identity is the identity for which the addresses would be kept; empty without
+	// "ipam.sticky".
 	Identity  string            `json:"identity,omitempty"`
-	Addresses []ForeseenAddress `json:"addresses"`
+	Addresses []ForecastAddress `json:"addresses"`
 }
 
-// ForeseenAddress is an address that ADD would give now.
-type ForeseenAddress struct {
+// ForecastAddress is an address that ADD would give now.
+type ForecastAddress struct {
 	Address netip.Prefix `json:"address"`
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 	Why     string       `json:"why"`
 }
 
 // Table returns the addresses as a table.
-func (f *Foreseen) Table() (head []string, rows [][]string) {
+func (f *Forecast) Table() (head []string, rows [][]string) {
 	for _, a := range f.Addresses {
 		gw := "-"
 		if a.Gateway.IsValid() {
@@ -47,8 +48,8 @@ func (f *Foreseen) Table() (head []string, rows [][]string) {
 	return []string{"ADDRESS", "GATEWAY", "WHY"}, rows
 }
 
-// why describes a grant's origin.
-func (g Grant) why(req Ask) string {
+// reason describes a grant's origin.
+func (g Grant) reason(req AddressRequest) string {
 	switch g.origin {
 	case requested:
 		return "asked for by " + req.path
@@ -62,15 +63,15 @@ func (g Grant) why(req Ask) string {
 		return fmt.Sprintf("free for the longest time; %q had it", g.of)
 	case cooling:
 		return fmt.Sprintf("nothing else is left; %q released it just now", g.of)
-	case given:
+	case reassigned:
 		return fmt.Sprintf("nothing else is left; it is kept for %q", g.of)
 	}
 	return ""
 }
 
-// Foresee returns the addresses that ADD would give now, and why.
-func (a *Allocator) Foresee(ctx context.Context, h *roles.Host, req *roles.Request) (*Foreseen, error) {
-	bySet, err := a.Plan.Asks(req)
+// Forecast returns the addresses that ADD would give now, with the reasons.
+func (a *Allocator) Forecast(ctx context.Context, h *roles.Host, req *roles.Request) (*Forecast, error) {
+	bySet, err := a.Plan.AddressRequests(req)
 	if err != nil {
 		return nil, err
 	}
@@ -78,18 +79,18 @@ func (a *Allocator) Foresee(ctx context.Context, h *roles.Host, req *roles.Reque
 	if err != nil {
 		return nil, err
 	}
-	out := &Foreseen{Network: req.Network}
+	out := &Forecast{Network: req.Network}
 	if a.Plan.Sticky != nil {
 		out.Identity = a.Plan.Sticky.Identity(req, a.macOf(req))
 	}
 	for i, g := range grants {
-		out.Addresses = append(out.Addresses, ForeseenAddress{netip.PrefixFrom(g.addr, g.in.Subnet.Bits()), g.in.Gateway, g.why(bySet[i])})
+		out.Addresses = append(out.Addresses, ForecastAddress{netip.PrefixFrom(g.addr, g.in.Subnet.Bits()), g.in.Gateway, g.reason(bySet[i])})
 	}
 	return out, nil
 }
 
-// foresee runs `cnibox ipam plan`.
-func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string]string, files []string) (any, error) {
+// forecast runs `cnibox ipam plan`.
+func (r configured) forecast(ctx context.Context, h *roles.Host, flags map[string]string, files []string) (any, error) {
 	if len(files) != 1 {
 		return nil, errors.New("want FILE, such as one of /etc/cni/net.d")
 	}
@@ -115,7 +116,7 @@ func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string
 	if err != nil {
 		return nil, err
 	}
-	return a.Foresee(ctx, h, req)
+	return a.Forecast(ctx, h, req)
 }
 
 // configured reads configurations for the verbs.
@@ -158,7 +159,7 @@ func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (netw
 		conf := map[string]json.RawMessage{}
 		var is struct {
 			IPAM    struct{ Type string } `json:"ipam"`
-			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of a fused one in it
+			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of role chain in a list
 		}
 		if json.Unmarshal(plugins[0], &is) != nil {
 			continue
