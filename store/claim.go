@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// Claim takes a node-wide resource for an attachment. A claim that the owner has
-// already is not an error and keeps its time. A resource that another owner has is a
-// TakenError. A name that ends with "/" stands for all names that begin with it.
+// Claim takes a node-wide resource for an attachment. A repeated claim of the owner is not an error
+// and keeps its time. If another owner has the resource, the error is a TakenError. A name that ends
+// with "/" includes all names that begin with it.
 func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	key, err := record.StorableKey("claim", kind, name)
 	if err != nil {
@@ -44,7 +44,7 @@ func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	return nil
 }
 
-// Unclaim gives the owner's claims back, all or those of the given kinds.
+// Unclaim releases the owner's claims, all or those of the given kinds.
 func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 	claims, err := record.Writable(tx.b, bucketClaims)
 	if err != nil {
@@ -78,12 +78,11 @@ func (tx *Tx) Claims(kind string) ([]Claim, error) {
 	return record.List[Claim](tx.b, bucketClaims, record.NetworkPrefix(kind))
 }
 
-// A claim's name may have parts that end with "/". A name that ends with "/" stands
-// for all names that begin with it: its owner holds all parts, and it cannot be
-// claimed while another owner holds a part.
+// A claim's name may have parts that end with "/". A name that ends with "/" includes all names that
+// begin with it: it cannot be claimed while another owner has one of them.
 
-// conflict returns the claim that keeps an owner from a claim: one of the same name,
-// of a name that includes it, or of a part of it. It is nil when there is none.
+// conflict returns another owner's claim of the same name, of a name that includes it, or of a name
+// that it includes. It returns nil if there is none.
 func conflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error) {
 	for i := range len(name) {
 		if name[i] != '/' || i == len(name)-1 {
@@ -105,8 +104,7 @@ func conflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error)
 	return nil, nil
 }
 
-// otherClaim returns the claim under a key; nil if there is none or it is the
-// owner's.
+// otherClaim returns the claim under a key, or nil if there is none or it is the owner's.
 func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 	raw := claims.Get(key)
 	if raw == nil {
@@ -119,8 +117,7 @@ func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 	return &c, nil
 }
 
-// Holder returns the claim of another owner that keeps an owner from a claim; nil if
-// there is none.
+// Holder returns the claim of another owner that conflicts with a claim, or nil.
 func (tx *Tx) Holder(kind, name string, owner Key) (*Claim, error) {
 	claims := record.Bucket(tx.b, bucketClaims)
 	if claims == nil {
@@ -129,8 +126,7 @@ func (tx *Tx) Holder(kind, name string, owner Key) (*Claim, error) {
 	return conflict(claims, kind, name, owner)
 }
 
-// isClaimed reports whether the owner has the claim already. A conflicting claim is a
-// TakenError.
+// isClaimed reports whether the owner has the claim. For a conflicting claim it returns a TakenError.
 func isClaimed(claims *bolt.Bucket, key []byte, kind, name string, owner Key) (bool, error) {
 	c, err := conflict(claims, kind, name, owner)
 	if err != nil {
