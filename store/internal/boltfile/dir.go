@@ -48,9 +48,9 @@ func (d *Dir) open(create bool) (*os.File, error) {
 	return dir, nil
 }
 
-// in calls open with the directory's descriptor. The open directory may have been replaced. So in opens
-// the directory again after an error of open and repeats the call, and a caller whose locked file is
-// not at its path calls forget.
+// in calls open with the directory's descriptor. A directory that was kept open may have been replaced.
+// So after an error of open, in opens the directory again and repeats the call, and a caller whose
+// locked file is not at its path calls forget.
 func (d *Dir) in(create bool, open func(at int) error) error {
 	if d.boot == nil {
 		dir, err := d.open(create)

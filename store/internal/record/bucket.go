@@ -108,8 +108,8 @@ func List[T any](tx *bolt.Tx, bucket string, prefix []byte) ([]T, error) {
 	return list[T](tx, bucket, prefix, func([]byte, *T) error { return nil })
 }
 
-// ListOwned is List for the records of a network's attachments, or of all with "".
-// It sets each record's Key, whose place owner returns.
+// ListOwned is List for the records of a network's attachments, or of all with "". It sets the Key of
+// each record, to which owner returns the pointer.
 func ListOwned[T any](tx *bolt.Tx, bucket, network string, owner func(*T) *Key) ([]T, error) {
 	return list(tx, bucket, NetworkPrefix(network), func(key []byte, rec *T) (err error) {
 		*owner(rec), err = DecodeAttachment(key)
