@@ -25,21 +25,26 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
 
 build: bin/cnibox
 
 # Phony: Go's build cache decides what to rebuild.
 .PHONY: bin/cnibox
-bin/cnibox:
+bin/cnibox: go-version
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags='-s -w' -o $@ .
+
+# An older Go, such as Debian 12's, reports an invalid go.mod instead.
+go-version:
+	@case "$$($(GO) env GOVERSION)" in go1.2[6-9]* | go1.[3-9][0-9]* | go[2-9]* | devel*) ;; *) \
+		echo "build cnibox: Go 1.26 or newer is needed, and '$(GO)' is $$($(GO) env GOVERSION): install it from https://go.dev/dl" >&2; exit 1 ;; esac
 
 # Each supported processor, with and without PIE and FIPS 140-3, into a temporary directory.
 build-matrix: setup
 	GO='$(GO)' sh test/build-matrix.sh $(TAGS)
 
 # Fetches modules too, since the tests have no network.
-setup:
+setup: go-version
 	@sh test/apt.sh
 	@$(GO) mod download
 	@cd test/peers/cri && $(GO) mod download
@@ -48,11 +53,13 @@ setup:
 new-role:
 	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
 
-demo: setup build
+demo: build
+	@sh test/apt.sh demo
 	@$(GO) build -o bin/demo ./test/cmd/demo
 	@bin/demo -cnibox bin/cnibox
 
-demo-azure: setup build
+demo-azure: build
+	@sh test/apt.sh demo
 	@$(GO) build -o bin/demo-azure ./test/cmd/demo-azure
 	@bin/demo-azure -cnibox bin/cnibox
 

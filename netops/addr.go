@@ -21,7 +21,7 @@ func (a *Addr) Where() Place { return a.In }
 // IsShared reports whether attachments share the address.
 func (a *Addr) IsShared() bool { return a.Shared }
 
-func (a *Addr) object() {}
+func (a *Addr) jsonKey() string { return "addr" }
 
 // String formats the address like ip-address(8).
 func (a *Addr) String() string {
@@ -100,6 +100,14 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return nil, err
 }
 
+func (a *Addr) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+func (a *Addr) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, a, v) }
+
+func (a *Addr) links() []string { return []string{a.Link} }
+
 // messages returns the request that adds or deletes the address.
 func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, a.In, a.Link)
@@ -143,11 +151,7 @@ func broadcast(p netip.Prefix) []byte {
 
 // addresses reads a link's addresses.
 func (s *session) addresses(ctx context.Context, p Place, link string) ([]rtnl.Addr, error) {
-	index, err := s.indexOf(ctx, p, link)
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.conn(p)
+	index, c, err := s.linkConn(ctx, p, link)
 	if err != nil {
 		return nil, err
 	}

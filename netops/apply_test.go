@@ -107,11 +107,11 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 	n, box := newNet(t, nil), netopstest.New(t)
 	defer clean(t, spec)
 	ns := open(t, n, box)
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	// Check at once: with duplicate address detection the address would be tentative for a
@@ -142,10 +142,10 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 	if out := inside(t, box, "ip", "route"); !strings.Contains(out, "default via 10.22.0.1 dev eth0 mtu 1300 advmss 1200") {
 		t.Errorf("routes:\n%s", out)
 	}
-	if err := n.Undo(ctx, changes, ns); err != nil {
+	if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Undo(ctx, changes, nil); err != nil {
+	if err := n.Undo(ctx, plan.Changes, nil); err != nil {
 		t.Errorf("second Undo: %v", err)
 	}
 	if _, err := n.Link(ctx, nil, "vth0"); !errors.Is(err, netops.ErrNotExist) {
@@ -183,17 +183,17 @@ func TestFailingStepLeavesNothing(t *testing.T) {
 		probe := &netopstest.FailNth{N: i}
 		n, box := newNet(t, probe), netopstest.New(t)
 		ns := open(t, n, box)
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := netopstest.Snapshot(t) + box.Snapshot(t)
-		err = n.Apply(ctx, changes, ns)
+		err = n.Apply(ctx, plan, ns)
 		if err == nil {
-			if i <= len(changes) {
-				t.Fatalf("step %d of %d did not fail", i, len(changes))
+			if i <= len(plan.Changes) {
+				t.Fatalf("step %d of %d did not fail", i, len(plan.Changes))
 			}
-			if err := shared.Undo(ctx, changes, ns); err != nil {
+			if err := shared.Undo(ctx, plan.Changes, ns); err != nil {
 				t.Fatal(err)
 			}
 			break
@@ -343,7 +343,7 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 }
 
 // TestApplyMasterChanged applies a plan for a bridge port after the bridge was deleted,
-// or deleted and made again.
+// or deleted and made again. A later plan does not change the earlier one.
 func TestApplyMasterChanged(t *testing.T) {
 	ctx := context.Background()
 	bridge := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: "brmoved", Kind: "bridge"}}}
@@ -353,11 +353,12 @@ func TestApplyMasterChanged(t *testing.T) {
 	}
 	port := netops.Spec{Objects: append(bridge.Objects, veth)}
 	for name, test := range map[string]struct {
-		again bool
-		want  error
+		again, planned bool
+		want           error
 	}{
-		"gone":                  {false, netops.ErrNotExist},
-		"deleted and recreated": {true, netops.ErrBusy},
+		"gone":                  {false, false, netops.ErrNotExist},
+		"deleted and recreated": {true, false, netops.ErrBusy},
+		"planned once more":     {true, true, netops.ErrBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clean(t, bridge)
@@ -367,7 +368,7 @@ func TestApplyMasterChanged(t *testing.T) {
 			if err := n.Ensure(ctx, bridge, nil); err != nil {
 				t.Fatal(err)
 			}
-			changes, err := n.Plan(ctx, port, ns)
+			plan, err := n.Plan(ctx, port, ns)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +381,12 @@ func TestApplyMasterChanged(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 			}
-			if err := n.Apply(ctx, changes, ns); !errors.Is(err, test.want) || !strings.Contains(err.Error(), "brmoved") {
+			if test.planned {
+				if _, err := n.Plan(ctx, port, ns); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := n.Apply(ctx, plan, ns); !errors.Is(err, test.want) || !strings.Contains(err.Error(), "brmoved") {
 				t.Errorf("Apply: %v, not %v", err, test.want)
 			}
 			if _, err := n.Link(ctx, nil, veth.Name); !errors.Is(err, netops.ErrNotExist) {

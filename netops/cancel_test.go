@@ -45,15 +45,15 @@ func TestCancelledAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := 0; ; i++ {
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := netopstest.Snapshot(t) + box.Snapshot(t)
 		left := i
-		err = n.Apply(ending{ctx, &left}, changes, ns)
+		err = n.Apply(ending{ctx, &left}, plan, ns)
 		if err == nil {
-			if err := n.Undo(ctx, changes, ns); err != nil {
+			if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 				t.Error(err)
 			}
 			break
@@ -78,12 +78,12 @@ func TestCancelledShared(t *testing.T) {
 	}}}
 	n := newNet(t, nil)
 	for i := 0; ; i++ {
-		changes, err := n.Plan(ctx, spec, nil)
+		plan, err := n.Plan(ctx, spec, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		left := i
-		err = n.Apply(ending{ctx, &left}, changes, nil)
+		err = n.Apply(ending{ctx, &left}, plan, nil)
 		l, missing := n.Link(ctx, nil, "pair0")
 		if missing == nil && l.Alias != "cnibox:shared" {
 			t.Errorf("place %d: %+v", i, l)

@@ -27,6 +27,13 @@ type Change struct {
 	Undo *Step `json:"undo,omitempty"`
 }
 
+// Plan is what Net.Plan returns and Net.Apply makes.
+type Plan struct {
+	Changes []Change
+	// index holds the indexes of the host's links that Net.Plan read.
+	index map[linkRef]int
+}
+
 // Difference is one difference between the kernel and a Spec.
 type Difference struct {
 	Object Object
@@ -61,7 +68,7 @@ func (w *OverlayWrite) IsShared() bool { return true }
 // String returns the description of the write.
 func (w *OverlayWrite) String() string { return w.What }
 
-func (w *OverlayWrite) object() {}
+func (w *OverlayWrite) jsonKey() string { return "" }
 
 // Probed calls write. A Probe that is not nil is called before and after it, with an
 // OverlayWrite.

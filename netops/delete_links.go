@@ -78,11 +78,9 @@ func (s *session) sendGroup(ctx context.Context, p Place, indexes []int) error {
 	group := nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(groupMark|uint32(indexes[0])))
 	var msgs []nlconn.Message
 	for _, index := range indexes {
-		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(index)
-		msgs = append(msgs, nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, group}})
+		msgs = append(msgs, linkMessage(unix.RTM_NEWLINK, index, group))
 	}
-	msgs = append(msgs, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), group}})
+	msgs = append(msgs, linkMessage(unix.RTM_DELLINK, 0, group))
 	c, err := s.conn(p)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package netops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ func (e *Element) Where() Place { return Host }
 // IsShared reports whether attachments share the element.
 func (e *Element) IsShared() bool { return e.Shared }
 
-func (e *Element) object() {}
+func (e *Element) jsonKey() string { return "element" }
 
 // String formats the element like nft(8).
 func (e *Element) String() string {
@@ -67,4 +68,66 @@ func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) 
 	d := differences{object: e}
 	d.compare("value", strings.Join(e.Value, " . "), strings.Join(have.Value, " . "))
 	return d.list, nil
+}
+
+func (e *Element) batchKey(v Verb) string { return "element " + string(v) }
+
+// apply adds or deletes nftables elements in one transaction.
+func (e *Element) apply(ctx context.Context, run *applier, batch []Change) error {
+	all := make([]*nft.Element, len(batch))
+	for i, c := range batch {
+		all[i] = (*nft.Element)(c.Do.Object.(*Element))
+	}
+	err := run.elements(ctx, batch[0].Do.Verb, all...)
+	if err == nil {
+		run.done = append(run.done, batch...)
+	}
+	return err
+}
+
+func (e *Element) undo(ctx context.Context, s *session, v Verb) error {
+	return s.elements(ctx, v, (*nft.Element)(e))
+}
+
+func (s *session) elements(ctx context.Context, v Verb, all ...*nft.Element) error {
+	if v == VerbDel {
+		return s.net.nft.Del(ctx, all)
+	}
+	return s.net.nft.Add(ctx, all)
+}
+
+func (e *Element) undoPhase() undoPhase { return undoElements }
+
+// undoGroup deletes elements in one transaction. With a probe each element has
+// its own.
+func (e *Element) undoGroup(ctx context.Context, s *session, steps []Step) error {
+	var errs []error
+	var all []*nft.Element
+	for _, st := range steps {
+		e := st.Object.(*Element)
+		own, err := e.isOwn(ctx, s)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case !own:
+		case s.net.probe == nil && st.Verb == VerbDel:
+			all = append(all, (*nft.Element)(e))
+		default:
+			errs = append(errs, s.probed(st, func() error { return e.undo(ctx, s, st.Verb) }))
+		}
+	}
+	if len(all) > 0 {
+		errs = append(errs, s.elements(ctx, VerbDel, all...))
+	}
+	return errors.Join(errs...)
+}
+
+// isOwn reports whether the element with e's key is absent or has e's label.
+// Another owner can use the key now.
+func (e *Element) isOwn(ctx context.Context, s *session) (bool, error) {
+	if e.Label == "" || e.Shared {
+		return true, nil
+	}
+	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
+	return err == nil && (!found || have.Label == e.Label), err
 }

@@ -34,7 +34,7 @@ func (z *ZoneSource) Where() Place { return Host }
 // IsShared returns false: an address belongs to one attachment.
 func (z *ZoneSource) IsShared() bool { return false }
 
-func (z *ZoneSource) object() {}
+func (z *ZoneSource) jsonKey() string { return "zoneSource" }
 
 // String formats the source like the options of firewall-cmd(1).
 func (z *ZoneSource) String() string { return "firewalld zone " + z.Zone + " source " + z.source() }
@@ -69,33 +69,39 @@ func (z *ZoneSource) verify(ctx context.Context, s *session) ([]Difference, erro
 	return nil, err
 }
 
-// zoneSource adds the source of one change.
-func (a *applier) zoneSource(ctx context.Context, c Change) error {
-	z := c.Do.Object.(*ZoneSource)
-	a.done = append(a.done, c) // after an error the source may have been added
-	if err := a.net.addSource(ctx, z); err != nil {
+// apply adds the source.
+func (z *ZoneSource) apply(ctx context.Context, run *applier, batch []Change) error {
+	run.done = append(run.done, batch...) // after an error the source may have been added
+	if err := run.net.addSource(ctx, z); err != nil {
 		return err
 	}
-	return a.net.restoreSources(ctx, z.Zone, nil)
+	return run.net.restoreSources(ctx, z.Zone, nil)
 }
 
-// zoneSources removes sources. Then it adds those again that other attachments have
-// recorded too. If firewalld does not run, it does nothing.
-func (u *undoer) zoneSources(ctx context.Context, all []*ZoneSource) error {
+// undo removes the source. If firewalld does not run, it does nothing.
+func (z *ZoneSource) undo(ctx context.Context, s *session, _ Verb) error {
+	err := s.net.callFirewalld(ctx, "removeSource", nil, z.Zone, z.source())
+	if errors.Is(err, ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (z *ZoneSource) undoPhase() undoPhase { return undoSources }
+
+// undoGroup removes sources. Then it adds those again that other attachments have
+// recorded too.
+func (z *ZoneSource) undoGroup(ctx context.Context, s *session, steps []Step) error {
 	var errs []error
+	var all []*ZoneSource
 	zones := map[string]bool{}
-	for _, z := range all {
-		zones[z.Zone] = true
-		errs = append(errs, u.probed(Step{VerbDel, z}, func() error {
-			err := u.net.callFirewalld(ctx, "removeSource", nil, z.Zone, z.source())
-			if errors.Is(err, ErrNotExist) {
-				return nil
-			}
-			return err
-		}))
+	for _, st := range steps {
+		z := st.Object.(*ZoneSource)
+		all, zones[z.Zone] = append(all, z), true
+		errs = append(errs, s.probed(st, func() error { return z.undo(ctx, s, st.Verb) }))
 	}
 	for zone := range zones {
-		if err := u.net.restoreSources(ctx, zone, all); !errors.Is(err, ErrNotExist) {
+		if err := s.net.restoreSources(ctx, zone, all); !errors.Is(err, ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -19,7 +19,7 @@ func (f *Flows) Where() Place { return f.In }
 // IsShared returns false: a client that still needs a deleted connection starts it again.
 func (f *Flows) IsShared() bool { return false }
 
-func (f *Flows) object() {}
+func (f *Flows) jsonKey() string { return "flows" }
 
 // String formats the selection like conntrack(8).
 func (f *Flows) String() string {
@@ -79,18 +79,46 @@ func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) {
 // verify reports no difference: connections come and go.
 func (f *Flows) verify(context.Context, *session) ([]Difference, error) { return nil, nil }
 
-// flowsLast moves the changes of flows behind all others. If connections were deleted
-// before a NAT rule changes, a packet in between would be tracked by the old rules.
-func flowsLast(changes []Change) []Change {
-	var rest, flows []Change
-	for _, c := range changes {
-		if _, ok := c.Do.Object.(*Flows); ok {
-			flows = append(flows, c)
-		} else {
-			rest = append(rest, c)
-		}
+func (f *Flows) batchKey(Verb) string { return "flows" }
+
+// apply deletes the tracked connections of one namespace in one pass.
+func (f *Flows) apply(ctx context.Context, run *applier, batch []Change) error {
+	all := make([]*Flows, len(batch))
+	for i, c := range batch {
+		all[i] = c.Do.Object.(*Flows)
 	}
-	return append(rest, flows...)
+	err := run.deleteFlows(ctx, all)
+	if err == nil {
+		run.done = append(run.done, batch...)
+	}
+	return err
+}
+
+func (f *Flows) undo(ctx context.Context, s *session, _ Verb) error {
+	return s.deleteFlows(ctx, []*Flows{f})
+}
+
+func (f *Flows) undoPhase() undoPhase { return undoFlows }
+
+// undoGroup deletes the tracked connections of each namespace in one pass. With a
+// probe each of flows has its own pass.
+func (f *Flows) undoGroup(ctx context.Context, s *session, steps []Step) error {
+	var errs []error
+	for _, p := range []Place{Host, Container} {
+		var all []*Flows
+		for _, st := range steps {
+			f := st.Object.(*Flows)
+			switch {
+			case f.In != p || s.isAbsentPlace(p):
+			case s.net.probe == nil:
+				all = append(all, f)
+			default:
+				errs = append(errs, s.probed(st, func() error { return f.undo(ctx, s, st.Verb) }))
+			}
+		}
+		errs = append(errs, s.deleteFlows(ctx, all))
+	}
+	return errors.Join(errs...)
 }
 
 // deleteFlows deletes the tracked connections that match one of the selections. All

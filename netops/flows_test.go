@@ -119,21 +119,21 @@ func TestFlowsFollowTheRules(t *testing.T) {
 			}
 			ctx := context.Background()
 			n := newNet(t, nil)
-			changes, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&netops.Flows{In: netops.Host, Proto: "udp", Port: 7000}}}, nil)
-			if err != nil || len(changes) != 1 {
-				t.Fatalf("plan: %v, %v", changes, err)
+			plan, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&netops.Flows{In: netops.Host, Proto: "udp", Port: 7000}}}, nil)
+			if err != nil || len(plan.Changes) != 1 {
+				t.Fatalf("plan: %v, %v", plan.Changes, err)
 			}
 			want("before", "node")
 			run(t, "nft", "add rule inet flows pre udp dport 7000 redirect to :7001")
 			want("mapped, not flushed", "node")
-			if err := n.Apply(ctx, changes, nil); err != nil {
+			if err := n.Apply(ctx, plan, nil); err != nil {
 				t.Fatal(err)
 			}
 			want("mapped", "container")
 			run(t, "nft", "flush chain inet flows pre")
 			want("unmapped, not flushed", "container")
 			for range 2 {
-				if err := n.Undo(ctx, changes, nil); err != nil {
+				if err := n.Undo(ctx, plan.Changes, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -333,19 +333,20 @@ func TestFlowsLast(t *testing.T) {
 	ctx := context.Background()
 	probe := &orders{}
 	n := newNet(t, probe)
-	changes, err := n.Plan(ctx, spec, nil)
+	plan, err := n.Plan(ctx, spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(n.Apply(ctx, changes, nil), n.Undo(ctx, changes, nil)); err != nil {
+	if err := errors.Join(n.Apply(ctx, plan, nil), n.Undo(ctx, plan.Changes, nil)); err != nil {
 		t.Fatal(err)
 	}
 	const flush = "del flows proto udp dport 53"
-	if len(probe.lines) < 4 || probe.lines[len(changes)-1] != flush || probe.lines[len(probe.lines)-1] != flush {
+	if len(probe.lines) < 4 || probe.lines[len(plan.Changes)-1] != flush || probe.lines[len(probe.lines)-1] != flush {
 		t.Errorf("made and undone:\n%s", strings.Join(probe.lines, "\n"))
 	}
 	probe.lines = nil
-	if err := n.Apply(ctx, changes[:len(changes)-1], nil); err != nil {
+	plan.Changes = plan.Changes[:len(plan.Changes)-1]
+	if err := n.Apply(ctx, plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Remove(ctx, spec, nil); err != nil {

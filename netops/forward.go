@@ -24,7 +24,7 @@ func (f *Forward) Where() Place { return Host }
 // IsShared reports whether attachments share the rules.
 func (f *Forward) IsShared() bool { return f.Shared }
 
-func (f *Forward) object() {}
+func (f *Forward) jsonKey() string { return "forward" }
 
 // String returns all fields that identify the rules, except the label.
 func (f *Forward) String() string { return f.value().String() }
@@ -59,42 +59,42 @@ func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
-// forward makes the change of one Forward.
-func (a *applier) forward(ctx context.Context, c Change) error {
-	err := c.Do.Object.(*Forward).run(ctx, a.net, c.Do.Verb)
+// apply adds the rules of a batch, and the recorded rules that are absent because
+// another program flushed the chain: a flush usually affects all networks.
+func (f *Forward) apply(ctx context.Context, run *applier, batch []Change) error {
+	all := make([]*Forward, len(batch))
+	for i, c := range batch {
+		all[i] = c.Do.Object.(*Forward)
+	}
+	err := run.net.addForwards(ctx, all)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		a.done = append(a.done, c) // after a cancellation the rules may have been made
+		run.done = append(run.done, batch...) // after a cancellation the rules may have been made
 	}
-	if err == nil {
-		err = a.net.restoreForwards(ctx)
-	}
-	if err != nil {
-		return describeStep(c.Do, err)
-	}
-	return nil
+	return describeStep(batch[0].Do, err)
 }
 
-// restoreForwards makes the recorded rules that are absent because another program
-// flushed the chain. It restores all networks, because a flush usually affects all of
-// them. Rules are added rarely, so the cost is small.
-func (n *Net) restoreForwards(ctx context.Context) error {
-	if n.recordedForwards == nil {
-		return nil
-	}
-	recorded, err := n.recordedForwards(ctx)
-	if err != nil {
-		return fmt.Errorf("list recorded rules: %w", err)
-	}
-	for _, f := range recorded {
-		if err := f.run(ctx, n, VerbAdd); err != nil {
-			return err
+func (f *Forward) batchKey(Verb) string { return "forward" }
+
+func (f *Forward) undo(ctx context.Context, s *session, v Verb) error { return f.write(ctx, s.net, v) }
+
+// addForwards adds the rules and the absent recorded rules. It reads each table once.
+func (n *Net) addForwards(ctx context.Context, all []*Forward) error {
+	if n.recordedForwards != nil {
+		recorded, err := n.recordedForwards(ctx)
+		if err != nil {
+			return fmt.Errorf("list recorded rules: %w", err)
 		}
+		all = append(all, recorded...)
 	}
-	return nil
+	values := make([]*iptables.Forward, len(all))
+	for i, f := range all {
+		values[i] = f.value()
+	}
+	return n.tables().Add(ctx, values...)
 }
 
-// run adds the rules, or removes them with VerbDel.
-func (f *Forward) run(ctx context.Context, n *Net, v Verb) error {
+// write adds the rules, or removes them with VerbDel.
+func (f *Forward) write(ctx context.Context, n *Net, v Verb) error {
 	if v == VerbDel {
 		return n.tables().Remove(ctx, f.value())
 	}

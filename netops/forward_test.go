@@ -109,9 +109,9 @@ func TestForwardListed(t *testing.T) {
 			if d, err := n.Verify(t.Context(), Spec{[]Object{f}}, nil); err != nil || len(d) > 0 {
 				t.Errorf("verify: %v, %v", d, err)
 			}
-			changes, err := n.Plan(t.Context(), Spec{[]Object{f}}, nil)
-			if err != nil || len(changes) > 0 {
-				t.Errorf("plan of what is there: %v, %v", changes, err)
+			plan, err := n.Plan(t.Context(), Spec{[]Object{f}}, nil)
+			if err != nil || len(plan.Changes) > 0 {
+				t.Errorf("plan of what is there: %v, %v", plan.Changes, err)
 			}
 			remove(t, n, f)
 			if have := listing(t, c.program); have != "-P FORWARD ACCEPT\n" {

@@ -3,6 +3,7 @@ package netops
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
@@ -12,107 +13,49 @@ import (
 // kind is encoded or decoded. With a struct that has a field for each kind, a process
 // that handles one step would have to prepare the encoders of all kinds.
 
-// kindOf returns the JSON key of an object.
-func kindOf(o Object) (string, error) {
-	switch o.(type) {
-	case *Link:
-		return "link", nil
-	case *Move:
-		return "move", nil
-	case *Addr:
-		return "addr", nil
-	case *Route:
-		return "route", nil
-	case *Neigh:
-		return "neigh", nil
-	case *Rule:
-		return "rule", nil
-	case *Sysctl:
-		return "sysctl", nil
-	case *PortVLANs:
-		return "portVLANs", nil
-	case *Qdisc:
-		return "qdisc", nil
-	case *Redirect:
-		return "redirect", nil
-	case *Element:
-		return "element", nil
-	case *Forward:
-		return "forward", nil
-	case *ZoneSource:
-		return "zoneSource", nil
-	case *VRF:
-		return "vrf", nil
-	case *Flows:
-		return "flows", nil
-	case *Takeover:
-		return "takeover", nil
-	case *LinkDNS:
-		return "linkDNS", nil
-	case *Netns:
-		return "netns", nil
-	}
-	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
-}
-
 // newObject returns a new object for a JSON key, or nil if the key is not a kind.
-func newObject(kind string) kernelObject {
-	switch kind {
-	case "link":
-		return new(Link)
-	case "move":
-		return new(Move)
-	case "addr":
-		return new(Addr)
-	case "route":
-		return new(Route)
-	case "neigh":
-		return new(Neigh)
-	case "rule":
-		return new(Rule)
-	case "sysctl":
-		return new(Sysctl)
-	case "portVLANs":
-		return new(PortVLANs)
-	case "qdisc":
-		return new(Qdisc)
-	case "redirect":
-		return new(Redirect)
-	case "element":
-		return new(Element)
-	case "forward":
-		return new(Forward)
-	case "zoneSource":
-		return new(ZoneSource)
-	case "vrf":
-		return new(VRF)
-	case "flows":
-		return new(Flows)
-	case "takeover":
-		return new(Takeover)
-	case "linkDNS":
-		return new(LinkDNS)
-	case "netns":
-		return new(Netns)
+func newObject(key string) kernelObject {
+	for _, kind := range [...]kernelObject{
+		(*Link)(nil),
+		(*Move)(nil),
+		(*Addr)(nil),
+		(*Route)(nil),
+		(*Neigh)(nil),
+		(*Rule)(nil),
+		(*Sysctl)(nil),
+		(*PortVLANs)(nil),
+		(*Qdisc)(nil),
+		(*Redirect)(nil),
+		(*Element)(nil),
+		(*Forward)(nil),
+		(*ZoneSource)(nil),
+		(*VRF)(nil),
+		(*Flows)(nil),
+		(*Takeover)(nil),
+		(*LinkDNS)(nil),
+		(*Netns)(nil),
+	} {
+		if kind.jsonKey() == key {
+			return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(kernelObject)
+		}
 	}
 	return nil
 }
 
 // toJSON returns {"verb":"del","link":{…}}. An empty verb is left out.
 func toJSON(v Verb, o Object) (json.RawMessage, error) {
-	kind, err := kindOf(o)
-	if err != nil {
-		return nil, err
+	if _, ok := o.(kernelObject); !ok {
+		return nil, fmt.Errorf("encode step: %w: no object", ErrInvalid)
 	}
 	body, err := coldjson.Marshal(o)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", kind, err)
+		return nil, fmt.Errorf("encode %s: %w", o.jsonKey(), err)
 	}
 	out := []byte{'{'}
 	if v != "" {
 		out = append(strconv.AppendQuote(append(out, `"verb":`...), string(v)), ',')
 	}
-	out = append(strconv.AppendQuote(out, kind), ':')
+	out = append(strconv.AppendQuote(out, o.jsonKey()), ':')
 	return append(append(out, body...), '}'), nil
 }
 

@@ -16,7 +16,7 @@ func (l *Link) Where() Place { return l.In }
 // IsShared reports whether attachments share the link.
 func (l *Link) IsShared() bool { return l.Shared }
 
-func (l *Link) object() {}
+func (l *Link) jsonKey() string { return "link" }
 
 func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 

@@ -129,7 +129,7 @@ func TestKinds(t *testing.T) {
 			&netops.Sysctl{In: netops.Container, Key: "net/ipv4/conf/eth0/arp_notify", Value: "1"},
 			&netops.Addr{In: netops.Container, Link: "eth0", Address: netip.MustParsePrefix("10.1.0.2/24")},
 		}}
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,10 +138,10 @@ func TestKinds(t *testing.T) {
 		if c.link.Kind == "tun" {
 			want += " mode tap"
 		}
-		if got, _, _ := strings.Cut(lines(changes), "\nset sysctl"); got != want+alias {
+		if got, _, _ := strings.Cut(lines(plan.Changes), "\nset sysctl"); got != want+alias {
 			t.Errorf("Plan: %s\nwant: %s", got, want+alias)
 		}
-		if err := n.Apply(ctx, changes, ns); err != nil {
+		if err := n.Apply(ctx, plan, ns); err != nil {
 			t.Fatal(err)
 		}
 		if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
@@ -156,8 +156,8 @@ func TestKinds(t *testing.T) {
 		if _, err := n.Plan(ctx, spec, ns); !errors.Is(err, netops.ErrExists) {
 			t.Errorf("second Plan: %v", err)
 		}
-		stored := throughJSON(t, changes)
-		if d := cmp.Diff(lines(changes), lines(stored)); d != "" {
+		stored := throughJSON(t, plan.Changes)
+		if d := cmp.Diff(lines(plan.Changes), lines(stored)); d != "" {
 			t.Errorf("after JSON: %s", d)
 		}
 		for range 2 {
@@ -191,17 +191,17 @@ func TestKindNameTaken(t *testing.T) {
 	eachKind(t, func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS) {
 		ns := open(t, n, box)
 		spec := netops.Spec{Objects: []netops.Object{&c.link}}
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		inside(t, box, "ip", "link", "add", "eth0", "mtu", "1234", "type", "bridge")
 		before := box.Snapshot(t)
-		err = n.Apply(ctx, changes, ns)
+		err = n.Apply(ctx, plan, ns)
 		if !errors.Is(err, netops.ErrExists) || !strings.HasPrefix(err.Error(), `interface "eth0" exists already`) {
 			t.Errorf("Apply: %v", err)
 		}
-		if err := n.Undo(ctx, changes, ns); err != nil {
+		if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 			t.Error(err)
 		}
 		if d := cmp.Diff(before, box.Snapshot(t)); d != "" {
@@ -219,15 +219,15 @@ func TestKindKilledBeforeLabel(t *testing.T) {
 		ns := open(t, n, box)
 		c.link.MAC = "" // an ipvlan has its parent's MAC
 		spec := netops.Spec{Objects: []netops.Object{&c.link}}
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Apply(ctx, changes, ns); err != nil {
+		if err := n.Apply(ctx, plan, ns); err != nil {
 			t.Fatal(err)
 		}
 		inside(t, box, "ip", "link", "set", "eth0", "alias", "")
-		if err := n.Undo(ctx, changes, ns); err != nil {
+		if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.Link(ctx, ns, "eth0"); !errors.Is(err, netops.ErrNotExist) {
@@ -242,7 +242,7 @@ func TestKindKilledBeforeLabel(t *testing.T) {
 			}
 			inside(t, box, args...)
 		}
-		if err := n.Undo(ctx, changes, ns); err != nil {
+		if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.Link(ctx, ns, "eth0"); err != nil {
@@ -261,11 +261,11 @@ func TestKindParentGone(t *testing.T) {
 		}
 		ns := open(t, n, box)
 		spec := netops.Spec{Objects: []netops.Object{&c.link}}
-		changes, err := n.Plan(ctx, spec, ns)
+		plan, err := n.Plan(ctx, spec, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Apply(ctx, changes, ns); err != nil {
+		if err := n.Apply(ctx, plan, ns); err != nil {
 			t.Fatal(err)
 		}
 		if l, err := n.Link(ctx, ns, "eth0"); err != nil || l.ParentName != "par1" || l.Mode != c.link.Mode || l.VLANID != c.link.VLANID {
@@ -275,10 +275,10 @@ func TestKindParentGone(t *testing.T) {
 		if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 1 || diffs[0].Have != "absent" {
 			t.Errorf("Verify: %v, %v", diffs, err)
 		}
-		if err := n.Undo(ctx, changes, ns); err != nil {
+		if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 			t.Error(err)
 		}
-		if err := n.Apply(ctx, changes, ns); !errors.Is(err, netops.ErrNotExist) || !strings.Contains(err.Error(), `parent of interface "eth0"`) {
+		if err := n.Apply(ctx, plan, ns); !errors.Is(err, netops.ErrNotExist) || !strings.Contains(err.Error(), `parent of interface "eth0"`) {
 			t.Errorf("Apply without the parent: %v", err)
 		}
 		if _, err := n.Plan(ctx, spec, ns); !errors.Is(err, netops.ErrNotExist) || !strings.Contains(err.Error(), `parent of interface "eth0"`) {

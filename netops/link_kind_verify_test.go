@@ -130,17 +130,17 @@ func sharedKind(t *testing.T, l netops.Link, change func(*netops.Link)) {
 	n := newNet(t, nil)
 	l.In, l.Shared, l.Name, l.Parent, l.Up, l.Alias = netops.Host, true, "par0.5", "par0", true, "cnibox:shared"
 	spec := netops.Spec{Objects: []netops.Object{&l}}
-	changes, err := n.Plan(ctx, spec, nil)
+	plan, err := n.Plan(ctx, spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second is like a process that planned at the same time
-		if err := n.Apply(ctx, changes, nil); err != nil {
+		if err := n.Apply(ctx, plan, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if again, err := n.Plan(ctx, spec, nil); err != nil || len(again) != 0 {
-		t.Errorf("Plan: %s, %v", lines(again), err)
+	if again, err := n.Plan(ctx, spec, nil); err != nil || len(again.Changes) != 0 {
+		t.Errorf("Plan: %s, %v", lines(again.Changes), err)
 	}
 	other := l
 	change(&other)

@@ -182,24 +182,11 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	return m, nil
 }
 
-// takenError returns the error for a link that the kernel did not make because a name or a
-// VLAN ID is in use. The error says which.
-func (l *Link) takenError(ctx context.Context, s *session) error {
-	have, err := s.findLink(ctx, l.In, l.Name)
-	if err != nil {
-		return err
-	}
-	if have == nil && l.Peer != nil {
-		return peerExists(l.Peer)
-	}
-	if have == nil && l.Kind == rtnl.KindVLAN {
-		return fmt.Errorf("VLAN %d on %q %w, in this or another namespace", l.VLANID, l.Parent, ErrExists)
-	}
-	alias := ""
-	if have != nil {
-		alias = have.Alias
-	}
-	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
+// linkMessage returns a request for the link with an index.
+func linkMessage(kind uint16, index int, attrs ...nl.NetlinkRequestData) nlconn.Message {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	return nlconn.Message{Kind: kind, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
 }
 
 // deleteLink deletes the link that was made from l. In the container it finds the link
@@ -217,14 +204,12 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	if err != nil || have == nil || !l.isMade(have) {
 		return err
 	}
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.Index)
 	delete(s.index, l.ref())
 	c, err := s.conn(l.In)
 	if err != nil {
 		return err
 	}
-	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+	return c.One(ctx, linkMessage(unix.RTM_DELLINK, have.Index))
 }
 
 // isMade reports whether the link have was made from l.

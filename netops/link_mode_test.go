@@ -63,30 +63,30 @@ set link eth0 netns container txqueuelen 0
 			inside(t, box, append([]string{"ip"}, strings.Fields(c.prepare)...)...)
 			before := show(t, box, eth0)
 			spec := netops.Spec{Objects: c.want}
-			changes, err := n.Plan(ctx, spec, ns)
+			plan, err := n.Plan(ctx, spec, ns)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(c.plan, lines(changes)); d != "" {
+			if d := cmp.Diff(c.plan, lines(plan.Changes)); d != "" {
 				t.Errorf("plan (-want +got):\n%s", d)
 			}
-			if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) < len(changes) {
+			if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) < len(plan.Changes) {
 				t.Errorf("Verify before: %v, %v", diffs, err)
 			}
-			if err := n.Apply(ctx, changes, ns); err != nil {
+			if err := n.Apply(ctx, plan, ns); err != nil {
 				t.Fatal(err)
 			}
 			if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
 				t.Errorf("Verify: %v, %v", diffs, err)
 			}
-			if again, err := n.Plan(ctx, spec, ns); err != nil || len(again) != 0 {
-				t.Errorf("a second plan: %s, %v", lines(again), err)
+			if again, err := n.Plan(ctx, spec, ns); err != nil || len(again.Changes) != 0 {
+				t.Errorf("a second plan: %s, %v", lines(again.Changes), err)
 			}
 			// The container renames the link and makes another one with its name.
 			inside(t, box, "ip", "link", "set", eth0, "name", "moved0")
 			inside(t, box, "ip", "link", "add", "name", eth0, "mtu", "1300", "type", "bridge")
 			other := show(t, box, eth0)
-			if err := n.Undo(ctx, changes, ns); err != nil {
+			if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(other, show(t, box, eth0)); d != "" {
@@ -98,7 +98,7 @@ set link eth0 netns container txqueuelen 0
 				t.Errorf("after Undo (-before +after):\n%s", d)
 			}
 			inside(t, box, "ip", "link", "del", eth0)
-			if err := n.Undo(ctx, changes, ns); err != nil {
+			if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 				t.Errorf("Undo without the link: %v", err)
 			}
 		})
@@ -116,11 +116,11 @@ func TestUndoOutdatedLink(t *testing.T) {
 		&netops.Link{In: netops.Container, Name: "eth0", MTU: 1400},
 		&netops.Link{In: netops.Container, Name: "eth0", MAC: "02:00:00:00:00:06"},
 	}}
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	inside(t, box, "ip", "link", "set", "eth0", "up")
@@ -128,7 +128,7 @@ func TestUndoOutdatedLink(t *testing.T) {
 	inside(t, box, "ip", "link", "set", "parent", "mtu", "1300")
 	inside(t, box, "ip", "link", "add", "name", "eth1", "link", "parent", "address", "02:00:00:00:00:05", "type", "macvlan", "mode", "bridge")
 	inside(t, box, "ip", "link", "set", "eth1", "up")
-	if err := n.Undo(ctx, changes, ns); err != nil {
+	if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 		t.Errorf("Undo: %v", err)
 	}
 	bad := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: "eth0", MTU: 9000}}}

@@ -19,7 +19,7 @@ func (m *Move) Where() Place { return m.From }
 // IsShared returns false: a moved link belongs to one attachment.
 func (m *Move) IsShared() bool { return false }
 
-func (m *Move) object() {}
+func (m *Move) jsonKey() string { return "move" }
 
 // ref names the link after the move.
 func (m *Move) ref() linkRef { return linkRef{m.To, m.As} }
@@ -120,32 +120,37 @@ func (m *Move) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// move labels the link and moves it in one request. If the process is killed,
+// made returns the link in its new place.
+func (m *Move) made() []linkRef { return []linkRef{m.ref()} }
+
+func (m *Move) configuration() *Link { return &Link{In: m.To, Name: m.As, Alias: m.Alias} }
+
+// apply labels the link and moves it in one request. If the process is killed,
 // the link is either unchanged or can be found by its alias.
-func (a *applier) move(ctx context.Context, c Change) error {
-	m := c.Do.Object.(*Move)
-	have, err := a.link(ctx, m.From, m.Name)
+func (m *Move) apply(ctx context.Context, run *applier, batch []Change) error {
+	c := batch[0]
+	have, err := run.link(ctx, m.From, m.Name)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	delete(a.index, linkRef{m.From, m.Name})
-	to, err := a.handle(m.To)
+	delete(run.index, linkRef{m.From, m.Name})
+	to, err := run.handle(m.To)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
 	defer to.release()
-	conn, err := a.conn(m.From)
+	conn, err := run.conn(m.From)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	label, err := (&Link{Alias: m.Alias}).setAt(ctx, a.session, have.Index)
+	label, err := (&Link{Alias: m.Alias}).setAt(ctx, run.session, have.Index)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
 	results, broken := conn.Exchange(ctx, []nlconn.Message{label, to.moveMessage(have.Index, m.As)})
 	for _, r := range results {
 		if r == nil || errors.Is(r, nlconn.ErrUnknown) {
-			a.done = append(a.done, c)
+			run.done = append(run.done, c)
 			break
 		}
 	}
@@ -189,9 +194,7 @@ func (h handle) release() {
 // sets a link that it moves down; Linux up to 6.2 renames only such links. An
 // empty name keeps the present name.
 func (h handle) moveMessage(index int, name string) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	m := nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
+	m := linkMessage(unix.RTM_SETLINK, index, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd))))
 	if name != "" {
 		m.Data = append(m.Data, rtnl.NameAttr(name))
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -25,28 +24,28 @@ const (
 	freeName = "dev%d"
 )
 
-// moveBack reverts a move that was completed, partly done or not started.
-func (u *undoer) moveBack(ctx context.Context, m *Move) error {
-	if !u.isAbsentPlace(m.To) {
-		there, err := u.search(ctx, m, m.To)
+// undo reverts a move that was completed, partly done or not started.
+func (m *Move) undo(ctx context.Context, s *session, _ Verb) error {
+	if !s.isAbsentPlace(m.To) {
+		there, err := m.search(ctx, s, m.To)
 		if err != nil {
 			return err
 		}
 		if there != nil {
 			m = m.withName(there)
-			if err := u.moveToHost(ctx, m, there); err != nil {
+			if err := m.moveToHost(ctx, s, there); err != nil {
 				return err
 			}
 		}
 	}
-	back, err := u.search(ctx, m, m.From)
-	if err == nil && back == nil && u.mayReturn(ctx, m) {
-		back, err = u.await(ctx, m)
+	back, err := m.search(ctx, s, m.From)
+	if err == nil && back == nil && m.mayReturn(ctx, s) {
+		back, err = m.await(ctx, s)
 	}
 	if err != nil || back == nil {
 		return err
 	}
-	return u.restore(ctx, m.withName(back), back)
+	return m.withName(back).restore(ctx, s, back)
 }
 
 // withName returns the inverse with the name from the link's alias, if the inverse
@@ -64,8 +63,8 @@ func (m *Move) withName(l *rtnl.Link) *Move {
 // search finds the link in one of the two namespaces, and returns nil if it
 // finds none. The container can change the link's name, alias and address, and
 // can give the label to another link.
-func (u *undoer) search(ctx context.Context, m *Move, p Place) (*rtnl.Link, error) {
-	c, err := u.conn(p)
+func (m *Move) search(ctx context.Context, s *session, p Place) (*rtnl.Link, error) {
+	c, err := s.conn(p)
 	if err != nil {
 		return nil, err
 	}
@@ -110,18 +109,18 @@ func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
 
 // moveToHost moves the link back, with its old name if that name is free. It restores
 // a removed label, so that a later call can find the link in its old namespace.
-func (u *undoer) moveToHost(ctx context.Context, m *Move, l *rtnl.Link) error {
-	home, err := u.handle(m.From)
+func (m *Move) moveToHost(ctx context.Context, s *session, l *rtnl.Link) error {
+	home, err := s.handle(m.From)
 	if err != nil {
 		return err
 	}
 	defer home.release()
-	c, err := u.conn(m.To)
+	c, err := s.conn(m.To)
 	if err != nil {
 		return err
 	}
 	if !m.isLabelled(l, m.To) {
-		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.Index)
+		label, err := (&Link{Alias: m.Alias}).setAt(ctx, s, l.Index)
 		if err != nil {
 			return err
 		}
@@ -141,17 +140,17 @@ func (u *undoer) moveToHost(ctx context.Context, m *Move, l *rtnl.Link) error {
 
 // mayReturn reports whether the kernel is going to return the link: it is a
 // physical device, its namespace was deleted, and it is not back yet.
-func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
-	if !u.isAbsentPlace(m.To) || m.Kind != "" || m.MAC == "" {
+func (m *Move) mayReturn(ctx context.Context, s *session) bool {
+	if !s.isAbsentPlace(m.To) || m.Kind != "" || m.MAC == "" {
 		return false
 	}
-	home, err := u.findLink(ctx, m.From, m.Name)
+	home, err := s.findLink(ctx, m.From, m.Name)
 	return err == nil && (home == nil || home.Kind != m.Kind || !rtnl.SameMAC(m.MAC, home.MAC))
 }
 
 // await waits for the kernel to return the link. It returns nil after
 // returnPatience.
-func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
+func (m *Move) await(ctx context.Context, s *session) (*rtnl.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, returnPatience)
 	defer cancel()
 	events, err := rtnl.Open()
@@ -165,7 +164,7 @@ func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	for {
 		// Search after each event. The first search finds a link that
 		// returned before the socket was open.
-		if l, err := u.search(ctx, m, m.From); l != nil || err != nil {
+		if l, err := m.search(ctx, s, m.From); l != nil || err != nil {
 			return l, err
 		}
 		err := events.Receive(ctx, func(unix.NlMsghdr, []byte) {})
@@ -180,24 +179,24 @@ func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 
 // restore resets the name, alias and state of the returned link. A link without
 // the label was never changed.
-func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
+func (m *Move) restore(ctx context.Context, s *session, l *rtnl.Link) error {
 	rename := m.Name != "" && l.Name != m.Name
 	if !rename && !m.isLabelled(l, m.From) {
 		return nil
 	}
-	c, err := u.conn(m.From)
+	c, err := s.conn(m.From)
 	if err != nil {
 		return err
 	}
 	rest := &Link{Alias: m.Back, Up: m.Up, Down: !m.Up, Unset: &Unset{Alias: true}}
-	last, err := rest.setAt(ctx, u.session, l.Index)
+	last, err := rest.setAt(ctx, s, l.Index)
 	if err != nil {
 		return err
 	}
 	if !rename {
 		return c.One(ctx, last)
 	}
-	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.Index)
+	down, err := (&Link{Down: true}).setAt(ctx, s, l.Index)
 	if err != nil {
 		return err
 	}
@@ -211,7 +210,5 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
 // renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.
 func renameMessage(index int, name string) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(index)
-	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(name)}}
+	return linkMessage(unix.RTM_SETLINK, index, rtnl.NameAttr(name))
 }

@@ -15,8 +15,8 @@ func TestAwaitEnds(t *testing.T) {
 	defer n.Close() //nolint:errcheck // a test's
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	u := &undoer{applier{session: n.session(nil)}}
-	l, err := u.await(ctx, &Move{From: Host, To: Container, Name: "dev7", As: "eth0", Alias: "cnibox:0123456789abcdef", MAC: "02:00:00:00:00:07"})
+	m := &Move{From: Host, To: Container, Name: "dev7", As: "eth0", Alias: "cnibox:0123456789abcdef", MAC: "02:00:00:00:00:07"}
+	l, err := m.await(ctx, n.session(nil))
 	if l != nil || err != nil {
 		t.Errorf("%+v, %v", l, err)
 	}

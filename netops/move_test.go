@@ -40,14 +40,14 @@ func moveSpec() netops.Spec {
 // moved applies moveSpec and returns the changes as the store returns them.
 func moved(t *testing.T, n *netops.Net, ns *netops.Namespace) []netops.Change {
 	t.Helper()
-	changes, err := n.Plan(context.Background(), moveSpec(), ns)
+	plan, err := n.Plan(context.Background(), moveSpec(), ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(context.Background(), changes, ns); err != nil {
+	if err := n.Apply(context.Background(), plan, ns); err != nil {
 		t.Fatal(err)
 	}
-	return throughJSON(t, changes)
+	return throughJSON(t, plan.Changes)
 }
 
 // TestMove moves a link although its names are taken on both sides. It moves the
@@ -294,13 +294,13 @@ func TestMoveNameTakenMeanwhile(t *testing.T) {
 	movable(t)
 	n, box := newNet(t, nil), netopstest.New(t)
 	ns := open(t, n, box)
-	changes, err := n.Plan(ctx, moveSpec(), ns)
+	plan, err := n.Plan(ctx, moveSpec(), ns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	inside(t, box, "ip", "link", "add", "eth0", "type", "bridge")
 	before := netopstest.Snapshot(t) + box.Snapshot(t)
-	err = n.Apply(ctx, changes, ns)
+	err = n.Apply(ctx, plan, ns)
 	if !errors.Is(err, netops.ErrExists) || err.Error() != `interface "eth0" exists already in the container's namespace` {
 		t.Errorf("Apply: %v", err)
 	}

@@ -19,7 +19,7 @@ func (n *Neigh) Where() Place { return n.In }
 // IsShared reports whether attachments share the entry.
 func (n *Neigh) IsShared() bool { return n.Shared }
 
-func (n *Neigh) object() {}
+func (n *Neigh) jsonKey() string { return "neigh" }
 
 // String formats the entry as ip neighbour or bridge fdb does.
 func (n *Neigh) String() string {
@@ -87,6 +87,21 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
+func (n *Neigh) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+// undo ignores a forwarding entry of a link that is not a port any more.
+func (n *Neigh) undo(ctx context.Context, s *session, v Verb) error {
+	err := s.request(ctx, n, v)
+	if v == VerbDel && n.FDB && errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
+}
+
+func (n *Neigh) links() []string { return []string{n.Link} }
+
 // messages returns the requests that add or delete the entry. An add replaces an
 // entry that the kernel learnt.
 func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
@@ -123,11 +138,7 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 // neighbour reads the permanent neighbour or static forwarding entry with the
 // same key as n.
 func (s *session) neighbour(ctx context.Context, n *Neigh) (have rtnl.Neigh, there bool, err error) {
-	index, err := s.indexOf(ctx, n.In, n.Link)
-	if err != nil {
-		return have, false, err
-	}
-	c, err := s.conn(n.In)
+	index, c, err := s.linkConn(ctx, n.In, n.Link)
 	if err != nil {
 		return have, false, err
 	}

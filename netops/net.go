@@ -37,9 +37,6 @@ type Net struct {
 	nft   *nft.Client
 	// restore is Options.Restore.
 	restore func(context.Context) ([]*Element, error)
-	// planned holds the indexes of the host's links that the last Plan read,
-	// for the Apply that follows.
-	planned map[linkRef]int
 	// byName holds the open named namespaces.
 	byName map[string]*Namespace
 	// iptables is Options.IPTables.

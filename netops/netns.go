@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -38,7 +37,7 @@ func (o *Netns) Where() Place { return Host }
 // IsShared returns true: several attachments use the namespace.
 func (o *Netns) IsShared() bool { return true }
 
-func (o *Netns) object() {}
+func (o *Netns) jsonKey() string { return "netns" }
 
 // String formats the namespace as ip netns does.
 func (o *Netns) String() string { return "netns " + o.Name }
@@ -75,22 +74,21 @@ func (o *Netns) owns(l *rtnl.Link) bool {
 	return isLabelled(l.Alias, o.Alias)
 }
 
-// makeNetns creates the named namespace. It replaces the plain file that a
-// killed process left.
-func (a *applier) makeNetns(c Change) error {
-	o := c.Do.Object.(*Netns)
-	if a.isAbsentPlace(Named(o.Name)) {
+// apply creates the named namespace. It replaces the plain file that a killed
+// process left.
+func (o *Netns) apply(_ context.Context, run *applier, batch []Change) error {
+	if run.isAbsentPlace(Named(o.Name)) {
 		if _, err := makeNamespace(o.Name, 0); err != nil {
-			return describeStep(c.Do, err)
+			return describeStep(batch[0].Do, err)
 		}
 	}
-	a.done = append(a.done, c)
+	run.done = append(run.done, batch...)
 	return nil
 }
 
-// endNetns deletes the named namespace.
-func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
-	ns, err := u.net.named(o.Name)
+// undo deletes the named namespace.
+func (o *Netns) undo(ctx context.Context, s *session, _ Verb) error {
+	ns, err := s.net.named(o.Name)
 	if err != nil { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
 		err := os.Remove(filepath.Join(NamespaceDir, o.Name))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -117,17 +115,14 @@ func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 		}
 	}
 	for _, l := range own {
-		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(l.Index)
-		err := c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
-		if err != nil && !nlconn.IsAbsent(err) {
+		if err := c.One(ctx, linkMessage(unix.RTM_DELLINK, l.Index)); err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
-	if err := u.net.forgetNamed(o.Name); err != nil {
+	if err := s.net.forgetNamed(o.Name); err != nil {
 		return err
 	}
-	return u.net.RemoveNamespace(o.Name)
+	return s.net.RemoveNamespace(o.Name)
 }
 
 // named returns the namespace with the name. It stays open for later calls until

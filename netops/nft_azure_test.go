@@ -317,11 +317,11 @@ func TestNeighSuppress(t *testing.T) {
 		&Neigh{In: Host, Link: "azure0", IP: netip.MustParseAddr("10.240.0.10"), MAC: podAMAC},
 		&Neigh{In: Host, Link: "azva", MAC: podAMAC, FDB: true},
 	}}
-	changes, err := n.Plan(ctx, spec, nil)
+	plan, err := n.Plan(ctx, spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, nil); err != nil {
+	if err := n.Apply(ctx, plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 0 {
@@ -343,7 +343,7 @@ func TestNeighSuppress(t *testing.T) {
 	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 1 || d[0].Want != "neigh_suppress on" {
 		t.Errorf("Verify after tampering: %v, %v", d, err)
 	}
-	if err := n.Undo(ctx, changes, nil); err != nil {
+	if err := n.Undo(ctx, plan.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	if out := nstest.Run(t, "bridge", "-d", "link", "show", "dev", "azvb"); !strings.Contains(out, "neigh_suppress off") {

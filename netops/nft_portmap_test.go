@@ -70,6 +70,45 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	}
 }
 
+// TestPortRangeAsNftShowsIt checks that a range of ports is one element, and that the
+// kernel refuses a range that begins or ends in another. It accepts a range that
+// contains another; the claims in the store prevent that.
+func TestPortRangeAsNftShowsIt(t *testing.T) {
+	c := freshNFT(t)
+	ranged := func(label, ports string) *nft.Element {
+		return &nft.Element{Set: "portmap_range4", Key: []string{"tcp", ports}, Value: []string{"10.1.0.2"}, Label: label}
+	}
+	els := []*nft.Element{
+		ranged("cnibox:a", "8000-8100"), ranged("cnibox:a", "8102-8103"), ranged("cnibox:b", "8101"),
+		{Set: "portmap_ip_range6", Key: []string{"fd00::1", "udp", "1-65535"}, Value: []string{"fd01::2"}, Label: "cnibox:a"},
+	}
+	mustAdd(t, c, els...)
+	if diff := cmp.Diff(wantPortRange, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
+		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
+	}
+	for _, e := range els {
+		have, found, err := c.Get(t.Context(), e)
+		if err != nil || !found || !cmp.Equal(have, e) {
+			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
+		}
+	}
+	for _, ports := range []string{"8000-8100", "8050", "7999-8000", "8100-8101"} {
+		if err := c.Add(t.Context(), []*nft.Element{ranged("cnibox:c", ports)}); !errors.Is(err, ErrExists) {
+			t.Errorf("ports %s beside the others: %v, want ErrExists", ports, err)
+		}
+	}
+	mustAdd(t, c, els...)
+	mustDel(t, c, els[0])
+	wantKeys(t, c, "portmap_range4", map[string]string{"tcp 8101 10.1.0.2": "cnibox:b", "tcp 8102-8103 10.1.0.2": "cnibox:a"})
+	mustDel(t, c, els...)
+	if err := c.RemoveBase(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("left over:\n%s", got)
+	}
+}
+
 // TestChainsOnDemand checks that the chains that elements jump to are created
 // with the elements: in an existing table, in a flushed table, and in a table
 // that lost a chain.
@@ -283,6 +322,50 @@ const wantPortMap = `table inet cnibox {
 
 	chain portmap_bit13 {
 		meta mark set meta mark | 0x00002000
+	}
+}
+`
+
+const wantPortRange = `table inet cnibox {
+	map portmap_ip_range4 {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr
+		flags interval
+	}
+
+	map portmap_range4 {
+		type inet_proto . inet_service : ipv4_addr
+		flags interval
+		elements = { tcp . 8000-8100 comment "cnibox:a" : 10.1.0.2,
+			     tcp . 8102-8103 comment "cnibox:a" : 10.1.0.2,
+			     tcp . 8101 comment "cnibox:b" : 10.1.0.2 }
+	}
+
+	map portmap_ip_range6 {
+		type ipv6_addr . inet_proto . inet_service : ipv6_addr
+		flags interval
+		elements = { fd00::1 . udp . 1-65535 comment "cnibox:a" : fd01::2 }
+	}
+
+	map portmap_range6 {
+		type inet_proto . inet_service : ipv6_addr
+		flags interval
+	}
+
+	chain portmap_range {
+		dnat ip to ip daddr . meta l4proto . th dport map @portmap_ip_range4
+		meta nfproto ipv4 dnat ip to meta l4proto . th dport map @portmap_range4
+		dnat ip6 to ip6 daddr . meta l4proto . th dport map @portmap_ip_range6
+		meta nfproto ipv6 dnat ip6 to meta l4proto . th dport map @portmap_range6
+	}
+
+	chain portmap_range_prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		fib daddr type local goto portmap_range
+	}
+
+	chain portmap_range_output {
+		type nat hook output priority -100; policy accept;
+		fib daddr type local goto portmap_range
 	}
 }
 `

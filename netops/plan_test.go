@@ -33,7 +33,7 @@ func TestPlanFromNothing(t *testing.T) {
 	n := newNet(t, nil)
 	spec := wanted("tbr3", "vth3")
 	spec.Add(spec.Objects[2]) // a gateway that two addresses have
-	changes, err := n.Plan(context.Background(), spec, nil)
+	plan, err := n.Plan(context.Background(), spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ add neighbour 10.22.0.77 lladdr 02:00:00:00:00:77 dev eth0 netns container
 add rule netns container priority 100 from 10.22.0.2/32 table 1234
   <- del rule netns container priority 100 from 10.22.0.2/32 table 1234
 `
-	if d := cmp.Diff(want, lines(changes)); d != "" {
+	if d := cmp.Diff(want, lines(plan.Changes)); d != "" {
 		t.Errorf("plan (-want +got):\n%s", d)
 	}
 	if _, err := n.Link(context.Background(), nil, "tbr3"); !errors.Is(err, netops.ErrNotExist) {
@@ -92,7 +92,7 @@ func TestPlanOnWhatExists(t *testing.T) {
 		&netops.Rule{In: ct, Family: unix.AF_INET6, From: netip.MustParsePrefix("fd00:1::/64"), Mark: 1, OIF: eth0, Table: 300},
 	}}
 	before := box.Snapshot(t)
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,18 +118,18 @@ add rule inet6 netns container from fd00:1::/64 fwmark 0x1/0xffffffff oif eth0 t
   <- del rule inet6 netns container from fd00:1::/64 fwmark 0x1/0xffffffff oif eth0 table 300
 `
 	run(t, "sysctl", "-qw", "net.ipv4.conf.all.forwarding=0")
-	got := strings.Replace(lines(changes), "set sysctl net/ipv4/conf/eth0/forwarding=1 netns container\n", "", 1)
+	got := strings.Replace(lines(plan.Changes), "set sysctl net/ipv4/conf/eth0/forwarding=1 netns container\n", "", 1)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("plan (-want +got):\n%s", d)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
 		t.Errorf("Verify: %v, %v", diffs, err)
 	}
 	// Encode and decode the inverses as the store does.
-	raw, err := json.Marshal(changes)
+	raw, err := json.Marshal(plan.Changes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ add rule inet6 netns container from fd00:1::/64 fwmark 0x1/0xffffffff oif eth0 t
 	if err := json.Unmarshal(raw, &stored); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(lines(changes), lines(stored)); d != "" {
+	if d := cmp.Diff(lines(plan.Changes), lines(stored)); d != "" {
 		t.Errorf("after JSON (-want +got):\n%s", d)
 	}
 	if err := n.Undo(ctx, stored, ns); err != nil {
@@ -190,15 +190,15 @@ func TestPlanConflicts(t *testing.T) {
 		{"place", &netops.Link{In: "elsewhere", Name: "eth0", Kind: "bridge"}, netops.ErrInvalid, "elsewhere"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			changes, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{c.o}}, ns)
+			plan, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{c.o}}, ns)
 			if c.err != nil {
 				if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("Plan: %v, want %v: %s", err, c.err, c.want)
 				}
 				return
 			}
-			if err != nil || lines(changes) != c.want {
-				t.Errorf("Plan: %q, %v, want %q", lines(changes), err, c.want)
+			if err != nil || lines(plan.Changes) != c.want {
+				t.Errorf("Plan: %q, %v, want %q", lines(plan.Changes), err, c.want)
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func (p *PortVLANs) Where() Place { return p.In }
 // IsShared reports whether the port belongs to a shared link.
 func (p *PortVLANs) IsShared() bool { return p.SharedPort }
 
-func (p *PortVLANs) object() {}
+func (p *PortVLANs) jsonKey() string { return "portVLANs" }
 
 // String formats the list as bridge vlan does.
 func (p *PortVLANs) String() string {
@@ -191,6 +191,24 @@ func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error
 	return d.list, nil
 }
 
+func (p *PortVLANs) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+func (p *PortVLANs) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, p, v) }
+
+func (p *PortVLANs) links() []string { return []string{p.Link} }
+
+func (p *PortVLANs) removal() *Step { return nil }
+
+// enqueue sends the collected requests first, because messages reads the port.
+func (p *PortVLANs) enqueue(ctx context.Context, w *requestWriter, c Change) error {
+	if err := w.flush(ctx); err != nil {
+		return err
+	}
+	return w.enqueue(ctx, c)
+}
+
 // messages returns the requests that change the port's present VLANs to the
 // desired ones.
 func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]nlconn.Message, error) {
@@ -251,11 +269,7 @@ func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 
 // vlans reads the VLANs of one port.
 func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, error) {
-	index, err := s.indexOf(ctx, p, link)
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.conn(p)
+	index, c, err := s.linkConn(ctx, p, link)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (q *Qdisc) Where() Place { return q.In }
 // IsShared returns false: a qdisc is deleted with its link.
 func (q *Qdisc) IsShared() bool { return false }
 
-func (q *Qdisc) object() {}
+func (q *Qdisc) jsonKey() string { return "qdisc" }
 
 // String formats the qdisc as tc qdisc does.
 func (q *Qdisc) String() string {
@@ -176,6 +176,14 @@ const ticksPerMicrosecond = 15.625
 func (t *TBF) ticks() uint64 {
 	return uint64(float64(t.Burst) / float64(t.Rate) * 1e6 * ticksPerMicrosecond)
 }
+
+func (q *Qdisc) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+func (q *Qdisc) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, q, v) }
+
+func (q *Qdisc) links() []string { return []string{q.Link} }
 
 // messages returns the requests that add the qdisc, or delete it if cnibox added
 // it.

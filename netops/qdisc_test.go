@@ -60,11 +60,11 @@ func TestQdisc(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
 	n, before := newNet(t, nil), traffic(t)
-	changes, err := n.Plan(ctx, shaped(), nil)
+	plan, err := n.Plan(ctx, shaped(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, nil); err != nil {
+	if err := n.Apply(ctx, plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	have := traffic(t) + run(t, "tc", "qdisc", "show", "dev", "tq1")
@@ -83,7 +83,7 @@ func TestQdisc(t *testing.T) {
 		t.Errorf("a second tbf: %v", err)
 	}
 	undo := func() {
-		if err := n.Undo(ctx, recorded(t, changes), nil); err != nil {
+		if err := n.Undo(ctx, recorded(t, plan.Changes), nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestQdisc(t *testing.T) {
 	undo()
 }
 
-// recorded encodes and decodes changes as the store does.
+// recorded encodes and decodes plan.Changes as the store does.
 func recorded(t *testing.T, changes []netops.Change) (back []netops.Change) {
 	t.Helper()
 	raw, err := json.Marshal(changes)
@@ -187,11 +187,11 @@ func TestQdiscBesideOthers(t *testing.T) {
 				tc(t, args)
 			}
 			n, before := newNet(t, nil), traffic(t)
-			changes, err := n.Plan(ctx, shaped(), nil)
+			plan, err := n.Plan(ctx, shaped(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Apply(ctx, changes, nil); err != nil {
+			if err := n.Apply(ctx, plan, nil); err != nil {
 				t.Fatal(err)
 			}
 			if diffs := differences(t, n, shaped()); diffs != "" {
@@ -200,7 +200,7 @@ func TestQdiscBesideOthers(t *testing.T) {
 			for _, args := range c.after {
 				tc(t, args)
 			}
-			if err := n.Undo(ctx, changes, nil); err != nil {
+			if err := n.Undo(ctx, plan.Changes, nil); err != nil {
 				t.Fatal(err)
 			}
 			have := traffic(t)
@@ -228,7 +228,7 @@ func TestQdiscOfReplacedLink(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
 	n := newNet(t, nil)
-	changes, err := n.Plan(ctx, shaped(), nil)
+	plan, err := n.Plan(ctx, shaped(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestQdiscOfReplacedLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := traffic(t)
-	if err := n.Undo(ctx, changes, nil); err != nil {
+	if err := n.Undo(ctx, plan.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	if have := traffic(t); have != before || !strings.Contains(have, "cb1:") || !strings.Contains(have, "device tq1") {
@@ -340,9 +340,9 @@ func TestQdiscText(t *testing.T) {
 func TestQdiscOfFutureLink(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
-	changes, err := n.Plan(ctx, shaped(), nil)
-	if err != nil || len(changes) != len(shaped().Objects) {
-		t.Errorf("without a container: %d changes, %v", len(changes), err)
+	plan, err := n.Plan(ctx, shaped(), nil)
+	if err != nil || len(plan.Changes) != len(shaped().Objects) {
+		t.Errorf("without a container: %d plan.Changes, %v", len(plan.Changes), err)
 	}
 	if _, err := n.Plan(ctx, shaped(), open(t, n, box)); !errors.Is(err, netops.ErrNotExist) {
 		t.Errorf("with a container: %v", err)

@@ -33,7 +33,7 @@ func (r *Redirect) Where() Place { return r.In }
 // IsShared returns false: a filter is deleted with its link.
 func (r *Redirect) IsShared() bool { return false }
 
-func (r *Redirect) object() {}
+func (r *Redirect) jsonKey() string { return "redirect" }
 
 // String formats the filter as tc filter does.
 func (r *Redirect) String() string {
@@ -74,6 +74,14 @@ func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error)
 	}
 	return nil, nil
 }
+
+func (r *Redirect) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+func (r *Redirect) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
+
+func (r *Redirect) links() []string { return []string{r.Link, r.To} }
 
 // messages returns the requests that add the filter, or delete it if cnibox
 // added it.

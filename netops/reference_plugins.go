@@ -10,7 +10,8 @@ import (
 // ReferencePluginAttachment identifies an attachment that the reference plugins made.
 type ReferencePluginAttachment = refplugins.Attachment
 
-// ReferencePluginPort is a port of the node that the reference's portmap maps to a container.
+// ReferencePluginPort is a port of the node that the reference's portmap maps to a container,
+// or kube-proxy to a Service.
 type ReferencePluginPort = refplugins.Port
 
 // leftovers gives access to the rules of the reference plugins on the host.
@@ -83,8 +84,8 @@ func (n *Net) CollectReferencePluginHostPorts(ctx context.Context, network strin
 }
 
 // ReferencePluginPorts lists the ports of one family that the reference's portmap maps to a
-// container, with either backend, and for which wanted returns true. It needs one
-// request if the reference's portmap was never used.
+// container, or kube-proxy to a Service, with either backend, and for which wanted returns
+// true. It needs one request if neither was ever used.
 func (n *Net) ReferencePluginPorts(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]ReferencePluginPort, error) {
 	return n.leftovers().Ports(ctx, is6, wanted)
 }

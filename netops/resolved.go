@@ -38,7 +38,7 @@ func (d *LinkDNS) Where() Place { return Host }
 // IsShared returns true: the links belong to the node.
 func (d *LinkDNS) IsShared() bool { return true }
 
-func (d *LinkDNS) object() {}
+func (d *LinkDNS) jsonKey() string { return "linkDNS" }
 
 // String names both links.
 func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link }
@@ -91,40 +91,42 @@ func (d *LinkDNS) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return nil, err
 }
 
-// copyLinkDNS copies the settings.
-func (a *applier) copyLinkDNS(ctx context.Context, c Change) error {
-	d := c.Do.Object.(*LinkDNS)
-	dns, err := a.dnsOf(ctx, d.From)
+// apply copies the settings.
+func (d *LinkDNS) apply(ctx context.Context, run *applier, batch []Change) error {
+	return describeStep(batch[0].Do, d.copy(ctx, run.session))
+}
+
+func (d *LinkDNS) copy(ctx context.Context, s *session) error {
+	dns, err := s.dnsOf(ctx, d.From)
 	if err != nil || dns == nil {
-		return describeStep(c.Do, err)
+		return err
 	}
-	index, err := a.indexOf(ctx, Host, d.Link)
+	index, err := s.indexOf(ctx, Host, d.Link)
 	if err != nil {
-		return describeStep(c.Do, err)
+		return err
 	}
 	for _, set := range []struct {
 		method string
 		value  any
 	}{{"SetLinkDNSEx", dns.Servers}, {"SetLinkDomains", dns.Domains}, {"SetLinkDefaultRoute", dns.DefaultRoute}} {
-		err := a.net.callResolved(ctx, resolvedCall(set.method), nil, int32(index), set.value)
+		err := s.net.callResolved(ctx, resolvedCall(set.method), nil, int32(index), set.value)
 		if isBusError(err, resolvedLinkBusy) {
 			return nil
 		}
 		if err != nil {
-			return describeStep(c.Do, err)
+			return err
 		}
 	}
 	return nil
 }
 
-// revertDNS deletes the copied settings.
-func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
-	s := n.session(nil)
+// undo deletes the copied settings.
+func (d *LinkDNS) undo(ctx context.Context, s *session, _ Verb) error {
 	l, err := s.findLink(ctx, Host, d.Link)
 	if err != nil || l == nil {
 		return err
 	}
-	err = n.callResolved(ctx, resolvedCall("RevertLink"), nil, int32(l.Index))
+	err = s.net.callResolved(ctx, resolvedCall("RevertLink"), nil, int32(l.Index))
 	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedLinkBusy) || isBusError(err, resolvedNoLink) {
 		return nil
 	}

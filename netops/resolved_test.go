@@ -115,12 +115,12 @@ func TestLinkDNS(t *testing.T) {
 	spec := taken()
 	spec.Add(&netops.LinkDNS{Link: "azure0", From: "eth0"})
 	n := newNet(t, nil)
-	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 1 {
-		t.Errorf("Plan without systemd-resolved: %s, %v", lines(changes), err)
+	if plan, err := n.Plan(ctx, spec, nil); err != nil || len(plan.Changes) != 1 {
+		t.Errorf("Plan without systemd-resolved: %s, %v", lines(plan.Changes), err)
 	}
 	conn := startResolved(t)
-	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 1 {
-		t.Errorf("Plan without servers: %s, %v", lines(changes), err)
+	if plan, err := n.Plan(ctx, spec, nil); err != nil || len(plan.Changes) != 1 {
+		t.Errorf("Plan without servers: %s, %v", lines(plan.Changes), err)
 	}
 	index, _ := resolvedLink(t, n, conn, "eth0")
 	manager := conn.Object(resolvedBus, resolvedPath)
@@ -137,11 +137,11 @@ func TestLinkDNS(t *testing.T) {
 		}
 	}
 	want := settings(t, n, conn, "eth0")
-	changes, err := n.Plan(ctx, spec, nil)
-	if err != nil || len(changes) != 2 {
-		t.Fatalf("Plan: %s, %v", lines(changes), err)
+	plan, err := n.Plan(ctx, spec, nil)
+	if err != nil || len(plan.Changes) != 2 {
+		t.Fatalf("Plan: %s, %v", lines(plan.Changes), err)
 	}
-	if err := n.Apply(ctx, changes, nil); err != nil {
+	if err := n.Apply(ctx, plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	if have := settings(t, n, conn, "azure0"); have != want {
@@ -150,8 +150,8 @@ func TestLinkDNS(t *testing.T) {
 	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 0 {
 		t.Errorf("Verify: %v, %v", d, err)
 	}
-	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 0 {
-		t.Errorf("Plan again: %s, %v", lines(changes), err)
+	if plan, err := n.Plan(ctx, spec, nil); err != nil || len(plan.Changes) != 0 {
+		t.Errorf("Plan again: %s, %v", lines(plan.Changes), err)
 	}
 	bridge, _ := resolvedLink(t, n, conn, "azure0")
 	if err := manager.Call(resolvedBus+".Manager.SetLinkDomains", 0, bridge, []resolvedDomain{}).Err; err != nil {

@@ -20,7 +20,7 @@ func (r *Route) Where() Place { return r.In }
 // IsShared reports whether attachments share the route.
 func (r *Route) IsShared() bool { return r.Shared }
 
-func (r *Route) object() {}
+func (r *Route) jsonKey() string { return "route" }
 
 // String formats the route as ip route does.
 func (r *Route) String() string {
@@ -155,6 +155,22 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
+func (r *Route) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+// undo ignores a route that the kernel refuses because its gateway, its source address or
+// the state of its link is gone.
+func (r *Route) undo(ctx context.Context, s *session, v Verb) error {
+	err := s.request(ctx, r, v)
+	if v == VerbAdd && (isInvalid(err) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN)) {
+		return nil
+	}
+	return err
+}
+
+func (r *Route) links() []string { return []string{r.Link} }
+
 // messages returns the requests that add or delete the route.
 func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, r.In, r.Link)
@@ -241,11 +257,7 @@ func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
 
 // routes reads the routes over a link in one table, or in all tables for 0.
 func (s *session) routes(ctx context.Context, p Place, link string, table int) ([]rtnl.Route, error) {
-	index, err := s.indexOf(ctx, p, link)
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.conn(p)
+	index, c, err := s.linkConn(ctx, p, link)
 	if err != nil {
 		return nil, err
 	}

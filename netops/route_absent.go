@@ -64,6 +64,14 @@ func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, err
 	return nil, nil
 }
 
+// removal returns nil for a route that must be absent.
+func (r *Route) removal() *Step {
+	if r.Absent {
+		return nil
+	}
+	return &Step{VerbDel, r}
+}
+
 // validateAbsent rejects a shared Route that must be absent.
 func (r *Route) validateAbsent() error {
 	if r.Absent && r.Shared {

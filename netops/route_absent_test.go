@@ -61,7 +61,7 @@ func TestRouteAbsent(t *testing.T) {
 	n, box := newNet(t, nil), absentNS(t)
 	ns := open(t, n, box)
 	before, spec := routeTables(t, box), outOfMain()
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,19 +82,19 @@ del route fd00:1::/64 dev eth0 netns container metric 256 table 254 proto 2 scop
 add route fd00:1::/64 dev eth0 netns container src fd00:1::2 metric 256
   <- del route fd00:1::/64 dev eth0 netns container src fd00:1::2 metric 256
 `
-	if d := cmp.Diff(want, lines(changes)); d != "" {
+	if d := cmp.Diff(want, lines(plan.Changes)); d != "" {
 		t.Errorf("plan (-want +got):\n%s", d)
 	}
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 8 {
 		t.Errorf("Verify before: %v, %v", diffs, err)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 1 || diffs[0].Object != spec.Objects[6] {
 		t.Errorf("Verify: %v, %v; want the IPv6 subnet, which is back with a source address", diffs, err)
 	}
-	raw, err := json.Marshal(changes)
+	raw, err := json.Marshal(plan.Changes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,15 +128,15 @@ func TestUndoOutdatedRoute(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n, box := newNet(t, nil), absentNS(t)
 			ns := open(t, n, box)
-			changes, err := n.Plan(ctx, outOfMain(), ns)
+			plan, err := n.Plan(ctx, outOfMain(), ns)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Apply(ctx, changes, ns); err != nil {
+			if err := n.Apply(ctx, plan, ns); err != nil {
 				t.Fatal(err)
 			}
 			inside(t, box, "sh", "-c", "ip "+c.change)
-			if err := n.Undo(ctx, changes, ns); err != nil {
+			if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 				t.Errorf("Undo: %v", err)
 			}
 			all := routeTables(t, box)

@@ -78,11 +78,7 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.R
 	if !r.Local {
 		return s.routes(ctx, r.In, r.Link, table)
 	}
-	index, err := s.indexOf(ctx, r.In, r.Link)
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.conn(r.In)
+	index, c, err := s.linkConn(ctx, r.In, r.Link)
 	if err != nil {
 		return nil, err
 	}

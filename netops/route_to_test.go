@@ -56,11 +56,11 @@ func TestLocalRoute(t *testing.T) {
 		}
 	}
 	differs(1)
-	changes, err := n.Plan(t.Context(), spec, nil)
+	plan, err := n.Plan(t.Context(), spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(t.Context(), changes, nil); err != nil {
+	if err := n.Apply(t.Context(), plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	differs(0)
@@ -70,7 +70,7 @@ func TestLocalRoute(t *testing.T) {
 	if _, err := n.Plan(t.Context(), spec, nil); !errors.Is(err, ErrExists) {
 		t.Errorf("again: %v, want ErrExists", err)
 	}
-	if err := n.Undo(t.Context(), changes, nil); err != nil {
+	if err := n.Undo(t.Context(), plan.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	differs(1)

@@ -24,7 +24,7 @@ func (r *Rule) Where() Place { return r.In }
 // IsShared reports whether attachments share the rule.
 func (r *Rule) IsShared() bool { return r.Shared }
 
-func (r *Rule) object() {}
+func (r *Rule) jsonKey() string { return "rule" }
 
 // String formats the rule as ip rule does.
 func (r *Rule) String() string {
@@ -154,6 +154,14 @@ func (r *Rule) matches(state rtnl.Rule) bool {
 	}
 	return want == have
 }
+
+func (r *Rule) apply(ctx context.Context, run *applier, batch []Change) error {
+	return run.requests(ctx, batch)
+}
+
+func (r *Rule) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
+
+func (r *Rule) links() []string { return nil }
 
 // messages returns the requests that add or delete the rule.
 func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {

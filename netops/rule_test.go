@@ -15,14 +15,14 @@ import (
 // ensure plans and applies a Spec, and returns the changes.
 func ensure(t *testing.T, n *netops.Net, s netops.Spec, ns *netops.Namespace) []netops.Change {
 	t.Helper()
-	changes, err := n.Plan(context.Background(), s, ns)
+	plan, err := n.Plan(context.Background(), s, ns)
 	if err == nil {
-		err = n.Apply(context.Background(), changes, ns)
+		err = n.Apply(context.Background(), plan, ns)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return changes
+	return plan.Changes
 }
 
 // TestRuleOfHostRoutes checks that the rule is added once and that Verify

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -43,12 +42,6 @@ type session struct {
 
 func (n *Net) session(container *Namespace) *session {
 	return &session{net: n, container: container, made: map[linkRef]bool{}, lasting: map[linkRef]bool{}, index: map[linkRef]int{}}
-}
-
-// hostIndexes returns the cached indexes of the host's links.
-func (s *session) hostIndexes() map[linkRef]int {
-	maps.DeleteFunc(s.index, func(ref linkRef, _ int) bool { return ref.in != Host })
-	return s.index
 }
 
 // namespace returns the namespace of p.
@@ -138,6 +131,16 @@ func (s *session) indexOf(ctx context.Context, p Place, name string) (int, error
 		return 0, err
 	}
 	return l.Index, nil
+}
+
+// linkConn returns a link's index and the connection to its namespace.
+func (s *session) linkConn(ctx context.Context, p Place, name string) (int, *rtnl.Conn, error) {
+	index, err := s.indexOf(ctx, p, name)
+	if err != nil {
+		return 0, nil, err
+	}
+	c, err := s.conn(p)
+	return index, c, err
 }
 
 // linkName returns the name of the link with an index, or "" if the link is

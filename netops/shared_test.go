@@ -33,11 +33,11 @@ func TestRaceForOneBridge(t *testing.T) {
 			done.Go(func() {
 				n := netops.New(netops.Options{})
 				defer n.Close()
-				changes, err := n.Plan(ctx, shared, nil)
+				plan, err := n.Plan(ctx, shared, nil)
 				start.Done()
 				start.Wait() // every plan finds no object
 				if err == nil {
-					err = n.Apply(ctx, changes, nil)
+					err = n.Apply(ctx, plan, nil)
 				}
 				errs[i] = err
 			})
@@ -101,12 +101,12 @@ func TestLinkCreatedBetweenPlanAndApply(t *testing.T) {
 		&netops.Link{In: netops.Host, Shared: true, Name: "tbr5", Kind: "bridge", Up: true, Alias: "cnibox:shared"},
 		&netops.Addr{In: netops.Host, Shared: true, Link: "tbr5", Address: netip.MustParsePrefix("10.5.0.1/24")},
 	}}
-	changes, err := n.Plan(ctx, spec, nil)
+	plan, err := n.Plan(ctx, spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, "ip", "link", "add", "tbr5", "type", "bridge")
-	if err := n.Apply(ctx, changes, nil); err != nil {
+	if err := n.Apply(ctx, plan, nil); err != nil {
 		t.Fatal(err)
 	}
 	if l, err := n.Link(ctx, nil, "tbr5"); err != nil || l.Alias != "" || !l.Up {
@@ -120,7 +120,7 @@ func TestLinkCreatedBetweenPlanAndApply(t *testing.T) {
 	}
 	run(t, "ip", "link", "del", "tbr5")
 	run(t, "ip", "link", "add", "tbr5", "type", "veth", "peer", "name", "tbr5p")
-	if err := n.Apply(ctx, changes, nil); err == nil || !strings.Contains(err.Error(), `bridge "tbr5" is a link of kind "veth"`) {
+	if err := n.Apply(ctx, plan, nil); err == nil || !strings.Contains(err.Error(), `bridge "tbr5" is a link of kind "veth"`) {
 		t.Errorf("Apply: %v", err)
 	}
 	run(t, "ip", "link", "del", "tbr5")
@@ -183,11 +183,11 @@ func TestPortVLANs(t *testing.T) {
 		In: netops.Host, Name: "vth6", Kind: "veth", Up: true, Master: "tbr6", Alias: testLabel,
 		Peer: &netops.Peer{In: netops.Container, Name: "eth0"},
 	}, port)
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
@@ -206,8 +206,8 @@ func TestPortVLANs(t *testing.T) {
 	keep := *port
 	keep.KeepDefault = true
 	set, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&keep}}, ns)
-	if err != nil || len(set) != 1 || set[0].Undo == nil {
-		t.Fatalf("Plan: %s, %v", lines(set), err)
+	if err != nil || len(set.Changes) != 1 || set.Changes[0].Undo == nil {
+		t.Fatalf("Plan: %s, %v", lines(set.Changes), err)
 	}
 	if err := n.Apply(ctx, set, ns); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestPortVLANs(t *testing.T) {
 	if diffs, err := n.Verify(ctx, netops.Spec{Objects: []netops.Object{&keep}}, ns); err != nil || len(diffs) != 0 {
 		t.Errorf("Verify with the default VLAN: %v, %v", diffs, err)
 	}
-	if err := n.Undo(ctx, set, ns); err != nil {
+	if err := n.Undo(ctx, set.Changes, ns); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := n.Verify(ctx, spec, ns); err != nil || cmp.Diff(diffs[0].Have, again[0].Have) != "" {
@@ -229,7 +229,7 @@ func TestPortVLANs(t *testing.T) {
 	if diffs, err := n.Verify(ctx, selfSpec, ns); err != nil || len(diffs) != 0 {
 		t.Errorf("Verify the bridge itself: %v, %v", diffs, err)
 	}
-	if err := n.Undo(ctx, changes, ns); err != nil {
+	if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 		t.Fatal(err)
 	}
 }

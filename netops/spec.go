@@ -52,7 +52,8 @@ type Object interface {
 	// String returns one line for users, in the form of iproute2 or nft.
 	String() string
 
-	object() // sealed
+	// jsonKey returns the name of the kind in JSON, and seals the interface.
+	jsonKey() string
 }
 
 // Link is a network interface. Verify compares only the fields that are set.

@@ -28,7 +28,7 @@ func (c *Sysctl) Where() Place { return c.In }
 // IsShared reports whether attachments share the setting.
 func (c *Sysctl) IsShared() bool { return c.Shared }
 
-func (c *Sysctl) object() {}
+func (c *Sysctl) jsonKey() string { return "sysctl" }
 
 // String formats the setting as sysctl(8) does.
 func (c *Sysctl) String() string {
@@ -78,6 +78,59 @@ func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 	return link, int(n), ok
 }
 
+func (c *Sysctl) batchKey(Verb) string {
+	if _, _, ok := c.byRequest(); ok {
+		return requestKey
+	}
+	return "sysctl"
+}
+
+func (c *Sysctl) links() []string {
+	link, _, _ := c.byRequest()
+	return []string{link}
+}
+
+func (c *Sysctl) removal() *Step { return nil }
+
+// apply enters one namespace once and writes all its settings.
+func (c *Sysctl) apply(ctx context.Context, run *applier, batch []Change) error {
+	if c.batchKey(VerbSet) == requestKey {
+		return run.requests(ctx, batch)
+	}
+	ns, err := run.namespace(c.In)
+	if err != nil {
+		return err
+	}
+	done := 0
+	err = ns.visit(func() error {
+		for _, c := range batch {
+			if err := c.Do.Object.(*Sysctl).write(); err != nil {
+				return err
+			}
+			done++
+		}
+		return nil
+	})
+	run.done = append(run.done, batch[:done]...)
+	if err != nil {
+		return describeStep(batch[min(done, len(batch)-1)].Do, err)
+	}
+	return nil
+}
+
+// undo ignores a value that the kernel refuses because a limit changed: an interface's
+// net/ipv6/…/mtu above its MTU.
+func (c *Sysctl) undo(_ context.Context, s *session, _ Verb) error {
+	ns, err := s.namespace(c.In)
+	if err != nil {
+		return err
+	}
+	if err := ns.visit(c.write); !isInvalid(err) {
+		return err
+	}
+	return nil
+}
+
 // messages returns the request that writes the setting.
 func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, error) {
 	link, value, ok := c.byRequest()
@@ -86,7 +139,7 @@ func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, er
 	}
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
-	return []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(link), spec}}}, nil
+	return []nlconn.Message{linkMessage(unix.RTM_NEWLINK, 0, rtnl.NameAttr(link), spec)}, nil
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {

@@ -18,17 +18,17 @@ func TestSysctlOdd(t *testing.T) {
 		&netops.Sysctl{In: netops.Container, Key: "net/ipv4/ip_local_reserved_ports", Value: "8080"},
 		&netops.Sysctl{In: netops.Container, Key: "net/ipv4/route/flush", Value: "1"},
 	}}
-	changes, err := n.Plan(ctx, spec, ns)
+	plan, err := n.Plan(ctx, spec, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(ctx, changes, ns); err != nil {
+	if err := n.Apply(ctx, plan, ns); err != nil {
 		t.Fatal(err)
 	}
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
 		t.Errorf("Verify: %v, %v", diffs, err)
 	}
-	if err := n.Undo(ctx, changes, ns); err != nil {
+	if err := n.Undo(ctx, plan.Changes, ns); err != nil {
 		t.Fatal(err)
 	}
 	if have, err := n.Sysctl(ctx, ns, "net/ipv4/ip_local_reserved_ports"); have != "" || err != nil {
@@ -60,8 +60,8 @@ func TestSysctlOfLink(t *testing.T) {
 				t.Errorf("%s is %q, %v, not %q", key, have, err, want)
 			}
 		}
-		if changes, err := n.Plan(ctx, spec, ns); len(changes) != 0 || err != nil {
-			t.Errorf("planned again: %v, %v", changes, err)
+		if plan, err := n.Plan(ctx, spec, ns); len(plan.Changes) != 0 || err != nil {
+			t.Errorf("planned again: %v, %v", plan.Changes, err)
 		}
 		if diffs, err := n.Verify(ctx, spec, ns); len(diffs) != 0 || err != nil {
 			t.Errorf("verified: %v, %v", diffs, err)

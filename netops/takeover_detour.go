@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -116,10 +115,7 @@ func (r *takeoverRun) addRedirect(ctx context.Context) error {
 
 // removeRedirect deletes the rule.
 func (r *takeoverRun) removeRedirect(ctx context.Context) error {
-	m, err := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
-	if err != nil {
-		return err
-	}
+	m := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err := r.commitRedirect(ctx, VerbDel, m); !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -129,76 +125,29 @@ func (r *takeoverRun) removeRedirect(ctx context.Context) error {
 // commitRedirect sends one nftables transaction that adds or deletes the rule.
 func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
-	if p := r.net.probe; p != nil {
-		if err := p.Before(st); err != nil {
-			return describeStep(st, err)
+	return r.probed(st, func() error {
+		conn, err := r.net.nft.Conn()
+		if err != nil {
+			return err
 		}
-	}
-	conn, err := r.net.nft.Conn()
-	if err != nil {
-		return err
-	}
-	if err := conn.Commit(ctx, 0, msgs...); err != nil {
-		return nlconn.Explain(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
-	}
-	if p := r.net.probe; p != nil {
-		p.After(st)
-	}
-	return nil
+		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
+	})
 }
 
 // detourMessages creates a table with the rule "meta pkttype host fwd to LINK"
 // at the ingress hook of a device. The rule excludes broadcasts and multicasts,
 // because the bridge would send them back.
 func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
-	const chain = "ingress"
 	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}
-	first, err := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	if err != nil {
-		return nil, err
-	}
-	hook, err := nft.NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, table)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		ae.Nested(unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) error {
-			ae.Uint32(unix.NFTA_HOOK_HOOKNUM, unix.NF_NETDEV_INGRESS)
-			ae.Uint32(unix.NFTA_HOOK_PRIORITY, 0)
-			ae.String(unix.NFTA_HOOK_DEV, device)
-			return nil
-		})
-		ae.Uint32(unix.NFTA_CHAIN_POLICY, nft.VerdictAccept)
-		ae.String(unix.NFTA_CHAIN_TYPE, "filter")
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	rule, err := nft.NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, table)
-		ae.String(unix.NFTA_RULE_CHAIN, chain)
-		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
-			for _, e := range []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: nft.FirstRegister},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
-				&expr.Immediate{Register: nft.FirstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
-			} {
-				b, err := expr.Marshal(t.Family, e)
-				if err != nil {
-					return err
-				}
-				ae.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
-			}
-			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
-				ae.String(unix.NFTA_EXPR_NAME, "fwd")
-				ae.Nested(unix.NFTA_EXPR_DATA, func(ae *netlink.AttributeEncoder) error {
-					ae.Uint32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister)
-					return nil
-				})
-				return nil
-			})
-			return nil
-		})
-		return nil
-	})
-	return []nlconn.Message{first, hook, rule}, err
+	ingress := &nft.Chain{Name: "ingress", Kind: "filter", Hook: unix.NF_NETDEV_INGRESS, Device: device}
+	var fwd nlconn.Body
+	fwd.Text(unix.NFTA_EXPR_NAME, "fwd")
+	fwd.Nest(unix.NFTA_EXPR_DATA, func() { fwd.Net32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister) })
+	rule := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, ingress.Name)
+	err := nft.AddExpressions(&rule, t.Family, []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: nft.FirstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
+		&expr.Immediate{Register: nft.FirstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
+	}, fwd)
+	return []nlconn.Message{t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL), ingress.Message(t), rule}, err
 }

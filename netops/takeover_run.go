@@ -30,11 +30,10 @@ type stepRequests struct {
 	msgs []nlconn.Message
 }
 
-// takeover makes a Takeover. A failure restores the uplink, unless it was
+// apply makes the Takeover. A failure restores the uplink, unless it was
 // already a port of the bridge, because attachments can depend on that.
-func (a *applier) takeover(ctx context.Context, c Change) error {
-	t := c.Do.Object.(*Takeover)
-	r, err := t.read(ctx, a.session)
+func (t *Takeover) apply(ctx context.Context, run *applier, _ []Change) error {
+	r, err := t.read(ctx, run.session)
 	if err != nil {
 		return err
 	}
@@ -47,12 +46,16 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	if again, readErr := t.read(ctx, a.session); readErr != nil || again.br == nil {
+	if again, readErr := t.read(ctx, run.session); readErr != nil || again.br == nil {
 		return errors.Join(err, readErr)
 	} else if backErr := again.restoreUplink(ctx); backErr != nil {
 		return errors.Join(err, fmt.Errorf("restore uplink %q: %w", t.Uplink, backErr))
 	}
 	return err
+}
+
+func (t *Takeover) undo(ctx context.Context, s *session, _ Verb) error {
+	return s.net.RestoreUplink(ctx, *t, false)
 }
 
 // enslaveUplink creates the bridge and makes it take over the uplink. At every step the
@@ -249,12 +252,10 @@ func (r *takeoverRun) enslave() []stepRequests {
 	}
 	if hairpin := !r.NoHairpin; r.up.Port == nil || r.up.Port.Hairpin != hairpin {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
-		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(r.up.Index)
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(hairpin))
-		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, info}}}})
+		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{linkMessage(unix.RTM_NEWLINK, r.up.Index, info)}})
 	}
 	return all
 }
@@ -268,10 +269,8 @@ func (r *takeoverRun) release() stepRequests {
 // deletion returns the request that deletes a link of cnibox.
 func (r *takeoverRun) deletion(have *rtnl.Link) stepRequests {
 	delete(r.index, linkRef{Host, have.Name})
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.Index)
 	l := &Link{In: Host, Shared: true, Name: have.Name, Kind: have.Kind, Alias: have.Alias}
-	return stepRequests{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
+	return stepRequests{Step{VerbDel, l}, []nlconn.Message{linkMessage(unix.RTM_DELLINK, have.Index)}}
 }
 
 // otherPorts returns the names of the bridge's ports except the uplink.
@@ -300,7 +299,7 @@ func (r *takeoverRun) send(ctx context.Context, requests ...stepRequests) error 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.write(ctx, requests[:n], msgs); err != nil {
+		if err := r.probed(requests[0].step, func() error { return r.write(ctx, requests[:n], msgs) }); err != nil {
 			return err
 		}
 		requests = requests[n:]
@@ -309,11 +308,6 @@ func (r *takeoverRun) send(ctx context.Context, requests ...stepRequests) error 
 }
 
 func (r *takeoverRun) write(ctx context.Context, requests []stepRequests, msgs []nlconn.Message) error {
-	if p := r.net.probe; p != nil {
-		if err := p.Before(requests[0].step); err != nil {
-			return describeStep(requests[0].step, err)
-		}
-	}
 	results, broken := r.c.Exchange(ctx, msgs)
 	if broken != nil {
 		return describeStep(requests[0].step, broken)
@@ -329,9 +323,6 @@ func (r *takeoverRun) write(ctx context.Context, requests []stepRequests, msgs [
 				errs = append(errs, describeStep(p.step, err))
 			}
 		}
-	}
-	if p := r.net.probe; p != nil && len(errs) == 0 {
-		p.After(requests[0].step)
 	}
 	return errors.Join(errs...)
 }

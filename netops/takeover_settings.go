@@ -205,16 +205,5 @@ func (r *takeoverRun) changeOf(ctx context.Context, link, key, value string) err
 	}
 	c := &Sysctl{In: Host, Shared: true, Key: strings.Replace(key, "%", link, 1), Value: value}
 	st := Step{VerbSet, c}
-	if p := r.net.probe; p != nil {
-		if err := p.Before(st); err != nil {
-			return describeStep(st, err)
-		}
-	}
-	if err := r.net.host.visit(c.write); err != nil {
-		return describeStep(st, err)
-	}
-	if p := r.net.probe; p != nil {
-		p.After(st)
-	}
-	return nil
+	return r.probed(st, func() error { return describeStep(st, r.net.host.visit(c.write)) })
 }

@@ -171,8 +171,8 @@ func checkTaken(t testing.TB, n *netops.Net, rpFilter string) {
 	if d, err := n.Verify(ctx, taken(), nil); err != nil || len(d) != 0 {
 		t.Errorf("Verify: %v, %v", d, err)
 	}
-	if c, err := n.Plan(ctx, taken(), nil); err != nil || len(c) != 0 {
-		t.Errorf("Plan again: %s, %v", lines(c), err)
+	if c, err := n.Plan(ctx, taken(), nil); err != nil || len(c.Changes) != 0 {
+		t.Errorf("Plan again: %s, %v", lines(c.Changes), err)
 	}
 	neigh := run(t, "ip", "neigh", "show", "dev", "azure0")
 	if !strings.Contains(neigh, "10.240.0.77 lladdr 02:00:00:00:00:77 PERMANENT") {

@@ -18,7 +18,7 @@ const tunDevice = "/dev/net/tun"
 // addTap creates a tap device and makes it persistent as the last step. Until
 // then the kernel deletes the device when its file is closed. Therefore a killed
 // process or a refused request leaves no unlabelled device.
-func (w *requestWriter) addTap(ctx context.Context, c Change, l *Link) error {
+func (l *Link) addTap(ctx context.Context, w *requestWriter, c Change) error {
 	ns, err := w.namespace(l.In)
 	if err != nil {
 		return describeStep(c.Do, err)
@@ -36,7 +36,7 @@ func (w *requestWriter) addTap(ctx context.Context, c Change, l *Link) error {
 		return describeStep(c.Do, err)
 	}
 	defer f.Close() //nolint:errcheck // the kernel has the settings already
-	if err := w.setUpTap(ctx, l, f); err != nil {
+	if err := l.setUpTap(ctx, w.session, f); err != nil {
 		return describeStep(c.Do, err)
 	}
 	w.done = append(w.done, c)
@@ -74,12 +74,12 @@ func (l *Link) openTap() (*os.File, error) {
 }
 
 // setUpTap configures the device and makes it persistent.
-func (w *requestWriter) setUpTap(ctx context.Context, l *Link, f *os.File) error {
-	m, err := l.setAt(ctx, w.session, l.chosenIndex())
+func (l *Link) setUpTap(ctx context.Context, s *session, f *os.File) error {
+	m, err := l.setAt(ctx, s, l.chosenIndex())
 	if err != nil {
 		return err
 	}
-	c, err := w.conn(l.In)
+	c, err := s.conn(l.In)
 	if err != nil {
 		return err
 	}

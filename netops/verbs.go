@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 )
@@ -13,18 +14,18 @@ import (
 // namespace. If an exclusive object exists, the error wraps ErrExists. A shared
 // object that exists as desired needs no change. If it differs, the error wraps
 // ErrConflict.
-func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Change, error) {
+func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) (Plan, error) {
 	objects, err := spec.check()
 	if err != nil {
-		return nil, err
+		return Plan{}, err
 	}
 	s := n.session(container)
-	var all []Change
+	var all, last []Change
 	planned := map[string]bool{}
 	for _, o := range objects {
 		changes, err := o.plan(ctx, s)
 		if err != nil {
-			return nil, err
+			return Plan{}, err
 		}
 		for _, c := range changes {
 			line := string(c.Do.Verb) + " " + c.Do.Object.String()
@@ -32,11 +33,15 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 				continue // two addresses can have the same gateway
 			}
 			planned[line] = true
-			all = append(all, c)
+			if phaseOf(c.Do.Object) == undoFlows {
+				last = append(last, c)
+			} else {
+				all = append(all, c)
+			}
 		}
 	}
-	n.planned = s.hostIndexes()
-	return flowsLast(all), nil
+	maps.DeleteFunc(s.index, func(ref linkRef, _ int) bool { return ref.in != Host })
+	return Plan{append(all, last...), s.index}, nil
 }
 
 // Without returns the objects of spec that an earlier, applied Spec lacks. Equal
@@ -45,11 +50,8 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 func (spec Spec) Without(earlier Spec) Spec {
 	made := map[linkRef]bool{}
 	for _, o := range earlier.Objects {
-		switch o := o.(type) {
-		case *Link:
-			made[o.ref()] = made[o.ref()] || o.Kind != "" && !o.Shared
-		case *Move:
-			made[o.ref()] = true
+		if refs := linksMade(o); len(refs) > 0 && !o.IsShared() {
+			made[refs[0]] = true
 		}
 	}
 	var out Spec
@@ -57,19 +59,19 @@ func (spec Spec) Without(earlier Spec) Spec {
 		if slices.ContainsFunc(earlier.Objects, func(e Object) bool { return reflect.DeepEqual(e, o) }) {
 			continue
 		}
-		switch l := o.(type) {
-		case *Link:
-			if l.Kind != "" && made[l.ref()] {
-				o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, AllMulti: l.AllMulti, TxQLen: l.TxQLen, Port: l.Port}
-			}
-		case *Move:
-			if made[l.ref()] {
-				o = &Link{In: l.To, Name: l.As, Alias: l.Alias}
-			}
+		if refs := linksMade(o); len(refs) > 0 && made[refs[0]] {
+			o = o.(linkMaker).configuration()
 		}
 		out.Add(o)
 	}
 	return out
+}
+
+func linksMade(o Object) []linkRef {
+	if m, ok := o.(linkMaker); ok {
+		return m.made()
+	}
+	return nil
 }
 
 // check validates all objects and returns all errors.
@@ -84,11 +86,11 @@ func (spec Spec) check() ([]kernelObject, error) {
 
 // Ensure runs Plan and then Apply.
 func (n *Net) Ensure(ctx context.Context, spec Spec, container *Namespace) error {
-	changes, err := n.Plan(ctx, spec, container)
+	plan, err := n.Plan(ctx, spec, container)
 	if err != nil {
 		return err
 	}
-	return n.Apply(ctx, changes, container)
+	return n.Apply(ctx, plan, container)
 }
 
 // Verify lists every difference between the Spec and the kernel. It compares
@@ -128,14 +130,8 @@ func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error
 		if inverse == nil || made[linkOf(o)] {
 			continue // nothing to delete, or deleted with its link
 		}
-		switch o := o.(type) {
-		case *Link:
-			made[o.ref()] = true
-			if o.Peer != nil {
-				made[linkRef{o.Peer.In, o.Peer.Name}] = true
-			}
-		case *Move:
-			made[o.ref()] = true
+		for _, ref := range linksMade(o) {
+			made[ref] = true
 		}
 		changes = append(changes, Change{Do: Step{VerbAdd, o}, Undo: inverse})
 	}
@@ -161,38 +157,20 @@ func SharedInverses(spec Spec) []Change {
 	return changes
 }
 
-// deletion returns the step that deletes an object. It returns nil for settings
-// and for links that were only configured.
+// deletion returns the step that deletes an object, or nil if there is nothing to delete.
 func deletion(o Object) *Step {
-	switch o := o.(type) {
-	case *Link:
-		if o.Kind == "" {
-			return nil
-		}
-		return &Step{VerbDel, o.inverse()}
-	case *Sysctl, *PortVLANs:
-		return nil
-	case *Route:
-		if o.Absent {
-			return nil
-		}
+	if r, ok := o.(remover); ok {
+		return r.removal()
 	}
 	return &Step{VerbDel, o}
 }
 
-// linkOf returns the link that an object belongs to, or the zero value.
+// linkOf returns the link that an object is deleted with, or the zero value.
 func linkOf(o Object) linkRef {
-	switch o := o.(type) {
-	case *Addr:
-		return linkRef{o.In, o.Link}
-	case *Route:
-		return linkRef{o.In, o.Link}
-	case *Neigh:
-		return linkRef{o.In, o.Link}
-	case *Qdisc:
-		return linkRef{o.In, o.Link}
-	case *Redirect:
-		return linkRef{o.In, o.Link}
+	if r, ok := o.(requester); ok {
+		for _, name := range r.links() {
+			return linkRef{o.Where(), name}
+		}
 	}
 	return linkRef{}
 }

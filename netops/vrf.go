@@ -20,7 +20,7 @@ func (v *VRF) Where() Place { return v.In }
 // created for its first member and deleted with its last.
 func (v *VRF) IsShared() bool { return false }
 
-func (v *VRF) object() {}
+func (v *VRF) jsonKey() string { return "vrf" }
 
 // String formats the membership as ip link does, with the device's table.
 func (v *VRF) String() string {
@@ -107,11 +107,18 @@ func (v *VRF) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// vrf makes one membership. It records the change first, because the inverse
+// apply makes one membership. It records the change first, because the inverse
 // accepts absent objects.
-func (a *applier) vrf(ctx context.Context, c Change) error {
-	a.done = append(a.done, c)
-	return describeStep(c.Do, c.Do.Object.(*VRF).join(ctx, a.session))
+func (v *VRF) apply(ctx context.Context, run *applier, batch []Change) error {
+	run.done = append(run.done, batch...)
+	return describeStep(batch[0].Do, v.join(ctx, run.session))
+}
+
+func (v *VRF) undo(ctx context.Context, s *session, verb Verb) error {
+	if verb != VerbDel {
+		return fmt.Errorf("an inverse that makes a member: %w", ErrInvalid)
+	}
+	return v.leave(ctx, s)
 }
 
 // join creates the VRF if it is absent, and makes the link a member. The kernel
@@ -194,10 +201,8 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 			return nil
 		}
 	}
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(vrf.Index)
 	delete(s.index, linkRef{v.In, vrf.Name})
-	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+	return c.One(ctx, linkMessage(unix.RTM_DELLINK, vrf.Index))
 }
 
 // find returns the VRF that contains the link if it has v's name, or v's table
@@ -227,7 +232,5 @@ func (v *VRF) find(links []*rtnl.Link) (vrf, member *rtnl.Link) {
 
 // masterMessage enslaves a link to master, or releases it for 0.
 func masterMessage(link, master int) nlconn.Message {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(link)
-	return nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
+	return linkMessage(unix.RTM_NEWLINK, link, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
 }

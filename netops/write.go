@@ -1,28 +1,41 @@
 package netops
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
+
+// request makes one step of an object at once.
+func (s *session) request(ctx context.Context, o requester, v Verb) error {
+	msgs, err := o.messages(ctx, s, v)
+	if err != nil {
+		return err
+	}
+	c, err := s.conn(o.Where())
+	if err != nil {
+		return err
+	}
+	results, broken := c.Exchange(ctx, msgs)
+	return errors.Join(append(results, broken)...)
+}
 
 // requests makes the rtnetlink steps of one namespace. One write contains all
 // requests whose link indexes are known.
 func (a *applier) requests(ctx context.Context, batch []Change) error {
-	w := requestWriter{applier: a}
+	w := &requestWriter{applier: a}
 	for _, c := range batch {
-		if w.needsFlush(c.Do) {
-			if err := w.flush(ctx); err != nil {
-				return err
-			}
+		var err error
+		if o, ok := c.Do.Object.(enqueuer); ok {
+			err = o.enqueue(ctx, w, c)
+		} else {
+			err = w.enqueue(ctx, c)
 		}
-		if err := w.add(ctx, c); err != nil {
+		if err != nil {
 			return errors.Join(w.flush(ctx), err)
 		}
 	}
@@ -42,67 +55,18 @@ type requestWriter struct {
 	fresh map[string]bool
 }
 
-// needsFlush reports whether the collected requests must be sent before the
-// step's requests can be built.
-func (w *requestWriter) needsFlush(st Step) bool {
-	if len(w.msgs) == 0 {
-		return false
-	}
-	switch o := st.Object.(type) {
-	case *Link:
-		// A link that another program created meanwhile must not be
-		// relabelled.
-		return st.Verb == VerbAdd || w.fresh[o.Name] || w.fresh[o.Master] || len(w.fresh) > 0 && o.Shared
-	case *Sysctl:
-		link, _, _ := o.byRequest()
-		return w.fresh[link]
-	case *Addr:
-		return w.fresh[o.Link]
-	case *Route:
-		return w.fresh[o.Link]
-	case *Neigh:
-		return w.fresh[o.Link]
-	case *Qdisc:
-		return w.fresh[o.Link]
-	case *Redirect:
-		return w.fresh[o.Link] || w.fresh[o.To]
-	case *PortVLANs:
-		return true // the step reads the port first
-	}
-	return false
-}
-
-// add builds a change's requests.
-func (w *requestWriter) add(ctx context.Context, c Change) error {
-	o := c.Do.Object.(rtObject)
-	l, isLink := o.(*Link)
-	if isLink && c.Do.Verb == VerbDel {
+// enqueue adds a change's requests. It first sends the collected ones if they
+// create a link whose index the change needs, or if one write cannot contain all.
+func (w *requestWriter) enqueue(ctx context.Context, c Change) error {
+	o := c.Do.Object.(requester)
+	if slices.ContainsFunc(o.links(), func(name string) bool { return w.fresh[name] }) {
 		if err := w.flush(ctx); err != nil {
 			return err
-		}
-		if err := w.deleteLink(ctx, l); err != nil {
-			return describeStep(c.Do, err)
-		}
-		w.done = append(w.done, c)
-		return nil
-	}
-	if isLink && c.Do.Verb == VerbAdd {
-		if err := w.checkNameFree(ctx, l); err != nil {
-			return err
-		}
-		if l.Kind == rtnl.KindTap {
-			return w.addTap(ctx, c, l)
 		}
 	}
 	msgs, err := o.messages(ctx, w.session, c.Do.Verb)
 	if err != nil {
 		return describeStep(c.Do, err)
-	}
-	switch {
-	case isLink && c.Do.Verb == VerbAdd && l.crossesNamespaces():
-		return w.addAcross(ctx, c, l, msgs)
-	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 && !l.choosesIndex():
-		return w.addShared(ctx, c, msgs)
 	}
 	if len(w.msgs)+len(msgs) > nlconn.MaxWrite {
 		if err := w.flush(ctx); err != nil {
@@ -118,69 +82,6 @@ func (w *requestWriter) queue(c Change, msgs []nlconn.Message) {
 		w.of = append(w.of, len(w.changes))
 	}
 	w.changes, w.msgs = append(w.changes, c), append(w.msgs, msgs...)
-	if l, ok := c.Do.Object.(*Link); ok && c.Do.Verb == VerbAdd {
-		w.fresh = map[string]bool{l.Name: true}
-		if l.Peer != nil && l.Peer.In == l.In {
-			w.fresh[l.Peer.Name] = true
-		}
-	}
-}
-
-// checkNameFree checks that an exclusive link's name is free. The label request after the
-// create request can find the link by name, and would then relabel another
-// program's link.
-func (w *requestWriter) checkNameFree(ctx context.Context, l *Link) error {
-	if l.Shared || l.choosesIndex() {
-		return nil
-	}
-	have, err := w.findLink(ctx, l.In, l.Name)
-	if err != nil {
-		return err
-	}
-	if have != nil {
-		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
-	}
-	return nil
-}
-
-// addShared creates a shared link with two ends. It labels the link only if this
-// call created it, because another process can have created it first.
-func (w *requestWriter) addShared(ctx context.Context, c Change, msgs []nlconn.Message) error {
-	c.Undo = nil
-	w.queue(c, msgs[:1])
-	made, err := w.flushMade(ctx)
-	if err != nil || !made {
-		return err
-	}
-	w.queue(Change{Do: Step{VerbSet, c.Do.Object}}, msgs[1:])
-	return w.flush(ctx)
-}
-
-// addAcross creates a link with a request in its parent's namespace, and then
-// labels it in the link's own namespace.
-func (w *requestWriter) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.Message) error {
-	parent, err := w.conn(l.parentIn())
-	if err != nil {
-		return describeStep(c.Do, err)
-	}
-	results, broken := parent.Exchange(ctx, msgs[:1])
-	if results[0] == nil || errors.Is(results[0], nlconn.ErrUnknown) {
-		w.done = append(w.done, c)
-	}
-	if broken != nil {
-		return describeStep(c.Do, broken)
-	}
-	if results[0] != nil {
-		return w.handleReply(ctx, c.Do, results[0])
-	}
-	w.index[l.ref()] = l.chosenIndex()
-	own, err := w.conn(l.In)
-	for _, m := range msgs[1:] {
-		if err == nil {
-			err = own.One(ctx, m)
-		}
-	}
-	return describeStep(c.Do, err)
 }
 
 func (w *requestWriter) flush(ctx context.Context) error {
@@ -235,12 +136,11 @@ type answer struct {
 	happened bool
 }
 
-// add records the answer to the step's next request. For a new link only the
+// add records the answer to the step's next request. For a new object only the
 // first request counts, because later ones can have changed another program's
 // link.
 func (a *answer) add(st Step, err error) {
-	_, isLink := st.Object.(*Link)
-	if a.n == 0 || !isLink || st.Verb != VerbAdd {
+	if a.n == 0 || st.Verb != VerbAdd {
 		a.happened = a.happened || err == nil || errors.Is(err, nlconn.ErrUnknown)
 	}
 	if a.refused == nil {
@@ -253,49 +153,23 @@ func (a *answer) add(st Step, err error) {
 // deleting an absent object, and adding a shared object that another process
 // added meanwhile as desired.
 func (w *requestWriter) handleReply(ctx context.Context, st Step, err error) error {
-	if err == nil {
+	if err == nil || st.Verb == VerbDel && nlconn.IsAbsent(err) {
 		return nil
 	}
-	o := st.Object.(rtObject)
-	if st.Verb == VerbDel && nlconn.IsAbsent(err) {
-		return nil
-	}
-	if st.Verb == VerbAdd && o.IsShared() && errors.Is(err, unix.EEXIST) {
+	if st.Verb == VerbAdd && st.Object.IsShared() && errors.Is(err, unix.EEXIST) {
 		fresh := w.net.session(w.container)
-		changes, planErr := o.plan(ctx, fresh)
-		if planErr != nil {
+		changes, planErr := st.Object.(kernelObject).plan(ctx, fresh)
+		if planErr != nil || len(changes) == 0 {
 			return planErr
 		}
-		if len(changes) == 0 {
-			return nil
-		}
-		if l, ok := changes[0].Do.Object.(*Link); ok && changes[0].Do.Verb == VerbSet {
-			return (&applier{session: fresh}).requests(ctx, []Change{{Do: Step{VerbSet, l}}})
+		if changes[0].Do.Verb == VerbSet {
+			return (&applier{session: fresh}).requests(ctx, changes[:1])
 		}
 	}
-	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && errors.Is(err, unix.EEXIST) {
-		return l.takenError(ctx, w.session)
-	}
-	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && l.hasParent() && errors.Is(err, unix.EBUSY) {
-		return l.parentBusyError()
-	}
-	if l, ok := o.(*Link); ok && l.Master != "" && errors.Is(err, unix.EINVAL) {
-		return cmp.Or(w.masterChanged(ctx, l), describeStep(st, err))
+	if o, ok := st.Object.(refuser); ok {
+		if refusal := o.refusal(ctx, w.session, st.Verb, err); refusal != nil {
+			return refusal
+		}
 	}
 	return describeStep(st, err)
-}
-
-// masterChanged returns the error for a link whose master was replaced or
-// deleted since the plan. The kernel only reports an invalid index.
-func (w *requestWriter) masterChanged(ctx context.Context, l *Link) error {
-	ref := linkRef{l.In, l.Master}
-	index := w.index[ref]
-	have, err := w.link(ctx, l.In, l.Master)
-	switch {
-	case err != nil:
-		return fmt.Errorf("master of %s: %w", l.title(), err)
-	case have.Index != index:
-		return fmt.Errorf("master of %s: link %q was deleted and recreated meanwhile: %w", l.title(), l.Master, ErrBusy)
-	}
-	return nil
 }

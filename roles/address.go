@@ -6,7 +6,8 @@ import (
 	"net/netip"
 )
 
-// ParseAddr reads an address. An IPv4-mapped one is IPv4; a zone is an error.
+// ParseAddr parses an IP address. An IPv4-mapped IPv6 address becomes IPv4; a zone is an
+// error.
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
@@ -15,7 +16,8 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParseAddrOrCIDR reads an address and drops a prefix length.
+// ParseAddrOrCIDR parses an IP address, with or without a prefix length, and returns the
+// address alone.
 func ParseAddrOrCIDR(s string) (netip.Addr, error) {
 	if a, err := ParseAddr(s); err == nil {
 		return a, nil
@@ -27,17 +29,16 @@ func ParseAddrOrCIDR(s string) (netip.Addr, error) {
 	return p.Addr().Unmap(), nil
 }
 
-// IPNet is an address with its prefix length in the form of a CNI result.
+// IPNet converts an address with its prefix length to the type that CNI results use.
 func IPNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// HostNetwork returns an error for a network whose addresses containers cannot
-// have. Addresses that no host can have are the unspecified
-// ones and the rest of "this network" (RFC 1122, section 3.2.1.3), loopback
-// (RFC 1122; RFC 4291, section 2.5.3) and multicast (RFC 5771; RFC 4291,
-// section 2.7).
-func HostNetwork(p netip.Prefix) error {
+// CheckNetwork returns an error for a network that contains addresses no container can
+// have: the unspecified ones and the rest of "this network" (RFC 1122, section 3.2.1.3),
+// loopback (RFC 1122; RFC 4291, section 2.5.3) and multicast (RFC 5771; RFC 4291, section
+// 2.7).
+func CheckNetwork(p netip.Prefix) error {
 	for _, r := range []struct{ prefix, what string }{
 		{"0.0.0.0/8", "\"this network\""},
 		{"127.0.0.0/8", "loopback"},
@@ -50,9 +51,9 @@ func HostNetwork(p netip.Prefix) error {
 		switch {
 		case !p.Overlaps(reserved):
 		case p.Bits() < reserved.Bits():
-			return fmt.Errorf("%s has %s (%s) in it, which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
+			return fmt.Errorf("%s contains %s (%s), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
 		default:
-			return fmt.Errorf("%s is of %s (%s), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
+			return fmt.Errorf("%s is in %s (%s), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ func (a Args) Get(key string) string {
 	return ""
 }
 
-// String is the form of CNI_ARGS, as ParseArgs reads it.
+// String returns the arguments in the form of CNI_ARGS, which ParseArgs reads.
 func (a Args) String() string {
 	parts := make([]string, len(a.pairs))
 	for i, p := range a.pairs {
@@ -53,8 +53,8 @@ func (a Args) IgnoreUnknown() bool {
 	return v == "1" || v == "true"
 }
 
-// Unknown lists the keys that are not among the known ones; empty when the
-// runtime set IgnoreUnknown.
+// Unknown lists the keys that are not in known. It returns nil if the runtime set
+// IgnoreUnknown.
 func (a Args) Unknown(known []string) []string {
 	if a.IgnoreUnknown() {
 		return nil

@@ -24,13 +24,13 @@ type NetConf struct {
 	Type string `json:"type,omitempty"`
 	// Capabilities are the runtimeConfig keys that the runtime may fill in.
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
-	// IPAM names the IPAM plugin; its other keys are that plugin's.
+	// IPAM names the IPAM plugin; that plugin reads its other keys.
 	IPAM IPAMConf `json:"ipam,omitzero"`
-	// DNS replaces the IPAM plugin's answer when any field is set.
+	// DNS replaces the DNS settings of the IPAM plugin's result when any field is set.
 	DNS types.DNS `json:"dns,omitzero"`
-	// PrevResult is the result of the plugin before; dispatch has decoded it.
+	// PrevResult is the previous plugin's result. Request has it decoded.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
-	// ValidAttachments is GC's list; dispatch has decoded it.
+	// ValidAttachments is GC's list. Request has it decoded.
 	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments,omitempty"`
 	// Attachments is the same list under its name in early texts of spec 1.1.0.
 	Attachments json.RawMessage `json:"cni.dev/attachments,omitempty"`
@@ -42,7 +42,7 @@ type IPAMConf struct {
 	Type string `json:"type,omitempty"`
 }
 
-// Common is what every configuration has.
+// Common returns the keys that every configuration has.
 func (c *NetConf) Common() *NetConf { return c }
 
 // Conf is a role's configuration: a pointer to a struct that embeds NetConf. It may
@@ -51,26 +51,25 @@ type Conf[T any] interface {
 	*T
 	// Validate reports every fault with its JSON path.
 	Validate() error
-	// Common is NetConf's.
+	// Common is implemented by NetConf.
 	Common() *NetConf
 }
 
-// ReadConf decodes a configuration, sets its defaults and validates it. Every fault
-// is reported at once: where values have the wrong type, the others are validated
-// all the same.
+// ReadConf decodes a configuration, sets its defaults and validates it. Every fault is
+// reported at once: values of the wrong type do not prevent the validation of the others.
 func ReadConf[T any, C Conf[T]](raw []byte) (C, error) {
 	c, err := DecodeConf[T, C](raw)
 	switch {
 	case err == nil:
 		err = c.Validate()
 	case errors.Is(err, ErrConf):
-		err = MoreFaults(err, c.Validate())
+		err = JoinFaults(err, c.Validate())
 	}
 	return c, err
 }
 
-// DecodeConf decodes a configuration and sets its defaults. With an error that is
-// ErrConf it returns what could be decoded.
+// DecodeConf decodes a configuration and sets its defaults. If the error is ErrConf, the
+// returned configuration contains the values that could be decoded.
 func DecodeConf[T any, C Conf[T]](raw []byte) (C, error) {
 	c := C(new(T))
 	err := Decode(raw, c)
@@ -97,7 +96,7 @@ func Decode(conf []byte, into any) error {
 	var f Faults
 	for left := conf; errors.As(err, &te) && len(f.list) < maxMismatches; {
 		path := strings.TrimPrefix(te.Field, "NetConf.") // encoding/json names embedded structs too
-		f.Addf(cmp.Or(path, "(top level)"), "%s", mismatch(te))
+		f.Addf(cmp.Or(path, "(top level)"), "%s", mismatchReason(te))
 		if left = without(left, strings.Split(path, ".")); left == nil {
 			break
 		}
@@ -106,9 +105,9 @@ func Decode(conf []byte, into any) error {
 	return f.Err()
 }
 
-// without is a document without the value at a path; where the path leads into a
-// list without the list. Keys may differ in case, as for encoding/json. It is nil
-// when the value is absent.
+// without returns a JSON document without the value at a path. If the path leads into a
+// list, it removes the whole list. Keys may differ in case, as for encoding/json. It
+// returns nil if the value is absent.
 func without(doc []byte, path []string) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(doc, &members) != nil {
@@ -148,12 +147,12 @@ func Mismatch(err error) error {
 		return err
 	}
 	if te.Field == "" {
-		return errors.New(mismatch(te))
+		return errors.New(mismatchReason(te))
 	}
-	return fmt.Errorf("%s: %s", te.Field, mismatch(te))
+	return fmt.Errorf("%s: %s", te.Field, mismatchReason(te))
 }
 
-func mismatch(te *json.UnmarshalTypeError) string {
+func mismatchReason(te *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("is a JSON %s, want %s", te.Value, jsonType(te.Type))
 }
 

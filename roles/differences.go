@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// Differences makes one error, wrapping ErrCheck, of what Verify found; nil
-// without differences.
+// Differences returns an error that wraps ErrCheck and lists the differences that Verify
+// found. It returns nil if there are none.
 func Differences(diffs []netops.Difference) error {
 	if len(diffs) == 0 {
 		return nil

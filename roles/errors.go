@@ -15,11 +15,12 @@ var (
 	// ErrLimited: ADD cannot be served and existing containers may have
 	// limited connectivity (STATUS code 51).
 	ErrLimited = errors.New("not available, existing containers may be affected")
-	// ErrExhausted: an address pool has nothing left; the runtime may try again (code 11).
+	// ErrExhausted: an address pool has no free address; the runtime may try again (code
+	// 11).
 	ErrExhausted = errors.New("no addresses left")
 	// ErrConf: the network configuration is invalid (code 7). ConfError wraps it.
 	ErrConf = errors.New("invalid configuration")
-	// ErrDecode: something could not be decoded (code 6).
+	// ErrDecode: input or stored data could not be decoded (code 6).
 	ErrDecode = errors.New("cannot decode")
 	// ErrEnv: an environment variable is missing or invalid (code 4).
 	ErrEnv = errors.New("invalid environment")
@@ -29,7 +30,8 @@ var (
 	ErrVersion = errors.New("incompatible CNI version")
 	// ErrUnknownContainer: the container is not known; the runtime need not clean up (code 3).
 	ErrUnknownContainer = errors.New("unknown container")
-	// ErrUnsupportedField: a field's value is not supported; the text names both (code 2).
+	// ErrUnsupportedField: a field's value is not supported; the error names the field
+	// and the value (code 2).
 	ErrUnsupportedField = errors.New("unsupported field")
 	// ErrAttached: the container has this interface on this network already (code 105).
 	ErrAttached = errors.New("already attached")
@@ -39,10 +41,10 @@ var (
 	ErrNoPlugin = errors.New("plugin not found")
 	// ErrUnplanned: the plugin cannot predict what its ADD would do (code 116).
 	ErrUnplanned = errors.New("cannot be planned")
-	// ErrUsage: a verb of the command line or a daemon was called in the wrong way; the
-	// process exits with 2 (code 117). Usagef makes one.
+	// ErrUsage: flags or arguments of a command or a daemon are wrong; the process exits
+	// with 2 (code 117). Usagef makes an ErrUsage.
 	ErrUsage = errors.New("called in the wrong way")
-	// ErrPanic: the role has a defect; what it did was undone (code 108).
+	// ErrPanic: the role panicked, and its changes were undone (code 108).
 	ErrPanic = errors.New("internal error")
 )
 
@@ -77,40 +79,41 @@ func (e *EnvError) Is(target error) bool { return target == ErrEnv }
 // usageError is an error in a command line.
 type usageError struct{ error }
 
-// Usagef makes an error about the flags or arguments of a verb or a daemon. It is an
-// ErrUsage, whose text it does not contain, and wraps what %w names.
+// Usagef makes an ErrUsage about the flags or arguments of a command or a daemon. The
+// error has the formatted text only, and wraps the operands of %w.
 func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
 
-// Is makes it an ErrUsage.
+// Is makes every usageError an ErrUsage.
 func (usageError) Is(target error) bool { return target == ErrUsage }
 
-// Unwrap is the error within.
+// Unwrap returns the formatted error.
 func (e usageError) Unwrap() error { return e.error }
 
-// UndoError means that the changes of a failed ADD could not be undone completely. An
-// error that does not wrap one means that nothing is left.
+// UndoError means that the changes of a failed ADD could not be undone completely. If the
+// error of a failed ADD wraps no UndoError, nothing is left.
 type UndoError struct{ Err error }
 
 // Error is "clean up: reason".
 func (e *UndoError) Error() string { return "clean up: " + e.Err.Error() }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *UndoError) Unwrap() error { return e.Err }
 
 // Faults collects every fault of a configuration, so that all are reported at once.
 type Faults struct{ list []error }
 
-// Addf notes a fault at a JSON path.
+// Addf adds a fault at a JSON path.
 func (f *Faults) Addf(path, format string, a ...any) {
 	f.list = append(f.list, &ConfError{Path: path, Reason: fmt.Sprintf(format, a...)})
 }
 
-// Err is nil without faults, else all of them joined.
+// Err returns all faults joined, or nil if there are none.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
 
-// MoreFaults adds faults to those that were found before. It leaves out faults at the
-// same JSON paths: a value of the wrong type would also be reported as missing.
-func MoreFaults(found, more error) error {
+// JoinFaults joins faults with those that were found before. It leaves out a fault at a
+// JSON path that already has one: a value of the wrong type would also be reported as
+// missing.
+func JoinFaults(found, more error) error {
 	all := flat(found)
 	var reported []string
 	for _, e := range all {
@@ -128,16 +131,16 @@ func MoreFaults(found, more error) error {
 	return errors.Join(all...)
 }
 
-// within reports whether a JSON path equals another one, or leads into it. The index
-// in a list does not count: encoding/json does not report it.
+// within reports whether a JSON path equals outer or leads into it. It ignores list
+// indexes, because encoding/json does not report them.
 func within(path, outer string) bool {
-	path, outer = withoutPlaces(path), withoutPlaces(outer)
+	path, outer = withoutIndexes(path), withoutIndexes(outer)
 	return path == outer || strings.HasPrefix(path, outer+".")
 }
 
-// withoutPlaces is a JSON path without indexes of lists: "ranges.subnet" for
+// withoutIndexes returns a JSON path without list indexes: "ranges.subnet" for
 // "ranges[0].subnet".
-func withoutPlaces(path string) string {
+func withoutIndexes(path string) string {
 	for {
 		before, rest, listed := strings.Cut(path, "[")
 		_, after, closed := strings.Cut(rest, "]")
@@ -148,7 +151,7 @@ func withoutPlaces(path string) string {
 	}
 }
 
-// flat lists what Faults.Err joins.
+// flat returns the errors that Faults.Err joined.
 func flat(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // an error that wraps a list is not a list
 		return joined.Unwrap()

@@ -11,9 +11,9 @@ import (
 // MaxLinkName is the longest name of an interface: IFNAMSIZ without the final NUL.
 const MaxLinkName = 15
 
-// LinkName returns an error for a name that an interface cannot have. It knows the
-// kernel's rules (0xa0 is a space, in UTF-8 too), that the kernel takes "%" and nftables "*" for
-// a pattern, and that the kernel keeps two names for its settings.
+// LinkName returns an error for a name that an interface cannot have. The kernel refuses
+// "/", ":" and white space, which includes the byte 0xa0, also within UTF-8. It reads "%"
+// as a pattern, as nftables reads "*", and it reserves "all" and "default" for sysctls.
 func LinkName(s string) error {
 	if s != "" && len(s) <= MaxLinkName && s != "." && s != ".." && s != "all" && s != "default" &&
 		!strings.ContainsAny(s, "/:%*\x00") && !strings.ContainsFunc(s, unicode.IsSpace) && strings.IndexByte(s, 0xa0) < 0 {
@@ -22,8 +22,9 @@ func LinkName(s string) error {
 	return fmt.Errorf("%q is not an interface name: 1 to %d bytes without '/', ':', '%%', '*' and white space, not \"all\" or \"default\"", s, MaxLinkName)
 }
 
-// IsName is the spec's rule for container IDs and network names (1.1.0, sections 1
-// and 2): a letter or digit, then letters, digits, dots, underscores and hyphens.
+// IsName reports whether s follows the spec's rule for container IDs and network names
+// (1.1.0, sections 1 and 2): a letter or digit, then letters, digits, dots, underscores
+// and hyphens.
 func IsName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -35,7 +36,7 @@ func IsName(s string) bool {
 	return s != ""
 }
 
-// UnicastMAC is a unicast MAC address in the usual colon form, or "" if s is a
+// UnicastMAC returns a unicast MAC address in the usual colon form, or "" if s is a
 // multicast address, zero, or not a MAC address.
 func UnicastMAC(s string) string {
 	m, err := net.ParseMAC(s)
@@ -61,7 +62,7 @@ func (k MACKeys) Check(f *Faults) {
 	}
 }
 
-// Value is the first address that is set, in the usual colon form, or "".
+// Value returns the first address that is set, in the usual colon form, or "".
 func (k MACKeys) Value() string {
 	for _, m := range k {
 		if m.Value != "" {
@@ -71,8 +72,8 @@ func (k MACKeys) Value() string {
 	return ""
 }
 
-// MAC is the address that a call requests, in the usual colon form, or "":
-// runtimeConfig's, else that of CNI_ARGS, else the configuration's.
+// MAC returns the address that a call requests, in the usual colon form, or "".
+// runtimeConfig precedes CNI_ARGS, which precede the configuration.
 func (a Args) MAC(runtime, conf string) (string, error) {
 	if m := UnicastMAC(runtime); m != "" {
 		return m, nil
@@ -84,7 +85,7 @@ func (a Args) MAC(runtime, conf string) (string, error) {
 	return m, err
 }
 
-// MACArg is the MAC key of CNI_ARGS, in the usual colon form; "" without one.
+// MACArg returns the value of the key MAC in CNI_ARGS, in the usual colon form, or "".
 func (a Args) MACArg() (string, error) {
 	m := a.Get("MAC")
 	if m == "" || UnicastMAC(m) != "" {

@@ -22,11 +22,11 @@ const (
 	Version Verb = "VERSION"
 )
 
-// Result is what ADD returns: always the newest form; dispatch converts it to
-// the version of the configuration.
+// Result is the result of ADD, always in the newest version. Dispatch converts it to the
+// configuration's version.
 type Result = types100.Result
 
-// AttachmentID names an attachment in GC's list of valid ones.
+// AttachmentID names an attachment in GC's list of valid attachments.
 type AttachmentID struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
@@ -48,22 +48,22 @@ type Request struct {
 	CNIVersion string
 	// Conf is the configuration as received.
 	Conf json.RawMessage
-	// PrevResult is the earlier plugin's result (ADD) or the final one (CHECK,
-	// DEL); nil when the runtime sent none.
+	// PrevResult is the previous plugin's result (ADD) or the list's final result (CHECK,
+	// DEL); nil if the runtime sent none.
 	PrevResult *Result
-	// Valid is GC's list; nil means that the runtime sent none, which is not
-	// the same as an empty list.
+	// Valid is GC's list. nil means that the runtime sent no list; an empty list means
+	// that no attachment is valid.
 	Valid []AttachmentID
 	// Env is the whole environment, for delegates that are executed.
 	Env []string
 }
 
-// Key is the attachment that the request is about.
+// Key returns the key of the attachment.
 func (r *Request) Key() store.Key {
 	return store.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Pod is "namespace/name" from CNI_ARGS, where Kubernetes' runtimes set it, or empty.
+// Pod returns "namespace/name" from CNI_ARGS, which Kubernetes' runtimes set, or "".
 func (r *Request) Pod() string {
 	ns, name := r.Args.Get("K8S_POD_NAMESPACE"), r.Args.Get("K8S_POD_NAME")
 	if ns == "" || name == "" {

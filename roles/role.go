@@ -31,7 +31,7 @@ const (
 
 // Role is one CNI type, or one daemon: a plugin sets New, a daemon sets Run.
 type Role struct {
-	// Names are the CNI types that the role answers to; the first is its own.
+	// Names are the CNI types of the role; the first is its main name.
 	Names []string
 	Kind  Kind
 	// Summary is one line for `cnibox list`, without a final period.
@@ -59,22 +59,17 @@ type Role struct {
 	// OverLink marks an IPAM role that sends packets over the interface that gets the
 	// addresses: ADD makes the interface first, DEL keeps it until they are released.
 	OverLink bool
-	// Run is the main function of a daemon; it returns when ctx is done. An error
-	// that is flag.ErrHelp holds the answer to -help.
+	// Run is the main function of a daemon; it returns when ctx is done. An error that
+	// wraps flag.ErrHelp contains the text for -help.
 	Run func(ctx context.Context, h *Host, args []string) error
 	// Verbs are the role's commands, which the command line offers; nil if it has none.
 	Verbs func() []CommandVerb
 }
 
-// Name is the role's own name.
+// Name returns the role's main name.
 func (r *Role) Name() string { return r.Names[0] }
 
-// HasVerb reports whether the role has a verb of that name.
-func (r *Role) HasVerb(name string) bool {
-	return r.Verb(name) != nil
-}
-
-// Verb is the role's verb of a name, nil if it has none.
+// Verb returns the role's verb of that name, or nil.
 func (r *Role) Verb(name string) *CommandVerb {
 	for _, v := range r.Commands() {
 		if v.Name == name {
@@ -84,7 +79,7 @@ func (r *Role) Verb(name string) *CommandVerb {
 	return nil
 }
 
-// Commands are the role's verbs.
+// Commands returns the role's verbs.
 func (r *Role) Commands() []CommandVerb {
 	if r.Verbs == nil {
 		return nil
@@ -96,8 +91,9 @@ func (r *Role) Commands() []CommandVerb {
 type CommandVerb struct {
 	// Name is one word, or "noun verb".
 	Name, Help string
-	// Args says what arguments it takes, by words: "NAME" is one, "NAME…" one or more,
-	// "[NAME]" none or one, "[NAME…]" any; none by default. No other number is passed on.
+	// Args describes the arguments: "NAME" is one argument, "NAME…" one or more, "[NAME]"
+	// none or one, "[NAME…]" any number, "" none. The command line refuses another
+	// number.
 	Args  string
 	Flags []Flag
 	// Run is nil if Name is a noun alone: Help then describes all of its verbs. Errors
@@ -117,8 +113,9 @@ type Handler interface {
 	// Add attaches the container and returns the result for the runtime. When
 	// it fails, nothing is left behind.
 	Add(ctx context.Context, h *Host, req *Request) (*Result, error)
-	// Del undoes Add. An absent object is not an error. Del continues after an error
-	// and returns all of them joined. req.Netns may be empty or gone.
+	// Del undoes Add. An absent object is not an error. Del continues after an error and
+	// returns all of them joined. req.Netns may be empty or the path of a namespace that
+	// no longer exists.
 	Del(ctx context.Context, h *Host, req *Request) error
 }
 
@@ -151,19 +148,19 @@ type Planner interface {
 
 // Previewer is an IPAM Handler that can name the addresses of the next Add.
 type Previewer interface {
-	// Preview returns a result as Add's, with the next addresses, or ErrUnplanned where
-	// they are not known before Add. It reserves nothing and writes nothing.
+	// Preview returns Add's result with the next addresses, or ErrUnplanned if they are
+	// not known before Add. It reserves nothing and writes nothing.
 	Preview(ctx context.Context, h *Host, req *Request) (*Result, error)
 }
 
-// Addressless is a Handler that knows beforehand whether its result will have
-// no address. Results before version 0.3.0 have no form for that: with one of
-// these versions and true, Add is not called.
+// Addressless is a Handler that knows before Add whether the result will have no address.
+// Results before version 0.3.0 require an address, so Add is not called for these
+// versions if Addressless returns true.
 type Addressless interface {
 	Addressless() bool
 }
 
-// Table is every role of the binary, in the order in which they are listed.
+// Table contains every role of the binary, in the order of `cnibox list`.
 type Table []Role
 
 // Lookup finds a role by any of its names.
@@ -176,8 +173,8 @@ func (t Table) Lookup(name string) (*Role, bool) {
 	return nil, false
 }
 
-// Validate reports a programming error in the table: a role without a name,
-// a name that is taken, a role that can neither be called nor run.
+// Validate reports a programming error in the table: a role without a name, a name that
+// two roles have, a role without New and Run.
 func (t Table) Validate() error {
 	seen := map[string]bool{}
 	for i, r := range t {

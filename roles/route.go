@@ -8,16 +8,16 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Route is a route of an IPAM configuration, for the result (CNI spec 1.1.0,
+// Route is a route in an IPAM configuration. It is copied to the result (CNI spec 1.1.0,
 // "routes").
 type Route struct {
 	// Dst is a CIDR. Required.
 	Dst string `json:"dst,omitempty"`
 	// GW is the next hop; empty means the gateway of the address.
 	GW string `json:"gw,omitempty"`
-	// MTU is that along the path.
+	// MTU is the path MTU.
 	MTU int `json:"mtu,omitempty"`
-	// AdvMSS is the maximal segment size to announce.
+	// AdvMSS is the maximum segment size to advertise.
 	AdvMSS int `json:"advmss,omitempty"`
 	// Priority is the metric; lower is preferred.
 	Priority int `json:"priority,omitempty"`
@@ -27,8 +27,8 @@ type Route struct {
 	Scope *int `json:"scope,omitempty"`
 }
 
-// ParseRoutes reads the routes at a JSON path and notes every fault. Host bits
-// of a destination are kept, as the reference does.
+// ParseRoutes parses the routes at a JSON path and adds every fault to f. It keeps the
+// host bits of a destination, as the reference plugin does.
 func ParseRoutes(f *Faults, path string, in []Route) []*types.Route {
 	var out []*types.Route
 	for i, r := range in {

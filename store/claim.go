@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 
 // Claim takes a node-wide resource for an attachment. A repeated claim of the owner is not an error
 // and keeps its time. If another owner has the resource, the error is a TakenError. A name that ends
-// with "/" includes all names that begin with it.
+// with "/" includes all names that begin with it, and "range 8000-8100/tcp/" includes the names
+// "8000/tcp/" to "8100/tcp/".
 func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	key, err := record.StorableKey("claim", kind, name)
 	if err != nil {
@@ -79,11 +81,75 @@ func (tx *Tx) Claims(kind string) ([]Claim, error) {
 }
 
 // A claim's name may have parts that end with "/". A name that ends with "/" includes all names that
-// begin with it: it cannot be claimed while another owner has one of them.
+// begin with it: it cannot be claimed while another owner has one of them. A name that begins with
+// rangePrefix includes the names with each number of the range.
+
+// rangePrefix begins the names of ranges, so that they are adjacent in the bucket.
+const rangePrefix = "range "
+
+// numbered is the meaning of a name that begins with a number or a range of numbers.
+type numbered struct {
+	first, last uint64
+	// rest is the name from its first "/" on.
+	rest string
+}
+
+// parseNumbered reads "8080/tcp/" and "range 8000-8100/tcp/".
+func parseNumbered(name string) (n numbered, ok bool) {
+	text, isRange := strings.CutPrefix(name, rangePrefix)
+	numbers, rest, found := strings.Cut(text, "/")
+	first, last, _ := strings.Cut(numbers, "-")
+	if !isRange {
+		first, last = numbers, numbers
+	}
+	var errs [2]error
+	n.rest = rest
+	n.first, errs[0] = strconv.ParseUint(first, 10, 32)
+	n.last, errs[1] = strconv.ParseUint(last, 10, 32)
+	return n, found && errs == [2]error{}
+}
+
+// overlaps reports whether a name exists that both include.
+func (n numbered) overlaps(o numbered) bool {
+	covers := func(whole, part string) bool {
+		return whole == part || (whole == "" || strings.HasSuffix(whole, "/")) && strings.HasPrefix(part, whole)
+	}
+	return n.first <= o.last && o.first <= n.last && (covers(n.rest, o.rest) || covers(o.rest, n.rest))
+}
+
+// rangeConflict returns the claim of another owner that overlaps with a name, if one of
+// both is a range. A node has few ranges, so a number is compared with all of them; a
+// range is compared with all claims of the kind.
+func rangeConflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error) {
+	n, ok := parseNumbered(name)
+	if !ok {
+		return nil, nil
+	}
+	prefix := record.EncodePrefix(kind, rangePrefix)
+	if strings.HasPrefix(name, rangePrefix) {
+		prefix = record.EncodeKey(kind)
+	}
+	for k := range record.WithPrefix(claims, prefix) {
+		parts, _, err := record.DecodeKey(k, 2)
+		if err != nil {
+			return nil, err
+		}
+		if o, ok := parseNumbered(parts[1]); !ok || !n.overlaps(o) {
+			continue
+		}
+		if c, err := otherClaim(claims, k, owner); c != nil || err != nil {
+			return c, err
+		}
+	}
+	return nil, nil
+}
 
 // conflict returns another owner's claim of the same name, of a name that includes it, or of a name
 // that it includes. It returns nil if there is none.
 func conflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error) {
+	if c, err := rangeConflict(claims, kind, name, owner); c != nil || err != nil {
+		return c, err
+	}
 	for i := range len(name) {
 		if name[i] != '/' || i == len(name)-1 {
 			continue

@@ -24,6 +24,21 @@ func TestClaimParts(t *testing.T) {
 		{"another whole", "80/tcp/", "80/udp/", false},
 		{"a name that begins alike", "80/tcp/1", "80/tcp/11", false},
 		{"a whole that begins alike", "80/", "8/", false},
+		{"the same range", "range 80-90/tcp/", "range 80-90/tcp/", true},
+		{"a range that overlaps", "range 80-90/tcp/", "range 90-99/tcp/", true},
+		{"a range within", "range 80-90/tcp/", "range 85-86/tcp/", true},
+		{"a range after", "range 80-90/tcp/", "range 91-99/tcp/", false},
+		{"a range of another protocol", "range 80-90/tcp/", "range 80-90/udp/", false},
+		{"a range of a part", "range 80-90/tcp/", "range 80-90/tcp/1", true},
+		{"a range of another part", "range 80-90/tcp/2", "range 80-90/tcp/1", false},
+		{"a number of the range", "range 80-90/tcp/", "85/tcp/", true},
+		{"a part of a number of the range", "range 80-90/tcp/", "85/tcp/1", true},
+		{"the whole number of a part's range", "range 80-90/tcp/1", "85/tcp/", true},
+		{"a number beside the range", "range 80-90/tcp/", "8/tcp/", false},
+		{"a range with the number", "85/tcp/1", "range 80-90/tcp/", true},
+		{"a range with the number of another part", "85/tcp/1", "range 80-90/tcp/2", false},
+		{"a range without the number", "8/tcp/", "range 80-90/tcp/", false},
+		{"a range that begins alike", "range 80-90/tcp/1", "range 80-90/tcp/11", false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			s := newStore(t)

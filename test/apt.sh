@@ -1,34 +1,38 @@
 #!/bin/sh
-# Installs what building, the demo and the tests need from Debian 12, as root. Asks apt only when something is missing,
-# so a second run costs nothing and works without a network. CNIBOX_APT lists further packages.
+# Installs from Debian 12 what the tests need, or with the argument "demo" only what the demos need. Run it as root. It asks apt only
+# when something is missing, so a second run costs nothing and works without a network. CNIBOX_APT lists further packages.
 set -eu
 
-# iptables is what the reference plugins run when they are measured beside ours.
 packages="
-binutils
 busybox-static
 ca-certificates
+iproute2
+kmod
+nftables
+util-linux
+${CNIBOX_APT:-}
+"
+# The benchmark's reference plugins run iptables.
+[ "${1:-}" = demo ] || packages="$packages
+binutils
 containerd
 dbus-daemon
 dnsmasq-base
 etcd-server
 firewalld
-iproute2
 iptables
 isc-dhcp-server
-kmod
-nftables
 podman
+procps
 qemu-system-x86
 runc
-util-linux
-${CNIBOX_APT:-}
 "
 
 # systemd-resolved is only unpacked, for tests that start it in namespaces of their own: installed, it would take
 # /etc/resolv.conf. Its library must be of its own version. Lists of packages that are older than the archive name
 # files that are gone: they are refreshed before the second try.
 resolved=$(dirname "$0")/../bin/resolved
+[ "${1:-}" != demo ] || resolved=/ # nothing to unpack
 unpack_resolved() {
 	[ ! -d "$resolved" ] || return 0
 	dir=$(mktemp -d)

@@ -162,15 +162,9 @@ func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) 
 	if len(add)+len(del) == 0 {
 		return nil
 	}
-	msgs, err := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)
-	if err != nil {
-		return err
-	}
-	gone, err := nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, del)
-	if err != nil {
-		return err
-	}
-	if err := f.commit(ctx, "change", append(msgs, gone...)); err != nil {
+	msgs := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)
+	msgs = append(msgs, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, del)...)
+	if err := f.commit(ctx, "change", msgs); err != nil {
 		return err
 	}
 	f.sources = want
@@ -193,11 +187,7 @@ func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known = false
-	m, err := ownTable().Message(unix.NFT_MSG_DELTABLE, 0)
-	if err != nil {
-		return err
-	}
-	err = f.commit(ctx, "delete", []nlconn.Message{m})
+	err := f.commit(ctx, "delete", []nlconn.Message{ownTable().Message(unix.NFT_MSG_DELTABLE, 0)})
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}

@@ -99,7 +99,7 @@ func ownRules(st *iptables.State) []iptables.Op {
 func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
 	table := f.tables.Filter(filterFamily(network), legacy)
 	for range iptables.Tries {
-		st, err := table.Read(ctx, "")
+		st, err := table.Read(ctx)
 		if err != nil {
 			return err
 		}

@@ -43,16 +43,8 @@ func exceptionSet(is6 bool) *nft.Set {
 // tableMessages returns the messages that replace the whole table. If want is
 // empty, they only delete it.
 func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
-	made, err := ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
-	if err != nil {
-		return nil, err
-	}
-	gone, err := ownTable().Message(unix.NFT_MSG_DELTABLE, 0)
-	if err != nil {
-		return nil, err
-	}
 	// Deleting an absent table is an error, so make it first.
-	msgs := []nlconn.Message{made, gone}
+	msgs := []nlconn.Message{ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), ownTable().Message(unix.NFT_MSG_DELTABLE, 0)}
 	f, entries, err := tableFeature(want, sources)
 	if err != nil || len(f.Chains()) == 0 {
 		return msgs, err
@@ -61,8 +53,7 @@ func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message,
 	if err != nil {
 		return nil, err
 	}
-	elements, err := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
-	return append(append(msgs, more...), elements...), err
+	return slices.Concat(msgs, more, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)), nil
 }
 
 // tableFeature returns the table's sets and chains as a feature, and its

@@ -2,7 +2,6 @@ package overlay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -95,12 +94,11 @@ func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 }
 
 func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb bool) error {
-	nd := &rtnl.NeighHeader{Family: o.family}
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd}}
+	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &rtnl.NeighHeader{Family: o.family})
 	if fdb { // the kernel filters the bridge's dump by the header, not by the attribute
-		nd.Family, nd.Index = unix.AF_BRIDGE, uint32(link)
+		m = nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &rtnl.NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(link)})
 	} else {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
+		m.Uint32(unix.NDA_IFINDEX, uint32(link))
 	}
 	reset := func() {
 		h.surplus = nil
@@ -142,8 +140,7 @@ func (h *kernelState) addNeigh(n neighState) {
 }
 
 func (o *Kernel) readHops(ctx context.Context, h *kernelState) error {
-	body := rawBody{o.family, 0, 0, 0, 0, 0, 0, 0}
-	m := nlconn.Message{Kind: unix.RTM_GETNEXTHOP, Data: []nl.NetlinkRequestData{body}}
+	m := nlconn.Message{Kind: unix.RTM_GETNEXTHOP, Body: nlconn.Body{o.family, 0, 0, 0, 0, 0, 0, 0}}
 	err := o.conn.Dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
 		n, err := parseNexthop(data)
 		if err == nil && o.isOwnHop(n.id) {
@@ -176,9 +173,9 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 		}
 		var some []routeState
 		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
-		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{rtm}}
+		m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, rtm)
 		if filter.link != 0 {
-			m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
+			m.Uint32(unix.RTA_OIF, uint32(link))
 		}
 		err := o.conn.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
 			r, ok, err := parseRoute(data)
@@ -222,22 +219,13 @@ func (o *Kernel) priority() int32 {
 	return 0
 }
 
-// rawBody is an encoded message.
-type rawBody []byte
-
-// Len returns the size in bytes.
-func (b rawBody) Len() int { return len(b) }
-
-// Serialize returns the message.
-func (b rawBody) Serialize() []byte { return b }
-
 // lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
-	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
-	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
+	m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Dst_len: uint8(gateway.BitLen())}})
+	m.Bytes(unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route
-	err = o.conn.Ask(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{body}}, func(_ uint16, data []byte) error {
+	err = o.conn.Ask(ctx, m, func(_ uint16, data []byte) error {
 		routes, err := rtnl.ParseRoute(data)
 		if len(routes) == 1 {
 			r = routes[0]

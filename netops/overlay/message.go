@@ -70,18 +70,19 @@ func (op *kernelOp) request() (kind, flags uint16) {
 }
 
 // body appends the message without its netlink header.
-func (op *kernelOp) body(b []byte) []byte {
+func (op *kernelOp) body(to []byte) []byte {
+	b := nlconn.Body(to)
 	switch op.kind {
 	case opNeigh:
 		b = appendNdmsg(b, rtnl.Family(op.ip), op.link, 0)
-		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+		b.Bytes(unix.NDA_DST, op.ip.AsSlice())
 		if !op.del {
-			b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
+			b.Bytes(unix.NDA_LLADDR, op.mac[:])
 		}
 	case opFDB:
 		b = appendNdmsg(b, unix.AF_BRIDGE, op.link, unix.NTF_SELF)
-		b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
-		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+		b.Bytes(unix.NDA_LLADDR, op.mac[:])
+		b.Bytes(unix.NDA_DST, op.ip.AsSlice())
 	case opHop:
 		b = op.hopBody(b)
 	case opRoute:
@@ -91,23 +92,24 @@ func (op *kernelOp) body(b []byte) []byte {
 }
 
 // appendNdmsg appends struct ndmsg of a permanent entry.
-func appendNdmsg(b []byte, family uint8, link int, flags uint8) []byte {
+func appendNdmsg(b nlconn.Body, family uint8, link int, flags uint8) nlconn.Body {
 	m := rtnl.NeighHeader{Family: family, Index: uint32(link), State: unix.NUD_PERMANENT, Flags: flags}
 	return append(b, m.Serialize()...)
 }
 
 // hopBody appends struct nhmsg and its attributes.
-func (op *kernelOp) hopBody(b []byte) []byte {
+func (op *kernelOp) hopBody(b nlconn.Body) nlconn.Body {
 	if op.del {
-		b = append(b, unix.AF_UNSPEC, 0, 0, 0)
-		b = binary.NativeEndian.AppendUint32(b, 0)
-		return nlconn.AppendUint32(b, unix.NHA_ID, op.id)
+		b = append(b, unix.AF_UNSPEC, 0, 0, 0, 0, 0, 0, 0)
+		b.Uint32(unix.NHA_ID, op.id)
+		return b
 	}
 	b = append(b, rtnl.Family(op.hop.via), 0, Protocol, 0)
 	b = binary.NativeEndian.AppendUint32(b, op.hop.flags())
-	b = nlconn.AppendUint32(b, unix.NHA_ID, op.id)
-	b = nlconn.AppendUint32(b, unix.NHA_OIF, uint32(op.hop.link))
-	return nlconn.AppendAttr(b, unix.NHA_GATEWAY, op.hop.via.AsSlice())
+	b.Uint32(unix.NHA_ID, op.id)
+	b.Uint32(unix.NHA_OIF, uint32(op.hop.link))
+	b.Bytes(unix.NHA_GATEWAY, op.hop.via.AsSlice())
+	return b
 }
 
 func (h hop) flags() uint32 {
@@ -119,7 +121,7 @@ func (h hop) flags() uint32 {
 
 // routeBody appends struct rtmsg and its attributes. A deletion names the
 // protocol and the metric, so that it does not delete another program's route.
-func (op *kernelOp) routeBody(b []byte) []byte {
+func (op *kernelOp) routeBody(b nlconn.Body) nlconn.Body {
 	scope, flags := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0)
 	switch {
 	case op.del:
@@ -129,16 +131,17 @@ func (op *kernelOp) routeBody(b []byte) []byte {
 	}
 	b = append(b, rtnl.Family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
 	b = binary.NativeEndian.AppendUint32(b, flags)
-	b = nlconn.AppendAttr(b, unix.RTA_DST, op.dst.Addr().AsSlice())
+	b.Bytes(unix.RTA_DST, op.dst.Addr().AsSlice())
 	if op.priority != 0 {
-		b = nlconn.AppendUint32(b, unix.RTA_PRIORITY, uint32(op.priority))
+		b.Uint32(unix.RTA_PRIORITY, uint32(op.priority))
 	}
 	switch {
 	case op.del:
-		return b
 	case op.id != 0:
-		return nlconn.AppendUint32(b, rtnl.RTANexthopID, op.id)
+		b.Uint32(rtnl.RTANexthopID, op.id)
+	default:
+		b.Bytes(unix.RTA_GATEWAY, op.hop.via.AsSlice())
+		b.Uint32(unix.RTA_OIF, uint32(op.hop.link))
 	}
-	b = nlconn.AppendAttr(b, unix.RTA_GATEWAY, op.hop.via.AsSlice())
-	return nlconn.AppendUint32(b, unix.RTA_OIF, uint32(op.hop.link))
+	return b
 }

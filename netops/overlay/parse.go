@@ -23,32 +23,11 @@ type neighState struct {
 // parseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. ok is true only for
 // an IP neighbour or a device's own forwarding entry.
 func parseNeigh(b []byte) (n neighState, ok bool, err error) {
-	if len(b) < rtnl.SizeofNeighHeader {
-		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
-	}
-	n.link = int(int32(binary.NativeEndian.Uint32(b[4:])))
-	n.permanent = binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
-	switch b[0] {
-	case unix.AF_INET, unix.AF_INET6:
-	case unix.AF_BRIDGE:
-		n.fdb = true
-		if b[10]&unix.NTF_SELF == 0 {
-			return n, false, nil
-		}
-	default:
-		return n, false, nil
-	}
-	hardware := false
-	err = nlconn.EachAttr(b[rtnl.SizeofNeighHeader:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NDA_DST:
-			n.ip, _ = netip.AddrFromSlice(v)
-		case unix.NDA_LLADDR:
-			hardware = copy(n.mac[:], v) == len(n.mac)
-		}
-		return nil
-	})
-	return n, err == nil && n.ip.IsValid() && (hardware || !n.permanent), err
+	have, err := rtnl.ParseNeigh(b)
+	n = neighState{fdb: have.Family == unix.AF_BRIDGE, permanent: have.State&unix.NUD_PERMANENT != 0, link: have.Link, ip: have.IP}
+	hardware := copy(n.mac[:], have.MAC) == len(n.mac)
+	own := n.fdb && have.Flags&unix.NTF_SELF != 0 || have.Family == unix.AF_INET || have.Family == unix.AF_INET6
+	return n, err == nil && own && n.ip.IsValid() && (hardware || !n.permanent), err
 }
 
 // hopState is a nexthop object.
@@ -102,39 +81,16 @@ type routeTo struct {
 // parseRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE. ok is false for
 // routes of other tables.
 func parseRoute(b []byte) (r routeState, ok bool, err error) {
-	if len(b) < unix.SizeofRtMsg {
-		return r, false, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
+	have, _, err := rtnl.ParseHops(b)
+	if err != nil || have.Table != unix.RT_TABLE_MAIN || b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
+		return r, false, err
 	}
-	if b[4] != unix.RT_TABLE_MAIN || b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
-		return r, false, nil
-	}
-	r.protocol, r.kind = b[5], b[7]
-	dst := netip.IPv4Unspecified()
-	if b[0] == unix.AF_INET6 {
-		dst = netip.IPv6Unspecified()
-	}
-	var h hop
-	h.onLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
-	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(v)
-		case unix.RTA_PRIORITY:
-			r.priority = int32(nlconn.Int(v))
-		case unix.RTA_GATEWAY:
-			h.via, _ = netip.AddrFromSlice(v)
-		case unix.RTA_OIF:
-			h.link = int32(nlconn.Int(v))
-		case rtnl.RTANexthopID:
-			r.id = uint32(nlconn.Int(v))
-		}
-		return nil
-	})
-	r.dst, r.linked = netip.PrefixFrom(dst, int(b[1])), h.link
+	r = routeState{dst: have.Dst, linked: int32(have.Link)}
+	r.routeTo = routeTo{id: have.NexthopID, priority: int32(have.Priority), kind: have.Kind, protocol: have.Protocol}
 	if r.id == 0 {
-		r.hop = h
+		r.hop = hop{via: have.Via, link: r.linked, onLink: have.OnLink}
 	}
-	return r, err == nil && r.dst.IsValid(), err
+	return r, r.dst.IsValid(), nil
 }
 
 // isFromFlannel reports whether a route has the form that flannel gives it: protocol

@@ -55,6 +55,16 @@ func TestOverlayMessagesComeBack(t *testing.T) {
 	}
 }
 
+// vxlanLink returns the body of an RTM_NEWLINK of a VXLAN device with one attribute.
+func vxlanLink(kind uint16, v []byte) []byte {
+	b := make(nlconn.Body, unix.SizeofIfInfomsg)
+	b.Nest(unix.IFLA_LINKINFO, func() {
+		b.Text(1, "vxlan")
+		b.Nest(2, func() { b.Bytes(kind, v) })
+	})
+	return b
+}
+
 // FuzzOverlayEvent decodes and evaluates random notifications without a panic.
 // They must not disturb an overlay before the first Apply.
 func FuzzOverlayEvent(f *testing.F) {
@@ -65,7 +75,7 @@ func FuzzOverlayEvent(f *testing.F) {
 		kind, _ = op.request()
 		f.Add(kind, op.body(nil))
 	}
-	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 1, []byte{1, 0, 0, 0})))...))
+	f.Add(uint16(unix.RTM_NEWLINK), vxlanLink(1, []byte{1, 0, 0, 0}))
 	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 1, 0, 255, 255, 255, 255, 8, 0, 2, 0, 0, 0, 0, 0})
 	f.Add(uint16(unix.RTM_NEWADDR), []byte{2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
@@ -88,7 +98,7 @@ func FuzzOverlayEvent(f *testing.F) {
 // FuzzVTEP reads random bytes as a tunnel device.
 func FuzzVTEP(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 15, []byte{0x21, 0x18})))...))
+	f.Add(vxlanLink(15, []byte{0x21, 0x18}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v, ok, err := parseVTEP(data)
 		if ok && (err != nil || v.Kind != rtnl.KindVXLAN) {

@@ -34,17 +34,10 @@ func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
 		return v, false, err
 	}
 	v.Link = *l
-	err = nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, info []byte) error {
-		if kind != unix.IFLA_LINKINFO {
-			return nil
-		}
-		return nlconn.EachAttr(info, func(kind uint16, data []byte) error {
-			if kind != nl.IFLA_INFO_DATA {
-				return nil
-			}
-			return nlconn.EachAttr(data, v.parseData)
-		})
-	})
+	data, err := nlconn.Find(b[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)
+	if err == nil {
+		err = nlconn.EachAttr(data, v.parseData)
+	}
 	return v, err == nil, err
 }
 

@@ -10,14 +10,14 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// addition is one ADD of an interface role at work, under the attachment's lock.
+// addition is one ADD of an interface role. Its caller holds the attachment's lock.
 type addition struct {
 	work
 	// ipam is the IPAM plugin's type.
 	ipam string
 }
 
-// addressFirst gets the addresses and then makes everything at once.
+// addressFirst gets the addresses, and then makes all objects at once.
 func (a *addition) addressFirst(ctx context.Context) error {
 	if a.ipam == "" {
 		return a.orUndo(ctx, a.build(ctx, store.Done))
@@ -32,12 +32,13 @@ func (a *addition) addressFirst(ctx context.Context) error {
 		return nil
 	}
 	if undo := a.undo(ctx); undo != nil {
-		return errors.Join(err, undo) // the address may be in use: it stays taken until DEL
+		return errors.Join(err, undo) // the address may be in use: keep it until DEL
 	}
 	return errors.Join(err, a.release(ctx))
 }
 
-// linkFirst makes the link, calls an IPAM plugin that uses it, and makes the rest. The record stays pending until then.
+// linkFirst makes the link, calls an IPAM plugin that uses the link, and makes the other
+// objects. The record is pending until all are made.
 func (a *addition) linkFirst(ctx context.Context) error {
 	if err := a.build(ctx, store.Pending); err != nil {
 		return a.orUndo(ctx, err)
@@ -53,7 +54,7 @@ func (a *addition) linkFirst(ctx context.Context) error {
 	return nil
 }
 
-// orUndo undoes what was recorded if err is not nil.
+// orUndo undoes the recorded changes if err is not nil.
 func (a *addition) orUndo(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -61,8 +62,8 @@ func (a *addition) orUndo(ctx context.Context, err error) error {
 	return errors.Join(err, a.undo(ctx))
 }
 
-// undo undoes what was recorded. A failed Apply undoes its own changes; the inverses
-// run once more in case that failed, and the record stays if they fail too.
+// undo undoes the recorded changes. A failed Apply has undone its own changes; undo runs
+// the inverses again in case this failed. The record stays if they fail again.
 func (a *addition) undo(ctx context.Context) error {
 	if a.rec == nil {
 		return nil

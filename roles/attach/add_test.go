@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 
-// ipam gives one address and counts what is released.
+// ipam returns one address and counts releases.
 type ipam struct {
 	roles.Delegator
 	released int
@@ -37,7 +37,8 @@ func (*ipam) Add(context.Context, string, *roles.Request) (*roles.Result, error)
 
 func (i *ipam) Del(context.Context, string, *roles.Request) error { i.released++; return nil }
 
-// failing refuses writes from the n-th on, those of undoing too, as long as on.
+// failing refuses the n-th write and all later ones, also those of an undo, while on is
+// true.
 type failing struct {
 	n, seen int
 	on      bool
@@ -54,8 +55,8 @@ func (f *failing) Before(netops.Step) error {
 
 func (*failing) After(netops.Step) {}
 
-// TestFailedUndo: an ADD that fails and cannot be undone keeps its address, which
-// is in use, and its record; DEL finishes the work.
+// TestFailedUndo: if a failed ADD cannot be undone, the address, which is in use, and the
+// record stay. DEL removes both.
 func TestFailedUndo(t *testing.T) {
 	probe := &failing{n: 3, on: true}
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: t.TempDir(), StateDir: t.TempDir(), CacheDirs: []string{t.TempDir()}, NetProbe: probe})

@@ -17,77 +17,83 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// SpecBuilder is a role with one configuration: it computes what an attachment needs.
+// SpecBuilder is a role with one configuration. It computes the kernel objects that an
+// attachment needs.
 type SpecBuilder interface {
-	// Shared names the shared objects that the role depends on ("bridge/cni0").
-	// They are locked for reading while an attachment is made, and for writing
-	// while they are changed themselves.
+	// Shared names the shared objects that the role depends on ("bridge/cni0"). Each is
+	// locked for reading while an attachment is made, and for writing while the shared
+	// object itself is changed.
 	Shared() []string
-	// Observe reads what Build needs to know of the kernel into in.Observed. It
-	// changes nothing. The container is nil when it is not known (plan).
+	// Observe stores the kernel state that Build needs in in.Observed. It changes
+	// nothing. The container is nil if it is unknown (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
 	// Build computes the desired state. It is a pure function. Without in.IPAM an
-	// interface role returns the interface on layer 2, up: an IPAM plugin that uses
-	// it is called then (Role.OverLink), and Build is called again with its answer.
+	// interface role returns the interface, up and without addresses. An IPAM plugin that
+	// uses the interface (Role.OverLink) is called next, and then Build with the plugin's
+	// result.
 	Build(in *Input) (*Desired, error)
 }
 
-// OrphanFinder is implemented by an interface role whose attachments have another
-// interface than a veth pair with the derived name.
+// OrphanFinder is implemented by an interface role if its attachments' interface is not a
+// veth pair with the derived name.
 type OrphanFinder interface {
-	// Orphans lists what can be left of an attachment without a record, by names and labels only.
+	// Orphans lists the objects that an attachment without a record can have left, by
+	// names and labels only.
 	Orphans(in *Input) netops.Spec
 }
 
-// HostNamer is implemented by an interface role whose interfaces on the host have
+// HostNamer is implemented by an interface role if its interfaces on the host have
 // another prefix than record.HostLinkPrefix.
 type HostNamer interface {
-	// HostPrefix is the prefix, of 4 bytes at most.
+	// HostPrefix returns the prefix, of 4 bytes at most.
 	HostPrefix() string
 }
 
-// SharedRemover is implemented by an interface role that removes what its attachments
-// share when the last one is deleted, and not only at a GC with an empty list.
+// SharedRemover is implemented by an interface role that removes the objects its
+// attachments share when the last attachment is deleted. Other roles keep them until a GC
+// with an empty list.
 type SharedRemover interface {
-	// RemovableShared are the shared objects in the order of making, links by names and
-	// labels only, to look for what no record names. Empty means that everything stays.
+	// RemovableShared returns the shared objects in the order in which they are made;
+	// links have names and labels only. It is used to find objects without a record. If
+	// it returns none, all shared objects are kept.
 	RemovableShared() []netops.Object
 }
 
-// Input is everything that Build computes from.
+// Input is the input of Build.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
 	Netns string
 	Args  roles.Args
-	// HostLink, Label and the MACs are the derived names of the attachment.
+	// HostLink, Label and the MACs are derived from the attachment's key.
 	HostLink, Label       string
 	HostMAC, ContainerMAC string
-	// IPAM is the IPAM plugin's answer; nil for layer 2. On CHECK it is made
-	// from prevResult.
+	// IPAM is the IPAM plugin's result; nil without an IPAM plugin. On CHECK it is the
+	// IPAM plugin's part of prevResult.
 	IPAM *roles.Result
 	// Prev is prevResult on CHECK, else nil.
 	Prev *roles.Result
-	// Chained is the earlier plugin's result on ADD; nil when the role is the
-	// first of its list. A chained role has it on CHECK too, where it is Prev.
+	// Chained is the previous plugin's result on ADD; nil if the role is the first of its
+	// list. On CHECK a chained role has Prev here too.
 	Chained *roles.Result
-	// Recorded is true for a LegacyCleaner if the attachment has a record, and only this
-	// role's part of it is missing.
+	// Recorded is set for a LegacyCleaner. It is true if the attachment has a record
+	// without a part of this role.
 	Recorded bool
-	// Observed is what Observe read.
+	// Observed is set by Observe.
 	Observed any
-	// state is the state file that ADD began with.
+	// state identifies the state file that ADD read first.
 	state recovery.StateID
 }
 
 // Desired is the state that a role wants for one attachment.
 type Desired struct {
 	Spec netops.Spec
-	// Result is ADD's answer; nil from a chained role passes prevResult on.
+	// Result is ADD's result. A chained role leaves it nil to pass prevResult on.
 	Result *roles.Result
-	// HostLink is the host's end, empty if there is none.
+	// HostLink is the name of the host's end; empty if the attachment has none.
 	HostLink string
-	// MAC is the container interface's; a chained role sets it if it changes it.
+	// MAC is the MAC of the container's interface. A chained role sets it only if it
+	// changes the MAC.
 	MAC string
 	// Claims are taken before anything is made.
 	Claims []Claim
@@ -98,17 +104,17 @@ type Desired struct {
 // Handler answers the CNI verbs for an interface role.
 type Handler struct {
 	role SpecBuilder
-	// name is the role's, under which its part is recorded.
+	// name is the role's name, which marks its part of the record.
 	name string
 	// ipam is the IPAM plugin's type; empty means layer 2 only.
 	ipam string
 }
 
-// Builder is the role's own part, for tests and for roles that wrap the handler.
+// Builder returns the role, for tests and for roles that wrap the handler.
 func (a *Handler) Builder() SpecBuilder { return a.role }
 
-// Add attaches a container. On failure the kernel and the store are as before,
-// but for shared objects.
+// Add attaches a container. If it fails, it undoes its changes, except those of shared
+// objects.
 func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	ns, err := h.Net.OpenNamespace(req.Netns)
 	if err != nil {
@@ -145,7 +151,7 @@ func (a *Handler) overLink(h *roles.Host) bool {
 	return a.ipam != "" && h.Delegate.OverLink(a.ipam)
 }
 
-// newInput derives an attachment's names, with the role's prefix.
+// newInput derives an attachment's names, with the role's own prefix.
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
@@ -164,9 +170,9 @@ func newInput(req *roles.Request) *Input {
 	}
 }
 
-// clearDead removes what an interrupted call, or an earlier container of the same ID,
-// left of the attachment. A living attachment is an error. It returns the ID of the
-// state file that it read.
+// clearDead removes the attachment if an interrupted call or an earlier container of the
+// same ID left it. A living attachment is an error. clearDead returns the ID of the state
+// file that it read.
 func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (recovery.StateID, error) {
 	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
@@ -193,10 +199,11 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	return state, record.Remove(ctx, h, old, ns)
 }
 
-// releaseUnused releases the addresses of an ADD that was killed before it recorded
-// the attachment: there is no record, this call holds the attachment's lock, and the
-// namespace that they were reserved for has no such interface. Other leases may be in
-// use: a third-party plugin that calls our IPAM role records no attachment.
+// releaseUnused releases the addresses of an ADD that was killed before it recorded the
+// attachment. They are unused: the attachment has no record, this call holds the
+// attachment's lock, and the namespace of the leases does not contain the interface.
+// Leases of another namespace may be in use, because a third-party plugin that calls our
+// IPAM role records no attachment.
 func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, leases []store.Lease) error {
 	dev, inode := ns.ID()
 	used := func(l store.Lease) bool { return l.Imported || l.Netns.Dev != dev || l.Netns.Inode != inode }
@@ -214,7 +221,7 @@ func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	})
 }
 
-// lockShared locks every name, in order, and returns a function that unlocks them all.
+// lockShared locks every name in order and returns a function that unlocks all of them.
 func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bool) (func(), error) {
 	var locks []*store.Lock
 	unlock := func() {

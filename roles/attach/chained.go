@@ -12,18 +12,19 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Chained is a chained role: it adjusts what an earlier plugin of the list made.
+// Chained is a chained role: it adjusts the interface that an earlier plugin of the list
+// made.
 type Chained interface {
 	SpecBuilder
-	// Wants reports whether the configuration requests anything. If not, ADD passes
-	// prevResult on, CHECK succeeds, and DEL undoes what was recorded before the
+	// Wants reports whether the configuration requests an adjustment. If not, ADD passes
+	// prevResult on, CHECK succeeds, and DEL undoes the part that was recorded before the
 	// configuration was changed.
 	Wants() bool
 }
 
-// ArgsReader is a Chained that CNI_ARGS may ask for something too.
+// ArgsReader is a Chained that can also get its settings from CNI_ARGS.
 type ArgsReader interface {
-	// WantedByArgs reports whether they do.
+	// WantedByArgs reports whether CNI_ARGS request an adjustment.
 	WantedByArgs(args roles.Args) bool
 }
 
@@ -34,11 +35,12 @@ type ChainedHandler struct {
 	name string
 }
 
-// Builder is the role's own part, for tests.
+// Builder returns the role, for tests.
 func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 
-// Add adjusts what prevResult describes. On failure the role's own changes are
-// undone; the runtime's DEL of the whole list undoes the others'.
+// Add adjusts the attachment that prevResult describes. If Add fails, it undoes the
+// role's own changes. The runtime's DEL of the whole list undoes the changes of other
+// plugins.
 func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	if err := c.chained(req); err != nil || !c.wants(req) {
 		return req.PrevResult, err
@@ -58,7 +60,7 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	}
 	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
-	takeNames(w.in, req.PrevResult, req.IfName)
+	takeMACs(w.in, req.PrevResult, req.IfName)
 	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
@@ -74,23 +76,24 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	return w.made.desired.Result, nil
 }
 
-// wants reports whether anything is requested.
+// wants reports whether the configuration or CNI_ARGS request an adjustment.
 func (c *ChainedHandler) wants(req *roles.Request) bool {
 	a, ok := c.role.(ArgsReader)
 	return c.role.Wants() || ok && a.WantedByArgs(req.Args)
 }
 
-// chained returns an error if there is nothing to adjust.
+// chained returns an error if the request has no prevResult.
 func (c *ChainedHandler) chained(req *roles.Request) error {
 	if req.PrevResult != nil {
 		return nil
 	}
-	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts what an earlier plugin of the list made, put it behind one"}
+	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts the interface of an earlier plugin, put it behind one in the list"}
 }
 
-// recordToExtend is the record that a part can be added to, nil for none. What an
-// interrupted call of this role left is removed, and so is the record of a
-// former life of the container; its addresses may be the new one's already.
+// recordToExtend returns the record to which the role's part is added, or nil. It first
+// removes the parts of interrupted calls of this role, and the whole record of an earlier
+// container of the same ID. It keeps that container's addresses, because the new
+// container may have them already.
 func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
 	if rec == nil {
 		return nil, nil
@@ -113,8 +116,8 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 	return rec, nil
 }
 
-// undoLast undoes what this call recorded. A failed Apply undoes its own changes; the
-// inverses run once more in case that failed.
+// undoLast undoes the part that this call recorded. A failed Apply has undone its own
+// changes; undoLast runs the inverses again in case this failed.
 func (a *work) undoLast(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
@@ -122,15 +125,15 @@ func (a *work) undoLast(ctx context.Context) error {
 	return record.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
 }
 
-// Del undoes the role's newest part by its record: a list may have the role
-// twice, and is taken down from its end.
+// Del undoes the role's newest part by its record. A list may have the role twice, and
+// its plugins are deleted from the last to the first.
 func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	heir, isHeir := c.role.(LegacyCleaner)
-	isHeir = isHeir && c.wants(req)
-	if !isHeir { // there may be nothing to lock for
+	cleaner, cleans := c.role.(LegacyCleaner)
+	cleans = cleans && c.wants(req)
+	if !cleans { // without a part no lock is needed
 		if rec, err := recovery.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
 			return err
 		}
@@ -155,18 +158,19 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if i := c.newest(rec); i >= 0 {
 		return c.removePart(ctx, h, rec, i, ns)
 	}
-	if !isHeir {
+	if !cleans {
 		return nil
 	}
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		return heir.CleanLegacy(ctx, h, in, ns)
+		return cleaner.CleanLegacy(ctx, h, in, ns)
 	}
-	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return heir.CleanLegacy(ctx, h, in, ns) })
+	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })
 }
 
-// removePart removes a part of the role's, a NetnsLocker's alone in its namespace.
+// removePart removes a part of this role. It locks the namespace if the role is a
+// NetnsLocker.
 func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *store.Attachment, i int, ns *netops.Namespace) error {
 	if _, ok := c.role.(NetnsLocker); ok {
 		alone, err := h.Store.LockShared(ctx, namespaceLock(rec.Netns.Dev, rec.Netns.Inode), true)
@@ -178,7 +182,7 @@ func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *sto
 	return record.RemovePart(ctx, h, rec, i, ns)
 }
 
-// newest is the index of the role's newest part, or -1.
+// newest returns the index of the role's newest part, or -1.
 func (c *ChainedHandler) newest(rec *store.Attachment) int {
 	if rec == nil {
 		return -1
@@ -206,7 +210,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	}
 	in := newInput(req)
 	in.Prev, in.Chained = req.PrevResult, req.PrevResult
-	takeNames(in, req.PrevResult, req.IfName)
+	takeMACs(in, req.PrevResult, req.IfName)
 	if err := c.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
@@ -214,7 +218,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
-	unlike, err := c.checkLegacy(ctx, h, req, in, ns, &w.Spec)
+	missing, err := c.checkLegacy(ctx, h, req, in, ns, &w.Spec)
 	if err != nil {
 		return err
 	}
@@ -222,13 +226,13 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
-	return roles.Differences(append(unlike, diffs...))
+	return roles.Differences(append(missing, diffs...))
 }
 
-// GC removes the role's part of this network's attachments that are not in the
-// runtime's list; our interface role, earlier in the list, has removed the whole
-// attachments. With an empty list, and no attachment left, it also removes what the
-// network's attachments shared.
+// GC removes the role's parts of the network's attachments that are not in the runtime's
+// list. If the list's interface role is one of ours, its GC has already removed these
+// attachments. With an empty list and no attachment left, GC also removes the objects
+// that the network's attachments share.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
@@ -269,13 +273,12 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 	return nil
 }
 
-// Status is the role's own.
+// Status returns the role's own status.
 func (c *ChainedHandler) Status(ctx context.Context, h *roles.Host, _ *roles.Request) error {
 	return status(ctx, h, c.role)
 }
 
-// Plan returns what Add would do. The container's namespace is taken as empty
-// when req.Netns is.
+// Plan returns what Add would do. An empty req.Netns means an empty namespace.
 func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	if err := c.chained(req); err != nil {
 		return nil, err
@@ -285,6 +288,6 @@ func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Req
 	}
 	in := newInput(req)
 	in.Chained = req.PrevResult
-	takeNames(in, req.PrevResult, req.IfName)
+	takeMACs(in, req.PrevResult, req.IfName)
 	return plan(ctx, h, req, c.role, in)
 }

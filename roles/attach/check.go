@@ -41,13 +41,13 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 			return err
 		}
 	}
-	foreign := false
+	byReference := false
 	if rec == nil {
-		if foreign, err = isLegacy(ctx, h, req, in, ns); err != nil {
+		if byReference, err = isLegacy(ctx, h, req, in, ns); err != nil {
 			return err
 		}
 	}
-	takeNames(in, req.PrevResult, req.IfName)
+	takeMACs(in, req.PrevResult, req.IfName)
 	if err := a.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
@@ -55,9 +55,9 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
-	var unlike []netops.Difference
-	if foreign {
-		if unlike, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {
+	var missing []netops.Difference
+	if byReference {
+		if missing, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {
 			return err
 		}
 	}
@@ -65,11 +65,11 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
-	return roles.Differences(append(unlike, diffs...))
+	return roles.Differences(append(missing, diffs...))
 }
 
-// IPAMPart is the part of a result that came from IPAM: the addresses of the
-// container's interface and the routes.
+// IPAMPart returns the part of a result that the IPAM plugin returned: the addresses of
+// the container's interface, the routes and DNS.
 func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 	out := &roles.Result{CNIVersion: prev.CNIVersion, Routes: prev.Routes, DNS: prev.DNS}
 	for i, ip := range prev.IPs {
@@ -86,14 +86,14 @@ func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 		}
 	}
 	if len(out.IPs) == 0 {
-		return nil, &roles.ConfError{Path: "prevResult.ips", Reason: fmt.Sprintf("holds no address of interface %q", ifName)}
+		return nil, &roles.ConfError{Path: "prevResult.ips", Reason: fmt.Sprintf("contains no address of interface %q", ifName)}
 	}
 	return out, nil
 }
 
-// takeNames replaces derived names by what prevResult says: chained plugins
-// may have changed the MAC.
-func takeNames(in *Input, prev *roles.Result, ifName string) {
+// takeMACs replaces the derived MACs by those of prevResult, because chained plugins may
+// have changed them.
+func takeMACs(in *Input, prev *roles.Result, ifName string) {
 	in.ContainerMAC = cmp.Or(ContainerMAC(prev, ifName), in.ContainerMAC)
 	for _, i := range prev.Interfaces {
 		if i != nil && i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "" {
@@ -102,7 +102,7 @@ func takeNames(in *Input, prev *roles.Result, ifName string) {
 	}
 }
 
-// ContainerMAC is the MAC that a result gives for the container's interface, or "".
+// ContainerMAC returns the MAC of the container's interface in a result, or "".
 func ContainerMAC(r *roles.Result, ifName string) string {
 	if i := ContainerInterface(r, ifName); i != nil {
 		return i.Mac
@@ -110,7 +110,7 @@ func ContainerMAC(r *roles.Result, ifName string) string {
 	return ""
 }
 
-// ContainerMTU is the MTU that a result gives for the container's interface, or 0.
+// ContainerMTU returns the MTU of the container's interface in a result, or 0.
 func ContainerMTU(r *roles.Result, ifName string) int {
 	if i := ContainerInterface(r, ifName); i != nil {
 		return i.Mtu
@@ -118,7 +118,7 @@ func ContainerMTU(r *roles.Result, ifName string) int {
 	return 0
 }
 
-// ContainerInterface is the container's interface in a result; nil for none.
+// ContainerInterface returns the container's interface in a result, or nil.
 func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 	for _, i := range r.Interfaces {
 		if i != nil && i.Name == ifName && i.Sandbox != "" {
@@ -128,10 +128,10 @@ func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 	return nil
 }
 
-// Addressless reports whether the result will have no address.
+// Addressless reports whether ADD's result will have no address.
 func (a *Handler) Addressless() bool { return a.ipam == "" }
 
-// Status passes the verb on to IPAM; the role may add its own part.
+// Status returns the role's own status and that of the IPAM plugin.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{status(ctx, h, a.role)}
 	if a.ipam != "" {
@@ -140,8 +140,7 @@ func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	return errors.Join(errs...)
 }
 
-// KindStatus is the part of a role's STATUS that fails if the kernel cannot make the
-// role's kind of link.
+// KindStatus returns an error for STATUS if the kernel cannot make links of a kind.
 func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	if err := h.Net.HasKind(ctx, kind); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
@@ -149,7 +148,7 @@ func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	return nil
 }
 
-// status is the role's own part of STATUS, if it has one.
+// status calls the role's method Status, if it has one.
 func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	s, ok := role.(interface {
 		Status(context.Context, *roles.Host) error
@@ -160,11 +159,11 @@ func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	return s.Status(ctx, h)
 }
 
-// Plan returns what Add would do, with placeholder addresses. The container's
-// namespace is taken as empty when req.Netns is.
+// Plan returns what Add would do, with the addresses of Preview. An empty req.Netns means
+// an empty namespace.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	in := a.newInput(req)
-	in.Netns = cmp.Or(req.Netns, "container") // a sandbox of none would be an interface of the host
+	in.Netns = cmp.Or(req.Netns, "container") // an interface without a sandbox is on the host
 	in.Chained = req.PrevResult
 	if a.ipam != "" {
 		var err error
@@ -190,5 +189,5 @@ func plan(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuild
 	if err != nil {
 		return nil, err
 	}
-	return &roles.Plan{Changes: p.changes, Result: p.desired.Result}, nil
+	return &roles.Plan{Changes: p.Changes, Result: p.desired.Result}, nil
 }

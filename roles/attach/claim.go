@@ -9,11 +9,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Claim is a resource of the node, such as a host port, that one attachment has until
-// its DEL (see store.Claim).
+// Claim names a resource of the node, for example a host port, that one attachment has
+// until DEL (see store.Claim).
 type Claim struct{ Kind, Name string }
 
-// kinds lists the kinds of claims, each once.
+// kinds returns the kinds of claims without duplicates.
 func kinds(claims []Claim) []string {
 	var list []string
 	for _, c := range claims {
@@ -24,7 +24,7 @@ func kinds(claims []Claim) []string {
 	return list
 }
 
-// claim takes the claims; the error names the attachment that has one.
+// claim takes the claims. If another attachment has one, the error names it.
 func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	for _, c := range claims {
 		if err := tx.Claim(c.Kind, c.Name, a.req.Key(), a.h.Now()); err != nil {
@@ -34,8 +34,8 @@ func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	return nil
 }
 
-// reapHolder removes the holder that err names if it is dead, and reports whether it
-// did: another try may succeed then.
+// reapHolder removes the holder that err names if the holder is dead. It reports whether
+// it removed the holder, so that the caller tries again.
 func (a *work) reapHolder(ctx context.Context, err error) (bool, error) {
 	var taken *store.TakenError
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {

@@ -11,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Result begins a role's result: IPAM's answer, its addresses on
-// interfaces[own], which is the container's. The configuration's dns replaces
-// IPAM's when any field is set; an empty list counts as set: it is how IPAM's
-// answer is taken away.
+// Result returns a role's result: the IPAM plugin's result with its addresses on
+// interfaces[own], the container's interface. The configuration's dns replaces the IPAM
+// plugin's if any field is set. An empty list is set, so a configuration can remove the
+// IPAM plugin's DNS servers.
 func (in *Input) Result(dns types.DNS, interfaces []*roles.ResultInterface, own int) *roles.Result {
 	res := &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: interfaces}
 	if in.IPAM != nil {
@@ -33,8 +33,8 @@ func (in *Input) Result(dns types.DNS, interfaces []*roles.ResultInterface, own 
 	return res
 }
 
-// Container is the container's side of an attachment after its interface is made:
-// settings, addresses, link up, routes.
+// Container configures the container's interface after it is made: sysctls, addresses,
+// link up, routes.
 type Container struct {
 	// DAD leaves IPv6 duplicate address detection on.
 	DAD bool
@@ -42,26 +42,27 @@ type Container struct {
 	Down bool
 	// MTU is the interface's MTU, or 0 if it is not known.
 	MTU int
-	// PointToPoint has only the gateways on the link: the rest of a subnet is behind
-	// its gateway. Other gateways of routes are assumed to answer on the link.
+	// PointToPoint means that only the gateways are on the link: the other addresses of a
+	// subnet are routed through its gateway. Routes through other gateways get the flag
+	// onlink.
 	PointToPoint bool
 }
 
-// AddTo adds the container's side to a Spec. Addresses come before the link is
-// up, so that nothing is announced without them, and bringing it up announces
-// them: a gratuitous ARP (RFC 5227, arp_notify) and an unsolicited neighbour
-// advertisement (RFC 4861 section 7.2.6, ndisc_notify).
+// AddTo adds the container's side to a Spec. It adds the addresses before it sets the
+// link up, because the kernel announces them when the link comes up: a gratuitous ARP
+// (RFC 5227, arp_notify) and an unsolicited neighbour advertisement (RFC 4861 section
+// 7.2.6, ndisc_notify).
 func (c Container) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err
 	}
-	if err := c.carries(in, ips); err != nil {
+	if err := c.checkMTU(in, ips); err != nil {
 		return err
 	}
 	name := in.Key.IfName
 	if len(ips) > 0 {
-		c.wireSysctls(s, in, name, ips)
+		c.addSysctls(s, in, name, ips)
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: c.DAD, NoPrefixRoute: c.PointToPoint})
@@ -88,19 +89,19 @@ func (c Container) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 // The kernel removes IPv6 from a link with a smaller one.
 const minMTU6 = 1280
 
-// carries returns an error if the interface's MTU is too small for its addresses. It
-// is not part of CHECK, which compares the addresses themselves.
-func (c Container) carries(in *Input, ips []Family) error {
-	i := slices.IndexFunc(ips, func(ip Family) bool { return ip.Address.Addr().Is6() })
+// checkMTU returns an error if the interface's MTU is too small for its addresses. CHECK
+// does not need it, because CHECK compares the addresses.
+func (c Container) checkMTU(in *Input, ips []IPConfig) error {
+	i := slices.IndexFunc(ips, func(ip IPConfig) bool { return ip.Address.Addr().Is6() })
 	if c.MTU == 0 || c.MTU >= minMTU6 || i < 0 || in.Prev != nil {
 		return nil
 	}
 	return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf(
-		"the interface's %d is too small for %s: IPv6 needs %d or more (RFC 8200, section 5)", c.MTU, ips[i].Address, minMTU6)}
+		"the interface's MTU %d is too small for %s: IPv6 needs %d or more (RFC 8200, section 5)", c.MTU, ips[i].Address, minMTU6)}
 }
 
-// gatewayRoutes lead to every gateway, and over it to the rest of the subnet.
-func gatewayRoutes(link string, ips []Family) []netops.Object {
+// gatewayRoutes returns a route to every gateway, and through it to its subnet.
+func gatewayRoutes(link string, ips []IPConfig) []netops.Object {
 	var out []netops.Object
 	reached := map[netip.Prefix]bool{}
 	route := func(dst netip.Prefix, via, own netip.Addr) {
@@ -121,19 +122,20 @@ func gatewayRoutes(link string, ips []Family) []netops.Object {
 	return out
 }
 
-// onLink marks the routes whose gateway is not one of the link's.
-func onLink(routes []netops.Object, ips []Family) {
+// onLink sets the flag onlink of the routes through other gateways than those of the
+// addresses.
+func onLink(routes []netops.Object, ips []IPConfig) {
 	for _, o := range routes {
 		r, ok := o.(*netops.Route)
-		if ok && r.Via.IsValid() && !slices.ContainsFunc(ips, func(ip Family) bool { return ip.Gateway == r.Via }) {
+		if ok && r.Via.IsValid() && !slices.ContainsFunc(ips, func(ip IPConfig) bool { return ip.Gateway == r.Via }) {
 			r.OnLink = true
 		}
 	}
 }
 
-// wireSysctls prepares the container's interface for its addresses. CHECK
-// leaves them out: a chained plugin may have tuned them.
-func (c Container) wireSysctls(s *netops.Spec, in *Input, name string, ips []Family) {
+// addSysctls prepares the container's interface for its addresses. CHECK does not compare
+// sysctls, because a chained plugin may have set them.
+func (c Container) addSysctls(s *netops.Spec, in *Input, name string, ips []IPConfig) {
 	if in.Prev != nil {
 		return
 	}
@@ -149,7 +151,7 @@ func (c Container) wireSysctls(s *netops.Spec, in *Input, name string, ips []Fam
 	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
-			// All attachments use lo: DEL leaves it unchanged.
+			// All attachments of the container share lo, so DEL does not restore it.
 			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
 			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)

@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Prefix turns a result's address into a netip.Prefix that keeps the host
-// bits; ok is false if it is invalid.
+// Prefix converts a result's address to a netip.Prefix with its host bits. ok is false if
+// the address is invalid.
 func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
 	a, ok := netip.AddrFromSlice(n.IP)
 	if !ok {
@@ -30,25 +30,23 @@ func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
 	return netip.PrefixFrom(a, ones), true
 }
 
-// IPNet is the inverse of Prefix.
-func IPNet(p netip.Prefix) net.IPNet { return roles.IPNet(p) }
-
-// Addr turns an address into a netip.Addr; nil and invalid ones become the zero Addr.
+// Addr converts an address to a netip.Addr. nil and invalid addresses become the zero
+// Addr.
 func Addr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// Family is the result's addresses and gateways, decoded and validated once.
-type Family struct {
+// IPConfig is an entry of a result's ips, decoded and validated.
+type IPConfig struct {
 	Address netip.Prefix
 	Gateway netip.Addr
 }
 
-// Addresses decodes the addresses of a result. A third-party IPAM plugin may send
-// anything, so an error names the index.
-func Addresses(r *roles.Result) ([]Family, error) {
-	out := make([]Family, 0, len(r.IPs))
+// Addresses decodes a result's ips. A third-party IPAM plugin may send invalid ones; the
+// error names the index.
+func Addresses(r *roles.Result) ([]IPConfig, error) {
+	out := make([]IPConfig, 0, len(r.IPs))
 	for i, ip := range r.IPs {
 		p, ok := Prefix(ip.Address)
 		if !ok {
@@ -58,13 +56,13 @@ func Addresses(r *roles.Result) ([]Family, error) {
 		if gw.IsValid() && gw.Is4() != p.Addr().Is4() {
 			return nil, fmt.Errorf("%w: result ips[%d].gateway: %s is of another family than %s", roles.ErrDecode, i, gw, p)
 		}
-		out = append(out, Family{Address: p, Gateway: gw})
+		out = append(out, IPConfig{Address: p, Gateway: gw})
 	}
 	return out, nil
 }
 
-// Prefixes are the addresses with their prefix lengths.
-func Prefixes(ips []Family) []netip.Prefix {
+// Prefixes returns the addresses with their prefix lengths.
+func Prefixes(ips []IPConfig) []netip.Prefix {
 	out := make([]netip.Prefix, len(ips))
 	for i, ip := range ips {
 		out[i] = ip.Address
@@ -72,9 +70,9 @@ func Prefixes(ips []Family) []netip.Prefix {
 	return out
 }
 
-// Routes turns a result's routes into routes over a container's interface. A
-// route without a gateway goes by the first gateway of its family, if any; with
-// an unspecified one (0.0.0.0, ::) it is on the link, which is how dhcp expresses that.
+// Routes converts a result's routes to routes over a container's interface. A route
+// without a gateway uses the first gateway of its family, if there is one. The
+// unspecified gateway (0.0.0.0, ::) means an on-link route; role dhcp uses it.
 // Duplicates, which DHCP's classful routes may contain, are removed.
 func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	ips, err := Addresses(r)
@@ -111,7 +109,7 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	return out, nil
 }
 
-// sameRoute reports whether two routes are equal: the kernel refuses the second.
+// sameRoute reports whether two routes are equal. The kernel would refuse the second.
 func sameRoute(a, b *netops.Route) bool {
 	x, y := *a, *b
 	x.Scope, y.Scope = nil, nil
@@ -119,8 +117,8 @@ func sameRoute(a, b *netops.Route) bool {
 	return x == y && sameScope
 }
 
-// firstGateway is the first gateway of a family, or the zero Addr.
-func firstGateway(ips []Family, is4 bool) netip.Addr {
+// firstGateway returns the first gateway of a family, or the zero Addr.
+func firstGateway(ips []IPConfig, is4 bool) netip.Addr {
 	for _, ip := range ips {
 		if ip.Gateway.IsValid() && ip.Gateway.Is4() == is4 {
 			return ip.Gateway
@@ -129,7 +127,7 @@ func firstGateway(ips []Family, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// routeText is a route in the form of iproute2.
+// routeText returns a route as iproute2 prints it.
 func routeText(r *types.Route) string {
 	s := r.Dst.String()
 	if len(r.GW) > 0 {

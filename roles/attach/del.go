@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Del removes an attachment by what was recorded when it was made; without a
-// record by the names that follow from its key. The link goes first, then the
-// address, then the record, so an address is never free while it is in use.
+// Del removes an attachment by its record, or without a record by the names derived from
+// its key. It deletes first the link, then the address, then the record, so an address is
+// never free while it is in use.
 func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	lock, err := h.Store.LockAttachment(ctx, req.Key())
 	if err != nil {
@@ -35,15 +35,15 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return a.remove(ctx, h, req, ns)
 }
 
-// remove does DEL's work under the attachment's lock. Undoing goes on after
-// errors; the address goes only when all of that did, and then the record.
+// remove does DEL's work under the attachment's lock. It continues to undo after errors.
+// It releases the address only if everything was undone, and then deletes the record.
 func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
 	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
 	if a.overLink(h) {
-		if err := a.giveBack(ctx, h, req, rec); err != nil {
+		if err := a.release(ctx, h, req, rec); err != nil {
 			return err // the interface is needed to try again
 		}
 	}
@@ -53,10 +53,10 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, a.orphans(req), ns))
 	}
 	if err != nil {
-		return err // the address may be in use: it stays taken until the next DEL
+		return err // the address may be in use: keep it until the next DEL
 	}
 	if a.ipam != "" && !a.overLink(h) {
-		if err := a.giveBack(ctx, h, req, rec); err != nil {
+		if err := a.release(ctx, h, req, rec); err != nil {
 			return err
 		}
 	}
@@ -68,20 +68,20 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	return a.removeShared(ctx, h, req.Network)
 }
 
-// giveBack has IPAM release the addresses. A plugin that is not installed has given
-// none to an attachment that has neither record nor prevResult: its ADD failed
-// for that reason, and its DEL would always fail.
-func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
+// release calls the IPAM plugin's DEL. If the plugin is not installed, and the attachment
+// has neither a record nor prevResult, then ADD failed because the plugin was missing.
+// The attachment has no addresses, and an error would make every DEL fail.
+func (a *Handler) release(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
 	err := h.Delegate.Del(ctx, a.ipam, req)
 	if errors.Is(err, roles.ErrNoPlugin) && rec == nil && req.PrevResult == nil {
-		h.Log.Warn("no addresses are given back", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName, "error", err)
+		h.Log.Warn("release no addresses: the IPAM plugin is not installed", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName, "error", err)
 		return nil
 	}
 	return err
 }
 
-// removeShared removes what the network's attachments shared, when none of them is
-// left and the role does not want it kept for the next.
+// removeShared removes the objects that the network's attachments share, if no attachment
+// is left and the role's configuration permits it.
 func (a *Handler) removeShared(ctx context.Context, h *roles.Host, network string) error {
 	u, ok := a.role.(SharedRemover)
 	if !ok {
@@ -92,13 +92,13 @@ func (a *Handler) removeShared(ctx context.Context, h *roles.Host, network strin
 		return nil
 	}
 	if err := record.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
-		return fmt.Errorf("remove what network %q shared: %w", network, err)
+		return fmt.Errorf("remove shared objects of network %q: %w", network, err)
 	}
 	return nil
 }
 
-// orphans is what an attachment without a record can have left: its host link,
-// known by name and label, unless the role knows better.
+// orphans returns the objects that an attachment without a record can have left: those of
+// an OrphanFinder, or the host link, found by name and label.
 func (a *Handler) orphans(req *roles.Request) netops.Spec {
 	in := a.newInput(req)
 	if s, ok := a.role.(OrphanFinder); ok {
@@ -109,9 +109,9 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 	}}
 }
 
-// GC removes this network's attachments that are not in the runtime's list and
-// passes the verb on. With an empty list, and no attachment left, it also removes
-// what the network's attachments shared.
+// GC removes the network's attachments that are not in the runtime's list, and calls the
+// IPAM plugin's GC. With an empty list and no attachment left, it also removes the
+// objects that the network's attachments share.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	if a.ipam != "" {
 		errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
 	}
-	errs = append(errs, a.removeShared(ctx, h, req.Network)) // a DEL may have died before it did
+	errs = append(errs, a.removeShared(ctx, h, req.Network)) // a killed DEL may not have removed them
 	if len(req.Valid) == 0 {
 		errs = append(errs, record.RemoveShared(ctx, h, req.Network, a.role.Shared()))
 	}

@@ -12,29 +12,29 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestSmallMTU: IPv6 does not go over a link of less than 1280 bytes. ADD says
-// so before it makes anything; IPv4 goes, and so does IPv6 over 1280.
+// TestSmallMTU: ADD refuses an IPv6 address on a link with an MTU below 1280 before it
+// makes anything. It accepts IPv4, and IPv6 at 1280.
 func TestSmallMTU(t *testing.T) {
 	for _, c := range []struct {
 		kind, keys string
-		// above is the MTU of the link below the interface, or of the device.
-		above int
+		// lower is the MTU of the interface's master, or of the moved device.
+		lower int
 	}{
 		{kind: "bridge", keys: `"bridge":"br9","isGateway":true,"mtu":%d`},
 		{kind: "ptp", keys: `"mtu":%d`},
 		{kind: "tun", keys: `"mtu":%d`},
-		{kind: "macvlan", keys: `"master":"up0","mtu":%d`, above: 1500},
-		{kind: "macvlan", keys: `"master":"up0"`, above: 1000},
-		{kind: "ipvlan", keys: `"master":"up0","mtu":%d`, above: 1500},
-		{kind: "vlan", keys: `"master":"up0","vlanId":7,"mtu":%d`, above: 1500},
-		{kind: "host-device", keys: `"device":"up0"`, above: 1000},
+		{kind: "macvlan", keys: `"master":"up0","mtu":%d`, lower: 1500},
+		{kind: "macvlan", keys: `"master":"up0"`, lower: 1000},
+		{kind: "ipvlan", keys: `"master":"up0","mtu":%d`, lower: 1500},
+		{kind: "vlan", keys: `"master":"up0","vlanId":7,"mtu":%d`, lower: 1500},
+		{kind: "host-device", keys: `"device":"up0"`, lower: 1000},
 	} {
-		t.Run(fmt.Sprint(c.kind, c.above), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.kind, c.lower), func(t *testing.T) {
 			if c.kind == "ipvlan" || c.kind == "vlan" || c.kind == "tun" {
 				netopstest.NeedKind(t, c.kind)
 			}
-			if c.above != 0 {
-				aside(t, c.above)
+			if c.lower != 0 {
+				makeUp0(t, c.lower)
 			}
 			e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
 			call := func(verb string, mtu int, address, gateway string) rolestest.Call {
@@ -57,7 +57,7 @@ func TestSmallMTU(t *testing.T) {
 			}
 			e.OK(call("ADD", 1000, "10.7.0.2/24", "10.7.0.1"))
 			e.OK(call("DEL", 1000, "10.7.0.2/24", "10.7.0.1"))
-			if c.above < 1280 && c.above != 0 {
+			if c.lower < 1280 && c.lower != 0 {
 				return
 			}
 			e.OK(call("ADD", 1280, "fd00:7::2/64", "fd00:7::1"))
@@ -66,15 +66,15 @@ func TestSmallMTU(t *testing.T) {
 	}
 }
 
-// aside makes the veth up0 on the host, for one test.
-func aside(t *testing.T, mtu int) {
+// makeUp0 makes the veth up0 on the host, for one test.
+func makeUp0(t *testing.T, mtu int) {
 	t.Helper()
 	up := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0", MTU: mtu}, PeerName: "up1"}
 	if err := netlink.LinkAdd(up); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(up) })
-	if err := netlink.LinkSetUp(up); err != nil { // a VLAN does not go up without
+	if err := netlink.LinkSetUp(up); err != nil { // a VLAN cannot be up while its parent is down
 		t.Fatal(err)
 	}
 }

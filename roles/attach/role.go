@@ -6,8 +6,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// InterfaceRole completes the table's entry of an interface role. build gets a
-// configuration with its defaults; it is valid, unless Undo reads one for a DEL.
+// InterfaceRole completes the table entry of an interface role. build gets a
+// configuration with its defaults set. The configuration is valid, except during Undo.
 func InterfaceRole[T any, C roles.Conf[T]](r roles.Role, build func(C) SpecBuilder) roles.Role {
 	r.Kind = roles.Interface
 	return complete(r, func(c C) roles.Handler {
@@ -15,14 +15,14 @@ func InterfaceRole[T any, C roles.Conf[T]](r roles.Role, build func(C) SpecBuild
 	})
 }
 
-// ChainedRole is InterfaceRole for a chained role.
+// ChainedRole completes the table entry of a chained role, as InterfaceRole does.
 func ChainedRole[T any, C roles.Conf[T]](r roles.Role, build func(C) Chained) roles.Role {
 	r.Kind = roles.Chained
 	return complete(r, func(c C) roles.Handler { return &ChainedHandler{role: build(c), name: r.Name()} })
 }
 
-// complete sets what follows from the type of a role's configuration. A
-// configuration with a method ForUndo is changed by it before an Undo.
+// complete sets Conf, New and Undo, which follow from the type of the role's
+// configuration. Undo calls the configuration's method ForUndo, if it has one.
 func complete[T any, C roles.Conf[T]](r roles.Role, handler func(C) roles.Handler) roles.Role {
 	r.Conf = func() any { return C(new(T)) }
 	r.New = func(raw []byte) (roles.Handler, error) {

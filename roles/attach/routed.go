@@ -10,23 +10,22 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Routed is an attachment without a bridge: a veth pair, a route on the host to each of
-// the container's addresses, and routes in the container over a virtual gateway address,
-// which a permanent neighbour entry maps to the host's end. The host therefore needs
-// neither proxy_arp nor an address on the pair.
+// Routed is an attachment without a bridge. It has a veth pair, a host route to each of
+// the container's addresses, and routes in the container through a virtual gateway
+// address. A permanent neighbour entry maps this address to the MAC of the host's end, so
+// the host needs neither proxy_arp nor an address on the pair.
 type Routed struct {
-	// Place is the namespace of the host's end and its routes; empty is the host.
+	// Place is the namespace of the host's end and its routes; empty means the host.
 	Place netops.Place
 	// Gateway4 and Gateway6 are the container's gateways; the IPv6 one is link-local.
 	Gateway4, Gateway6 netip.Addr
-	// HostMAC is the MAC of the host's end; empty is Input.HostMAC.
+	// HostMAC is the MAC of the host's end; empty means Input.HostMAC.
 	HostMAC string
-	// MTU is that of both ends; 0 leaves it to the kernel.
+	// MTU is the MTU of both ends; 0 means the kernel's default.
 	MTU int
 }
 
-// Result replaces every gateway of an IPAM plugin's answer by the container's.
-// CHECK's result has them already.
+// Result replaces every gateway in an IPAM plugin's result by the virtual gateway.
 func (r Routed) Result(res *roles.Result) {
 	for _, ip := range res.IPs {
 		if gw := r.gateway(ip.Address.IP.To4() != nil); gw.IsValid() {
@@ -52,47 +51,47 @@ func (r Routed) gateway(is4 bool) netip.Addr {
 	return r.Gateway6
 }
 
-// AddTo adds the pair, the host's routes and the container's side to a Spec. The
-// result is Result's, with the addresses that the container gets.
+// AddTo adds the pair, the host's routes and the container's side to a Spec. res has
+// passed through Result and holds the container's addresses.
 func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err
 	}
-	forwarding(s, r.place(), ips)
+	AddForwarding(s, r.hostPlace(), ips)
 	pair := VethPair(in, r.MTU, ips)
-	pair.In, pair.MAC = r.place(), r.hostMAC(in)
+	pair.In, pair.MAC = r.hostPlace(), r.hostEndMAC(in)
 	s.Add(pair)
-	r.wireHost(s, in, ips)
+	r.addHostEnd(s, in, ips)
 	if err := (Container{PointToPoint: true, MTU: r.MTU}).AddTo(s, in, res); err != nil {
 		return err
 	}
 	for _, gw := range []netip.Addr{r.Gateway4, r.Gateway6} {
-		if slices.ContainsFunc(ips, func(ip Family) bool { return ip.Gateway == gw }) {
-			s.Add(&netops.Neigh{In: netops.Container, Link: in.Key.IfName, IP: gw, MAC: r.hostMAC(in)})
+		if slices.ContainsFunc(ips, func(ip IPConfig) bool { return ip.Gateway == gw }) {
+			s.Add(&netops.Neigh{In: netops.Container, Link: in.Key.IfName, IP: gw, MAC: r.hostEndMAC(in)})
 		}
 	}
 	return nil
 }
 
-// place is the namespace of the host's end.
-func (r Routed) place() netops.Place {
+// hostPlace returns the namespace of the host's end.
+func (r Routed) hostPlace() netops.Place {
 	if r.Place != "" {
 		return r.Place
 	}
 	return netops.Host
 }
 
-// hostMAC is the MAC of the host's end.
-func (r Routed) hostMAC(in *Input) string {
+// hostEndMAC returns the MAC of the host's end.
+func (r Routed) hostEndMAC(in *Input) string {
 	if r.HostMAC != "" {
 		return r.HostMAC
 	}
 	return in.HostMAC
 }
 
-// VethPair returns the pair between the host and the container.
-func VethPair(in *Input, mtu int, ips []Family) *netops.Link {
+// VethPair returns the veth pair between the host and the container.
+func VethPair(in *Input, mtu int, ips []IPConfig) *netops.Link {
 	if in.Prev != nil {
 		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
@@ -102,23 +101,22 @@ func VethPair(in *Input, mtu int, ips []Family) *netops.Link {
 	}
 }
 
-// wireHost is the host's side: the routes to the container's addresses.
-func (r Routed) wireHost(s *netops.Spec, in *Input, ips []Family) {
-	hostEndSysctls(s, r.place(), in, ips)
-	s.Add(&netops.Link{In: r.place(), Name: in.HostLink, Up: true})
+// addHostEnd adds the host's end, up, and the host routes to the container's addresses.
+func (r Routed) addHostEnd(s *netops.Spec, in *Input, ips []IPConfig) {
+	AddHostEndSysctls(s, r.hostPlace(), in, ips)
+	s.Add(&netops.Link{In: r.hostPlace(), Name: in.HostLink, Up: true})
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		s.Add(&netops.Route{In: r.place(), Link: in.HostLink, Dst: netip.PrefixFrom(a, a.BitLen())})
+		s.Add(&netops.Route{In: r.hostPlace(), Link: in.HostLink, Dst: netip.PrefixFrom(a, a.BitLen())})
 	}
 }
 
-// HostEndSysctls prepares the host's end of a routed pair. It ignores a container's
-// router advertisements. Duplicate address detection is off before the link is up (RFC
-// 4862 section 5.4), because the host resolves the container's MAC from its link-local
-// address, which must be usable at once. CHECK leaves sysctls out, as in the container.
-func HostEndSysctls(s *netops.Spec, in *Input, ips []Family) { hostEndSysctls(s, netops.Host, in, ips) }
-
-func hostEndSysctls(s *netops.Spec, place netops.Place, in *Input, ips []Family) {
+// AddHostEndSysctls prepares the host's end of a routed pair for its addresses. The host
+// ignores router advertisements from the container. Duplicate address detection is off
+// before the link is up (RFC 4862 section 5.4), because the host resolves the container's
+// MAC from its link-local address, which must be usable at once. CHECK does not compare
+// sysctls, because a chained plugin may have set them.
+func AddHostEndSysctls(s *netops.Spec, place netops.Place, in *Input, ips []IPConfig) {
 	if in.Prev != nil {
 		return
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestKindStatus: STATUS tells beforehand that the kernel lacks the role's kind
-// of link: it succeeds where ADD does, on any kernel.
+// TestKindStatus: STATUS fails if the kernel lacks the role's kind of link. On any kernel
+// it succeeds exactly if ADD does.
 func TestKindStatus(t *testing.T) {
 	for kind, keys := range map[string]string{
 		"dummy": "", "macvlan": `,"master":"lan0"`, "ipvlan": `,"master":"lan0"`, "vlan": `,"master":"lan0","vlanId":7`,

@@ -10,30 +10,30 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Upper is the common part of the roles whose interface has a master, another link
-// below it: macvlan, ipvlan and vlan. A role embeds it and adds Build. The interface is
-// made in the container's namespace, so an attachment has no host link, and its DEL does
-// not need the master.
+// Upper is the common part of the roles macvlan, ipvlan and vlan: their interface is an
+// upper device of another link, the master. A role embeds Upper and adds Build. The
+// interface is made in the container's namespace, so an attachment has no host link, and
+// DEL does not need the master.
 type Upper struct {
 	// Kind is the kernel's kind of link, which is the role's name too.
 	Kind string
 	// Net holds the keys that every configuration has.
 	Net roles.NetConf
-	// Master is the link below; empty is the device of the default route.
+	// Master is the name of the lower link; empty means the default route's.
 	Master string
-	// MTU is at most the master's, which is what 0 means.
+	// MTU is at most the master's; 0 means the master's.
 	MTU int
 	// InContainer means that the master is in the container's namespace.
 	InContainer bool
 }
 
-// MasterLink is what Observe reads of a master.
+// MasterLink holds the attributes that Observe reads of a master.
 type MasterLink struct {
 	Name, MAC string
 	MTU       int
 }
 
-// Shared is empty: the master is not ours and stays unchanged.
+// Shared returns nil: attachments do not change the master.
 func (u *Upper) Shared() []string { return nil }
 
 // Validate reports the faults of the shared keys.
@@ -44,13 +44,13 @@ func (u *Upper) Validate(f *roles.Faults) {
 		}
 	}
 	if u.MTU < 0 {
-		f.Addf("mtu", "%d is negative: use 0 for the master's, or up to that", u.MTU)
+		f.Addf("mtu", "%d is negative: use 0 for the master's MTU, or a smaller MTU", u.MTU)
 	}
 }
 
-// Observe reads the master, once in an ADD: the default route may move between
-// two stages. CHECK reads nothing: it may have moved since, and the interface is
-// there only as long as its master is.
+// Observe reads the master once in an ADD, because the default route may change between
+// the stages of an ADD. CHECK does not read the master: the default route may have
+// changed since ADD, and the kernel deletes the interface together with its master.
 func (u *Upper) Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error {
 	if in.Observed != nil {
 		return nil
@@ -63,19 +63,19 @@ func (u *Upper) Observe(ctx context.Context, h *roles.Host, in *Input, container
 	if !u.InContainer {
 		ns = nil
 	} else if ns == nil {
-		return &roles.ConfError{Path: "master", Reason: "is not set, and without a container there is no default route in it"}
+		return &roles.ConfError{Path: "master", Reason: "is not set, and its default, the device of the container's default route, is unknown without a container: set master or CNI_NETNS"}
 	}
 	var err error
-	in.Observed, err = u.observe(ctx, h, ns)
+	in.Observed, err = u.readMaster(ctx, h, ns)
 	return err
 }
 
-// observe reads the master in a namespace, the host's for nil.
-func (u *Upper) observe(ctx context.Context, h *roles.Host, ns *netops.Namespace) (MasterLink, error) {
+// readMaster reads the master in a namespace; nil means the host's.
+func (u *Upper) readMaster(ctx context.Context, h *roles.Host, ns *netops.Namespace) (MasterLink, error) {
 	name, err := u.Master, error(nil)
 	if name == "" {
 		if name, err = h.Net.DefaultRouteLink(ctx, ns); err != nil {
-			return MasterLink{}, fmt.Errorf("master is not set, and cannot be found by the default route of the %s: %w", u.place(), err)
+			return MasterLink{}, fmt.Errorf("find master by the default route of the %s: %w", u.place(), err)
 		}
 	}
 	l, err := h.Net.Link(ctx, ns, name)
@@ -85,8 +85,8 @@ func (u *Upper) observe(ctx context.Context, h *roles.Host, ns *netops.Namespace
 	return MasterLink{Name: l.Name, MAC: l.MAC, MTU: l.MTU}, nil
 }
 
-// fits returns an error if the MTU is larger than the master's. A master whose MTU is
-// not known, because the container is not, fits.
+// fits returns an error if the MTU is larger than the master's. The master's MTU is 0 if
+// it is unknown, because the container is unknown.
 func (u *Upper) fits(m MasterLink) error {
 	if u.MTU <= m.MTU || m.MTU == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (u *Upper) fits(m MasterLink) error {
 	return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf("%d is more than the %d of the master %q", u.MTU, m.MTU, m.Name)}
 }
 
-// place is the master's namespace.
+// place returns the master's namespace.
 func (u *Upper) place() netops.Place {
 	if u.InContainer {
 		return netops.Container
@@ -102,9 +102,9 @@ func (u *Upper) place() netops.Place {
 	return netops.Host
 }
 
-// Link adds the interface, with the attributes of its kind of link, and the
-// container's side. Without a MAC it has the master's. CHECK compares the MTU
-// only where own has one: a chained plugin may have set another.
+// Link returns the desired state: the interface with the attributes of own, its addresses
+// and its routes. An interface without a MAC of its own has the master's. CHECK compares
+// the MTU only if own has one, because a chained plugin may have set another.
 func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	master, ok := in.Observed.(MasterLink)
 	if !ok {
@@ -131,21 +131,21 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	w := &Desired{Result: res, MAC: mac}
 	w.Spec.Add(&own)
 	if in.Prev != nil && mac != "" {
-		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // a kind that shares its master's MAC may not set one
+		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // ipvlan shares its master's MAC and cannot be created with one
 	}
 	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.AddTo(&w.Spec, in, res)
 }
 
-// Orphans is the container's interface, known by name, kind and label.
-func (u *Upper) Orphans(in *Input) netops.Spec { return OrphansWithin(in, u.Kind) }
+// Orphans returns the container's interface, found by name, kind and label.
+func (u *Upper) Orphans(in *Input) netops.Spec { return OrphansInContainer(in, u.Kind) }
 
-// Status fails if the kernel lacks the kind of link, or the master is absent. A master
-// in a container is not looked for: STATUS names no container.
+// Status fails if the kernel lacks the kind of link, or if the master is absent. It does
+// not look for a master in a container, because STATUS names no container.
 func (u *Upper) Status(ctx context.Context, h *roles.Host) error {
 	if err := KindStatus(ctx, h, u.Kind); err != nil || u.InContainer {
 		return err
 	}
-	m, err := u.observe(ctx, h, nil)
+	m, err := u.readMaster(ctx, h, nil)
 	if err == nil {
 		err = u.fits(m)
 	}

@@ -15,31 +15,33 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// work is one role's part of an ADD, under the attachment's lock.
+// work is one role's part of an ADD. Its caller holds the attachment's lock.
 type work struct {
 	role SpecBuilder
-	// name is the role's.
+	// name is the role's name.
 	name string
 	h    *roles.Host
 	req  *roles.Request
 	in   *Input
 	ns   *netops.Namespace
-	// on is the record that the part is added to; nil begins a record.
+	// on is the record to which the part is added; nil means a new record.
 	on *store.Attachment
 	// rec is the attachment's record as last written.
 	rec *store.Attachment
-	// made is what was made before an IPAM plugin that uses the link was called.
+	// made is what build has made. It is set before an IPAM plugin that uses the link is
+	// called.
 	made *planned
 }
 
 // planned is a desired state and the changes that lead to it.
 type planned struct {
 	desired *Desired
-	changes []netops.Change
+	netops.Plan
 }
 
-// build computes, records and applies, and leaves the record in the given state. If a
-// dead attachment holds a claim, it removes that and tries once more.
+// build computes the desired state, records it, applies it, and leaves the record in the
+// given state. If a dead attachment holds a claim, build removes the attachment and tries
+// once more.
 func (a *work) build(ctx context.Context, state store.State) error {
 	err := a.buildOnce(ctx, state)
 	if freed, reapErr := a.reapHolder(ctx, err); !freed || reapErr != nil {
@@ -49,7 +51,7 @@ func (a *work) build(ctx context.Context, state store.State) error {
 	return a.buildOnce(ctx, state)
 }
 
-// buildOnce holds the read lock of the shared objects; if these need a change, it
+// buildOnce builds under the read lock of the shared objects. If these need a change, it
 // begins again under the write lock.
 func (a *work) buildOnce(ctx context.Context, state store.State) error {
 	for _, exclusive := range []bool{false, true} {
@@ -60,8 +62,8 @@ func (a *work) buildOnce(ctx context.Context, state store.State) error {
 	return fmt.Errorf("%w: shared objects changed while they were locked", roles.ErrTryAgain)
 }
 
-// errNeedsExclusive is never returned to a caller outside of this package.
-var errNeedsExclusive = errors.New("shared objects need changing")
+// errNeedsExclusive makes buildOnce take the write lock.
+var errNeedsExclusive = errors.New("shared objects need a change")
 
 func (a *work) buildLocked(ctx context.Context, state store.State, exclusive bool) error {
 	unlock, err := lockShared(ctx, a.h, a.role.Shared(), exclusive)
@@ -87,21 +89,21 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 }
 
 // NetnsLocker is implemented by a role that chooses a free resource of the container's
-// namespace, such as a routing table, or whose attachments share an object there. The
-// attachments of one container are then made one after the other, and removed so by a
-// chained role.
+// namespace, such as a routing table, or that shares an object there between attachments.
+// The attachments of one container are then made one after the other. A chained role's
+// parts are also removed one after the other.
 type NetnsLocker interface {
-	// NeedsNetnsLock is empty: it marks the role.
+	// NeedsNetnsLock does nothing. It marks the role.
 	NeedsNetnsLock()
 }
 
-// namespaceLock names the lock of a namespace.
+// namespaceLock returns the name of a namespace's lock.
 func namespaceLock(dev, inode uint64) string {
 	return fmt.Sprintf("netns/%d:%d", dev, inode)
 }
 
-// plan observes, and computes the desired state and the changes that lead to it. It
-// changes nothing.
+// plan observes the kernel and computes the desired state and the changes. It changes
+// nothing.
 func (a *work) plan(ctx context.Context) (*planned, error) {
 	if err := a.role.Observe(ctx, a.h, a.in, a.ns); err != nil {
 		return nil, err
@@ -117,19 +119,19 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	if a.made != nil {
 		spec = spec.Without(a.made.desired.Spec)
 	}
-	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
-	return &planned{desired: w, changes: changes}, err
+	plan, err := a.h.Net.Plan(ctx, spec, a.ns)
+	return &planned{desired: w, Plan: plan}, err
 }
 
-// make records the changes as pending, applies them and records the state. Without
-// changes, because everything desired is shared and exists, it records once.
+// make records the changes as pending, applies them and records the final state. If no
+// change is needed, because all desired objects are shared and exist, it records once.
 func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	if a.wantsNothing(p) {
 		a.made = p
 		return nil
 	}
 	first := store.Pending
-	if len(p.changes) == 0 {
+	if len(p.Changes) == 0 {
 		first = state
 	}
 	rec, err := a.record(p, first)
@@ -143,7 +145,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -152,7 +154,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	a.rec = rec
-	if err := a.h.Net.Apply(ctx, p.changes, a.ns); err != nil {
+	if err := a.h.Net.Apply(ctx, p.Plan, a.ns); err != nil {
 		return err
 	}
 	a.made = p
@@ -169,15 +171,14 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	})
 }
 
-// wantsNothing reports whether a chained role's part would be empty, beside a record
-// that already marks the attachment as ours. Leaving it out saves a transaction; DEL has
-// nothing to undo either way.
+// wantsNothing reports whether a chained role's part would be empty in a record that
+// exists. Omitting the part saves a transaction, and DEL would have nothing to undo.
 func (a *work) wantsNothing(p *planned) bool {
 	w := p.desired
-	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
+	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.Changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
 }
 
-// record describes the attachment with its part in a state.
+// record returns the attachment's record with this role's part in the given state.
 func (a *work) record(p *planned, state store.State) (*store.Attachment, error) {
 	undo := p.undoable()
 	if a.made != nil {
@@ -210,10 +211,10 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 	return rec, nil
 }
 
-// undoable returns the changes that DEL has to undo.
+// undoable returns the changes that have an inverse.
 func (p *planned) undoable() []netops.Change {
 	var out []netops.Change
-	for _, c := range p.changes {
+	for _, c := range p.Changes {
 		if c.Undo != nil {
 			out = append(out, c)
 		}
@@ -221,9 +222,9 @@ func (p *planned) undoable() []netops.Change {
 	return out
 }
 
-// touchesShared reports whether a change is of a shared object.
+// touchesShared reports whether a change affects a shared object.
 func (p *planned) touchesShared() bool {
-	for _, c := range p.changes {
+	for _, c := range p.Changes {
 		if c.Do.Object.IsShared() {
 			return true
 		}

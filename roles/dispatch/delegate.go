@@ -19,9 +19,13 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// delegateTimeout bounds one call of a delegate. DHCP servers are slow, and
-// runtimes cancel a call after a few minutes.
-const delegateTimeout = 2 * time.Minute
+const (
+	// delegateTimeout bounds one call of a delegate: DHCP servers are slow. With
+	// delegateUndoTimeout it is below the two minutes after which kubelet cancels a request.
+	delegateTimeout = 100 * time.Second
+	// delegateUndoTimeout bounds the DEL after a failed ADD, whose delegate may hang again.
+	delegateUndoTimeout = 10 * time.Second
+)
 
 // delegator calls plugins for one role.
 type delegator struct {
@@ -34,6 +38,8 @@ type delegator struct {
 	asRuntime bool
 	// callers are the running roles of this program, outermost first.
 	callers []string
+	// timeout is delegateTimeout, and undoTimeout delegateUndoTimeout.
+	timeout, undoTimeout time.Duration
 	// log has no "role" attribute.
 	log *slog.Logger
 }
@@ -45,7 +51,10 @@ type delegator struct {
 // role belongs to the command line, which calls plugins as a runtime does: no DEL
 // follows a failed ADD.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
-	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role}, log: log}
+	return &delegator{
+		table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role},
+		timeout: delegateTimeout, undoTimeout: delegateUndoTimeout, log: log,
+	}
 }
 
 // plugin is one delegate: a role of this program, or a file to execute.
@@ -61,7 +70,9 @@ func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*r
 	if err == nil || d.asRuntime || changedNothing(err) {
 		return res, err
 	}
-	if _, undo := d.call(context.WithoutCancel(ctx), typ, roles.Del, req); undo != nil {
+	undoCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.undoTimeout)
+	defer cancel()
+	if _, undo := d.call(undoCtx, typ, roles.Del, req); undo != nil {
 		err = errors.Join(err, &roles.UndoError{Err: undo})
 	}
 	return nil, err
@@ -199,11 +210,28 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkKind(typ); err != nil {
+		return nil, err
+	}
 	r := *req
 	r.Verb = verb
-	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	return p.call(ctx, &r)
+}
+
+// checkKind refuses an IPAM plugin that is not one. An interface role calls its
+// delegate with its own container and interface name: another interface role would
+// wait for the lock that its caller holds.
+func (d *delegator) checkKind(typ string) error {
+	caller, ok := d.table.Lookup(d.host.Role)
+	if !ok || caller.Kind != roles.Interface {
+		return nil
+	}
+	if role, ok := d.table.Lookup(typ); ok && role.Kind != roles.IPAM {
+		return fmt.Errorf("%w: ipam.type: %q does not assign addresses: use an IPAM plugin, such as \"host-local\"", roles.ErrConf, typ)
+	}
+	return nil
 }
 
 // find returns the plugin for a type. As libcni does, it takes the first regular file

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -217,7 +218,7 @@ func TestDelegateExecutedFails(t *testing.T) {
 			errorObject{Code: 6, Msg: `bridge: execute "FILE" for ADD: result: cannot decode: unexpected end of JSON input`},
 		},
 		{
-			"endless output", `head -c 5000000 /dev/zero`,
+			"endless output", `exec cat /dev/zero`,
 			errorObject{Code: 6, Msg: `bridge: execute "FILE" for ADD: cannot decode: it printed more than 4194304 bytes`},
 		},
 	}
@@ -276,6 +277,40 @@ while :; do read line <`+fifo+`; done`)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "stopped")); err != nil {
 		t.Errorf("the plugin was not asked to stop: %v", err)
+	}
+}
+
+// TestDelegateHangs calls a plugin that ends neither ADD nor DEL.
+func TestDelegateHangs(t *testing.T) {
+	s := newSetting(t)
+	script(t, s.dir, "x", spy+`exec sleep 1000`)
+	d := s.d.(*delegator)
+	d.timeout, d.undoTimeout = time.Hour, 10*time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := s.d.Add(ctx, "x", s.req)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, new(*roles.UndoError)) {
+		t.Errorf("error %v, want a deadline for ADD and for the DEL after it", err)
+	}
+}
+
+// TestDelegateIsNoIPAM calls roles of other kinds as the IPAM plugin of an interface role.
+func TestDelegateIsNoIPAM(t *testing.T) {
+	other := &actor{name: "ptp", kind: roles.Interface}
+	s := newSetting(t, other, &actor{name: "bridge", kind: roles.Interface}, &actor{name: "static", kind: roles.IPAM})
+	linkSelf(t, s.dir, "static")
+	for _, install := range []func(){func() { linkSelf(t, s.dir, "ptp") }, func() { script(t, s.dir, "ptp", spy) }} {
+		install()
+		_, err := s.d.Add(t.Context(), "ptp", s.req)
+		if !errors.Is(err, roles.ErrConf) || !strings.Contains(err.Error(), `ipam.type: "ptp"`) || len(other.calls) != 0 {
+			t.Errorf("error %v, calls %v, want ErrConf and none", err, other.calls)
+		}
+		if err := os.Remove(filepath.Join(s.dir, "ptp")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.d.Add(t.Context(), "static", s.req); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -341,7 +376,7 @@ func TestBounded(t *testing.T) {
 
 // A plugin that is configured as its own IPAM plugin would call itself without end.
 func TestDelegateToCaller(t *testing.T) {
-	x, y := &actor{name: "x"}, &actor{name: "y"}
+	x, y := &actor{name: "x", kind: roles.Meta}, &actor{name: "y", kind: roles.Meta}
 	s := newSetting(t, x, y)
 	s.d.(*delegator).table = append(s.d.(*delegator).table, roles.Role{Names: []string{"bridge"}, New: x.role().New})
 	for _, n := range []string{"x", "y", "bridge"} {

@@ -59,7 +59,7 @@ type Process struct {
 // Otherwise a user runs the command line.
 func (p *Process) IsCall() bool {
 	role, name, args := p.selected()
-	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && role.HasVerb(name+" "+args[0]) {
+	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && role.Verb(name+" "+args[0]) != nil {
 		return false
 	}
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")

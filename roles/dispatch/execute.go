@@ -29,6 +29,9 @@ const (
 	maxErrorText = 4 << 10
 )
 
+// errOutput stops a plugin that prints without end.
+var errOutput = fmt.Errorf("%w: it printed more than %d bytes", roles.ErrDecode, maxOutput)
+
 // executed is a plugin that is not this program: a file to execute.
 type executed struct {
 	typ, file string
@@ -41,7 +44,12 @@ type executed struct {
 func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
 	ctx, stop := WithSignals(ctx)
 	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	out := &boundedBuffer{left: maxOutput}
+	if req.Verb == roles.Add {
+		out.full = func() { cancel(errOutput) }
+	}
 	errorText := &boundedBuffer{left: maxErrorText}
 	cmd := exec.CommandContext(ctx, e.file)
 	cmd.Env = delegateEnv(req)
@@ -51,6 +59,9 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 	cmd.WaitDelay = stopTimeout
 	e.log.Debug("execute plugin", "file", e.file, "verb", string(req.Verb))
 	err := cmd.Run()
+	if out.cut && req.Verb == roles.Add {
+		return nil, e.invalid(req.Verb, errOutput)
+	}
 	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
 		err = nil
 	}
@@ -59,9 +70,6 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 	}
 	if req.Verb != roles.Add {
 		return nil, nil
-	}
-	if out.cut {
-		return nil, e.invalid(req.Verb, fmt.Errorf("%w: it printed more than %d bytes", roles.ErrDecode, maxOutput))
 	}
 	res, err := result.Decode(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
 	if err != nil {
@@ -124,8 +132,9 @@ func delegateEnv(req *roles.Request) []string {
 // rest.
 type boundedBuffer struct {
 	buf  bytes.Buffer
-	left int  // how many more bytes it keeps
-	cut  bool // bytes were dropped
+	left int    // how many more bytes it keeps
+	cut  bool   // bytes were dropped
+	full func() // called when bytes are dropped, unless nil
 }
 
 func (b *boundedBuffer) Write(p []byte) (int, error) {
@@ -133,5 +142,8 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	b.buf.Write(p[:n])
 	b.left -= n
 	b.cut = b.cut || n < len(p)
+	if b.cut && b.full != nil {
+		b.full()
+	}
 	return len(p), nil
 }

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 func probeMain() {
 	os.Exit(Main(context.Background(), Process{
-		Table: roles.Table{probe("probe"), probe("probe-ipam")}, Args: os.Args, Env: os.Environ(),
+		Table: roles.Table{probe("probe", roles.Interface), probe("probe-ipam", roles.IPAM)}, Args: os.Args, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: Stdout(1), Stderr: os.Stderr, Version: "v0.0.1", Executable: "/proc/self/exe",
 		OpenHost: func(_ context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			return &roles.Host{Role: role, Log: log}, func() {}, nil
@@ -48,9 +48,9 @@ type probeConf struct {
 
 // probe is a role that delegates to its IPAM plugin. It appends its calls to a file with
 // the process that served them: "self" is the process that the runtime started.
-func probe(name string) roles.Role {
+func probe(name string, kind roles.Kind) roles.Role {
 	return roles.Role{
-		Names: []string{name}, Kind: roles.Interface, Summary: "a role of the tests", Reference: "v1.9.1",
+		Names: []string{name}, Kind: kind, Summary: "a role of the tests", Reference: "v1.9.1",
 		New: func(raw []byte) (roles.Handler, error) {
 			h := &probeHandler{name: name}
 			return h, roles.Decode(raw, &h.conf)

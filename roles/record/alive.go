@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// ThisNetns describes a namespace for a record.
+// ThisNetns returns a namespace's description for a record.
 func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	n := store.Netns{Path: path, Mount: MountNamespace()}
 	if ns != nil {
@@ -22,8 +22,8 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	return n
 }
 
-// OpenRecorded opens a recorded namespace. It returns nil if that is gone, or if
-// another namespace is at its path.
+// OpenRecorded opens a recorded namespace. It returns nil if the namespace does not
+// exist, or if another namespace is at its path.
 func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
 	if n.Path == "" || n.Inode == 0 {
 		return nil
@@ -45,7 +45,7 @@ func isRecorded(ns *netops.Namespace, n store.Netns) bool {
 	return dev == n.Dev && inode == n.Inode
 }
 
-// MountNamespace is the inode of our mount namespace, 0 when it is unknown.
+// MountNamespace returns the inode of our mount namespace, or 0 if it is unknown.
 func MountNamespace() uint64 {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
@@ -74,12 +74,12 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 }
 
 // Labelled reports whether a link has one of our labels: an attachment's, or that of
-// shared objects.
+// shared links.
 func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
 
-// Dead reports whether an attachment's container is certainly gone: its host link is
-// absent or has another label, or, without a host link, its namespace is gone. In case
-// of doubt the attachment is alive.
+// Dead reports whether an attachment's container certainly does not exist: its host link
+// is absent or has another label, or, without a host link, its namespace does not exist.
+// In doubt the attachment is alive.
 func (c *Census) Dead(a *store.Attachment) bool {
 	if a.HostLink == "" {
 		return c.NetnsGone(a.Netns)
@@ -88,17 +88,17 @@ func (c *Census) Dead(a *store.Attachment) bool {
 	return !ok || !isOurs(l, a.Key)
 }
 
-// isOurs reports whether a link carries the attachment's label.
+// isOurs reports whether a link has the attachment's label.
 func isOurs(l netops.LinkInfo, key store.Key) bool {
 	label := Label(key)
 	if IsLabel(key.ContainerID) {
-		label = key.ContainerID // rebuilt without knowing the owner
+		label = key.ContainerID // a rebuilt record of an unknown owner
 	}
 	return strings.HasPrefix(l.Alias, label)
 }
 
-// NetnsGone reports whether a recorded namespace is certainly gone: the path is
-// missing or not a namespace, seen from the mount namespace that recorded it.
+// NetnsGone reports whether a recorded namespace certainly does not exist: in the mount
+// namespace that recorded it, its path is absent, not a namespace, or another namespace.
 func (c *Census) NetnsGone(n store.Netns) bool {
 	if n.Path == "" || n.Mount == 0 || n.Mount != c.mount {
 		return false
@@ -124,8 +124,13 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 	return now.Ino != n.Inode || now.Dev != n.Dev
 }
 
-// Replaced reports whether a done attachment belongs to an earlier container of the
-// same ID: its host link is gone, and its namespace is another one, or unknown as in a
+// NetnsGone is [Census.NetnsGone] without a Census. It reads no links.
+func NetnsGone(n store.Netns) bool {
+	return (&Census{mount: MountNamespace()}).NetnsGone(n)
+}
+
+// Replaced reports whether a done attachment belongs to an earlier container of the same
+// ID: its host link does not exist, and its namespace is another one, or unknown as in a
 // rebuilt record.
 func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
 	if isRecorded(now, a.Netns) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// DecodeChanges reads stored changes; none is not an error.
+// DecodeChanges decodes stored changes. Empty input is not an error.
 func DecodeChanges(raw json.RawMessage) ([]netops.Change, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -21,7 +21,7 @@ func DecodeChanges(raw json.RawMessage) ([]netops.Change, error) {
 	return c, nil
 }
 
-// Inverses are changes that delete what was made.
+// Inverses returns changes whose inverses delete the objects.
 func Inverses(made []netops.Object) []netops.Change {
 	out := make([]netops.Change, len(made))
 	for i, o := range made {

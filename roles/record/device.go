@@ -2,23 +2,19 @@ package record
 
 import (
 	"context"
-	"strings"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
-// DeviceAlias labels a device of the host while it is in a container: the Label,
-// the device's name on the host, which has no "/" in it, and text for people.
+// DeviceAlias is the alias of a host's device while it is in a container: the Label, the
+// device's name on the host, which cannot contain "/", and readable text.
 func DeviceAlias(key store.Key, name string) string {
-	s := Label(key) + " " + name + " " + key.Network + "/" + key.IfName + "/" + key.ContainerID
-	if len(s) > maxAlias {
-		s = s[:maxAlias]
-	}
-	return strings.ToValidUTF8(s, "")
+	return truncated(Label(key)+" "+name+" "+key.Network+"/"+key.IfName+"/"+key.ContainerID, maxAlias)
 }
 
-// AttachmentOfAlias is the record of the attachment that a link's alias names, or nil.
+// AttachmentOfAlias returns the record of the attachment that a link's alias names, or
+// nil.
 func AttachmentOfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
 	info, ok := ParseAlias(alias)
 	if !ok {
@@ -33,8 +29,8 @@ func AttachmentOfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
 	return nil, err
 }
 
-// ReapOne removes one attachment if its container is certainly gone and no
-// other process works on it.
+// ReapOne removes one attachment if it is certainly dead and no other process works on
+// it.
 func ReapOne(ctx context.Context, h *roles.Host, key store.Key) (bool, error) {
 	return RemoveIf(ctx, h, key, deadNow)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// NameDevices sets the alias of the host's devices in containers to their name on the
-// host, which the reference plugin reads when it returns a device. Our own DEL finds them by their addresses then.
+// NameDevices sets the alias of every host device in a container to the device's name on
+// the host. The reference plugin reads this alias when it returns a device. Our own DEL
+// finds these devices by their MACs.
 func NameDevices(ctx context.Context, h *roles.Host) error {
 	var atts []store.Attachment
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -37,7 +38,7 @@ func NameDevices(ctx context.Context, h *roles.Host) error {
 	return errors.Join(errs...)
 }
 
-// nameDevice does so for one device, unless its namespace is gone.
+// nameDevice sets the alias of one device, unless its namespace does not exist.
 func nameDevice(ctx context.Context, h *roles.Host, a *store.Attachment, m *netops.Move) error {
 	ns := OpenRecorded(h, a.Netns)
 	if ns == nil {
@@ -46,7 +47,7 @@ func nameDevice(ctx context.Context, h *roles.Host, a *store.Attachment, m *neto
 	defer ns.Close()
 	l, err := h.Net.Link(ctx, ns, m.As)
 	if err != nil || !isOurs(l, a.Key) {
-		return nil // renamed or gone: it cannot be found by its name
+		return nil // the device was renamed or deleted
 	}
 	named := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: m.As, Alias: m.Name}}}
 	if err := h.Net.Ensure(ctx, named, ns); err != nil {

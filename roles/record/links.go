@@ -10,9 +10,9 @@ import (
 )
 
 // DeleteLinks deletes the interfaces of several attachments of one container in one
-// batch, because the kernel waits once for each single deletion. The DEL of each
-// attachment follows and uses its record, which stays. An attachment with nftables
-// elements is left out: its DEL waits for both at once.
+// batch, because the kernel waits once for each single deletion. The records stay for the
+// DEL of each attachment, which follows. DeleteLinks skips an attachment with nftables
+// elements: its DEL deletes link and elements together, with one wait.
 func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.Namespace) error {
 	var links []*netops.Link
 	var inside *netops.Namespace
@@ -45,7 +45,7 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 	return h.Net.DeleteLinks(ctx, links, inside)
 }
 
-// linksOf are the links that an attachment's inverses delete, or none if they also
+// linksOf returns the links that an attachment's inverses delete, or none if they also
 // delete elements.
 func linksOf(a *store.Attachment) ([]*netops.Link, error) {
 	var links []*netops.Link

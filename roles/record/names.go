@@ -1,7 +1,6 @@
-// Package record handles the recorded attachments of a node: the names and
-// labels that follow from an attachment's key, whether its container is alive,
-// how it is removed with everything that it made, and which objects the
-// attachments of a network share.
+// Package record handles the recorded attachments of a node. It derives names and labels
+// from an attachment's key, finds dead attachments, removes attachments with all of their
+// objects, and records the objects that the attachments of a network share.
 package record
 
 import (
@@ -20,17 +19,17 @@ import (
 const LabelPrefix = "cnibox:"
 
 const (
-	// maxLabel bounds labels of nftables elements: the kernel allows 255 bytes
-	// of userdata.
+	// maxLabel is the longest label in bytes of an nftables element. The kernel allows
+	// 255 bytes of userdata.
 	maxLabel = 120
-	// maxAlias is the kernel's bound. Two addresses, the longest network name
-	// of Kubernetes and a runtime's container ID of 64 digits fit, so state that
-	// is lost can be rebuilt with its owners.
+	// maxAlias is the kernel's limit in bytes. Two addresses, the longest network name of
+	// Kubernetes and a container ID of 64 digits fit, so lost state can be rebuilt with
+	// its owners.
 	maxAlias = 255
 )
 
-// digest is the hash that every derived name of an attachment comes from.
-// Lengths are hashed with the texts, so that different keys never give the same input.
+// digest returns the hash from which all names of an attachment are derived. It includes
+// the lengths of the texts, so that different keys never give the same input.
 func digest(key store.Key) [sha256.Size]byte {
 	h := sha256.New()
 	for _, s := range []string{key.Network, key.ContainerID, key.IfName} {
@@ -42,28 +41,29 @@ func digest(key store.Key) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// HostLinkPrefix is what the host side's interfaces begin with.
+// HostLinkPrefix begins the names of interfaces on the host.
 const HostLinkPrefix = "veth"
 
-// HostLink is the name of the host side's interface: "veth" and 11 hex digits.
-// It follows from the key alone, so DEL finds it without a record.
+// HostLink returns the name of the interface on the host: "veth" and 11 hex digits. It
+// depends on the key only, so DEL finds the interface without a record.
 func HostLink(key store.Key) string { return HostLinkWithPrefix(HostLinkPrefix, key) }
 
-// HostLinkWithPrefix is HostLink with another prefix, of 4 bytes at most.
+// HostLinkWithPrefix returns HostLink with another prefix, of 4 bytes at most.
 func HostLinkWithPrefix(prefix string, key store.Key) string {
 	d := digest(key)
 	return prefix + hex.EncodeToString(d[:])[:11]
 }
 
-// ExtraLink is the name of another interface of an attachment in the host: a prefix
-// and as many hex digits as an interface's name has room for.
+// ExtraLink returns the name of another interface of an attachment on the host: a prefix,
+// and hex digits up to the longest interface name.
 func ExtraLink(prefix string, key store.Key) string {
 	d := digest(key)
 	return (prefix + hex.EncodeToString(d[:]))[:roles.MaxLinkName]
 }
 
-// MAC is a locally administered unicast address that follows from the key and
-// a purpose ("container", "host"). Given at creation, udev does not rewrite it.
+// MAC returns a locally administered unicast address that is derived from the key and a
+// purpose ("container", "host"). udev does not replace an address that is set at
+// creation.
 func MAC(key store.Key, purpose string) string {
 	d := digest(store.Key{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName + "\x00" + purpose})
 	m := net.HardwareAddr(d[:6])
@@ -71,39 +71,38 @@ func MAC(key store.Key, purpose string) string {
 	return m.String()
 }
 
-// Label identifies an attachment on an interface or nftables element: the
-// prefix and 16 hex digits.
+// Label returns the text that identifies an attachment on an interface or nftables
+// element: the prefix and 16 hex digits.
 func Label(key store.Key) string {
 	d := digest(key)
 	return LabelPrefix + hex.EncodeToString(d[:8])
 }
 
-// Alias is the Label followed by text for people and for a rebuild: addresses, then
-// network, interface and container, up to 255 bytes.
+// Alias returns an interface's alias: the Label, the addresses, then network, interface
+// and container, up to 255 bytes. People and a rebuild read it.
 func Alias(key store.Key, addrs []netip.Prefix) string {
 	parts := []string{Label(key)}
 	for _, a := range addrs {
 		parts = append(parts, a.String())
 	}
-	s := strings.Join(parts, " ") + " " + key.Network + "/" + key.IfName + "/" + key.ContainerID
-	if len(s) > maxAlias {
-		s = s[:maxAlias]
-	}
-	return strings.ToValidUTF8(s, "")
+	return truncated(strings.Join(parts, " ")+" "+key.Network+"/"+key.IfName+"/"+key.ContainerID, maxAlias)
 }
 
-// AliasInfo is the content of an alias.
+// truncated returns at most limit bytes of s, as valid UTF-8.
+func truncated(s string, limit int) string { return strings.ToValidUTF8(s[:min(len(s), limit)], "") }
+
+// AliasInfo is a parsed alias.
 type AliasInfo struct {
 	Label string
 	// Device is the host's name of a device that was moved, "" for other links.
 	Device    string
 	Addresses []netip.Prefix
 	Key       store.Key
-	// Whole means that Key was not truncated: it hashes to the label.
+	// Whole means that Key was not truncated: Key hashes to the label.
 	Whole bool
 }
 
-// ParseAlias reads what Alias or DeviceAlias wrote; ok is false for any other alias.
+// ParseAlias parses an alias of Alias or DeviceAlias. ok is false for any other alias.
 func ParseAlias(s string) (info AliasInfo, ok bool) {
 	label, rest, _ := strings.Cut(s, " ")
 	if !IsLabel(label) {
@@ -142,11 +141,8 @@ func IsLabel(s string) bool {
 	return err == nil
 }
 
-// SharedLabel is the label of nftables elements that a network's attachments share.
+// SharedLabel returns the label of the nftables elements that a network's attachments
+// share.
 func SharedLabel(network string) string {
-	s := SharedAlias + " " + network
-	if len(s) > maxLabel {
-		s = strings.ToValidUTF8(s[:maxLabel], "")
-	}
-	return s
+	return truncated(SharedAlias+" "+network, maxLabel)
 }

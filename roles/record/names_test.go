@@ -8,8 +8,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestNames: what derives from a key is a valid name, differs with every part
-// of the key, and the parts do not run together.
+// TestNames: names that derive from a key are valid, and differ for different keys.
 func TestNames(t *testing.T) {
 	keys := []store.Key{
 		{Network: "n", ContainerID: "c", IfName: "eth0"},
@@ -32,8 +31,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAlias: an alias keeps within the kernel's bound, and tells the owner back
-// as far as it is whole.
+// TestAlias: an alias is not longer than the kernel's limit, and the owner is read from
+// it unless it was truncated.
 func TestAlias(t *testing.T) {
 	addrs := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")}
 	for _, c := range []struct {
@@ -68,8 +67,8 @@ func TestAlias(t *testing.T) {
 	}
 }
 
-// TestDeviceAlias: an alias of a device tells its name on the host as well,
-// however long the container's ID is.
+// TestDeviceAlias: the device's name on the host is read from its alias, even if the
+// container ID is long.
 func TestDeviceAlias(t *testing.T) {
 	for _, digits := range []int{3, 64, 300} {
 		key := store.Key{Network: "pods", ContainerID: strings.Repeat("a", digits), IfName: "eth0"}
@@ -80,12 +79,11 @@ func TestDeviceAlias(t *testing.T) {
 		}
 	}
 	if info, _ := ParseAlias(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, nil)); info.Device != "" {
-		t.Errorf("an alias of no device tells the device %q", info.Device)
+		t.Errorf("an alias without a device is read with the device %q", info.Device)
 	}
 }
 
-// FuzzParseAlias: whoever wrote an alias, reading it does not panic, and what
-// is called whole hashes to its label.
+// FuzzParseAlias: parsing any text does not panic, and a whole key hashes to its label.
 func FuzzParseAlias(f *testing.F) {
 	f.Add(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}))
 	f.Add(DeviceAlias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, "ens3"))
@@ -95,7 +93,7 @@ func FuzzParseAlias(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		info, ok := ParseAlias(s)
 		if ok && info.Whole && Label(info.Key) != info.Label {
-			t.Errorf("%q is called whole", s)
+			t.Errorf("%q is reported as whole", s)
 		}
 	})
 }

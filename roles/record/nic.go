@@ -8,9 +8,9 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// NICs maps each hardware address to one of the host's interfaces. If several have it,
-// a port is preferred to its bridge, a master to a virtual function or bond member below
-// it, and an interface to those that were made on top of it, which have higher indexes.
+// NICs maps each MAC address to one of the host's interfaces. If several interfaces have
+// the address, it prefers a port to its bridge, a bond or other master to its members,
+// and a lower device to the devices on top of it, which have higher indexes.
 func NICs(links []netops.LinkInfo) map[string]netops.LinkInfo {
 	byIndex := slices.SortedFunc(slices.Values(links), func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
 	byName := make(map[string]netops.LinkInfo, len(links))

@@ -12,10 +12,10 @@ func TestNICs(t *testing.T) {
 	got := record.NICs([]netops.LinkInfo{
 		{Name: "lo", Index: 1, MAC: zero},
 		{Name: "tun0", Index: 2, Kind: "tun"},
-		{Name: "vf0", Index: 3, MAC: one, Master: "eth0"}, // found by the kernel before the one above it
+		{Name: "vf0", Index: 3, MAC: one, Master: "eth0"}, // a virtual function has a lower index than its master
 		{Name: "eth0", Index: 4, MAC: one, Master: "azure0"},
 		{Name: "azure0", Index: 9, MAC: one, Kind: "bridge"},
-		{Name: "eth1.5", Index: 8, MAC: two, Kind: "vlan"}, // a dump need not be in order
+		{Name: "eth1.5", Index: 8, MAC: two, Kind: "vlan"}, // the kernel may dump links in any order
 		{Name: "eth1", Index: 5, MAC: two},
 		{Name: "eth2", Index: 6, MAC: three, Master: "bond0"},
 		{Name: "bond0", Index: 10, MAC: three, Kind: "bond"},

@@ -11,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Remove removes a recorded attachment completely: the inverses of every role's part,
-// newest first, then leases, claims and the record in one transaction. The caller holds
-// the attachment's lock. An absent object is not an error; if an inverse fails the
-// record stays, so that a later call can try again.
+// Remove removes a recorded attachment completely. It runs the inverses of every role's
+// part, newest first, then deletes leases, claims and the record in one transaction. The
+// caller holds the attachment's lock. An absent object is not an error. If an inverse
+// fails, the record stays, so that a later call can try again.
 func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
 	if err := UndoParts(ctx, h, a, ns); err != nil {
 		return err
@@ -22,8 +22,8 @@ func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.
 	return DeleteRecord(ctx, h, a.Key)
 }
 
-// UndoParts runs the stored inverses of every part, newest part first, where
-// WithRecorded says.
+// UndoParts runs the stored inverses of every part, newest part first, in the namespace
+// that InRecordedNetns chooses.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
 	return InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {
 		var errs []error
@@ -34,10 +34,10 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 	})
 }
 
-// InRecordedNetns calls f with the attachment's recorded namespace, or with nil if that
-// is gone. ns is what the call named; it may be nil or another namespace, in which equal
-// names, addresses and routes are not what ADD made. The recorded namespace is the only
-// place to find an interface without an end on the host.
+// InRecordedNetns calls f with the attachment's recorded namespace, or with nil if it
+// does not exist. ns is the namespace of the request. It may be nil, or another
+// namespace, whose objects ADD did not make even if their names and addresses are equal.
+// If the record has no namespace, f gets ns.
 func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
 		if ns = OpenRecorded(h, a.Netns); ns != nil {
@@ -59,10 +59,10 @@ func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns
 	return nil
 }
 
-// RemovePart removes the i-th part of a recorded attachment: it runs the inverses, then
-// deletes the claims and the part in one transaction, and with the last part the record.
-// The addresses stay, because they belong to the interface. The caller holds the
-// attachment's lock. a is updated.
+// RemovePart removes the i-th part of a recorded attachment. It runs the part's inverses,
+// then deletes the claims and the part in one transaction, and with the last part the
+// record. The leases stay, because they belong to the interface. The caller holds the
+// attachment's lock. RemovePart updates a.
 func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
 	err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
 	if err != nil {
@@ -97,41 +97,17 @@ func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
 	})
 }
 
-// Reap removes every attachment of a network ("" for all) whose container is
-// certainly gone, and leases without an attachment whose namespace is gone.
-// It returns how many addresses came free. An attachment that another
-// process works on is skipped.
+// Reap removes every attachment of a network ("" for all) that is certainly dead (see
+// Census.Dead), and leases without an attachment if their namespace is gone. It returns
+// the number of freed addresses. It skips an attachment that another process works on.
 func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err error) {
-	var atts []store.Attachment
-	var leases []store.Lease
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		if atts, err = tx.Attachments(network); err != nil {
-			return err
-		}
-		leases, err = Leases(tx, network)
-		return err
-	})
-	if err != nil || len(atts)+len(leases) == 0 {
-		return 0, err
-	}
-	census, err := NewCensus(ctx, h)
+	dead, leases, err := deadOwners(ctx, h, network)
 	if err != nil {
 		return 0, err
 	}
 	owned := map[store.Key]int{}
 	for _, l := range leases {
 		owned[l.Owner]++
-	}
-	dead := map[store.Key]bool{}
-	known := map[store.Key]bool{}
-	for i := range atts {
-		known[atts[i].Key] = true
-		dead[atts[i].Key] = census.Dead(&atts[i])
-	}
-	for _, l := range leases {
-		if !known[l.Owner] && !l.Imported {
-			dead[l.Owner] = census.NetnsGone(l.Netns)
-		}
 	}
 	var errs []error
 	for key, isDead := range dead {
@@ -148,16 +124,56 @@ func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err er
 	return freed, errors.Join(errs...)
 }
 
-// Found is what the store has under one key.
+// AnyDead reports whether Reap would free an address of a network. It changes nothing. It
+// locks no attachment, so another process may work on the dead one.
+func AnyDead(ctx context.Context, h *roles.Host, network string) (bool, error) {
+	dead, leases, err := deadOwners(ctx, h, network)
+	return slices.ContainsFunc(leases, func(l store.Lease) bool { return dead[l.Owner] }), err
+}
+
+// deadOwners returns which attachments of a network, and which owners of leases without
+// an attachment, are dead. It returns the network's leases too.
+func deadOwners(ctx context.Context, h *roles.Host, network string) (map[store.Key]bool, []store.Lease, error) {
+	var atts []store.Attachment
+	var leases []store.Lease
+	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
+		if atts, err = tx.Attachments(network); err != nil {
+			return err
+		}
+		leases, err = Leases(tx, network)
+		return err
+	})
+	if err != nil || len(atts)+len(leases) == 0 {
+		return nil, nil, err
+	}
+	census, err := NewCensus(ctx, h)
+	if err != nil {
+		return nil, nil, err
+	}
+	dead, known := map[store.Key]bool{}, map[store.Key]bool{}
+	for i := range atts {
+		known[atts[i].Key] = true
+		dead[atts[i].Key] = census.Dead(&atts[i])
+	}
+	for _, l := range leases {
+		if !known[l.Owner] && !l.Imported {
+			dead[l.Owner] = census.NetnsGone(l.Netns)
+		}
+	}
+	return dead, leases, nil
+}
+
+// Found contains the stored data of one key.
 type Found struct {
-	// Attachment is nil when there is no record.
+	// Attachment is nil if there is no record.
 	Attachment *store.Attachment
 	Leases     []store.Lease
 }
 
-// RemoveIf removes one attachment, or leases without an attachment, if goes agrees after
-// it was read again under the lock. It does nothing if another process holds the lock.
-func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(context.Context, *roles.Host, Found) (bool, error)) (bool, error) {
+// RemoveIf removes one attachment, or leases without an attachment, if condition returns
+// true. It reads them under the attachment's lock, and does nothing if another process
+// holds the lock.
+func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, condition func(context.Context, *roles.Host, Found) (bool, error)) (bool, error) {
 	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
 	if err != nil || !ok {
 		return false, err
@@ -175,7 +191,7 @@ func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(conte
 	if err != nil {
 		return false, err
 	}
-	if yes, err := goes(ctx, h, f); err != nil || !yes {
+	if yes, err := condition(ctx, h, f); err != nil || !yes {
 		return false, err
 	}
 	if f.Attachment == nil {
@@ -184,8 +200,8 @@ func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(conte
 	return true, Remove(ctx, h, f.Attachment, nil)
 }
 
-// deadNow repeats the check under the lock: the census is older than the lock, and an
-// ADD may have finished in between.
+// deadNow repeats the check under the lock, because an ADD may have finished between the
+// census and the lock.
 func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 	if a := f.Attachment; a != nil && a.HostLink != "" {
 		l, err := h.Net.Link(ctx, nil, a.HostLink)

@@ -13,15 +13,15 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// SharedAlias marks a shared link that we made. Others are never removed.
+// SharedAlias marks a shared link that we made. We never remove other links.
 const SharedAlias = LabelPrefix + "shared"
 
 // VRFAlias marks a VRF that we made in a container.
 const VRFAlias = LabelPrefix + "vrf"
 
-// PutShared records the shared objects that a network depends on: those that a plan
-// makes, those of its spec that another network made before, and elements that a wider
-// one of another network covers. So the last of these networks can remove them, and
+// PutShared records the shared objects that a network depends on: those that its plan
+// makes, those of its spec that another network has made, and elements that a wider
+// element of another network covers. So the last of these networks can remove them, and
 // objects that we have not made are never removed.
 func PutShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
 	var spec netops.Spec
@@ -71,9 +71,9 @@ func PutShared(tx *store.Tx, network, role string, wanted netops.Spec, changes [
 	return tx.ConfirmShared(network, role, names)
 }
 
-// alwaysOurs reports whether only cnibox makes objects of the kind: all elements of our
-// tables, though a wider one may cover an element, and a bridge that replaces an uplink.
-// A namespace of another program is removed only if it is empty.
+// alwaysOurs reports whether objects of this type can be recorded although no plan made
+// them. Only cnibox makes elements in its tables and bridges that replace an uplink. A
+// namespace may be another program's, but is removed only if it is empty.
 func alwaysOurs(o netops.Object) bool {
 	switch o.(type) {
 	case *netops.Element, *netops.Takeover, *netops.LinkDNS, *netops.Netns:
@@ -82,8 +82,7 @@ func alwaysOurs(o netops.Object) bool {
 	return false
 }
 
-// sharedNames are the identities of the shared objects of a spec that can be
-// recorded.
+// sharedNames returns the identities of a spec's shared objects that can be recorded.
 func sharedNames(wanted netops.Spec) []string {
 	var names []string
 	for _, c := range netops.SharedInverses(wanted) {
@@ -112,7 +111,7 @@ func AddShared(tx *store.Tx, network, role string, spec netops.Spec, now time.Ti
 	return tx.PutNetwork(rec)
 }
 
-// mergeChanges appends changes that are not among the stored ones.
+// mergeChanges appends the changes that are not stored yet.
 func mergeChanges(stored json.RawMessage, add []netops.Change) (json.RawMessage, error) {
 	var list []json.RawMessage
 	if len(stored) > 0 {
@@ -141,7 +140,8 @@ func mergeChanges(stored json.RawMessage, add []netops.Change) (json.RawMessage,
 	return json.Marshal(list)
 }
 
-// sharedChanges reads a network's shared objects, and all other networks'.
+// sharedChanges reads the recorded shared objects of a network, and those of all other
+// networks.
 func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, err error) {
 	nets, err := tx.Networks()
 	if err != nil {
@@ -161,8 +161,8 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 	return mine, others, nil
 }
 
-// identity is equal for two records of the same object. Two networks may both have
-// planned the same bridge, each with another MAC.
+// identity returns a text that is equal for two records of the same object. Two networks
+// may have planned the same bridge with different MACs.
 func identity(o netops.Object) string {
 	if l, ok := o.(*netops.Link); ok && l.In == netops.Host {
 		return "link " + l.Name

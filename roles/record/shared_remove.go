@@ -11,9 +11,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveShared removes what a network's attachments shared, when none of them
-// is left and no other network depends on it. It does nothing while another
-// process holds one of the named locks.
+// RemoveShared removes the shared objects of a network without attachments, except those
+// that another network uses. It does nothing if another process holds one of the named
+// locks.
 func RemoveShared(ctx context.Context, h *roles.Host, network string, names []string) error {
 	for _, n := range names {
 		lock, ok, err := h.Store.TryLockShared(ctx, n, true)
@@ -22,13 +22,13 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 		}
 		defer lock.Unlock()
 	}
-	return removeShared(ctx, h, network, nil)
+	return removeSharedLocked(ctx, h, network, nil)
 }
 
-// RemoveUnused is RemoveShared for a call that removed the network's last attachment:
-// it waits for the locks, for at most the store's LockTimeout. An ADD
-// that is at work is over then, and either recorded or gone. Of the objects that are
-// ours it also removes those that are not recorded.
+// RemoveUnused is RemoveShared for a call that removed the network's last attachment. It
+// waits for the locks, at most the store's LockTimeout. An ADD that held a lock has then
+// either recorded its attachment or failed. RemoveUnused also removes the objects in ours
+// that no network has recorded.
 func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []string, ours []netops.Object) error {
 	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -45,11 +45,11 @@ func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []st
 		}
 		defer lock.Unlock()
 	}
-	return removeShared(ctx, h, network, ours)
+	return removeSharedLocked(ctx, h, network, ours)
 }
 
-// removeShared does the work of both under the locks.
-func removeShared(ctx context.Context, h *roles.Host, network string, ours []netops.Object) error {
+// removeSharedLocked does the work of RemoveShared and RemoveUnused under the locks.
+func removeSharedLocked(ctx context.Context, h *roles.Host, network string, ours []netops.Object) error {
 	var mine, others []netops.Change
 	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -66,8 +66,8 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []net
 		return err
 	}
 	mine = append(unrecorded(ours, links, mine), mine...)
-	gone, kept := removable(links, mine, others)
-	if err := h.Net.Undo(ctx, gone, nil); err != nil {
+	removed, kept := removable(links, mine, others)
+	if err := h.Net.Undo(ctx, removed, nil); err != nil {
 		return err
 	}
 	if len(others) == 0 {
@@ -82,15 +82,16 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []net
 	if err != nil {
 		return err
 	}
-	// After the record: where the tables are gone, all on record is made again.
-	return h.Net.Ensure(ctx, uncovered(gone, others), nil)
+	// The record is updated first, because Ensure restores all recorded elements if our
+	// tables do not exist.
+	return h.Net.Ensure(ctx, uncovered(removed, others), nil)
 }
 
-// uncovered are the elements of other networks that a removed one may have covered: the
-// kernel holds no prefix within another of the same link.
-func uncovered(gone, others []netops.Change) netops.Spec {
+// uncovered returns the elements of other networks that a removed element may have
+// covered. The kernel's set has no prefix inside another prefix of the same link.
+func uncovered(removed, others []netops.Change) netops.Spec {
 	of := map[string]bool{}
-	for _, c := range gone {
+	for _, c := range removed {
 		if e, ok := c.Do.Object.(*netops.Element); ok {
 			of[e.Set+" "+e.Key[0]] = true
 		}
@@ -104,8 +105,8 @@ func uncovered(gone, others []netops.Change) netops.Spec {
 	return spec
 }
 
-// unrecorded are changes that make those of our objects that no noted change makes:
-// of links those that are there with our label. A namespace looks for itself what is in it.
+// unrecorded returns changes that make the objects in ours that no recorded change makes.
+// It omits links that do not exist or do not have our label.
 func unrecorded(ours []netops.Object, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
 	var missing []netops.Object
 	for _, o := range ours {
@@ -122,8 +123,8 @@ func unrecorded(ours []netops.Object, links []netops.LinkInfo, noted []netops.Ch
 	return Inverses(missing)
 }
 
-// forgetShared keeps in a network's record the objects that a third-party port still
-// uses: the next GC tries again.
+// forgetShared deletes a network's record. If a third-party port uses some of the
+// objects, it keeps a record of these for the next GC.
 func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 	if len(kept) == 0 {
 		return tx.DeleteNetwork(network)
@@ -142,10 +143,10 @@ func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 	return tx.PutNetwork(rec)
 }
 
-// removable splits the changes into those whose object can be removed and those that
-// are kept: a bridge with other ports stays, with everything that depends on it. An object
-// that another network uses is in neither list: that network has recorded it.
-func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kept []netops.Change) {
+// removable splits the changes into those whose object can be removed and those to keep.
+// A bridge with other ports is kept, with everything that depends on it. An object that
+// another network uses is in neither list, because that network has recorded it.
+func removable(links []netops.LinkInfo, mine, others []netops.Change) (removed, kept []netops.Change) {
 	inUse := map[string]bool{}
 	for _, c := range others {
 		inUse[identity(c.Do.Object)] = true
@@ -163,14 +164,14 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 		case keep[LinkOf(c.Do.Object)]:
 			kept = append(kept, c)
 		default:
-			gone = append(gone, c)
+			removed = append(removed, c)
 		}
 	}
-	return gone, kept
+	return removed, kept
 }
 
-// madeBy names the links that changes make, and the other ends of veth pairs
-// among them, which a rebuilt record does not name.
+// madeBy returns the names of the links that changes make, and of the other ends of veth
+// pairs, which a rebuilt record does not contain.
 func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	made := map[string]bool{}
 	for _, c := range changes {
@@ -178,7 +179,7 @@ func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 		case *netops.Link:
 			made[o.Name] = true
 		case *netops.Takeover:
-			made[o.Uplink] = true // it is the bridge's port for as long as that has its place
+			made[o.Uplink] = true // a bridge that replaces an uplink has the uplink as a port
 		}
 	}
 	byIndex := make(map[int]netops.LinkInfo, len(links))
@@ -193,7 +194,7 @@ func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	return made
 }
 
-// LinkOf names the link that an object is or depends on.
+// LinkOf returns the name of the link that an object is or depends on.
 func LinkOf(o netops.Object) string {
 	switch o := o.(type) {
 	case *netops.Link:

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// What the roles of a list have settled stays settled: the next container's call of
-// each finds it so, whichever role was last, and writes nothing.
-func TestSharedSettled(t *testing.T) {
+// TestSharedConfirmed: after the roles of a list have recorded their shared objects,
+// calls for further containers write nothing.
+func TestSharedConfirmed(t *testing.T) {
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: t.TempDir(), StateDir: t.TempDir(), Role: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestSharedSettled(t *testing.T) {
 		return s
 	}
 	specs := map[string]netops.Spec{"bridge": wanted("10.1.0.0/16"), "portmap": wanted("10.2.0.0/16")}
-	isSettled := func(tx *store.Tx, role string) bool {
+	isConfirmed := func(tx *store.Tx, role string) bool {
 		var names []string
 		for _, o := range specs[role].Objects {
 			names = append(names, o.String())
@@ -31,12 +31,12 @@ func TestSharedSettled(t *testing.T) {
 		return tx.SharedConfirmed("pods", role, names)
 	}
 	at := time.Unix(1e9, 0)
-	container := func() (updated time.Time, settled int) {
+	container := func() (updated time.Time, confirmed int) {
 		at = at.Add(time.Second)
 		err := h.Store.Update(t.Context(), func(tx *store.Tx) error {
 			for _, role := range []string{"bridge", "portmap"} {
-				if isSettled(tx, role) {
-					settled++
+				if isConfirmed(tx, role) {
+					confirmed++
 				}
 				if err := record.PutShared(tx, "pods", role, specs[role], nil, at); err != nil {
 					return err
@@ -51,29 +51,29 @@ func TestSharedSettled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return updated, settled
+		return updated, confirmed
 	}
-	for range 2 { // bridge settles once more when portmap has added what is shared
+	for range 2 { // portmap adds shared objects, so bridge must confirm once more
 		container()
 	}
 	before, _ := container()
-	if after, settled := container(); !after.Equal(before) || settled != 2 {
-		t.Errorf("written again at %v after %v, %d roles have settled", after, before, settled)
+	if after, confirmed := container(); !after.Equal(before) || confirmed != 2 {
+		t.Errorf("written at %v, before at %v; %d roles have confirmed", after, before, confirmed)
 	}
 	specs["bridge"] = wanted("10.3.0.0/16")
-	if after, settled := container(); !after.Equal(at) || settled != 0 {
-		t.Errorf("what is new was written at %v, with %d roles settled", after, settled)
+	if after, confirmed := container(); !after.Equal(at) || confirmed != 0 {
+		t.Errorf("a new object was written at %v, with %d roles confirmed", after, confirmed)
 	}
-	if _, settled := container(); settled != 2 {
-		t.Errorf("%d roles have settled by the record that was written anew", settled)
+	if _, confirmed := container(); confirmed != 2 {
+		t.Errorf("%d roles are confirmed after the record was written", confirmed)
 	}
 	err = h.Store.Update(t.Context(), func(tx *store.Tx) error {
 		if err := tx.DeleteNetwork("pods"); err != nil {
 			return err
 		}
 		for _, role := range []string{"bridge", "portmap"} {
-			if isSettled(tx, role) {
-				t.Errorf("%s is settled with no record", role)
+			if isConfirmed(tx, role) {
+				t.Errorf("%s is confirmed without a record", role)
 			}
 		}
 		return nil

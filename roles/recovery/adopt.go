@@ -13,12 +13,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// unknownDir is the data directory of rebuilt leases whose pool no cache names. No
-// configuration can name it.
+// unknownDir is the data directory of rebuilt leases whose pool is not in a runtime's
+// cache. No configuration can have it.
 const unknownDir = ""
 
-// Ensure makes the state file if there is none, which rebuilds it. A call that only
-// reads would otherwise find an empty node.
+// Ensure rebuilds the state file if it does not exist. Without Ensure a call that only
+// reads would see an empty node.
 func Ensure(ctx context.Context, h *roles.Host) error {
 	st, err := os.Lstat(h.Store.Path())
 	switch {
@@ -30,15 +30,16 @@ func Ensure(ctx context.Context, h *roles.Host) error {
 	return h.Store.Update(ctx, func(*store.Tx) error { return nil })
 }
 
-// Attachment reads a record; it returns nil without an error if there is none. A record
-// that was rebuilt under its label, with an unknown owner, gets the owner's key.
+// Attachment reads a record. It returns nil and no error if there is none. A record with
+// an unknown owner was rebuilt under its label; Attachment stores it under the owner's
+// key.
 func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
 	f, _, err := Find(ctx, h, key)
 	return f.Attachment, err
 }
 
-// Find reads what is stored under a key, as Attachment does; it reads leases only if
-// there is no record. It returns the ID of the state file, for [SameState].
+// Find reads a record as Attachment does, or, if there is none, the leases of the key. It
+// returns the ID of the state file, for [SameState].
 func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
@@ -68,23 +69,23 @@ func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, fi
 	return f, file, err
 }
 
-// StateID identifies a state file among those that replaced each other.
+// StateID identifies a state file. A rebuilt file has another ID.
 type StateID struct{ id string }
 
-// SameState fails with ErrTryAgain if the state file is not the one that an ADD began
-// with. The address that the ADD reserved may have been given to another attachment: the
-// rebuild found no interface that used it.
+// SameState fails with ErrTryAgain if the state file was replaced since the ADD began.
+// The rebuild found no interface with the address that the ADD reserved, so another
+// attachment may have it now.
 func SameState(tx *store.Tx, file StateID) error {
 	id, err := tx.FileID()
 	if err == nil && id != file.id {
-		err = fmt.Errorf("%w: the state file was replaced meanwhile", roles.ErrTryAgain)
+		err = fmt.Errorf("%w: the state file was replaced during the call", roles.ErrTryAgain)
 	}
 	return err
 }
 
-// Invalid lists the attachments of a GC's network that the runtime does not list. It
-// first gives the orphans among the listed ones to their owners: under their labels they
-// would count as invalid.
+// Invalid returns the attachments of a GC's network that are not in the runtime's list.
+// It first stores the orphans of valid attachments under their owners' keys, because
+// under their labels they would be invalid.
 func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.Attachment, error) {
 	if err := adoptValid(ctx, h, req.Network, req.Valid); err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.At
 	return slices.DeleteFunc(atts, func(a store.Attachment) bool { return req.IsValid(a.ContainerID, a.IfName) }), err
 }
 
-// adoptValid gives the orphans among the valid attachments to their owners.
+// adoptValid stores the orphans of valid attachments under their owners' keys.
 func adoptValid(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	var orphans []store.Key
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -127,8 +128,8 @@ func adoptValid(ctx context.Context, h *roles.Host, network string, valid []role
 	})
 }
 
-// orphan reads what was rebuilt under the label of an attachment. If the alias was
-// truncated, the network may be unknown too.
+// orphan reads the record that was rebuilt under an attachment's label. If the alias was
+// truncated, the record's network may be empty too.
 func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
 	label := record.Label(key)
 	for _, k := range []store.Key{
@@ -143,8 +144,8 @@ func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
 	return nil, false, nil
 }
 
-// adopt stores an orphan and its leases under the owner's key. It returns nil if
-// another process did so meanwhile.
+// adopt stores an orphan and its leases under the owner's key. It returns nil if another
+// process has already stored them.
 func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	a, is, err := orphan(tx, key)
 	if err != nil || !is {
@@ -175,22 +176,22 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	return a, nil
 }
 
-// ClaimLeases moves the rebuilt leases of a network that are in a pool's ranges to that
-// pool: only the ranges show where a lease belongs. of reports whether a lease does, and
-// completes it.
-func ClaimLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) error {
+// ClaimLeases moves the rebuilt leases of a network to a pool if they are in the pool's
+// ranges; only the ranges show the pool of such a lease. belongs reports whether a lease
+// is in the ranges, and completes the lease.
+func ClaimLeases(tx *store.Tx, id store.PoolID, belongs func(*store.Lease) bool) error {
 	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
 	pools, err := tx.Pools()
 	if err != nil || !slices.Contains(pools, from) {
 		return err
 	}
-	return moveLeases(tx, from, id, store.Key{}, of)
+	return moveLeases(tx, from, id, store.Key{}, belongs)
 }
 
-// IsPoolUnknown reports whether a pool holds rebuilt leases whose own pool is not known yet.
+// IsPoolUnknown reports whether a pool holds the rebuilt leases of unknown pools.
 func IsPoolUnknown(id store.PoolID) bool { return id.DataDir == unknownDir }
 
-// LeasesOfUnknownPool are an owner's leases whose pool is not known yet.
+// LeasesOfUnknownPool returns an owner's rebuilt leases of an unknown pool.
 func LeasesOfUnknownPool(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 	pool, err := tx.Pool(store.PoolID{DataDir: unknownDir, Network: owner.Network})
 	if err != nil {
@@ -199,8 +200,8 @@ func LeasesOfUnknownPool(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 	return pool.Owned(owner)
 }
 
-// moveLeases moves the chosen leases to another pool and, unless it is the
-// zero Key, to another owner. If an address is taken there, its holder keeps it.
+// moveLeases moves the chosen leases to another pool and, unless it is the zero Key, to
+// another owner. If an address is taken in the other pool, its holder keeps it.
 func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(*store.Lease) bool) error {
 	source, err := tx.Pool(from)
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// DefaultCacheDir is where libcni keeps results unless a runtime says otherwise.
+// DefaultCacheDir is libcni's default directory of cached results.
 const DefaultCacheDir = "/var/lib/cni/results"
 
-// DefaultDataDir is host-local's when the configuration names none.
+// DefaultDataDir is host-local's default dataDir.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-// maxCacheFile bounds what is read of one cached result.
+// maxCacheFile is the largest size in bytes of a cached result.
 const maxCacheFile = 1 << 20
 
-// CacheEntry is what we need of libcni's cached result.
+// CacheEntry contains the keys of libcni's cached result that a rebuild needs.
 type CacheEntry struct {
 	Kind        string `json:"kind"`
 	ContainerID string `json:"containerId"`
@@ -43,7 +43,8 @@ func (c *CacheEntry) Key() store.Key {
 	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// cachedPlugin is what we need of a plugin's configuration, or of a list.
+// cachedPlugin contains the keys of a plugin's configuration, or of a list, that a
+// rebuild needs.
 type cachedPlugin struct {
 	Type string `json:"type"`
 	IPAM struct {
@@ -54,8 +55,8 @@ type cachedPlugin struct {
 	Plugins []cachedPlugin `json:"plugins"`
 }
 
-// plugin is the configuration of the list's first plugin, which makes the
-// interface; zero where it cannot be read.
+// plugin returns the configuration of the list's first plugin, which makes the interface.
+// It returns the zero value if the configuration cannot be read.
 func (c *CacheEntry) plugin() cachedPlugin {
 	var p cachedPlugin
 	if json.Unmarshal(c.Config, &p) != nil {
@@ -67,9 +68,9 @@ func (c *CacheEntry) plugin() cachedPlugin {
 	return p
 }
 
-// dataDir is the data directory of the pool that the addresses are of; ok is
-// false where an IPAM plugin gave them that keeps no leases here. The type is empty
-// where a meta plugin wrote the configuration without it.
+// dataDir returns the data directory of the pool that the addresses came from. ok is
+// false if the IPAM plugin has no pool in our store. An empty type means host-local,
+// because a meta plugin may have written the configuration without the type.
 func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 	if p.IPAM.Type == "cloud-ipam" || p.IPAM.Type == "azure-vnet-ipam" {
 		return store.CloudDataDir, true
@@ -80,7 +81,7 @@ func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 	if p.IPAM.DataDir == "" {
 		return DefaultDataDir, true
 	}
-	return filepath.Clean(p.IPAM.DataDir), true // as host-local names its pools
+	return filepath.Clean(p.IPAM.DataDir), true // host-local cleans it too
 }
 
 // Addresses returns the result's addresses without loopback and link-local ones, which
@@ -93,7 +94,7 @@ func (c *CacheEntry) Addresses() []netip.Prefix {
 		IPs []struct {
 			Address string `json:"address"`
 		} `json:"ips"`
-		IP4 ip `json:"ip4"` // before 0.3.0
+		IP4 ip `json:"ip4"` // results before version 0.3.0
 		IP6 ip `json:"ip6"`
 	}
 	if json.Unmarshal(c.Result, &result) != nil {
@@ -112,8 +113,8 @@ func (c *CacheEntry) Addresses() []netip.Prefix {
 	return out
 }
 
-// ReadCaches reads libcni's cached results, by label. It logs and leaves out
-// what cannot be read.
+// ReadCaches reads libcni's cached results and returns them by label. It logs and skips
+// unreadable ones.
 func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 	out := map[string]*CacheEntry{}
 	for _, dir := range dirs {
@@ -144,9 +145,10 @@ func anyAlive(cache map[string]*CacheEntry) bool {
 }
 
 // withDelegates replaces the entry of a meta role by an entry for each network that it
-// delegated to, because those have the attachments. The caller is making the state file,
-// so it does not wait for keep.db: a busy keep.db is an error, and the call is repeated,
-// unless nothing is alive, as after a boot, when all pods start at once.
+// delegated to, because these networks have the attachments. It does not wait for
+// keep.db, because the caller holds the lock of the new state file. A busy keep.db is
+// therefore an error, and the runtime repeats the call. If nothing is alive, as after a
+// boot when all pods start at once, it ignores a busy keep.db.
 func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEntry, living bool) (map[string]*CacheEntry, error) {
 	var all []store.Delegation
 	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {

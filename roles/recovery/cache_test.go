@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestCachedAddresses has results of every form that the specification has had.
+// TestCachedAddresses: results of every version of the specification are read.
 func TestCachedAddresses(t *testing.T) {
 	for _, c := range []struct {
 		name, result string
@@ -37,7 +37,7 @@ func TestCachedAddresses(t *testing.T) {
 	}
 }
 
-// TestCachedPool tells where the addresses of a cached configuration are from.
+// TestCachedPool: the pool of a cached configuration's addresses is found.
 func TestCachedPool(t *testing.T) {
 	for _, c := range []struct {
 		name, conf, dir string
@@ -62,7 +62,7 @@ func TestCachedPool(t *testing.T) {
 	}
 }
 
-// FuzzCache: whatever is in a runtime's cache is read or left out.
+// FuzzCache: every cache file is read or skipped, without a panic.
 func FuzzCache(f *testing.F) {
 	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","ifName":"eth0","networkName":"n","netns":"/run/netns/a",
 		"config":"eyJ0eXBlIjoibWFjdmxhbiIsImlwYW0iOnsidHlwZSI6Imhvc3QtbG9jYWwifX0=","result":{"ips":[{"address":"10.1.0.2/24"}]}}`))
@@ -80,7 +80,7 @@ func FuzzCache(f *testing.F) {
 		}
 		p := c.plugin()
 		if dir, pooled := p.dataDir(); pooled && dir == unknownDir {
-			t.Error("a pool without a directory, which stands for an unknown one")
+			t.Error("a cached configuration has the data directory of unknown pools")
 		}
 		for _, a := range c.Addresses() {
 			if !a.IsValid() {

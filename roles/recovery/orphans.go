@@ -9,9 +9,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveOrphans deletes what has one of our labels, has no record and is not valid: interfaces of the network with the rules that are bound to them, and nftables
-// elements and rules of interfaces that are gone, which do not name their network. They
-// are left over if the state was lost.
+// RemoveOrphans deletes objects that have one of our labels, have no record and are not
+// of a valid attachment. Losing the state leaves such objects. They are the network's
+// interfaces with the rules that are bound to them, and the nftables elements and policy
+// rules of interfaces that do not exist, of any network, because these objects do not
+// contain a network's name.
 func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	rules, err := h.Net.BoundRules(ctx) // before the links: an ADD makes its link first
 	if err != nil {
@@ -65,8 +67,9 @@ func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []r
 	return h.Net.Undo(ctx, record.Inverses(stray), nil)
 }
 
-// orphanLink is the object behind a link on the host: a link that was made there, or a
-// device that returned when its namespace ended, and gets its name back.
+// orphanLink returns the object for a link on the host: the link itself, or the move of a
+// device that the kernel returned to the host when its namespace was deleted. Undoing the
+// move renames the device.
 func orphanLink(l netops.LinkInfo, info record.AliasInfo) netops.Object {
 	if info.Device != "" {
 		return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: info.Label}
@@ -74,7 +77,7 @@ func orphanLink(l netops.LinkInfo, info record.AliasInfo) netops.Object {
 	return &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.Label}
 }
 
-// labelOf is the label of what Net.Labelled found.
+// labelOf returns the label of an object that Net.Labelled found.
 func labelOf(o netops.Object) string {
 	switch o := o.(type) {
 	case *netops.Element:
@@ -85,7 +88,7 @@ func labelOf(o netops.Object) string {
 	return ""
 }
 
-// setShared marks what Net.Labelled found and networks share.
+// setShared marks an object that Net.Labelled found as shared.
 func setShared(o netops.Object) {
 	switch o := o.(type) {
 	case *netops.Element:

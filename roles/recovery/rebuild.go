@@ -16,11 +16,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Rebuild fills a new state file from what the kernel and the runtimes' caches
-// still know: every interface with our label becomes an attachment, its
-// addresses are reserved again, and what its network shares is noted again. An
-// interface whose owner is unknown keeps its addresses reserved under its
-// label. Interfaces in containers are found where a cache names the namespace.
+// Rebuild fills a new state file from the kernel and from the runtimes' caches. Every
+// interface with our label becomes an attachment, its addresses are reserved, and the
+// shared objects of its network are recorded. If the interface's owner is unknown, the
+// record's key contains the label. An interface in a container is found if a cache has
+// the path of its namespace.
 func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	}
 	r := rebuilder{
 		h: h, tx: tx, cache: cache, elements: elements, rules: rules, policy: policy,
-		takeovers: takeovers, stored: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
+		takeovers: takeovers, stored: map[string]bool{}, recorded: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
 		if err := r.attachment(ctx, l, bridges); err != nil {
@@ -70,8 +70,8 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild attachments from the runtimes' caches: %w", err)
 	}
-	if err := r.unattached(bridges); err != nil {
-		return fmt.Errorf("rebuild what networks share: %w", err)
+	if err := r.sharedByElements(bridges); err != nil {
+		return fmt.Errorf("rebuild networks' shared objects: %w", err)
 	}
 	if n := len(found) + inside; n+reserved+len(bridges)+len(elements) > 0 {
 		h.Log.Warn("state file was missing, rebuilt from the kernel and the runtimes' caches", "attachments", n, "reserved", reserved)
@@ -79,11 +79,12 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	return nil
 }
 
-// rebuilt replaces the role's name in a rebuilt record: the kernel does not store it.
+// rebuilt is the role's name in a rebuilt record, because the kernel does not store the
+// role.
 const rebuilt = "rebuilt"
 
-// RebuiltPart is the part of a rebuilt record that replaces the interface role's, or
-// nil.
+// RebuiltPart returns the part of a rebuilt record that replaces the interface role's
+// part, or nil.
 func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
 
 // rebuilder fills one new state file.
@@ -91,19 +92,19 @@ type rebuilder struct {
 	h     *roles.Host
 	tx    *store.Tx
 	cache map[string]*CacheEntry
-	// elements are what Net.Labelled found.
+	// elements were returned by Net.Labelled.
 	elements []netops.Object
-	// rules and policy are what Net.BoundRules and Net.SharedPolicy found.
+	// rules and policy were returned by Net.BoundRules and Net.SharedPolicy.
 	rules  []*netops.Rule
 	policy []netops.Object
-	// takeovers are the bridges that have an uplink's place, by name.
+	// takeovers are the bridges that replaced an uplink, by the bridge's name.
 	takeovers map[string]*netops.Takeover
 	// stored are the labels of the attachments that are stored.
 	stored map[string]bool
-	// vrfs are the memberships of attachments' interfaces, by label.
+	// vrfs are the VRFs that attachments' interfaces are in, by label.
 	vrfs map[string]*netops.VRF
-	// noted are the networks' bridges whose shared objects are in the store.
-	noted map[[2]string]bool
+	// recorded has the networks and bridges whose shared objects are stored.
+	recorded map[[2]string]bool
 }
 
 // attachment stores the attachment of one interface of the host, leases for its
@@ -118,7 +119,7 @@ func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges m
 		a.Key, a.Netns = c.Key(), store.Netns{Path: c.Netns, Mount: record.MountNamespace()}
 		dataDir, pooled = p.dataDir()
 		if err := r.otherEnd(ctx, l, a); err != nil {
-			r.h.Log.Warn("look for an interface's other end", "interface", l.Name, "netns", c.Netns, "error", err)
+			r.h.Log.Warn("find the other end of an interface", "interface", l.Name, "netns", c.Netns, "error", err)
 		}
 	case !info.Whole:
 		a.ContainerID = info.Label
@@ -135,8 +136,8 @@ func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges m
 	return r.shared(a.Network, bridges[l.Master])
 }
 
-// record stores an attachment, to be removed with its interface, the rules that are
-// bound to that, and the nftables elements that bear its label.
+// record stores an attachment. Its inverses delete the given objects, the policy rules
+// that are bound to the interface, and the nftables elements with the attachment's label.
 func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Object) error {
 	for _, rule := range r.rules {
 		if rule.IIF == a.HostLink {
@@ -177,15 +178,15 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 	return nil
 }
 
-// shared records the bridge, if we made it, its addresses, and the
-// network's own nftables elements and rules. With the first NIC of several go the
-// policy rules, and the tables of the others.
+// shared records the bridge, if we made it, and the network's shared nftables elements.
+// An element of the uplink set means that the node has several NICs; the policy rules and
+// routing tables of the other NICs are then recorded too.
 func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	id := [2]string{network, bridge.Name}
-	if r.noted[id] {
+	if r.recorded[id] {
 		return nil
 	}
-	r.noted[id] = true
+	r.recorded[id] = true
 	var spec netops.Spec
 	if t := r.takeovers[bridge.Name]; t != nil {
 		spec.Add(t, &netops.LinkDNS{Link: t.Bridge, From: t.Uplink})
@@ -204,9 +205,9 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	return record.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
-// unattached records the same for networks that have elements, because such a network
-// may have no attachment.
-func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
+// sharedByElements calls shared for every network that has shared elements, because the
+// network may have no attachment.
+func (r *rebuilder) sharedByElements(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
 		network, ok := strings.CutPrefix(labelOf(e), record.SharedAlias+" ")
 		if !ok {

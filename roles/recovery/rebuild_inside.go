@@ -12,39 +12,39 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// deviceRole moves a device of the host into the container. Every other role's
-// interface there is made for the attachment, and deleted with it. What the
-// interface's alias cannot be trusted for that: a process that may set up links in
-// the container may change it.
+// deviceRole is the name of the role that moves a device of the host into the container;
+// DEL must move the device back. Every other role makes an interface that DEL deletes.
+// The interface's alias is not used for this decision, because a process in the container
+// that may configure links can change the alias.
 const deviceRole = "host-device"
 
-// containers stores the attachments without an interface on the host: those whose
-// namespace, which a runtime's cache names, has an interface with their label. Of the
-// others it only reserves the addresses, after all certain ones: the runtime has not
-// detached them, so an address may be in use as long as the namespace may exist. It
-// enters each namespace.
+// containers stores the attachments without an interface on the host. It looks for their
+// labels in the namespaces that the runtimes' caches name. If it finds no interface in a
+// namespace, or cannot read the namespace, it only reserves the attachment's addresses:
+// the runtime has not detached the container, so the addresses may be in use. It reserves
+// these last, so that certain leases have precedence.
 func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err error) {
 	var uncertain []*store.Attachment
 	for _, label := range slices.Sorted(maps.Keys(r.cache)) {
 		c := r.cache[label]
-		if r.stored[label] || c.IfName == "lo" { // part of every namespace, not an attachment
+		if r.stored[label] || c.IfName == "lo" { // lo is part of every namespace, not an attachment
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return 0, 0, err
 		}
 		a := &store.Attachment{Key: c.Key(), Addresses: c.Addresses()}
-		l, there, err := r.inside(ctx, c, a)
+		l, exists, err := r.findInContainer(ctx, c, a)
 		switch {
 		case err != nil:
-			r.h.Log.Warn("look for an attachment in its namespace", "container", c.ContainerID, "ifname", c.IfName, "netns", c.Netns, "error", err)
+			r.h.Log.Warn("find an attachment in its namespace", "container", c.ContainerID, "ifname", c.IfName, "netns", c.Netns, "error", err)
 			uncertain = append(uncertain, a)
 		case l != nil:
 			if err := r.container(a, label, *l); err != nil {
 				return 0, 0, fmt.Errorf("%q of container %q: %w", c.IfName, c.ContainerID, err)
 			}
 			attached++
-		case there:
+		case exists:
 			uncertain = append(uncertain, a)
 		}
 	}
@@ -58,11 +58,11 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 	return attached, reserved, nil
 }
 
-// inside looks for the interface with an attachment's label in the attachment's
-// namespace and records the namespace. It returns nil if there is no such interface.
-// there reports whether there is a namespace. A path that is not a namespace is an
-// error, because the path may be a namespace in another mount namespace.
-func (r *rebuilder) inside(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, there bool, err error) {
+// findInContainer looks for the interface with an attachment's label in the attachment's
+// namespace, and sets a.Netns. It returns a nil link if it finds no interface. exists
+// reports whether the namespace exists. A path that is not a namespace is an error,
+// because the path may be a namespace in another mount namespace.
+func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, exists bool, err error) {
 	a.Netns.Path = c.Netns
 	ns, err := r.h.Net.OpenNamespace(c.Netns)
 	if record.IsAbsent(err) {
@@ -72,22 +72,22 @@ func (r *rebuilder) inside(ctx context.Context, c *CacheEntry, a *store.Attachme
 		return nil, false, err
 	}
 	defer ns.Close()
-	// A process that is gone may have left its number, and so its path, to one of the host.
+	// The path may be of a process that ended, and its PID may be a host process's now.
 	if host, err := r.h.Net.IsHost(ns); err != nil || host {
 		return nil, false, err
 	}
 	a.Netns = record.ThisNetns(c.Netns, ns)
 	label := record.Label(a.Key)
-	links, err := r.h.Net.Links(ctx, ns) // it may have been renamed
-	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return bears(l, label) }); i >= 0 {
+	links, err := r.h.Net.Links(ctx, ns) // all links: the interface may have been renamed
+	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return hasLabel(l, label) }); i >= 0 {
 		r.noteVRF(label, links, links[i])
 		return &links[i], true, nil
 	}
 	return nil, true, err
 }
 
-// otherEnd looks for the other end of a veth in the namespace that the cache
-// names. Where it is, that is the attachment's namespace.
+// otherEnd looks for the other end of a veth in the namespace that the cache names. If it
+// finds the end, it sets a.Netns.
 func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.Attachment) error {
 	ns, err := r.h.Net.OpenNamespace(a.Netns.Path)
 	if err != nil {
@@ -118,14 +118,14 @@ func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.Link
 	}
 }
 
-// bears reports whether a link has the label.
-func bears(l netops.LinkInfo, label string) bool {
+// hasLabel reports whether a link has the label.
+func hasLabel(l netops.LinkInfo, label string) bool {
 	info, ok := record.ParseAlias(l.Alias)
 	return ok && info.Label == label
 }
 
-// container stores the attachment of one interface in a container, and leases
-// for its addresses.
+// container stores the attachment of an interface in a container, and reserves its
+// addresses.
 func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkInfo) error {
 	a.MAC = l.MAC
 	p := r.cache[label].plugin()
@@ -140,8 +140,8 @@ func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkIn
 	return err
 }
 
-// movedDevice is the move of a device that is in a container. Without a usable name in
-// its alias the device keeps its present name when it returns.
+// movedDevice returns the move of a device into its container. If the alias contains no
+// valid name, the device keeps its name when it returns to the host.
 func movedDevice(l netops.LinkInfo, label string) *netops.Move {
 	info, _ := record.ParseAlias(l.Alias)
 	if roles.LinkName(info.Device) != nil {
@@ -150,8 +150,8 @@ func movedDevice(l netops.LinkInfo, label string) *netops.Move {
 	return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: label, Kind: l.Kind, MAC: l.MAC}
 }
 
-// reserve reserves the addresses of a cached attachment if they are of a pool,
-// and returns how many that are.
+// reserve reserves the addresses of a cached attachment if they are from a pool. It
+// returns the number of reserved addresses.
 func (r *rebuilder) reserve(a *store.Attachment) (int, error) {
 	p := r.cache[record.Label(a.Key)].plugin()
 	dataDir, pooled := p.dataDir()

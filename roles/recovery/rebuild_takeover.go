@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// takenOver are the bridges that have an uplink's place, by name. They are added to
-// the bridges that networks share, also under the uplink's name, which is what
-// nftables elements tell.
+// takenOver returns the bridges that replaced an uplink, by the bridge's name. It adds
+// them to the shared bridges, also under the uplink's name, because nftables elements
+// contain the uplink's name.
 func takenOver(ctx context.Context, h *roles.Host, links []netops.LinkInfo, bridges map[string]netops.LinkInfo) (map[string]*netops.Takeover, error) {
 	all, err := h.Net.Takeovers(ctx)
 	by := map[string]*netops.Takeover{}
@@ -27,8 +27,8 @@ func takenOver(ctx context.Context, h *roles.Host, links []netops.LinkInfo, brid
 	return by, err
 }
 
-// neighbours are the permanent entries that an attachment at a port of such a bridge
-// has on it: they do not go with the port.
+// neighbours returns an attachment's permanent neighbour entries on a bridge that
+// replaced an uplink. The kernel does not delete them together with the bridge port.
 func (r *rebuilder) neighbours(a *store.Attachment, bridge string) []netops.Object {
 	if r.takeovers[bridge] == nil {
 		return nil

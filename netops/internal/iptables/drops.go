@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -51,21 +50,20 @@ type baseChain struct {
 // decodeBaseChain reads the attributes of one NFT_MSG_NEWCHAIN.
 func decodeBaseChain(attrs []byte) (baseChain, error) {
 	c := baseChain{hook: -1}
-	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
+	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
+		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			c.table = ad.String()
+			c.table = nlconn.Text(v)
 		case unix.NFTA_CHAIN_NAME:
-			c.name = ad.String()
+			c.name = nlconn.Text(v)
 		case unix.NFTA_CHAIN_POLICY:
-			c.drops = ad.Uint32() == nft.VerdictDrop
+			c.drops = nlconn.Net32(v) == nft.VerdictDrop
 		case unix.NFTA_CHAIN_HOOK:
-			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
-				if ad.Type() == unix.NFTA_HOOK_HOOKNUM {
-					c.hook = int(ad.Uint32())
-				}
-				return nil
-			})
+			hook, err := nlconn.Find(v, unix.NFTA_HOOK_HOOKNUM)
+			if hook != nil {
+				c.hook = int(nlconn.Net32(hook))
+			}
+			return err
 		}
 		return nil
 	})

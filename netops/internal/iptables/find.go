@@ -23,7 +23,7 @@ func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error
 		if f.Legacy && !IsLegacyLoaded(f.family(), "filter") {
 			continue
 		}
-		st, err := t.Filter(f.family(), f.Legacy).Read(ctx, "")
+		st, err := t.Filter(f.family(), f.Legacy).Read(ctx)
 		if f.Legacy && errors.Is(err, nlconn.ErrNotSupported) {
 			continue // iptables-legacy is not installed, so the table has no rules of cnibox
 		}

@@ -120,14 +120,13 @@ func (f *Forward) comment(what string) string {
 	return text + ": " + nft.CleanLabel(f.Label)
 }
 
-// isSameRule reports whether a comment identifies the same rule of f as the comment own.
-func (f *Forward) isSameRule(comment, own string) bool {
+// identity returns the part of a comment that identifies a rule of f.
+func (f *Forward) identity(comment string) string {
 	if !f.Shared {
-		return comment == own
+		return comment
 	}
-	begin, _, _ := strings.Cut(own, ": ")
-	have, _, _ := strings.Cut(comment, ": ")
-	return begin == have
+	begin, _, _ := strings.Cut(comment, ": ")
+	return begin
 }
 
 // rules returns the rules for packets from the network's containers, for replies
@@ -149,22 +148,27 @@ func (f *Forward) jumps() []Rule {
 	}
 }
 
-// missing returns the changes that add f's missing chains and rules to the table.
+// missing returns the changes that add f's missing chains and rules to the table. It
+// adds them to st, so that the changes of several Forwards can be made together.
 func (f *Forward) missing(st *State) []Op {
 	var ops []Op
+	need := func(op Op) {
+		st.add(op)
+		ops = append(ops, op)
+	}
 	for _, chain := range []string{ForwardChain, cniChain, f.Admin} {
 		if st.Chains[chain] == nil {
-			ops = append(ops, Op{Kind: makeChain, Chain: chain})
+			need(Op{Kind: makeChain, Chain: chain})
 		}
 	}
 	for _, r := range f.jumps() {
 		if !st.Holds(r.Chain, func(h *HeldRule) bool { return h.Target == r.Target }) {
-			ops = append(ops, Op{Kind: InsertRule, Chain: r.Chain, Rule: r})
+			need(Op{Kind: InsertRule, Chain: r.Chain, Rule: r})
 		}
 	}
 	for _, r := range f.rules() {
-		if !st.Holds(r.Chain, func(h *HeldRule) bool { return f.isSameRule(h.Comment, r.Comment) }) {
-			ops = append(ops, Op{Kind: appendRule, Chain: r.Chain, Rule: r})
+		if !st.Chains[r.Chain].identities()[f.identity(r.Comment)] {
+			need(Op{Kind: appendRule, Chain: r.Chain, Rule: r})
 		}
 	}
 	return ops
@@ -180,7 +184,7 @@ func (f *Forward) removal(st *State) []Op {
 	var ops, jumps []Op
 	left := 0
 	for _, h := range own.Rules {
-		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.isSameRule(h.Comment, r.Comment) })
+		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.identity(h.Comment) == f.identity(r.Comment) })
 		op := Op{Kind: DeleteRule, Chain: cniChain, Held: h}
 		switch {
 		case mine:
@@ -217,40 +221,88 @@ func (t *Tables) Missing(ctx context.Context, f *Forward) ([]string, error) {
 	return out, nil
 }
 
-// Add adds f's missing rules.
-func (t *Tables) Add(ctx context.Context, f *Forward) error { return t.change(ctx, f, false) }
+// maxOps limits the changes of one commit. A nftables transaction is one write, which
+// must fit into the socket's send buffer.
+const maxOps = 1000
 
-// Remove deletes f's rules, and the chains and jumps that only they needed.
-func (t *Tables) Remove(ctx context.Context, f *Forward) error { return t.change(ctx, f, true) }
-
-// change adds or removes f's rules. It tries again if another program changes the
-// table at the same time.
-func (t *Tables) change(ctx context.Context, f *Forward, remove bool) error {
-	table := t.Filter(f.family(), f.Legacy)
-	for range Tries {
-		st, err := table.Read(ctx, f.Admin)
-		if err != nil {
+// Add adds the missing rules of all fs. It reads each table once, because a node can
+// have thousands of rules.
+func (t *Tables) Add(ctx context.Context, fs ...*Forward) error {
+	type table struct {
+		family byte
+		legacy bool
+	}
+	var order []table
+	of := map[table][]*Forward{}
+	for _, f := range fs {
+		key := table{f.family(), f.Legacy}
+		if of[key] == nil {
+			order = append(order, key)
+		}
+		of[key] = append(of[key], f)
+	}
+	for _, key := range order {
+		if err := t.addTo(ctx, t.Filter(key.family, key.legacy), of[key]); err != nil {
 			return err
-		}
-		ops := f.missing(st)
-		if remove {
-			ops = f.removal(st)
-		}
-		if len(ops) == 0 {
-			return nil
-		}
-		done, err := table.Commit(ctx, st, ops)
-		if err != nil {
-			return err
-		}
-		if done && remove && ops[len(ops)-1].Kind == deleteChain {
-			return table.removeUnused(ctx, f.Admin)
-		}
-		if done {
-			return nil
 		}
 	}
-	return fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
+	return nil
+}
+
+// addTo adds the missing rules of fs, which are all for one table.
+func (t *Tables) addTo(ctx context.Context, table Table, fs []*Forward) error {
+	var admins []string
+	for _, f := range fs {
+		if !slices.Contains(admins, f.Admin) {
+			admins = append(admins, f.Admin)
+		}
+	}
+	for more := true; more; {
+		_, err := change(ctx, table, admins, func(st *State) []Op {
+			var ops []Op
+			for _, f := range fs {
+				if more = len(ops) >= maxOps; more {
+					break
+				}
+				ops = append(ops, f.missing(st)...)
+			}
+			return ops
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove deletes f's rules, and the chains and jumps that only they needed.
+func (t *Tables) Remove(ctx context.Context, f *Forward) error {
+	table := t.Filter(f.family(), f.Legacy)
+	ops, err := change(ctx, table, []string{f.Admin}, f.removal)
+	if err == nil && len(ops) > 0 && ops[len(ops)-1].Kind == deleteChain {
+		return table.removeUnused(ctx, f.Admin)
+	}
+	return err
+}
+
+// change commits the changes that ops computes from the table, and returns them. It tries
+// again if another program changes the table at the same time.
+func change(ctx context.Context, table Table, admins []string, ops func(*State) []Op) ([]Op, error) {
+	for range Tries {
+		st, err := table.Read(ctx, admins...)
+		if err != nil {
+			return nil, err
+		}
+		all := ops(st)
+		if len(all) == 0 {
+			return nil, nil
+		}
+		done, err := table.Commit(ctx, st, all)
+		if err != nil || done {
+			return all, err
+		}
+	}
+	return nil, fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
 }
 
 // Tables gives access to iptables' tables of one network namespace.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -33,7 +34,8 @@ func FuzzListing(f *testing.F) {
 func FuzzDecodeRule(f *testing.F) {
 	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, err := decodeRule(b)
+		r, err := nft.DecodeRule(nft.Table{}, b)
+		_, _ = heldRule(r)
 		_, chainErr := decodeBaseChain(b)
 		for _, err := range []error{err, chainErr} {
 			if err != nil && !errors.Is(err, nlconn.ErrDamaged) {

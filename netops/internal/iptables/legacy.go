@@ -46,7 +46,7 @@ func (t *Legacy) execute(ctx context.Context, suffix string, args []string, inpu
 }
 
 // Read reads the whole table.
-func (t *Legacy) Read(ctx context.Context, _ string) (*State, error) {
+func (t *Legacy) Read(ctx context.Context, _ ...string) (*State, error) {
 	out, err := t.execute(ctx, "", []string{"-t", "filter", "-S"}, "")
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -32,8 +32,8 @@ type nftFilter struct {
 	table nft.Table
 }
 
-// Read reads the chains FORWARD, CNI-FORWARD and admin with their rules.
-func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
+// Read reads the chains FORWARD, CNI-FORWARD and admins with their rules.
+func (t *nftFilter) Read(ctx context.Context, admins ...string) (*State, error) {
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
 	if err != nil {
 		return nil, t.describe(err)
 	}
-	return st, t.describe(t.readChains(ctx, st, ForwardChain, cniChain, admin))
+	return st, t.describe(t.readChains(ctx, st, append([]string{ForwardChain, cniChain}, admins...)...))
 }
 
 func (t *nftFilter) describe(err error) error {
@@ -54,10 +54,13 @@ func (t *nftFilter) describe(err error) error {
 
 func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) error {
 	for _, name := range names {
+		if name == "" { // there may be no chain of the administrator
+			continue
+		}
 		c, err := t.readChain(ctx, name)
 		if err == nil && c != nil {
 			st.Chains[name] = c
-			c.Rules, err = t.readRules(ctx, name)
+			c.Rules, err = nft.Rules(ctx, t.NFT, t.table, name, heldRule)
 		}
 		if err != nil {
 			return err
@@ -69,23 +72,16 @@ func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) 
 // readChain reads a chain without its rules. It returns nil if the chain is
 // absent.
 func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) {
-	m, err := t.chainMessage(unix.NFT_MSG_GETCHAIN, 0, name)
-	if err != nil {
-		return nil, err
-	}
 	c := &Chain{}
 	var damaged error
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
-	err = conn.Get(ctx, m, func(attrs []byte) {
-		damaged = nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_CHAIN_POLICY {
-				c.drops = ad.Uint32() == nft.VerdictDrop
-			}
-			return nil
-		})
+	err = conn.Get(ctx, t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, name), func(attrs []byte) {
+		var read baseChain
+		read, damaged = decodeBaseChain(attrs)
+		c.drops = read.drops
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -93,132 +89,32 @@ func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) 
 	return c, errors.Join(err, damaged)
 }
 
-// readRules reads a chain's rules in order.
-func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*HeldRule, error) {
-	m, err := t.ruleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain, nil)
-	if err != nil {
-		return nil, err
-	}
-	var rules []*HeldRule
-	var damaged error
-	conn, err := t.NFT.Conn()
-	if err != nil {
-		return nil, err
-	}
-	err = conn.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
-		h, err := decodeRule(attrs)
-		rules, damaged = append(rules, h), errors.Join(damaged, err)
-	})
-	if errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-	return rules, errors.Join(err, damaged)
-}
-
-// decodeRule reads the attributes of one NFT_MSG_NEWRULE.
-func decodeRule(attrs []byte) (*HeldRule, error) {
-	h := &HeldRule{matchesAll: true}
-	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
-		case unix.NFTA_RULE_HANDLE:
-			h.handle = ad.Uint64()
-		case unix.NFTA_RULE_USERDATA:
-			h.Comment = nft.LabelOf(ad.Bytes())
-		case unix.NFTA_RULE_EXPRESSIONS:
-			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
+// heldRule reads a rule's target, and whether the rule has a condition.
+func heldRule(r nft.HeldRule) (*HeldRule, error) {
+	h := &HeldRule{handle: r.Handle, Comment: nlconn.Printable(r.Comment), matchesAll: true}
+	word, chain, _ := strings.Cut(r.Verdict, " ")
+	h.Target = cmp.Or(chain, strings.ToUpper(word))
+	for _, e := range r.Expressions {
+		switch e.Name {
+		case "immediate", "comment":
+		case "target":
+			h.Target = nlconn.Text(e.Attr(nftaTargetName))
+		case "reject":
+			h.Target = "REJECT"
+		default:
+			h.matchesAll = false
 		}
-		return nil
-	})
-	return h, err
-}
-
-// decodeExpr reads one expression: the rule's target, its comment, or a
-// condition.
-func (h *HeldRule) decodeExpr(attrs []byte) error {
-	var name string
-	var data []byte
-	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
-		case unix.NFTA_EXPR_NAME:
-			name = ad.String()
-		case unix.NFTA_EXPR_DATA:
-			data = ad.Bytes()
-		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	switch name {
-	case "counter":
-		return nil
-	case "immediate":
-		return h.decodeImmediate(data)
-	case "target":
-		return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == nftaTargetName {
-				h.Target = ad.String()
-			}
-			return nil
-		})
-	case "reject":
-		h.Target = "REJECT"
-		return nil
-	case "match":
-		return h.decodeMatch(data)
-	}
-	h.matchesAll = false
-	return nil
-}
-
-func (h *HeldRule) decodeImmediate(data []byte) error {
-	return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
-		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
-			return nil
-		}
-		verdict, err := nft.DecodeData(ad.Bytes())
-		word, chain, _ := strings.Cut(nft.VerdictText(verdict), " ")
-		h.Target = strings.ToUpper(word)
-		if chain != "" {
-			h.Target = chain
-		}
-		return err
-	})
-}
-
-// decodeMatch reads the comment that iptables before 1.8.10 writes as a match
-// expression.
-func (h *HeldRule) decodeMatch(data []byte) error {
-	var name string
-	var info []byte
-	err := nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
-		case unix.NFTA_MATCH_NAME:
-			name = ad.String()
-		case unix.NFTA_MATCH_INFO:
-			info = ad.Bytes()
-		}
-		return nil
-	})
-	if name == "comment" {
-		h.Comment = nlconn.Printable(nlconn.UntilNUL(info))
-	} else {
-		h.matchesAll = false
-	}
-	return err
+	return h, nil
 }
 
 // Commit makes all changes in one transaction. It returns false if nftables changed
 // after st was read.
 func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
-	table, err := t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
-	if err != nil {
-		return false, err
-	}
 	var msgs []nlconn.Message
 	for i, op := range ops {
 		if i == 0 && op.Kind == makeChain {
-			msgs = append(msgs, table)
+			msgs = append(msgs, t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE))
 		}
 		m, err := t.opMessage(op)
 		if err != nil {
@@ -243,56 +139,25 @@ func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, erro
 func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
 	switch op.Kind {
 	case makeChain:
+		c := nft.Chain{Name: op.Chain}
 		if op.Chain == ForwardChain {
-			base := nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
-			return base.Message(t.table)
+			c = nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
 		}
-		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.Chain)
+		return c.Message(t.table), nil
 	case deleteChain:
-		return t.chainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain)
+		return t.table.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain), nil
 	case DeleteRule:
-		return t.ruleMessage(unix.NFT_MSG_DELRULE, 0, op.Chain, func(ae *netlink.AttributeEncoder) error {
-			ae.Uint64(unix.NFTA_RULE_HANDLE, op.Held.handle)
-			return nil
-		})
+		held := nft.HeldRule{Table: t.table, Chain: op.Chain, Handle: op.Held.handle}
+		return held.Deletion(), nil
 	}
 	flags := uint16(unix.NLM_F_CREATE)
 	if op.Kind == appendRule {
 		flags |= unix.NLM_F_APPEND
 	}
-	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.Chain, func(ae *netlink.AttributeEncoder) error {
-		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
-			for _, e := range op.Rule.exprs() {
-				b, err := expr.Marshal(t.table.Family, e)
-				if err != nil {
-					return err
-				}
-				ae.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
-			}
-			return nil
-		})
-		ae.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
-		return nil
-	})
-}
-
-func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nlconn.Message, error) {
-	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
-		ae.String(unix.NFTA_CHAIN_NAME, name)
-		return nil
-	})
-}
-
-func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
-	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, t.table.Name)
-		ae.String(unix.NFTA_RULE_CHAIN, chain)
-		if more == nil {
-			return nil
-		}
-		return more(ae)
-	})
+	m := t.table.RuleMessage(unix.NFT_MSG_NEWRULE, flags, op.Chain)
+	err := nft.AddExpressions(&m, t.table.Family, op.Rule.exprs())
+	m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
+	return m, err
 }
 
 // exprs returns the rule's expressions in the form that iptables-nft writes.

@@ -42,7 +42,7 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	filter := &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
 	forward, err := filter.readChain(ctx, ForwardChain)
 	if err == nil && forward != nil && !forward.drops {
-		forward.Rules, err = filter.readRules(ctx, ForwardChain)
+		forward.Rules, err = nft.Rules(ctx, filter.NFT, filter.table, ForwardChain, heldRule)
 	}
 	if err != nil {
 		return p, filter.describe(err)

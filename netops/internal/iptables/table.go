@@ -9,9 +9,9 @@ import (
 
 // Table is iptables' filter table of one address family.
 type Table interface {
-	// Read reads the chains FORWARD and CNI-FORWARD and the administrator's
-	// chain.
-	Read(ctx context.Context, admin string) (*State, error)
+	// Read reads the chains FORWARD and CNI-FORWARD and the administrators'
+	// chains.
+	Read(ctx context.Context, admins ...string) (*State, error)
 	// Commit makes all changes or none. done is false if the table changed after
 	// it was read.
 	Commit(ctx context.Context, st *State, ops []Op) (done bool, err error)
@@ -32,11 +32,38 @@ func (st *State) Holds(chain string, is func(*HeldRule) bool) bool {
 	return c != nil && slices.ContainsFunc(c.Rules, is)
 }
 
+// add adds a chain or a rule to the state.
+func (st *State) add(op Op) {
+	if op.Kind == makeChain {
+		st.Chains[op.Chain] = &Chain{}
+		return
+	}
+	c := st.Chains[op.Chain]
+	c.Rules = append(c.Rules, &HeldRule{Comment: op.Rule.Comment, Target: op.Rule.Target})
+}
+
 // Chain is a chain of a filter table.
 type Chain struct {
 	// drops reports whether the policy of a base chain is drop.
 	drops bool
 	Rules []*HeldRule
+	// known has the identities of the first indexed rules; see identities.
+	known   map[string]bool
+	indexed int
+}
+
+// identities returns what identifies the chain's rules: each comment, and each
+// comment's part before the label. An index keeps the time linear for thousands of rules.
+func (c *Chain) identities() map[string]bool {
+	if c.known == nil {
+		c.known = map[string]bool{}
+	}
+	for _, h := range c.Rules[c.indexed:] {
+		begin, _, _ := strings.Cut(h.Comment, ": ")
+		c.known[h.Comment], c.known[begin] = true, true
+	}
+	c.indexed = len(c.Rules)
+	return c.known
 }
 
 // refuses reports whether the chain drops the packets that no rule accepts: by

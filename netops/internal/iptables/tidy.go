@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // removeUnused deletes the administrator's chain if it is empty and no rule jumps to it.
@@ -34,15 +31,11 @@ func (t *nftFilter) removeUnused(ctx context.Context, admin string) error {
 	if err != nil || len(chains) != 1 {
 		return err
 	}
-	m, err := t.table.Message(unix.NFT_MSG_DELTABLE, 0)
-	if err != nil {
-		return err
-	}
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return err
 	}
-	err = conn.Commit(ctx, st.generation, m)
+	err = conn.Commit(ctx, st.generation, t.table.Message(unix.NFT_MSG_DELTABLE, 0))
 	if errors.Is(err, unix.ERESTART) || errors.Is(err, unix.ENOENT) {
 		return nil // another program changes the table, so keep it
 	}
@@ -51,32 +44,18 @@ func (t *nftFilter) removeUnused(ctx context.Context, admin string) error {
 
 // chainNames lists the table's chains.
 func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
-	m, err := nft.NewMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, t.table.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
 	var names []string
 	var damaged error
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
+	m := t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, "")
 	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
-		var table, chain string
-		damaged = errors.Join(damaged, nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			switch ad.Type() {
-			case unix.NFTA_CHAIN_TABLE:
-				table = ad.String()
-			case unix.NFTA_CHAIN_NAME:
-				chain = ad.String()
-			}
-			return nil
-		}))
-		if table == t.table.Name { // a kernel before 6.3 also lists the chains of other tables
-			names = append(names, chain)
+		c, err := decodeBaseChain(attrs)
+		damaged = errors.Join(damaged, err)
+		if c.table == t.table.Name { // a kernel before 6.3 also lists the chains of other tables
+			names = append(names, c.name)
 		}
 	})
 	return names, errors.Join(t.describe(err), damaged)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -91,11 +90,7 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 		return false, err
 	}
 	for _, entries := range [][]*Entry{restored, asked} {
-		m, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
-		if err != nil {
-			return false, err
-		}
-		elements = append(elements, m...)
+		elements = append(elements, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)
 	}
 	err = conn.Commit(ctx, 0, slices.Concat(base, elements)...)
 	if err == nil {
@@ -184,11 +179,7 @@ func (c *Client) removeTable(ctx context.Context, t Table) error {
 // RemoveUnchanged deletes t if it exists. If any nftables object changed since
 // generation, it deletes nothing and returns false.
 func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
-	m, err := t.Message(unix.NFT_MSG_DELTABLE, 0)
-	if err != nil {
-		return false, err
-	}
-	err = c.conn.Commit(ctx, generation, m)
+	err := c.conn.Commit(ctx, generation, t.Message(unix.NFT_MSG_DELTABLE, 0))
 	if errors.Is(err, unix.ERESTART) {
 		return false, nil
 	}
@@ -206,12 +197,8 @@ func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 	}
 	for _, name := range sets {
 		s := &Set{Table: t, Name: name}
-		m, err := s.dumpMessage()
-		if err != nil {
-			return false, err
-		}
 		n := 0
-		err = c.conn.Get(ctx, m, func(attrs []byte) { n += countElements(attrs) })
+		err := c.conn.Get(ctx, s.dumpMessage(), func(attrs []byte) { n += countElements(attrs) })
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
 			// The table changed during the dump: the kernel will refuse the
@@ -230,15 +217,13 @@ func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 // least 1 if the message is damaged.
 func countElements(attrs []byte) int {
 	n := 0
-	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return nil
-		}
-		return EachAttr(ad.Bytes(), func(*netlink.AttributeDecoder) error {
+	list, err := nlconn.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	if err == nil {
+		err = nlconn.EachAttr(list, func(uint16, []byte) error {
 			n++
 			return nil
 		})
-	})
+	}
 	if err != nil {
 		return n + 1
 	}
@@ -247,22 +232,13 @@ func countElements(attrs []byte) int {
 
 // setsOf lists the names of t's sets.
 func (c *Client) setsOf(ctx context.Context, t Table) ([]string, error) {
-	m, err := NewMessage(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_SET_TABLE, t.Name)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
+	m := Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family)
+	m.Text(unix.NFTA_SET_TABLE, t.Name)
 	var names []string
 	var damaged error
-	err = c.conn.Get(ctx, m, func(attrs []byte) {
-		damaged = errors.Join(damaged, EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_SET_NAME {
-				names = append(names, ad.String())
-			}
-			return nil
-		}))
+	err := c.conn.Get(ctx, m, func(attrs []byte) {
+		name, err := nlconn.Find(attrs, unix.NFTA_SET_NAME)
+		names, damaged = append(names, nlconn.Text(name)), errors.Join(damaged, err)
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, nlconn.ErrInterrupted) {
 		return names, damaged

@@ -100,11 +100,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 
 // findHolder returns the entry that has want's key or covers it, or nil.
 func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
-	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()})
-	if err != nil {
-		return nil, err
-	}
-	entries, err := c.read(ctx, want.Set, m)
+	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -140,6 +136,11 @@ func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
 	if s == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, nlconn.ErrInvalid)
 	}
+	return c.ListSet(ctx, s)
+}
+
+// ListSet is List for a set that may belong to another program.
+func (c *Client) ListSet(ctx context.Context, s *Set) ([]*Element, error) {
 	entries, err := c.entries(ctx, s)
 	if err != nil {
 		return nil, err
@@ -152,11 +153,7 @@ func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
 }
 
 func (c *Client) entries(ctx context.Context, s *Set) ([]*Entry, error) {
-	m, err := s.dumpMessage()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := c.read(ctx, s, m)
+	entries, err := c.read(ctx, s, s.dumpMessage())
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -277,11 +274,7 @@ func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries 
 	if err != nil {
 		return err
 	}
-	msgs, err := ElementMessages(kind, flags, entries)
-	if err != nil {
-		return err
-	}
-	return conn.Commit(ctx, 0, msgs...)
+	return conn.Commit(ctx, 0, ElementMessages(kind, flags, entries)...)
 }
 
 // describe returns the verb and the first of the entries, for an error message.

@@ -22,17 +22,18 @@ type Field uint8
 
 // The field types, each with examples of its text.
 const (
-	IfName      Field = iota // "cni0"
-	IfPattern                // "cni0", or "veth*" for every name with this prefix; makes the set an interval set
-	IP4Addr                  // "10.0.0.1"
-	IP6Addr                  // "fd00::1"
-	IP4Prefix                // "10.22.0.0/16"; makes the set an interval set
-	IP6Prefix                // "fd00::/64"; makes the set an interval set
-	EtherAddr                // "02:00:00:00:00:01"
-	InetProto                // "tcp", or its number
-	InetService              // "8080"
-	PacketMark               // "0x2000"
-	Verdict                  // "accept", "drop", "return", "jump NAME", "goto NAME"
+	IfName       Field = iota // "cni0"
+	IfPattern                 // "cni0", or "veth*" for every name with this prefix; makes the set an interval set
+	IP4Addr                   // "10.0.0.1"
+	IP6Addr                   // "fd00::1"
+	IP4Prefix                 // "10.22.0.0/16"; makes the set an interval set
+	IP6Prefix                 // "fd00::/64"; makes the set an interval set
+	EtherAddr                 // "02:00:00:00:00:01"
+	InetProto                 // "tcp", or its number
+	InetService               // "8080"
+	ServiceRange              // "8000-8100", or "8080"; makes the set an interval set
+	PacketMark                // "0x2000"
+	Verdict                   // "accept", "drop", "return", "jump NAME", "goto NAME"
 )
 
 // nft's numbers of its data types. `nft list` uses them to choose the output
@@ -52,7 +53,9 @@ const (
 )
 
 // isPrefix reports whether the field makes its set an interval set.
-func (f Field) isPrefix() bool { return f == IP4Prefix || f == IP6Prefix || f == IfPattern }
+func (f Field) isPrefix() bool {
+	return f == IP4Prefix || f == IP6Prefix || f == IfPattern || f == ServiceRange
+}
 
 // number returns nft's number of the data type.
 func (f Field) number() uint32 {
@@ -65,7 +68,7 @@ func (f Field) number() uint32 {
 		return nftTypeEther
 	case InetProto:
 		return nftTypeInetProto
-	case InetService:
+	case InetService, ServiceRange:
 		return nftTypeInetService
 	case PacketMark:
 		return nftTypeMark
@@ -86,7 +89,7 @@ func (f Field) Size() int {
 		return 16
 	case EtherAddr:
 		return 6
-	case InetService:
+	case InetService, ServiceRange:
 		return 2
 	case InetProto:
 		return 1
@@ -102,7 +105,7 @@ func (f Field) Size() int {
 func (f Field) padded() int { return (f.Size() + 3) &^ 3 }
 
 // encode returns the first and the last value that text stands for. They differ
-// only for prefixes and interface patterns.
+// only for prefixes, interface patterns and ranges of ports.
 func (f Field) encode(text string) (low, high []byte, err error) {
 	switch f {
 	case IfName:
@@ -121,6 +124,8 @@ func (f Field) encode(text string) (low, high []byte, err error) {
 		var n uint64
 		n, err = strconv.ParseUint(text, 10, 16)
 		low = binary.BigEndian.AppendUint16(nil, uint16(n))
+	case ServiceRange:
+		return encodeServices(text)
 	case PacketMark:
 		var n uint64
 		n, err = strconv.ParseUint(text, 0, 32)
@@ -139,7 +144,7 @@ func (f Field) decode(low, high []byte) string {
 	}
 	switch f {
 	case IfName:
-		return nlconn.Printable(nlconn.UntilNUL(low[:unix.IFNAMSIZ]))
+		return nlconn.Printable(nlconn.Text(low[:unix.IFNAMSIZ]))
 	case IfPattern:
 		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
 	case IP4Addr, IP6Addr:
@@ -152,6 +157,12 @@ func (f Field) decode(low, high []byte) string {
 		return ProtocolName(low[0])
 	case InetService:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(low)))
+	case ServiceRange:
+		text := strconv.Itoa(int(binary.BigEndian.Uint16(low)))
+		if last := strconv.Itoa(int(binary.BigEndian.Uint16(high))); last != text {
+			text += "-" + last
+		}
+		return text
 	case PacketMark:
 		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low))
 	default:
@@ -183,7 +194,7 @@ func EncodeIfPattern(text string) (low, high []byte, err error) {
 
 // ifPatternText is the inverse of EncodeIfPattern.
 func ifPatternText(low, high []byte) string {
-	text := nlconn.Printable(nlconn.UntilNUL(low))
+	text := nlconn.Printable(nlconn.Text(low))
 	if bytes.Equal(low, high) {
 		return text
 	}
@@ -250,6 +261,23 @@ func rangeText(first, last netip.Addr) string {
 		return first.String() + "-" + last.String()
 	}
 	return p.String()
+}
+
+// encodeServices returns the first and the last port of a range.
+func encodeServices(text string) (low, high []byte, err error) {
+	first, last, isRange := strings.Cut(text, "-")
+	if !isRange {
+		last = first
+	}
+	from, err := strconv.ParseUint(first, 10, 16)
+	if err != nil {
+		return nil, nil, err
+	}
+	to, err := strconv.ParseUint(last, 10, 16)
+	if err == nil && to < from {
+		err = fmt.Errorf("%q is not a range of ports", text)
+	}
+	return binary.BigEndian.AppendUint16(nil, uint16(from)), binary.BigEndian.AppendUint16(nil, uint16(to)), err
 }
 
 func encodeEther(text string) ([]byte, error) {

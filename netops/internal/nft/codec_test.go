@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 func TestFieldTexts(t *testing.T) {
@@ -36,6 +37,9 @@ func TestFieldTexts(t *testing.T) {
 		{InetProto, "icmp", "\x01", "", ""},
 		{InetProto, "47", "\x2f", "", ""},
 		{InetService, "8080", "\x1f\x90", "", ""},
+		{ServiceRange, "8000-8100", "\x1f\x40", "\x1f\xa4", ""},
+		{ServiceRange, "8080", "\x1f\x90", "", ""},
+		{ServiceRange, "8080-8080", "\x1f\x90", "", "8080"},
 		{PacketMark, "8192", "\x00\x20\x00\x00", "", "0x2000"},
 		{Verdict, "accept", "\x00\x00\x00\x01", "", ""},
 		{Verdict, "drop", "\x00\x00\x00\x00", "", ""},
@@ -82,6 +86,10 @@ func TestBadFieldTexts(t *testing.T) {
 		{InetProto, ""},
 		{InetService, "65536"},
 		{InetService, "http"},
+		{ServiceRange, "8100-8000"},
+		{ServiceRange, "8000-"},
+		{ServiceRange, "-8000"},
+		{ServiceRange, "8000-8001-8002"},
 		{PacketMark, "0x100000000"},
 		{PacketMark, "-1"},
 		{Verdict, "jump"},
@@ -163,10 +171,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, 0, []*Entry{n})
-		if err != nil {
-			f.Fatal(err)
-		}
+		m := elementMessage(unix.NFT_MSG_NEWSETELEM, 0, []*Entry{n})
 		back, err := decodeEntries(n.Set, m.Body[4:])
 		if err != nil || len(back) != 1 {
 			f.Fatalf("decode %s: %v, %v", n, back, err)
@@ -174,7 +179,7 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(e, back[0].element(), cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "Shared" }, cmp.Ignore())); diff != "" {
 			f.Errorf("round trip (-want +got):\n%s", diff)
 		}
-		f.Add(m.Body[4:])
+		f.Add([]byte(m.Body[4:]))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, set := range schema.Sets() {
@@ -244,13 +249,10 @@ func TestMessagesStayWithinAttributes(t *testing.T) {
 			Set: widest, Key: make([]byte, widest.keySize()), end: make([]byte, 100), data: make([]byte, 100), label: strings.Repeat("x", MaxLabel-i%2),
 		})
 	}
-	msgs, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, 0, entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	msgs := ElementMessages(unix.NFT_MSG_NEWSETELEM, 0, entries)
 	total := 0
 	for _, m := range msgs {
-		if err := EachAttr(m.Body[4:], func(ad *netlink.AttributeDecoder) error { return nil }); err != nil {
+		if err := nlconn.EachAttr(m.Body[4:], func(uint16, []byte) error { return nil }); err != nil {
 			t.Errorf("message of %d bytes: %v", len(m.Body[4:]), err)
 		}
 		if n := countElements(m.Body[4:]); n > maxPerMessage || len(m.Body[4:]) >= 1<<16 {

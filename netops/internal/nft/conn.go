@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -53,11 +52,11 @@ func (c *Conn) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Mes
 
 // batchMark returns the message that begins or ends a transaction.
 func batchMark(kind uint16, generation uint32) nlconn.Message {
-	body := nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	m := nlconn.Message{Kind: kind, Body: nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)}
 	if generation != 0 {
-		body = nlconn.AppendAttr(body, unix.NFNL_BATCH_GENID, binary.BigEndian.AppendUint32(nil, generation))
+		m.Net32(unix.NFNL_BATCH_GENID, generation)
 	}
-	return nlconn.Message{Kind: kind, Body: body}
+	return m
 }
 
 // nfgenmsg returns struct nfgenmsg, which is at the start of each message.
@@ -68,22 +67,6 @@ func nfgenmsg(family byte, resource uint16) []byte {
 // Request returns a message without attributes.
 func Request(kind, flags uint16, family byte) nlconn.Message {
 	return nlconn.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Flags: flags, Body: nfgenmsg(family, 0)}
-}
-
-// NewMessage returns a request with the attributes that fill writes.
-func NewMessage(kind, flags uint16, family byte, fill func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	if err := fill(ae); err != nil {
-		return nlconn.Message{}, fmt.Errorf("encode nftables message: %w", err)
-	}
-	attrs, err := ae.Encode()
-	if err != nil {
-		return nlconn.Message{}, fmt.Errorf("encode nftables message: %w", err)
-	}
-	m := Request(kind, flags, family)
-	m.Body = append(m.Body, attrs...)
-	return m, nil
 }
 
 // List sends a dump request, and sends it again after reset if a change
@@ -121,12 +104,9 @@ func (c *Conn) Generation(ctx context.Context) (uint32, error) {
 	var id uint32
 	var damaged error
 	err := c.Get(ctx, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) {
-		damaged = EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_GEN_ID {
-				id = ad.Uint32()
-			}
-			return nil
-		})
+		var v []byte
+		v, damaged = nlconn.Find(attrs, unix.NFTA_GEN_ID)
+		id = nlconn.Net32(v)
 	})
 	if err == nil && damaged == nil && id == 0 {
 		damaged = fmt.Errorf("generation: %w", nlconn.ErrDamaged)

@@ -2,11 +2,9 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -148,56 +146,45 @@ func (n *Entry) String() string {
 	return fmt.Sprintf("%s { %s }", n.Set, text)
 }
 
-// encode writes the entry as the attributes of an NFTA_LIST_ELEM.
-func (n *Entry) encode(ae *netlink.AttributeEncoder) error {
-	value := func(b []byte) func(*netlink.AttributeEncoder) error {
-		return func(ae *netlink.AttributeEncoder) error {
-			ae.Bytes(unix.NFTA_DATA_VALUE, b)
-			return nil
-		}
+// encode appends the entry as the attributes of an NFTA_LIST_ELEM.
+func (n *Entry) encode(b *nlconn.Body) {
+	value := func(kind uint16, v []byte) {
+		b.Nest(kind, func() { b.Bytes(unix.NFTA_DATA_VALUE, v) })
 	}
-	ae.Nested(unix.NFTA_SET_ELEM_KEY, value(n.Key))
+	value(unix.NFTA_SET_ELEM_KEY, n.Key)
 	if n.end != nil {
-		ae.Nested(nftaSetElemKeyEnd, value(n.end))
+		value(nftaSetElemKeyEnd, n.end)
 	}
-	if n.data != nil {
-		if n.Set.Data[0] == Verdict {
-			ae.Nested(unix.NFTA_SET_ELEM_DATA, n.encodeVerdict)
-		} else {
-			ae.Nested(unix.NFTA_SET_ELEM_DATA, value(n.data))
-		}
+	if n.data != nil && n.Set.Data[0] == Verdict {
+		b.Nest(unix.NFTA_SET_ELEM_DATA, func() {
+			b.Nest(unix.NFTA_DATA_VERDICT, func() {
+				b.Bytes(unix.NFTA_VERDICT_CODE, n.data[:4])
+				if chain := n.data[4:]; len(chain) > 0 {
+					b.Text(unix.NFTA_VERDICT_CHAIN, string(chain))
+				}
+			})
+		})
+	} else if n.data != nil {
+		value(unix.NFTA_SET_ELEM_DATA, n.data)
 	}
 	if n.label != "" {
-		ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, LabelUserData(n.label))
+		b.Bytes(unix.NFTA_SET_ELEM_USERDATA, LabelUserData(n.label))
 	}
-	return nil
-}
-
-func (n *Entry) encodeVerdict(ae *netlink.AttributeEncoder) error {
-	ae.Nested(unix.NFTA_DATA_VERDICT, func(ae *netlink.AttributeEncoder) error {
-		ae.Bytes(unix.NFTA_VERDICT_CODE, n.data[:4])
-		if chain := n.data[4:]; len(chain) > 0 {
-			ae.String(unix.NFTA_VERDICT_CHAIN, string(chain))
-		}
-		return nil
-	})
-	return nil
 }
 
 // decodeEntries reads the elements from the attributes of one NFT_MSG_NEWSETELEM.
 func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
+	list, err := nlconn.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	if err != nil {
+		return nil, err
+	}
 	var entries []*Entry
-	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return nil
+	err = nlconn.EachAttr(list, func(_ uint16, v []byte) error {
+		n, err := decodeEntry(set, v)
+		if n != nil {
+			entries = append(entries, n)
 		}
-		return EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
-			n, err := decodeEntry(set, ad.Bytes())
-			if n != nil {
-				entries = append(entries, n)
-			}
-			return err
-		})
+		return err
 	})
 	return entries, err
 }
@@ -206,17 +193,16 @@ func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
 // has no key.
 func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
 	n := &Entry{Set: set}
-	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		var err error
-		switch ad.Type() {
+	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) (err error) {
+		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
-			n.Key, err = DecodeData(ad.Bytes())
+			n.Key, err = DecodeData(v)
 		case nftaSetElemKeyEnd:
-			n.end, err = DecodeData(ad.Bytes())
+			n.end, err = DecodeData(v)
 		case unix.NFTA_SET_ELEM_DATA:
-			n.data, err = DecodeData(ad.Bytes())
+			n.data, err = DecodeData(v)
 		case unix.NFTA_SET_ELEM_USERDATA:
-			n.label = LabelOf(ad.Bytes())
+			n.label = LabelOf(v)
 		}
 		return err
 	})
@@ -235,43 +221,20 @@ func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
 // DecodeData reads the value or the verdict of a key or data attribute.
 func DecodeData(attrs []byte) ([]byte, error) {
 	var data []byte
-	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
+	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
+		switch kind {
 		case unix.NFTA_DATA_VALUE:
-			data = bytes.Clone(ad.Bytes())
+			data = bytes.Clone(v)
 		case unix.NFTA_DATA_VERDICT:
-			var code, chain []byte
-			err := EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
-				switch ad.Type() {
-				case unix.NFTA_VERDICT_CODE:
-					code = ad.Bytes()
-				case unix.NFTA_VERDICT_CHAIN:
-					chain = ad.Bytes()
-				}
-				return nil
-			})
-			data = append(bytes.Clone(code), nlconn.UntilNUL(chain)...)
+			code, err := nlconn.Find(v, unix.NFTA_VERDICT_CODE)
+			if err != nil {
+				return err
+			}
+			chain, err := nlconn.Find(v, unix.NFTA_VERDICT_CHAIN)
+			data = append(bytes.Clone(code), nlconn.Text(chain)...)
 			return err
 		}
 		return nil
 	})
 	return data, err
-}
-
-// EachAttr calls fn for every attribute in b.
-func EachAttr(b []byte, fn func(*netlink.AttributeDecoder) error) error {
-	ad, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		if err := fn(ad); err != nil {
-			return err
-		}
-	}
-	if err := ad.Err(); err != nil {
-		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
-	}
-	return nil
 }

@@ -46,7 +46,7 @@ func LabelOf(userData []byte) string {
 			return ""
 		}
 		if tag == commentTag {
-			return nlconn.Printable(nlconn.UntilNUL(value[:length]))
+			return nlconn.Printable(nlconn.Text(value[:length]))
 		}
 		userData = value[length:]
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -16,15 +15,7 @@ func (c *Client) HasChain(ctx context.Context, t Table, chain string) (bool, err
 	if err != nil {
 		return false, err
 	}
-	m, err := NewMessage(unix.NFT_MSG_GETCHAIN, 0, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	err = conn.Get(ctx, m, func([]byte) {})
+	err = conn.Get(ctx, t.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, chain), func([]byte) {})
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -41,21 +32,8 @@ func (c *Client) Tables(ctx context.Context, family byte) ([]string, error) {
 	var names []string
 	var damaged error
 	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
-		damaged = errors.Join(damaged, EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_TABLE_NAME {
-				names = append(names, nlconn.UntilNUL(ad.Bytes()))
-			}
-			return nil
-		}))
+		name, err := nlconn.Find(attrs, unix.NFTA_TABLE_NAME)
+		names, damaged = append(names, nlconn.Text(name)), errors.Join(damaged, err)
 	})
 	return names, errors.Join(err, damaged)
-}
-
-// DeleteChain returns the request that deletes a chain.
-func (t Table) DeleteChain(chain string) (nlconn.Message, error) {
-	return NewMessage(unix.NFT_MSG_DELCHAIN, 0, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
 }

@@ -2,10 +2,10 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -31,54 +31,71 @@ const (
 // and chains must not exist. If several processes make the feature at once,
 // exactly one succeeds and the others get EEXIST.
 func (f *Feature) Messages() ([]nlconn.Message, error) {
-	table, err := f.Table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
-	if err != nil {
-		return nil, err
-	}
-	msgs := []nlconn.Message{table}
+	msgs := []nlconn.Message{f.Table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)}
 	for i, s := range f.Sets {
-		m, err := s.message(uint32(i + 1))
-		if err != nil {
-			return nil, err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, s.message(uint32(i+1)))
 	}
 	chains, err := f.chainMessages(f.Chains())
 	return append(msgs, chains...), err
 }
 
 // Message returns a request of one kind (NFT_MSG_*) for the table.
-func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
-	return NewMessage(kind, flags, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_TABLE_NAME, t.Name)
-		return nil
-	})
+func (t Table) Message(kind, flags uint16) nlconn.Message {
+	m := Request(kind, flags, t.Family)
+	m.Text(unix.NFTA_TABLE_NAME, t.Name)
+	return m
+}
+
+// ChainMessage returns a request of one kind (NFT_MSG_*) for a chain, or for all
+// chains of the table if the name is empty.
+func (t Table) ChainMessage(kind, flags uint16, chain string) nlconn.Message {
+	m := Request(kind, flags, t.Family)
+	m.Text(unix.NFTA_CHAIN_TABLE, t.Name)
+	if chain != "" {
+		m.Text(unix.NFTA_CHAIN_NAME, chain)
+	}
+	return m
+}
+
+// RuleMessage returns a request of one kind (NFT_MSG_*) for the rules of a chain,
+// or of the whole table if the name is empty.
+func (t Table) RuleMessage(kind, flags uint16, chain string) nlconn.Message {
+	m := Request(kind, flags, t.Family)
+	m.Text(unix.NFTA_RULE_TABLE, t.Name)
+	if chain != "" {
+		m.Text(unix.NFTA_RULE_CHAIN, chain)
+	}
+	return m
 }
 
 // message returns the request that makes the set. The id serves references within
 // the transaction. The kernel requires it, although cnibox refers to sets by
 // name.
-func (s *Set) message(id uint32) (nlconn.Message, error) {
-	return NewMessage(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Table.Family,
-		func(ae *netlink.AttributeEncoder) error {
-			number, size := concatenate(s.Key)
-			ae.String(unix.NFTA_SET_TABLE, s.Table.Name)
-			ae.String(unix.NFTA_SET_NAME, s.Name)
-			ae.Uint32(unix.NFTA_SET_FLAGS, s.flags())
-			ae.Uint32(unix.NFTA_SET_KEY_TYPE, number)
-			ae.Uint32(unix.NFTA_SET_KEY_LEN, size)
-			if len(s.Data) > 0 {
-				number, size := concatenate(s.Data)
-				ae.Uint32(unix.NFTA_SET_DATA_TYPE, number)
-				ae.Uint32(unix.NFTA_SET_DATA_LEN, size)
-			}
-			ae.Uint32(unix.NFTA_SET_ID, id)
-			if len(s.Key) > 1 {
-				ae.Nested(unix.NFTA_SET_DESC, s.describe)
-			}
-			ae.Bytes(unix.NFTA_SET_USERDATA, slices.Concat(byteOrder(keyOrderTag, s.Key), byteOrder(dataOrderTag, s.Data)))
-			return nil
+func (s *Set) message(id uint32) nlconn.Message {
+	m := Request(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Table.Family)
+	number, size := concatenate(s.Key)
+	m.Text(unix.NFTA_SET_TABLE, s.Table.Name)
+	m.Text(unix.NFTA_SET_NAME, s.Name)
+	m.Net32(unix.NFTA_SET_FLAGS, s.flags())
+	m.Net32(unix.NFTA_SET_KEY_TYPE, number)
+	m.Net32(unix.NFTA_SET_KEY_LEN, size)
+	if len(s.Data) > 0 {
+		number, size := concatenate(s.Data)
+		m.Net32(unix.NFTA_SET_DATA_TYPE, number)
+		m.Net32(unix.NFTA_SET_DATA_LEN, size)
+	}
+	m.Net32(unix.NFTA_SET_ID, id)
+	if len(s.Key) > 1 { // the lengths of the key's fields
+		m.Nest(unix.NFTA_SET_DESC, func() {
+			m.Nest(nftaSetDescConcat, func() {
+				for _, f := range s.Key {
+					m.Nest(unix.NFTA_LIST_ELEM, func() { m.Net32(nftaSetFieldLen, uint32(f.Size())) })
+				}
+			})
 		})
+	}
+	m.Bytes(unix.NFTA_SET_USERDATA, slices.Concat(byteOrder(keyOrderTag, s.Key), byteOrder(dataOrderTag, s.Data)))
+	return m
 }
 
 // keyOrderTag and dataOrderTag are NFTNL_UDATA_SET_KEYBYTEORDER and
@@ -117,20 +134,6 @@ func (s *Set) flags() uint32 {
 	return flags
 }
 
-// describe writes the lengths of the key's fields.
-func (s *Set) describe(ae *netlink.AttributeEncoder) error {
-	ae.Nested(nftaSetDescConcat, func(ae *netlink.AttributeEncoder) error {
-		for _, f := range s.Key {
-			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
-				ae.Uint32(nftaSetFieldLen, uint32(f.Size()))
-				return nil
-			})
-		}
-		return nil
-	})
-	return nil
-}
-
 // concatenate returns nft's type number and the length in bytes of fields. The
 // length of a single field is not padded.
 func concatenate(fields []Field) (number, size uint32) {
@@ -144,59 +147,57 @@ func concatenate(fields []Field) (number, size uint32) {
 	return number, size
 }
 
-// Message returns the request that makes the chain, without its rules.
-func (c *Chain) Message(t Table) (nlconn.Message, error) {
-	return NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family,
-		func(ae *netlink.AttributeEncoder) error {
-			ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-			ae.String(unix.NFTA_CHAIN_NAME, c.Name)
-			if c.Kind == "" {
-				return nil
-			}
-			ae.Nested(unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) error {
-				ae.Uint32(unix.NFTA_HOOK_HOOKNUM, c.Hook)
-				ae.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
-				return nil
-			})
-			ae.Uint32(unix.NFTA_CHAIN_POLICY, VerdictAccept)
-			ae.String(unix.NFTA_CHAIN_TYPE, c.Kind)
-			return nil
-		})
+// Message returns the request that makes the chain, without its rules. A chain of
+// the netdev family has a device.
+func (c *Chain) Message(t Table) nlconn.Message {
+	m := t.ChainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, c.Name)
+	if c.Kind == "" {
+		return m
+	}
+	m.Nest(unix.NFTA_CHAIN_HOOK, func() {
+		m.Net32(unix.NFTA_HOOK_HOOKNUM, c.Hook)
+		m.Net32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
+		if c.Device != "" {
+			m.Text(unix.NFTA_HOOK_DEV, c.Device)
+		}
+	})
+	m.Net32(unix.NFTA_CHAIN_POLICY, VerdictAccept)
+	m.Text(unix.NFTA_CHAIN_TYPE, c.Kind)
+	return m
 }
 
 // Message returns the request that appends the rule to a chain.
 func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
-	return NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family,
-		func(ae *netlink.AttributeEncoder) error {
-			ae.String(unix.NFTA_RULE_TABLE, t.Name)
-			ae.String(unix.NFTA_RULE_CHAIN, chain)
-			ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
-				for _, e := range r.exprs() {
-					b, err := expr.Marshal(t.Family, e)
-					if err != nil {
-						return err
-					}
-					ae.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
-				}
-				return nil
-			})
-			return nil
-		})
+	m := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
+	err := AddExpressions(&m, t.Family, r.exprs())
+	return m, err
+}
+
+// AddExpressions adds expressions to a request for a rule. more has encoded
+// expressions that the library lacks.
+func AddExpressions(m *nlconn.Message, family byte, exprs []expr.Any, more ...[]byte) (err error) {
+	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() {
+		for _, e := range exprs {
+			b, failed := expr.Marshal(family, e)
+			err = errors.Join(err, failed)
+			m.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+		}
+		for _, b := range more {
+			m.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+		}
+	})
+	return nlconn.Explain(err, "encode nftables rule")
 }
 
 // ElementMessages puts entries into the smallest possible number of messages.
-func ElementMessages(kind, flags uint16, entries []*Entry) ([]nlconn.Message, error) {
+func ElementMessages(kind, flags uint16, entries []*Entry) []nlconn.Message {
 	var msgs []nlconn.Message
 	for len(entries) > 0 {
 		n := countFitting(entries)
-		m, err := elementMessage(kind, flags, entries[:n])
-		if err != nil {
-			return nil, err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, elementMessage(kind, flags, entries[:n]))
 		entries = entries[n:]
 	}
-	return msgs, nil
+	return msgs
 }
 
 // countFitting returns the number of leading entries that fit into one message. A
@@ -213,27 +214,25 @@ func countFitting(entries []*Entry) int {
 	return len(entries)
 }
 
-func elementMessage(kind, flags uint16, entries []*Entry) (nlconn.Message, error) {
-	set := entries[0].Set
-	return NewMessage(kind, flags, set.Table.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
-		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
-		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) error {
-			for _, n := range entries {
-				ae.Nested(unix.NFTA_LIST_ELEM, n.encode)
-			}
-			return nil
-		})
-		return nil
+func elementMessage(kind, flags uint16, entries []*Entry) nlconn.Message {
+	m := entries[0].Set.request(kind, flags)
+	m.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+		for _, n := range entries {
+			m.Nest(unix.NFTA_LIST_ELEM, func() { n.encode(&m.Body) })
+		}
 	})
+	return m
 }
 
 // dumpMessage returns the request for all elements of a set.
-func (s *Set) dumpMessage() (nlconn.Message, error) {
-	return NewMessage(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, s.Table.Family,
-		func(ae *netlink.AttributeEncoder) error {
-			ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, s.Table.Name)
-			ae.String(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-			return nil
-		})
+func (s *Set) dumpMessage() nlconn.Message {
+	return s.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
+}
+
+// request returns a request for elements of the set.
+func (s *Set) request(kind, flags uint16) nlconn.Message {
+	m := Request(kind, flags, s.Table.Family)
+	m.Text(unix.NFTA_SET_ELEM_LIST_TABLE, s.Table.Name)
+	m.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+	return m
 }

@@ -45,11 +45,7 @@ func (f *Feature) ondemand(entries []*Entry) []Chain {
 func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
 	for _, ch := range chains {
-		m, err := ch.Message(f.Table)
-		if err != nil {
-			return nil, err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, ch.Message(f.Table))
 	}
 	for _, ch := range chains {
 		for _, r := range ch.Rules {

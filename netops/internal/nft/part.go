@@ -78,14 +78,16 @@ func VerdictFrom(set *Set) Part {
 }
 
 // DestinationFrom looks up the loaded key in a map and translates the packet's
-// destination to the address and port of the element.
+// destination to the address and port of the element. If the map's data is only an
+// address, the packet keeps its port.
 func DestinationFrom(set *Set, l3 byte) Part {
 	return func(b *Builder) {
-		port := uint32(FirstRegister + set.Data[0].padded()/4)
+		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(l3), RegAddrMin: FirstRegister}
+		if len(set.Data) > 1 {
+			nat.RegProtoMin, nat.Specified = uint32(FirstRegister+set.Data[0].padded()/4), true
+		}
 		b.Exprs = append(b.Exprs,
-			&expr.Lookup{SourceRegister: FirstRegister, DestRegister: FirstRegister, IsDestRegSet: true, SetName: set.Name},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(l3), RegAddrMin: FirstRegister, RegProtoMin: port, Specified: true},
-		)
+			&expr.Lookup{SourceRegister: FirstRegister, DestRegister: FirstRegister, IsDestRegSet: true, SetName: set.Name}, nat)
 	}
 }
 

@@ -37,17 +37,10 @@ func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 		if !n.shared || n.data != nil || !n.covers(o) {
 			return false, heldError(n, o)
 		}
-		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.bare()})
-		if err != nil {
-			return false, err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.bare()}))
 	}
-	m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n})
-	if err != nil {
-		return false, err
-	}
-	err = c.conn.Commit(ctx, 0, append(msgs, m)...)
+	msgs = append(msgs, elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n}))
+	err = c.conn.Commit(ctx, 0, msgs...)
 	if IsRefused(err) {
 		return false, nil
 	}
@@ -144,15 +137,8 @@ func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
 	}
 	var msgs []nlconn.Message
 	for range len(keep) + 1 {
-		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.bare()})
-		if err != nil {
-			return err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.bare()}))
 	}
-	again, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)
-	if err != nil {
-		return err
-	}
-	return conn.Commit(ctx, 0, append(msgs, again...)...)
+	msgs = append(msgs, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)...)
+	return conn.Commit(ctx, 0, msgs...)
 }

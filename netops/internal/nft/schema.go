@@ -45,6 +45,7 @@ type Chain struct {
 	Kind     string // "nat", "filter", "route" or ""
 	Hook     uint32
 	Priority int32
+	Device   string // only in the netdev family
 	Rules    []Rule
 }
 

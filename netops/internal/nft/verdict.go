@@ -49,7 +49,7 @@ func VerdictText(b []byte) string {
 	if len(b) < 4 {
 		return ""
 	}
-	chain := nlconn.Printable(nlconn.UntilNUL(b[4:]))
+	chain := nlconn.Printable(nlconn.Text(b[4:]))
 	switch code := int32(binary.BigEndian.Uint32(b)); code {
 	case VerdictAccept:
 		return "accept"

@@ -35,11 +35,17 @@ type Message struct {
 	Kind  uint16
 	Flags uint16 // in addition to NLM_F_REQUEST and NLM_F_ACK
 	// Body follows the netlink header, and Data follows Body.
-	Body []byte
+	Body
 	Data []nl.NetlinkRequestData
 	// Echo is called with the kernel's notification of the created object, if the
 	// kernel sends it to the requester (NLM_F_ECHO; for links since Linux 6.2).
 	Echo func(data []byte)
+}
+
+// NewMessage returns a request whose body begins with a header, for example struct
+// ifinfomsg. It copies the header.
+func NewMessage(kind, flags uint16, header interface{ Serialize() []byte }) Message {
+	return Message{Kind: kind, Flags: flags, Body: append(make(Body, 0, 64), header.Serialize()...)}
 }
 
 // Conn is a netlink socket in one namespace. It can send several requests in one

@@ -110,15 +110,9 @@ func refusal(h unix.NlMsghdr, data []byte) error {
 	if h.Flags&unix.NLM_F_CAPPED == 0 || len(data) < start {
 		return err
 	}
-	reason := ""
-	_ = EachAttr(data[start:], func(kind uint16, v []byte) error {
-		if kind == unix.NLMSGERR_ATTR_MSG {
-			reason = Text(v)
-		}
-		return nil
-	})
-	if reason == "" {
+	reason, _ := Find(data[start:], unix.NLMSGERR_ATTR_MSG)
+	if len(reason) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w (%s)", err, reason)
+	return fmt.Errorf("%w (%s)", err, Text(reason))
 }

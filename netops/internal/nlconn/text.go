@@ -1,7 +1,6 @@
 package nlconn
 
 import (
-	"bytes"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -21,10 +20,4 @@ func Printable(s string) string {
 // IsHostile reports whether a rune must not reach a terminal or a quoted text.
 func IsHostile(r rune) bool {
 	return r == utf8.RuneError || r == '"' || r == '\\' || !unicode.IsPrint(r)
-}
-
-// UntilNUL returns the text before the first NUL.
-func UntilNUL(b []byte) string {
-	text, _, _ := bytes.Cut(b, []byte{0})
-	return string(text)
 }

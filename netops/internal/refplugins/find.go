@@ -21,7 +21,7 @@ func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]neti
 	if err != nil {
 		return nil, nlconn.Explain(err, "read rules of other plugins")
 	}
-	rules = slices.DeleteFunc(rules, func(r rule) bool { return !strings.HasPrefix(r.comment, f.MasqueradeComment()) })
+	rules = slices.DeleteFunc(rules, func(r rule) bool { return !strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range bothFamilies() {
 		jumps, err := readRules(ctx, n.NFT, iptablesTable(family, "nat"), "POSTROUTING")
@@ -53,7 +53,7 @@ func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int,
 	}
 	ports := 0
 	for i := range rules {
-		if rules[i].comment == f.ContainerID && f.owns(rules[i].target()) {
+		if rules[i].Comment == f.ContainerID && f.owns(rules[i].target()) {
 			ports++
 		}
 	}
@@ -99,11 +99,11 @@ func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) 
 // ptp made on a network for attachments that are not valid.
 func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid []Attachment) error {
 	isValid := func(r *rule) bool {
-		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.comment, f.MasqueradeComment()) })
+		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
 	}
 	return errors.Join(
 		removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
-			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
+			return strings.HasPrefix(r.Comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
 		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
 	)
@@ -130,7 +130,7 @@ func (n *Leftovers) collectChains(ctx context.Context, entry, prefix, network st
 			continue
 		}
 		for i := range rules {
-			of, id, ok := parseComment(rules[i].comment)
+			of, id, ok := parseComment(rules[i].Comment)
 			if !ok || of != network || rules[i].jump != iptablesChain(prefix, network, id) {
 				continue
 			}

@@ -141,7 +141,7 @@ func masqueradeNetwork(network string) string { return digest(network, 16) + "-"
 func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	errs := []error{removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
-		return strings.HasPrefix(r.comment, f.MasqueradeComment())
+		return strings.HasPrefix(r.Comment, f.MasqueradeComment())
 	})}
 	for _, family := range bothFamilies() {
 		errs = append(errs,
@@ -161,7 +161,7 @@ func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 	for _, family := range bothFamilies() {
 		errs = append(errs,
 			removeRules(ctx, n.NFT, hostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *rule) bool {
-				return r.comment == f.ContainerID && f.owns(r.target())
+				return r.Comment == f.ContainerID && f.owns(r.target())
 			}),
 			removeChain(ctx, n.NFT, iptablesTable(family, "nat"), hostPortChain, chain, func(*rule) bool {
 				return !f.Shares
@@ -222,9 +222,7 @@ func removeRules(ctx context.Context, c *nft.Client, t nft.Table, chains []strin
 		rules, err := readRules(ctx, c, t, chains...)
 		for i := range rules {
 			if err == nil && chosen(&rules[i]) {
-				var m nlconn.Message
-				m, err = rules[i].deletion()
-				msgs = append(msgs, m)
+				msgs = append(msgs, rules[i].Deletion())
 			}
 		}
 		removed = removed || len(msgs) > 0
@@ -279,21 +277,16 @@ func removeChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain s
 			if r.jump != chain {
 				continue
 			}
-			if r.chain == entry && !chosen(r) {
+			if r.Chain == entry && !chosen(r) {
 				left = true
 				continue
 			}
-			m, err := r.deletion()
-			if err != nil {
-				return nil, err
-			}
-			msgs = append(msgs, m)
+			msgs = append(msgs, r.Deletion())
 		}
-		if left {
-			return msgs, nil
+		if !left {
+			msgs = append(msgs, t.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, chain))
 		}
-		m, err := t.DeleteChain(chain)
-		return append(msgs, m), err
+		return msgs, nil
 	})
 }
 

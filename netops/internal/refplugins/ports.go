@@ -18,8 +18,10 @@ import (
 )
 
 // Port is a port of the node that the reference's portmap translates to a
-// container.
+// container, or kube-proxy to a Service.
 type Port struct {
+	// NodePort reports that kube-proxy translates the port.
+	NodePort bool
 	// Proto is "tcp", "udp" or "sctp".
 	Proto string
 	Port  uint16
@@ -34,8 +36,8 @@ type Port struct {
 }
 
 // Ports lists the wanted ports of one family that the reference's portmap
-// translates to a container, with either backend. If portmap was never used, it
-// costs one request.
+// translates to a container, or kube-proxy to a Service, with the nftables and the
+// iptables backend. If neither was ever used, it costs one request.
 func (n *Leftovers) Ports(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]Port, error) {
 	f := &portFinder{family: unix.NFPROTO_IPV4, wanted: wanted}
 	if is6 {
@@ -48,8 +50,11 @@ func (n *Leftovers) Ports(ctx context.Context, is6 bool, wanted func(proto strin
 	if err == nil && slices.Contains(tables, hostPortTable(f.family).Name) {
 		err = f.native(ctx, n.NFT)
 	}
+	if err == nil && slices.Contains(tables, kubeProxyTable) {
+		err = f.nodePortMap(ctx, n.NFT)
+	}
 	if err == nil && slices.Contains(tables, "nat") {
-		err = f.iptables(ctx, n.NFT)
+		err = errors.Join(f.iptables(ctx, n.NFT), f.nodePortRules(ctx, n.NFT))
 	}
 	if err == nil {
 		err = f.legacy(ctx, n)
@@ -90,7 +95,7 @@ func (f *portFinder) native(ctx context.Context, c *nft.Client) error {
 	for i := range rules {
 		r := &rules[i]
 		f.addPorts(protocolName(r.proto), r.ports, Port{
-			Node: singleAddr(r.destination), ContainerID: r.comment, Chain: "chain " + r.chain + " of nftables table " + t.String(),
+			Node: singleAddr(r.destination), ContainerID: r.Comment, Chain: "chain " + r.Chain + " of nftables table " + t.String(),
 		})
 	}
 	return err
@@ -108,7 +113,7 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 	read := map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
-		network, id, ok := parseComment(e.comment)
+		network, id, ok := parseComment(e.Comment)
 		if !ok || read[e.jump] || e.jump != iptablesChain(hostPortPrefix, network, id) || !f.anyWanted(protocolName(e.proto), e.ports) {
 			continue
 		}
@@ -130,7 +135,8 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 
 // legacy reads the rules of iptables-legacy.
 func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
-	if n.IPTables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
+	if n.IPTables == nil || !iptables.IsLegacyLoaded(f.family, "nat") ||
+		!iptables.LegacyMentions(f.family, "nat", hostPortChain) && !iptables.LegacyMentions(f.family, "nat", nodePortChain) {
 		return nil
 	}
 	t := &iptables.Legacy{Family: f.family, Run: n.IPTables}
@@ -142,6 +148,7 @@ func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
 		return fmt.Errorf("%s: %w", t.Program(), err)
 	}
 	st := iptables.ParseListing(listing)
+	f.legacyNodePorts(st)
 	if st.Chains[hostPortChain] == nil {
 		return nil
 	}

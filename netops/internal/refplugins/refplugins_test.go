@@ -61,14 +61,16 @@ func TestMatchedPorts(t *testing.T) {
 // that iptables-nft and nft made.
 func FuzzRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
-		r, err := decodeRule(nft.Table{Family: family, Name: "nat"}, attrs)
+		held, err := nft.DecodeRule(nft.Table{Family: family, Name: "nat"}, attrs)
+		if err != nil {
+			return
+		}
+		r, err := interpret(held)
 		if err != nil {
 			return
 		}
 		_ = r.forwards(r.target())
-		_, _, _ = parseComment(r.comment)
-		if _, err := r.deletion(); err != nil {
-			t.Error(err)
-		}
+		_, _, _ = parseComment(r.Comment)
+		r.Deletion()
 	})
 }

@@ -1,29 +1,21 @@
 package refplugins
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // rule is a rule of another program. It has the fields that identify the owner.
 // Unknown expressions are ignored; shape names all expressions.
 type rule struct {
-	table  nft.Table
-	chain  string
-	handle uint64
-	// comment is nft's comment, or the comment of iptables' match "comment".
-	comment string
+	nft.HeldRule
 	// jump is the chain to which the rule jumps, or "".
 	jump string
 	// accepts reports whether the rule's verdict is accept.
@@ -73,7 +65,7 @@ func (r *rule) target() netip.Addr {
 // forwards reports whether the rule is exactly one of the two rules that the
 // firewall plugin makes for an address.
 func (r *rule) forwards(a netip.Addr) bool {
-	if !r.accepts || r.comment != "" {
+	if !r.accepts || r.Comment != "" {
 		return false
 	}
 	only := netip.PrefixFrom(a, a.BitLen())
@@ -86,29 +78,15 @@ func (r *rule) forwards(a netip.Addr) bool {
 	return false
 }
 
-// deletion returns the request that deletes the rule.
-func (r *rule) deletion() (nlconn.Message, error) {
-	return nft.NewMessage(unix.NFT_MSG_DELRULE, 0, r.table.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, r.table.Name)
-		ae.String(unix.NFTA_RULE_CHAIN, r.chain)
-		ae.Uint64(unix.NFTA_RULE_HANDLE, r.handle)
-		return nil
-	})
-}
-
 // readRules reads the rules of some chains of a table, or of all chains if none
 // is named. An absent table or chain has no rules.
 func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string) ([]rule, error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
 	if len(chains) == 0 {
-		return rulesOf(ctx, conn, t, "")
+		chains = []string{""}
 	}
 	var all []rule
 	for _, chain := range chains {
-		rules, err := rulesOf(ctx, conn, t, chain)
+		rules, err := nft.Rules(ctx, c, t, chain, interpret)
 		if err != nil {
 			return nil, err
 		}
@@ -117,134 +95,59 @@ func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string
 	return all, nil
 }
 
-// rulesOf reads the rules of one chain, or of the whole table for "".
-func rulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string) ([]rule, error) {
-	m, err := nft.NewMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, t.Name)
-		if chain != "" {
-			ae.String(unix.NFTA_RULE_CHAIN, chain)
+// interpret reads the expressions of a rule.
+func interpret(held nft.HeldRule) (rule, error) {
+	r := rule{HeldRule: held, accepts: held.Verdict == "accept"}
+	if word, chain, _ := strings.Cut(held.Verdict, " "); word == "jump" || word == "goto" {
+		r.jump = chain
+	}
+	r.Expressions = nil
+	for _, e := range held.Expressions {
+		var err error
+		switch e.Name {
+		case "meta":
+			r.meta(&e)
+		case "payload":
+			r.payload(&e)
+		case "bitwise":
+			r.mask, err = nft.DecodeData(e.Attr(unix.NFTA_BITWISE_MASK))
+		case "cmp":
+			err = r.compare(&e)
+		case "immediate":
+			err = r.immediate(&e)
+		case "tcp", "udp", "sctp", "multiport":
+			r.ports = append(r.ports, matchedPorts(e.Name, e.Attr(unix.NFTA_MATCH_INFO))...)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var rules []rule
-	var damaged error
-	err = c.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
-		r, err := decodeRule(t, attrs)
-		rules, damaged = append(rules, r), errors.Join(damaged, err)
-	})
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return rules, damaged
-}
-
-// decodeRule reads the attributes of one NFT_MSG_NEWRULE.
-func decodeRule(t nft.Table, attrs []byte) (rule, error) {
-	r := rule{table: t}
-	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
-		case unix.NFTA_RULE_CHAIN:
-			r.chain = nlconn.UntilNUL(ad.Bytes())
-		case unix.NFTA_RULE_HANDLE:
-			if b := ad.Bytes(); len(b) == 8 {
-				r.handle = binary.BigEndian.Uint64(b)
-			}
-		case unix.NFTA_RULE_USERDATA:
-			r.comment = nft.LabelOf(ad.Bytes())
-		case unix.NFTA_RULE_EXPRESSIONS:
-			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return r.expression(ad.Bytes()) })
+		if err != nil {
+			return r, err
 		}
-		return nil
-	})
-	return r, err
-}
-
-// expression reads one NFTA_LIST_ELEM of a rule's expressions.
-func (r *rule) expression(attrs []byte) error {
-	var name string
-	data := map[uint16][]byte{}
-	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-		switch ad.Type() {
-		case unix.NFTA_EXPR_NAME:
-			name = nlconn.UntilNUL(ad.Bytes())
-		case unix.NFTA_EXPR_DATA:
-			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
-				data[ad.Type()] = bytes.Clone(ad.Bytes())
-				return nil
-			})
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+		r.shape = append(r.shape, e.Name)
 	}
-	switch name {
-	case "counter":
-		return nil
-	case "match":
-		name = r.match(data)
-	case "meta":
-		r.meta(data)
-	case "payload":
-		r.payload(data)
-	case "bitwise":
-		r.mask, err = nft.DecodeData(data[unix.NFTA_BITWISE_MASK])
-	case "cmp":
-		err = r.compare(data)
-	case "immediate":
-		err = r.immediate(data)
-	}
-	r.shape = append(r.shape, name)
-	return err
-}
-
-// match reads an iptables match and returns its name.
-func (r *rule) match(data map[uint16][]byte) string {
-	name := nlconn.UntilNUL(data[unix.NFTA_MATCH_NAME])
-	info := data[unix.NFTA_MATCH_INFO]
-	if name == "comment" {
-		r.comment = nlconn.UntilNUL(info)
-	} else {
-		r.ports = append(r.ports, matchedPorts(name, info)...)
-	}
-	return name
+	return r, nil
 }
 
 // payload records the field that the next comparison reads.
-func (r *rule) payload(data map[uint16][]byte) {
-	r.load, r.mask = payload{}, nil
-	var v [3]uint32
-	for i, key := range []uint16{unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN} {
-		if len(data[key]) != 4 {
-			return
-		}
-		v[i] = binary.BigEndian.Uint32(data[key])
-	}
-	r.load = payload{base: v[0], offset: v[1], length: v[2], ok: true}
+func (r *rule) payload(e *nft.Expression) {
+	base, ok := e.Number(unix.NFTA_PAYLOAD_BASE)
+	offset, hasOffset := e.Number(unix.NFTA_PAYLOAD_OFFSET)
+	length, hasLength := e.Number(unix.NFTA_PAYLOAD_LEN)
+	r.load, r.mask = payload{base, offset, length, ok && hasOffset && hasLength}, nil
 }
 
 // meta records whether the next comparison reads the transport protocol.
-func (r *rule) meta(data map[uint16][]byte) {
-	r.load, r.mask = payload{}, nil
-	if key := data[unix.NFTA_META_KEY]; len(key) == 4 && binary.BigEndian.Uint32(key) == unix.NFT_META_L4PROTO {
-		r.load = payload{base: baseProto, length: 1, ok: true}
-	}
+func (r *rule) meta(e *nft.Expression) {
+	key, ok := e.Number(unix.NFTA_META_KEY)
+	r.load, r.mask = payload{base: baseProto, length: 1, ok: ok && key == unix.NFT_META_L4PROTO}, nil
 }
 
 // compare records a condition on the packet's address, protocol or port. For a
 // prefix, iptables compares only whole bytes, or masks the address.
-func (r *rule) compare(data map[uint16][]byte) error {
+func (r *rule) compare(e *nft.Expression) error {
 	load, mask := r.load, r.mask
 	r.load, r.mask = payload{}, nil
-	value, err := nft.DecodeData(data[unix.NFTA_CMP_DATA])
-	op := data[unix.NFTA_CMP_OP]
-	if err != nil || !load.ok || len(op) != 4 || binary.BigEndian.Uint32(op) != unix.NFT_CMP_EQ || uint32(len(value)) != load.length {
+	value, err := nft.DecodeData(e.Attr(unix.NFTA_CMP_DATA))
+	op, ok := e.Number(unix.NFTA_CMP_OP)
+	if err != nil || !load.ok || !ok || op != unix.NFT_CMP_EQ || uint32(len(value)) != load.length {
 		return err
 	}
 	bits := 8 * len(value)
@@ -274,8 +177,8 @@ func (r *rule) compare(data map[uint16][]byte) error {
 // compareHeader records a condition on a field of the network header.
 func (r *rule) compareHeader(load payload, value []byte, bits int) {
 	// The offsets of the addresses: RFC 791 section 3.1, RFC 8200 section 3.
-	ip4 := r.table.Family != unix.NFPROTO_IPV6 && load.length <= 4
-	ip6 := r.table.Family != unix.NFPROTO_IPV4 && load.length <= 16
+	ip4 := r.Table.Family != unix.NFPROTO_IPV6 && load.length <= 4
+	ip6 := r.Table.Family != unix.NFPROTO_IPV4 && load.length <= 16
 	switch {
 	case ip4 && load.offset == 12:
 		r.source = prefixOf(value, 4, bits)
@@ -299,23 +202,14 @@ func prefixOf(value []byte, size, bits int) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// immediate records a verdict, or a constant that may be an address.
-func (r *rule) immediate(data map[uint16][]byte) error {
-	value, err := nft.DecodeData(data[unix.NFTA_IMMEDIATE_DATA])
-	if err != nil || len(value) < 4 {
-		return err
-	}
-	if register := data[unix.NFTA_IMMEDIATE_DREG]; len(register) == 4 && binary.BigEndian.Uint32(register) == unix.NFT_REG_VERDICT {
-		switch int32(binary.BigEndian.Uint32(value)) {
-		case unix.NFT_JUMP, unix.NFT_GOTO:
-			r.jump = string(value[4:])
-		case nft.VerdictAccept:
-			r.accepts = true
-		}
+// immediate records a constant that may be an address.
+func (r *rule) immediate(e *nft.Expression) error {
+	if register, ok := e.Number(unix.NFTA_IMMEDIATE_DREG); ok && register == unix.NFT_REG_VERDICT {
 		return nil
 	}
+	value, err := nft.DecodeData(e.Attr(unix.NFTA_IMMEDIATE_DATA))
 	if a, ok := netip.AddrFromSlice(value); ok {
 		r.data = append(r.data, a)
 	}
-	return nil
+	return err
 }

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -37,59 +37,67 @@ func (m *NeighHeader) Serialize() []byte {
 	return append(b, m.Flags, 0)
 }
 
-// Neigh is a permanent neighbour or static forwarding entry.
+// Neigh is a neighbour, or an entry of a forwarding database, in any state.
 type Neigh struct {
-	IP  netip.Addr
-	MAC net.HardwareAddr
+	Link          int
+	State         uint16 // NUD_*
+	Family, Flags uint8
+	IP            netip.Addr
+	MAC           net.HardwareAddr // empty if the entry has none
 }
 
-// Neighbour reads one neighbour entry of a link. It does not list them all,
-// because a link may have one entry for each container.
+// isStatic reports whether the entry was not learnt.
+func (n *Neigh) isStatic() bool { return n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
+
+// Neighbour reads one permanent neighbour entry of a link. It does not list them
+// all, because a link may have one entry for each container.
 func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Neigh, there bool, err error) {
-	nd := &NeighHeader{Family: Family(ip), Index: uint32(index)}
-	data, err := c.Query(ctx, nlconn.Message{
-		Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd, nl.NewRtAttr(unix.NDA_DST, ip.AsSlice())},
-	})
+	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &NeighHeader{Family: Family(ip), Index: uint32(index)})
+	m.Bytes(unix.NDA_DST, ip.AsSlice())
+	data, err := c.Query(ctx, m)
 	if errors.Is(err, unix.ENOENT) {
 		return have, false, nil
 	}
 	if err != nil {
 		return have, false, err
 	}
-	return parseNeigh(data, index)
+	have, err = ParseNeigh(data)
+	have.MAC = bytes.Clone(have.MAC)
+	return have, err == nil && have.Link == index && have.isStatic(), err
 }
 
-// Forwarding finds an entry for which is returns true among the forwarding
+// Forwarding finds an entry for which is returns true among the static forwarding
 // entries of a link. It dumps all of them, because several may have the same MAC.
 // The kernel filters the dump by the link in the header.
 func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (have Neigh, there bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{&NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)}}}
+	m := nlconn.NewMessage(unix.RTM_GETNEIGH, 0, &NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)})
 	err = c.Dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
-		e, ok, err := parseNeigh(data, index)
-		if ok && is(e) {
-			have, there = e, true
+		n, err := ParseNeigh(data)
+		if err == nil && n.Link == index && n.isStatic() && is(n) {
+			n.MAC = bytes.Clone(n.MAC)
+			have, there = n, true
 		}
 		return err
 	})
 	return have, there, err
 }
 
-// parseNeigh reads the body of RTM_NEWNEIGH. ok is false for the entries of other
-// links and for learnt entries.
-func parseNeigh(b []byte, index int) (n Neigh, ok bool, err error) {
+// ParseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. The MAC is a slice of
+// b.
+func ParseNeigh(b []byte) (n Neigh, err error) {
 	if len(b) < SizeofNeighHeader {
-		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
+		return n, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	state := binary.NativeEndian.Uint16(b[8:])
-	ok = int(int32(binary.NativeEndian.Uint32(b[4:]))) == index && state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0
+	n.Family, n.Link = b[0], int(int32(binary.NativeEndian.Uint32(b[4:])))
+	n.State, n.Flags = binary.NativeEndian.Uint16(b[8:]), b[10]
 	err = nlconn.EachAttr(b[SizeofNeighHeader:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			n.IP, _ = netip.AddrFromSlice(v)
 		case unix.NDA_LLADDR:
-			n.MAC = append(net.HardwareAddr(nil), v...)
+			n.MAC = v
 		}
 		return nil
 	})
-	return n, ok && err == nil, err
+	return n, err
 }

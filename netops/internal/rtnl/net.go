@@ -23,10 +23,10 @@ type Addr struct {
 
 // Addresses reads the addresses of one link, or of all links for index 0.
 func (c *Conn) Addresses(ctx context.Context, index int) ([]Addr, error) {
-	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
-	m.Index = uint32(index)
+	ifa := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+	ifa.Index = uint32(index)
 	var all []Addr
-	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Data: []nl.NetlinkRequestData{m}},
+	err := c.Dump(ctx, nlconn.NewMessage(unix.RTM_GETADDR, 0, ifa),
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
 			a, ok, err := ParseAddr(data)
@@ -65,11 +65,12 @@ func ParseAddr(b []byte) (a Addr, ok bool, err error) {
 	return a, err == nil && a.Prefix.IsValid(), err
 }
 
-// Route is a unicast route as the kernel reports it. A multipath route becomes
-// one Route for each next hop.
+// Route is a route as the kernel reports it. A multipath route becomes one Route for
+// each next hop. A route with a nexthop object has the object's number.
 type Route struct {
 	Link, Priority, Table, MTU, AdvMSS int
-	Scope, Protocol                    uint8
+	NexthopID                          uint32
+	Scope, Protocol, Kind              uint8 // RT_SCOPE_*, RTPROT_*, RTN_*
 	Dst                                netip.Prefix
 	Via, Src                           netip.Addr
 	OnLink                             bool
@@ -91,12 +92,12 @@ func (c *Conn) Routes(ctx context.Context, link, table int) ([]Route, error) {
 
 func (c *Conn) routesOf(ctx context.Context, family uint8, link, table int) ([]Route, error) {
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Type: unix.RTN_UNICAST}}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{rtm}}
+	m := nlconn.NewMessage(unix.RTM_GETROUTE, 0, rtm)
 	if table != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table))))
+		m.Uint32(unix.RTA_TABLE, uint32(table))
 	}
 	if link != 0 {
-		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
+		m.Uint32(unix.RTA_OIF, uint32(link))
 	}
 	var all []Route
 	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
@@ -121,40 +122,8 @@ func ParseRoute(b []byte) ([]Route, error) { return ParseRouteOf(b, unix.RTN_UNI
 // ParseRouteOf reads a route of one type (RTN_*). It returns nothing for another
 // type.
 func ParseRouteOf(b []byte, kind uint8) ([]Route, error) {
-	if len(b) < unix.SizeofRtMsg {
-		return nil, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
-	}
-	if b[7] != kind {
-		return nil, nil
-	}
-	r := Route{Table: int(b[4]), Protocol: b[5], Scope: b[6]}
-	r.OnLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
-	dst := netip.IPv4Unspecified()
-	if b[0] == unix.AF_INET6 {
-		dst = netip.IPv6Unspecified()
-	}
-	var hops []Route
-	err := nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(v)
-		case unix.RTA_PREFSRC:
-			r.Src, _ = netip.AddrFromSlice(v)
-		case unix.RTA_PRIORITY:
-			r.Priority = nlconn.Int(v)
-		case unix.RTA_TABLE:
-			r.Table = nlconn.Int(v)
-		case unix.RTA_METRICS:
-			return r.parseMetrics(v)
-		case unix.RTA_MULTIPATH:
-			hops = parseHops(v)
-		default:
-			return r.parseHop(kind, v)
-		}
-		return nil
-	})
-	r.Dst = netip.PrefixFrom(dst, int(b[1]))
-	if err != nil || !r.Dst.IsValid() {
+	r, hops, err := ParseHops(b)
+	if err != nil || r.Kind != kind || !r.Dst.IsValid() {
 		return nil, err
 	}
 	if hops == nil {
@@ -166,6 +135,43 @@ func ParseRouteOf(b []byte, kind uint8) ([]Route, error) {
 		hops[i].Link, hops[i].Via, hops[i].OnLink = link, via, onLink
 	}
 	return hops, nil
+}
+
+// ParseHops reads a route of any type, and apart from it the next hops of a multipath
+// route.
+func ParseHops(b []byte) (r Route, hops []Route, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, nil, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	r = Route{Table: int(b[4]), Protocol: b[5], Scope: b[6], Kind: b[7]}
+	r.OnLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
+	dst := netip.IPv4Unspecified()
+	if b[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
+	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(v)
+		case unix.RTA_PREFSRC:
+			r.Src, _ = netip.AddrFromSlice(v)
+		case unix.RTA_PRIORITY:
+			r.Priority = nlconn.Int(v)
+		case unix.RTA_TABLE:
+			r.Table = nlconn.Int(v)
+		case unix.RTA_METRICS:
+			return r.parseMetrics(v)
+		case RTANexthopID:
+			r.NexthopID = uint32(nlconn.Int(v))
+		case unix.RTA_MULTIPATH:
+			hops = parseHops(v)
+		default:
+			return r.parseHop(kind, v)
+		}
+		return nil
+	})
+	r.Dst = netip.PrefixFrom(dst, int(b[1]))
+	return r, hops, err
 }
 
 // parseHop reads the attributes that the next hops of a multipath route have too.

@@ -19,9 +19,9 @@ const (
 // NamespaceID returns the number that the connection's namespace has for an open
 // namespace, or a negative number for none (rtnetlink(7), NETNSA_NSID).
 func (c *Conn) NamespaceID(ctx context.Context, fd int) (int, error) {
-	data, err := c.Query(ctx, nlconn.Message{Kind: unix.RTM_GETNSID, Data: []nl.NetlinkRequestData{
-		nl.NewRtGenMsg(), nl.NewRtAttr(netnsaFD, nl.Uint32Attr(uint32(fd))),
-	}})
+	m := nlconn.NewMessage(unix.RTM_GETNSID, 0, nl.NewRtGenMsg())
+	m.Uint32(netnsaFD, uint32(fd))
+	data, err := c.Query(ctx, m)
 	if err != nil {
 		return 0, err
 	}
@@ -30,15 +30,9 @@ func (c *Conn) NamespaceID(ctx context.Context, fd int) (int, error) {
 
 // parseNamespaceID reads the body of RTM_NEWNSID.
 func parseNamespaceID(b []byte) (int, error) {
-	id := -1
 	if len(b) < unix.NLMSG_ALIGNTO {
-		return id, fmt.Errorf("namespace message of %d bytes: %w", len(b), unix.EBADMSG)
+		return -1, fmt.Errorf("namespace message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	err := nlconn.EachAttr(b[unix.NLMSG_ALIGNTO:], func(kind uint16, v []byte) error {
-		if kind == netnsaNSID {
-			id = attrSigned(v)
-		}
-		return nil
-	})
-	return id, err
+	id, err := nlconn.Find(b[unix.NLMSG_ALIGNTO:], netnsaNSID)
+	return attrSigned(id), err
 }

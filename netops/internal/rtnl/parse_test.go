@@ -30,7 +30,7 @@ func FuzzDecoders(f *testing.F) {
 		_, _, _ = ParseAddr(b)
 		_, _ = ParseRoute(b)
 		_, _, _ = parseRule(b)
-		_, _, _ = parseNeigh(b, 1)
+		_, _ = ParseNeigh(b)
 		_, _ = parseNamespaceID(b)
 	})
 }

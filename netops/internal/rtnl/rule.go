@@ -27,7 +27,7 @@ type Rule struct {
 func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	var all []Rule
-	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETRULE, Data: []nl.NetlinkRequestData{h}},
+	err := c.Dump(ctx, nlconn.NewMessage(unix.RTM_GETRULE, 0, h),
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
 			r, ok, err := parseRule(data)

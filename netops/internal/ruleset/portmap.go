@@ -1,6 +1,8 @@
 package ruleset
 
 import (
+	"slices"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -47,14 +49,10 @@ func portMapFeature() nft.Feature {
 		Table: table,
 		Sets:  append(append(four.all(), six.all()...), local),
 		Chains: func() []nft.Chain {
-			prerouting := nft.Chain{Name: "portmap_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityDestinationNAT}
-			output := nft.Chain{Name: "portmap_output", Kind: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: priorityDestinationNAT}
-			prerouting.Rules = []nft.Rule{nft.NewRule(nft.ToThisNode(), nft.Goto("portmap"))}
-			output.Rules = prerouting.Rules
-			return []nft.Chain{
-				{Name: portMapTranslate, Rules: append(four.translate(), six.translate()...)},
+			return slices.Concat([]nft.Chain{
+				{Name: portMapTranslate, Rules: slices.Concat(translate(four.l3, four.destination, four.portsOf, four.ports), translate(six.l3, six.destination, six.portsOf, six.ports))},
 				{Name: "portmap", Rules: append(append(four.conditions(), six.conditions()...), nft.NewRule(nft.Goto(portMapTranslate)))},
-				prerouting, output,
+			}, toThisNode("portmap"), []nft.Chain{
 				{Name: portMapMasquerade, Rules: []nft.Rule{four.marks(), six.marks(), nft.NewRule(nft.Masquerade())}},
 				{Name: "portmap_hairpin", Rules: []nft.Rule{
 					nft.NewRule(nft.SourceIn("127.0.0.0/8"), nft.Goto(portMapMasquerade)),
@@ -72,9 +70,44 @@ func portMapFeature() nft.Feature {
 						nft.NewRule(nft.InputLink(), nft.In(local), nft.Next(), nft.SourceIn("127.0.0.0/8"), nft.Drop()),
 					},
 				},
-			}
+			})
 		},
 		ChainOf: portMapChain,
+	}
+}
+
+// portRangeFeature translates ranges of ports of the node to the same ports of
+// containers. portmap_range4 maps (protocol, ports) to a container's address, and
+// portmap_ip_range4 maps (address, protocol, ports). A range is one element.
+// nftables cannot add an offset to a port, so portMapFeature has an element for each
+// port where the container's ports differ.
+func portRangeFeature() nft.Feature {
+	table := inetTable()
+	makeSets := func(suffix string, address nft.Field) (of, all *nft.Set) {
+		of = &nft.Set{Table: table, Name: "portmap_ip_range" + suffix, Key: []nft.Field{address, nft.InetProto, nft.ServiceRange}, Data: []nft.Field{address}}
+		all = &nft.Set{Table: table, Name: "portmap_range" + suffix, Key: []nft.Field{nft.InetProto, nft.ServiceRange}, Data: []nft.Field{address}}
+		return of, all
+	}
+	of4, any4 := makeSets("4", nft.IP4Addr)
+	of6, any6 := makeSets("6", nft.IP6Addr)
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{of4, any4, of6, any6},
+		Chains: func() []nft.Chain {
+			return append([]nft.Chain{{Name: "portmap_range", Rules: slices.Concat(
+				translate(unix.NFPROTO_IPV4, nft.Destination4, of4, any4), translate(unix.NFPROTO_IPV6, nft.Destination6, of6, any6),
+			)}}, toThisNode("portmap_range")...)
+		},
+	}
+}
+
+// toThisNode returns the base chains that send connections to a local address of the
+// node to a chain, before their destination is translated.
+func toThisNode(chain string) []nft.Chain {
+	rules := []nft.Rule{nft.NewRule(nft.ToThisNode(), nft.Goto(chain))}
+	return []nft.Chain{
+		{Name: chain + "_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityDestinationNAT, Rules: rules},
+		{Name: chain + "_output", Kind: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: priorityDestinationNAT, Rules: rules},
 	}
 }
 
@@ -130,11 +163,12 @@ func (f *portMapFamily) conditions() []nft.Rule {
 	}
 }
 
-// translate returns the rules that translate mapped ports to their container.
-func (f *portMapFamily) translate() []nft.Rule {
+// translate returns the rules that translate mapped ports to their container: first
+// the ports of one address, then those of all addresses.
+func translate(l3 byte, destination func() nft.Part, of, all *nft.Set) []nft.Rule {
 	return []nft.Rule{
-		nft.NewRule(f.destination(), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(f.portsOf, f.l3)),
-		nft.NewRule(nft.OfFamily(f.l3), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(f.ports, f.l3)),
+		nft.NewRule(destination(), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(of, l3)),
+		nft.NewRule(nft.OfFamily(l3), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(all, l3)),
 	}
 }
 

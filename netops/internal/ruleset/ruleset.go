@@ -23,7 +23,7 @@ func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Nam
 // Schema returns all features that cnibox makes in nftables. A new purpose is one
 // more function that returns a feature.
 func Schema() nft.Schema {
-	return nft.Schema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
+	return nft.Schema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(), routedFeature(), macNATFeature()}
 }
 
 // masqueradeFeature masquerades networks behind the node's addresses. An element

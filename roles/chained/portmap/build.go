@@ -55,10 +55,12 @@ func containerTargets(in *attach.Input) (targets, error) {
 }
 
 // port is one port of the node and the container's port that it is forwarded
-// to.
+// to, or a range of ports that are forwarded to as many ports.
 type port struct {
 	protocol string
 	port     int
+	// last is the last port of the node; it equals port for a single port.
+	last int
 	// ip is the node's address. The zero Addr means every address of the
 	// container's address family.
 	ip     netip.Addr
@@ -84,7 +86,7 @@ func (c *Conf) ports(e targets) []port {
 				p.ip = m.hostIP
 			}
 			for n := range m.Range {
-				p.port, p.toPort = m.HostPort+n, m.ContainerPort+n
+				p.port, p.last, p.toPort = m.HostPort+n, m.HostPort+n, m.ContainerPort+n
 				all = append(all, p)
 			}
 		}
@@ -92,10 +94,46 @@ func (c *Conf) ports(e targets) []port {
 	return all
 }
 
-// claim is the name of the claim on the port, with an empty address for a port
-// of all addresses: "8080/tcp/IPv4/", "8080/tcp/IPv4/192.0.2.1".
+// joined joins consecutive ports into ranges, where wanted reports that a port may be
+// part of one. The order stays, and repeated ports are left out.
+func joined(ports []port, wanted func(port) bool) []port {
+	var all []port
+	seen := map[string]bool{}
+	for _, p := range ports {
+		if name := p.claim(); seen[name] {
+			continue // a repeated mapping
+		} else {
+			seen[name] = true
+		}
+		if len(all) > 0 && wanted(p) {
+			prev := &all[len(all)-1]
+			next := *prev
+			next.port, next.last, next.toPort = prev.last+1, prev.last+1, prev.toPort+prev.last+1-prev.port
+			if next == p && wanted(*prev) {
+				prev.last = p.last
+				continue
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// numbers is the port's text: "8080", or "8000-8100".
+func (p port) numbers() string {
+	if p.last == p.port {
+		return strconv.Itoa(p.port)
+	}
+	return strconv.Itoa(p.port) + "-" + strconv.Itoa(p.last)
+}
+
+// claim is the name of the claim on the ports, with an empty address for ports of
+// all addresses: "8080/tcp/IPv4/", "range 8000-8100/tcp/IPv4/192.0.2.1".
 func (p port) claim() string {
-	name := strconv.Itoa(p.port) + "/" + p.protocol + "/IPv" + familyOf(p.to) + "/"
+	name := p.numbers() + "/" + p.protocol + "/IPv" + familyOf(p.to) + "/"
+	if p.last != p.port {
+		name = "range " + name
+	}
 	if p.ip.IsValid() {
 		name += p.ip.String()
 	}
@@ -110,21 +148,15 @@ func familyOf(a netip.Addr) string {
 	return "6"
 }
 
-// claims are the claims of the ports, without duplicates: the ports, and with
-// masquerading the addresses that they are forwarded to.
+// claims are the claims of the ports, without duplicates: the ports, consecutive ones
+// as a range, and with masquerading the addresses that they are forwarded to.
 func (r *role) claims(ports []port) []attach.Claim {
 	var all []attach.Claim
-	added := map[attach.Claim]bool{}
-	add := func(kind, name string) {
-		if c := (attach.Claim{Kind: kind, Name: name}); !added[c] {
-			added[c] = true
-			all = append(all, c)
-		}
-	}
-	for _, p := range ports {
-		add(claimPort, p.claim())
-		if r.conf.masquerades() {
-			add(claimAddress, p.to.String())
+	for _, p := range joined(ports, func(port) bool { return true }) {
+		all = append(all, attach.Claim{Kind: claimPort, Name: p.claim()})
+		address := attach.Claim{Kind: claimAddress, Name: p.to.String()}
+		if r.conf.masquerades() && !slices.Contains(all, address) {
+			all = append(all, address)
 		}
 	}
 	return all
@@ -138,10 +170,10 @@ func reachableByLoopback(ports []port, v4 bool) bool {
 	})
 }
 
-// element is the port's entry in a map: maps is "" for the map of targets, or
-// "_if" for the map of conditions.
+// element is the port's entry in a map: maps is "" for the map of targets, "_if" for
+// the map of conditions, or "_range".
 func (p port) element(in *attach.Input, maps string, value ...string) *netops.Element {
-	set, key := "portmap", []string{p.protocol, strconv.Itoa(p.port)}
+	set, key := "portmap", []string{p.protocol, p.numbers()}
 	if p.ip.IsValid() {
 		set, key = set+"_ip", append([]string{p.ip.String()}, key...)
 	}
@@ -160,7 +192,11 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	ports := r.conf.ports(e)
-	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
+	held := map[string]bool{}
+	for _, name := range o.Held {
+		held[name] = true
+	}
+	ports = slices.DeleteFunc(ports, func(p port) bool { return held[p.claim()] })
 	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
 	r.addLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
@@ -236,19 +272,22 @@ func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port) error
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV6", Reason: err.Error()}
 	}
-	seen := map[string]bool{}
-	for _, p := range ports {
-		name := p.claim()
-		if seen[name] {
-			continue // a repeated mapping
+	verdict := func(p port) string {
+		if p.to.Is4() {
+			return four
 		}
-		seen[name] = true
-		verdict := four
-		if p.to.Is6() {
-			verdict = six
+		return six
+	}
+	// A range is one element where the container's ports are the same. The others
+	// need an element for each port, see netops/internal/ruleset.
+	same := func(p port) bool { return p.toPort == p.port && verdict(p) == "" }
+	for _, p := range joined(ports, same) {
+		if p.last != p.port {
+			w.Spec.Add(p.element(in, "_range", p.to.String()))
+			continue
 		}
-		if verdict != "" {
-			w.Spec.Add(p.element(in, "_if", verdict))
+		if v := verdict(p); v != "" {
+			w.Spec.Add(p.element(in, "_if", v))
 		}
 		w.Spec.Add(p.element(in, "", p.to.String(), strconv.Itoa(p.toPort)))
 	}

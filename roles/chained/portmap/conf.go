@@ -40,6 +40,9 @@ type Conf struct {
 	ConditionsV4 []string `json:"conditionsV4,omitempty"`
 	// ConditionsV6 are the same for IPv6 (ip6 saddr, ip6 daddr).
 	ConditionsV6 []string `json:"conditionsV6,omitempty"`
+	// MaxPorts is the number of ports that a container can have, 1 to 65535. A
+	// port counts once for each protocol and hostIP. Default 256.
+	MaxPorts int `json:"maxPorts,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
 	RuntimeConfig struct {
@@ -70,10 +73,16 @@ type Mapping struct {
 const (
 	maxMarkBit = 31
 	maxPort    = math.MaxUint16
+	// defaultMaxPorts is more than a container usually publishes, and keeps an ADD
+	// short.
+	defaultMaxPorts = 256
 )
 
 // SetDefaults sets the documented default values.
 func (c *Conf) SetDefaults() {
+	if c.MaxPorts == 0 {
+		c.MaxPorts = defaultMaxPorts
+	}
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		m.Protocol = strings.ToLower(m.Protocol)
@@ -94,6 +103,9 @@ func (c *Conf) Validate() error {
 	if c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables" {
 		f.Addf("backend", "%q is not known: use \"nftables\"", c.Backend)
 	}
+	if c.MaxPorts < 1 || c.MaxPorts > maxPort {
+		f.Addf("maxPorts", "%d is not a number of ports: use 1 to %d", c.MaxPorts, maxPort)
+	}
 	if c.MarkMasqBit != nil {
 		if *c.MarkMasqBit < 0 || *c.MarkMasqBit > maxMarkBit {
 			f.Addf("markMasqBit", "%d is not a bit of a packet mark: use 0 to %d", *c.MarkMasqBit, maxMarkBit)
@@ -111,6 +123,24 @@ func (c *Conf) Validate() error {
 		c.checkDuplicates(&f)
 	}
 	return f.Err()
+}
+
+// checkCount refuses more ports than maxPorts. Only ADD calls it: a container that
+// has its ports keeps them when maxPorts is reduced.
+func (c *Conf) checkCount() error {
+	count, counted := 0, map[Mapping]bool{}
+	for _, m := range c.RuntimeConfig.PortMappings {
+		if !counted[m] { // some runtimes repeat a mapping
+			counted[m] = true
+			count += m.Range
+		}
+	}
+	if count <= c.MaxPorts {
+		return nil
+	}
+	return &roles.ConfError{
+		Path: "runtimeConfig.portMappings", Reason: fmt.Sprintf("the container asks for %d ports, and portmap's key maxPorts allows %d: publish fewer ports, or raise maxPorts", count, c.MaxPorts),
+	}
 }
 
 func (c *Conf) checkConditions(f *roles.Faults, path string, v6 bool, words []string) {

@@ -15,8 +15,8 @@ import (
 )
 
 // checkForeignPorts returns an error if the reference plugin forwards one of
-// the ports to another container. Its rules are evaluated before or after ours,
-// so one of the containers would get no connections. Rules for the same
+// the ports to another container, or kube-proxy to a Service. Their rules are evaluated
+// before or after ours, so one of both would get no connections. Rules for the same
 // container are accepted: they come from its other network or an earlier
 // attachment, and forward to it too.
 func checkForeignPorts(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
@@ -37,6 +37,10 @@ func checkForeignPorts(ctx context.Context, h *roles.Host, in *attach.Input, por
 		}
 		for _, f := range held {
 			meets := func(p port) bool { return overlap(p.ip, f.Node) }
+			if f.NodePort && slices.ContainsFunc(of(f.Proto, f.Port), meets) {
+				return fmt.Errorf("port %d/%s: %w by a Service as its NodePort (kube-proxy, %s): use another hostPort, or change the Service",
+					f.Port, f.Proto, store.ErrTaken, f.Chain)
+			}
 			if f.ContainerID != in.Key.ContainerID && slices.ContainsFunc(of(f.Proto, f.Port), meets) {
 				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that container, or delete its rules there if it no longer exists",
 					f.Port, f.Proto, store.ErrTaken, f.ContainerID, f.Chain)

@@ -57,21 +57,26 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil {
 		return err
 	}
-	ports := r.conf.ports(addrs)
-	if in.Observed == nil && in.Prev == nil {
+	adds := in.Observed == nil && in.Prev == nil
+	if adds {
+		if err := r.conf.checkCount(); err != nil {
+			return err
+		}
 		r.warn(h, in, addrs)
 	}
+	ports := r.conf.ports(addrs)
 	var o observed
 	o.Held, err = r.held(ctx, h, in, ports)
 	if err != nil {
 		return err
 	}
-	if in.Observed == nil && in.Prev == nil && len(o.Held) > 0 {
+	if adds && len(o.Held) > 0 {
 		h.Log.Info("another network of the container has already mapped these ports: they stay mapped for that network",
 			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
 	}
-	if in.Observed == nil && in.Prev == nil {
-		if err := checkForeignPorts(ctx, h, in, ports); err != nil {
+	if adds {
+		free := slices.DeleteFunc(slices.Clone(ports), func(p port) bool { return slices.Contains(o.Held, p.claim()) })
+		if err := errors.Join(checkForeignPorts(ctx, h, in, ports), checkListeners(ctx, h, in, free)); err != nil {
 			return err
 		}
 	}
@@ -106,16 +111,34 @@ func (r *role) warn(h *roles.Host, in *attach.Input, e targets) {
 func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
 	var names []string
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		for _, c := range r.claims(ports) {
+		isHeld := func(c attach.Claim) (bool, error) {
 			other, err := tx.Holder(c.Kind, c.Name, in.Key)
-			switch {
-			case err != nil:
+			if err != nil || other == nil {
+				return false, err
+			}
+			if c.Kind != claimPort || other.Owner.ContainerID != in.Key.ContainerID {
+				return false, &store.TakenError{What: c.Kind + " " + c.Name, Owner: other.Owner}
+			}
+			return true, nil
+		}
+		some := false
+		for _, c := range r.claims(ports) {
+			is, err := isHeld(c)
+			if err != nil {
 				return err
-			case other == nil:
-			case c.Kind != claimPort || other.Owner.ContainerID != in.Key.ContainerID:
-				return &store.TakenError{What: c.Kind + " " + c.Name, Owner: other.Owner}
-			default:
-				names = append(names, c.Name)
+			}
+			some = some || is
+		}
+		for _, p := range ports {
+			if !some {
+				return nil
+			}
+			is, err := isHeld(attach.Claim{Kind: claimPort, Name: p.claim()})
+			if err != nil {
+				return err
+			}
+			if is && !slices.Contains(names, p.claim()) {
+				names = append(names, p.claim())
 			}
 		}
 		return nil

@@ -47,8 +47,11 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// otherPorts are the ports of a second container.
-var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
+// otherPorts are the ports of a second container, with a range, so that the sets and
+// chains for ranges exist.
+var otherPorts = map[string]any{"portMappings": []map[string]any{
+	{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 6000, "containerPort": 6000, "protocol": "tcp", "range": 2},
+}}
 
 // node is a change to the host.
 func node(name string, change func(*testing.T)) rolestest.Tamper {

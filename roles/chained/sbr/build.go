@@ -16,7 +16,7 @@ type builder struct {
 	*role
 	in *attach.Input
 	observed
-	ips []attach.Family
+	ips []attach.IPConfig
 	// result are the routes of prevResult.
 	result []*netops.Route
 	spec   netops.Spec
@@ -77,7 +77,7 @@ func (r *role) resultWithGateways(prev *roles.Result) *roles.Result {
 }
 
 // addRule adds the rule that selects the table for packets from an address.
-func (w *builder) addRule(ip attach.Family, table int) {
+func (w *builder) addRule(ip attach.IPConfig, table int) {
 	addr := ip.Address.Addr()
 	family := unix.AF_INET
 	if addr.Is6() {
@@ -100,7 +100,7 @@ func (w *builder) addTables() {
 
 // chooseTable is the table of an address: on ADD the next free table, on CHECK
 // the table that the address's rule selects.
-func (w *builder) chooseTable(ip attach.Family, chosen []int) int {
+func (w *builder) chooseTable(ip attach.IPConfig, chosen []int) int {
 	if w.in.Prev != nil {
 		for _, rule := range w.Rules {
 			if rule.From.IsSingleIP() && rule.From.Addr() == ip.Address.Addr() && w.isOwn(rule.Table) {
@@ -134,7 +134,7 @@ func (w *builder) mainRoutes() []netops.Route {
 
 // fillTable adds the routes of an address's table. Routes without a gateway
 // come first, because the gateways of the others are reached through them.
-func (w *builder) fillTable(ip attach.Family, table int) {
+func (w *builder) fillTable(ip attach.IPConfig, table int) {
 	own := w.copiedRoutes(ip, table)
 	if w.in.Prev != nil {
 		own = w.expectedRoutes(ip, table)
@@ -177,7 +177,7 @@ func gatewayOrder(r *netops.Route) int {
 }
 
 // copiedRoutes are the routes of the main table that apply to an address.
-func (w *builder) copiedRoutes(ip attach.Family, table int) []*netops.Route {
+func (w *builder) copiedRoutes(ip attach.IPConfig, table int) []*netops.Route {
 	var all []*netops.Route
 	for _, r := range w.mainRoutes() {
 		if w.belongs(&r, ip) {
@@ -191,7 +191,7 @@ func (w *builder) copiedRoutes(ip attach.Family, table int) []*netops.Route {
 // expectedRoutes are the routes that an address's table must contain according
 // to prevResult. The gateway of the subnet's route is not compared: the route
 // has one only on a point-to-point link.
-func (w *builder) expectedRoutes(ip attach.Family, table int) []*netops.Route {
+func (w *builder) expectedRoutes(ip attach.IPConfig, table int) []*netops.Route {
 	var all []*netops.Route
 	for _, r := range w.result {
 		if (r.Table == 0 || r.Table == unix.RT_TABLE_MAIN) && w.belongs(r, ip) {
@@ -214,7 +214,7 @@ func (w *builder) expectedRoutes(ip attach.Family, table int) []*netops.Route {
 // preferred source, or else its gateway, is in the address's subnet or in the
 // subnet of no address of the interface. A route without both belongs to every
 // address of its family.
-func (w *builder) belongs(r *netops.Route, ip attach.Family) bool {
+func (w *builder) belongs(r *netops.Route, ip attach.IPConfig) bool {
 	if r.Dst.Addr().Is4() != ip.Address.Addr().Is4() {
 		return false
 	}
@@ -225,7 +225,7 @@ func (w *builder) belongs(r *netops.Route, ip attach.Family) bool {
 	if !addr.IsValid() || ip.Address.Contains(addr) {
 		return true
 	}
-	return !slices.ContainsFunc(w.ips, func(other attach.Family) bool { return other.Address.Contains(addr) })
+	return !slices.ContainsFunc(w.ips, func(other attach.IPConfig) bool { return other.Address.Contains(addr) })
 }
 
 // removeFromMain removes the routes from the main table, those with a gateway
@@ -252,7 +252,7 @@ func (w *builder) isHint(r *netops.Route) bool {
 // isSubnet reports whether dst is exactly the subnet of one of the interface's
 // addresses.
 func (w *builder) isSubnet(dst netip.Prefix) bool {
-	return slices.ContainsFunc(w.ips, func(ip attach.Family) bool { return !ip.Address.IsSingleIP() && ip.Address.Masked() == dst })
+	return slices.ContainsFunc(w.ips, func(ip attach.IPConfig) bool { return !ip.Address.IsSingleIP() && ip.Address.Masked() == dst })
 }
 
 // addHints adds to the main table a route with a preferred source for each

@@ -15,7 +15,6 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
@@ -76,7 +75,7 @@ func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) 
 
 // result4 returns the CNI result of a DHCPACK.
 func (w *profile) result4(ack *reply, addr netip.Prefix) *roles.Result {
-	ip := &types100.IPConfig{Address: attach.IPNet(addr)}
+	ip := &types100.IPConfig{Address: roles.IPNet(addr)}
 	routers := hosts4(ack.Router())
 	routers = slices.DeleteFunc(routers, func(r net.IP) bool { return !canRoute(addr, r) })
 	if len(routers) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
@@ -60,7 +61,7 @@ func reachable4(addr netip.Prefix, routes []*types.Route) (out []*types.Route, u
 	toLink := func(dst netip.Prefix) {
 		if !slices.Contains(near[1:], dst) {
 			near = append(near, dst)
-			out = append(out, linkRoute(attach.IPNet(dst)))
+			out = append(out, linkRoute(roles.IPNet(dst)))
 		}
 	}
 	for _, r := range routes {
@@ -91,7 +92,7 @@ func canRoute(addr netip.Prefix, router net.IP) bool {
 	if addr.Bits() >= 31 || !addr.Contains(attach.Addr(router)) {
 		return true
 	}
-	n := attach.IPNet(addr)
+	n := roles.IPNet(addr)
 	last := n.IP.To4()
 	for i, m := range n.Mask {
 		last[i] |= ^m

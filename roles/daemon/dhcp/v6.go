@@ -18,7 +18,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
@@ -252,7 +251,7 @@ func (w *profile) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.Hardwar
 		t1, t2 = preferred/2, preferred*4/5 // RFC 8415, section 14.2
 	}
 	setTimes(g, start, a.ValidLifetime, t1, t2)
-	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{{Address: attach.IPNet(g.Address)}}}
+	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{{Address: roles.IPNet(g.Address)}}}
 	for _, s := range reply.Options.DNS() {
 		if ip, ok := netip.AddrFromSlice(s); ok && !ip.IsUnspecified() && !ip.IsMulticast() {
 			res.DNS.Nameservers = append(res.DNS.Nameservers, ip.String())

@@ -54,7 +54,7 @@ const tunnelMAC = "12:34:56:78:9a:bc"
 // ARP and ND requests of the cloud's network for the container's address to the
 // container only. The bridge must not answer them (neigh_suppress): its answer
 // would be a second one, and would contain the container's MAC.
-func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
+func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.IPConfig) {
 	pair := attach.VethPair(in, r.mtu(o), ips)
 	pair.Up, pair.Master, pair.Port = true, o.Bridge, &netops.Port{Hairpin: true}
 	s.Add(pair, &netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})

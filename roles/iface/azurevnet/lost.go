@@ -34,7 +34,7 @@ func checkLostSubnet(ctx context.Context, h *roles.Host, in *attach.Input) error
 		return err
 	}
 	return lostAddresses(ctx, h, func(_ string, own netip.Prefix) bool {
-		return slices.ContainsFunc(ips, func(ip attach.Family) bool { return own.Contains(ip.Address.Addr()) })
+		return slices.ContainsFunc(ips, func(ip attach.IPConfig) bool { return own.Contains(ip.Address.Addr()) })
 	})
 }
 

@@ -166,7 +166,7 @@ func (r *role) Orphans(in *attach.Input) netops.Spec {
 		return netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label}}}
 	}
 	ns := vlanNetnsOf(r.conf.VLANID, master{})
-	s := attach.OrphansWithin(in, "veth")
+	s := attach.OrphansInContainer(in, "veth")
 	s.Add(&netops.Link{In: ns.place(), Name: in.HostLink, Kind: "veth", Alias: in.Label})
 	return s
 }

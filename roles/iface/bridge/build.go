@@ -90,7 +90,7 @@ func (r *role) fillGateways(res *roles.Result, routes bool) error {
 		if p.Addr().Is4() {
 			dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		}
-		res.Routes = append(res.Routes, &types.Route{Dst: attach.IPNet(dst), GW: ip.Gateway})
+		res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(dst), GW: ip.Gateway})
 	}
 	return nil
 }
@@ -168,14 +168,14 @@ func (r *role) hasVLANGateway(addresses int) bool {
 // addGateway puts the gateways' addresses on the bridge and turns IP
 // forwarding on. With a VLAN the addresses are on a veth whose peer is a bridge
 // port in that VLAN.
-func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.Family) {
+func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.IPConfig) {
 	if !r.conf.IsGateway {
 		return
 	}
 	if r.hasVLANGateway(len(ips)) {
 		r.addVLANGateway(s, o)
 	}
-	if slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Gateway.Is6() }) {
+	if slices.ContainsFunc(ips, func(ip attach.IPConfig) bool { return ip.Gateway.Is6() }) {
 		// The host may disable IPv6 on new interfaces by default.
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/" + r.conf.gatewayLink() + "/disable_ipv6", Value: "0"})
 	}
@@ -189,7 +189,7 @@ func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.Family) {
 			Sole:    !r.conf.ForceAddress, Replace: r.conf.ForceAddress,
 		})
 	}
-	attach.Forwarding(s, ips)
+	attach.AddForwarding(s, netops.Host, ips)
 }
 
 // addVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
@@ -210,7 +210,7 @@ func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 }
 
 // addPort adds the veth pair, its VLANs and its MAC spoofing protection.
-func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
+func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attach.IPConfig) {
 	pair := attach.VethPair(in, r.conf.MTU, ips)
 	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
 	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}

@@ -49,10 +49,10 @@ func (p *emptyBridge) share(network string, n int) {
 			Key: []string{"br0", fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)},
 		})
 	}
-	changes, err := h.Net.Plan(p.t.Context(), spec, nil)
+	plan, err := h.Net.Plan(p.t.Context(), spec, nil)
 	must(p.t, err)
 	must(p.t, h.Store.Update(p.t.Context(), func(tx *store.Tx) error {
-		return record.PutShared(tx, network, "bridge", spec, changes, h.Now())
+		return record.PutShared(tx, network, "bridge", spec, plan.Changes, h.Now())
 	}))
-	must(p.t, h.Net.Apply(p.t.Context(), changes, nil))
+	must(p.t, h.Net.Apply(p.t.Context(), plan, nil))
 }

@@ -49,12 +49,12 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 
 // Build computes the spec and the result of one attachment.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
-	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
+	return attach.InContainer(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
 // Orphans is what an attachment without a record can have left: the interface in
 // the container.
-func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansInContainer(in, kind) }
 
 // Status reports whether the kernel supports dummy interfaces.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {

@@ -131,8 +131,8 @@ func (handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*ro
 		}
 		defer ns.Close()
 	}
-	changes, err := h.Net.Plan(ctx, loSpec(), ns)
-	return &roles.Plan{Changes: changes, Result: req.PrevResult}, err
+	plan, err := h.Net.Plan(ctx, loSpec(), ns)
+	return &roles.Plan{Changes: plan.Changes, Result: req.PrevResult}, err
 }
 
 func open(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {

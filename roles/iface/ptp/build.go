@@ -35,12 +35,12 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	attach.Forwarding(&w.Spec, ips)
+	attach.AddForwarding(&w.Spec, netops.Host, ips)
 	r.addMasquerade(&w.Spec, in, ips)
 	if r.conf.HostAddressing {
 		for i, ip := range ips {
 			ips[i].Address = single(ip.Address.Addr())
-			res.IPs[i].Address = attach.IPNet(ips[i].Address)
+			res.IPs[i].Address = roles.IPNet(ips[i].Address)
 		}
 	}
 	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
@@ -50,7 +50,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 
 // checkGateways requires a gateway for every address: the host's end gets it as
 // its own address.
-func checkGateways(ips []attach.Family) error {
+func checkGateways(ips []attach.IPConfig) error {
 	var f roles.Faults
 	for _, ip := range ips {
 		switch {
@@ -67,11 +67,11 @@ func checkGateways(ips []attach.Family) error {
 // attachment creates it. An address without a subnet gets its own entry. On
 // CHECK the result does not contain the subnet of a host address, so CHECK
 // accepts both kinds of entry.
-func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) {
 	m := r.conf.masquerade()
 	if in.Prev != nil {
 		for _, ip := range ips {
-			m.AddTo(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
+			m.AddTo(s, in, in.HostLink, []attach.IPConfig{{Address: single(ip.Address.Addr())}})
 		}
 		return
 	}
@@ -79,15 +79,15 @@ func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fami
 		if ip.Address.IsSingleIP() {
 			m.AddOwnTo(s, in, in.HostLink, ip)
 		} else {
-			m.AddTo(s, in, hostLinks, []attach.Family{ip})
+			m.AddTo(s, in, hostLinks, []attach.IPConfig{ip})
 		}
 	}
 }
 
 // addHostEnd adds the objects of the host's end: the gateways' addresses, and a
 // route to each address of the container.
-func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	attach.HostEndSysctls(s, in, ips)
+func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) {
+	attach.AddHostEndSysctls(s, netops.Host, in, ips)
 	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
 	made := map[netip.Addr]bool{}
 	for _, ip := range ips {

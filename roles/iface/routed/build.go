@@ -48,7 +48,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	r.addSNAT(&w.Spec, in, o, ips)
 	r.addPolicyRouting(&w.Spec, in, o, ips)
 	for i, ip := range ips {
-		res.IPs[i].Address = attach.IPNet(single(ip.Address.Addr()))
+		res.IPs[i].Address = roles.IPNet(single(ip.Address.Addr()))
 	}
 	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (r *role) result(in *attach.Input, pair attach.Routed) (*roles.Result, erro
 	given := res.Routes
 	res.Routes = nil
 	for _, is4 := range []bool{true, false} {
-		if !slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Address.Addr().Is4() == is4 }) {
+		if !slices.ContainsFunc(ips, func(ip attach.IPConfig) bool { return ip.Address.Addr().Is4() == is4 }) {
 			continue
 		}
 		noRoute := true
@@ -88,7 +88,7 @@ func (r *role) result(in *attach.Input, pair attach.Routed) (*roles.Result, erro
 			res.Routes = append(res.Routes, &own)
 		}
 		if noRoute && in.Prev == nil {
-			res.Routes = append(res.Routes, &types.Route{Dst: attach.IPNet(defaultDst(is4))})
+			res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(defaultDst(is4))})
 		}
 	}
 	pair.Result(res)
@@ -120,7 +120,7 @@ func addRASysctls(s *netops.Spec, o *observed) {
 // node comes first, then the rule for packets that must leave through the first
 // NIC. The first NIC gets rp_filter 2 (loose): it must accept packets for pods
 // whose replies leave through another NIC.
-func (r *role) addPolicyRouting(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addPolicyRouting(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
 	if o.Uplink == "" {
 		return
 	}
@@ -164,7 +164,7 @@ func familyOf(a netip.Addr) int {
 // other than the first: packets from such an address use that NIC's table. The
 // rule names the pod's interface, so a rule that is left behind matches
 // nothing.
-func (r *role) addSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		if nic := o.nicOf(a); nic.Device != 0 {

@@ -101,7 +101,7 @@ type observation struct {
 }
 
 // findInUplinks finds the addresses' NICs in the configured uplinks.
-func (s *observation) findInUplinks(c *Conf, ips []attach.Family) error {
+func (s *observation) findInUplinks(c *Conf, ips []attach.IPConfig) error {
 	var err error
 	s.Uplink, err = s.defaultLink(true)
 	if s.Uplink == "" && err == nil {
@@ -130,7 +130,7 @@ func (s *observation) findInUplinks(c *Conf, ips []attach.Family) error {
 }
 
 // findInCloud finds the addresses' NICs in what the cloud reported about them.
-func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.Family) error {
+func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPConfig) error {
 	homes, err := leasing.CloudHome(s.ctx, h, key)
 	if err != nil {
 		return err
@@ -313,8 +313,8 @@ func (s *observation) readRPFilter() error {
 
 // readRALinks reads which interfaces will lose the IPv6 routes of router
 // advertisements when Wire turns forwarding on.
-func (s *observation) readRALinks(ips []attach.Family) error {
-	if !slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Address.Addr().Is6() }) {
+func (s *observation) readRALinks(ips []attach.IPConfig) error {
+	if !slices.ContainsFunc(ips, func(ip attach.IPConfig) bool { return ip.Address.Addr().Is6() }) {
 		return nil
 	}
 	on, err := s.net.Sysctl(s.ctx, nil, "net/ipv6/conf/all/forwarding")

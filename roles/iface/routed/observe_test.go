@@ -213,7 +213,7 @@ func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC,
 			if err := pool.Reserve(store.Lease{Address: a, Owner: in.Key, Set: i, Source: source, NIC: nic, Time: time.Now()}); err != nil {
 				return err
 			}
-			in.IPAM.IPs = append(in.IPAM.IPs, &types100.IPConfig{Address: attach.IPNet(netip.PrefixFrom(a, a.BitLen()-12))})
+			in.IPAM.IPs = append(in.IPAM.IPs, &types100.IPConfig{Address: roles.IPNet(netip.PrefixFrom(a, a.BitLen()-12))})
 		}
 		return nil
 	})
@@ -232,7 +232,7 @@ func TestObserveUplinks(t *testing.T) {
 	}
 	in := &attach.Input{IPAM: &roles.Result{}}
 	for _, text := range []string{"10.0.17.33/20", "10.0.1.23/20"} {
-		in.IPAM.IPs = append(in.IPAM.IPs, &types100.IPConfig{Address: attach.IPNet(netip.MustParsePrefix(text))})
+		in.IPAM.IPs = append(in.IPAM.IPs, &types100.IPConfig{Address: roles.IPNet(netip.MustParsePrefix(text))})
 	}
 	h := host(t)
 	t.Run("without a default route", func(t *testing.T) {

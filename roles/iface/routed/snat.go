@@ -15,7 +15,7 @@ import (
 // first attachment creates it. An address without a known network gets its own
 // element, so its DEL needs an nftables transaction. On CHECK the result does
 // not contain the subnet, so CHECK accepts both kinds of element.
-func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
 	w := snat{Spec: s, in: in, links: r.conf.HostVethPrefix + "*", made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()

@@ -61,9 +61,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if in.Prev != nil {
 		own.MTU = 0 // a chained plugin may have changed the MTU
 	}
-	return attach.Within(in, own, r.conf.DNS)
+	return attach.InContainer(in, own, r.conf.DNS)
 }
 
 // Orphans is what an attachment without a record can have left: the device in the
 // container.
-func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansInContainer(in, kind) }

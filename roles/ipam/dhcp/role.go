@@ -117,14 +117,14 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	var errs []error
 	for _, l := range leased {
-		if !slices.ContainsFunc(prev, func(p attach.Family) bool { return p.Address == l.Address }) {
+		if !slices.ContainsFunc(prev, func(p attach.IPConfig) bool { return p.Address == l.Address }) {
 			errs = append(errs, fmt.Errorf("%w: the lease is of %s, prevResult has %s", roles.ErrCheck, l.Address, prefixes(prev)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func prefixes(all []attach.Family) []netip.Prefix {
+func prefixes(all []attach.IPConfig) []netip.Prefix {
 	var out []netip.Prefix
 	for _, f := range all {
 		out = append(out, f.Address)

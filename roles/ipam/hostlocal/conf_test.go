@@ -164,12 +164,12 @@ func TestConfFaults(t *testing.T) {
 		"no hosts' networks": {
 			netConf(`{"ranges": [[{"subnet": "127.0.0.0/8"}], [{"subnet": "224.1.0.0/16"}], [{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}], [{"subnet": "::1/128"}], [{"subnet": "ff02::/64"}]]}`),
 			[]string{
-				"ipam.ranges[0][0].subnet: 127.0.0.0/8 is of 127.0.0.0/8 (loopback), which no container can have" + ofYourOwn,
-				"ipam.ranges[1][0].subnet: 224.1.0.0/16 is of 224.0.0.0/4 (multicast), which no container can have" + ofYourOwn,
-				`ipam.ranges[2][0].subnet: 0.0.0.0/0 has 0.0.0.0/8 ("this network") in it, which no container can have` + ofYourOwn,
-				"ipam.ranges[3][0].subnet: ::/0 has ::/128 (the unspecified address) in it, which no container can have" + ofYourOwn,
-				"ipam.ranges[4][0].subnet: ::1/128 is of ::1/128 (loopback), which no container can have" + ofYourOwn,
-				"ipam.ranges[5][0].subnet: ff02::/64 is of ff00::/8 (multicast), which no container can have" + ofYourOwn,
+				"ipam.ranges[0][0].subnet: 127.0.0.0/8 is in 127.0.0.0/8 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[1][0].subnet: 224.1.0.0/16 is in 224.0.0.0/4 (multicast), which no container can have" + ofYourOwn,
+				`ipam.ranges[2][0].subnet: 0.0.0.0/0 contains 0.0.0.0/8 ("this network"), which no container can have` + ofYourOwn,
+				"ipam.ranges[3][0].subnet: ::/0 contains ::/128 (the unspecified address), which no container can have" + ofYourOwn,
+				"ipam.ranges[4][0].subnet: ::1/128 is in ::1/128 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[5][0].subnet: ff02::/64 is in ff00::/8 (multicast), which no container can have" + ofYourOwn,
 			},
 		},
 		"start before": {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.1.0"}`), []string{"ipam.rangeStart: 10.1.1.0 is not in 10.1.2.0/24"}},

@@ -124,7 +124,7 @@ func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
 		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())
 		return netip.Prefix{}, false
 	}
-	if err := roles.HostNetwork(p); err != nil {
+	if err := roles.CheckNetwork(p); err != nil {
 		b.faults.Addf(path, "%v", err)
 		return netip.Prefix{}, false
 	}

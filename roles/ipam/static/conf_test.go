@@ -132,9 +132,9 @@ func TestFaults(t *testing.T) {
 		"no host's addresses": {
 			conf(`{"addresses": [{"address": "127.0.0.5/8"}, {"address": "ff02::1/64"}, {"address": "0.0.0.0/24"}, {"address": "10.1.0.1/0"}]}`), "", roles.ErrConf,
 			[]string{
-				"ipam.addresses[0].address: 127.0.0.5/32 is of 127.0.0.0/8 (loopback), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
-				"ipam.addresses[1].address: ff02::1/128 is of ff00::/8 (multicast), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
-				`ipam.addresses[2].address: 0.0.0.0/32 is of 0.0.0.0/8 ("this network"), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64`,
+				"ipam.addresses[0].address: 127.0.0.5/32 is in 127.0.0.0/8 (loopback), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
+				"ipam.addresses[1].address: ff02::1/128 is in ff00::/8 (multicast), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64",
+				`ipam.addresses[2].address: 0.0.0.0/32 is in 0.0.0.0/8 ("this network"), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64`,
 				"ipam.addresses[3].address: 10.1.0.1/0 has the prefix length 0, which puts the whole Internet on the link: give the network's prefix length",
 			},
 		},

@@ -104,7 +104,7 @@ func (p *plan) parseAddress(text string, before []address) (address, error) {
 	if n.Bits() == 0 {
 		return address{}, fmt.Errorf("%s has the prefix length 0, which puts the whole Internet on the link: give the network's prefix length", n)
 	}
-	if err := roles.HostNetwork(netip.PrefixFrom(n.Addr(), n.Addr().BitLen())); err != nil {
+	if err := roles.CheckNetwork(netip.PrefixFrom(n.Addr(), n.Addr().BitLen())); err != nil {
 		return address{}, err
 	}
 	for _, o := range before {

@@ -92,7 +92,7 @@ func (a *handler) Check(_ context.Context, _ *roles.Host, req *roles.Request) er
 	}
 	var errs []error
 	for _, want := range addrs {
-		i := slices.IndexFunc(have, func(ip attach.Family) bool { return ip.Address == want.Prefix })
+		i := slices.IndexFunc(have, func(ip attach.IPConfig) bool { return ip.Address == want.Prefix })
 		switch {
 		case i < 0:
 			errs = append(errs, fmt.Errorf("%w: prevResult has no address %s", roles.ErrCheck, want))

@@ -85,7 +85,7 @@ func read(raw []byte) (*Conf, error) {
 	}
 	more := errors.Join(listErr, c.validate())
 	if err != nil {
-		return c, roles.MoreFaults(err, more)
+		return c, roles.JoinFaults(err, more)
 	}
 	return c, more
 }

@@ -51,7 +51,7 @@ func (c *runner) route(ctx context.Context, all []store.Delegate, ns *netops.Nam
 
 // apply records and applies the changes for a spec.
 func (c *runner) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespace) error {
-	changes, err := c.h.Net.Plan(ctx, spec, ns)
+	plan, err := c.h.Net.Plan(ctx, spec, ns)
 	if err != nil {
 		return err
 	}
@@ -59,14 +59,14 @@ func (c *runner) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespa
 	if err != nil {
 		return err
 	}
-	c.out.Changes, err = coldjson.Marshal(append(before, changes...))
+	c.out.Changes, err = coldjson.Marshal(append(before, plan.Changes...))
 	if err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}
 	if err := recordOutcome(ctx, c.h, c.out); err != nil {
 		return err
 	}
-	return c.h.Net.Apply(ctx, changes, ns)
+	return c.h.Net.Apply(ctx, plan, ns)
 }
 
 // changes returns the recorded changes.

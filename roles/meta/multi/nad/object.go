@@ -60,15 +60,6 @@ func fromFile(raw []byte, namespace, name string) (*Object, error) {
 	return o, f.Err()
 }
 
-// Decode parses a NetworkAttachmentDefinition from the API.
-func Decode(doc []byte) (*Object, error) {
-	var m manifest
-	if err := roles.Decode(doc, &m); err != nil {
-		return nil, err
-	}
-	return m.object()
-}
-
 func (m *manifest) object() (*Object, error) {
 	var f roles.Faults
 	if m.APIVersion != APIVersion {

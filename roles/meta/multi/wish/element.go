@@ -173,11 +173,14 @@ func (e *element) readArgs(path string, raw json.RawMessage) {
 }
 
 // portMapping has the standard's keys of a port mapping. Plugins may support more.
+// Range is refused: the standard does not have it, and one entry would give a pod all
+// ports of the node.
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP"`
+	Range         int    `json:"range"`
 }
 
 func (e *element) readPortMappings(path string, raw json.RawMessage) {
@@ -200,6 +203,9 @@ func (e *element) readPortMappings(path string, raw json.RawMessage) {
 		}
 		if _, err := roles.ParseAddr(m.HostIP); m.HostIP != "" && err != nil {
 			e.faults.Addf(at+".hostIP", "%v", err)
+		}
+		if m.Range != 0 {
+			e.faults.Addf(at+".range", "cannot be used in an annotation: list each port")
 		}
 	}
 	e.to.PortMappings = raw

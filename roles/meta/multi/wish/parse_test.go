@@ -45,14 +45,14 @@ func TestParse(t *testing.T) {
 		{
 			"everything", `[{"name": "net.b", "namespace": "", "interface": "net7", "ips": ["10.2.2.42/24", "2001:DB8::5/64", "fd00::0:9"],
 				"mac": "02-23-45-67-89-01", "infiniband-guid": "24:8A:07:03:00:8d:ae:2f", "cni-args": {"spoofchk": "on", "n": 1e400},
-				"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "range": 2}],
+				"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "org.example.note": 2}],
 				"bandwidth": {"ingressRate": 2048, "ingressBurst": 300}, "default-route": ["10.0.0.1", "fd00::1"], "deviceID": "0000:18:02.5",
 				"org.example.key-name": [1], "example.com/key": 2,
 				"io.github.cnibox": {"policyRoutes": [{"dst": "10.9.1.2/16", "gw": "10.2.2.1"}, {"dst": "::/0"}]}}]`,
 			[]Network{{
 				Namespace: "pods", Name: "net.b", IfName: "net7", IPs: []string{"10.2.2.42/24", "2001:db8::5/64", "fd00::9"},
 				MAC: "02:23:45:67:89:01", InfinibandGUID: "24:8a:07:03:00:8d:ae:2f", CNIArgs: raw(`{"spoofchk": "on", "n": 1e400}`),
-				PortMappings: raw(`[{"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "range": 2}]`),
+				PortMappings: raw(`[{"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "org.example.note": 2}]`),
 				Bandwidth:    raw(`{"ingressRate": 2048, "ingressBurst": 300}`), DefaultRoute: []netip.Addr{gw4, gw6}, DeviceID: "0000:18:02.5",
 				Extras: Extras{PolicyRoutes: []PolicyRoute{{netip.MustParsePrefix("10.9.0.0/16"), netip.MustParseAddr("10.2.2.1")}, {Dst: netip.MustParsePrefix("::/0")}}},
 			}},
@@ -147,8 +147,8 @@ func TestFaults(t *testing.T) {
 		{`[{"name":"a","mac":"01:00:00:00:00:01"},{"name":"b","mac":"c2:11:22"}]`, []string{key + "[0].mac", key + "[1].mac"}},
 		{`[{"name":"a","infiniband-guid":"24:8a:07:03:00:8d"}]`, []string{key + "[0].infiniband-guid"}},
 		{`[{"name":"a","cni-args":"x"}]`, []string{key + "[0].cni-args"}},
-		{`[{"name":"a","portMappings":[{"hostPort":0,"containerPort":65536,"protocol":"icmp","hostIP":"x"}]}]`, []string{
-			key + "[0].portMappings[0].hostPort", key + "[0].portMappings[0].containerPort", key + "[0].portMappings[0].protocol", key + "[0].portMappings[0].hostIP",
+		{`[{"name":"a","portMappings":[{"hostPort":0,"containerPort":65536,"protocol":"icmp","hostIP":"x","RANGE":65535}]}]`, []string{
+			key + "[0].portMappings[0].hostPort", key + "[0].portMappings[0].containerPort", key + "[0].portMappings[0].protocol", key + "[0].portMappings[0].hostIP", key + "[0].portMappings[0].range",
 		}},
 		{`[{"name":"a","bandwidth":{"ingressBurst":1,"egressBurst":2}}]`, []string{key + "[0].bandwidth.ingressRate", key + "[0].bandwidth.egressRate"}},
 		{`[{"name":"a","bandwidth":{"ingressRate":-1}}]`, []string{key + "[0].bandwidth: "}},

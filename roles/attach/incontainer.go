@@ -7,9 +7,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Within is the desired state of an interface that is in the container's namespace
-// only, and of the container's side. Its name and label follow from the attachment.
-func Within(in *Input, own netops.Link, dns types.DNS) (*Desired, error) {
+// InContainer returns the desired state of an attachment without an object on the host:
+// the interface in the container's namespace, its addresses and its routes. The
+// interface's name and label follow from the attachment.
+func InContainer(in *Input, own netops.Link, dns types.DNS) (*Desired, error) {
 	own.In, own.Name, own.Alias = netops.Container, in.Key.IfName, in.Label
 	res := in.Result(dns, []*roles.ResultInterface{{Name: own.Name, Mac: own.MAC, Sandbox: in.Netns}}, 0)
 	w := &Desired{Result: res, MAC: own.MAC}
@@ -17,8 +18,9 @@ func Within(in *Input, own netops.Link, dns types.DNS) (*Desired, error) {
 	return w, Container{MTU: own.MTU}.AddTo(&w.Spec, in, res)
 }
 
-// OrphansWithin is what Within can leave behind, for OrphanFinder.
-func OrphansWithin(in *Input, kind string) netops.Spec {
+// OrphansInContainer lists what InContainer's attachment can leave behind, for
+// OrphanFinder.
+func OrphansInContainer(in *Input, kind string) netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Link{In: netops.Container, Name: in.Key.IfName, Kind: kind, Alias: in.Label},
 	}}
