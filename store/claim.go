@@ -13,10 +13,10 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// Claim takes a node-wide resource for an attachment. A claim that the owner has
-// already is not an error and keeps its time. A resource that another owner has is a
-// TakenError. A name that ends with "/" stands for all names that begin with it, and
-// "range 8000-8100/tcp/" for the names "8000/tcp/" to "8100/tcp/".
+// Claim takes a node-wide resource for an attachment. A repeated claim of the owner is not an error
+// and keeps its time. If another owner has the resource, the error is a TakenError. A name that ends
+// with "/" includes all names that begin with it, and "range 8000-8100/tcp/" includes the names
+// "8000/tcp/" to "8100/tcp/".
 func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	key, err := record.StorableKey("claim", kind, name)
 	if err != nil {
@@ -46,7 +46,7 @@ func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	return nil
 }
 
-// Unclaim gives the owner's claims back, all or those of the given kinds.
+// Unclaim releases the owner's claims, all or those of the given kinds.
 func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 	claims, err := record.Writable(tx.b, bucketClaims)
 	if err != nil {
@@ -80,10 +80,9 @@ func (tx *Tx) Claims(kind string) ([]Claim, error) {
 	return record.List[Claim](tx.b, bucketClaims, record.NetworkPrefix(kind))
 }
 
-// A claim's name may have parts that end with "/". A name that ends with "/" stands
-// for all names that begin with it: its owner holds all parts, and it cannot be
-// claimed while another owner holds a part. A name that begins with rangePrefix stands
-// for the names with each number of the range.
+// A claim's name may have parts that end with "/". A name that ends with "/" includes all names that
+// begin with it: it cannot be claimed while another owner has one of them. A name that begins with
+// rangePrefix includes the names with each number of the range.
 
 // rangePrefix begins the names of ranges, so that they are adjacent in the bucket.
 const rangePrefix = "range "
@@ -110,7 +109,7 @@ func parseNumbered(name string) (n numbered, ok bool) {
 	return n, found && errs == [2]error{}
 }
 
-// overlaps reports whether one name can stand for both.
+// overlaps reports whether a name exists that both include.
 func (n numbered) overlaps(o numbered) bool {
 	covers := func(whole, part string) bool {
 		return whole == part || (whole == "" || strings.HasSuffix(whole, "/")) && strings.HasPrefix(part, whole)
@@ -145,8 +144,8 @@ func rangeConflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, e
 	return nil, nil
 }
 
-// conflict returns the claim that keeps an owner from a claim: one of the same name,
-// of a name that includes it, or of a part of it. It is nil when there is none.
+// conflict returns another owner's claim of the same name, of a name that includes it, or of a name
+// that it includes. It returns nil if there is none.
 func conflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error) {
 	if c, err := rangeConflict(claims, kind, name, owner); c != nil || err != nil {
 		return c, err
@@ -171,8 +170,7 @@ func conflict(claims *bolt.Bucket, kind, name string, owner Key) (*Claim, error)
 	return nil, nil
 }
 
-// otherClaim returns the claim under a key; nil if there is none or it is the
-// owner's.
+// otherClaim returns the claim under a key, or nil if there is none or it is the owner's.
 func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 	raw := claims.Get(key)
 	if raw == nil {
@@ -185,8 +183,7 @@ func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 	return &c, nil
 }
 
-// Holder returns the claim of another owner that keeps an owner from a claim; nil if
-// there is none.
+// Holder returns the claim of another owner that conflicts with a claim, or nil.
 func (tx *Tx) Holder(kind, name string, owner Key) (*Claim, error) {
 	claims := record.Bucket(tx.b, bucketClaims)
 	if claims == nil {
@@ -195,8 +192,7 @@ func (tx *Tx) Holder(kind, name string, owner Key) (*Claim, error) {
 	return conflict(claims, kind, name, owner)
 }
 
-// isClaimed reports whether the owner has the claim already. A conflicting claim is a
-// TakenError.
+// isClaimed reports whether the owner has the claim. For a conflicting claim it returns a TakenError.
 func isClaimed(claims *bolt.Bucket, key []byte, kind, name string, owner Key) (bool, error) {
 	c, err := conflict(claims, kind, name, owner)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// CloudNIC is one interface of this node as a cloud describes it, in the same form
-// for all clouds. What a cloud does not say is zero.
+// CloudNIC is one interface of this node in a cloud's reply, in the same form for all clouds. A field
+// that the reply does not have is zero.
 type CloudNIC struct {
 	// MAC is in the usual colon form; "*" stands for any interface.
 	MAC string `json:"mac"`
-	// ID is the cloud's own name of the interface: "eni-0123456789abcdef0".
+	// ID is the cloud's name of the interface: "eni-0123456789abcdef0".
 	ID string `json:"id,omitempty"`
 	// Device is its number as the cloud counts them, from 0.
 	Device  int  `json:"device"`
@@ -31,14 +31,14 @@ type CloudNIC struct {
 	DNS     []netip.Addr   `json:"dns,omitempty"`
 }
 
-// CloudSubnet is a NIC's share of one subnet.
+// CloudSubnet is the part of one subnet that a NIC has.
 type CloudSubnet struct {
 	Prefix netip.Prefix `json:"prefix"`
 	// Gateway is the cloud's router.
 	Gateway netip.Addr `json:"gateway,omitzero"`
 	// Own are the addresses of the node itself. No pod gets one.
 	Own []netip.Addr `json:"own,omitempty"`
-	// Addresses and Ranges are for pods: single addresses and whole prefixes.
+	// Addresses are single addresses for pods, Ranges are prefixes for pods.
 	Addresses []netip.Addr   `json:"addresses,omitempty"`
 	Ranges    []netip.Prefix `json:"ranges,omitempty"`
 }
@@ -48,13 +48,13 @@ func (n *CloudNIC) Usable() bool {
 	return slices.ContainsFunc(n.Subnets, func(s CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
 }
 
-// Gives reports whether an address is one for pods.
+// Gives reports whether an address is for pods.
 func (s *CloudSubnet) Gives(a netip.Addr) bool {
 	return slices.Contains(s.Addresses, a) || slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(s.Own, a)
 }
 
-// CloudSource is what is known about one source of addresses: its last good reply
-// and when to ask it again. All processes of the node share it.
+// CloudSource is the known state of one source of addresses: its last good reply, and the time of the
+// next query. All processes of the node share it.
 type CloudSource struct {
 	// Name is the provider and its address: "azure http://168.63.129.16".
 	Name string `json:"name"`
@@ -65,34 +65,32 @@ type CloudSource struct {
 	Revision uint64 `json:"revision"`
 	// Provider is the cloud that gave the reply, if several are tried: "aws".
 	Provider string `json:"provider,omitempty"`
-	// Dropped says which parts of the reply are not used, and why.
+	// Dropped has the unused parts of the reply with the reasons.
 	Dropped []string `json:"dropped,omitempty"`
-	// Asked is when the source was asked last, Answered when the last request ended,
-	// well or not. Answered is before Asked while a process waits for the source, or
-	// after that process died.
+	// Asked is the time of the last query, and Answered the time of its end, also without a reply.
+	// Answered is before Asked while a process waits for the source, or after that process died.
 	Asked    time.Time `json:"asked,omitzero"`
 	Answered time.Time `json:"answered,omitzero"`
-	// NotBefore is when the source may be asked again. Failed counts the failures since
-	// the last good reply. Fault is the last failure, of the kind FaultKind.
+	// NotBefore is the earliest time of the next query. Failed counts the failures since the last good
+	// reply. Fault is the last failure, of the kind FaultKind.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Failed    int       `json:"failed,omitempty"`
 	Fault     string    `json:"fault,omitempty"`
 	FaultKind string    `json:"faultKind,omitempty"`
-	// EmptySince is since when all good replies had no addresses.
+	// EmptySince is the time from which on all good replies had no addresses.
 	EmptySince time.Time `json:"emptySince,omitzero"`
-	// Withdrawn are addresses that the cloud stopped giving while an attachment had
-	// them, and since when. No other attachment gets one until the cloud gives it again.
+	// Withdrawn has the addresses that the cloud stopped listing while an attachment had them, with the
+	// times. No other attachment gets one until the cloud lists it again.
 	Withdrawn map[netip.Addr]time.Time `json:"withdrawn,omitempty"`
 }
 
-// CloudSource returns what is known about a source in this boot, or an error that is
-// ErrNotFound. The caller may change its fields, but not what they point to, which is
-// shared with other callers.
+// CloudSource returns the known state of a source in this boot, or ErrNotFound. The caller may change
+// its fields, but not the values that they point to, because other callers share these.
 func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
 	return getCloudSource(tx.b, tx.memo, name)
 }
 
-// PutCloudSource stores what is known about a source.
+// PutCloudSource stores the state of a source.
 func (tx *Tx) PutCloudSource(s *CloudSource) error {
 	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
 }
@@ -116,13 +114,13 @@ func (tx *Tx) CloudSources() ([]CloudSource, error) {
 	return all, errors.Join(faults...)
 }
 
-// CloudSource returns the source as it was after the last good reply that was kept,
-// also from an earlier boot; without one the error is ErrNotFound.
+// CloudSource returns the source with the last good reply that was stored, also in an earlier boot, or
+// ErrNotFound.
 func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
 	return getCloudSource(tx.b, nil, name)
 }
 
-// PutCloudSource keeps a source beyond the boot.
+// PutCloudSource stores a source so that it survives a reboot.
 func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
 	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// Delegation is what a meta role asks other plugins to do for one attachment. It is
-// in keep.db from before the first plugin's ADD until after the last plugin's DEL,
-// because a third-party plugin may keep state that outlives the boot.
+// Delegation has the calls that a meta role delegates for one attachment. It is in keep.db from before
+// the first plugin's ADD until after the last plugin's DEL, because a third-party plugin may keep state
+// that survives a reboot.
 type Delegation struct {
 	Owner Key    `json:"owner"`
 	Pod   string `json:"pod,omitempty"`
@@ -28,8 +28,7 @@ type Delegation struct {
 	// Args is CNI_ARGS and Path is CNI_PATH of the ADD.
 	Args string   `json:"args,omitempty"`
 	Path []string `json:"path,omitempty"`
-	// Delegates are in the order of ADD; the result of the first is the result of the
-	// meta role.
+	// Delegates are in the order of ADD. The result of the first is the meta role's result.
 	Delegates []Delegate `json:"delegates"`
 	// Conf is the meta role's own configuration.
 	Conf    json.RawMessage `json:"conf,omitempty"`
@@ -44,8 +43,8 @@ type Delegate struct {
 	IfName string `json:"ifname"`
 	// Name is the network's name in the request for it.
 	Name string `json:"name"`
-	// List is the network's configuration as it was found. Version is the CNI version
-	// to use when the list has none.
+	// List is the network's unchanged configuration. Version is the CNI version to use if the list has
+	// none.
 	List    json.RawMessage `json:"list"`
 	Version string          `json:"version"`
 	// Runtime has values by capability. Args has members of args.cni. Device is the
@@ -55,7 +54,7 @@ type Delegate struct {
 	Device  string                     `json:"device,omitempty"`
 	// Resource is the name of the device plugin's resource.
 	Resource string `json:"resource,omitempty"`
-	// NoIPAM: the network gets no addresses, whatever the list says.
+	// NoIPAM means that the interface gets no addresses, despite ipam in the list.
 	NoIPAM bool `json:"noIPAM,omitempty"`
 	// Gateways replace the container's default routes. Routes apply to packets from
 	// this interface's addresses.
@@ -71,8 +70,7 @@ type PolicyRoute struct {
 	GW  netip.Addr   `json:"gw,omitzero"`
 }
 
-// Delegated is the outcome of a Delegation. It is in node.db because a reboot makes
-// it void.
+// Delegated is the outcome of a Delegation. It is in node.db because it is not valid after a reboot.
 type Delegated struct {
 	Owner Key   `json:"owner"`
 	State State `json:"state"`
@@ -89,10 +87,9 @@ type Delegated struct {
 // Answer is the outcome of one delegate.
 type Answer struct {
 	IfName string `json:"ifname"`
-	// Result is a CNI result of version 1.1.0; empty when it is not known whether ADD
-	// ended.
+	// Result is a CNI result of version 1.1.0. It is empty if ADD may not have ended.
 	Result json.RawMessage `json:"result,omitempty"`
-	// Gone: its DEL succeeded.
+	// Gone is true after its DEL succeeded.
 	Gone bool `json:"gone,omitempty"`
 }
 
@@ -169,7 +166,7 @@ func (s *Store) WriteStatus(k Key, status json.RawMessage) error {
 	return smallfile.Replace(path, append(slices.Clip(status), '\n'), 0o600)
 }
 
-// RemoveStatus removes what WriteStatus wrote. A missing file is not an error.
+// RemoveStatus removes the file of WriteStatus. A missing file is not an error.
 func (s *Store) RemoveStatus(k Key) error {
 	if err := os.Remove(s.StatusFile(k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove network-status: %w", err)

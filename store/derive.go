@@ -19,11 +19,10 @@ type Derived struct {
 	Text []byte
 }
 
-// Derive returns the text that fn makes from each attachment's record, in the order
-// of Attachments. An Update stores the texts under name, and they are reused for as
-// long as the record does not change: to decode 250 records of 3 kB takes 12 ms, to
-// compute their checksums 0.1 ms. Another fn needs another name. Records that cannot be
-// decoded are skipped and named in the error, which is ErrDamaged then.
+// Derive returns the text that fn makes from each attachment's record, in the order of Attachments. An
+// Update stores the texts under name, and they are reused until the record changes: decoding 250
+// records of 3 kB takes 12 ms, computing their checksums 0.1 ms. Another fn needs another name. Records
+// that cannot be decoded are skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Derive(name string, fn func(*Attachment) []byte) ([]Derived, error) {
 	from := record.Bucket(tx.b, bucketAttachments)
 	if from == nil {
@@ -50,7 +49,7 @@ type derivation struct {
 	all    []Derived
 	// made are the texts that are not stored yet.
 	made []madeText
-	// stale are the keys of stored texts whose attachments are gone.
+	// stale are the keys of stored texts whose attachments no longer exist.
 	stale  [][]byte
 	faults []error
 }
@@ -59,8 +58,7 @@ type madeText struct {
 	key, sum, text []byte
 }
 
-// run walks the records and the stored texts side by side, since both are in the
-// order of keys.
+// run iterates over the records and the stored texts in parallel. Both are in the order of keys.
 func (d *derivation) run(from *bolt.Bucket) {
 	var k, text []byte // the next stored text and its key
 	next := func() {}

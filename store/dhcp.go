@@ -9,12 +9,12 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// DHCPLease is what a DHCP client has to remember about one attachment, so that
-// another process, also after a reboot, can keep its addresses or give them back.
+// DHCPLease has the DHCP leases of one attachment, so that another process, also after a reboot, can
+// renew or release them.
 type DHCPLease struct {
 	Owner Key   `json:"owner"`
 	Netns Netns `json:"netns"`
-	// Link is the interface's index in the namespace, where it may be renamed.
+	// Link is the interface's index in the namespace. The interface may be renamed.
 	Link int    `json:"link,omitempty"`
 	Pod  string `json:"pod,omitempty"`
 	// BootID is the boot that the namespace belonged to.
@@ -41,7 +41,7 @@ type DHCPGrant struct {
 	MAC string `json:"mac"`
 	// Server identifies the server: an IPv4 address, or a DUID in hex.
 	Server string `json:"server"`
-	// ServerMAC is where the server's messages came from.
+	// ServerMAC is the sender of the server's messages.
 	ServerMAC string    `json:"serverMAC,omitempty"`
 	Start     time.Time `json:"start"`
 	// Renew and Rebind are T1 and T2 (RFC 2131, section 4.4.5).
@@ -49,7 +49,7 @@ type DHCPGrant struct {
 	Rebind time.Time `json:"rebind"`
 	// Expire is zero for a lease that never ends.
 	Expire time.Time `json:"expire,omitzero"`
-	// Withdrawn: the lease ended and the address was removed from the interface.
+	// Withdrawn means that the lease ended and the address was removed from the interface.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// Result is the grant's part of the CNI result.
 	Result json.RawMessage `json:"result"`

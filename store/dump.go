@@ -33,7 +33,7 @@ type Dump struct {
 type PoolDump struct {
 	PoolID
 	Leases []Lease `json:"leases"`
-	// Cursors are the addresses handed out last, by range set.
+	// Cursors are the addresses that were allocated last, by range set.
 	Cursors map[int]netip.Addr `json:"cursors,omitempty"`
 	// Freed are the addresses that were leased, in the order of their release.
 	Freed []FreedAddress `json:"freed,omitempty"`
@@ -91,10 +91,9 @@ func (tx *Tx) exportPools() ([]PoolDump, error) {
 	return all, errors.Join(faults...)
 }
 
-// Import adds a dump to the stored records, or with replace replaces them. A record of
-// the same key is overwritten. An address or a claim of another owner is a
-// TakenError, a faulty record is ErrInvalid. After an error the transaction must not
-// be committed.
+// Import adds a dump to the stored records, or with replace replaces them. A record with the same key
+// is overwritten. For an address or a claim of another owner the error is a TakenError, for an invalid
+// record ErrInvalid. After an error the transaction must not be committed.
 func (tx *Tx) Import(d *Dump, replace bool) error {
 	if replace {
 		if err := tx.clear(); err != nil {

@@ -8,28 +8,28 @@ import (
 )
 
 var (
-	// ErrNotFound: no such record.
+	// ErrNotFound means that the record does not exist.
 	ErrNotFound = record.ErrNotFound
-	// ErrTaken: another owner holds the address or claim; TakenError names it.
+	// ErrTaken means that another owner, which TakenError names, has the address or claim.
 	ErrTaken = record.ErrTaken
-	// ErrBusy: a lock was not free before the deadline; the text names the holder.
+	// ErrBusy means that a lock was not free before the deadline. The text names the holder.
 	ErrBusy = boltfile.ErrBusy
-	// ErrDamaged: the file cannot be read; the text has the command that sets it aside.
+	// ErrDamaged means that the file cannot be read. The text has the command that sets it aside.
 	ErrDamaged = record.ErrDamaged
-	// ErrUnwritable: a file cannot be written: its disk is full, mounted read-only, or
-	// fails. Its content is still there and can be read.
+	// ErrUnwritable means that a file cannot be written, because its disk is full, mounted read-only,
+	// or fails. The file can still be read.
 	ErrUnwritable = boltfile.ErrUnwritable
-	// ErrSchema: a newer program changed the form of the file.
+	// ErrSchema means that a newer program changed the format of the file.
 	ErrSchema = boltfile.ErrSchema
-	// ErrInvalid: a record has a field that cannot be stored.
+	// ErrInvalid means that a record has a field that cannot be stored.
 	ErrInvalid = record.ErrInvalid
 )
 
-// TakenError names the owner of an address or a claim that another owner asked for.
+// TakenError names the present owner of a requested address or claim.
 type TakenError = record.TakenError
 
-// absentError is the ErrNotFound of an attachment. An ADD looks for three records
-// that do not exist, so the text is made only when it is read.
+// absentError is the ErrNotFound of an attachment. An ADD reads three records that usually do not
+// exist, so the text is made only on demand.
 type absentError struct{ key Key }
 
 // Error returns "attachment …: not found".

@@ -12,8 +12,8 @@ import (
 // Lock is a held lock on an attachment or a shared object.
 type Lock = boltfile.Lock
 
-// sharedDomain is set in the byte offsets of shared names, so that they never meet
-// those of attachments.
+// sharedDomain is a bit in the byte offsets of shared names, so that they differ from those of
+// attachments.
 const sharedDomain = 1 << 61
 
 // LockAttachment takes the lock that an ADD or DEL of the attachment holds from
@@ -27,8 +27,8 @@ func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
 	return l, nil
 }
 
-// TryLockAttachment is LockAttachment without waiting. It is false while another
-// call works on the attachment; a pending record is not dead then.
+// TryLockAttachment is LockAttachment without waiting. It returns false while another call works on the
+// attachment, which means that a pending record is not dead.
 func (s *Store) TryLockAttachment(ctx context.Context, k Key) (*Lock, bool, error) {
 	l, ok, err := s.byteLocks().TryLock(ctx, attachmentByte(k), true)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*L
 	return l, nil
 }
 
-// TryLockShared is LockShared without waiting. It is false when the lock is held.
+// TryLockShared is LockShared without waiting. It returns false if the lock is held.
 func (s *Store) TryLockShared(ctx context.Context, name string, exclusive bool) (*Lock, bool, error) {
 	l, ok, err := s.byteLocks().TryLock(ctx, sharedByte(name), exclusive)
 	if err != nil {

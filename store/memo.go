@@ -7,9 +7,8 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// memo is what this process remembers of node.db's records. Each use compares it
-// with the stored record, so it stays valid when another process writes. A nil memo
-// remembers nothing.
+// memo caches decoded records of node.db in this process. Each use compares the stored record, so that
+// writes of other processes are noticed. A nil memo caches nothing.
 type memo struct {
 	// attachment is the attachment's record that was stored or read last.
 	attachment record.Last
@@ -23,7 +22,7 @@ type decodedSource struct {
 	source CloudSource
 }
 
-// memoOf returns the memo that is kept with an open file.
+// memoOf returns the memo of an open file.
 func memoOf(c *boltfile.Cache) *memo {
 	if c == nil {
 		return nil
@@ -34,7 +33,7 @@ func memoOf(c *boltfile.Cache) *memo {
 	return c.Kept.(*memo)
 }
 
-// lastAttachment returns the memory for PutAttachment and Attachment.
+// lastAttachment returns the cached record for PutAttachment and Attachment.
 func (m *memo) lastAttachment() *record.Last {
 	if m == nil {
 		return nil
@@ -42,8 +41,8 @@ func (m *memo) lastAttachment() *record.Last {
 	return &m.attachment
 }
 
-// cloudSource decodes a source, or returns what an equal record was decoded as. An
-// ADD reads its source twice, and a source has hundreds of addresses.
+// cloudSource decodes a source, or returns the cached value of an equal record. An ADD reads its source
+// twice, and a source has hundreds of addresses.
 func (m *memo) cloudSource(key, raw []byte) (CloudSource, error) {
 	if m != nil {
 		if d := m.sources[string(key)]; d != nil && bytes.Equal(d.raw, raw) {

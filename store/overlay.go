@@ -14,26 +14,25 @@ import (
 // OverlayFile is the agent's hand-off file for CNI calls, in a node's run directory.
 const OverlayFile = "overlay.json"
 
-// overlaySchema is the form of the hand-off file, maxOverlay a bound for its size.
+// overlaySchema is the format of the hand-off file, maxOverlay the bound of its size.
 const (
 	overlaySchema = 1
 	maxOverlay    = 1 << 20
 )
 
-// Overlay is what the agent hands to CNI calls: this node's pod networks, and
-// whether pods can be attached to them.
+// Overlay is the content of the hand-off file: this node's pod networks, and whether pods can be
+// attached to them.
 type Overlay struct {
 	Schema int       `json:"schema"`
 	BootID string    `json:"bootId"`
 	Time   time.Time `json:"time"`
-	// Ready: the device exists and the agent has tried to program every peer. Until
-	// then Reason says what is missing.
+	// Ready is true when the device exists and the agent has tried to program every peer. Until then
+	// Reason has the reason.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
-	// IPMasq: the agent masquerades traffic that leaves the network, so bridges need
-	// not.
+	// IPMasq is true if the agent masquerades traffic that leaves the network, so that bridges do not.
 	IPMasq bool `json:"ipMasq"`
-	// MTU is the smaller one of the two families.
+	// MTU is the smaller MTU of the two families.
 	MTU   int            `json:"mtu"`
 	IPv4  *OverlayFamily `json:"ipv4,omitempty"`
 	IPv6  *OverlayFamily `json:"ipv6,omitempty"`
@@ -68,8 +67,8 @@ func WriteOverlay(path string, o *Overlay) error {
 	return nil
 }
 
-// ReadOverlay reads the hand-off file. ErrNotFound means that no agent has written
-// one, ErrSchema that a newer program has.
+// ReadOverlay reads the hand-off file. ErrNotFound means that no agent has written one, ErrSchema that a
+// newer program has written it.
 func ReadOverlay(path string) (*Overlay, error) {
 	raw, err := smallfile.ReadOwn(path, maxOverlay)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,23 +7,24 @@ import (
 )
 
 type (
-	// PoolID names an address pool.
+	// PoolID identifies an address pool.
 	PoolID = pool.ID
-	// Pool is the leases of one address pool.
+	// Pool has the leases of one address pool.
 	Pool = pool.Pool
 	// Lease is one address in use.
 	Lease = pool.Lease
-	// Netns identifies the namespace that a path led to when a record was written.
+	// Netns identifies a namespace by its path and by the identity that it had when the record was
+	// written.
 	Netns = pool.Netns
-	// Freed is the addresses of a pool that were leased and are not leased now.
+	// Freed has the released addresses of a pool.
 	Freed = pool.Freed
-	// FreedAddress is one address of a Freed.
+	// FreedAddress is a released address.
 	FreedAddress = pool.FreedAddress
-	// StickyPool is the reservations of one address pool.
+	// StickyPool has the reservations of one address pool.
 	StickyPool = pool.Sticky
 	// Reservation keeps addresses of a pool for an identity.
 	Reservation = pool.Reservation
-	// Stage is where a Reservation is in its life.
+	// Stage is a state of a Reservation.
 	Stage = pool.Stage
 )
 

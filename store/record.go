@@ -1,8 +1,8 @@
 // Package store holds the state of a node: the attachments, their addresses, and
 // what DEL has to undo for them. Only store and its internal packages import bbolt.
 //
-// One typed API covers two files: node.db, one for each boot, for state that is void
-// after the boot, and keep.db for state that outlives it.
+// One typed API covers two files: node.db, one for each boot, for state that ends with the boot, and
+// keep.db for state that survives a reboot.
 package store
 
 import (
@@ -38,29 +38,29 @@ type Key = record.Key
 type State string
 
 const (
-	// Pending: changes are planned and may have been made in part.
+	// Pending means that changes are planned, and that some of them may have been made.
 	Pending State = "pending"
-	// Done: all changes were made.
+	// Done means that all changes were made.
 	Done State = "done"
-	// Removing: DEL has begun.
+	// Removing means that DEL has begun.
 	Removing State = "removing"
 )
 
-// Attachment is what is known about one attachment. It is written before the first
-// kernel change and after the last.
+// Attachment is the record of one attachment. It is written before the first kernel change and after
+// the last.
 type Attachment struct {
 	Key
-	// Pod is "namespace/name", if the runtime gave it.
+	// Pod is "namespace/name" if the runtime passed it.
 	Pod   string `json:"pod,omitempty"`
 	Netns Netns  `json:"netns"`
-	// HostLink is the interface on the host side; empty when there is none.
+	// HostLink is the interface on the host, or empty.
 	HostLink  string         `json:"hostLink,omitempty"`
 	MAC       string         `json:"mac,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	Routes    []string       `json:"routes,omitempty"`
 	// Note is private data of the role that made the attachment.
 	Note json.RawMessage `json:"note,omitempty"`
-	// Parts has one entry for each role that took part, in the order of ADD.
+	// Parts has an entry for each role of the attachment, in the order of ADD.
 	Parts   []Part    `json:"parts"`
 	Created time.Time `json:"created"`
 	Updated time.Time `json:"updated"`
@@ -68,7 +68,7 @@ type Attachment struct {
 	Program string `json:"program,omitempty"`
 }
 
-// Part is what one role did for an attachment.
+// Part is one role's part of an attachment.
 type Part struct {
 	Role  string `json:"role"`
 	State State  `json:"state"`
@@ -90,7 +90,7 @@ func (a *Attachment) Part(role string) *Part {
 	return nil
 }
 
-// Network is what the attachments of one network share on this node.
+// Network is the record of the objects that the attachments of one network share on this node.
 type Network struct {
 	Name string `json:"name"`
 	Role string `json:"role"`
@@ -100,8 +100,7 @@ type Network struct {
 	Updated time.Time       `json:"updated"`
 }
 
-// Claim is a node-wide resource that one attachment holds: a host port, a device,
-// a routing table.
+// Claim is a node-wide resource of one attachment: a host port, a device, a routing table.
 type Claim struct {
 	Kind  string    `json:"kind"`
 	Name  string    `json:"name"`
@@ -109,5 +108,5 @@ type Claim struct {
 	Time  time.Time `json:"time"`
 }
 
-// Info is what a state file says about itself.
+// Info describes a state file's format and origin.
 type Info = boltfile.Info

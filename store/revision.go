@@ -6,13 +6,13 @@ import (
 
 // Revision identifies a state of node.db.
 type Revision struct {
-	// File is when the file was made. SetAside leads to a new file.
+	// File is the time when the file was made. After SetAside a new file is made.
 	File time.Time `json:"file"`
 	// Number grows with every transaction that wrote.
 	Number uint64 `json:"number"`
 }
 
-// Covers reports whether r is a state of the same file as earlier, and not older.
+// Covers reports whether r and earlier are revisions of the same file, and r is not older.
 func (r Revision) Covers(earlier Revision) bool {
 	return r.File.Equal(earlier.File) && r.Number >= earlier.Number
 }
@@ -27,9 +27,8 @@ func (tx *Tx) Revision() (Revision, error) {
 	return Revision{File: info.Created, Number: uint64(tx.b.ID())}, nil
 }
 
-// Seen returns the newest revision that this Store's transactions saw or made,
-// without reading the file. It is false while that is not known. The revision covers
-// all that this Store's Updates stored.
+// Seen returns the newest revision that this Store's transactions read or made, without reading the
+// file, or false if none is known. The revision includes all Updates of this Store.
 func (s *Store) Seen() (Revision, bool) {
 	info, number, ok := s.idle.Seen()
 	return Revision{File: info.Created, Number: number}, ok

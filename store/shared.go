@@ -10,10 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// ConfirmShared stores that the network's record contains all objects that a role's
-// attachments share, given by their names. The stored value is a digest of the
-// network's record and the names. So any change of the record ends the confirmation,
-// and an ADD need not decode the record to compare it.
+// ConfirmShared stores that the network's record contains the shared objects with these names of a role's
+// attachments. The stored value is a digest of the network's record and the names. So any change of the
+// record ends the confirmation, and an ADD does not need to decode the record.
 func (tx *Tx) ConfirmShared(network, role string, names []string) error {
 	key, err := record.StorableKey("shared objects of role", network, role)
 	if err != nil {
@@ -46,7 +45,7 @@ func (tx *Tx) sharedDigest(network string, names []string) []byte {
 	return h.Sum(nil)[:16]
 }
 
-// unconfirmShared deletes what ConfirmShared stored for a network.
+// unconfirmShared deletes the confirmations of a network.
 func unconfirmShared(tx *bolt.Tx, network string) error {
 	from := record.Bucket(tx, bucketShared)
 	for _, k := range record.KeysWithPrefix(from, record.EncodeKey(network)) {

@@ -34,7 +34,7 @@ func (tx *Tx) clock() time.Time {
 	return tx.now()
 }
 
-// FileID identifies the file: a new file at the same path has another one. It is the
+// FileID returns an identifier of the file. A new file at the same path has another one. It is the
 // file's stored Info, not decoded, and empty without a file.
 func (tx *Tx) FileID() (string, error) {
 	if tx.b == nil {
@@ -44,7 +44,7 @@ func (tx *Tx) FileID() (string, error) {
 	return string(raw), err
 }
 
-// Info returns what the file says about itself; without a file it is zero.
+// Info returns the file's Info, or zero without a file.
 func (tx *Tx) Info() (Info, error) {
 	if tx.b == nil {
 		return Info{}, nil
@@ -164,8 +164,8 @@ type mark struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// Mark stores a JSON value under a name, in place of an older one. A value that is
-// not JSON is ErrInvalid; an empty one is stored as null.
+// Mark stores a JSON value under a name, in place of an older one. For a value that is not JSON it
+// returns ErrInvalid. An empty value is stored as null.
 func (tx *KeepTx) Mark(kind, name string, value json.RawMessage) error {
 	if len(value) == 0 {
 		value = json.RawMessage("null")

@@ -1,5 +1,5 @@
-// Package await waits for conditions in tests: for the kernel, another process or another thread. It does not judge how long that
-// takes, since a busy machine is not a defect.
+// Package await waits for conditions in tests: for the kernel, another process or another thread. It bounds the waits generously,
+// because a slow machine is not a defect.
 package await
 
 import (
@@ -10,7 +10,7 @@ import (
 // Patience is how long a test waits for a condition. Only a failing test waits that long.
 const Patience = 2 * time.Minute
 
-// pause is the time between two checks of Until; it leaves the processor to what the test waits for.
+// pause is the time between two checks of Until.
 const pause = 2 * time.Millisecond
 
 // Deadline returns the time at which a wait that begins now ends, for a socket.

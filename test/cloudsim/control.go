@@ -55,17 +55,17 @@ func (s *Sim) control(ctx context.Context, l *net.UnixListener) error {
 			return fmt.Errorf("control socket: %w", err)
 		}
 		answers.Go(func() {
-			defer c.Close() //nolint:errcheck // what could be sent was
+			defer c.Close() //nolint:errcheck // the answer was sent, or the client closed the connection
 			_ = c.SetDeadline(time.Now().Add(controlTime))
-			if err := json.NewEncoder(c).Encode(s.obey(c)); err != nil {
+			if err := json.NewEncoder(c).Encode(s.execute(c)); err != nil {
 				s.log.Warn("control", "error", err)
 			}
 		})
 	}
 }
 
-// obey reads an order and runs it.
-func (s *Sim) obey(r io.Reader) outcome {
+// execute reads an order and runs it.
+func (s *Sim) execute(r io.Reader) outcome {
 	var o order
 	if err := json.NewDecoder(io.LimitReader(r, maxOrder)).Decode(&o); err != nil {
 		return outcome{Error: "read the order: " + err.Error()}

@@ -168,7 +168,7 @@ func FuzzScript(f *testing.F) {
 		for _, l := range lines {
 			_, _ = s.do(l.args)
 		}
-		v, _ := s.look(s.faults)
+		v, _ := s.view(s.faults)
 		sayAll(v)
 	})
 }
@@ -189,7 +189,7 @@ func FuzzNode(f *testing.F) {
 		s := unserved(nics)
 		sayAll(&view{nics: clone(nics)})
 		for _, k := range viewKinds() {
-			v, _ := s.look([]*fault{{kind: k}})
+			v, _ := s.view([]*fault{{kind: k}})
 			sayAll(v)
 		}
 		if _, err := s.do([]string{"add", "10.0.0.99", "2001:db8::/80"}); err == nil {

@@ -16,7 +16,7 @@ type fault struct {
 	// name is the kind's; for an HTTP status it is the status.
 	name   string
 	status int
-	// left is the number of requests that it is still for; a negative number is unlimited.
+	// left is the number of further requests that it applies to. A negative number is unlimited.
 	left int
 	// path selects requests whose paths contain it.
 	path       string
@@ -27,12 +27,12 @@ type fault struct {
 	serial uint64
 }
 
-// kind is a kind of fault. One of its functions makes it.
+// kind is a kind of fault. One of its functions is set.
 type kind struct {
 	name, help string
-	// see changes the view of the node.
+	// see changes the node's data before the provider writes the answer.
 	see func(v *view)
-	// say changes an answer.
+	// say changes an answer before it is sent.
 	say func(f *fault, r *reply)
 	// send sends an answer in a faulty way; an error ends the connection.
 	send func(s *sending) error
@@ -51,7 +51,7 @@ func kinds() []*kind {
 	return slices.Concat(viewKinds(), answerKinds(), wireKinds())
 }
 
-// refuse is the kind that closes the listeners: no request meets it.
+// refuse is the kind that closes the listeners, so that no request arrives.
 const refuse = "refuse"
 
 // newFault makes a fault from its name and flags.
@@ -89,8 +89,8 @@ func newFault(name string, flags map[string]string) (*fault, error) {
 	return f, nil
 }
 
-// meets reports whether a fault is for a request.
-func (f *fault) meets(r *http.Request) bool {
+// applies reports whether a fault applies to a request.
+func (f *fault) applies(r *http.Request) bool {
 	return f.name != refuse && f.left != 0 && strings.Contains(r.URL.Path, f.path)
 }
 

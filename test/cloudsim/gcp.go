@@ -67,7 +67,7 @@ func etag(body []byte) string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// waiting returns for which change of its answer a request waits, and for how long at most; 0 is without a limit.
+// waiting returns the ETag of the answer whose change the request waits for, and the longest time to wait. 0 means no limit.
 func waiting(r *http.Request) (after string, limit time.Duration, waits bool) {
 	v := r.URL.Query()
 	if v.Get("wait_for_change") != "true" {

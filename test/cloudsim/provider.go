@@ -88,15 +88,15 @@ func pick(all []*provider, r *http.Request) (p *provider, path string) {
 		return p, "/" + rest
 	}
 	for _, p := range all {
-		if slices.ContainsFunc(p.below, func(b string) bool { return strings.HasPrefix(path, b) }) && speaksTo(p, r) {
+		if slices.ContainsFunc(p.below, func(b string) bool { return strings.HasPrefix(path, b) }) && isFor(p, r) {
 			return p, path
 		}
 	}
 	return nil, path
 }
 
-// speaksTo reports whether a request whose path fits the provider is for it.
-func speaksTo(p *provider, r *http.Request) bool {
+// isFor reports whether a request with a path of the provider is for it.
+func isFor(p *provider, r *http.Request) bool {
 	if !slices.Contains(p.below, metaData) {
 		return true
 	}

@@ -121,7 +121,7 @@ func (s *Sim) Addrs() []string {
 // URL returns the base URL of the first address.
 func (s *Sim) URL() string { return "http://" + s.Addrs()[0] }
 
-// wake ends what lasts because of a fault, and has waiting requests check for a change.
+// wake ends the delays of faults, and makes waiting requests check for a change.
 func (s *Sim) wake() {
 	close(s.healed)
 	s.healed = make(chan struct{})
@@ -152,7 +152,7 @@ func (s *Sim) arrive(r *http.Request, p *provider) arrival {
 	}
 	a := arrival{serial: s.counts.Requests, healed: s.healed, throttled: s.throttle.refuse(s.now())}
 	for _, f := range s.faults {
-		if !f.meets(r) {
+		if !f.applies(r) {
 			continue
 		}
 		met := *f
@@ -166,8 +166,8 @@ func (s *Sim) arrive(r *http.Request, p *provider) arrival {
 	return a
 }
 
-// look returns the model as a request with these faults sees it, and a channel that is closed at the next change.
-func (s *Sim) look(faults []*fault) (*view, <-chan struct{}) {
+// view returns the model with the changes of these faults, and a channel that is closed at the next change.
+func (s *Sim) view(faults []*fault) (*view, <-chan struct{}) {
 	s.mu.Lock()
 	v, changed := &view{nics: clone(s.nics)}, s.changed
 	s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	s.log.Info("request", "number", a.serial, "from", r.RemoteAddr, "method", r.Method, "url", r.URL.String(), "status", status, "error", err)
 	if err != nil {
-		panic(http.ErrAbortHandler) // ends the connection, and is no fault of the program's
+		panic(http.ErrAbortHandler) // ends the connection without a log entry
 	}
 }
 
@@ -241,7 +241,7 @@ func (s *Sim) reply(r *http.Request, p *provider, path string, a arrival) reply 
 		end = t.C
 	}
 	for {
-		v, changed := s.look(a.faults)
+		v, changed := s.view(a.faults)
 		rep := p.serve(&query{Request: r, path: path, view: v, tokens: s.tokens[p.name]})
 		tag := rep.header.Get("ETag")
 		if after == "" {

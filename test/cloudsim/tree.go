@@ -75,7 +75,7 @@ func descend(v any, parts []string) (any, bool) {
 	return v, true
 }
 
-// listing lists what is directly below v, one a line, with a slash behind what has more below it. For a leaf it is the leaf.
+// listing lists the names directly below v, one a line. Names of directories end in a slash. For a leaf it returns the leaf's text.
 func listing(v any) string {
 	var lines []string
 	slash := func(v any) string {

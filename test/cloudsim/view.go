@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// view is the model as one request sees it, changed by faults. The parts that it shares with the model are never written to.
+// view is the model with the changes of faults, for one request. The parts that it shares with the model are not changed.
 type view struct {
 	nics []store.CloudNIC
 	// mac is the form of MACs; nil is the provider's.

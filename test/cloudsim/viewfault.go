@@ -10,7 +10,7 @@ import (
 // many is the number of surplus addresses.
 const many = 10000
 
-// viewKinds change what the cloud knows of the node, while they are active.
+// viewKinds returns the faults that change the cloud's data about the node.
 func viewKinds() []*kind {
 	form := func(m macForm) func(*view) { return func(v *view) { v.mac = m } }
 	return []*kind{

@@ -27,8 +27,7 @@ import (
 	"github.com/cnibox/cnibox/test/port"
 )
 
-// Tokens of the users that the server knows. Admin may do everything; Agent is in the group "agents" and may do what Server.Allow
-// permits.
+// Tokens of the server's users. Admin has all rights. Agent is in the group "agents" and has the rights that Server.Allow gives.
 const (
 	Admin = "admin-token"
 	Agent = "agent-token"
@@ -56,7 +55,7 @@ type program struct {
 	err   error
 }
 
-// kill ends a program and waits until it is gone.
+// kill ends a program and waits for its end.
 func (p *program) kill() {
 	if p == nil {
 		return
@@ -279,7 +278,7 @@ func (s *Server) Do(method, path, kind string, body any) ([]byte, error) {
 	return out, err
 }
 
-// Refused is a reply that reports failure.
+// Refused is a reply with an error status.
 type Refused struct {
 	Code int
 	Body string

@@ -15,13 +15,13 @@ import (
 // bootDir is the directory of one boot, below the directory of all boots.
 type bootDir struct{ root, id string }
 
-// NewBootDir returns the directory root/id, which holds the state of one boot.
-// Creating it removes the directories of other boots: their state is void.
+// NewBootDir returns the directory root/id, which has the state of one boot. Creating it removes the
+// directories of other boots, whose state is not valid any more.
 func NewBootDir(root, id string) *Dir {
 	return &Dir{path: filepath.Join(root, id), own: 2, boot: &bootDir{root: root, id: id}}
 }
 
-// check refuses an id that could name a directory elsewhere.
+// check returns an error for an id that could be the path of another directory.
 func (b *bootDir) check() error {
 	if !isBootID(b.id) {
 		return fmt.Errorf("open store: boot id %q: %w: not of the form of a UUID", b.id, record.ErrInvalid)
@@ -70,9 +70,8 @@ func isBootID(s string) bool {
 	return true
 }
 
-// ReadBootID reads the kernel's boot id. It does not use package os, which would
-// create an epoll instance for a file of /proc/sys: 40 µs of a call that may need
-// no other.
+// ReadBootID reads the kernel's boot id. It does not use package os, which would create an epoll
+// instance for a file of /proc/sys. That takes 40 µs, and a call may not need it otherwise.
 func ReadBootID() (string, error) {
 	const path = "/proc/sys/kernel/random/boot_id"
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

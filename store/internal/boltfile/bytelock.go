@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ByteLocks are locks on single bytes of one empty file, far beyond its end. They
-// are open-file-description locks (fcntl(2), F_OFD_SETLK): the kernel drops them
-// when the process ends, however it ends.
+// ByteLocks are locks on single bytes beyond the end of one empty file. They are open-file-description
+// locks (fcntl(2), F_OFD_SETLK), which the kernel releases when the process ends, even if it is killed.
 type ByteLocks struct {
 	Dir *Dir
 	// Name is the file's name in Dir.
@@ -44,7 +43,7 @@ func (b *byteFile) Name() string { return b.path }
 // Close closes the descriptor. Call it once.
 func (b *byteFile) Close() error { return unix.Close(b.fd) }
 
-// Unlock gives the lock back. A second call, or one on nil, does nothing.
+// Unlock releases the lock. A second call, or one on nil, does nothing.
 func (l *Lock) Unlock() {
 	if l != nil {
 		l.once.Do(l.unlock)
@@ -72,15 +71,15 @@ func ofdLock(at int64, exclusive bool) lockCalls {
 	}
 }
 
-// Lock locks one byte, exclusively or shared. It fails with ErrBusy at the
-// deadline. What names the lock for Locks.Waited.
+// Lock locks one byte, exclusively or shared. At the deadline it fails with ErrBusy. what is the lock's
+// name for Locks.Waited.
 func (b *ByteLocks) Lock(ctx context.Context, what string, at int64, exclusive bool) (*Lock, error) {
 	w := b.Locks.begin(ctx)
 	w.what = what
 	return b.lock(w, at, exclusive)
 }
 
-// TryLock is Lock without waiting: false when the lock is held.
+// TryLock is Lock without waiting. It returns false if the lock is held.
 func (b *ByteLocks) TryLock(ctx context.Context, at int64, exclusive bool) (*Lock, bool, error) {
 	w := b.Locks.begin(ctx)
 	w.never = true
@@ -91,7 +90,7 @@ func (b *ByteLocks) TryLock(ctx context.Context, at int64, exclusive bool) (*Loc
 	return l, err == nil, err
 }
 
-// lock begins anew when the lock file was removed while it waited.
+// lock starts again if the lock file was removed while it waited.
 func (b *ByteLocks) lock(w wait, at int64, exclusive bool) (*Lock, error) {
 	if err := b.Probe(); err != nil {
 		return nil, err
@@ -115,8 +114,8 @@ func (b *ByteLocks) lock(w wait, at int64, exclusive bool) (*Lock, error) {
 	}
 }
 
-// open opens the lock file. Each lock has a separate descriptor, because an
-// open-file-description lock belongs to what open returned.
+// open opens the lock file. Each lock has a separate descriptor, because an open-file-description lock
+// belongs to a descriptor.
 func (b *ByteLocks) open() (*byteFile, error) {
 	f := &byteFile{path: filepath.Join(b.Dir.path, b.Name)}
 	err := b.Dir.in(true, func(at int) (err error) {

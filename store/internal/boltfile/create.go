@@ -35,9 +35,8 @@ func (f *File) lockDir(w wait) (*os.File, error) {
 	}
 }
 
-// create creates the file where there is none, or replaces an empty one. The file
-// is completed under another name and then renamed, so that no process sees half
-// of it.
+// create creates the file if it does not exist, or replaces an empty one. It writes the file under
+// another name and then renames it, so that no process reads an incomplete file.
 func (f *File) create(ctx context.Context, w wait) error {
 	dir, err := f.lockDir(w)
 	if err != nil {
@@ -48,7 +47,7 @@ func (f *File) create(ctx context.Context, w wait) error {
 	var st unix.Stat_t
 	err = unix.Fstatat(at, f.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && (st.Size > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG) {
-		return nil // another process created it; open checks what it is
+		return nil // another process created it; open checks it
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("stat %q: %w", f.Path, err)
@@ -105,8 +104,8 @@ func unlinkat(at int, name string) error {
 	return nil
 }
 
-// SetAside renames the file, damaged or not, and returns the new path, which is in
-// the same directory. ErrNotFound when there is no file.
+// SetAside renames the file, damaged or not, and returns the new path, which is in the same directory.
+// Without a file it returns ErrNotFound.
 func (f *File) SetAside(ctx context.Context) (string, error) {
 	w := f.Locks.begin(ctx)
 	dir, err := f.lockDir(w)

@@ -16,16 +16,16 @@ import (
 // Dir is a directory of state files. Only this program's user may write to it.
 type Dir struct {
 	path string
-	// own counts the last components of path that are checked; see OpenDir.
+	// own is the number of the last components of path that are checked. See OpenDir.
 	own int
-	// boot is nil for a directory that outlives the boot.
+	// boot is nil for a directory whose files survive a reboot.
 	boot *bootDir
-	// file is the directory of a boot, kept open from its first use on.
+	// file is the open directory of a boot, from its first use on.
 	mu   sync.Mutex
 	file *os.File
 }
 
-// NewDir returns a directory that outlives the boot.
+// NewDir returns a directory whose files survive a reboot.
 func NewDir(path string) *Dir { return &Dir{path: path, own: 1} }
 
 // open opens the directory. With create, a missing one is created.
@@ -48,10 +48,9 @@ func (d *Dir) open(create bool) (*os.File, error) {
 	return dir, nil
 }
 
-// in calls open with the directory's descriptor. The directory that is kept open
-// may have been replaced. So an error of open counts only after the directory was
-// opened anew, and a caller that finds its locked file not at its path calls
-// forget.
+// in calls open with the directory's descriptor. A directory that was kept open may have been replaced.
+// So after an error of open, in opens the directory again and repeats the call, and a caller whose
+// locked file is not at its path calls forget.
 func (d *Dir) in(create bool, open func(at int) error) error {
 	if d.boot == nil {
 		dir, err := d.open(create)
@@ -147,7 +146,7 @@ func openChecked(at int, name, path string, create bool) (int, error) {
 	return fd, nil
 }
 
-// checkOwned refuses what another user owns or may write to.
+// checkOwned returns an error for a directory that another user owns or can write to.
 func checkOwned(fd int, path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

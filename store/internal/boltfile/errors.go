@@ -8,12 +8,12 @@ import (
 )
 
 var (
-	// ErrBusy: a lock was not free before the deadline; the text names the holder.
+	// ErrBusy means that a lock was not free before the deadline. The text names the holder.
 	ErrBusy = errors.New("busy")
-	// ErrUnwritable: a file cannot be written: its disk is full, mounted read-only,
-	// or fails. Its content is still there and can be read.
+	// ErrUnwritable means that a file cannot be written, because its disk is full, mounted read-only,
+	// or fails. The file can still be read.
 	ErrUnwritable = errors.New("cannot be written")
-	// ErrSchema: a newer program changed the form of the file.
+	// ErrSchema means that a newer program changed the format of the file.
 	ErrSchema = errors.New("state file of a newer schema")
 )
 
@@ -28,7 +28,7 @@ func isUnwritable(err error) bool {
 	return false
 }
 
-// unwritable makes an error that comes from the disk an ErrUnwritable.
+// unwritable wraps an error of the disk with ErrUnwritable.
 func unwritable(err error) error {
 	if isUnwritable(err) && !errors.Is(err, ErrUnwritable) {
 		return fmt.Errorf("%w: %w", ErrUnwritable, err)

@@ -20,8 +20,8 @@ const (
 	holderSize   = 96
 )
 
-// noteHolder writes this process into the side file. Errors are ignored: the lock
-// is good without the note. A reader does not create the file.
+// noteHolder writes this process into the side file. Errors are ignored, because the lock is valid
+// without it. A reader does not create the file.
 func (f *File) noteHolder(o *opened, write bool) {
 	if o.holder != nil && isUnlinked(o.holder) {
 		_ = o.holder.Close()
@@ -55,7 +55,7 @@ func isUnlinked(f *os.File) bool {
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0
 }
 
-// holder returns ": held by …" for an ErrBusy, or "" when the holder is not known.
+// holder returns ": held by …" for an ErrBusy, or "" if the holder is unknown.
 func (f *File) holder(err error) string {
 	if !errors.Is(err, ErrBusy) {
 		return ""

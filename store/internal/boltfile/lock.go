@@ -11,19 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAbandoned bounds the threads that one process leaves in the kernel, blocked
-// in lock calls whose deadline has passed. A daemon reaches it only when a holder
-// stays stopped for many deadlines.
+// maxAbandoned bounds the threads of one process that are blocked in lock calls after the deadline has
+// passed. A daemon reaches it only if a holder is stopped for a long time.
 const maxAbandoned = 64
 
-// Locks says how a process waits for its locks.
+// Locks defines how a process waits for its locks.
 type Locks struct {
 	// Timeout bounds the wait of one operation for all its locks together.
 	Timeout time.Duration
-	// Waited is called after each wait for a lock that was held, whether or not the
-	// lock was obtained; it may be nil. What is a file's path or a lock's name.
+	// Waited is called after each wait for a lock that was held, whether or not the lock was obtained.
+	// what is a file's path or a lock's name. Waited may be nil.
 	Waited func(what string, d time.Duration)
-	// abandoned counts the blocked lock calls whose callers have gone on.
+	// abandoned counts the blocked lock calls whose callers have returned.
 	abandoned atomic.Int32
 }
 
@@ -33,9 +32,9 @@ type wait struct {
 	locks    *Locks
 	start    time.Time
 	deadline time.Time
-	// never: a lock that is held is ErrBusy at once.
+	// never means that the error for a held lock is ErrBusy at once.
 	never bool
-	// what names the lock for Waited; "" stands for the file's path.
+	// what is the lock's name for Waited. "" means the file's path.
 	what string
 }
 
@@ -68,9 +67,8 @@ type lockCalls struct {
 	try, block func(fd int) error
 }
 
-// acquire locks f, or fails with ErrBusy at the deadline. A failure closes f, at
-// the latest when the abandoned call returns. That gives back a lock that comes
-// too late.
+// acquire locks f, or fails with ErrBusy at the deadline. After an error f is closed, at the latest when
+// the blocked call returns, so that a lock that is obtained too late is released.
 func (w wait) acquire(f lockable, l lockCalls) error {
 	fd := int(f.Fd())
 	err := uninterrupted(fd, l.try)
@@ -164,7 +162,7 @@ func sameFile(fd int, path string) (bool, error) {
 	return exists && open.Dev == named.Dev && open.Ino == named.Ino, err
 }
 
-// lstat is lstat(2); a path that names nothing is not an error.
+// lstat is lstat(2). If the path does not exist, exists is false and there is no error.
 func lstat(path string) (st unix.Stat_t, exists bool, err error) {
 	err = unix.Lstat(path, &st)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {

@@ -11,9 +11,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// schemaVersion is the form of the files that this program writes, and the newest
-// form that it reads. minReader is the oldest schema whose programs can read these
-// files too. Adding buckets or fields changes neither.
+// schemaVersion is the format of the files that this program writes, and the newest format that it
+// reads. minReader is the oldest schema whose programs can read these files. Adding buckets or fields
+// changes neither.
 const (
 	schemaVersion = 1
 	minReader     = 1
@@ -25,10 +25,9 @@ const (
 	keyInfo    = "info"
 )
 
-// Info is what a file says about itself.
+// Info describes a file's format and origin.
 type Info struct {
-	// Schema is the form of the file. MinReader is the oldest schema whose programs
-	// can read it.
+	// Schema is the format of the file. MinReader is the oldest schema whose programs can read it.
 	Schema    int `json:"schema"`
 	MinReader int `json:"minReader"`
 	// Program is the version of the binary that made the file.
@@ -61,7 +60,7 @@ func (f *File) writeInfo(tx *bolt.Tx) error {
 	})
 }
 
-// checkSchema refuses a file that only newer programs can read.
+// checkSchema returns an error for a file that only newer programs can read.
 func (f *File) checkSchema(tx *bolt.Tx, c *Cache) error {
 	raw, err := c.RawInfo(tx)
 	if err == nil && bytes.HasPrefix(raw, []byte(ownInfo)) {
@@ -78,8 +77,7 @@ func (f *File) checkSchema(tx *bolt.Tx, c *Cache) error {
 	return nil
 }
 
-// Cache is what a process remembers of a file from its last transactions on it. A
-// nil Cache remembers nothing.
+// Cache has a file's data that a process keeps between transactions. A nil Cache keeps nothing.
 type Cache struct {
 	// info is the stored Info, decoded its decoded form; nil before they are read.
 	// They are dropped when another process writes to the file.

@@ -32,8 +32,8 @@ const (
 	chunkKind = 'C'
 )
 
-// readChunk is a chunk as it was read. Its reuse helps a search through many small
-// ranges, which comes to the same chunk again and again.
+// readChunk is the last chunk that was read. A search through many small ranges reads the same chunk
+// many times.
 type readChunk struct {
 	first number
 	ok    bool
@@ -46,7 +46,7 @@ func (m *bitmap) name() string { return fmt.Sprintf("pool of network %.80q", m.i
 // full reports whether all of a chunk is in use.
 func full(chunk []byte) bool { return len(chunk) == 1 }
 
-// checkChunk refuses values that do not have the form of a chunk.
+// checkChunk returns an error for a value that is not a chunk.
 func (m *bitmap) checkChunk(key, chunk []byte) error {
 	if len(chunk) != 1 && len(chunk) != chunkBytes {
 		return fmt.Errorf("decode chunk %q of %s: %w: %d bytes", key, m.name(), record.ErrDamaged, len(chunk))
@@ -54,7 +54,7 @@ func (m *bitmap) checkChunk(key, chunk []byte) error {
 	return nil
 }
 
-// set puts an address into the set, or takes it out.
+// set adds an address to the set, or removes it.
 func (m *bitmap) set(a netip.Addr, used bool) error {
 	chunk, bit := numberOf(a).split()
 	m.last.ok = false
@@ -104,8 +104,7 @@ func ones(chunk []byte) int {
 	return n
 }
 
-// firstFree returns the lowest free bit of a chunk in [from, to]; false when there
-// is none.
+// firstFree returns the lowest free bit of a chunk in [from, to], or false if there is none.
 func firstFree(chunk []byte, from, to int) (int, bool) {
 	if full(chunk) {
 		return 0, false
@@ -123,10 +122,9 @@ func firstFree(chunk []byte, from, to int) (int, bool) {
 	return 0, false
 }
 
-// next returns the lowest address in [from, to] that is not in the set; false when
-// there is none, or when from is above to. The cost grows with the number of full
-// chunks, not with the range or the leases. A call may miss what another value for
-// the same bucket has written since an earlier call.
+// next returns the lowest address in [from, to] that is not in the set, or false if there is none or
+// from is above to. The cost grows with the number of full chunks, not with the range or the leases. A
+// call may not see the writes of another value for the same bucket since an earlier call.
 func (m *bitmap) next(from, to netip.Addr) (netip.Addr, bool, error) {
 	from, err := normal(from)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// CloudDataDir stands for the data directory of pools whose addresses a cloud
-// gives. Such a pool records when an address was released, because a cloud's
-// addresses belong to the node and not to one network.
+// CloudDataDir is in place of the data directory of pools with addresses of a cloud. Such a pool
+// records when an address was released, because a cloud's addresses belong to the node and not to one
+// network.
 const CloudDataDir = "cloud"
 
 // FreedBucket is the bucket of node.db that has a bucket with the released
@@ -28,8 +28,7 @@ const (
 	freedTimeKind = 'W' // time of release, address: no value; the order of Oldest
 )
 
-// Freed is the addresses of a pool that were leased and are not leased now. It is
-// valid within its transaction.
+// Freed has the released addresses of a pool. It is valid within its transaction.
 type Freed struct {
 	// b is nil when the bucket does not exist, in a read-only transaction.
 	b    *bolt.Bucket
@@ -46,7 +45,7 @@ func OpenFreed(tx *bolt.Tx, id ID) (*Freed, error) {
 	return &Freed{b: b, bits: bitmap{id: id, b: b}}, nil
 }
 
-// At returns when an address was released; false when it never was, or is leased.
+// At returns when an address was released, or false if it was never leased or is leased now.
 func (f *Freed) At(addr netip.Addr) (time.Time, bool) {
 	a, err := normal(addr)
 	if err != nil || f.b == nil {
@@ -59,11 +58,10 @@ func (f *Freed) At(addr netip.Addr) (time.Time, bool) {
 	return time.Unix(0, int64(binary.BigEndian.Uint64(raw))).UTC(), true
 }
 
-// Next returns the lowest address in [from, to] that was never released, or is
-// leased; see Pool.Next.
+// Next returns the lowest address in [from, to] that is not a released one. See Pool.Next.
 func (f *Freed) Next(from, to netip.Addr) (netip.Addr, bool, error) { return f.bits.next(from, to) }
 
-// FreedAddress is an address that was leased and is not leased now.
+// FreedAddress is a released address.
 type FreedAddress struct {
 	Address  netip.Addr `json:"address"`
 	Released time.Time  `json:"released"`
@@ -91,9 +89,8 @@ func (f *Freed) decode(k []byte) (FreedAddress, error) {
 	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.bits.name(), record.ErrDamaged)
 }
 
-// Forget forgets at most limit addresses that were released before a time, oldest
-// first, so that the bucket of a large pool does not grow without bound. They count
-// as never leased then.
+// Forget deletes the records of at most limit addresses that were released before a time, oldest first,
+// so that the bucket of a large pool does not grow without bound. They then count as never leased.
 func (f *Freed) Forget(before time.Time, limit int) error {
 	var old []netip.Addr
 	for one, err := range f.Oldest() {
@@ -140,7 +137,7 @@ func (f *Freed) put(a netip.Addr, at time.Time) error {
 	return f.bits.set(a, true)
 }
 
-// drop forgets an address. An address that is not recorded is not an error.
+// drop deletes the record of an address. A missing record is not an error.
 func (f *Freed) drop(a netip.Addr) error {
 	at, ok := f.At(a)
 	if !ok {

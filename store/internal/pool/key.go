@@ -17,7 +17,7 @@ func normal(a netip.Addr) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// addrKey is kind, address family (4 or 6) and the address's bytes.
+// addrKey returns a key: kind, address family (4 or 6) and the address's bytes.
 func addrKey(kind byte, a netip.Addr) []byte {
 	key := make([]byte, 0, 18)
 	return appendAddr(append(key, kind), a)
@@ -77,8 +77,8 @@ func (n number) split() (chunk number, bit int) {
 	return n, bit
 }
 
-// next returns the first address of the next chunk; false after the last one. After
-// the last of IPv4 comes a number that is above every IPv4 address.
+// next returns the first address of the next chunk, or false after the last one. After the last of IPv4
+// it returns a number that is above every IPv4 address.
 func (n number) next() (number, bool) {
 	n.lo += chunkBits
 	if n.lo == 0 {

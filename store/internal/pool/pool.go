@@ -1,5 +1,4 @@
-// Package pool stores address pools: which addresses are leased, which are
-// reserved for an identity, and when an address was released.
+// Package pool stores address pools: leases, reservations for identities, and the times of releases.
 package pool
 
 import (
@@ -27,21 +26,21 @@ const (
 	cursorKind = 'R' // range set: the address handed out last, as text
 )
 
-// ID names an address pool. As in host-local, pools of different data directories
-// are separate even when their networks have the same name.
+// ID identifies an address pool. As in host-local, pools of different data directories are separate
+// even if their networks have the same name.
 type ID struct {
 	DataDir string `json:"dataDir"`
 	Network string `json:"network"`
 }
 
-// Netns identifies the namespace that a path led to when the record was written.
+// Netns identifies a namespace by its path and by the identity that it had when the record was written.
 type Netns struct {
 	Path string `json:"path,omitempty"`
-	// Dev and Inode are the namespace's; 0 when it could not be read.
+	// Dev and Inode are the namespace's, or 0 if it could not be read.
 	Dev   uint64 `json:"dev,omitempty"`
 	Inode uint64 `json:"inode,omitempty"`
-	// Mount is the inode of the recorder's mount namespace. Only within that mount
-	// namespace does a missing path mean that the network namespace is gone.
+	// Mount is the inode of the recorder's mount namespace. Only in that mount namespace a missing path
+	// means that the network namespace no longer exists.
 	Mount uint64 `json:"mount,omitempty"`
 }
 
@@ -55,25 +54,24 @@ type Lease struct {
 	Netns Netns     `json:"netns,omitzero"`
 	Pod   string    `json:"pod,omitempty"`
 	Time  time.Time `json:"time"`
-	// Imported marks a lease taken over from another program's files. Its namespace
-	// is not known, so a missing namespace does not release it.
+	// Imported marks a lease that was imported from another program's files. Its namespace is unknown,
+	// so a missing namespace does not release it.
 	Imported bool `json:"imported,omitempty"`
-	// Sticky is the identity for which keep.db reserves the address; empty when
-	// there is no reservation.
+	// Sticky is the identity for which keep.db reserves the address, or empty.
 	Sticky string `json:"sticky,omitempty"`
-	// Source and NIC say where a cloud address comes from: the name of the
-	// CloudSource and the MAC of the CloudNIC. They are empty for other leases.
+	// Source and NIC are the name of the CloudSource and the MAC of the CloudNIC of a cloud's address.
+	// They are empty for other leases.
 	Source string `json:"source,omitempty"`
 	NIC    string `json:"nic,omitempty"`
 }
 
-// Pool is the leases of one address pool. It is valid within its transaction.
+// Pool has the leases of one address pool. It is valid within its transaction.
 type Pool struct {
 	id ID
 	// b is nil when the pool does not exist, in a read-only transaction.
 	b    *bolt.Bucket
 	used bitmap
-	// tx is nil where released addresses are not recorded.
+	// tx is nil if released addresses are not recorded.
 	tx    *bolt.Tx
 	clock func() time.Time
 }
@@ -147,17 +145,15 @@ func writable(b *bolt.Bucket, name string) error {
 	return nil
 }
 
-// Next returns the lowest free address in [from, to]; false when there is none, or
-// when from is above to. The cost grows with the number of chunks of 4096 addresses
-// that are all in use, not with the range or the leases. A call may miss what
-// another Pool value of the same pool has written since an earlier call.
+// Next returns the lowest free address in [from, to], or false if there is none or from is above to. The
+// cost grows with the number of full chunks of 4096 addresses, not with the range or the leases. A call
+// may not see the writes of another Pool value of the same pool since an earlier call.
 func (p *Pool) Next(from, to netip.Addr) (netip.Addr, bool, error) { return p.used.next(from, to) }
 
 // Count returns the number of leases without reading them.
 func (p *Pool) Count() (int, error) { return p.used.count() }
 
-// Reserve stores a lease. When its address is taken, even by the same owner, the
-// error is a TakenError.
+// Reserve stores a lease. If its address is taken, even by the same owner, the error is a TakenError.
 func (p *Pool) Reserve(l Lease) error {
 	if err := p.writable(); err != nil {
 		return err
@@ -193,8 +189,7 @@ func (p *Pool) Reserve(l Lease) error {
 	return p.used.set(a, true)
 }
 
-// Replace is Reserve, but a lease that the same owner has of the address is
-// replaced.
+// Replace is like Reserve, but replaces a lease of the same owner.
 func (p *Pool) Replace(l Lease) error {
 	held, err := p.Lease(l.Address)
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
@@ -317,9 +312,8 @@ func (p *Pool) Owned(owner record.Key) ([]Lease, error) {
 	return own, errors.Join(faults...)
 }
 
-// Owners returns the leased addresses with their owners, by container ID,
-// interface and address. It decodes no lease: decoding 250 of them takes 4 ms. The
-// pool must not be changed meanwhile.
+// Owners returns the leased addresses with their owners, by container ID, interface and address. It
+// decodes no lease, because decoding 250 of them takes 4 ms. The pool must not be changed meanwhile.
 func (p *Pool) Owners() iter.Seq2[netip.Addr, record.Key] {
 	return func(yield func(netip.Addr, record.Key) bool) {
 		for k := range record.WithPrefix(p.b, []byte{ownerKind}) {
@@ -355,7 +349,7 @@ func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {
 	return a, true, nil
 }
 
-// Cursors returns what SetCursor stored for each range set.
+// Cursors returns the address that SetCursor stored for each range set.
 func (p *Pool) Cursors() (map[int]netip.Addr, error) {
 	var faults []error
 	all := map[int]netip.Addr{}
@@ -374,7 +368,7 @@ func (p *Pool) Cursors() (map[int]netip.Addr, error) {
 	return all, errors.Join(faults...)
 }
 
-// SetCursor stores the address that was handed out last from a range set.
+// SetCursor stores the address that was allocated last from a range set.
 func (p *Pool) SetCursor(set int, a netip.Addr) error {
 	if err := p.writable(); err != nil {
 		return err

@@ -11,54 +11,52 @@ import (
 // KeepForever is the TTL of a reservation that does not expire.
 const KeepForever = -1
 
-// Reservation keeps addresses of a pool for an identity: while an attachment
-// uses them, for a time after its DEL, or because an operator pinned them. It is
-// stored before ADD answers, so that it survives a power cut.
+// Reservation keeps addresses of a pool for an identity: while an attachment uses them, for a time
+// after its DEL, or because an operator pinned them. It is stored before ADD returns, so that it
+// survives a power failure.
 type Reservation struct {
-	// Identity names what the addresses are reserved for: "pod:default/web-0/eth0".
-	// A pool has at most one reservation for an identity.
+	// Identity is the owner of the reservation: "pod:default/web-0/eth0". A pool has at most one
+	// reservation for an identity.
 	Identity string `json:"identity"`
 	// Addresses are at most one of each range set. They are kept and expire
 	// together.
 	Addresses []netip.Addr `json:"addresses"`
-	// Holder is the attachment that uses the addresses, or used them last; the zero
-	// Key when none ever did.
+	// Holder is the attachment that uses the addresses, or used them last, or the zero Key.
 	Holder record.Key `json:"holder,omitzero"`
 	Pod    string     `json:"pod,omitempty"`
 	// BootID is the boot in which the holder got them.
 	BootID string `json:"bootID,omitempty"`
-	// TTL is how many seconds they are kept after DEL: KeepForever, or 0 for not at
-	// all.
+	// TTL is the number of seconds for which they are kept after DEL. KeepForever does not expire, 0
+	// means that they are not kept.
 	TTL int64 `json:"ttl"`
-	// Cooldown is how many seconds after DEL no other identity gets them, kept or not.
+	// Cooldown is the number of seconds after DEL in which no other identity gets them, kept or not.
 	Cooldown int64     `json:"cooldown"`
 	Created  time.Time `json:"created"`
 	// Used is when the holder got them.
 	Used time.Time `json:"used,omitzero"`
 	// Released is zero while the holder uses them.
 	Released time.Time `json:"released,omitzero"`
-	// Pinned: an operator made the reservation. It is kept until Until, or for ever
-	// when that is zero, and also for as long as it is in use. Meanwhile no other
-	// identity gets its addresses.
+	// Pinned means that an operator made the reservation. It is kept until Until, or without end if
+	// Until is zero, and while it is in use. Meanwhile no other identity gets its addresses.
 	Pinned bool      `json:"pinned,omitempty"`
 	Until  time.Time `json:"until,omitzero"`
-	// Broken: another identity has taken one of the addresses. The others cool down
-	// and the identity does not get them back.
+	// Broken means that another identity has got one of the addresses. The others cool down, and the
+	// identity does not get them again.
 	Broken bool `json:"broken,omitempty"`
 }
 
-// Stage is where a reservation is in its life.
+// Stage is a state of a reservation.
 type Stage string
 
 // The stages of a reservation, in order.
 const (
-	// Held: an attachment uses the addresses; see Reservation.Held.
+	// Held means that an attachment uses the addresses. See Reservation.Held.
 	Held Stage = "held"
-	// Kept: the addresses wait for their identity.
+	// Kept means that only the identity gets the addresses.
 	Kept Stage = "kept"
-	// Cooling: the addresses are no longer kept, but no other identity gets them yet.
+	// Cooling means that the addresses are no longer kept, but no other identity gets them yet.
 	Cooling Stage = "cooling"
-	// Expired: any identity may get the addresses.
+	// Expired means that any identity may get the addresses.
 	Expired Stage = "expired"
 )
 
@@ -87,15 +85,15 @@ func stage(now time.Time, kept, free int64) Stage {
 	return Expired
 }
 
-// Expires returns when the addresses are no longer kept; false for never, or while
-// they are held.
+// Expires returns when the addresses are no longer kept. It returns false for never, or while they are
+// held.
 func (r *Reservation) Expires() (time.Time, bool) {
 	kept, _ := r.ends()
 	return ending(kept)
 }
 
-// Free returns when any identity may get the addresses; false for never, or while
-// they are held.
+// Free returns when any identity may get the addresses. It returns false for never, or while they are
+// held.
 func (r *Reservation) Free() (time.Time, bool) {
 	_, free := r.ends()
 	return ending(free)
@@ -108,8 +106,8 @@ func ending(n int64) (time.Time, bool) {
 	return time.Unix(0, n).UTC(), true
 }
 
-// ends returns until when the addresses are kept for the identity, and from when
-// on others may get them, in nanoseconds since 1970; math.MaxInt64 is never.
+// ends returns the end of the time in which the addresses are kept for the identity, and the end of the
+// time in which no other identity gets them, in nanoseconds since 1970. math.MaxInt64 means never.
 func (r *Reservation) ends() (kept, free int64) {
 	if r.Held() || r.TTL < 0 || r.Pinned && r.Until.IsZero() {
 		return math.MaxInt64, math.MaxInt64
@@ -125,7 +123,7 @@ func (r *Reservation) ends() (kept, free int64) {
 	return kept, max(kept, free)
 }
 
-// after adds seconds to a time; the result is never, math.MaxInt64, on overflow.
+// after adds seconds to a time. The result is math.MaxInt64 on overflow.
 func after(t time.Time, seconds int64) int64 {
 	n := nanos(t)
 	if seconds > (math.MaxInt64-max(n, 0))/int64(time.Second) {

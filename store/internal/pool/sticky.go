@@ -27,8 +27,7 @@ const (
 	bootKind        = 'B' // nothing: the boot in which the pool was used last
 )
 
-// Sticky is the reservations of one address pool. It is valid within its
-// transaction.
+// Sticky has the reservations of one address pool. It is valid within its transaction.
 type Sticky struct {
 	id ID
 	// b is nil when the pool does not exist, in a read-only transaction.
@@ -75,8 +74,8 @@ func (p *Sticky) Reservation(identity string) (*Reservation, error) {
 	return &r, nil
 }
 
-// At returns the identity that an address is reserved for, also when the
-// reservation has expired; false when there is none.
+// At returns the identity for which an address is reserved, also if the reservation has expired, or
+// false if there is none.
 func (p *Sticky) At(addr netip.Addr) (identity string, ok bool, err error) {
 	a, err := normal(addr)
 	if err != nil || p.b == nil {
@@ -98,10 +97,9 @@ func (p *Sticky) ReservationAt(addr netip.Addr) (*Reservation, error) {
 	return p.Reservation(identity)
 }
 
-// Put stores a reservation in place of an older one of the identity. Its addresses
-// are taken from the reservations of other identities. Such a reservation is
-// Broken: its remaining addresses are not kept, since they belong together, but
-// cool down.
+// Put stores a reservation in place of an older one of the identity. It removes the addresses from the
+// reservations of other identities. Such a reservation becomes Broken: its other addresses are not
+// kept, because they belong together, but cool down.
 func (p *Sticky) Put(r *Reservation) error {
 	if err := p.writable(); err != nil {
 		return err
@@ -137,7 +135,7 @@ func (p *Sticky) Put(r *Reservation) error {
 	return p.index(&c)
 }
 
-// takeFrom takes an address from the reservation of another identity.
+// takeFrom removes an address from the reservation of another identity.
 func (p *Sticky) takeFrom(a netip.Addr, taker string) error {
 	other, ok, err := p.At(a)
 	if err != nil || !ok || other == taker {
@@ -197,14 +195,14 @@ func (p *Sticky) index(r *Reservation) error {
 	return nil
 }
 
-// waitingKey sorts reservations by when they are free.
+// waitingKey sorts reservations by the time at which they are free.
 func waitingKey(r *Reservation) []byte {
 	_, free := r.ends()
 	return append(binary.BigEndian.AppendUint64([]byte{waitingKind}, uint64(free)^1<<63), r.Identity...)
 }
 
-// unindex deletes what index stored. For a reservation that cannot be decoded it
-// searches all index entries.
+// unindex deletes the index entries of a reservation. For one that cannot be decoded it searches all
+// index entries.
 func (p *Sticky) unindex(identity string) error {
 	r, err := p.Reservation(identity)
 	switch {
@@ -268,7 +266,7 @@ func (p *Sticky) All() iter.Seq2[Reservation, error] {
 	}
 }
 
-// Waiting is what the index says about a reservation that is not held.
+// Waiting is the index entry of a reservation that is not held.
 type Waiting struct {
 	Identity string
 	Pinned   bool
@@ -301,9 +299,9 @@ func (p *Sticky) Waiting() iter.Seq2[Waiting, error] {
 	}
 }
 
-// Forget deletes reservations whose addresses have been free for others since a
-// time: at most limit, or all with -1. It returns how many it deleted. Without it,
-// the reservations of a pool that never runs out would grow without bound.
+// Forget deletes reservations whose addresses have been free for other identities since a time: at most
+// limit, or all with -1. It returns their number. Without it the number of reservations of a pool that
+// is never exhausted would grow without bound.
 func (p *Sticky) Forget(since time.Time, limit int) (int, error) {
 	var free []string
 	for w, err := range p.Waiting() {
@@ -323,8 +321,8 @@ func (p *Sticky) Forget(since time.Time, limit int) (int, error) {
 	return len(free), nil
 }
 
-// Next returns the lowest address in [from, to] that no reservation has, not even
-// an expired one; see Pool.Next.
+// Next returns the lowest address in [from, to] that no reservation has, not even an expired one. See
+// Pool.Next.
 func (p *Sticky) Next(from, to netip.Addr) (netip.Addr, bool, error) {
 	return p.reserved.next(from, to)
 }

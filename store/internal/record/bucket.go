@@ -11,8 +11,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Bucket returns a bucket for reading: nil when it does not exist, or when tx is
-// nil because there is no file.
+// Bucket returns a bucket for reading, or nil if it does not exist or tx is nil because there is no
+// file.
 func Bucket(tx *bolt.Tx, name string) *bolt.Bucket {
 	if tx == nil {
 		return nil
@@ -20,7 +20,7 @@ func Bucket(tx *bolt.Tx, name string) *bolt.Bucket {
 	return tx.Bucket([]byte(name))
 }
 
-// Writable returns a bucket for writing and creates it where it is missing.
+// Writable returns a bucket for writing, and creates it if it does not exist.
 func Writable(tx *bolt.Tx, name string) (*bolt.Bucket, error) {
 	if tx == nil || !tx.Writable() {
 		return nil, fmt.Errorf("write to %s: %w", name, ErrReadOnly)
@@ -41,7 +41,7 @@ func Raw(tx *bolt.Tx, bucket string, key []byte) []byte {
 	return from.Get(key)
 }
 
-// Get decodes one record; ErrNotFound when there is none.
+// Get decodes one record, or returns ErrNotFound.
 func Get(tx *bolt.Tx, bucket string, key []byte, into any) error {
 	raw := Raw(tx, bucket, key)
 	if raw == nil {
@@ -50,8 +50,8 @@ func Get(tx *bolt.Tx, bucket string, key []byte, into any) error {
 	return Decode(bucket, key, raw, into)
 }
 
-// Store stores a record under the key that encodes parts, in place of an older one.
-// What names the record in errors; see StorableKey.
+// Store stores a record under the key that encodes parts, in place of an older one. what is the record's
+// name in errors. See StorableKey.
 func Store(tx *bolt.Tx, bucket, what string, rec any, parts ...string) error {
 	key, err := StorableKey(what, parts...)
 	if err != nil {
@@ -92,8 +92,8 @@ func WithPrefix(b *bolt.Bucket, prefix []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// KeysWithPrefix returns copies of the keys that begin with prefix. Use it where
-// the bucket is changed: a cursor does not survive a change.
+// KeysWithPrefix returns copies of the keys that begin with prefix. Use it if the bucket is changed
+// meanwhile, because a cursor is not valid after a change.
 func KeysWithPrefix(b *bolt.Bucket, prefix []byte) [][]byte {
 	var keys [][]byte
 	for k := range WithPrefix(b, prefix) {
@@ -108,8 +108,8 @@ func List[T any](tx *bolt.Tx, bucket string, prefix []byte) ([]T, error) {
 	return list[T](tx, bucket, prefix, func([]byte, *T) error { return nil })
 }
 
-// ListOwned is List for the records of a network's attachments, or of all with "".
-// It sets each record's Key, whose place owner returns.
+// ListOwned is List for the records of a network's attachments, or of all with "". It sets the Key of
+// each record, to which owner returns the pointer.
 func ListOwned[T any](tx *bolt.Tx, bucket, network string, owner func(*T) *Key) ([]T, error) {
 	return list(tx, bucket, NetworkPrefix(network), func(key []byte, rec *T) (err error) {
 		*owner(rec), err = DecodeAttachment(key)

@@ -13,8 +13,7 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// Decode decodes a stored record. Its error names the bucket and the key and is
-// ErrDamaged.
+// Decode decodes a stored record. Its error is ErrDamaged and names the bucket and the key.
 func Decode(bucket string, key, raw []byte, into any) error {
 	if err := coldjson.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("decode record %.200q of %s: %w: %w", key, bucket, ErrDamaged, err)
@@ -22,19 +21,18 @@ func Decode(bucket string, key, raw []byte, into any) error {
 	return nil
 }
 
-// Put stores a record as JSON. Fields of the stored record that this program does
-// not know are kept, because a newer program wrote them.
+// Put stores a record as JSON. It keeps unknown fields of the stored record, because a newer program
+// wrote them.
 func Put(b *bolt.Bucket, key []byte, rec any) error { return (*Last)(nil).Put(b, key, rec) }
 
-// Last remembers the record that was stored or read last. When that record is
-// replaced, as ADD does at its end, Put need not decode it to look for unknown
-// fields. A nil Last remembers nothing.
+// Last has the record that was stored or read last. If that record is replaced, as ADD does at its end,
+// Put does not decode it to find unknown fields. A nil Last has no record.
 type Last struct {
 	raw []byte
 	typ reflect.Type
 }
 
-// Decode is the package's Decode, for a pointer to the type that Put stores.
+// Decode is like the package's Decode, for a pointer to the type that Put stores.
 func (l *Last) Decode(bucket string, key, raw []byte, into any) error {
 	if !coldjson.UnmarshalKnown(raw, into) {
 		return Decode(bucket, key, raw, into)
@@ -45,7 +43,7 @@ func (l *Last) Decode(bucket string, key, raw []byte, into any) error {
 	return nil
 }
 
-// Put is the package's Put.
+// Put is like the package's Put.
 func (l *Last) Put(b *bolt.Bucket, key []byte, rec any) error {
 	raw, err := coldjson.Marshal(rec)
 	if err != nil {
@@ -66,8 +64,8 @@ func (l *Last) Put(b *bolt.Bucket, key []byte, rec any) error {
 	return nil
 }
 
-// keepUnknown returns the new record with those fields of the old one that type t
-// does not have. An old record that is not JSON has nothing to keep.
+// keepUnknown returns the new record with the fields of the old one that type t does not have. If the
+// old record is not JSON, it returns the new one.
 func keepUnknown(old, raw []byte, t reflect.Type) []byte {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -159,8 +157,7 @@ func hasFields(t reflect.Type) bool {
 		!t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
-// fieldTypes returns the types of a struct's JSON fields by name, those of
-// embedded structs included.
+// fieldTypes returns the types of a struct's JSON fields by name, including those of embedded structs.
 func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	known := map[string]reflect.Type{}
 	for f := range t.Fields() {
@@ -177,7 +174,7 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	return known
 }
 
-// jsonName returns a field's name in JSON, and false when no tag gives it.
+// jsonName returns a field's name in JSON, or false if its tag has none.
 func jsonName(f reflect.StructField) (string, bool) {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" {

@@ -6,19 +6,20 @@ import (
 )
 
 var (
-	// ErrNotFound: no such record.
+	// ErrNotFound means that the record does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrTaken: another owner holds the address or claim; TakenError names it.
+	// ErrTaken means that another owner, which TakenError names, has the address or claim.
 	ErrTaken = errors.New("taken")
-	// ErrDamaged: the file or a record in it cannot be read.
+	// ErrDamaged means that the file or a record in it cannot be read.
 	ErrDamaged = errors.New("damaged state file")
-	// ErrInvalid: a record has a field that cannot be stored.
+	// ErrInvalid means that a record has a field that cannot be stored.
 	ErrInvalid = errors.New("invalid record")
-	// ErrReadOnly: a write in a read-only transaction, which is a defect of the caller.
+	// ErrReadOnly means that the caller writes in a read-only transaction, which is a defect of the
+	// caller.
 	ErrReadOnly = errors.New("transaction is read-only")
 )
 
-// TakenError names the owner of an address or a claim that another owner asked for.
+// TakenError names the present owner of a requested address or claim.
 type TakenError struct {
 	What  string
 	Owner Key

@@ -18,8 +18,8 @@ type Key struct {
 // Encode returns the key under which the attachment's records are stored.
 func (k Key) Encode() []byte { return EncodeKey(k.Network, k.ContainerID, k.IfName) }
 
-// Storable is Encode, or ErrInvalid when the names cannot be stored. What names
-// the record in the error.
+// Storable is like Encode, but returns ErrInvalid if the names cannot be stored. what is the record's
+// name in the error.
 func (k Key) Storable(what string) ([]byte, error) {
 	return StorableKey(what, k.Network, k.ContainerID, k.IfName)
 }
@@ -41,16 +41,16 @@ func DecodeAttachment(b []byte) (Key, error) {
 	return Key{Network: p[0], ContainerID: p[1], IfName: p[2]}, nil
 }
 
-// A key is a list of texts. Each text ends with 00 01, and a 00 byte inside it is
-// written as 00 FF. Two different lists never share a key, no key is a prefix of
-// another with the same number of texts, and keys sort as the lists of texts do.
+// A key is a list of texts. Each text ends with 00 01, and a 00 byte in it is written as 00 FF. So two
+// different lists have different keys, no key is a prefix of another with the same number of texts, and
+// keys have the order of the lists.
 const (
 	escape     = 0x00
 	terminator = 0x01
 	escapedNUL = 0xff
 )
 
-// maxKey leaves room below bbolt's limit for what an index appends.
+// maxKey leaves room below bbolt's limit for the parts that an index appends.
 const maxKey = bolt.MaxKeySize - 64
 
 // EncodeKey encodes texts as one key.
@@ -72,15 +72,14 @@ func EncodeKey(parts ...string) []byte {
 	return key
 }
 
-// EncodePrefix returns the prefix of all keys whose encoded part begins with the
-// last text; the other texts are complete.
+// EncodePrefix returns the prefix of all keys that begin with these texts. Only the last text may be
+// incomplete.
 func EncodePrefix(parts ...string) []byte {
 	key := EncodeKey(parts...)
 	return key[:len(key)-2]
 }
 
-// NetworkPrefix returns the prefix of a network's keys, or nil, the prefix of
-// every key, for "".
+// NetworkPrefix returns the prefix of a network's keys. For "" it returns nil, the prefix of all keys.
 func NetworkPrefix(network string) []byte {
 	if network == "" {
 		return nil
@@ -88,7 +87,7 @@ func NetworkPrefix(network string) []byte {
 	return EncodeKey(network)
 }
 
-// DecodeKey decodes the first n texts of a key. Rest is what follows them.
+// DecodeKey decodes the first n texts of a key. rest is the remaining part of the key.
 func DecodeKey(key []byte, n int) (parts []string, rest []byte, err error) {
 	parts = make([]string, 0, n)
 	var text []byte
@@ -112,9 +111,8 @@ func DecodeKey(key []byte, n int) (parts []string, rest []byte, err error) {
 	return parts, key, nil
 }
 
-// StorableKey encodes texts that are to be written. A text that is not UTF-8 is
-// ErrInvalid, because the record's JSON could not hold it; so is a key that is too
-// long for bbolt.
+// StorableKey encodes texts for writing. It returns ErrInvalid for a text that is not UTF-8, because JSON
+// cannot represent it, and for a key that is too long for bbolt.
 func StorableKey(what string, parts ...string) ([]byte, error) {
 	for _, p := range parts {
 		if !utf8.ValidString(p) {

@@ -56,7 +56,7 @@ type handOff struct {
 	} `json:"peers"`
 }
 
-// start starts the agent on a kernel without objects of it, and waits until its hand-off file says that all peers are programmed.
+// start starts the agent on a kernel without its objects, and waits until all peers in its hand-off file are programmed.
 func (a *agent) start(ctx context.Context) (seconds, error) {
 	file := filepath.Join(a.dir, "overlay.json")
 	_ = os.Remove(file)
@@ -69,7 +69,7 @@ func (a *agent) start(ctx context.Context) (seconds, error) {
 		return 0, err
 	}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	replaced, err := hearReplaced(a.dir)
+	replaced, err := watchReplaced(a.dir)
 	if err != nil {
 		return 0, err
 	}
@@ -89,8 +89,8 @@ func (a *agent) start(ctx context.Context) (seconds, error) {
 	return 0, errors.Join(fmt.Errorf("the agent is not ready: %w: %s", err, b), a.stop(ctx))
 }
 
-// hearReplaced returns a file that becomes readable when a file of a directory is replaced (inotify(7)).
-func hearReplaced(dir string) (*os.File, error) {
+// watchReplaced returns a file that becomes readable when a file of a directory is replaced (inotify(7)).
+func watchReplaced(dir string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -194,22 +194,22 @@ func (a *agent) ticks() int {
 	return user + system
 }
 
-// ears receive notifications of new forwarding entries.
-type ears struct {
+// monitor receives notifications of new forwarding entries.
+type monitor struct {
 	updates chan netlink.NeighUpdate
 	done    chan struct{}
 }
 
-func hearMACs() (*ears, error) {
-	e := &ears{make(chan netlink.NeighUpdate, 1<<16), make(chan struct{})}
+func hearMACs() (*monitor, error) {
+	e := &monitor{make(chan netlink.NeighUpdate, 1<<16), make(chan struct{})}
 	return e, netlink.NeighSubscribeWithOptions(e.updates, e.done, netlink.NeighSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true})
 }
 
-func (e *ears) close() { close(e.done) }
+func (e *monitor) close() { close(e.done) }
 
 // until returns the time from before a change until the forwarding entries of n nodes of a generation are in the kernel, and the
 // part of it after the change was made.
-func (e *ears) until(generation, n int, change func() error) (all, tail seconds, err error) {
+func (e *monitor) until(generation, n int, change func() error) (all, tail seconds, err error) {
 	want := map[string]bool{}
 	for k := range n {
 		want[mac(generation, k)] = true

@@ -77,8 +77,8 @@ func makeOther(ctx context.Context) error {
 	)
 }
 
-// knowUs tells the other node the MAC of our device.
-func knowUs(ctx context.Context, mac string) error {
+// addVTEP gives the other node the entries for this node's VXLAN device.
+func addVTEP(ctx context.Context, mac string) error {
 	return command(ctx,
 		"ip -n "+otherNode+" neigh replace 10.0.1.0 lladdr "+mac+" dev flannel.1 nud permanent",
 		"bridge -n "+otherNode+" fdb replace "+mac+" dev flannel.1 dst 172.16.0.1 self permanent")
@@ -92,7 +92,7 @@ func byHand(ctx context.Context) (rate float64, err error) {
 		"ip route replace 10.0.9.0/24 via 10.0.9.0 dev flannel.1 onlink"); err != nil {
 		return 0, err
 	}
-	if err := knowUs(ctx, handMAC); err != nil {
+	if err := addVTEP(ctx, handMAC); err != nil {
 		return 0, err
 	}
 	if rate, err = send(ctx); err != nil {
@@ -107,7 +107,7 @@ func byAgent(ctx context.Context, a *agent) (rate float64, err error) {
 	}
 	own, err := net.InterfaceByName("flannel.1")
 	if err == nil {
-		err = knowUs(ctx, own.HardwareAddr.String())
+		err = addVTEP(ctx, own.HardwareAddr.String())
 	}
 	if err == nil {
 		rate, err = send(ctx)
@@ -126,7 +126,7 @@ func listenThere() (net.Listener, error) {
 	}
 	done := make(chan answer)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends in the other namespace
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine, in the other namespace
 		ns, err := os.Open("/run/netns/" + otherNode)
 		if err == nil {
 			defer ns.Close()

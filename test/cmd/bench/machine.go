@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes where the figures come from, without names of hosts or owners.
+// machine describes the machine of the measurement, without names of hosts or owners.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`

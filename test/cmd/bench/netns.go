@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleLink is a pair between the host and the last container that is dropped. The kernel removes namespaces later, one after the
-// other, which would slow the next section. When the pair is gone, all are removed.
+// settleLink is a veth pair between the host and the last container that is removed. The kernel removes namespaces in the background,
+// one after the other, which would slow the next section. When the pair no longer exists, all are removed.
 const (
 	settleLink = "benchsettle"
 	settleTime = 30 * time.Second

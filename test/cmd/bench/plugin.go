@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callTimeout ends a plugin that hangs; a call that is worth measuring takes much less.
+// callTimeout ends a plugin that hangs.
 const callTimeout = 2 * time.Minute
 
 // call is one execution of a plugin, as a runtime makes it.
@@ -56,7 +56,7 @@ func (s side) do(ctx context.Context, c call, extraEnv ...string) (answer, error
 	a.Stdout, readErrs[0] = contents(files[1])
 	a.Stderr, readErrs[1] = contents(files[2])
 	if err != nil {
-		return a, fmt.Errorf("%s %s of %s for %q: %w: %s", s.Name, c.Plugin, c.Verb, c.Container.ID, err, a.complaint())
+		return a, fmt.Errorf("%s %s of %s for %q: %w: %s", s.Name, c.Plugin, c.Verb, c.Container.ID, err, a.errorText())
 	}
 	return a, errors.Join(readErrs[0], readErrs[1])
 }
@@ -74,8 +74,8 @@ func (s side) env(c call) []string {
 	}
 }
 
-// complaint returns the plugin's error object, or its other output.
-func (a answer) complaint() string {
+// errorText returns the plugin's error object, or else its output.
+func (a answer) errorText() string {
 	return strings.TrimSpace(string(a.Stdout) + " " + string(a.Stderr))
 }
 

@@ -16,7 +16,7 @@ const (
 // errNoBlock means that a file does not contain the two markers once each, in this order.
 var errNoBlock = errors.New("no block " + blockStart + " … " + blockEnd)
 
-// updateReadme replaces what is between the markers of a file.
+// updateReadme replaces the text between the markers of a file.
 func updateReadme(path, content string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {
@@ -32,8 +32,7 @@ func updateReadme(path, content string) error {
 	return nil
 }
 
-// replaceBlock returns text with what is between the markers replaced; the markers stay. A second replacement with the same content
-// changes nothing.
+// replaceBlock replaces the text between the markers. The markers stay, so that it can be repeated.
 func replaceBlock(text, content string) (string, error) {
 	before, rest, found := strings.Cut(text, blockStart)
 	_, after, closed := strings.Cut(rest, blockEnd)

@@ -20,7 +20,7 @@ type results struct {
 	Startup    *startupResult    `json:"startup,omitempty"`
 	Alloc      []allocResult     `json:"alloc,omitempty"`
 	DHCP       *dhcpResult       `json:"dhcp,omitempty"`
-	Notes      []string          `json:"notes,omitempty"` // what could not be measured, and why
+	Notes      []string          `json:"notes,omitempty"` // sections that could not be measured, with the reasons
 }
 
 // bridgeResult is one container at a time through bridge + host-local + ipMasq.

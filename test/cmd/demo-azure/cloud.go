@@ -18,9 +18,9 @@ const (
 	otherAddr  = "10.240.0.4"
 	gateway    = "10.240.0.1"
 	wireserver = "168.63.129.16"
-	// fabricMAC is what Azure answers every ARP request with.
+	// fabricMAC is the MAC in Azure's answer to every ARP request.
 	fabricMAC = "12:34:56:78:9a:bc"
-	// pods is how many addresses the node has for them.
+	// pods is the number of the node's addresses for pods.
 	pods = 30
 )
 

@@ -21,7 +21,7 @@ import (
 //go:embed skeleton
 var skeleton embed.FS
 
-// role is what the templates are filled with.
+// role has the values for the templates.
 type role struct {
 	// Name is the CNI type and the package's name; Kind is the kernel's kind of link.
 	Name, Kind string
@@ -45,7 +45,7 @@ const table = "roles/all/all.go"
 // tags are the build tags of the Makefile.
 const tags = "urfave_cli_no_docs,nethttpomithttp2"
 
-// names are the CNI types that are package names too.
+// names matches CNI types that are valid package names.
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
 func (r role) dir() string { return "roles/iface/" + r.Name }
@@ -118,8 +118,7 @@ func (r role) enter(file string) error {
 	return os.WriteFile(file, out, 0o644)
 }
 
-// insert puts a line into the first block of lines that begin with prefix, where it
-// belongs by order.
+// insert inserts a line into the first block of lines that begin with prefix, in sorted order.
 func insert(lines []string, prefix, line string) ([]string, error) {
 	at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, prefix) })
 	if at < 0 {

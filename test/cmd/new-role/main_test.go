@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWrite: what is written builds, and passes its own suite, without a hand on it.
+// TestWrite: the written package builds and passes its suite without changes.
 func TestWrite(t *testing.T) {
 	root := copyTree(t)
 	r := role{Name: "sketch", Kind: "tun"} // every kernel has this kind
@@ -46,7 +46,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// copyTree copies the repository, without its history and what was built.
+// copyTree copies the repository, without its history and build results.
 func copyTree(t *testing.T) string {
 	t.Helper()
 	root, to := "../../..", t.TempDir()

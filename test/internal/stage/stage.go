@@ -1,5 +1,5 @@
-// Package stage holds what the demos share: private network, mount and process namespaces, running programs in them, and comparing
-// what is left. It never changes the machine's network, and Ctrl-C leaves nothing behind.
+// Package stage has what the demos share: private network, mount and process namespaces, running programs in them, and searching for
+// leftovers. It does not change the machine's network, and removes everything on Ctrl-C.
 package stage
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// insideEnv marks the process that runs in its own namespaces.
+// insideEnv marks the process that runs in private namespaces.
 const insideEnv = "CNIBOX_DEMO_INSIDE"
 
 // Stage is the environment of a demo.

@@ -162,7 +162,7 @@ func allClaims() []claim {
 	return claims
 }
 
-// delClaims are about DEL when something that ADD used is gone.
+// delClaims are about DEL after an object of ADD was removed.
 func delClaims() []claim {
 	const device = "ip link add hd0 type veth peer name hd1"
 	// del is DEL after some commands, and a second DEL from a runtime that has lost the result.
@@ -244,7 +244,7 @@ func (h *host) released(when string) error {
 	return nil
 }
 
-// leakedMasquerade is DEL of a container whose namespace is gone.
+// leakedMasquerade is DEL of a container whose namespace no longer exists.
 func leakedMasquerade(name, conf, netns string) claim {
 	return claim{
 		name:      name,

@@ -19,7 +19,7 @@ type claim struct {
 	show func(*host) error
 }
 
-// errFault is what the claim says about the reference; another error of the reference is a defect of the test.
+// errFault is the fault of the reference that the claim describes. Another error of the reference is a defect of the test.
 var errFault = errors.New("fault")
 
 func fault(format string, args ...any) error {
@@ -91,7 +91,7 @@ func (a *attachment) call(verb string) ([]byte, error) {
 	return out, nil
 }
 
-// must is call where success is the claim.
+// must is call if the claim is that it succeeds.
 func (a *attachment) must(verb string) error {
 	if _, err := a.call(verb); err != nil {
 		return fault("%v", err)
@@ -99,7 +99,7 @@ func (a *attachment) must(verb string) error {
 	return nil
 }
 
-// mustFail is call where failure is the claim.
+// mustFail is call if the claim is that it fails.
 func (a *attachment) mustFail(verb, why string) error {
 	_, err := a.call(verb)
 	said := &cniError{}

@@ -19,8 +19,8 @@ type dump struct {
 	neighbours           []map[string]any
 }
 
-// who is the first word of the names of the namespace's facts.
-func (d *dump) who() string {
+// prefix returns the first word of the names of the namespace's facts.
+func (d *dump) prefix() string {
 	if d.container == "" {
 		return "host"
 	}
@@ -33,7 +33,7 @@ func (h *host) state(f facts, when string, containers []string) error {
 	for _, c := range append([]string{""}, containers...) {
 		if c != "" {
 			if _, err := os.Stat(netns(c)); err != nil {
-				continue // a step took it away
+				continue // a step removed it
 			}
 		}
 		d, err := h.dump(c)
@@ -44,8 +44,8 @@ func (h *host) state(f facts, when string, containers []string) error {
 	}
 	h.learn(dumps)
 	for _, d := range dumps {
-		d.facts(f, when+": "+d.who()+" ")
-		if err := errors.Join(h.sysctls(f, when, d), h.qdiscs(f, when+": "+d.who()+" ", d.container)); err != nil {
+		d.facts(f, when+": "+d.prefix()+" ")
+		if err := errors.Join(h.sysctls(f, when, d), h.qdiscs(f, when+": "+d.prefix()+" ", d.container)); err != nil {
 			return err
 		}
 	}
@@ -177,7 +177,7 @@ func (h *host) learn(dumps []*dump) {
 	for _, d := range append(slices.Clone(dumps[1:]), dumps[0]) {
 		for _, l := range d.links {
 			if mac := text(l["address"]); len(mac) == len("02:00:00:00:00:01") && !strings.HasSuffix(mac, ":00:00:00:00:00") {
-				h.call(mac, fmt.Sprintf("MAC(%s %s)", d.who(), strings.NewReplacer(h.names...).Replace(text(l["ifname"]))))
+				h.call(mac, fmt.Sprintf("MAC(%s %s)", d.prefix(), strings.NewReplacer(h.names...).Replace(text(l["ifname"]))))
 			}
 		}
 	}
@@ -217,7 +217,7 @@ func (h *host) sysctls(f facts, when string, d *dump) error {
 			if err != nil {
 				continue // some are for writing only, or have no value
 			}
-			f.add(fmt.Sprintf("%s: %s sysctl %s", when, d.who(), strings.TrimPrefix(file, "/proc/sys/net/")), strings.TrimSpace(string(value)))
+			f.add(fmt.Sprintf("%s: %s sysctl %s", when, d.prefix(), strings.TrimPrefix(file, "/proc/sys/net/")), strings.TrimSpace(string(value)))
 		}
 		return nil
 	})

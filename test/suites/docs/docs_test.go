@@ -58,7 +58,7 @@ func rolesTable() string {
 	return b.String()
 }
 
-// replaceBlock replaces what is between two marks.
+// replaceBlock replaces the text between two marks.
 func replaceBlock(t *testing.T, text, start, end, with string) string {
 	t.Helper()
 	before, rest, ok := strings.Cut(text, start)

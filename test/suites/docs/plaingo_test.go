@@ -38,7 +38,7 @@ func TestPlainGo(t *testing.T) {
 	}
 }
 
-// TestNotPlain: each rule of TestPlainGo finds what it forbids, and nothing else.
+// TestNotPlain: each rule of TestPlainGo finds the forbidden code, and no other.
 func TestNotPlain(t *testing.T) {
 	for code, wrong := range map[string]bool{
 		"//go:noinline\nfunc f() {}":                         true,
@@ -70,7 +70,7 @@ func TestNotPlain(t *testing.T) {
 	}
 }
 
-// notPlain returns what TestPlainGo forbids in a file.
+// notPlain returns the code in a file that TestPlainGo forbids.
 func notPlain(f *ast.File) map[token.Pos]string {
 	found := map[token.Pos]string{}
 	for _, group := range f.Comments {

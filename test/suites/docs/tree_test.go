@@ -21,8 +21,8 @@ const (
 	maxSummary = 100
 )
 
-// rooms are the directories at the top; every one needs a text here, and one without Go code is described by nothing else.
-func rooms() map[string]string {
+// topDirs has the text for each directory at the top of the repository.
+func topDirs() map[string]string {
 	return map[string]string{
 		"docs":     "pages for operators and developers; cli.md, differences.md and this tree are generated",
 		"examples": "network configurations and manifests, each also the input of a test",
@@ -60,7 +60,7 @@ func drawTree(t *testing.T) string {
 		fmt.Fprintf(&out, "    %s\n", strings.TrimRight(fmt.Sprintf("%-20s %s", name, text), " "))
 	}
 	line(0, "main.go", packageSummary(t, "."))
-	known := rooms()
+	known := topDirs()
 	var draw func(dir string, depth int)
 	draw = func(dir string, depth int) {
 		below := directories(t, dir)
@@ -88,7 +88,7 @@ func drawTree(t *testing.T) string {
 	for room := range known {
 		t.Errorf("%s/ is in the table of rooms, and does not exist", room)
 	}
-	known = rooms()
+	known = topDirs()
 	for _, room := range directories(t, ".") {
 		draw(room, 0)
 	}

@@ -60,7 +60,7 @@ func (h *host) addFabric(t *testing.T, cloudSim string) {
 	h.run(t, "sh", "-c", "until "+cloudSim+" count; do :; done")
 }
 
-// uplinkState is what a restored node must have again, without link-local addresses, which the kernel adds later.
+// uplinkState returns the state of eth0 that must be restored, without link-local addresses, which the kernel adds later.
 func (h *host) uplinkState(t *testing.T) string {
 	t.Helper()
 	return h.run(t, "ip", "-br", "addr", "show", "dev", "eth0", "scope", "global") + h.run(t, "ip", "route", "show") + h.run(t, "ip", "-br", "link", "show", "dev", "eth0")
@@ -133,7 +133,7 @@ func (h *host) wantFiles(t *testing.T, when string, pods []pod) (hostLinks []str
 
 // TestContainerdAzure runs pods on the article's conflist, unchanged, checks the node as the article does, and restores it.
 func TestContainerdAzure(t *testing.T) {
-	if foreign() != "" {
+	if otherPlugins() != "" {
 		t.Skip("the reference plugins have no azure-vnet")
 	}
 	cnibox := filepath.Join(root(t), "bin", "cnibox")

@@ -46,7 +46,7 @@ type host struct {
 	pid    int
 	bin    string // the directory of the CNI links
 	conf   string // the directory of the network configuration
-	dir    string // for whatever the test keeps in files
+	dir    string // for files of the test
 	cgroup string // the parent of the containers' cgroups, which no namespace removes
 }
 

@@ -40,7 +40,7 @@ type multiHost struct {
 // newMultiHost makes a multiHost and starts containerd; more has further keys of the configuration.
 func newMultiHost(t *testing.T, more string) *multiHost {
 	t.Helper()
-	if foreign() != "" {
+	if otherPlugins() != "" {
 		t.Skip("the reference plugins have no meta plugin")
 	}
 	h := &multiHost{host: newHost(t)}
@@ -157,7 +157,8 @@ func (h *multiHost) ping(t *testing.T, from pod, to string) {
 	h.run(t, "nsenter", "--net="+from.Netns, "busybox", "ping", "-c1", "-W60", to)
 }
 
-// TestContainerdMulti runs pods with a default network and three more, each of another kind, and removes them after their definitions are gone.
+// TestContainerdMulti runs pods with a default network and three more, each of another kind, and removes them after their
+// definitions were deleted.
 func TestContainerdMulti(t *testing.T) {
 	h := newMultiHost(t, "")
 	running := h.pods(t, 6, "macvlan-net,bridge-net@second,default/on-disk-net")
@@ -198,8 +199,9 @@ func TestContainerdMulti(t *testing.T) {
 	h.wantNothingLeft(t, h.before, words)
 }
 
-// TestContainerdMultiWishes requests addresses, names and devices with the annotation's long form, and requests that cannot be met.
-func TestContainerdMultiWishes(t *testing.T) {
+// TestContainerdMultiRequests requests addresses, names and devices with the annotation's long form. Some of the requests are
+// impossible.
+func TestContainerdMultiRequests(t *testing.T) {
 	h := newMultiHost(t, "")
 	one := h.pods(t, 1, `[
 		{"name": "bridge-net", "interface": "lan", "ips": ["10.21.7.7"], "mac": "02:00:00:00:77:01"},
@@ -215,7 +217,7 @@ func TestContainerdMultiWishes(t *testing.T) {
 		t.Errorf("%s is with the host still", spare)
 	}
 
-	// A request that cannot be met fails the pod, is named in the error, and leaves nothing.
+	// The pod of an impossible request fails with the request in the error, and leaves nothing.
 	for networks, want := range map[string]string{
 		"no-such-net": `network "default/no-such-net": network not found in ` + h.networks,
 		`[{"name": "plain-net", "ips": ["10.0.0.1"]}]`: "none of its plugins has it in",

@@ -46,8 +46,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// foreign returns the directory of the plugins to test in place of cnibox, or an empty string.
-func foreign() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
+// otherPlugins returns the directory of the plugins to test in place of cnibox, or "".
+func otherPlugins() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
 
 // links makes a CNI directory as `cnibox install` would: one symbolic link for each CNI type that the runtimes execute.
 func links(t *testing.T) string {
@@ -55,11 +55,11 @@ func links(t *testing.T) string {
 	dir := t.TempDir()
 	for _, role := range []string{"azure-vnet", "azure-vnet-ipam", "bridge", "dhcp", "firewall", "host-device", "host-local", "loopback", "macvlan", "multi", "portmap", "ptp", "tuning"} {
 		target := filepath.Join(root(t), "bin", "cnibox")
-		if foreign() != "" {
+		if otherPlugins() != "" {
 			if role == "multi" || strings.HasPrefix(role, "azure") {
 				continue // the reference has none
 			}
-			target = filepath.Join(foreign(), role)
+			target = filepath.Join(otherPlugins(), role)
 		}
 		if _, err := os.Stat(target); err != nil {
 			t.Fatalf("%v: run `make build` first", err)
@@ -87,7 +87,7 @@ func writeFile(t *testing.T, file, text string) {
 	}
 }
 
-// holdings are the records that the plugins have of a network.
+// holdings are the plugins' records of a network.
 type holdings struct {
 	attachments, leases int
 	others              int // attachments of other networks, such as containerd's own for lo
@@ -97,7 +97,7 @@ type holdings struct {
 // runtime's CNI library caches stand in for these.
 func (h *host) holdings(t *testing.T) holdings {
 	t.Helper()
-	if foreign() == "" {
+	if otherPlugins() == "" {
 		var s struct {
 			Attachments []struct{ Network string }
 			Leases      []any

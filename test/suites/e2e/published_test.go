@@ -110,7 +110,7 @@ func TestPodmanPublished(t *testing.T) {
 		}
 	}
 	see("after run")
-	if foreign() == "" { // what the reference's firewall adds again a reload doubles
+	if otherPlugins() == "" { // what the reference's firewall adds again a reload doubles
 		p.run(t, "network", "reload", "one")
 		see("after network reload")
 	}

@@ -30,7 +30,7 @@ const stickyConf = `{
 // addresses back. While a pod's old sandbox lives, the new one gets other addresses, or none in the mode strict, and the late
 // removal of the old one does not change it.
 func TestContainerdSticky(t *testing.T) {
-	if foreign() != "" {
+	if otherPlugins() != "" {
 		t.Skip("the reference plugins keep no addresses")
 	}
 	for _, mode := range []string{"prefer", "strict"} {

@@ -45,8 +45,8 @@ func (n *node) install() (dir string) {
 	return dir
 }
 
-// TestBack: a node goes back to the reference plugins while a container of cnibox runs. The reference does not assign its address
-// again, detaches it, and nothing of cnibox remains.
+// TestBack returns a node to the reference plugins while a container of cnibox runs. The reference does not assign the container's
+// address again, and detaches the container, and nothing of cnibox remains.
 func TestBack(t *testing.T) {
 	for _, a := range everyInterface() {
 		if a.kind != "" {

@@ -39,7 +39,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-func takeOverChain(t *testing.T, list []object, w way) {
+func takeOverChain(t *testing.T, list []object, w detachment) {
 	n := newNode(t, known(list)...)
 	n.list[0]["ipam"] = n.hostLocal("bridge")
 	prepare(t, n)
@@ -54,7 +54,7 @@ func takeOverChain(t *testing.T, list []object, w way) {
 	n.same(before, "at the end")
 }
 
-// known leaves out the plugins that cnibox has no role for.
+// known omits the plugins for which cnibox has no role.
 func known(list []object) []object {
 	var out []object
 	table := all.Table()

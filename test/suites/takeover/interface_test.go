@@ -62,18 +62,18 @@ func everyInterface() []attached {
 	}
 }
 
-// way is one way to detach a container.
-type way struct {
+// detachment is one form of the call that detaches a container.
+type detachment struct {
 	name   string
 	detach func(t *testing.T, c *container)
-	// ends means that the namespace is gone.
+	// ends means that the namespace no longer exists.
 	ends bool
 	// first means that the call is cnibox's first one on the node.
 	first bool
 }
 
-func everyWay() []way {
-	return []way{
+func everyWay() []detachment {
+	return []detachment{
 		{name: "DEL", detach: func(_ *testing.T, c *container) { c.del(ours, c.ns.Path()) }},
 		{name: "DEL with an empty netns", detach: func(_ *testing.T, c *container) { c.del(ours, "") }},
 		{name: "DEL without prevResult", detach: func(_ *testing.T, c *container) {
@@ -101,8 +101,8 @@ func everyWay() []way {
 	}
 }
 
-// prepare makes the links that configurations name, and has the reference attach and detach one container, so that what the
-// reference never removes is there before the test compares.
+// prepare makes the links that configurations name, and attaches and detaches one container with the reference, so that objects that
+// the reference never removes exist before the test compares states.
 func prepare(t *testing.T, n *node) {
 	t.Helper()
 	for _, names := range [][2]string{{"lan0", "lan1"}, {"nic0", "nic1"}} {
@@ -163,7 +163,7 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-func takeOver(t *testing.T, a attached, w way) {
+func takeOver(t *testing.T, a attached, w detachment) {
 	if a.kind != "" {
 		netopstest.NeedKind(t, a.kind)
 	}
@@ -188,8 +188,8 @@ func takeOver(t *testing.T, a attached, w way) {
 	n.same(before, "at the end")
 }
 
-// detachOne attaches a container by the reference plugins, detaches it, and compares what is left with the state before.
-func (n *node) detachOne(t *testing.T, w way) *container {
+// detachOne attaches a container with the reference plugins, detaches it, and compares the state with the one before.
+func (n *node) detachOne(t *testing.T, w detachment) *container {
 	t.Helper()
 	occupied := n.state()
 	c := n.container(gone)
