@@ -87,10 +87,10 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			if errors.Is(err, roles.ErrUsage) {
 				return withHint(err, "cnibox help "+v.Name)
 			}
-			if err != nil || out == nil {
+			if out == nil {
 				return err
 			}
-			return p.writeAnswer(out, c.Bool("json"), p.style(c))
+			return errors.Join(p.writeAnswer(out, c.Bool("json"), p.style(c)), err)
 		},
 	}
 }

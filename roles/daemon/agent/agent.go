@@ -21,6 +21,9 @@ import (
 // resyncInterval is the time between two complete comparisons with the kernel.
 const resyncInterval = time.Minute
 
+// startTime is the time after which a fault of a starting agent is worth a warning.
+const startTime = 5 * time.Second
+
 // agent keeps one node's pod network connected. The loop in run owns the fields, except where a
 // field's comment says otherwise.
 type agent struct {
@@ -77,8 +80,11 @@ type agent struct {
 	files     files
 	socket    *socket
 	removed   *removal
-	// reason is the last logged reason. A repeated reason is not logged.
+	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
+	// logged for debugging only, because the agent was starting.
 	reason   string
+	quiet    bool
+	started  time.Time
 	wasReady bool
 }
 
@@ -245,6 +251,9 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 		faults = append(faults, a.program(ctx, &next)...)
 	}
 	a.publishState(ctx, faults)
+	if a.quiet {
+		next = min(next, time.Until(a.started.Add(startTime)))
+	}
 	return next
 }
 
@@ -274,6 +283,9 @@ func (a *agent) prepare() (faults []error) {
 	if u != a.underlay {
 		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)
 		a.underlay = u
+	}
+	if slices.ContainsFunc(a.links, func(l netops.HostLink) bool { return l.Name == u.link && !l.OperUp }) {
+		return []error{fmt.Errorf("interface %q is down or has no carrier", u.link)}
 	}
 	return nil
 }

@@ -105,6 +105,31 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
+func TestUnderlayDown(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	w.startAll()
+	n := w.nodes[0]
+	n.until("ready", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 && n.exit == nil })
+	ip(t, "link set port0 down") // the cable is pulled
+	n.until("the reason", func(a answer) bool {
+		return !a.Ready && strings.Contains(a.Reason, `interface "eth1" is down or has no carrier`) && n.exit != nil
+	})
+	ip(t, "link set port0 up")
+	n.until("ready again", func(a answer) bool { return a.Ready && n.exit == nil })
+}
+
+// TestNothingThere: an agent without a registry says on stderr why it waits, at the default level.
+func TestNothingThere(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	must(t, os.RemoveAll(w.dir))
+	n := w.nodes[0]
+	cmd := n.agent()
+	cmd.Env = append(cmd.Env, "CNIBOX_LOG=warn")
+	n.run(cmd)
+	w.within(func() bool { return strings.Contains(n.log.String(), "the registry has not answered yet") }, func() string { return "nothing on stderr: " + n.log.String() })
+}
+
 // TestUnderlayVanishes: the interface to the other nodes is deleted together with the devices on
 // it, and comes back.
 func TestUnderlayVanishes(t *testing.T) {

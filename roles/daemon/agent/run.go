@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
@@ -55,6 +56,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		updates: make(chan registryUpdate, 1), acquired: make(chan acquisition),
 		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1),
 		macs:     map[string]string{},
+		started:  time.Now(),
 		families: [2]*family{{}, {v6: true}},
 		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
 	}

@@ -71,12 +71,13 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 		a.log.Warn("cannot reopen the status socket", "error", err)
 	}
 	a.removed.addWatches()
-	if s.Reason != a.reason {
+	quiet := s.Reason != "" && !a.wasReady && time.Since(a.started) < startTime
+	if s.Reason != a.reason || a.quiet && !quiet {
 		level := slog.LevelWarn
-		if !a.wasReady {
-			level = slog.LevelInfo // the agent is starting
+		if quiet {
+			level = slog.LevelInfo
 		}
-		a.reason = s.Reason
+		a.reason, a.quiet = s.Reason, quiet
 		if s.Reason != "" {
 			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
 		} else {

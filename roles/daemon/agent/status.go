@@ -98,8 +98,14 @@ type status struct {
 // maxStatus is the maximum size of an answer in bytes. It suffices for 100,000 peers.
 const maxStatus = 64 << 20
 
-// errNoAgent means that no process listens on the socket.
-var errNoAgent = errors.New("no agent runs on this node")
+var (
+	// errNoAgent means that no process listens on the socket.
+	errNoAgent = errors.New("no agent runs on this node")
+	// errNotReady means that no pods can be attached.
+	errNotReady = errors.New("the agent is not ready")
+	// errPeersMissing means that pods can be attached, but do not reach all nodes.
+	errPeersMissing = errors.New("not all peers are programmed")
+)
 
 // askStatus requests the status from the agent's socket.
 func askStatus(ctx context.Context, path string) (*status, error) {

@@ -23,7 +23,16 @@ func verbs() []roles.CommandVerb {
 			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 				s := &settings{socket: flags["socket"]}
 				s.setDefaultPaths(runDir(h))
-				return askStatus(ctx, s.socket)
+				is, err := askStatus(ctx, s.socket)
+				switch {
+				case err != nil:
+					return nil, err
+				case !is.Ready:
+					return is, fmt.Errorf("%w: %s", errNotReady, is.Reason)
+				case is.Peers.Programmed < is.Peers.Wanted:
+					return is, fmt.Errorf("%w: %d of %d", errPeersMissing, is.Peers.Programmed, is.Peers.Wanted)
+				}
+				return is, nil
 			},
 		},
 		{

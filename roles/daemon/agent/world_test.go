@@ -59,6 +59,8 @@ type node struct {
 	// flags are the flags of every agent of the node.
 	flags []string
 	pods  int
+	// exit is the error of the last verb that had a result too.
+	exit error
 }
 
 // logBuffer collects a process's log.
@@ -293,6 +295,9 @@ func (n *node) verb(name string, flags map[string]string) (any, error) {
 			out, err = v.Run(context.Background(), n.host(), flags, nil)
 			return nil
 		})
+		if out != nil {
+			n.exit, err = err, nil
+		}
 		return out, err
 	}
 	n.w.t.Fatalf("no verb %q", name)
