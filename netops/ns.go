@@ -118,7 +118,7 @@ func (n *Net) IsHost(ns *Namespace) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("open own namespace: %w", err)
 	}
-	defer host.Close()
+	defer host.Close() //nolint:errcheck // opened for reading
 	return host.Equal(ns.fd), nil
 }
 
@@ -148,7 +148,7 @@ func (ns *Namespace) visit(f func() error) error {
 	if err != nil {
 		return fmt.Errorf("open own namespace: %w", err)
 	}
-	defer home.Close()
+	defer home.Close() //nolint:errcheck // opened for reading
 	return ns.enter(home, f)
 }
 

@@ -68,7 +68,8 @@ func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	found := &legacyInterface{in: ns}
 	if ns == nil {
 		var err error
-		if found.in, err = openSandbox(h, req); err != nil {
+		found.in, err = openSandbox(h, req)
+		if err != nil {
 			return nil, err
 		}
 		if found.in == nil {

@@ -106,7 +106,8 @@ func (r *HeldRule) decodeExpression(attrs []byte) (err error) {
 		return err
 	}
 	e := Expression{Name: nlconn.Text(name)}
-	if e.attrs, err = nlconn.Find(attrs, unix.NFTA_EXPR_DATA); err != nil {
+	e.attrs, err = nlconn.Find(attrs, unix.NFTA_EXPR_DATA)
+	if err != nil {
 		return err
 	}
 	switch e.Name {
