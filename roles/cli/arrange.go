@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
 // arrange moves flags before the other arguments of a verb, because the library stops at the first
@@ -21,7 +23,13 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 		path, args = append(path, args[0]), args[1:]
 	}
 	if wantsHelp(args) {
+		if cmd == nil && !strings.HasPrefix(args[0], "-") {
+			path = args[:1] // a role, or an unknown word
+		}
 		return append([]string{"help"}, path...), nil
+	}
+	if cmd == nil && len(args) == 1 && slices.Contains([]string{"-v", "-version", "--version"}, args[0]) {
+		return []string{"version"}, nil
 	}
 	if cmd == nil || cmd.SkipFlagParsing {
 		return append(path, args...), nil
@@ -58,7 +66,11 @@ func unknownSub(cmd *cli.Command, word string) error {
 	for _, s := range cmd.Subcommands {
 		names = append(names, s.Name)
 	}
-	return usagef("cnibox help "+verbOf(cmd), "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
+	hint := "cnibox help " + verbOf(cmd)
+	if s := lint.Suggest(word, names); s != "" {
+		hint = "cnibox " + verbOf(cmd) + " " + s
+	}
+	return usagef(hint, "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
 }
 
 func wantsHelp(args []string) bool {

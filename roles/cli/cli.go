@@ -136,7 +136,7 @@ func verbOf(c *cli.Command) string {
 // noVerb returns the error for a call without a known verb.
 func (p *Process) noVerb(c *cli.Context) error {
 	if word := c.Args().First(); word != "" {
-		return unknownVerb(word, c.App.Commands)
+		return p.unknownVerb(word, c.App.Commands)
 	}
 	writeOverview(p.Stderr, c.App)
 	return usagef("", "no verb given")

@@ -71,23 +71,25 @@ func flagError(c *cli.Context, err error, _ bool) error {
 		verb = verbOf(c.Command)
 	}
 	if verb == "" || verb == appName {
-		if strings.HasSuffix(text, " --version") || strings.HasSuffix(text, " --v") {
-			return usagef("cnibox version", "%s", text)
-		}
 		return usagef("cnibox help", "%s", text)
 	}
 	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}
 }
 
-// unknownVerb returns an error that suggests a known verb.
-func unknownVerb(word string, cmds []*cli.Command) error {
-	var names []string
+// unknownVerb returns an error that suggests a known verb or role.
+func (p *Process) unknownVerb(word string, cmds []*cli.Command) error {
+	var verbs, names []string
 	for _, c := range cmds {
-		names = append(names, c.Names()...)
+		verbs = append(verbs, c.Names()...)
+	}
+	for i := range p.Table {
+		names = append(names, p.Table[i].Names...)
 	}
 	hint := "cnibox help"
-	if s := lint.Suggest(word, names); s != "" {
+	if s := lint.Suggest(word, verbs); s != "" {
 		hint = "cnibox " + s
+	} else if s := lint.Suggest(word, names); s != "" {
+		hint = "cnibox help " + s
 	}
 	return usagef(hint, "%q is not a verb or role", word)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -40,11 +41,14 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 			}
 			var cmd *cli.Command
 			for _, word := range path {
-				cmd = find(cmds, word)
-				if cmd == nil {
-					return unknownVerb(word, cmds)
+				next := find(cmds, word)
+				switch {
+				case next == nil && cmd == nil:
+					return p.unknownVerb(word, cmds)
+				case next == nil:
+					return unknownSub(cmd, word)
 				}
-				cmds = cmd.Subcommands
+				cmd, cmds = next, next.Subcommands
 			}
 			if cmd == nil {
 				writeOverview(p.Stdout, a)
@@ -56,17 +60,46 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 	}
 }
 
-// writeOverview lists every verb.
+// groups returns the verbs of the overview in groups. Other verbs follow in a group of their own.
+func groups() []group {
+	return []group{
+		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
+		{"look and mend", []string{"state", "ipam", "cloud"}},
+		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "lab"}},
+	}
+}
+
+type group struct {
+	title string
+	verbs []string
+}
+
+const examples = `examples:
+  cnibox plan NET.conflist                         what ADD would do
+  cnibox add NET.conflist web /run/netns/web       ADD as a runtime calls it
+  cnibox state                                     who has which address
+  cnibox lint /etc/cni/net.d                       faults of the node's networks
+`
+
+// writeOverview lists the verbs.
 func writeOverview(w io.Writer, a *cli.App) {
 	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
-	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            run as that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
-	for _, c := range a.Commands {
-		writeLine(w, c)
-		for _, s := range c.Subcommands {
-			writeLine(w, s)
+	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            run as that CNI plugin; `cnibox list` names the roles\n")
+	rest := slices.Clone(a.Commands)
+	for _, g := range groups() {
+		fmt.Fprintf(w, "\n%s:\n", g.title)
+		for _, name := range g.verbs {
+			if i := slices.IndexFunc(rest, func(c *cli.Command) bool { return c.Name == name }); i >= 0 {
+				writeLine(w, rest[i])
+				rest = slices.Delete(rest, i, i+1)
+			}
 		}
 	}
-	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` print more.\n\n", exitCodes, "\n", environment)
+	fmt.Fprint(w, "\nother verbs:\n")
+	for _, c := range rest {
+		writeLine(w, c)
+	}
+	fmt.Fprint(w, "\n", examples, "\n`cnibox help VERB` and `cnibox help ROLE` print more, also verbs of verbs such as \"state repair\".\n\n", exitCodes, "\n", environment)
 }
 
 func writeLine(w io.Writer, c *cli.Command) {

@@ -20,10 +20,11 @@ func (p *Process) lintCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "lint",
 		Usage:     "check network configurations, or explain their keys",
-		ArgsUsage: "FILE… (- is stdin), or with --explain [FILE|ROLE…]",
+		ArgsUsage: "FILE|DIR… (- is stdin), or with --explain [FILE|ROLE…]",
 		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
 keys that no plugin reads, plugins that are not found, the order of the chain, two
-networks with the same name. Exits with 3 if there is a fault, with 0 if there are
+networks with the same name. Of a directory, and of several files, it reads those that
+end in .conf, .conflist, .json, .yaml or .yml. Exits with 3 if there is a fault, with 0 if there are
 only warnings.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
@@ -35,7 +36,7 @@ only warnings.`,
 				return p.explain(c)
 			}
 			if !c.Args().Present() {
-				return usagef("cnibox lint /etc/cni/net.d/*", "no file given")
+				return usagef("cnibox lint /etc/cni/net.d", "no file given")
 			}
 			return p.lint(c)
 		},
@@ -46,7 +47,11 @@ func (p *Process) lint(c *cli.Context) error {
 	l := p.linter(c.String("path"))
 	found := []lint.Finding{}
 	var errs []error
-	for _, file := range c.Args().Slice() {
+	files, err := configurations(c.Args().Slice())
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, file := range files {
 		data, err := p.readFile(file, lint.MaxSize)
 		if err != nil {
 			errs = append(errs, err)
@@ -64,6 +69,32 @@ func (p *Process) lint(c *cli.Context) error {
 		return errDifferent
 	}
 	return nil
+}
+
+// configurations replaces directories by their configurations. Of several arguments, those that
+// are not configurations are left out: a shell pattern such as /etc/cni/net.d/* also matches
+// cni.lock and directories of other programs.
+func configurations(args []string) ([]string, error) {
+	isConf := func(name string) bool {
+		return slices.Contains([]string{".conf", ".conflist", ".json", ".yaml", ".yml"}, filepath.Ext(name))
+	}
+	var files []string
+	var errs []error
+	for _, arg := range args {
+		switch fi, err := os.Stat(arg); {
+		case err == nil && fi.IsDir() && len(args) == 1:
+			entries, err := os.ReadDir(arg)
+			for _, e := range entries {
+				if isConf(e.Name()) && !e.IsDir() {
+					files = append(files, filepath.Join(arg, e.Name()))
+				}
+			}
+			errs = append(errs, err)
+		case len(args) == 1 || arg == "-" || err != nil || !fi.IsDir() && isConf(arg):
+			files = append(files, arg)
+		}
+	}
+	return files, errors.Join(errs...)
 }
 
 func (p *Process) linter(path string) *lint.Linter {

@@ -59,11 +59,13 @@ type Process struct {
 // Otherwise a user runs the command line.
 func (p *Process) IsCall() bool {
 	role, name, args := p.selected()
-	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && role.Verb(name+" "+args[0]) != nil {
+	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && (role.Verb(name+" "+args[0]) != nil || role.New != nil && isHelp(args[0])) {
 		return false
 	}
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
+
+func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
 // isDaemon reports whether a role is started as a daemon and not for a CNI call.
 func isDaemon(role *roles.Role, args []string) bool {
