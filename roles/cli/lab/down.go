@@ -51,8 +51,9 @@ func (l *Lab) remove(ctx context.Context, s *State) error {
 // match reports whether a process belongs to the lab.
 type match func(pid int) bool
 
-// isAgent returns the match of a node's agent: a process of this program in the node's namespace.
-// Other processes there do not belong to the lab. It returns nil if the namespace does not exist.
+// isAgent returns the match of a node's agent: a process of this program in the node's namespace,
+// also one that a killed `lab up` forked and that does not execute the agent yet. Other processes
+// there do not belong to the lab. It returns nil if the namespace does not exist.
 func (l *Lab) isAgent(n *Node) (match, error) {
 	ns, err := l.open(n.Netns)
 	if errors.Is(err, netops.ErrNoNetns) {
@@ -64,7 +65,7 @@ func (l *Lab) isAgent(n *Node) (match, error) {
 	dev, inode := ns.ID()
 	return func(pid int) bool {
 		var st unix.Stat_t
-		return unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st) == nil && st.Dev == dev && st.Ino == inode && called(pid, "agent")
+		return unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st) == nil && st.Dev == dev && st.Ino == inode && (called(pid, "agent") || called(pid, "lab", "up"))
 	}, ns.Close()
 }
 

@@ -116,7 +116,7 @@ func TestChained(t *testing.T) {
 func TestRefused(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
-	p.Refused(p.Call("ADD", ","+pool), 101, "master is not set")
+	p.Refused(p.Call("ADD", ","+pool), 101, "find master by the default route")
 	p.Refused(p.Call("ADD", `,"master":"lan9",`+pool), 101, "lan9")
 	p.Refused(p.Call("ADD", `,"master":"lan0","mtu":1501,`+pool), 7, `1501 is more than the 1500 of the master \"lan0\"`)
 	p.Refused(p.Call("ADD", `,"master":"lan0","mode":"l4",`+pool), 7, "l2, l3, l3s")

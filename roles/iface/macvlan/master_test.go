@@ -59,7 +59,7 @@ func TestDefaultMaster(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	netopstest.Master(t, "lan1")
 	p := newPod(t)
-	p.Refused(p.Call("ADD", ""), 101, "master is not set")
+	p.Refused(p.Call("ADD", ""), 101, "find master by the default route")
 	must(t, routeVia("lan1", 200))
 	must(t, routeVia("lan0", 100))
 	result := p.OK(p.Call("ADD", "")).Stdout
