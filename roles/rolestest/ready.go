@@ -34,6 +34,7 @@ func (r Ready) Run(t *testing.T) {
 	for i := range containers {
 		r.attach(t, e, host, fmt.Sprintf("c%d", i))
 	}
+	e.OK(Call{Type: r.Type, Verb: "GC", Conf: WithKeys(t, r.Conf, map[string]any{"cni.dev/valid-attachments": []any{}})})
 }
 
 // attach makes one attachment. Both sides send a broadcast: if it is lost it is not sent

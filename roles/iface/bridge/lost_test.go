@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -101,7 +102,7 @@ func TestStateDamaged(t *testing.T) {
 		{"garbage", func(t *testing.T, file string) {
 			t.Helper()
 			must(t, os.WriteFile(file, []byte(strings.Repeat("garbage ", 8192)), 0o600))
-		}, 113, []string{"no valid meta page", "cnibox state repair"}},
+		}, 113, []string{"0 valid meta pages", "cnibox state repair"}},
 		{"garbage within", func(t *testing.T, file string) {
 			t.Helper()
 			raw, err := os.ReadFile(file)
@@ -150,12 +151,16 @@ func TestStateDamaged(t *testing.T) {
 	}
 }
 
-// newer makes the file one that only newer versions of the program can read.
+// newer makes the file one that only newer versions of the program can read. It keeps
+// the modification time, by which the program knows its own writes.
 func newer(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	must(t, err)
+	st, err := os.Stat(file)
+	must(t, err)
 	must(t, os.WriteFile(file, bytes.ReplaceAll(raw, []byte(`"minReader":1,`), []byte(`"minReader":9,`)), 0o600))
+	must(t, os.Chtimes(file, time.Time{}, st.ModTime()))
 }
 
 // TestStateEmpty: an empty state file is treated as a missing one.

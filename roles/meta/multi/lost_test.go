@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
 
-// damage makes the record of a pod's networks undecodable.
+// damage makes the record of a pod's networks undecodable. It keeps the file's modification
+// time, so that the program does not compare the pages with their checksum.
 func (w *world) damage(pod string) {
 	w.t.Helper()
 	file := filepath.Join(w.StateDir(), "keep.db")
@@ -24,7 +26,11 @@ func (w *world) damage(pod string) {
 	if bytes.Equal(raw, broken) {
 		w.t.Fatal("no such record")
 	}
-	if err := os.WriteFile(file, broken, 0o600); err != nil {
+	st, err := os.Stat(file)
+	if err == nil {
+		err = errors.Join(os.WriteFile(file, broken, 0o600), os.Chtimes(file, time.Time{}, st.ModTime()))
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 }
