@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/store"
@@ -120,7 +122,7 @@ func TestCorruptionSweep(t *testing.T) {
 var errRollBack = errors.New("roll back")
 
 // TestKilledBeforeSeal checks that a file whose last commit is not sealed, as after a
-// SIGKILL, is used, and that damage to what the commit before it wrote is found.
+// SIGKILL, is used and sealed.
 func TestKilledBeforeSeal(t *testing.T) {
 	o, path := filled(t, 40)
 	s := store.New(o)
@@ -140,13 +142,6 @@ func TestKilledBeforeSeal(t *testing.T) {
 	checkSound(t, store.New(o), 41)
 	if b, err := os.ReadFile(path); err != nil || bytes.Equal(b[newest*4096+80:][:24], make([]byte, 24)) {
 		t.Errorf("a reader did not seal the file: %v", err)
-	}
-	whole = bytes.ReplaceAll(whole, []byte(`"containerID":"f-7"`), []byte(`"containerID":"f-8"`))
-	if err := os.WriteFile(path, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.New(o).View(t.Context(), readAll); !errors.Is(err, store.ErrDamaged) {
-		t.Errorf("damaged: %v", err)
 	}
 }
 
@@ -301,5 +296,134 @@ func TestMendKeep(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOlderVersionKilled checks that a file is used in which an older version, which knows
+// no seals, committed once and was killed before the end of its second commit.
+func TestOlderVersionKilled(t *testing.T) {
+	o, path := filled(t, 40)
+	commit := func() []byte {
+		db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true, FreelistType: bolt.FreelistArrayType})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Update(func(tx *bolt.Tx) error {
+			b := tx.Bucket([]byte("attachments"))
+			k, v := b.Cursor().First()
+			return b.Put(bytes.Clone(k), bytes.Clone(v))
+		})
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return contents(t, path)
+	}
+	first := commit()
+	second := commit()
+	copy(second[:2*4096], first) // without the second commit's meta page
+	overwrite(t, path, second)
+	checkSound(t, store.New(o), 40)
+}
+
+// TestPowerCut checks that keep.db is used after a power cut that kept a part of the next
+// commit's pages, but not the seal of the last one.
+func TestPowerCut(t *testing.T) {
+	o := options(t)
+	s := store.New(o)
+	mark := func(i int) []byte {
+		err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+			return tx.Mark("k", fmt.Sprint(i), json.RawMessage(fmt.Sprintf(`{"n":%d}`, i)))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return contents(t, s.KeepPath())
+	}
+	for i := range 10 {
+		mark(i)
+	}
+	before := contents(t, s.KeepPath())
+	after := mark(10)
+	newest := 0
+	if txid(before[4096:]) > txid(before) {
+		newest = 1
+	}
+	clear(before[newest*4096+80:][:24])
+	for cut := 2 * 4096; cut <= len(after); cut += 4096 {
+		overwrite(t, s.KeepPath(), append(append(bytes.Clone(before[:2*4096]), after[2*4096:cut]...), before[min(cut, len(before)):]...))
+		if err := store.New(o).KeepView(t.Context(), (*store.KeepTx).Sound); err != nil {
+			t.Errorf("%d pages of the next commit: %v", cut/4096-2, err)
+		}
+	}
+}
+
+// TestReplacedWhileOpen checks that a store that keeps its file open seals correctly after
+// the file got another content with the same number of transactions.
+func TestReplacedWhileOpen(t *testing.T) {
+	o, path := filled(t, 40)
+	base := contents(t, path)
+	s := store.New(o)
+	update(t, s, func(tx *store.Tx) error { return attach(tx, "z", 99) })
+	overwrite(t, path, base)
+	update(t, store.New(o), func(tx *store.Tx) error {
+		for i := range 36 {
+			if err := tx.DeleteAttachment(key("net", fmt.Sprintf("f-%d", i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	update(t, s, func(tx *store.Tx) error { return attach(tx, "w", 200) })
+	if err := store.New(o).Check(t.Context(), readAll); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMendFails checks that a keep.db that cannot be mended stays in place, and stays damaged.
+func TestMendFails(t *testing.T) {
+	o := options(t)
+	var fault error
+	o.Probe = func(op string) error {
+		if op == "keep commit" {
+			return fault
+		}
+		return nil
+	}
+	s := store.New(o)
+	err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+		return tx.Mark("k", "a", json.RawMessage(`"`+strings.Repeat("x", 20000)+`"`))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := contents(t, s.KeepPath())
+	b[len(b)/2] ^= 1
+	overwrite(t, s.KeepPath(), b)
+	fault = errors.New("no space left")
+	if m, err := s.MendKeep(t.Context()); err == nil {
+		t.Errorf("mended: %+v", m)
+	}
+	fault = nil
+	if err := s.KeepCheck(t.Context(), (*store.KeepTx).Sound); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("after the failure: %v", err)
+	}
+	if m, err := s.MendKeep(t.Context()); err != nil || m.Kept == 0 {
+		t.Errorf("mended again: %+v, %v", m, err)
+	}
+}
+
+func contents(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func overwrite(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

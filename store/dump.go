@@ -25,8 +25,9 @@ type Dump struct {
 	// Cloud has the cloud sources, Delegated the outcomes of delegations.
 	Cloud     []CloudSource `json:"cloud,omitempty"`
 	Delegated []Delegated   `json:"delegated,omitempty"`
-	// Delegations are those of keep.db; see KeepTx.ImportDelegations.
-	Delegations []Delegation `json:"delegations,omitempty"`
+	// Delegations are those of keep.db; see KeepTx.ImportDelegations. Nil means that the
+	// export has none, not that keep.db has none.
+	Delegations []Delegation `json:"delegations"`
 }
 
 // PoolDump is one pool of a Dump.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	bolt "go.etcd.io/bbolt"
+
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/store/internal/boltfile"
 	"github.com/cnibox/cnibox/store/internal/pool"
@@ -47,15 +49,10 @@ type Mended struct {
 // MendKeep sets keep.db aside and makes a new one with those of its records that can be
 // read: nothing else has them.
 func (s *Store) MendKeep(ctx context.Context) (Mended, error) {
-	aside, entries, err := s.keep().Salvage(ctx)
-	m := Mended{Aside: aside}
-	if err != nil {
-		return m, err
-	}
-	err = s.KeepUpdate(ctx, func(tx *KeepTx) error {
-		m.Kept, m.Lost = 0, 0
+	var m Mended
+	aside, err := s.keep().Mend(ctx, func(b *bolt.Tx, entries []boltfile.Entry) error {
 		for _, e := range entries {
-			restored, err := tx.restore(e)
+			restored, err := (&KeepTx{b: b}).restore(e)
 			if err != nil {
 				m.Lost++
 			}
@@ -65,6 +62,7 @@ func (s *Store) MendKeep(ctx context.Context) (Mended, error) {
 		}
 		return nil
 	})
+	m.Aside = aside
 	return m, err
 }
 

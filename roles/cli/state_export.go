@@ -41,8 +41,9 @@ the reference host-local, so that it can continue with cnibox's leases.`,
 			defer done()
 			dump, err := rebuildAndExport(c.Context, h)
 			if err == nil {
-				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) (err error) {
-					dump.Delegations, err = tx.Delegations("")
+				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
+					all, err := tx.Delegations("")
+					dump.Delegations = append([]store.Delegation{}, all...) // not nil
 					return err
 				})
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -58,8 +59,12 @@ func importDump(ctx context.Context, h *roles.Host, dump *store.Dump, replace bo
 	node := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.Import(dump, replace) })
 	}
-	if len(dump.Delegations) == 0 && !replace {
+	if len(dump.Delegations) == 0 && (!replace || dump.Delegations == nil) { // nil: an export of an older version
 		return node()
+	}
+	// A new node.db is filled from keep.db, which is locked below.
+	if err := recovery.Ensure(ctx, h); err != nil {
+		return err
 	}
 	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		if err := tx.ImportDelegations(dump.Delegations, replace); err != nil {

@@ -91,7 +91,9 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	}
 	defer done()
 	host.Delegate = NewDelegator(*c.p, host, c.log)
-	if verb != roles.Check { // CHECK reports what is absent, and changes nothing
+	// CHECK reports what is absent and changes nothing. DEL would open an nftables socket
+	// for it, whose end waits for other deletions.
+	if verb != roles.Check && verb != roles.Del {
 		defer func() {
 			if err := recovery.RestoreRules(ctx, host); err != nil {
 				c.log.Debug("rules of other attachments are not restored", "error", err)

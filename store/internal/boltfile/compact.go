@@ -47,13 +47,13 @@ func (f *File) compact(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	o, _, err := f.openLocked(w, true)
+	o, st, err := f.openLocked(w, true)
 	if err != nil || o == nil {
 		return err
 	}
 	defer o.close() //nolint:errcheck // nothing was written
-	if !o.isSparse() {
-		return nil
+	if err := f.check(o, &st); err != nil || !o.isSparse() {
+		return err
 	}
 	at, temp := int(dir.Fd()), f.Name+".new"
 	err = unlinkat(at, temp)

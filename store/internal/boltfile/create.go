@@ -123,19 +123,25 @@ func (f *File) SetAside(ctx context.Context) (string, error) {
 	if o != nil {
 		defer o.close() //nolint:errcheck // nothing was written
 	}
+	aside, err := f.aside(dir, func(name string) error {
+		return unix.Renameat2(int(dir.Fd()), f.Name, int(dir.Fd()), name, unix.RENAME_NOREPLACE)
+	})
+	if err != nil {
+		return "", fmt.Errorf("set aside %q: %w", f.Path, err)
+	}
+	return aside, nil
+}
+
+// aside gives the file another name by call, which fails with EEXIST for one in use.
+func (f *File) aside(dir *os.File, call func(name string) error) (string, error) {
 	base := f.Name + ".damaged-" + time.Now().UTC().Format("20060102T150405")
 	for i := 0; ; i++ {
 		name := base
 		if i > 0 {
 			name = fmt.Sprintf("%s-%d", base, i)
 		}
-		err := unix.Renameat2(int(dir.Fd()), f.Name, int(dir.Fd()), name, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EEXIST) {
-			continue
+		if err := call(name); !errors.Is(err, unix.EEXIST) {
+			return filepath.Join(dir.Name(), name), err
 		}
-		if err != nil {
-			return "", fmt.Errorf("set aside %q: %w", f.Path, err)
-		}
-		return filepath.Join(dir.Name(), name), nil
 	}
 }

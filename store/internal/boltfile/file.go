@@ -101,14 +101,7 @@ func (f *File) open(ctx context.Context, write bool) (*opened, error) {
 			return nil, err
 		}
 		if o != nil && (st.Size > 0 || f.Durable) {
-			meta, err := f.checkWhole(o.file, st.Size)
-			if err == nil {
-				err = o.refresh(meta)
-			}
-			if err == nil {
-				err = f.verify(o, st.Mtim)
-			}
-			if err != nil {
+			if err := f.check(o, &st); err != nil {
 				return nil, errors.Join(err, o.close())
 			}
 			return o, nil
@@ -126,6 +119,18 @@ func (f *File) open(ctx context.Context, write bool) (*opened, error) {
 			return nil, err
 		}
 	}
+}
+
+// check checks the open and locked file, and drops what is known of an earlier state.
+func (f *File) check(o *opened, st *unix.Stat_t) error {
+	meta, err := f.checkWhole(o.file, st.Size)
+	if err == nil {
+		err = o.refresh(meta)
+	}
+	if err == nil {
+		err = f.verify(o, st.Mtim)
+	}
+	return err
 }
 
 // openLocked opens the file as it is and locks it; it returns nil when there is

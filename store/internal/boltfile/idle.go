@@ -90,7 +90,7 @@ func (o *opened) refresh(meta metaPage) error {
 	if o.meta == meta {
 		return nil
 	}
-	o.meta, o.cache = meta, &Cache{Kept: o.cache.Kept}
+	o.meta, o.free, o.cache = meta, nil, &Cache{Kept: o.cache.Kept}
 	return o.unmap()
 }
 

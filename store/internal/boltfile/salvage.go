@@ -4,8 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
 // Entry is one entry of a bucket in a damaged file.
@@ -15,24 +20,59 @@ type Entry struct {
 	Key, Value []byte
 }
 
-// Salvage sets the file aside and returns its new path and what can still be read of
-// it. It does not use bbolt, which neither checks what it reads nor ends when pages lead
-// in a circle. The entries may be damaged themselves.
-func (f *File) Salvage(ctx context.Context) (aside string, all []Entry, err error) {
-	if aside, err = f.SetAside(ctx); err != nil {
-		return "", nil, err
-	}
-	b, err := os.ReadFile(aside)
+// Mend replaces the file by a new one, which fill makes of what can still be read of the
+// old one, and returns the old one's new path. After an error, or a crash, the old file
+// is still in place. It does not use bbolt to read, which neither checks what it reads
+// nor ends when pages lead in a circle. The entries may be damaged themselves.
+func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (aside string, err error) {
+	w := f.Locks.begin(ctx)
+	dir, err := f.lockDir(w)
 	if err != nil {
-		return aside, nil, fmt.Errorf("read the damaged file: %w", err)
+		return "", fmt.Errorf("mend %q: %w", f.Path, err)
 	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	o, st, err := f.openLocked(w, true)
+	if err == nil && o == nil {
+		err = record.ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("mend %q: %w", f.Path, err)
+	}
+	defer o.close() //nolint:errcheck // nothing was written
+	b := make([]byte, st.Size)
+	if _, err := o.file.ReadAt(b, 0); err != nil {
+		return "", fmt.Errorf("read the damaged file: %w", err)
+	}
+	at, temp, entries := int(dir.Fd()), f.Name+".new", salvaged(b)
+	g := *f
+	g.Fresh = func(_ context.Context, tx *bolt.Tx) error { return fill(tx, entries) }
+	if err = unlinkat(at, temp); err == nil {
+		err = g.fill(ctx, at, temp)
+	}
+	if err == nil {
+		aside, err = f.aside(dir, func(name string) error { return unix.Linkat(at, f.Name, at, name, 0) })
+	}
+	if err == nil {
+		err = unix.Renameat(at, temp, at, f.Name)
+	}
+	if err == nil && f.Durable {
+		err = unix.Fsync(at)
+	}
+	if err != nil {
+		return "", fmt.Errorf("mend %q: %w", f.Path, errors.Join(err, unlinkat(at, temp)))
+	}
+	return aside, nil
+}
+
+// salvaged returns the entries of a damaged file.
+func salvaged(b []byte) []Entry {
 	newest, valid, err := newestMeta(bytes.NewReader(b))
 	if err != nil || valid == 0 {
-		return aside, nil, nil // nothing says where its pages are
+		return nil // nothing says where its pages are
 	}
 	s := &salvage{file: b, size: uint64(newest.pageSize), seen: map[uint64]bool{0: true, 1: true}}
 	s.page(newest.root, nil)
-	return aside, s.entries, nil
+	return s.entries
 }
 
 // salvage reads the pages of a damaged file, each once. Their layout is that of bbolt's

@@ -35,7 +35,7 @@ func allClaims() []claim {
 		{
 			name:      "bridge/flushed-ruleset",
 			reference: "After `nft flush ruleset` running containers have no masquerading until they are restarted, and CHECK does not detect it.",
-			ours:      "CHECK detects it, and the next ADD, DEL, GC or STATUS on the node restores every network's entries.",
+			ours:      "CHECK detects it, and the next ADD, GC or STATUS on the node restores every network's entries.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
 				if err != nil {
