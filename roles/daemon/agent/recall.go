@@ -15,9 +15,9 @@ import (
 // clusterMark is the key in keep.db of the state of the cluster.
 const clusterMark = "cluster"
 
-// saveInterval is the time between two saves of the state of the cluster, per node of the cluster.
-// The state of 10,000 nodes has 2 MB and is saved every 10 seconds at most.
-const saveInterval = time.Millisecond
+// saveDelay is the time between a change of the cluster and the save of its state, per node of the
+// cluster. The state of 10,000 nodes has 2 MB and is saved every 10 seconds at most.
+const saveDelay = time.Millisecond
 
 // clusterMemory is the last state of the cluster that the agent knew. A restarted agent maintains it
 // while the registry does not answer.
@@ -53,27 +53,34 @@ func (a *agent) saveClusters(ctx context.Context) {
 	var saved [sha256.Size]byte
 	var failure string
 	for {
-		var nodes int
+		var m clusterMemory
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-a.saves:
-			nodes = len(m.Nodes)
-			raw, err := json.Marshal(m)
-			if sum := sha256.Sum256(raw); err == nil && sum != saved {
-				err = a.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
-				if err == nil {
-					saved, failure = sum, ""
-				}
-			}
-			if err != nil && ctx.Err() == nil && err.Error() != failure {
-				failure = err.Error()
-				a.log.Warn("cannot save the state of the cluster", "error", err)
-			}
+		case m = <-a.saves:
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(nodes) * saveInterval):
+			return
+		case <-time.After(time.Duration(len(m.Nodes)) * saveDelay):
+		}
+		select {
+		case m = <-a.saves: // the state has changed meanwhile
+		default:
+		}
+		raw, err := json.Marshal(m)
+		sum := sha256.Sum256(raw)
+		if err == nil && sum == saved {
+			continue
+		}
+		if err == nil {
+			err = a.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
+		}
+		if err == nil {
+			saved, failure = sum, ""
+		} else if text := err.Error(); ctx.Err() == nil && text != failure {
+			failure = text
+			a.log.Warn("cannot save the state of the cluster", "error", err)
 		}
 	}
 }
