@@ -15,9 +15,10 @@ type HostLink struct {
 	Name  string
 	Index int
 	// Kind is the kernel's link kind. It is "" for physical interfaces and loopback.
-	Kind string
-	MAC  string
-	MTU  int
+	Kind  string
+	Alias string
+	MAC   string
+	MTU   int
 	// Up is the administrative state (IFF_UP). OperUp reports whether the link can
 	// carry traffic (IFF_RUNNING).
 	Up, OperUp, Loopback bool
@@ -62,7 +63,7 @@ func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
 	all, byIndex := make([]HostLink, len(links)), make(map[int]*HostLink, len(links))
 	for i, l := range links {
 		all[i] = HostLink{
-			Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
+			Name: l.Name, Index: l.Index, Kind: l.Kind, Alias: l.Alias, MAC: l.MAC.String(), MTU: l.MTU,
 			Up: l.IsUp(), OperUp: l.Flags&unix.IFF_RUNNING != 0, Loopback: l.Flags&unix.IFF_LOOPBACK != 0,
 		}
 		byIndex[l.Index] = &all[i]

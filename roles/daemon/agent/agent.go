@@ -71,6 +71,17 @@ type agent struct {
 	// macChecked is the last snapshot that was searched for nodes with the same VTEP MAC address.
 	macChecked *cluster.Snapshot
 
+	// saves carries the state of the cluster to saveClusters. unsaved is true if the state may have
+	// changed since then.
+	saves   chan clusterMemory
+	unsaved bool
+	// saved is the state that a former agent saved, until it is used. fromMemory is true while
+	// snapshot is that state.
+	saved      *clusterMemory
+	fromMemory bool
+	// formerErr names addresses of this node in other nodes' pod networks.
+	formerErr error
+
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
 	peers     *peers
@@ -132,6 +143,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 // may have been lost. It returns true if the registry must be opened again.
 func (a *agent) resync(ctx context.Context) (again bool) {
 	a.readLinks(ctx)
+	a.unsaved = true // the last save may have failed
 	for _, f := range a.families {
 		if f.overlay != nil {
 			f.overlay.Recheck()
@@ -166,7 +178,7 @@ func (a *agent) applyUpdate(n registryUpdate) {
 	if a.own != nil {
 		own = a.own.Name
 	}
-	a.freeMemory = true
+	a.freeMemory, a.unsaved, a.fromMemory, a.saved = true, true, false, nil
 	a.snapshot = keepLastGood(a.snapshot, n.snapshot, own)
 	if a.own == nil {
 		a.overrides = n.overrides
@@ -224,7 +236,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.overrides, a.peers, a.announced = &r.node, r.node.Overrides, nil, false
+	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides, nil, false, true
 }
 
 // readLinks reads the node's interfaces.
@@ -240,8 +252,13 @@ func (a *agent) readLinks(ctx context.Context) {
 // reconcile compares the desired with the actual state once and repairs the difference. It returns
 // the longest time to wait until the next call.
 func (a *agent) reconcile(ctx context.Context) time.Duration {
+	a.recall(ctx)
 	faults := a.prepare()
-	if len(faults) == 0 {
+	switch {
+	case len(faults) > 0:
+	case a.fromMemory:
+		faults = a.ownFaults()
+	default:
 		a.resolveMACConflict(ctx)
 		a.requestPublish(ctx)
 		faults = a.ownFaults()
@@ -251,6 +268,7 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 		faults = append(faults, a.program(ctx, &next)...)
 	}
 	a.publishState(ctx, faults)
+	a.remember()
 	if a.quiet {
 		next = min(next, time.Until(a.started.Add(startTime)))
 	}
@@ -282,7 +300,7 @@ func (a *agent) prepare() (faults []error) {
 	}
 	if u != a.underlay {
 		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)
-		a.underlay = u
+		a.underlay, a.unsaved = u, true
 	}
 	if slices.ContainsFunc(a.links, func(l netops.HostLink) bool { return l.Name == u.link && !l.OperUp }) {
 		return []error{fmt.Errorf("interface %q is down or has no carrier", u.link)}

@@ -66,6 +66,7 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		f.after = min(max(2*f.after, retryLeast), retryMost)
 		*next = min(*next, f.after)
 	}
+	a.formerErr = a.removeFormerGateways(ctx)
 	for _, f := range a.families {
 		if at := f.report.RetryAt; f.err == nil && !at.IsZero() {
 			*next = min(*next, max(time.Until(at), time.Millisecond))
@@ -139,7 +140,7 @@ func (a *agent) warn(f *family) {
 
 // spec returns the desired state of one family and the MTU of pods.
 func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
-	spec := overlay.Spec{Peers: a.peers.v4, Prune: true}
+	spec := overlay.Spec{Peers: a.peers.v4, Prune: !a.fromMemory}
 	network := a.config.Network
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network

@@ -105,6 +105,34 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// TestFormerGateways: the agent removes the gateways of former pod networks from cnibox's bridge if
+// other nodes have these networks now. It names an address that another program set.
+func TestFormerGateways(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n, peer := w.nodes[0], w.record("k8s-dev-1")
+	v4, v6 := peer.PodCIDRs[0].Addr().Next().String()+"/24", peer.PodCIDRs[1].Addr().Next().String()+"/64"
+	for _, alias := range []string{"cnibox:shared", "another program's"} {
+		n.ip("link add former0 type bridge")
+		n.exec("ip", "link", "set", "former0", "alias", alias, "up")
+		n.ip("addr add " + v4 + " dev former0")
+		n.ip("addr add " + v6 + " dev former0 nodad")
+		if alias == "cnibox:shared" {
+			w.within(func() bool { return !strings.Contains(n.ip("addr show dev former0"), "global") }, func() string { return n.ip("addr show dev former0") })
+			w.reach(false, pods...)
+			w.reach(true, pods...)
+			n.until("all programmed", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
+		} else {
+			n.until("the cause", func(a answer) bool {
+				return strings.Contains(a.Reason, `interface "former0" has address `+v6+` of the pod network of node "k8s-dev-1": delete the address`)
+			})
+		}
+		n.ip("link del former0")
+	}
+	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
+}
+
 // TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
 func TestUnderlayDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
@@ -217,24 +245,40 @@ func TestStaleState(t *testing.T) {
 	w.reach(false, pods[:2]...)
 }
 
-// TestRegistryDown: an agent that starts while its registry is down keeps existing connections.
-// Pods can be attached. The agent continues when the registry is back.
+// TestRegistryDown: an agent that starts while its registry is down maintains the state that it knew
+// last. Pods can be attached. The agent continues when the registry is back.
 func TestRegistryDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
 	w.reach(false, pods...)
 	n := w.nodes[0]
 	route := w.record("k8s-dev-1").PodCIDRs[0].String()
+	w.within(func() bool { return strings.Contains(n.saved(), "k8s-dev-1") }, func() string { return "not saved: " + n.saved() })
 	must(t, os.Rename(w.dir, w.dir+".away"))
 	n.until("the loss", func(a answer) bool { return a.RegistryError != "" && a.Ready })
 	w.reach(false, pods...)
 	n.ip("route del " + route)
 	t.Logf("repaired without a registry within %s", w.reach(false, pods...))
 	n.kill()
+	n.ip("route add 10.244.250.0/24 dev flannel.1 proto 142") // the route of a node that the agent did not save
+	n.ip("addr del " + n.addr4.String() + "/24 dev eth1")
+	n.ip("addr add 172.17.8.77/24 dev eth1")
 	n.launch()
 	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
-	n.until("that it waits", func(a answer) bool { return a.RegistryError != "" })
+	n.until("that it waits, because the state may be another node's", func(a answer) bool {
+		return a.RegistryError != "" && !a.Ready && strings.Contains(a.Reason, "the registry has not answered yet: ")
+	})
+	n.ip("addr del 172.17.8.77/24 dev eth1")
+	n.connect()
 	w.reach(false, pods...)
+	n.ip("route del " + route)
+	w.reach(false, pods...)
+	n.until("its last state", func(a answer) bool { return a.Ready && a.RegistryError != "" && a.Peers.Programmed == 1 })
+	n.ip("route del 10.244.250.0/24")
+	w.reach(false, pods...)
+	n.ip("link del flannel.1")
+	w.reach(false, pods...)
+	n.until("its last state", func(a answer) bool { return a.Ready && a.RegistryError != "" && a.Peers.Programmed == 1 })
 	pods = append(pods, n.attach())
 	w.reach(false, pods...)
 	must(t, os.Rename(w.dir+".away", w.dir))

@@ -54,7 +54,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
 		host: h, log: h.Log, set: set, memory: memory{h},
 		updates: make(chan registryUpdate, 1), acquired: make(chan acquisition),
-		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1),
+		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
 		macs:     map[string]string{},
 		started:  time.Now(),
 		families: [2]*family{{}, {v6: true}},
@@ -108,6 +108,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { keepRules(ctx) })
+	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
 	h.Log.Info("started", "node", a.registry.node, "registry", a.registry.name)

@@ -88,7 +88,9 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 	a.wasReady = a.wasReady || s.Ready
 	if s.Ready && !a.announced {
 		a.announced = true
-		sendLatest(a.ready, struct{}{})
+		if !a.fromMemory { // the registry does not answer; setOwn leads to another announcement
+			sendLatest(a.ready, struct{}{})
+		}
 		a.notifySystemd()
 	}
 }
@@ -103,7 +105,7 @@ func (a *agent) buildState(fault error) *agentState {
 		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
 	if fault == nil {
-		fault = errors.Join(a.configErr, a.acquireErr)
+		fault = errors.Join(a.configErr, a.acquireErr, a.formerErr)
 	}
 	if fault != nil {
 		s.Reason = fault.Error()

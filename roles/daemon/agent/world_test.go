@@ -220,6 +220,17 @@ func (n *node) start(flags ...string) {
 	n.runReady(n.agent(append(n.flags, flags...)...))
 }
 
+// saved returns the state of the cluster that the node's agent saved.
+func (n *node) saved() string {
+	n.w.t.Helper()
+	var raw json.RawMessage
+	must(n.w.t, n.host().Store.KeepView(n.w.t.Context(), func(tx *store.KeepTx) (err error) {
+		raw, _, err = tx.Marked("agent", "cluster")
+		return err
+	}))
+	return string(raw)
+}
+
 // runReady starts the node's daemon and waits until it reports that it is ready.
 func (n *node) runReady(daemon *exec.Cmd) {
 	t := n.w.t

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
+	"github.com/cnibox/cnibox/roles/record"
+)
+
+// removeFormerGateways removes addresses in other nodes' pod networks from the bridges that cnibox
+// made. A bridge has such an address if the other node's network belonged to this node before. Then
+// this node does not reach the other node's pods. An address of another program is returned as an
+// error.
+func (a *agent) removeFormerGateways(ctx context.Context) error {
+	var errs []error
+	for i := range a.links {
+		l := &a.links[i]
+		if l.Loopback || slices.ContainsFunc(a.families[:], func(f *family) bool { return f.spec.Device != nil && f.spec.Device.Name == l.Name }) {
+			continue
+		}
+		for _, addr := range l.Addresses {
+			p := a.peerOf(addr.Prefix.Addr())
+			if p == nil {
+				continue
+			}
+			if l.Alias != record.SharedAlias {
+				errs = append(errs, fmt.Errorf("interface %q has address %s of the pod network of node %q: delete the address", l.Name, addr.Prefix, p.Name))
+				continue
+			}
+			a.log.Warn("a bridge has an address of another node's pod network: it is removed", "interface", l.Name, "address", addr.Prefix, "node", p.Name)
+			former := &netops.Addr{In: netops.Host, Shared: true, Link: l.Name, Address: addr.Prefix}
+			errs = append(errs, a.host.Net.Undo(ctx, record.Inverses([]netops.Object{former}), nil))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// peerOf returns the peer whose pod network has an address, or nil.
+func (a *agent) peerOf(addr netip.Addr) *overlay.Peer {
+	all, network := a.peers.v4, a.config.Network
+	if addr.Is6() {
+		all, network = a.peers.v6, a.config.IPv6Network
+	}
+	if own, ok := subnetOf(a.own, addr.Is6()); !network.IsValid() || !network.Contains(addr) || ok && own.Contains(addr) {
+		return nil // most addresses; the peers need not be searched
+	}
+	if i := slices.IndexFunc(all, func(p overlay.Peer) bool { return p.Subnet.Contains(addr) }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}

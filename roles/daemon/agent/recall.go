@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// clusterMark is the key in keep.db of the state of the cluster.
+const clusterMark = "cluster"
+
+// saveDelay is the time between a change of the cluster and the save of its state, per node of the
+// cluster. The state of 10,000 nodes has 2 MB and is saved every 10 seconds at most.
+const saveDelay = time.Millisecond
+
+// clusterMemory is the last state of the cluster that the agent knew. A restarted agent maintains it
+// while the registry does not answer.
+type clusterMemory struct {
+	// Registry, Node, Local4 and Local6 identify the node. The memory may have been copied from
+	// another machine.
+	Registry string     `json:"registry"`
+	Node     string     `json:"node"`
+	Local4   netip.Addr `json:"local4,omitzero"`
+	Local6   netip.Addr `json:"local6,omitzero"`
+
+	Config    *cluster.Config   `json:"config"`
+	Own       *cluster.Node     `json:"own"`
+	Overrides cluster.Overrides `json:"overrides,omitzero"`
+	Nodes     []cluster.Node    `json:"nodes"`
+}
+
+// remember passes the state of the cluster to saveClusters if it changed.
+func (a *agent) remember() {
+	if !a.unsaved || a.own == nil || a.config == nil || a.fromMemory {
+		return
+	}
+	a.unsaved = false
+	sendLatest(a.saves, clusterMemory{
+		Registry: a.registry.name, Node: a.registry.node, Local4: a.underlay.local4, Local6: a.underlay.local6,
+		Config: a.config, Own: a.own, Overrides: a.overrides, Nodes: a.snapshot.Nodes,
+	})
+}
+
+// saveClusters saves each state that differs from the saved one, until ctx ends. The loop does not
+// save, because keep.db may be locked and the disk may be slow.
+func (a *agent) saveClusters(ctx context.Context) {
+	var saved [sha256.Size]byte
+	var failure string
+	for {
+		var m clusterMemory
+		select {
+		case <-ctx.Done():
+			return
+		case m = <-a.saves:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(len(m.Nodes)) * saveDelay):
+		}
+		select {
+		case m = <-a.saves: // the state has changed meanwhile
+		default:
+		}
+		raw, err := json.Marshal(m)
+		sum := sha256.Sum256(raw)
+		if err == nil && sum == saved {
+			continue
+		}
+		if err == nil {
+			err = a.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
+		}
+		if err == nil {
+			saved, failure = sum, ""
+		} else if text := err.Error(); ctx.Err() == nil && text != failure {
+			failure = text
+			a.log.Warn("cannot save the state of the cluster", "error", err)
+		}
+	}
+}
+
+// recall takes over the saved state of the cluster if the registry does not answer after the start
+// and the node has the same addresses as before.
+func (a *agent) recall(ctx context.Context) {
+	if a.snapshot != nil || a.registryErr == nil && time.Since(a.started) < startTime {
+		return
+	}
+	if a.saved == nil {
+		a.saved = a.loadCluster(ctx)
+	}
+	m := a.saved
+	if m.Config == nil || m.Own == nil {
+		return
+	}
+	selection := a.set.underlay
+	selection.override(m.Overrides)
+	u, err := selection.choose(a.links, m.Config.EnableIPv4, m.Config.EnableIPv6, a.routeLink)
+	if err != nil || u.local4 != m.Local4 || u.local6 != m.Local6 {
+		return
+	}
+	a.log.Warn("the registry does not answer: the agent maintains the state that it knew last", "nodes", len(m.Nodes))
+	a.fromMemory, a.saved = true, nil
+	a.config, a.own, a.overrides, a.snapshot = m.Config, m.Own, m.Overrides, &cluster.Snapshot{Config: m.Config, Nodes: m.Nodes}
+}
+
+// loadCluster reads the saved state of the cluster. The result is empty if there is none of this
+// node in this registry.
+func (a *agent) loadCluster(ctx context.Context) *clusterMemory {
+	var m clusterMemory
+	err := a.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+		raw, ok, err := tx.Marked(markKind, clusterMark)
+		if err != nil || !ok {
+			return err
+		}
+		return json.Unmarshal(raw, &m)
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		a.log.Warn("cannot read the saved state of the cluster", "error", err)
+	}
+	if err != nil || m.Registry != a.registry.name || m.Node != a.registry.node {
+		return &clusterMemory{}
+	}
+	if a.registry.config != nil {
+		m.Config = a.registry.config
+	}
+	return &m
+}
