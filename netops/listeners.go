@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -157,26 +158,42 @@ type Process struct {
 	Args []string
 }
 
-// Processes lists the processes that have the listener's socket open. It reads /proc,
-// which takes a few milliseconds; processes of other PID namespaces are not there.
-func (l Listener) Processes() []Process {
-	socket := fmt.Sprintf("socket:[%d]", l.inode)
-	var all []Process
+// Processes lists the processes that have each listener's socket open, in the order of the
+// listeners. It reads /proc once, which takes a few milliseconds and longer on a busy node;
+// processes of other PID namespaces are not there.
+func Processes(listeners []Listener) [][]Process {
+	at := map[string][]int{}
+	for i, l := range listeners {
+		socket := fmt.Sprintf("socket:[%d]", l.inode)
+		at[socket] = append(at[socket], i)
+	}
+	all := make([][]Process, len(listeners))
+	read := map[string]Process{}
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	seen := map[int]bool{}
 	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err != nil || to != socket {
+		to, err := os.Readlink(fd)
+		if err != nil || at[to] == nil {
 			continue
 		}
 		dir := filepath.Dir(filepath.Dir(fd))
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || seen[pid] {
-			continue
+		p, ok := read[dir]
+		if !ok {
+			p = readProcess(dir)
+			read[dir] = p
 		}
-		seen[pid] = true
-		name, _ := os.ReadFile(dir + "/comm")
-		args, _ := os.ReadFile(dir + "/cmdline")
-		all = append(all, Process{PID: pid, Name: nlconn.Printable(strings.TrimSpace(string(name))), Args: strings.Split(string(bytes.Trim(args, "\x00")), "\x00")})
+		for _, i := range at[to] {
+			if !slices.ContainsFunc(all[i], func(o Process) bool { return o.PID == p.PID }) {
+				all[i] = append(all[i], p)
+			}
+		}
 	}
 	return all
+}
+
+// readProcess reads a process's directory in /proc.
+func readProcess(dir string) Process {
+	pid, _ := strconv.Atoi(filepath.Base(dir)) // the pattern has a digit first; the kernel has no other such names
+	name, _ := os.ReadFile(dir + "/comm")
+	args, _ := os.ReadFile(dir + "/cmdline")
+	return Process{PID: pid, Name: nlconn.Printable(strings.TrimSpace(string(name))), Args: strings.Split(string(bytes.Trim(args, "\x00")), "\x00")}
 }

@@ -83,7 +83,7 @@ func TestListeners(t *testing.T) {
 		var texts []string
 		for _, l := range have {
 			texts = append(texts, fmt.Sprintf("%s %s %t", l.Proto, netip.AddrPortFrom(l.Addr, l.Port), l.Dual))
-			if p := l.Processes(); len(p) != 1 || p[0].PID != unix.Getpid() || p[0].Name == "" || len(p[0].Args) == 0 {
+			if p := Processes([]Listener{l})[0]; len(p) != 1 || p[0].PID != unix.Getpid() || p[0].Name == "" || len(p[0].Args) == 0 {
 				t.Errorf("%v is open in %+v", l, p)
 			}
 		}

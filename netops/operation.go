@@ -13,14 +13,15 @@ import (
 )
 
 // operationPatience limits the wait of AwaitOperation. The kernel takes a fraction of a
-// millisecond, and longer on a busy node. A bridge with STP may take 30 s.
+// millisecond, and longer on a busy node.
 const operationPatience = time.Second
 
 // AwaitOperation waits until the veth pairs that the changes made, and their bridges, are in
 // operation (IF_OPER_UP). After both ends were set up, the kernel brings the first end and
 // the bridge into operation in a worker, and drops their packets until then. The peer, which
 // is set up last, is in operation at once. A pair with an end that the changes leave down is
-// not waited for. A link that was deleted meanwhile is not an error.
+// not waited for, nor is a bridge with STP, which may take 30 s. A link that was deleted
+// meanwhile is not an error.
 //
 // Usually this costs one write. Since Linux 6.8 it makes the kernel do the worker's job.
 func (n *Net) AwaitOperation(ctx context.Context, changes []Change, container *Namespace) error {
@@ -65,7 +66,7 @@ func (s *session) awaitOperation(ctx context.Context, p Place, names ...string) 
 			l, err := rtnl.ParseLink(data)
 			if err != nil {
 				broken = err
-			} else if l.Oper != rtnl.OperUp {
+			} else if l.Oper != rtnl.OperUp && !l.STP {
 				late = append(late, l)
 			}
 		}

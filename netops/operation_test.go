@@ -3,6 +3,7 @@ package netops_test
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -59,6 +60,17 @@ func TestAwaitOperation(t *testing.T) {
 	go func() { ended <- waiter.AwaitOperation(t.Context(), changes, in) }()
 	ns.Change(t, "eth0", netlink.LinkSetUp)
 	must(t, await.Next(t, ended, "the end of the wait"))
+}
+
+// TestAwaitOperationSTP: a bridge with STP is not waited for.
+func TestAwaitOperationSTP(t *testing.T) {
+	n := newNet(t, nil)
+	must(t, exec.Command("ip", "link", "add", "name", "br0", "type", "bridge", "stp_state", "1").Run())
+	_, in, changes := makePair(t, n)
+	must(t, n.AwaitOperation(t.Context(), changes, in))
+	if l, err := n.Link(t.Context(), nil, "br0"); err != nil || l.OperUp {
+		t.Errorf("the bridge is in operation before its port forwards: %+v, %v", l, err)
+	}
 }
 
 // TestAwaitOperationInVain: the wait for a pair that stays down ends with an error that names

@@ -211,6 +211,10 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 		return nil, err
 	}
 	if err := d.checkKind(typ); err != nil {
+		if verb == roles.Del || verb == roles.GC { // such a plugin assigned no address, and the attachment must be removable
+			d.log.Warn("release no addresses of this plugin", "error", err)
+			return nil, nil
+		}
 		return nil, err
 	}
 	r := *req

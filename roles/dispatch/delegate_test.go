@@ -305,8 +305,10 @@ func TestDelegateIsNoIPAM(t *testing.T) {
 		if !errors.Is(err, roles.ErrConf) || !strings.Contains(err.Error(), `ipam.type: "ptp"`) || len(other.calls) != 0 {
 			t.Errorf("error %v, calls %v, want ErrConf and none", err, other.calls)
 		}
-		if err := os.Remove(filepath.Join(s.dir, "ptp")); err != nil {
-			t.Fatal(err)
+		// The attachment must be removable.
+		err = errors.Join(s.d.Del(t.Context(), "ptp", s.req), s.d.GC(t.Context(), "ptp", s.req), os.Remove(filepath.Join(s.dir, "ptp")))
+		if err != nil || len(other.calls) != 0 {
+			t.Fatal(err, other.calls)
 		}
 	}
 	if _, err := s.d.Add(t.Context(), "static", s.req); err != nil {

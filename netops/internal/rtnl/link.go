@@ -30,7 +30,7 @@ type Link struct {
 	Name, Kind, Alias        string
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
-	VLANFiltering            bool
+	VLANFiltering, STP       bool  // of a bridge
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
 	// PeerElsewhere reports whether Peer is an index in another namespace, whose
@@ -203,8 +203,11 @@ func (l *Link) parseInfo(b []byte) error {
 	case err != nil:
 	case l.Kind == KindBridge:
 		err = nlconn.EachAttr(data, func(kind uint16, v []byte) error {
-			if kind == nl.IFLA_BR_VLAN_FILTERING {
+			switch kind {
+			case nl.IFLA_BR_VLAN_FILTERING:
 				l.VLANFiltering = nlconn.Byte(v) != 0
+			case nl.IFLA_BR_STP_STATE:
+				l.STP = nlconn.Int(v) != 0
 			}
 			return nil
 		})

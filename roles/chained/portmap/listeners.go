@@ -29,7 +29,7 @@ func checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 	if err != nil {
 		return err
 	}
-	for _, l := range all {
+	all = slices.DeleteFunc(all, func(l netops.Listener) bool {
 		takes := func(p port) bool {
 			addr := l.Addr
 			if l.Dual && p.to.Is4() {
@@ -37,10 +37,13 @@ func checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 			}
 			return p.protocol == l.Proto && p.port <= int(l.Port) && int(l.Port) <= p.last && p.to.Is4() == addr.Is4() && overlap(p.ip, addr)
 		}
-		if !slices.ContainsFunc(ports, takes) {
-			continue
-		}
-		who, holders := "a process", l.Processes()
+		return !slices.ContainsFunc(ports, takes)
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	for i, holders := range netops.Processes(all) {
+		l, who := all[i], "a process"
 		// podman's conmon binds the ports of its container, so that no other process
 		// does, and accepts no connection. Its arguments have the container's ID.
 		if slices.ContainsFunc(holders, func(p netops.Process) bool { return slices.Contains(p.Args, in.Key.ContainerID) }) {
