@@ -131,6 +131,10 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
+	req, err := withRecordedNetwork(ctx, h, req, c.name)
+	if err != nil {
+		return err
+	}
 	cleaner, cleans := c.role.(LegacyCleaner)
 	cleans = cleans && c.wants(req)
 	if !cleans { // without a part no lock is needed
