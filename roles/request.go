@@ -54,6 +54,10 @@ type Request struct {
 	// Valid is GC's list. nil means that the runtime sent no list; an empty list means
 	// that no attachment is valid.
 	Valid []AttachmentID
+	// Recorded is set to true by a chained role's ADD that has recorded its part. The clean-up
+	// after the ADD calls DEL with it, and DEL keeps the parts of other ADDs if it is false. It is
+	// nil in all other calls.
+	Recorded *bool
 	// Env is the whole environment, for delegates that are executed.
 	Env []string
 }

@@ -146,6 +146,35 @@ func (tx *Tx) AllDelegated() ([]Delegated, error) {
 	return record.ListOwned(tx.b, bucketDelegated, "", func(d *Delegated) *Key { return &d.Owner })
 }
 
+// DelegatedNetwork is the configuration of a network to which a meta role delegated. It is in node.db
+// until a GC with an empty list, which removes the network's shared objects after the last Delegation
+// that has the configuration is deleted.
+type DelegatedNetwork struct {
+	// Owner is the meta role's network, and Network is the name in List.
+	Owner   string `json:"owner"`
+	Network string `json:"network"`
+	// List, Version and HostLink are those of the latest Delegate.
+	List     json.RawMessage `json:"list"`
+	Version  string          `json:"version"`
+	HostLink string          `json:"hostLink,omitempty"`
+}
+
+// PutDelegatedNetwork stores a configuration, in place of an older one of the network.
+func (tx *Tx) PutDelegatedNetwork(n *DelegatedNetwork) error {
+	return record.Store(tx.b, bucketNetworksOf, "delegated network", n, n.Owner, n.Network)
+}
+
+// DeleteDelegatedNetwork deletes a configuration. A missing one is not an error.
+func (tx *Tx) DeleteDelegatedNetwork(owner, network string) error {
+	return record.Delete(tx.b, bucketNetworksOf, record.EncodeKey(owner, network))
+}
+
+// DelegatedNetworks returns the configurations of a meta role's network, or of all with "".
+// Damaged records are skipped and named in the error.
+func (tx *Tx) DelegatedNetworks(owner string) ([]DelegatedNetwork, error) {
+	return record.List[DelegatedNetwork](tx.b, bucketNetworksOf, record.NetworkPrefix(owner))
+}
+
 // statusDir is the directory, below the boot's, with the network-status files of the
 // containers.
 const statusDir = "network-status"

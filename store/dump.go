@@ -23,8 +23,9 @@ type Dump struct {
 	Pools       []PoolDump   `json:"pools"`
 	Claims      []Claim      `json:"claims"`
 	// Cloud has the cloud sources, Delegated the outcomes of delegations.
-	Cloud     []CloudSource `json:"cloud,omitempty"`
-	Delegated []Delegated   `json:"delegated,omitempty"`
+	Cloud             []CloudSource      `json:"cloud,omitempty"`
+	Delegated         []Delegated        `json:"delegated,omitempty"`
+	DelegatedNetworks []DelegatedNetwork `json:"delegatedNetworks,omitempty"`
 	// Delegations are those of keep.db; see KeepTx.ImportDelegations. Nil means that the
 	// export has none, not that keep.db has none.
 	Delegations []Delegation `json:"delegations"`
@@ -44,7 +45,7 @@ type PoolDump struct {
 // skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Export() (*Dump, error) {
 	var d Dump
-	var faults [7]error
+	var faults [8]error
 	d.Info, faults[0] = tx.Info()
 	d.Attachments, faults[1] = tx.Attachments("")
 	d.Networks, faults[2] = tx.Networks()
@@ -52,6 +53,7 @@ func (tx *Tx) Export() (*Dump, error) {
 	d.Pools, faults[4] = tx.exportPools()
 	d.Cloud, faults[5] = tx.CloudSources()
 	d.Delegated, faults[6] = tx.AllDelegated()
+	d.DelegatedNetworks, faults[7] = tx.DelegatedNetworks("")
 	return &d, errors.Join(faults[:]...)
 }
 
@@ -124,6 +126,11 @@ func (tx *Tx) Import(d *Dump, replace bool) error {
 	for i := range d.Delegated {
 		if err := tx.PutDelegated(&d.Delegated[i]); err != nil {
 			return fmt.Errorf("import delegated[%d]: %w", i, err)
+		}
+	}
+	for i := range d.DelegatedNetworks {
+		if err := tx.PutDelegatedNetwork(&d.DelegatedNetworks[i]); err != nil {
+			return fmt.Errorf("import delegatedNetworks[%d]: %w", i, err)
 		}
 	}
 	for i, pd := range d.Pools {

@@ -23,6 +23,7 @@ const (
 	bucketClaimOwners = "claimOwners" // owner's network, container ID, interface; kind, name
 	bucketDerived     = "derived"     // a bucket for each name given to Tx.Derive
 	bucketDelegated   = "delegated"   // network, container ID, interface
+	bucketNetworksOf  = "networksOf"  // network of a meta role, network
 	bucketCloud       = "cloud"       // name of the source; in both files
 
 	// In keep.db.

@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+func TestMain(m *testing.M) { rolestest.Main(m, table()) }
 
 // ipam returns one address and counts releases.
 type ipam struct {

@@ -128,7 +128,14 @@ func (a *work) undoLast(ctx context.Context) error {
 // Del undoes the role's newest part by its record. A list may have the role twice, and
 // its plugins are deleted from the last to the first.
 func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.Recorded != nil && !*req.Recorded {
+		return nil // the newest part is another plugin's of the list
+	}
 	if err := recovery.Ensure(ctx, h); err != nil {
+		return err
+	}
+	req, err := withRecordedNetwork(ctx, h, req, c.name)
+	if err != nil {
 		return err
 	}
 	cleaner, cleans := c.role.(LegacyCleaner)

@@ -132,9 +132,13 @@ func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 // Addressless reports whether ADD's result will have no address.
 func (a *Handler) Addressless() bool { return a.ipam == "" }
 
-// Status returns the role's own status and that of the IPAM plugin.
+// Status returns the role's own status and that of the IPAM plugin. It fails too if ADD cannot write
+// the state file.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{status(ctx, h, a.role)}
+	if err := h.Store.CheckRunDir(); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", roles.ErrNotAvailable, err))
+	}
 	if a.ipam != "" {
 		errs = append(errs, h.Delegate.Status(ctx, a.ipam, req))
 	}

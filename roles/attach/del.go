@@ -16,14 +16,18 @@ import (
 // its key. It deletes first the link, then the address, then the record, so an address is
 // never free while it is in use.
 func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if err := recovery.Ensure(ctx, h); err != nil {
+		return err
+	}
+	req, err := withRecordedNetwork(ctx, h, req, a.name)
+	if err != nil {
+		return err
+	}
 	lock, err := h.Store.LockAttachment(ctx, req.Key())
 	if err != nil {
 		return err
 	}
 	defer lock.Unlock()
-	if err := recovery.Ensure(ctx, h); err != nil {
-		return err
-	}
 	ns, err := record.OpenIfPresent(h, req.Netns)
 	if err != nil {
 		return err

@@ -170,6 +170,9 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	a.rec = rec
+	if a.req.Recorded != nil {
+		*a.req.Recorded = true
+	}
 	if err := a.h.Net.Apply(ctx, p.Plan, a.ns); err != nil {
 		return err
 	}

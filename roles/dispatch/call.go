@@ -168,6 +168,7 @@ func (c *call) configure(raw []byte) error {
 // cleaned up. After a panic, or when the result cannot be printed, add calls DEL.
 func (c *call) add(ctx context.Context, handler roles.Handler, host *roles.Host) error {
 	var res *roles.Result
+	c.req.Recorded = new(bool)
 	err := catchPanic(c.log, c.name, func() error {
 		if a, ok := handler.(roles.Addressless); ok && a.Addressless() && !result.AtLeast(c.version, "0.3.0") {
 			return result.NoAddressError(c.version)

@@ -66,13 +66,15 @@ type plugin interface {
 // Add runs ADD. If ADD fails, Add runs DEL, which the spec requires of a plugin that
 // delegates. If DEL fails too, the error has a roles.UndoError.
 func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
-	res, err := d.call(ctx, typ, roles.Add, req)
+	r := *req
+	r.Recorded = new(bool)
+	res, err := d.call(ctx, typ, roles.Add, &r)
 	if err == nil || d.asRuntime || changedNothing(err) {
 		return res, err
 	}
 	undoCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.undoTimeout)
 	defer cancel()
-	if _, undo := d.call(undoCtx, typ, roles.Del, req); undo != nil {
+	if _, undo := d.call(undoCtx, typ, roles.Del, &r); undo != nil {
 		err = errors.Join(err, &roles.UndoError{Err: undo})
 	}
 	return nil, err
@@ -87,7 +89,9 @@ func changedNothing(err error) bool {
 }
 
 func (d *delegator) Del(ctx context.Context, typ string, req *roles.Request) error {
-	_, err := d.call(ctx, typ, roles.Del, req)
+	r := *req
+	r.Recorded = nil // the caller's own
+	_, err := d.call(ctx, typ, roles.Del, &r)
 	return err
 }
 

@@ -44,7 +44,7 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		Args: req.Args.String(), Path: c.req.Path, Delegates: all, Conf: req.Conf,
 		Created: h.Now(), Updated: h.Now(), Program: h.Program,
 	}
-	if err := recordRequest(ctx, h, request, c.out); err != nil {
+	if err := recordRequest(ctx, h, request, all, c.out); err != nil {
 		return nil, errors.Join(err, deleteRecords(ctx, h, req.Key()))
 	}
 	if err := m.attach(ctx, c, request, ns); err != nil {

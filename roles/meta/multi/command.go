@@ -134,7 +134,8 @@ func (m *handler) hotPlug(ctx context.Context, p *hotCall) error {
 	for i := range more { // a detached network may have had the same interface name
 		p.out.Done = slices.DeleteFunc(p.out.Done, func(a store.Answer) bool { return a.IfName == more[i].IfName })
 	}
-	if err := p.recordDelegates(ctx, r.all); err != nil {
+	p.request.Delegates, p.request.Updated = r.all, p.h.Now()
+	if err := recordRequest(ctx, p.h, p.request, more, p.out); err != nil {
 		return err
 	}
 	err = p.makeHostLinks(ctx, more)

@@ -33,26 +33,50 @@ func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		}
 	}
 	errs = append(errs, m.removeOrphans(ctx, h, req))
-	after, _, err := allRecords(ctx, h)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
+	var former []store.DelegatedNetwork
+	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
+		former, err = tx.DelegatedNetworks(req.Network)
+		return err
+	})
+	errs = append(errs, ignoreMissing(h, err))
+	for _, n := range former {
+		known = append(known, store.Delegate{Name: n.Network, List: n.List, Version: n.Version, HostLink: n.HostLink})
 	}
-	c := m.newRunner(h, req)
 	done := map[string]bool{}
 	for i := range known {
-		l, call, err := c.list(&known[i])
-		if err != nil || done[l.Name] {
-			errs = append(errs, withNetwork(&known[i], err))
-			continue
+		name := networkName(&known[i])
+		if !done[name] {
+			errs = append(errs, withNetwork(&known[i], m.collectNetwork(ctx, h, req, &known[i], before)))
 		}
-		done[l.Name] = true
-		valid, err := validOf(ctx, h, req, l.Name, before, after)
-		if err == nil {
-			err = l.GC(ctx, h.Delegate, call, valid)
-		}
-		errs = append(errs, withNetwork(&known[i], err))
+		done[name] = true
 	}
 	return errors.Join(errs...)
+}
+
+// collectNetwork runs GC of one network's plugins. No container is recorded with the network
+// meanwhile, so the list is complete until the plugins have returned.
+func (m *handler) collectNetwork(ctx context.Context, h *roles.Host, req *roles.Request, n *store.Delegate, before []store.Delegation) error {
+	l, call, err := m.newRunner(h, req).list(n)
+	if err != nil {
+		return err
+	}
+	held, err := h.Store.LockShared(ctx, gcLock(l.Name), true)
+	if err != nil {
+		return err
+	}
+	defer held.Unlock()
+	after, _, err := allRecords(ctx, h)
+	if err != nil {
+		return err
+	}
+	valid, err := validOf(ctx, h, req, l.Name, before, after)
+	if err == nil {
+		err = l.GC(ctx, h.Delegate, call, valid)
+	}
+	if err != nil || len(valid) > 0 {
+		return err
+	}
+	return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.DeleteDelegatedNetwork(req.Network, l.Name) })
 }
 
 // collect detaches one container, unless another process holds its lock.
@@ -105,9 +129,9 @@ func (m *handler) removeOrphans(ctx context.Context, h *roles.Host, req *roles.R
 }
 
 // validOf returns the valid attachments of one network for GC. These are: the recorded ones; all
-// interfaces of containers whose record was lost but which the runtime or the state file knows; and
-// attachments of other runtimes that use the network directly, unless their container no longer
-// exists. The result is never nil.
+// interfaces of containers in the runtime's list, and of containers whose record was lost but which
+// the state file knows; and attachments of other runtimes that use the network directly, unless their
+// container no longer exists. The result is never nil.
 func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network string, before, after []store.Delegation) ([]roles.AttachmentID, error) {
 	valid := []roles.AttachmentID{}
 	for _, v := range req.Valid {
@@ -139,7 +163,9 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 		atts, err := tx.Attachments(network)
 		for _, a := range atts {
 			ours := func(d store.Delegation) bool { return d.Owner.ContainerID == a.ContainerID }
-			if !slices.ContainsFunc(before, ours) && !slices.ContainsFunc(after, ours) {
+			if slices.ContainsFunc(req.Valid, func(v roles.AttachmentID) bool { return v.ContainerID == a.ContainerID }) {
+				valid = append(valid, roles.AttachmentID{ContainerID: a.ContainerID, IfName: a.IfName})
+			} else if !slices.ContainsFunc(before, ours) && !slices.ContainsFunc(after, ours) {
 				others = append(others, a)
 			}
 		}

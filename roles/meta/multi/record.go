@@ -3,6 +3,7 @@ package multi
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -50,14 +51,42 @@ func ignoreMissing(h *roles.Host, err error) error {
 	return err
 }
 
-// recordRequest writes the requested networks to the disk before a plugin runs.
-func recordRequest(ctx context.Context, h *roles.Host, request *store.Delegation, out *store.Delegated) error {
+// recordRequest writes the requested networks to the disk before a plugin runs. GC of the networks in
+// added, which the record has not had before, either sees the record or has ended.
+func recordRequest(ctx context.Context, h *roles.Host, request *store.Delegation, added []store.Delegate, out *store.Delegated) error {
+	var networks []store.DelegatedNetwork
+	for i := range added {
+		n := &added[i]
+		name := networkName(n)
+		if slices.ContainsFunc(networks, func(n store.DelegatedNetwork) bool { return n.Network == name }) {
+			continue
+		}
+		networks = append(networks, store.DelegatedNetwork{Owner: request.Owner.Network, Network: name, List: n.List, Version: n.Version, HostLink: n.HostLink})
+		held, err := h.Store.LockShared(ctx, gcLock(name), false)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock()
+	}
 	err := h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.PutDelegation(request) })
 	if err != nil {
 		return err
 	}
-	return recordOutcome(ctx, h, out)
+	out.Updated = h.Now()
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		for i := range networks {
+			if err := tx.PutDelegatedNetwork(&networks[i]); err != nil {
+				return err
+			}
+		}
+		return tx.PutDelegated(out)
+	})
 }
+
+// gcLock returns the name of the lock that GC of a network holds exclusively, from before it reads
+// the records until the network's plugins have returned. The record of an attachment to the network
+// is written under the shared lock.
+func gcLock(network string) string { return "multi-gc/" + network }
 
 // recordOutcome writes the result.
 func recordOutcome(ctx context.Context, h *roles.Host, out *store.Delegated) error {

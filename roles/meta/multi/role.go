@@ -60,7 +60,7 @@ func (m *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 		return err
 	}
 	all, err := m.localNetworks(ctx)
-	if err != nil {
+	if err = errors.Join(err, h.Store.CheckStateDir()); err != nil { // ADD records the networks there
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	var errs []error

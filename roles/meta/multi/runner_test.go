@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -182,6 +185,87 @@ func TestGC(t *testing.T) {
 	w.OK(w.gc([]roles.AttachmentID{}))
 	if state := w.state(); strings.Contains(state, "container1") || strings.Contains(state, "br-a") || strings.Contains(state, "br-b") {
 		t.Errorf("after GC with an empty list:\n%s", state)
+	}
+}
+
+// waiting is an executed plugin. Its GC opens two FIFOs, so a test can act while GC runs.
+const waiting = `#!/bin/sh
+cat > /dev/null
+if [ "$CNI_COMMAND" = GC ] && [ -e "%[1]s/begun" ]; then
+	echo > "%[1]s/begun"
+	cat "%[1]s/end"
+fi
+if [ "$CNI_COMMAND" = ADD ]; then
+	echo '{"cniVersion":"1.1.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}]}'
+fi
+`
+
+// TestGCDuringADD: a GC that began before a container's ADD and before a hot plug keeps all
+// interfaces of the containers, of which the runtime's list names one each.
+func TestGCDuringADD(t *testing.T) {
+	w := newWorld(t)
+	w.write("bin/waiting", fmt.Sprintf(waiting, w.Dir()))
+	for _, fifo := range []string{"begun", "end"} {
+		if err := unix.Mkfifo(w.file(fifo), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = os.Remove(w.file("begun")) })
+	if err := os.Chmod(w.file("bin/waiting"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.network("w", `{"name":"net-w","cniVersion":"1.1.0","type":"waiting"}`)
+	w.wish("w,b,s")
+	w.OK(w.call("ADD"))
+	second := w.call("ADD")
+	second.ID, second.Netns = "container2", netopstest.New(t).Path()
+	second.Conf = strings.Replace(second.Conf, `"w,b,s"`, `"b,s@extra"`, 1)
+	second.Args = strings.Replace(second.Args, "K8S_POD_NAME=pod", "K8S_POD_NAME=pod2", 1)
+	gc := w.Cmd(w.gc([]roles.AttachmentID{{ContainerID: "container1", IfName: "eth0"}, {ContainerID: "container2", IfName: "eth0"}}))
+	if err := gc.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(w.file("begun")); err != nil {
+		t.Fatal(err)
+	}
+	w.OK(second)
+	if err := w.verb("attach", "web/pod", "b@hot"); err != nil {
+		t.Fatal(err)
+	}
+	added := w.state()
+	w.write("end", "")
+	if err := gc.Wait(); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	w.same(added, "after GC that began before ADD")
+	_, confs := w.calls()
+	if list := confs[len(confs)-1]; !strings.Contains(list, `{"containerID":"container2","ifname":"extra"}`) {
+		t.Errorf("GC of the third-party plugin was given %s", list)
+	}
+	second.Verb = "DEL"
+	w.OK(second)
+	w.OK(w.call("DEL"))
+}
+
+// TestGCOfAnnotatedNetworks: GC with an empty list removes the shared objects of networks that
+// only annotations named, after their last container is gone.
+func TestGCOfAnnotatedNetworks(t *testing.T) {
+	w := newWorld(t)
+	w.network("b", strings.Replace(netB, `"bridge":"br-b"`, `"bridge":"br-b","isGateway":true,"ipMasq":true`, 1))
+	start := w.state()
+	w.wish("b,s")
+	w.OK(w.call("ADD"))
+	w.OK(w.bare())
+	if state := w.state(); !strings.Contains(state, "link br-b") {
+		t.Fatalf("DEL removed the shared bridge:\n%s", state)
+	}
+	_ = os.Remove(w.file("calls"))
+	w.wish("")
+	w.OK(w.gc([]roles.AttachmentID{}))
+	w.same(start, "after GC with an empty list")
+	w.OK(w.gc([]roles.AttachmentID{}))
+	if calls, _ := w.calls(); !slices.Equal(calls, []string{"GC"}) {
+		t.Errorf("calls %q", calls)
 	}
 }
 

@@ -40,6 +40,9 @@ func TestUnwritable(t *testing.T) {
 				if err := off(w); err != nil {
 					t.Fatal(err)
 				}
+				status := w.call("STATUS")
+				status.ID, status.Netns, status.IfName = "", "", ""
+				w.Fail(status, 50)
 				end := w.gc([]roles.AttachmentID{})
 				if verb == "DEL" {
 					end = w.call("DEL")

@@ -175,7 +175,7 @@ func (f *File) isNamed(o *opened) (st unix.Stat_t, same bool, err error) {
 		return st, false, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return st, false, fmt.Errorf("open %q: %w: not a regular file", f.Path, record.ErrInvalid)
+		return st, false, f.notRegular("not a regular file")
 	}
 	return st, true, nil
 }
@@ -202,6 +202,12 @@ func (f *File) openNamed(write bool) (*opened, error) {
 // this package.
 var errNoFile = errors.New("no such file")
 
+// notRegular returns the error for a path that another kind of file has. It is ErrDamaged, so that DEL
+// continues without keep.db and a repair sets the path aside, and ErrInvalid.
+func (f *File) notRegular(what string) error {
+	return f.damaged(fmt.Errorf("%w: %w: %s", record.ErrDamaged, record.ErrInvalid, what))
+}
+
 // openAt opens the file in its directory.
 func (f *File) openAt(at int, write bool) (*opened, error) {
 	const flags = unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -214,7 +220,9 @@ func (f *File) openAt(at int, write bool) (*opened, error) {
 	case errors.Is(err, unix.ENOENT):
 		return nil, errNoFile
 	case errors.Is(err, unix.ELOOP):
-		return nil, fmt.Errorf("open %q: %w: a symbolic link", f.Path, record.ErrInvalid)
+		return nil, f.notRegular("a symbolic link")
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+		return nil, f.notRegular("not a regular file")
 	case err != nil:
 		return nil, fmt.Errorf("open %q: %w", f.Path, err)
 	}
