@@ -3,9 +3,11 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -138,6 +140,22 @@ func TestLockShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Unlock()
+}
+
+// A call that waited in vain names the process that holds the lock.
+func TestLockHolder(t *testing.T) {
+	s := newStore(t)
+	held, err := s.LockAttachment(t.Context(), key("net", "c1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = s.LockAttachment(ctx, key("net", "c1"))
+	if want := fmt.Sprintf("held by process %d (", os.Getpid()); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q in it", err, want)
+	}
 }
 
 // A lock on a removed file excludes no other process, so the next lock is on a new

@@ -101,6 +101,9 @@ func (b *ByteLocks) lock(w wait, at int64, exclusive bool) (*Lock, error) {
 			return nil, err
 		}
 		if err := w.acquire(f, ofdLock(at, exclusive)); err != nil {
+			if !w.never {
+				err = fmt.Errorf("%w%s", err, b.holder(err, at))
+			}
 			return nil, err
 		}
 		same, err := sameFile(int(f.Fd()), f.Name())
