@@ -116,6 +116,7 @@ func (a *Handler) Builder() SpecBuilder { return a.role }
 // Add attaches a container. If it fails, it undoes its changes, except those of shared
 // objects.
 func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	defer restoreRules(ctx, h)
 	ns, err := h.Net.OpenNamespace(req.Netns)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
@@ -238,4 +239,13 @@ func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bo
 		locks = append(locks, l)
 	}
 	return unlock, nil
+}
+
+// restoreRules restores the nftables rules of all attachments if another program deleted
+// them. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
+// for the deletions of other processes.
+func restoreRules(ctx context.Context, h *roles.Host) {
+	if err := recovery.RestoreRules(ctx, h); err != nil {
+		h.Log.Debug("rules of other attachments are not restored", "error", err)
+	}
 }

@@ -42,6 +42,7 @@ func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 // role's own changes. The runtime's DEL of the whole list undoes the changes of other
 // plugins.
 func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	defer restoreRules(ctx, h)
 	if err := c.chained(req); err != nil || !c.wants(req) {
 		return req.PrevResult, err
 	}
@@ -240,6 +241,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 // attachments. With an empty list and no attachment left, GC also removes the objects
 // that the network's attachments share.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	defer restoreRules(ctx, h)
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}

@@ -135,6 +135,7 @@ func (a *Handler) Addressless() bool { return a.ipam == "" }
 // Status returns the role's own status and that of the IPAM plugin. It fails too if ADD cannot write
 // the state file.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	defer restoreRules(ctx, h)
 	errs := []error{status(ctx, h, a.role)}
 	if err := h.Store.CheckRunDir(); err != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", roles.ErrNotAvailable, err))

@@ -116,6 +116,7 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 // IPAM plugin's GC. With an empty list and no attachment left, it also removes the
 // objects that the network's attachments share.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	defer restoreRules(ctx, h)
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
@@ -91,15 +90,6 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	}
 	defer done()
 	host.Delegate = NewDelegator(*c.p, host, c.log)
-	// CHECK reports what is absent and changes nothing. DEL would open an nftables socket
-	// for it, whose end waits for other deletions.
-	if verb != roles.Check && verb != roles.Del {
-		defer func() {
-			if err := recovery.RestoreRules(ctx, host); err != nil {
-				c.log.Debug("rules of other attachments are not restored", "error", err)
-			}
-		}()
-	}
 	if verb == roles.Add {
 		return c.add(ctx, handler, host)
 	}

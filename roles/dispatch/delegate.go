@@ -22,7 +22,7 @@ import (
 const (
 	// delegateTimeout bounds one call of a delegate: DHCP servers are slow. With
 	// delegateUndoTimeout it is below the two minutes after which kubelet cancels a request.
-	delegateTimeout = 100 * time.Second
+	delegateTimeout = 90 * time.Second
 	// delegateUndoTimeout bounds the DEL after a failed ADD, whose delegate may hang again.
 	delegateUndoTimeout = 10 * time.Second
 )
