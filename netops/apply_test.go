@@ -249,7 +249,7 @@ func TestNamesTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "ip", "link", "add", "vta", "type", "veth", "peer", "name", "vtap")
-	run(t, "ip", "link", "set", "vta", "alias", "a stranger")
+	run(t, "ip", "link", "set", "vta", "alias", "third-party")
 	defer run(t, "ip", "link", "del", "vta")
 	earlyHost, err := n.Plan(ctx, veth("vtc"), ns)
 	if err != nil {
@@ -264,7 +264,7 @@ func TestNamesTaken(t *testing.T) {
 		name, want string
 		err        error
 	}{
-		{"plan, host", `interface "vta" exists already, with the alias "a stranger"`, inHost},
+		{"plan, host", `interface "vta" exists already, with the alias "third-party"`, inHost},
 		{"plan, container", `interface "eth0" exists already in the container's namespace`, inContainer},
 		{"apply, container", `interface "eth0" exists already in the container's namespace`, n.Apply(ctx, early, ns)},
 		{"apply, host", `interface "vtc" exists already`, n.Apply(ctx, earlyHost, ns)},
@@ -273,7 +273,7 @@ func TestNamesTaken(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.name, c.err, c.want)
 		}
 	}
-	if out := run(t, "ip", "-d", "link", "show", "vta"); !strings.Contains(out, "alias a stranger") {
+	if out := run(t, "ip", "-d", "link", "show", "vta"); !strings.Contains(out, "alias third-party") {
 		t.Errorf("the other program's link was changed: %s", out)
 	}
 	if out := run(t, "ip", "link"); strings.Contains(out, "vtb") || strings.Contains(out, testLabel) {
@@ -286,7 +286,7 @@ func TestUndoKeepsOtherProgramsLinks(t *testing.T) {
 	n := newNet(t, nil)
 	run(t, "ip", "link", "add", "vts", "type", "veth", "peer", "name", "vtsp")
 	defer run(t, "ip", "link", "del", "vts")
-	for _, alias := range []string{"", "cnibox:ffffffffffffffff", "cnibox:0123456789abcdef0", "somebody's"} {
+	for _, alias := range []string{"", "cnibox:ffffffffffffffff", "cnibox:0123456789abcdef0", "third-party's"} {
 		run(t, "ip", "link", "set", "vts", "alias", alias)
 		l := &netops.Link{In: netops.Host, Name: "vts", Kind: "veth", Alias: testLabel + " text"}
 		if err := n.Remove(ctx, netops.Spec{Objects: []netops.Object{l}}, nil); err != nil {

@@ -225,7 +225,7 @@ func TestForwardPolicy(t *testing.T) {
 		is6   bool
 		want  ForwardPolicy
 	}{
-		{name: "nobody"},
+		{name: "no filter"},
 		{name: "accepting", setUp: []string{"iptables-nft -A FORWARD -i x -j DROP", "iptables-legacy -A FORWARD -i x -j DROP"}},
 		{name: "docker", setUp: []string{"iptables-nft -P FORWARD DROP"}, want: ForwardPolicy{Refused: true}},
 		{name: "other family", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP"}, is6: true},

@@ -212,7 +212,7 @@ func TestMoveAwaitsDevice(t *testing.T) {
 			t.Fatalf("Undo did not wait: %v", <-done)
 		}
 		return listeners(t) > 0
-	}, func() string { return "nobody listens to links" })
+	}, func() string { return "no process listens to links" })
 	moveOut(t, box, "dev5") // at once, because Undo waits for a few seconds only
 	if err := <-done; err != nil {
 		t.Fatal(err)

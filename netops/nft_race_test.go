@@ -229,11 +229,11 @@ func TestNFTRemoveBase(t *testing.T) {
 	}
 	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
 	mustDel(t, c, masq("", "cni0", "10.1.0.0/16"))
-	nstest.Run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
+	nstest.Run(t, "nft", "add table inet other; add set inet other s { type ifname; elements = { eth0 } }")
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("table inet somebody\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet other\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 }

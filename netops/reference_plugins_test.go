@@ -238,7 +238,7 @@ func TestReferencePluginMasqueradeNFT(t *testing.T) {
 		{"GC", func() error {
 			return n.CollectReferencePluginMasquerade(t.Context(), "net1", []ReferencePluginAttachment{three})
 		}, []string{"10.1.0.3", "10.2.0.2"}},
-		{"GC of nobody", func() error { return n.CollectReferencePluginMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
+		{"GC without valid attachments", func() error { return n.CollectReferencePluginMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
 		{"DEL of the last", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), other) }, nil},
 	}
 	for _, s := range steps {

@@ -124,7 +124,7 @@ func TestTunnelFilter(t *testing.T) {
 				t.Fatal("dropped without a rule")
 			}
 			ensureFilter(t, f, w)
-			if arrives(5, "stranger") {
+			if arrives(5, "third-party") {
 				t.Error("a packet of an unknown node came in")
 			}
 			w.Tunnel.Sources = []netip.Addr{netip.MustParseAddr(n.other)}

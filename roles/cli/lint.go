@@ -48,6 +48,9 @@ func (p *Process) lint(c *cli.Context) error {
 	found := []lint.Finding{}
 	var errs []error
 	files, err := configurations(c.Args().Slice())
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s: no file ends in %s: name one file to check it with any name", strings.Join(c.Args().Slice(), " "), strings.Join(confExtensions(), ", "))
+	}
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -71,13 +74,13 @@ func (p *Process) lint(c *cli.Context) error {
 	return nil
 }
 
+func confExtensions() []string { return []string{".conf", ".conflist", ".json", ".yaml", ".yml"} }
+
 // configurations replaces directories by their configurations. Of several arguments, those that
 // are not configurations are left out: a shell pattern such as /etc/cni/net.d/* also matches
 // cni.lock and directories of other programs.
 func configurations(args []string) ([]string, error) {
-	isConf := func(name string) bool {
-		return slices.Contains([]string{".conf", ".conflist", ".json", ".yaml", ".yml"}, filepath.Ext(name))
-	}
+	isConf := func(name string) bool { return slices.Contains(confExtensions(), filepath.Ext(name)) }
 	var files []string
 	var errs []error
 	for _, arg := range args {

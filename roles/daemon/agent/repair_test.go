@@ -64,9 +64,9 @@ func TestRepairs(t *testing.T) {
 		{"ARP switched off", []string{"ip link set flannel.1 arp off"}},
 		{"IPv6 device's ARP switched off", []string{"ip link set flannel-v6.1 arp off"}},
 		{"alias rewritten", []string{"ip link set flannel.1 alias another"}},
-		{"a stranger's neighbour", []string{"ip neigh add 10.244.250.0 lladdr 02:44:44:44:44:44 dev flannel.1 nud permanent"}},
-		{"a stranger's IPv6 neighbour", []string{"ip neigh add fd00:10:244:fa:: lladdr 02:44:44:44:44:44 dev flannel-v6.1 nud permanent"}},
-		{"a stranger's FDB entry", []string{"bridge fdb add 02:44:44:44:44:44 dev flannel.1 dst 172.17.8.250 self permanent"}},
+		{"another program's neighbour", []string{"ip neigh add 10.244.250.0 lladdr 02:44:44:44:44:44 dev flannel.1 nud permanent"}},
+		{"another program's IPv6 neighbour", []string{"ip neigh add fd00:10:244:fa:: lladdr 02:44:44:44:44:44 dev flannel-v6.1 nud permanent"}},
+		{"another program's FDB entry", []string{"bridge fdb add 02:44:44:44:44:44 dev flannel.1 dst 172.17.8.250 self permanent"}},
 		{"forwarding switched off", []string{"sysctl -qw net.ipv4.ip_forward=0"}},
 		{"IPv6 forwarding switched off", []string{"sysctl -qw net.ipv6.conf.all.forwarding=0"}},
 		{"device's forwarding switched off", []string{"sysctl -qw net.ipv4.conf.flannel/1.forwarding=0"}},
@@ -215,7 +215,7 @@ func TestFilesComeBack(t *testing.T) {
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		must(t, os.WriteFile(path, []byte("x"), 0o600))
 		n.ip("link set flannel.1 down") // this leads to a reconciliation
-		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as somebody wrote it" })
+		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as the other program wrote it" })
 	}
 	must(t, os.Rename(n.RunDir(), n.Dir()+"/gone")) // all files are removed at once
 	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "status is no longer served" })

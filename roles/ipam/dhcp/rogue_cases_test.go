@@ -94,10 +94,10 @@ func naks(m *dhcpv4.DHCPv4) (out [][]byte) {
 func noise(m *dhcpv4.DHCPv4) (out [][]byte) {
 	good := honest(m).ToBytes()
 	for i := range 100 {
-		other, nobody := honest(m), honest(m)
+		other, unknown := honest(m), honest(m)
 		other.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}
-		nobody.TransactionID[0] ^= byte(1 + i)
-		out = append(out, other.ToBytes(), nobody.ToBytes(), good[:i*len(good)/100])
+		unknown.TransactionID[0] ^= byte(1 + i)
+		out = append(out, other.ToBytes(), unknown.ToBytes(), good[:i*len(good)/100])
 	}
 	return append(out, good)
 }
