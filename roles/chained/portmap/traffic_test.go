@@ -228,3 +228,31 @@ func TestGuard(t *testing.T) {
 		t.Errorf("without the guard nothing arrives either: %v", err)
 	}
 }
+
+// TestOtherDestinations: a published port takes no traffic to addresses that are not the node's
+// (CVE-2025-67499 of the reference's backend nftables).
+func TestOtherDestinations(t *testing.T) {
+	w := newTown(t)
+	w.run("a").publish(conf(web))
+	b := w.run("b")
+	var l net.Listener
+	w.outside.Do(t, func() (err error) {
+		l, err = net.Listen("tcp", "192.0.2.2:8080")
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("the server outside"))
+			_ = c.Close()
+		}
+	}()
+	w.wants("the server outside", b.NS, "tcp", b.addrs[0].String(), "192.0.2.2", 8080)
+	w.wants("the server outside", nil, "tcp", "", "192.0.2.2", 8080)
+	// Nothing listens on this port of the container.
+	w.wants("", w.outside, "tcp", "192.0.2.2", b.addrs[0].String(), 8080)
+}
