@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -135,6 +135,20 @@ test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/cmd/bench -runs 3 -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
+
+# nfpm and syft. The build takes minutes when Go's build cache is empty.
+bin/syft: test/peers/release/go.sum
+	cd test/peers/release && $(GO) build -ldflags '-s -w' -o ../../../bin/ tool
+
+# Writes a release of the tag VERSION to OUT. KEY is minisign's secret key. See docs/release.md.
+OUT ?= dist
+release: setup bin/syft
+	$(GO) run ./test/cmd/release -version '$(VERSION)' -out '$(OUT)' $(if $(KEY),-key '$(KEY)')
+
+# Makes a release of a tagged clone and uses every file of it.
+test-release: setup bin/syft
+	$(GO) build -o bin/release ./test/cmd/release
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),release -count 1 -timeout 15m ./test/suites/release
 
 # Thousands of nodes on a real etcd and a real kube-apiserver. Takes 10 to 15 minutes.
 bench-scale: setup build bin/kube/kube-apiserver

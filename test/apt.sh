@@ -22,10 +22,14 @@ etcd-server
 firewalld
 iptables
 isc-dhcp-server
+minisign
 podman
 procps
 qemu-system-x86
+qemu-user-static
+rpm
 runc
+systemd
 "
 
 # systemd-resolved is only unpacked, for tests that start it in namespaces of their own: installed, it would take

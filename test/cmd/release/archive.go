@@ -1,0 +1,195 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// member is a file of an archive: a copy of the file at path, content, or a directory.
+type member struct {
+	name    string
+	mode    int64
+	path    string
+	content []byte
+}
+
+// writeTar writes members with the same owner and time, so that the same members are always the same bytes.
+func writeTar(w io.Writer, at time.Time, members []member) error {
+	t := tar.NewWriter(w)
+	for _, m := range members {
+		h := &tar.Header{Name: m.name, Mode: m.mode, ModTime: at, Format: tar.FormatPAX, Typeflag: tar.TypeReg}
+		if strings.HasSuffix(m.name, "/") {
+			h.Typeflag = tar.TypeDir
+		} else if m.path != "" {
+			content, err := os.ReadFile(m.path)
+			if err != nil {
+				return err
+			}
+			m.content = content
+		}
+		h.Size = int64(len(m.content))
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := t.Write(m.content); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+// tarball returns a compressed archive.
+func tarball(at time.Time, members []member) ([]byte, error) {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeTar(z, at, members); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// archives writes a compressed archive for each architecture: the program, and what belongs to it.
+func (r *release) archives(ctx context.Context) error {
+	shared, err := r.shared(ctx)
+	if err != nil {
+		return err
+	}
+	for _, arch := range architectures {
+		dir := filepath.Base(r.binary(arch)) + "/"
+		members := []member{{name: dir, mode: 0o755}, {name: dir + "cnibox", mode: 0o755, path: r.binary(arch)}}
+		for _, m := range shared {
+			m.name = dir + m.name
+			members = append(members, m)
+		}
+		out, err := tarball(r.at, members)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(r.binary(arch)+".tar.gz", out, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completions are the files of the shells' completion scripts.
+var completions = map[string]string{"bash": "cnibox.bash", "zsh": "_cnibox", "fish": "cnibox.fish"}
+
+// shared returns the files that do not depend on the architecture, and also writes the generated ones into
+// a directory of the sources, where the packages take them from.
+func (r *release) shared(ctx context.Context) ([]member, error) {
+	doc, err := os.ReadFile(filepath.Join(r.src, "docs/cli.md"))
+	if err != nil {
+		return nil, err
+	}
+	generated := map[string][]byte{"cnibox.8": manual(string(doc), r.version, r.at)}
+	for shell, file := range completions {
+		out, err := run(ctx, "", nil, r.native(), "completion", shell)
+		if err != nil {
+			return nil, err
+		}
+		generated[file] = []byte(out)
+	}
+	dir := filepath.Join(r.src, "generated")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	for file, content := range generated {
+		if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	var members []member
+	for _, root := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs", "examples"} {
+		err := filepath.WalkDir(filepath.Join(r.src, root), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(r.src, path)
+			members = append(members, member{name: name, mode: 0o644, path: path})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for file, content := range generated {
+		members = append(members, member{name: file, mode: 0o644, content: content})
+	}
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	return members, nil
+}
+
+// bundle writes one file with all that a node without a network needs.
+func (r *release) bundle(context.Context) error {
+	files, err := os.ReadDir(r.dist)
+	if err != nil {
+		return err
+	}
+	dir := "cnibox-" + r.version + "-bundle/"
+	members := []member{{name: dir, mode: 0o755}}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			return err
+		}
+		members = append(members, member{name: dir + f.Name(), mode: int64(info.Mode().Perm()), path: filepath.Join(r.dist, f.Name())})
+	}
+	f, err := os.Create(r.name("-bundle.tar"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := writeTar(f, r.at, members); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// manual converts docs/cli.md, which is generated from the help of every verb, to a manual page (man(7)).
+func manual(doc, version string, at time.Time) []byte {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, ".TH CNIBOX 8 %s \"cnibox %s\" \"System Administration\"\n", at.Format(time.DateOnly), version)
+	out.WriteString(".SH NAME\ncnibox \\- every CNI plugin in one binary\n.SH DESCRIPTION\n")
+	literal := false
+	for line := range strings.Lines(doc) {
+		line = strings.TrimSuffix(line, "\n")
+		switch heading := strings.TrimLeft(line, "#"); {
+		case line == "```":
+			literal = !literal
+			out.WriteString(map[bool]string{true: ".PP\n.nf\n", false: ".fi\n"}[literal])
+		case literal:
+			out.WriteString(roff(line) + "\n")
+		case heading != line && strings.HasPrefix(line, "##"):
+			out.WriteString(".SH \"" + strings.ReplaceAll(roff(strings.TrimSpace(heading)), `"`, `""`) + "\"\n")
+		case heading == line && !strings.HasPrefix(line, "Generated from"):
+			out.WriteString(roff(line) + "\n")
+		}
+	}
+	return out.Bytes()
+}
+
+// roff escapes a line of text.
+func roff(line string) string {
+	line = strings.NewReplacer(`\`, `\e`, "-", `\-`, "…", `\[u2026]`, "`", "").Replace(line)
+	if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+		line = `\&` + line
+	}
+	return line
+}

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Runs after the files of the .deb or .rpm are in place, at the first installation and at each upgrade.
+set -e
+# 3: plugins of other programs were kept, and are named.
+/usr/bin/cnibox install --dir /opt/cni/bin || [ $? = 3 ]
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+	systemctl try-restart cnibox-agent.service cni-dhcp.service
+fi
