@@ -197,10 +197,11 @@ func intendedDifferences() []intended {
 		{
 			title:     "The firewall has rules for networks",
 			reference: "Two rules for every address, and chains that stay.",
-			ours:      "Rules contain the bridge and its subnet. They are in iptables' filter table only if a rule there would drop the packets or the configuration says so. Policies are elements of sets in `inet cnibox`.",
-			why:       "A container adds and removes no rules, and a late DEL cannot remove the rules of the address's next owner.",
+			ours: "Rules contain the bridge and its subnet. They are in iptables' filter table only if a rule there would drop the packets, the administrator's chain (CNI-ADMIN) has rules, or the configuration says so. " +
+				"An administrator's rules stay in effect after the last container. The first rule of that chain takes effect with the next ADD. Policies are elements of sets in `inet cnibox`.",
+			why: "A container adds and removes no rules, and a late DEL cannot remove the rules of the address's next owner.",
 			seen: []pattern{
-				{cases: "firewall/*", fact: "* host nftables ip* filter", reference: "*", ours: "*"},
+				{cases: "firewall/* ptp/firewall-*", fact: "* host nftables ip* filter", reference: "*", ours: "*"},
 				{cases: "firewall/*", fact: "* host nftables inet cnibox", reference: absent, ours: "* rules, *"},
 			},
 		},
