@@ -119,6 +119,12 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	return n.tables().Policy(ctx, is6)
 }
 
+// AdminRules reports whether an administrator's chain in iptables' filter table has rules,
+// with the nftables backend and with the legacy backend.
+func (n *Net) AdminRules(ctx context.Context, is6 bool, chain string) (native, legacy bool, err error) {
+	return n.tables().AdminRules(ctx, is6, chain)
+}
+
 // ForwardDrops lists the nftables chains that drop forwarded packets by policy, such as
 // "inet filter forward". It leaves out the chains of iptables. Only the owner of such a
 // chain can make it accept a packet.

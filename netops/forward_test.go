@@ -174,8 +174,8 @@ func openNamespaceHere(t *testing.T) int {
 }
 
 // TestForwardOwners checks that the rules for one address are removed only with their
-// owner, and the chain with its last rule. The chains, rules and policies of other
-// programs must stay.
+// owner, and the chain with its last rule, unless the administrator's chain has rules. The
+// chains, rules and policies of other programs must stay.
 func TestForwardOwners(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("legacy %t", legacy), func(t *testing.T) {
@@ -185,10 +185,10 @@ func TestForwardOwners(t *testing.T) {
 			}
 			n := freshNet(t)
 			nstest.Run(t, program, "-P", "FORWARD", "DROP")
-			nstest.Run(t, program, "-N", "CNI-ADMIN")
-			nstest.Run(t, program, "-A", "CNI-ADMIN", "-s", "10.1.0.9", "-j", "DROP")
 			nstest.Run(t, program, "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT")
 			before := nstest.Run(t, program, "-S")
+			nstest.Run(t, program, "-N", "CNI-ADMIN")
+			nstest.Run(t, program, "-A", "CNI-ADMIN", "-s", "10.1.0.9", "-j", "DROP")
 			own := func(label string) *Forward {
 				return &Forward{Net: netip.MustParsePrefix("10.1.0.7/32"), Admin: "CNI-ADMIN", Label: label, Legacy: legacy}
 			}
@@ -207,6 +207,13 @@ func TestForwardOwners(t *testing.T) {
 			if d, err := n.Verify(t.Context(), Spec{[]Object{late}}, nil); err != nil || len(d) != 4 {
 				t.Errorf("verify after a flush: %v, %v", d, err)
 			}
+			ensure(t, n, late)
+			remove(t, n, late)
+			have = nstest.Run(t, program, "-S")
+			if strings.Contains(have, "bb") || strings.Count(have, "-j CNI-FORWARD") != 1 || strings.Count(have, "-j CNI-ADMIN") != 1 {
+				t.Errorf("the administrator's rule is not applied after all:\n%s", have)
+			}
+			nstest.Run(t, program, "-F", "CNI-ADMIN")
 			ensure(t, n, late)
 			remove(t, n, late)
 			if have := nstest.Run(t, program, "-S"); have != before {

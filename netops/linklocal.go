@@ -42,7 +42,7 @@ func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (
 		waiting = &Addr{In: Container, Shared: true, Link: link, Address: a.Prefix}
 	}
 	if waiting == nil {
-		addr, err := linkLocal(l.MAC)
+		addr, err := LinkLocal(l.MAC.String())
 		if err != nil {
 			return netip.Addr{}, fmt.Errorf("link %q: %w", link, err)
 		}
@@ -53,10 +53,11 @@ func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (
 	return waiting.Address.Addr(), n.Ensure(ctx, Spec{Objects: []Object{waiting}}, ns)
 }
 
-// linkLocal returns the link-local address with the modified EUI-64 identifier of a MAC.
-func linkLocal(mac net.HardwareAddr) (netip.Addr, error) {
-	if len(mac) != 6 {
-		return netip.Addr{}, fmt.Errorf("has no Ethernet address: %w", ErrNotSupported)
+// LinkLocal returns the link-local address with the modified EUI-64 identifier of a MAC.
+func LinkLocal(mac string) (netip.Addr, error) {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || len(hw) != 6 {
+		return netip.Addr{}, fmt.Errorf("%q is not an Ethernet address: %w", mac, ErrInvalid)
 	}
-	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}), nil
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: hw[0] ^ 2, 9: hw[1], 10: hw[2], 11: 0xff, 12: 0xfe, 13: hw[3], 14: hw[4], 15: hw[5]}), nil
 }

@@ -73,19 +73,30 @@ func (c *Sysctl) onNewLink(s *session) bool {
 // IPV4_DEVCONF_ARP_NOTIFY).
 const arpNotify = 22
 
+// AddrGenNone is the value of a link's addr_gen_mode with which the kernel
+// generates no IPv6 address (IN6_ADDR_GEN_MODE_NONE of linux/if_link.h).
+const AddrGenNone = "1"
+
 // byRequest reports whether rtnetlink can write the setting, and returns the
-// link and the value. This is arp_notify of one link, which every attachment
-// sets. Writing the file becomes slower with the number of namespaces, because
-// the kernel searches "net/ipv4" among those of all namespaces.
+// link and the value. These are arp_notify and addr_gen_mode of one link, which
+// attachments set. Writing the file becomes slower with the number of namespaces,
+// because the kernel searches "net/ipv4" among those of all namespaces.
 func (c *Sysctl) byRequest() (link string, value int, ok bool) {
-	link, isLink := strings.CutPrefix(c.Key, "net/ipv4/conf/")
-	link, isNotify := strings.CutSuffix(link, "/arp_notify")
+	dir, name := path.Split(c.Key)
 	n, err := strconv.ParseInt(c.Value, 10, 32)
-	// Use netlink for canonical integers only; let /proc validate other
-	// values.
-	isPlain := err == nil && strconv.FormatInt(n, 10) == c.Value
-	ok = isLink && isNotify && isPlain && !c.Optional && link != "all" && link != "default" && rtnl.CheckName(link) == nil
-	return link, int(n), ok
+	switch name {
+	case "arp_notify":
+		// Use netlink for canonical integers only; let /proc validate other
+		// values.
+		link, ok = strings.CutPrefix(dir, "net/ipv4/conf/")
+		ok = ok && err == nil && strconv.FormatInt(n, 10) == c.Value
+	case "addr_gen_mode":
+		// With another value the file also makes the kernel add addresses.
+		link, ok = strings.CutPrefix(dir, "net/ipv6/conf/")
+		ok = ok && c.Value == AddrGenNone
+	}
+	link = strings.TrimSuffix(link, "/")
+	return link, int(n), ok && link != "all" && link != "default" && rtnl.CheckName(link) == nil
 }
 
 func (c *Sysctl) batchKey(Verb) string {
@@ -150,11 +161,21 @@ func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, er
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
 	m.Text(unix.IFLA_IFNAME, link)
 	m.Nest(unix.IFLA_AF_SPEC, func() {
+		if strings.HasPrefix(c.Key, "net/ipv6/") {
+			m.Nest(unix.AF_INET6, func() { m.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, uint8(value)) })
+			return
+		}
 		m.Nest(unix.AF_INET, func() {
 			m.Nest(unix.IFLA_INET_CONF, func() { m.Uint32(arpNotify, uint32(value)) })
 		})
 	})
 	return []nlconn.Message{m}, nil
+}
+
+// mayFail reports whether the kernel's error to the request is accepted: an optional
+// setting of a link without the address family, or of an absent link.
+func (c *Sysctl) mayFail(err error) bool {
+	return c.Optional && (errors.Is(err, unix.EAFNOSUPPORT) || nlconn.IsAbsent(err))
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {

@@ -2,6 +2,7 @@ package netops_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
@@ -69,6 +70,23 @@ func TestSysctlOfLink(t *testing.T) {
 		other := set("9", values[1])
 		if diffs, err := n.Verify(ctx, other, ns); len(diffs) != 1 || err != nil {
 			t.Errorf("verified another value: %v, %v", diffs, err)
+		}
+	}
+}
+
+// TestSysctlOfOtherFamily tests a setting of a link on which the kernel has no IPv6. It is
+// an error unless it is optional.
+func TestSysctlOfOtherFamily(t *testing.T) {
+	ctx := context.Background()
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	for _, optional := range []bool{true, false} {
+		err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{
+			&netops.Link{In: netops.Container, Shared: true, Name: fmt.Sprintf("br-%v", optional), Kind: "bridge", MTU: 1000},
+			&netops.Sysctl{In: netops.Container, Key: fmt.Sprintf("net/ipv6/conf/br-%v/addr_gen_mode", optional), Value: netops.AddrGenNone, Optional: optional},
+		}}, ns)
+		if (err == nil) != optional {
+			t.Errorf("optional %v: %v", optional, err)
 		}
 	}
 }

@@ -149,11 +149,14 @@ func (a *answer) add(st Step, err error) {
 	a.n++
 }
 
-// handleReply interprets the kernel's answer to a step. It accepts two errors:
-// deleting an absent object, and adding a shared object that another process
-// added meanwhile as desired.
+// handleReply interprets the kernel's answer to a step. It accepts three errors:
+// deleting an absent object, an optional setting that the link does not have, and
+// adding a shared object that another process added meanwhile as desired.
 func (w *requestWriter) handleReply(ctx context.Context, st Step, err error) error {
 	if err == nil || st.Verb == VerbDel && nlconn.IsAbsent(err) {
+		return nil
+	}
+	if c, ok := st.Object.(*Sysctl); ok && c.mayFail(err) {
 		return nil
 	}
 	if st.Verb == VerbAdd && st.Object.IsShared() && errors.Is(err, unix.EEXIST) {

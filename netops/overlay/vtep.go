@@ -19,9 +19,6 @@ import (
 // device if its name is unknown.
 const deviceAlias = "cnibox overlay"
 
-// addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
-const addrGenNone = "1"
-
 // ensureVTEP makes the device match v and returns its resulting state. It changes
 // an existing device in place if the kernel allows that.
 func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
@@ -215,7 +212,7 @@ func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) err
 // disableAutoconfiguration prevents the device from configuring addresses automatically. If
 // /proc/sys is read-only, the device works with a link-local address.
 func (o *Kernel) disableAutoconfiguration(name string) (warnings []error) {
-	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
+	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": netops.AddrGenNone} {
 		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
 			warnings = append(warnings, err)
 		}

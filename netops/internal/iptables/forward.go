@@ -174,8 +174,9 @@ func (f *Forward) missing(st *State) []Op {
 	return ops
 }
 
-// removal returns the changes that delete f's rules. If no other network has
-// rules, it also deletes CNI-FORWARD and the jumps.
+// removal returns the changes that delete f's rules. If neither another network nor
+// the administrator has rules, it also deletes CNI-FORWARD and the jumps. The
+// administrator's rules also concern packets that are not of containers.
 func (f *Forward) removal(st *State) []Op {
 	own := st.Chains[cniChain]
 	if own == nil {
@@ -183,6 +184,9 @@ func (f *Forward) removal(st *State) []Op {
 	}
 	var ops, jumps []Op
 	left := 0
+	if admin := st.Chains[f.Admin]; admin != nil {
+		left = len(admin.Rules)
+	}
 	for _, h := range own.Rules {
 		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.identity(h.Comment) == f.identity(r.Comment) })
 		op := Op{Kind: DeleteRule, Chain: cniChain, Held: h}

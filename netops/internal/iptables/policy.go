@@ -59,6 +59,28 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	return p, nlconn.Explain(err, "read iptables-legacy's policy")
 }
 
+// AdminRules reports whether an administrator's chain has rules: in the filter table
+// of iptables-nft, and in that of iptables-legacy.
+func (t *Tables) AdminRules(ctx context.Context, is6 bool, admin string) (native, legacy bool, err error) {
+	family := byte(unix.NFPROTO_IPV4)
+	if is6 {
+		family = unix.NFPROTO_IPV6
+	}
+	filter := nft.Table{Family: family, Name: "filter"}
+	rules, err := nft.Rules(ctx, t.NFT, filter, admin, heldRule)
+	if err != nil {
+		return false, false, nlconn.Explain(err, fmt.Sprintf("read chain %q of nftables table %s", admin, filter))
+	}
+	if !IsLegacyLoaded(family, "filter") || !LegacyMentions(family, "filter", admin) {
+		return len(rules) > 0, false, nil
+	}
+	st, err := t.Filter(family, true).Read(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	return len(rules) > 0, st.Holds(admin, func(*HeldRule) bool { return true }), nil
+}
+
 const (
 	// FirewalldTable is the table of firewalld's nftables backend.
 	FirewalldTable = "firewalld"

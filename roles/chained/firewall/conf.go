@@ -22,7 +22,8 @@ type Conf struct {
 	// a zone of firewalld. Ingress policies are in nftables for every backend.
 	Backend string `json:"backend,omitempty"`
 	// IptablesAdminChainName is the chain of iptables' filter table that is
-	// evaluated before cnibox's rules in it. Default "CNI-ADMIN".
+	// evaluated before cnibox's rules in it. With backend "auto" it is used if it
+	// has rules. Default "CNI-ADMIN".
 	IptablesAdminChainName string `json:"iptablesAdminChainName,omitempty"`
 	// FirewalldZone is the zone of firewalld that gets the containers'
 	// addresses as sources. Default "trusted".

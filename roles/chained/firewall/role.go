@@ -72,6 +72,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 			return err
 		}
 		r.warn(ctx, h, in, &policy)
+		if err := r.readAdmin(ctx, h, in, p.Addr().Is6(), &policy); err != nil {
+			return err
+		}
 		*o.policy(p.Addr().Is4()) = policy
 	}
 	if r.needsLink(&o) {
@@ -86,9 +89,22 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return nil
 }
 
+// readAdmin makes ADD add the rules in iptables' filter table if the administrator's chain
+// has rules, because they jump to it. CHECK does not: the administrator may have added the
+// first rule since ADD. Where firewalld decides, the reference plugin does not use the
+// chain either.
+func (r *role) readAdmin(ctx context.Context, h *roles.Host, in *attach.Input, is6 bool, p *netops.ForwardPolicy) error {
+	if !r.conf.usesBackend(iptables) || in.Prev != nil || p.Firewalld {
+		return nil
+	}
+	native, legacy, err := h.Net.AdminRules(ctx, is6, r.conf.IptablesAdminChainName)
+	p.Refused, p.RefusedLegacy = p.Refused || native, p.RefusedLegacy || legacy
+	return err
+}
+
 // needsLink reports whether a rule will name the host's device. If no firewall
-// drops forwarded packets and the policy accepts all traffic, there is no such
-// rule.
+// drops forwarded packets, the administrator has no rules, and the policy accepts
+// all traffic, there is no such rule.
 func (r *role) needsLink(o *observed) bool {
 	if r.conf.IngressPolicy != open || r.conf.Backend == iptables {
 		return true

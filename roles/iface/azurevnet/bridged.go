@@ -57,7 +57,9 @@ const tunnelMAC = "12:34:56:78:9a:bc"
 func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.IPConfig) {
 	pair := attach.VethPair(in, r.mtu(o), ips)
 	pair.Up, pair.Master, pair.Port = true, o.Bridge, &netops.Port{Hairpin: true}
-	s.Add(pair, &netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})
+	s.Add(pair)
+	attach.AddNoLinkLocal(s, netops.Host, in)
+	s.Add(&netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		set := "macnat_pods4"

@@ -215,6 +215,7 @@ func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attac
 	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
 	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}
 	s.Add(pair)
+	attach.AddNoLinkLocal(s, netops.Host, in)
 	if r.conf.vlanAware() {
 		s.Add(&netops.PortVLANs{
 			In: netops.Host, Link: in.HostLink, VLANs: r.portVLANs(), KeepDefault: r.conf.PreserveDefaultVLAN,

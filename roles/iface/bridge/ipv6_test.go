@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -56,4 +57,22 @@ func TestIPv6OffByDefault(t *testing.T) {
 			e.OK(call)
 		})
 	}
+}
+
+// TestPortLinkLocal: a bridge port has no link-local address, although the host
+// forwards IPv6.
+func TestPortLinkLocal(t *testing.T) {
+	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
+	call := rolestest.Call{
+		Type: "bridge", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0",
+		Conf: rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"}),
+	}
+	var r roles.Result
+	must(t, json.Unmarshal([]byte(e.OK(call).Stdout), &r))
+	netopstest.CheckOperational(t, "after ADD")
+	netopstest.CheckLinkLocal(t, r.Interfaces[1].Name)
+	call.Verb = "DEL"
+	e.OK(call)
+	call.Verb, call.Conf = "GC", rolestest.WithKeys(t, call.Conf, map[string]any{"cni.dev/valid-attachments": []any{}})
+	e.OK(call)
 }

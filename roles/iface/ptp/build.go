@@ -44,7 +44,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		}
 	}
 	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
-	addHostEnd(&w.Spec, in, ips)
+	if err := addHostEnd(&w.Spec, in, ips); err != nil {
+		return nil, err
+	}
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
@@ -86,9 +88,10 @@ func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.IPCo
 
 // addHostEnd adds the objects of the host's end: the gateways' addresses, and a
 // route to each address of the container.
-func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) {
-	attach.AddHostEndSysctls(s, netops.Host, in, ips)
-	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
+func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) error {
+	if err := attach.AddHostEnd(s, netops.Host, in, in.HostMAC, ips); err != nil {
+		return err
+	}
 	made := map[netip.Addr]bool{}
 	for _, ip := range ips {
 		if !made[ip.Gateway] {
@@ -99,6 +102,7 @@ func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) {
 	for _, ip := range ips {
 		s.Add(&netops.Route{In: netops.Host, Link: in.HostLink, Dst: single(ip.Address.Addr())})
 	}
+	return nil
 }
 
 // single is the prefix that contains one address only.

@@ -54,7 +54,7 @@ func FuzzConf(f *testing.F) {
 		}
 		a, other := netip.MustParsePrefix("10.0.0.9/20"), netip.MustParsePrefix("fd00::9/64")
 		in := &attach.Input{
-			Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, HostLink: "vethhost",
+			Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, HostLink: "vethhost", HostMAC: "02:00:00:00:00:11",
 			IPAM:     &roles.Result{IPs: []*types100.IPConfig{{Address: roles.IPNet(a)}, {Address: roles.IPNet(other)}}},
 			Observed: &observed{Uplink: "eth0", NICs: []addressNIC{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
 		}

@@ -214,6 +214,7 @@ func (c *testCase) call(h *host, s step, f facts, when string, results map[strin
 			f.add(when+": answer", "error")
 			f.add(when+": error code", strconv.Itoa(said.Code))
 			f.add(when+": error cniVersion", said.CNIVersion)
+			f.add(when+": error text", strings.TrimSpace(said.Msg+" "+said.Details))
 			return nil
 		case err != nil:
 			return err

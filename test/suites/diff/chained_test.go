@@ -70,12 +70,17 @@ func firewallCases() []testCase {
 		plain   = `{"type":"firewall","backend":"iptables"}`
 		refuses = "iptables -P FORWARD DROP"
 		pings   = "ip -n outside route add 10.1.0.0/24 via 192.0.2.1\nADD\nCHECK\nADD id=c2\nPING c1 192.0.2.254\nPING outside 10.1.0.2\nPING c1 10.1.0.3\nDEL\nPING c2 192.0.2.254\nDEL id=c2"
+		// The administrator's rule applies to each container, and after the last one.
+		adminRule      = "ip -n outside route add 10.1.0.0/24 via 192.0.2.1\niptables -N CNI-ADMIN\niptables -A CNI-ADMIN -p icmp -d 192.0.2.254 -j DROP"
+		refusedByAdmin = "ADD\nCHECK\nPING c1 192.0.2.254\nPING c1 192.0.2.1\nDEL\nADD id=c2\nPING c2 192.0.2.254\nDEL id=c2"
 	)
 	return []testCase{
 		{name: "firewall/default", conf: gatewayBridge, behind: []string{`{"type":"firewall"}`}, steps: pings},
 		{name: "firewall/forward-drop", conf: gatewayBridge, behind: []string{`{"type":"firewall"}`}, setup: refuses, steps: pings},
 		{name: "firewall/iptables", conf: gatewayBridge, behind: []string{plain}, setup: refuses, steps: pings},
 		{name: "firewall/admin-chain", conf: gatewayBridge, behind: []string{`{"type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`}, setup: refuses, steps: pings},
+		{name: "firewall/admin-rule", conf: gatewayBridge, behind: []string{`{"type":"firewall"}`}, setup: adminRule, steps: refusedByAdmin},
+		{name: "ptp/firewall-admin-rule", conf: `{"type":"ptp",` + poolTo4 + `}`, behind: []string{`{"type":"firewall"}`}, setup: adminRule, steps: refusedByAdmin},
 		{name: "firewall/isolated", conf: gatewayBridge, behind: []string{`{"type":"firewall","backend":"iptables","ingressPolicy":"isolated"}`}, steps: pings},
 		{name: "firewall/same-bridge", conf: gatewayBridge, behind: []string{`{"type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`}, steps: pings},
 		{name: "firewall/open", conf: gatewayBridge, behind: []string{`{"type":"firewall","backend":"iptables","ingressPolicy":"open"}`}, setup: refuses, steps: pings},

@@ -40,6 +40,14 @@ func intendedDifferences() []intended {
 			seen:      []pattern{{cases: behindBridge, fact: "* host sysctl ipv6/conf/veth(*)/accept_ra", reference: "0", ours: "1"}},
 		},
 		{
+			title:     "The host end has no generated link-local address",
+			reference: "The kernel generates an IPv6 link-local address for the host's end of every pair. If the host forwards IPv6, it also adds the anycast address fe80::.",
+			ours: "A bridge port has neither, nor has the host's end of a pair with IPv4 only. The host's end of ptp with IPv6 has the same link-local address " +
+				"with the prefix length 128, and a route to fe80::/64, but no anycast address.",
+			why:  "The kernel frees an anycast address in two RCU grace periods instead of one, so DEL takes twice as long. Packets that a bridge port receives never go to IPv6 of the port.",
+			seen: []pattern{{cases: behindBridge + " ptp/*", fact: "* host sysctl ipv6/conf/veth(*)/addr_gen_mode", reference: "0", ours: "1"}},
+		},
+		{
 			title:     "A bridge keeps its MAC",
 			reference: "A bridge without a gateway takes the lowest MAC of its ports, which changes when containers start and stop. Without ports it has no MAC.",
 			ours:      "A bridge that cnibox makes has its own MAC from the start.",
@@ -72,6 +80,13 @@ func intendedDifferences() []intended {
 				{cases: "host-local/fail-resolv-conf", fact: "ADD: error code", reference: "999", ours: "5"},
 				{cases: "*", fact: "*: error code", reference: "999", ours: "1??"},
 			},
+		},
+		{
+			title:     "Error texts are cnibox's own",
+			reference: "Texts come from the library call that failed.",
+			ours:      "Every text differs: it names the operation, the object or the configuration's key, and what to do. Where the reference returns a code of the specification, the code is the same.",
+			why:       "An administrator reads the text, and a program uses the code. The reference's texts change between its versions too.",
+			seen:      []pattern{{cases: "*", fact: "*: error text", reference: "?*", ours: "?*"}},
 		},
 		{
 			title:     "IPv6 addresses are usable at once",
@@ -189,10 +204,11 @@ func intendedDifferences() []intended {
 		{
 			title:     "The firewall has rules for networks",
 			reference: "Two rules for every address, and chains that stay.",
-			ours:      "Rules contain the bridge and its subnet. They are in iptables' filter table only if a rule there would drop the packets or the configuration says so. Policies are elements of sets in `inet cnibox`.",
-			why:       "A container adds and removes no rules, and a late DEL cannot remove the rules of the address's next owner.",
+			ours: "Rules contain the bridge and its subnet. They are in iptables' filter table only if a rule there would drop the packets, the administrator's chain (CNI-ADMIN) has rules, or the configuration says so. " +
+				"An administrator's rules stay in effect after the last container. The first rule of that chain takes effect with the next ADD. Policies are elements of sets in `inet cnibox`.",
+			why: "A container adds and removes no rules, and a late DEL cannot remove the rules of the address's next owner.",
 			seen: []pattern{
-				{cases: "firewall/*", fact: "* host nftables ip* filter", reference: "*", ours: "*"},
+				{cases: "firewall/* ptp/firewall-*", fact: "* host nftables ip* filter", reference: "*", ours: "*"},
 				{cases: "firewall/*", fact: "* host nftables inet cnibox", reference: absent, ours: "* rules, *"},
 			},
 		},
