@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -25,11 +26,19 @@ func (p *Process) installCommand() *cli.Command {
 All files are checked, then written under temporary names, and then renamed, so every
 plugin exists and is complete at any time. Another program's plugin is kept. With
 --force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
-executed to identify it. docs/takeover.md describes the effect on running containers.`,
+executed to identify it. docs/takeover.md describes the effect on running containers.
+
+Runtimes search plugins in different directories, and install warns if one of this node
+does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
+for containerd and nerdctl it prints what to change, and exits with 3. --conflist checks
+a network and writes it last, so that no runtime sees it before its plugins.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
+			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
+			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 		},
 		Action: func(c *cli.Context) error {
 			kind := linkKind(c.String("link"))
@@ -43,7 +52,27 @@ executed to identify it. docs/takeover.md describes the effect on running contai
 			if c.String("dir") == "" {
 				return usagef("cnibox help install", "--dir: want a directory")
 			}
-			return p.install(c.String("dir"), kind, c.Bool("force"), names)
+			runtime, err := findRuntime(c.String("runtime"))
+			if err != nil {
+				return err
+			}
+			network, err := p.readNetworkFile(c.String("conflist"), c.String("conf-dir"))
+			if err != nil {
+				return err
+			}
+			dir := c.String("dir")
+			if err := p.install(dir, kind, c.Bool("force"), names); err != nil {
+				return err
+			}
+			if runtime == nil {
+				p.warnUnused(dir, names)
+			} else if err := p.configure(runtime, dir, names); err != nil {
+				return err
+			}
+			if network != nil {
+				return network.place(p, dir)
+			}
+			return nil
 		},
 	}
 }
@@ -123,7 +152,7 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		fmt.Fprintln(p.Stdout, printable(l))
 	}
 	if kept > 0 {
-		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force")
+		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -17,7 +18,8 @@ func (p *Process) uninstallCommand() *cli.Command {
 		ArgsUsage: "[ROLE…]",
 		Description: `Removes only cnibox's files: links to the binary, hard links and copies of it, of any
 version. Plugins that install --force replaced are restored. Without ROLE it removes
-every such file, and DIR/cnibox last.
+every such file, the file that install --runtime wrote, DIR/cnibox, and last the links
+to it in the directories of PATH.
 
 --drain is for a node with running containers. It restores the previous plugins, which
 attach new containers from then on, and exports the leases of host-local to the
@@ -92,8 +94,44 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 		}
 	}
 	removeReplacedDir(dir)
+	if whole {
+		if err := p.removeDropIns(dir); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(gone, binaryName) {
+		if err := p.removeCommand(dir); err != nil {
+			return err
+		}
+	}
 	if kept > 0 {
 		return fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent)
+	}
+	return nil
+}
+
+// removeCommand removes the symbolic links to the removed binary from the directories of commands.
+func (p *Process) removeCommand(dir string) error {
+	binary, err := filepath.Abs(filepath.Join(dir, binaryName))
+	if err != nil {
+		return err
+	}
+	for _, d := range filepath.SplitList(p.getenv("PATH")) {
+		link := filepath.Join(d, binaryName)
+		target, err := os.Readlink(link)
+		if err != nil {
+			continue // another file, or none
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(d, target)
+		}
+		if filepath.Clean(target) != binary {
+			continue
+		}
+		if err := os.Remove(link); err != nil {
+			return withHint(err, "run it as root")
+		}
+		fmt.Fprintln(p.Stdout, "removed "+printable(link))
 	}
 	return nil
 }
