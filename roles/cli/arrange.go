@@ -62,6 +62,9 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 }
 
 func unknownSub(cmd *cli.Command, word string) error {
+	if len(cmd.Subcommands) == 0 {
+		return usagef("cnibox help "+verbOf(cmd), "%s has no verbs, so %q means nothing", verbOf(cmd), word)
+	}
 	var names []string
 	for _, s := range cmd.Subcommands {
 		names = append(names, s.Name)

@@ -17,6 +17,9 @@ func (p *Process) completionCommand() *cli.Command {
 zsh:  cnibox completion zsh > "${fpath[1]}/_cnibox"
 fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
 		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox completion bash", "want bash, zsh or fish")
+			}
 			words := p.words(c.App.Commands)
 			switch c.Args().First() {
 			case "bash":

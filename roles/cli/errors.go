@@ -64,6 +64,7 @@ func flagError(c *cli.Context, err error, _ bool) error {
 	text := strings.NewReplacer(
 		"flag provided but not defined: -", "unknown flag --",
 		"needs an argument: -", "needs an argument: --",
+		" for flag -", " for --",
 		" for -", " for --",
 	).Replace(err.Error())
 	verb := ""

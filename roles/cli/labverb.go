@@ -16,8 +16,9 @@ import (
 func (p *Process) labCommand() *cli.Command {
 	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "the directory of the lab's files"}
 	return &cli.Command{
-		Name:  "lab",
-		Usage: "simulate a cluster of several nodes on this machine",
+		Name:   "lab",
+		Usage:  "simulate a cluster of several nodes on this machine",
+		Action: noSubverb("lab"),
 		Description: `Nodes and pods are network namespaces ("ip netns list" shows them). A bridge in
 another namespace connects the nodes, and each node runs the agent with separate
 directories. The machine's network is not changed.`,
@@ -101,7 +102,11 @@ func (p *Process) labDown(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	return labHint(l.Down(c.Context))
+	err = l.Down(c.Context)
+	if errors.Is(err, lab.ErrDown) {
+		return withHint(err, "name the directory of the lab with --dir")
+	}
+	return err
 }
 
 func (p *Process) labForward(c *cli.Context) error {
@@ -122,6 +127,8 @@ func labHint(err error) error {
 		return withHint(err, "cnibox lab down")
 	case errors.Is(err, lab.ErrDown):
 		return withHint(err, "cnibox lab up")
+	case errors.Is(err, lab.ErrInvalid):
+		return usagef("cnibox help lab up", "%w", err)
 	}
 	return err
 }

@@ -105,7 +105,9 @@ func TestIsCall(t *testing.T) {
 		{[]string{"one"}, nil, true},
 		{[]string{"/a/b/one", "x"}, nil, true},
 		{[]string{"cnibox", "one"}, nil, true},
-		{[]string{"cnibox", "one", "x"}, nil, true},
+		{[]string{"cnibox", "one", "-x"}, nil, true},
+		{[]string{"cnibox", "one", "sttus"}, nil, false},
+		{[]string{"cnibox", "two", "x"}, nil, true},
 		{[]string{"cnibox", "one", "status"}, nil, false},
 		{[]string{"/a/b/one", "status"}, nil, true},
 		{[]string{"cnibox"}, []string{"CNI_COMMAND=ADD"}, true},
@@ -116,7 +118,7 @@ func TestIsCall(t *testing.T) {
 	} {
 		one := (&actor{name: "one"}).role()
 		one.Verbs = func() []roles.CommandVerb { return []roles.CommandVerb{{Name: "one status"}} }
-		p := Process{Table: roles.Table{one}, Args: tt.args, Env: tt.env}
+		p := Process{Table: roles.Table{one, (&actor{name: "two"}).role()}, Args: tt.args, Env: tt.env}
 		if got := p.IsCall(); got != tt.want {
 			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)
 		}
