@@ -167,12 +167,16 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, arg
 
 // daemonLevel is the level without CNIBOX_LOG. Whoever starts a daemon on a terminal sees what it does.
 func (p *Process) daemonLevel() slog.Level {
-	if f, ok := p.Stderr.(*os.File); ok {
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			return slog.LevelInfo
-		}
+	if f, ok := p.Stderr.(*os.File); ok && IsTerminal(f) {
+		return slog.LevelInfo
 	}
 	return slog.LevelWarn
+}
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, args []string, log *slog.Logger) error {
