@@ -58,6 +58,9 @@ type Process struct {
 	ErrorCode func(err error) (code uint, details string)
 	// Self runs this program again, for the lab.
 	Self lab.Self
+
+	// changes collects the changes of install and uninstall for JSON.
+	changes *[]change
 }
 
 // Main runs one command line and returns the exit code.

@@ -169,14 +169,12 @@ func (p *Process) configure(r *containerRuntime, dir string, names []string) err
 		return err
 	}
 	if len(unused) == 0 {
-		fmt.Fprintf(p.Stdout, "kept %s: it uses the plugins in %s\n", r.name, printable(dir))
+		p.changed(change{Action: "kept", Name: r.name, Reason: "it uses the plugins in " + dir})
 		return p.backend(r)
 	}
 	if r.dropIn == "" {
-		fmt.Fprintf(p.Stdout, "write into %s:\n\n%s\n", r.files[0], r.setting([]string{dir}))
-		if r.restart != "" {
-			fmt.Fprintf(p.Stdout, "then run '%s'\n", r.restart)
-		}
+		p.changed(change{Action: "edit", Name: r.files[0], Text: r.setting([]string{dir})})
+		p.afterChange(r)
 		return fmt.Errorf("%s belongs to the administrator and was not changed: %w", r.files[0], errDifferent)
 	}
 	// Its other plugins stay available.
@@ -194,14 +192,19 @@ func (p *Process) configure(r *containerRuntime, dir string, names []string) err
 	if err := smallfile.Replace(r.dropIn, []byte(dropInMark+r.setting(dirs)), 0o644); err != nil {
 		return withHint(fmt.Errorf("configure %s: %w", r.name, err), "run it as root")
 	}
-	fmt.Fprintf(p.Stdout, "wrote %s\n", r.dropIn)
-	if r.restart != "" {
-		fmt.Fprintf(p.Stdout, "run '%s'\n", r.restart)
-	}
+	p.changed(change{Action: "wrote", Name: r.dropIn})
+	p.afterChange(r)
 	if unused, searched, err := r.unused(dir, names); err != nil || len(unused) > 0 {
 		return errors.Join(err, fmt.Errorf("%s still searches %s: a later file in %s overrides it", r.name, strings.Join(searched, ", "), filepath.Dir(r.dropIn)))
 	}
 	return p.backend(r)
+}
+
+// afterChange names the command that makes a runtime read its configuration again.
+func (p *Process) afterChange(r *containerRuntime) {
+	if r.restart != "" {
+		p.changed(change{Action: "run", Name: r.restart})
+	}
 }
 
 // backend warns if podman uses netavark instead of CNI. Like podman, it reads the configuration, then
@@ -269,10 +272,8 @@ func (p *Process) removeDropIns(dir string) error {
 		if err := os.Remove(r.dropIn); err != nil {
 			return withHint(err, "run it as root")
 		}
-		fmt.Fprintln(p.Stdout, "removed "+r.dropIn)
-		if r.restart != "" {
-			fmt.Fprintf(p.Stdout, "run '%s'\n", r.restart)
-		}
+		p.changed(change{Action: "removed", Name: r.dropIn})
+		p.afterChange(&r)
 	}
 	return nil
 }
@@ -299,8 +300,8 @@ func (p *Process) readNetworkFile(file, confDir string) (*networkFile, error) {
 // place checks the network with the installed plugins and writes its file.
 func (n *networkFile) place(p *Process, dir string) error {
 	found := p.linter(dir).Lint(n.path, n.content)
-	if err := p.writeFindings(found, false, style{}); err != nil {
-		return err
+	for _, f := range found {
+		fmt.Fprintln(p.Stderr, printable(f.String()))
 	}
 	isMissing := func(typ string) bool {
 		_, found := findPlugin([]string{dir}, typ)
@@ -315,7 +316,7 @@ func (n *networkFile) place(p *Process, dir string) error {
 	if err := smallfile.ReplaceSynced(n.path, n.content, 0o600); err != nil {
 		return withHint(fmt.Errorf("write network: %w", err), "run it as root, or choose a directory with --conf-dir")
 	}
-	fmt.Fprintln(p.Stdout, "wrote "+printable(n.path))
+	p.changed(change{Action: "wrote", Name: n.path})
 	entries, err := os.ReadDir(filepath.Dir(n.path)) // sorted
 	for _, e := range entries {
 		if e.Name() < filepath.Base(n.path) && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {

@@ -30,9 +30,10 @@ node's state and DIR/cnibox. See docs/takeover.md.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.withChanges(func(c *cli.Context) error {
 			names := c.Args().Slice()
 			if len(names) > 0 {
 				if _, err := p.pluginNames(names); err != nil {
@@ -49,7 +50,7 @@ node's state and DIR/cnibox. See docs/takeover.md.`,
 				return usagef("cnibox uninstall --drain", "--drain is for all roles")
 			}
 			return p.drain(c)
-		},
+		}),
 	}
 }
 
@@ -80,7 +81,7 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 			gone = append(gone, n)
 		case f.standing != absent && !whole:
 			kept++
-			fmt.Fprintf(p.Stdout, "kept %s: %s\n", n, printable(f.what))
+			p.changed(change{Action: "kept", Name: n, Reason: f.what})
 		}
 	}
 	if slices.Contains(gone, netlist.FusedType) {
@@ -131,7 +132,7 @@ func (p *Process) removeCommand(dir string) error {
 		if err := os.Remove(link); err != nil {
 			return withHint(err, "run it as root")
 		}
-		fmt.Fprintln(p.Stdout, "removed "+printable(link))
+		p.changed(change{Action: "removed", Name: link})
 	}
 	return nil
 }
