@@ -12,6 +12,7 @@ const administrator = `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 log_driver = "k8s-file"
 [network]
+network_backend = "cni"
 network_config_dir = "%s"
 [engine]
 cgroup_manager = "cgroupfs"
