@@ -85,10 +85,12 @@ func (p *Process) candidates(ctx context.Context, cmds []*cli.Command, before []
 		next := find(cmds, word)
 		switch {
 		case cmd != nil && strings.HasPrefix(word, "-"):
-			if takesValue(cmd, word) {
-				if i++; i == len(before) {
-					return flagValues(strings.TrimLeft(word, "-"))
-				}
+			if !takesValue(cmd, word) {
+				continue
+			}
+			i++
+			if i == len(before) {
+				return flagValues(strings.TrimLeft(word, "-"))
 			}
 		case next != nil && position == 0:
 			cmd, cmds = next, next.Subcommands
