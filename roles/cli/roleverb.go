@@ -95,7 +95,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			if errors.Is(err, roles.ErrUsage) {
 				return withHint(err, "cnibox help "+v.Name)
 			}
-			if v := reflect.ValueOf(out); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			if v := reflect.ValueOf(out); !v.IsValid() || err != nil && v.IsZero() {
 				return err
 			}
 			return errors.Join(p.writeAnswer(out, c.Bool("json"), p.style(c)), err)

@@ -92,8 +92,6 @@ func findRuntime(name string) (*containerRuntime, error) {
 	return nil, usagef("cnibox help install", "--runtime %q: want %s", name, strings.Join(runtimeNames(), ", "))
 }
 
-var quotedValue = regexp.MustCompile(`"[^"\n]*"|'[^'\n]*'`)
-
 // directories returns the strings of the last assignment of a key in a TOML file. It suffices that
 // keys is unique in the files of its runtime.
 func directories(toml []byte, keys string) []string {
@@ -102,9 +100,10 @@ func directories(toml []byte, keys string) []string {
 		return nil
 	}
 	var dirs []string
+	quoted := regexp.MustCompile(`"[^"\n]*"|'[^'\n]*'`)
 	for line := range strings.Lines(string(assigned[len(assigned)-1][1])) {
 		line, _, _ = strings.Cut(line, "#")
-		for _, s := range quotedValue.FindAllString(line, -1) {
+		for _, s := range quoted.FindAllString(line, -1) {
 			dirs = append(dirs, s[1:len(s)-1])
 		}
 	}
