@@ -90,7 +90,7 @@ func (p *Process) candidates(ctx context.Context, cmds []*cli.Command, before []
 			}
 			i++
 			if i == len(before) {
-				return flagValues(strings.TrimLeft(word, "-"))
+				return p.flagValues(ctx, strings.TrimLeft(word, "-"))
 			}
 		case next != nil && position == 0:
 			cmd, cmds = next, next.Subcommands
@@ -122,7 +122,10 @@ func (p *Process) candidates(ctx context.Context, cmds []*cli.Command, before []
 }
 
 // flagValues returns the values of a flag that has few.
-func flagValues(name string) (out []candidate) {
+func (p *Process) flagValues(ctx context.Context, name string) (out []candidate) {
+	if name == "network" {
+		return p.stateWords(ctx, "NETWORK")
+	}
 	for _, v := range map[string][]string{
 		"runtime": runtimeNames(), "link": {string(linkSymbolic), string(linkHard), string(linkCopy)}, "registry": {"dir", "etcd"},
 	}[name] {
@@ -158,7 +161,7 @@ func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int)
 			for _, e := range entries {
 				out = append(out, candidate{e.Name(), ""})
 			}
-		case "CONTAINERID", "POD", "ID", "NETWORK", "ADDRESS":
+		case "CONTAINERID", "CONTAINER", "POD", "NETWORK", "ADDRESS":
 			out = append(out, p.stateWords(ctx, kind)...)
 		case strings.ToLower(kind):
 			out = append(out, candidate{word: kind})
@@ -189,7 +192,7 @@ func (p *Process) stateWords(ctx context.Context, kind string) (out []candidate)
 	for i := range dump.Attachments {
 		a := &dump.Attachments[i]
 		switch kind {
-		case "CONTAINERID", "ID":
+		case "CONTAINERID", "CONTAINER":
 			add(a.ContainerID, a.Pod)
 		case "POD":
 			add(a.Pod, "")
