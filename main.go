@@ -8,8 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
@@ -54,10 +52,9 @@ func commandLine(p dispatch.Process) int {
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()
 	log := dispatch.NewLogger(p)
-	_, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS)
 	return cli.Main(ctx, cli.Process{
 		Table: p.Table, Args: os.Args[min(1, len(os.Args)):], Env: p.Env,
-		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: err == nil,
+		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: dispatch.IsTerminal(os.Stdout), ErrIsTerminal: dispatch.IsTerminal(os.Stderr),
 		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, p.Table) }, ErrorCode: dispatch.ErrorCode,
 		Version: p.Version, Executable: p.Executable, Self: dispatch.Self{Executable: p.Executable},
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {

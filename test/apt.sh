@@ -16,6 +16,7 @@ ${CNIBOX_APT:-}
 [ "${1:-}" = demo ] || packages="$packages
 binutils
 containerd
+containernetworking-plugins
 dbus-daemon
 dnsmasq-base
 etcd-server

@@ -23,8 +23,9 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 		path, args = append(path, args[0]), args[1:]
 	}
 	if wantsHelp(args) {
-		if cmd == nil && !strings.HasPrefix(args[0], "-") {
-			path = args[:1] // a role, or an unknown word
+		if cmd == nil {
+			words := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
+			path = words[:min(1, len(words))] // a verb after --help, a role, or an unknown word
 		}
 		return append([]string{"help"}, path...), nil
 	}
@@ -62,6 +63,9 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 }
 
 func unknownSub(cmd *cli.Command, word string) error {
+	if len(cmd.Subcommands) == 0 {
+		return usagef("cnibox help "+verbOf(cmd), "%s has no verbs, so %q means nothing", verbOf(cmd), word)
+	}
 	var names []string
 	for _, s := range cmd.Subcommands {
 		names = append(names, s.Name)

@@ -44,9 +44,9 @@ type Process struct {
 	Env            []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// IsTerminal reports whether Stdout is a terminal.
-	IsTerminal bool
-	Version    string
+	// IsTerminal reports whether Stdout is a terminal, ErrIsTerminal whether Stderr is one.
+	IsTerminal, ErrIsTerminal bool
+	Version                   string
 	// Executable is the path of the running binary.
 	Executable string
 	// OpenHost opens the node for a role, or for the command line itself if role is empty. The
@@ -58,6 +58,9 @@ type Process struct {
 	ErrorCode func(err error) (code uint, details string)
 	// Self runs this program again, for the lab.
 	Self lab.Self
+
+	// changes collects the changes of install and uninstall for JSON.
+	changes *[]change
 }
 
 // Main runs one command line and returns the exit code.

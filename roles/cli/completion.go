@@ -1,12 +1,21 @@
 package cli
 
 import (
+	"context"
 	"fmt"
-	"io"
+	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 )
+
+// completionTime bounds the reading of the state, whose lock another process may hold.
+const completionTime = time.Second
+
+// wordsCommand is the argument of completion with which the scripts ask for words.
+const wordsCommand = "words"
 
 func (p *Process) completionCommand() *cli.Command {
 	return &cli.Command{
@@ -15,135 +24,191 @@ func (p *Process) completionCommand() *cli.Command {
 		ArgsUsage: "bash|zsh|fish",
 		Description: `bash: cnibox completion bash > /etc/bash_completion.d/cnibox
 zsh:  cnibox completion zsh > "${fpath[1]}/_cnibox"
-fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
+fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish
+It completes verbs, flags, roles, and as root also containers, networks and addresses.`,
 		Action: func(c *cli.Context) error {
-			words := p.words(c.App.Commands)
-			switch c.Args().First() {
-			case "bash":
-				writeBash(p.Stdout, words)
-			case "zsh":
-				writeZsh(p.Stdout, words)
-			case "fish":
-				writeFish(p.Stdout, words)
-			default:
-				return usagef("cnibox completion bash", "%q: want bash, zsh or fish", c.Args().First())
+			args := c.Args().Slice()
+			if len(args) > 1 && args[0] == wordsCommand {
+				p.printWords(c.Context, c.App.Commands, args[1:])
+				return nil
 			}
-			return nil
+			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
+			if len(args) != 1 || script == "" {
+				return usagef("cnibox completion bash", "want bash, zsh or fish")
+			}
+			_, err := fmt.Fprint(p.Stdout, script)
+			return err
 		},
 	}
 }
 
-// completed is one verb for completion scripts.
-type completed struct {
-	// path is the verb: "state export"; empty for the program itself.
-	path  string
-	usage string
-	// words may follow, in addition to files.
-	words []string
-	flags []string
-	files bool
+// The scripts let the shell complete files if there are no words.
+const (
+	bashScript = `_cnibox() {
+  local IFS=$'\n'
+  COMPREPLY=($("$1" completion words -- "${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null | cut -f1))
 }
+complete -o default -F _cnibox cnibox
+`
+	zshScript  = "#compdef cnibox\nautoload -Uz bashcompinit && bashcompinit\n" + bashScript
+	fishScript = `function __cnibox_words
+  set -l words (cnibox completion words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+  if test (count $words) -gt 0
+    printf '%s\n' $words
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c cnibox -f -a '(__cnibox_words)'
+`
+)
 
-// words returns the words that may follow each verb.
-func (p *Process) words(cmds []*cli.Command) []completed {
-	root := completed{}
-	out := []completed{}
-	var walk func([]*cli.Command)
-	walk = func(cmds []*cli.Command) {
-		for _, c := range cmds {
-			w := completed{path: verbOf(c), usage: c.Usage, files: strings.Contains(c.ArgsUsage, "FILE")}
-			for _, f := range c.Flags {
-				w.flags = append(w.flags, "--"+f.Names()[0])
-			}
-			for _, s := range c.Subcommands {
-				w.words = append(w.words, s.Name)
-			}
-			switch c.Name {
-			case "completion":
-				w.words = strings.Split(c.ArgsUsage, "|")
-			case "help":
-				for _, v := range cmds {
-					w.words = append(w.words, v.Name)
-				}
-			}
-			if strings.Contains(c.ArgsUsage, "ROLE") {
-				w.words = append(w.words, p.roleNames()...)
-			}
-			out = append(out, w)
-			walk(c.Subcommands)
+// candidate is a word that completes the command line.
+type candidate struct{ word, help string }
+
+// printWords prints the words that can complete the last of the given words, with a tab and an
+// explanation.
+func (p *Process) printWords(ctx context.Context, cmds []*cli.Command, words []string) {
+	last := words[len(words)-1]
+	for _, c := range p.candidates(ctx, cmds, words[:len(words)-1], last) {
+		if strings.HasPrefix(c.word, last) {
+			fmt.Fprintf(p.Stdout, "%s\t%s\n", printable(c.word), printable(c.help))
 		}
 	}
-	for _, c := range cmds {
-		root.words = append(root.words, c.Name)
-	}
-	walk(cmds)
-	return append([]completed{root}, out...)
 }
 
-func (p *Process) roleNames() []string {
-	var out []string
-	for _, r := range p.Table {
-		out = append(out, r.Names...)
+func (p *Process) candidates(ctx context.Context, cmds []*cli.Command, before []string, last string) (out []candidate) {
+	var cmd *cli.Command
+	position := 0 // among the arguments of cmd
+	for i := 0; i < len(before); i++ {
+		word := before[i]
+		next := find(cmds, word)
+		switch {
+		case cmd != nil && strings.HasPrefix(word, "-"):
+			if !takesValue(cmd, word) {
+				continue
+			}
+			i++
+			if i == len(before) {
+				return p.flagValues(ctx, strings.TrimLeft(word, "-"))
+			}
+		case next != nil && position == 0:
+			cmd, cmds = next, next.Subcommands
+		default:
+			position++
+		}
+	}
+	switch {
+	case cmd == nil && position > 0:
+		return nil
+	case cmd != nil && strings.HasPrefix(last, "-"):
+		for _, f := range cmd.Flags {
+			help := ""
+			if d, ok := f.(cli.DocGenerationFlag); ok {
+				help = d.GetUsage()
+			}
+			out = append(out, candidate{"--" + f.Names()[0], help})
+		}
+		return out
+	case position == 0:
+		for _, c := range cmds {
+			out = append(out, candidate{c.Name, c.Usage})
+		}
+	}
+	if cmd != nil {
+		out = append(out, p.arguments(ctx, cmd, position)...)
 	}
 	return out
 }
 
-func writeBash(w io.Writer, words []completed) {
-	fmt.Fprint(w, `_cnibox() {
-  local cur=${COMP_WORDS[COMP_CWORD]} path= word
-  local i
-  for ((i = 1; i < COMP_CWORD && i < 3; i++)); do
-    word=${COMP_WORDS[i]}
-    [[ $word == -* ]] && break
-    path="${path:+$path }$word"
-  done
-  while :; do
-    case "$path" in
-`)
-	for _, c := range words {
-		files := ""
-		if c.files {
-			files = "; COMPREPLY+=($(compgen -f -- \"$cur\"))"
-		}
-		fmt.Fprintf(w, "    %s) COMPREPLY=($(compgen -W %s -- \"$cur\"))%s; return ;;\n",
-			quoted(c.path), quoted(strings.Join(append(c.flags, c.words...), " ")), files)
+// flagValues returns the values of a flag that has few.
+func (p *Process) flagValues(ctx context.Context, name string) (out []candidate) {
+	if name == "network" {
+		return p.stateWords(ctx, "NETWORK")
 	}
-	fmt.Fprint(w, `    *" "*) path=${path% *} ;;
-    *) return ;;
-    esac
-  done
-}
-complete -o filenames -F _cnibox cnibox
-`)
-}
-
-// writeZsh wraps bash's script, because zsh can run it.
-func writeZsh(w io.Writer, words []completed) {
-	fmt.Fprint(w, "#compdef cnibox\nautoload -Uz bashcompinit && bashcompinit\n")
-	writeBash(w, words)
+	for _, v := range map[string][]string{
+		"runtime": runtimeNames(), "link": {string(linkSymbolic), string(linkHard), string(linkCopy)}, "registry": {"dir", "etcd"},
+	}[name] {
+		out = append(out, candidate{word: v})
+	}
+	return out
 }
 
-func writeFish(w io.Writer, words []completed) {
-	fmt.Fprintln(w, "complete -c cnibox -f")
-	for _, c := range words {
-		switch {
-		case c.path == "":
-			continue
-		case !strings.Contains(c.path, " "):
-			fmt.Fprintf(w, "complete -c cnibox -n __fish_use_subcommand -a %s -d %s\n", quoted(c.path), quoted(c.usage))
-		}
-		cond := "__fish_seen_subcommand_from " + strings.ReplaceAll(c.path, " ", "; and __fish_seen_subcommand_from ")
-		for _, f := range c.flags {
-			fmt.Fprintf(w, "complete -c cnibox -n %s -l %s\n", quoted(cond), strings.TrimPrefix(f, "--"))
-		}
-		if len(c.words) > 0 {
-			fmt.Fprintf(w, "complete -c cnibox -n %s -a %s\n", quoted(cond), quoted(strings.Join(c.words, " ")))
-		}
-		if c.files {
-			fmt.Fprintf(w, "complete -c cnibox -n %s -F\n", quoted(cond))
+// arguments returns the values of an argument, which ArgsUsage names.
+func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int) (out []candidate) {
+	usage := strings.Fields(cmd.ArgsUsage)
+	if len(usage) == 0 {
+		return nil
+	}
+	repeated := strings.Contains(usage[len(usage)-1], "…")
+	if position >= len(usage) && !repeated {
+		return nil
+	}
+	for kind := range strings.SplitSeq(usage[min(position, len(usage)-1)], "|") {
+		kind, _, _ = strings.Cut(strings.Trim(strings.NewReplacer("[NAMESPACE/]", "", "…", "").Replace(kind), "[]"), "[")
+		switch kind {
+		case "ROLE", "VERB":
+			for i := range p.Table {
+				for _, name := range p.Table[i].Names {
+					out = append(out, candidate{name, p.Table[i].Summary})
+				}
+			}
+			if kind == "VERB" {
+				out = append(out, p.candidates(ctx, p.app().Commands, nil, "")...)
+			}
+		case "NETNS":
+			entries, _ := os.ReadDir(netnsDir) // without it there are no names
+			for _, e := range entries {
+				out = append(out, candidate{e.Name(), ""})
+			}
+		case "CONTAINERID", "CONTAINER", "POD", "NETWORK", "ADDRESS":
+			out = append(out, p.stateWords(ctx, kind)...)
+		case strings.ToLower(kind):
+			out = append(out, candidate{word: kind})
 		}
 	}
+	return out
 }
 
-// quoted quotes a word for a shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// stateWords returns the containers, pods, networks or addresses of this node. Without the right to read the state
+// there are none.
+func (p *Process) stateWords(ctx context.Context, kind string) (out []candidate) {
+	ctx, cancel := context.WithTimeout(ctx, completionTime)
+	defer cancel()
+	h, done, err := p.OpenHost(ctx, "")
+	if err != nil {
+		return nil
+	}
+	defer done()
+	dump, err := export(ctx, h)
+	if err != nil {
+		return nil
+	}
+	add := func(word, help string) {
+		if c := (candidate{word, help}); word != "" && !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	for i := range dump.Attachments {
+		a := &dump.Attachments[i]
+		switch kind {
+		case "CONTAINERID", "CONTAINER":
+			add(a.ContainerID, a.Pod)
+		case "POD":
+			add(a.Pod, "")
+		case "NETWORK":
+			add(a.Network, "")
+		}
+	}
+	for _, pool := range dump.Pools {
+		for _, l := range pool.Leases {
+			switch kind {
+			case "NETWORK":
+				add(l.Owner.Network, "")
+			case "ADDRESS":
+				add(l.Address.String(), l.Owner.Network+" "+l.Owner.ContainerID)
+			}
+		}
+	}
+	return out
+}

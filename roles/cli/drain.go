@@ -39,7 +39,11 @@ func (p *Process) drain(c *cli.Context) error {
 		return stateHint(err)
 	}
 	if n := len(state.Attachments); n > 0 {
-		if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
+		if p.changes != nil {
+			for _, a := range state.Attachments {
+				p.changed(change{Action: "kept", Name: a.ContainerID, Reason: "network " + a.Network + " has it attached"})
+			}
+		} else if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
 			return err
 		}
 		return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", n, errDifferent), "the same call when their containers have ended")
@@ -124,6 +128,6 @@ func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	if err := os.RemoveAll(state); err != nil {
 		return fmt.Errorf("remove state: %w", err)
 	}
-	fmt.Fprintln(p.Stdout, "removed "+printable(state))
+	p.changed(change{Action: "removed", Name: state})
 	return nil
 }

@@ -64,6 +64,7 @@ func flagError(c *cli.Context, err error, _ bool) error {
 	text := strings.NewReplacer(
 		"flag provided but not defined: -", "unknown flag --",
 		"needs an argument: -", "needs an argument: --",
+		" for flag -", " for --",
 		" for -", " for --",
 	).Replace(err.Error())
 	verb := ""
@@ -73,7 +74,17 @@ func flagError(c *cli.Context, err error, _ bool) error {
 	if verb == "" || verb == appName {
 		return usagef("cnibox help", "%s", text)
 	}
-	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}
+	hint := "cnibox help " + verb
+	if _, given, ok := strings.Cut(text, "unknown flag --"); ok {
+		var names []string
+		for _, f := range c.Command.Flags {
+			names = append(names, f.Names()[0])
+		}
+		if s := lint.Suggest(given, names); s != "" {
+			hint = "cnibox " + verb + " --" + s
+		}
+	}
+	return &verbError{verb, usagef(hint, "%s", text)}
 }
 
 // unknownVerb returns an error that suggests a known verb or role.

@@ -35,11 +35,19 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 		ArgsUsage: "[VERB [VERB] | ROLE]",
 		Action: func(c *cli.Context) error {
 			cmds, path := a.Commands, c.Args().Slice()
-			if r, ok := p.Table.Lookup(c.Args().First()); ok && len(path) == 1 {
+			cmd := find(cmds, c.Args().First())
+			if r, ok := p.Table.Lookup(c.Args().First()); ok && (len(path) == 1 || cmd == nil) {
+				if len(path) > 1 {
+					return usagef("cnibox help "+path[0], "%q has no verbs", path[0])
+				}
 				p.writeRole(r, p.style(c))
+				if cmd != nil {
+					fmt.Fprintln(p.Stdout)
+					writeVerb(p.Stdout, cmd)
+				}
 				return nil
 			}
-			var cmd *cli.Command
+			cmd = nil
 			for _, word := range path {
 				next := find(cmds, word)
 				switch {

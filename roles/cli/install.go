@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -25,13 +26,22 @@ func (p *Process) installCommand() *cli.Command {
 All files are checked, then written under temporary names, and then renamed, so every
 plugin exists and is complete at any time. Another program's plugin is kept. With
 --force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
-executed to identify it. docs/takeover.md describes the effect on running containers.`,
+executed to identify it. docs/takeover.md describes the effect on running containers.
+
+Runtimes search plugins in different directories, and install warns if one of this node
+does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
+for containerd and nerdctl it prints what to change, and exits with 3. --conflist checks
+a network and writes it last, so that no runtime sees it before its plugins.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
+			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.withChanges(func(c *cli.Context) error {
 			kind := linkKind(c.String("link"))
 			if !slices.Contains([]linkKind{linkSymbolic, linkHard, linkCopy}, kind) {
 				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
@@ -43,8 +53,28 @@ executed to identify it. docs/takeover.md describes the effect on running contai
 			if c.String("dir") == "" {
 				return usagef("cnibox help install", "--dir: want a directory")
 			}
-			return p.install(c.String("dir"), kind, c.Bool("force"), names)
-		},
+			runtime, err := findRuntime(c.String("runtime"))
+			if err != nil {
+				return err
+			}
+			network, err := p.readNetworkFile(c.String("conflist"), c.String("conf-dir"))
+			if err != nil {
+				return err
+			}
+			dir := c.String("dir")
+			if err := p.install(dir, kind, c.Bool("force"), names); err != nil {
+				return err
+			}
+			if runtime == nil {
+				p.warnUnused(dir, names)
+			} else if err := p.configure(runtime, dir, names); err != nil {
+				return err
+			}
+			if network != nil {
+				return network.place(p, dir)
+			}
+			return nil
+		}),
 	}
 }
 
@@ -74,9 +104,8 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 
 // staged is a file with its temporary name.
 type staged struct {
-	temp, name, done string
-	// replaces is true if a third-party file has the name.
-	replaces bool
+	temp, name string
+	done       change
 }
 
 // install first checks all files, then writes them with temporary names, and then renames them.
@@ -102,14 +131,14 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		return withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
 	}
 	kept := 0
-	var lines []string
+	var lines []change
 	for _, f := range files {
 		switch {
 		case f.standing == foreign && !force:
 			kept++
-			lines = append(lines, fmt.Sprintf("kept %s: %s (use --force)", f.name, f.what))
+			lines = append(lines, change{Action: "kept", Name: f.name, Reason: f.what + " (use --force)"})
 		case s.fresh(f):
-			lines = append(lines, fmt.Sprintf("kept %s: it is up to date", f.name))
+			lines = append(lines, change{Action: "kept", Name: f.name, Reason: "it is up to date"})
 		default:
 			if err := s.link(f); err != nil {
 				return withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
@@ -120,10 +149,10 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		return err
 	}
 	for _, l := range lines {
-		fmt.Fprintln(p.Stdout, printable(l))
+		p.changed(l)
 	}
 	if kept > 0 {
-		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force")
+		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
 	}
 	return nil
 }

@@ -16,8 +16,9 @@ import (
 func (p *Process) labCommand() *cli.Command {
 	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "the directory of the lab's files"}
 	return &cli.Command{
-		Name:  "lab",
-		Usage: "simulate a cluster of several nodes on this machine",
+		Name:   "lab",
+		Usage:  "simulate a cluster of several nodes on this machine",
+		Action: noSubverb("lab"),
 		Description: `Nodes and pods are network namespaces ("ip netns list" shows them). A bridge in
 another namespace connects the nodes, and each node runs the agent with separate
 directories. The machine's network is not changed.`,
@@ -38,10 +39,11 @@ connects the nodes to the running etcd at --etcd-endpoint.`,
 				Action: p.labUp,
 			},
 			{
-				Name:   "status",
-				Usage:  "show nodes, agents and pods",
-				Flags:  append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "ping from every pod to every other pod"}, dir}, tableFlags()...),
-				Action: p.labStatus,
+				Name:        "status",
+				Usage:       "show nodes, agents and pods",
+				Description: "Exits with 3 if a node is not ready or a ping has no answer.",
+				Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "ping from every pod to every other pod"}, dir}, tableFlags()...),
+				Action:      p.labStatus,
 			},
 			{
 				Name:        "down",
@@ -83,7 +85,7 @@ func (p *Process) labUp(c *cli.Context) error {
 	if _, err := l.Up(c.Context, plan, func(step string) { fmt.Fprintf(p.Stderr, "cnibox: lab up: %s\n", step) }); err != nil {
 		return labHint(err)
 	}
-	return p.writeLab(c, l, false)
+	return p.writeLab(c, l, nil)
 }
 
 func (p *Process) labStatus(c *cli.Context) error {
@@ -92,7 +94,11 @@ func (p *Process) labStatus(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	return p.writeLab(c, l, c.Bool("ping"))
+	var pinged func(done, all int)
+	if c.Bool("ping") {
+		pinged = p.showPings
+	}
+	return p.writeLab(c, l, pinged)
 }
 
 func (p *Process) labDown(c *cli.Context) error {
@@ -101,7 +107,11 @@ func (p *Process) labDown(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	return labHint(l.Down(c.Context))
+	err = l.Down(c.Context)
+	if errors.Is(err, lab.ErrDown) {
+		return withHint(err, "name the directory of the lab with --dir")
+	}
+	return err
 }
 
 func (p *Process) labForward(c *cli.Context) error {
@@ -122,13 +132,27 @@ func labHint(err error) error {
 		return withHint(err, "cnibox lab down")
 	case errors.Is(err, lab.ErrDown):
 		return withHint(err, "cnibox lab up")
+	case errors.Is(err, lab.ErrInvalid):
+		return usagef("cnibox help lab up", "%w", err)
 	}
 	return err
 }
 
-// writeLab prints the state of the lab. A ping without an answer counts as a difference.
-func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
-	r, err := l.Report(c.Context, pings)
+// showPings shows progress on a terminal, and removes it at the end.
+func (p *Process) showPings(done, all int) {
+	switch {
+	case !p.ErrIsTerminal:
+	case done == all:
+		fmt.Fprint(p.Stderr, "\r\x1b[K")
+	default:
+		fmt.Fprintf(p.Stderr, "\r%d of %d pings", done, all)
+	}
+}
+
+// writeLab prints the state of the lab. A node that is not ready, and a ping without an answer, count as
+// differences.
+func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pinged func(done, all int)) error {
+	r, err := l.Report(c.Context, pinged)
 	if err != nil {
 		return labHint(err)
 	}
@@ -136,6 +160,11 @@ func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
 		err = writeJSON(p.Stdout, r)
 	} else {
 		err = p.writeLabTables(r, p.style(c))
+	}
+	for i := range r.Nodes {
+		if n := &r.Nodes[i]; err == nil && !n.Ready {
+			err = fmt.Errorf("%w: %s is not ready: %s", errDifferent, n.Name, n.Reason)
+		}
 	}
 	for _, one := range r.Pings {
 		if err == nil && one.Error != "" {
@@ -158,7 +187,7 @@ func (p *Process) writeLabTables(r *lab.Report, s style) error {
 		if !n.Ready {
 			ready = "no: " + n.Reason
 		}
-		nodes.add(n.Name, n.Netns, n.Address.Addr().String(), n.PodNetwork.String(), strings.Join(agents, ","), ready,
+		nodes.add(n.Name, n.Netns, n.Address.Addr().String(), n.PodNetwork.String(), dash(strings.Join(agents, ",")), ready,
 			fmt.Sprintf("%d/%d", n.Peers.Programmed, n.Peers.Wanted))
 		for _, pod := range n.Pods {
 			pods.add(pod.Netns, n.Name, pod.Address.String())

@@ -42,7 +42,7 @@ func (p *Process) remove(dir, name string) error {
 	err := os.Rename(filepath.Join(dir, replacedDir, name), filepath.Join(dir, name))
 	switch {
 	case err == nil:
-		fmt.Fprintln(p.Stdout, "restored "+printable(name))
+		p.changed(change{Action: "restored", Name: name})
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return withHint(fmt.Errorf("restore file: %w", err), "run it as root")
@@ -50,7 +50,7 @@ func (p *Process) remove(dir, name string) error {
 	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return withHint(fmt.Errorf("remove file: %w", err), "run it as root")
 	}
-	fmt.Fprintln(p.Stdout, "removed "+printable(name))
+	p.changed(change{Action: "removed", Name: name})
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -34,7 +35,11 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 			}
 			parent := find(cmds, noun)
 			if parent == nil {
-				parent = nounCommand(noun, "verbs of the role "+p.Table[i].Name())
+				r := &p.Table[i]
+				parent = nounCommand(noun, r.Summary)
+				if r.New == nil {
+					parent.Description = fmt.Sprintf("Without a verb it starts the daemon. %s -help lists its flags.", appName+" "+noun)
+				}
 				cmds = append(cmds, parent)
 			}
 			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&p.Table[i], v, verb))
@@ -45,9 +50,12 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 
 // nounCommand returns the parent command of verbs.
 func nounCommand(noun, help string) *cli.Command {
-	return &cli.Command{Name: noun, Usage: help, Action: func(*cli.Context) error {
-		return usagef("cnibox help "+noun, "no verb given")
-	}}
+	return &cli.Command{Name: noun, Usage: help, Action: noSubverb(noun)}
+}
+
+// noSubverb returns the action of a command that needs a verb.
+func noSubverb(noun string) cli.ActionFunc {
+	return func(*cli.Context) error { return usagef("cnibox help "+noun, "no verb given") }
 }
 
 func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
@@ -87,7 +95,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			if errors.Is(err, roles.ErrUsage) {
 				return withHint(err, "cnibox help "+v.Name)
 			}
-			if out == nil {
+			if v := reflect.ValueOf(out); !v.IsValid() || err != nil && v.IsZero() {
 				return err
 			}
 			return errors.Join(p.writeAnswer(out, c.Bool("json"), p.style(c)), err)

@@ -132,17 +132,19 @@ changed.`,
 // failed one. add does not run DEL itself as a runtime does, because that could remove an
 // attachment that an earlier call made. If such a call has written the cache, there is no hint.
 func (r *call) withDelHint(c *cli.Context, err error) error {
-	if len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
+	if !errors.As(err, new(*netlist.KeptError)) || errors.As(err, new(*hintError)) {
 		return err
 	}
 	if kept, cacheErr := r.readCache(); kept != nil || cacheErr != nil {
 		return err
 	}
 	del := strings.Join(c.Args().Slice(), " ")
-	if c.IsSet("ifname") {
-		del += " --ifname " + r.Request.IfName
+	for _, flag := range []string{"ifname", "cni-path"} {
+		if c.IsSet(flag) {
+			del += " --" + flag + " " + c.String(flag)
+		}
 	}
-	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before it")
+	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before the failed one")
 }
 
 func cniFlags() []cli.Flag {
@@ -236,12 +238,14 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 		return withHint(err, "run it as root")
 	}
 	hint := ""
-	switch code {
-	case types.ErrTryAgainLater:
+	switch {
+	case errors.Is(err, roles.ErrExhausted):
+		return withHint(err, "cnibox ipam show, which lists the owners of the addresses")
+	case code == types.ErrTryAgainLater:
 		hint = "repeat the call later"
-	case types.ErrInvalidNetworkConfig, types.ErrIncompatibleCNIVersion:
+	case code == types.ErrInvalidNetworkConfig, code == types.ErrIncompatibleCNIVersion:
 		hint = p.lintHint(c)
-	case types.ErrInvalidNetNS:
+	case code == types.ErrInvalidNetNS:
 		hint = "ip netns list, or the path of a namespace"
 	}
 	return withHint(err, hint)

@@ -56,7 +56,7 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 		return err
 	}
 	s.source, s.replaced = temp, true
-	s.files = append(s.files, staged{temp: temp, name: binaryName, done: "placed cnibox"})
+	s.files = append(s.files, staged{temp: temp, name: binaryName, done: change{Action: "placed", Name: binaryName}})
 	return nil
 }
 
@@ -117,14 +117,14 @@ func (s *stager) link(f pluginFile) error {
 	if err != nil {
 		return err
 	}
-	done := fmt.Sprintf("linked %s → %s", f.name, binaryName)
+	done := change{Action: "linked", Name: f.name, Target: binaryName}
 	if s.kind == linkCopy {
-		done = "copied " + f.name
+		done = change{Action: "copied", Name: f.name}
 	}
 	if f.standing == foreign {
-		done += ", replacing " + f.what
+		done.Replaces = f.what
 	}
-	s.files = append(s.files, staged{temp: temp, name: f.name, done: done, replaces: f.standing == foreign})
+	s.files = append(s.files, staged{temp: temp, name: f.name, done: done})
 	return nil
 }
 
@@ -173,7 +173,7 @@ func (s *stager) copy(source string) (name string, err error) {
 func (s *stager) commit(p *Process) error {
 	for len(s.files) > 0 {
 		f := s.files[0]
-		if f.replaces {
+		if f.done.Replaces != "" {
 			if err := p.keepReplaced(s.dir, f.name); err != nil {
 				return fmt.Errorf("keep %q: %w", f.name, err)
 			}
@@ -187,7 +187,7 @@ func (s *stager) commit(p *Process) error {
 			return err
 		}
 		s.files = s.files[1:]
-		fmt.Fprintln(p.Stdout, printable(f.done))
+		p.changed(f.done)
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ attachment holds one of the addresses, the import fails and changes nothing.
 With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
@@ -47,6 +48,9 @@ With --replace all present records of the kinds that the export has are deleted 
 			leases := 0
 			for _, pool := range dump.Pools {
 				leases += len(pool.Leases)
+			}
+			if c.Bool("json") {
+				return writeJSON(p.Stdout, map[string]int{"attachments": len(dump.Attachments), "leases": leases})
 			}
 			_, err = fmt.Fprintf(p.Stdout, "imported %d attachments, %d leases\n", len(dump.Attachments), leases)
 			return err

@@ -105,6 +105,7 @@ func (p *Process) reapCommand() *cli.Command {
 		Name:      "reap",
 		Usage:     "remove attachments and leases of containers that certainly do not exist",
 		ArgsUsage: "[NETWORK]",
+		Flags:     []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")
@@ -118,6 +119,9 @@ func (p *Process) reapCommand() *cli.Command {
 				return stateHint(err)
 			}
 			freed, err := record.Reap(c.Context, h, c.Args().First())
+			if c.Bool("json") {
+				return errors.Join(stateHint(err), writeJSON(p.Stdout, map[string]int{"released": freed}))
+			}
 			fmt.Fprintf(p.Stdout, "released %d addresses\n", freed)
 			return stateHint(err)
 		},

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -17,7 +18,8 @@ func (p *Process) uninstallCommand() *cli.Command {
 		ArgsUsage: "[ROLE…]",
 		Description: `Removes only cnibox's files: links to the binary, hard links and copies of it, of any
 version. Plugins that install --force replaced are restored. Without ROLE it removes
-every such file, and DIR/cnibox last.
+every such file, the file that install --runtime wrote, DIR/cnibox, and last the links
+to it in the directories of PATH.
 
 --drain is for a node with running containers. It restores the previous plugins, which
 attach new containers from then on, and exports the leases of host-local to the
@@ -28,9 +30,10 @@ node's state and DIR/cnibox. See docs/takeover.md.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.withChanges(func(c *cli.Context) error {
 			names := c.Args().Slice()
 			if len(names) > 0 {
 				if _, err := p.pluginNames(names); err != nil {
@@ -47,7 +50,7 @@ node's state and DIR/cnibox. See docs/takeover.md.`,
 				return usagef("cnibox uninstall --drain", "--drain is for all roles")
 			}
 			return p.drain(c)
-		},
+		}),
 	}
 }
 
@@ -78,7 +81,7 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 			gone = append(gone, n)
 		case f.standing != absent && !whole:
 			kept++
-			fmt.Fprintf(p.Stdout, "kept %s: %s\n", n, printable(f.what))
+			p.changed(change{Action: "kept", Name: n, Reason: f.what})
 		}
 	}
 	if slices.Contains(gone, netlist.FusedType) {
@@ -92,8 +95,44 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 		}
 	}
 	removeReplacedDir(dir)
+	if whole {
+		if err := p.removeDropIns(dir); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(gone, binaryName) {
+		if err := p.removeCommand(dir); err != nil {
+			return err
+		}
+	}
 	if kept > 0 {
 		return fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent)
+	}
+	return nil
+}
+
+// removeCommand removes the symbolic links to the removed binary from the directories of commands.
+func (p *Process) removeCommand(dir string) error {
+	binary, err := filepath.Abs(filepath.Join(dir, binaryName))
+	if err != nil {
+		return err
+	}
+	for _, d := range filepath.SplitList(p.getenv("PATH")) {
+		link := filepath.Join(d, binaryName)
+		target, err := os.Readlink(link)
+		if err != nil {
+			continue // another file, or none
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(d, target)
+		}
+		if filepath.Clean(target) != binary {
+			continue
+		}
+		if err := os.Remove(link); err != nil {
+			return withHint(err, "run it as root")
+		}
+		p.changed(change{Action: "removed", Name: link})
 	}
 	return nil
 }

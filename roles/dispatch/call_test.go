@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 )
@@ -105,7 +108,9 @@ func TestIsCall(t *testing.T) {
 		{[]string{"one"}, nil, true},
 		{[]string{"/a/b/one", "x"}, nil, true},
 		{[]string{"cnibox", "one"}, nil, true},
-		{[]string{"cnibox", "one", "x"}, nil, true},
+		{[]string{"cnibox", "one", "-x"}, nil, true},
+		{[]string{"cnibox", "one", "sttus"}, nil, false},
+		{[]string{"cnibox", "two", "x"}, nil, true},
 		{[]string{"cnibox", "one", "status"}, nil, false},
 		{[]string{"/a/b/one", "status"}, nil, true},
 		{[]string{"cnibox"}, []string{"CNI_COMMAND=ADD"}, true},
@@ -116,7 +121,7 @@ func TestIsCall(t *testing.T) {
 	} {
 		one := (&actor{name: "one"}).role()
 		one.Verbs = func() []roles.CommandVerb { return []roles.CommandVerb{{Name: "one status"}} }
-		p := Process{Table: roles.Table{one}, Args: tt.args, Env: tt.env}
+		p := Process{Table: roles.Table{one, (&actor{name: "two"}).role()}, Args: tt.args, Env: tt.env}
 		if got := p.IsCall(); got != tt.want {
 			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)
 		}
@@ -344,6 +349,38 @@ func TestDaemonFlags(t *testing.T) {
 	}}}
 	if a := w.call(t); a.exit != 2 || a.stderr != "cnibox: agent: start: \"--nosuch\" is no flag\n" {
 		t.Errorf("%+v", a)
+	}
+}
+
+// TestDaemonTerminal: a daemon that is started on a terminal logs what it does. A plugin there does not.
+func TestDaemonTerminal(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	notes := func(w *world, stderr io.Writer) bool {
+		var stdout, log bytes.Buffer
+		p := w.process(&stdout, &log)
+		open := p.OpenHost
+		noted := false
+		p.OpenHost = func(ctx context.Context, role string, l *slog.Logger) (*roles.Host, func(), error) {
+			noted = l.Enabled(ctx, slog.LevelInfo)
+			return open(ctx, role, l)
+		}
+		if stderr != nil {
+			p.Stderr = stderr
+		}
+		if Main(t.Context(), p) != 0 {
+			t.Errorf("%v fails: %s%s", p.Args, stdout.String(), log.String())
+		}
+		return noted
+	}
+	daemon := newWorld().set("CNI_COMMAND", "")
+	daemon.args = []string{"agent"}
+	daemon.table = roles.Table{{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(context.Context, *roles.Host, []string) error { return nil }}}
+	if !notes(daemon, terminal) || notes(daemon, nil) || notes(daemon.set("CNIBOX_LOG", "warn"), terminal) || notes(newWorld(&actor{name: "one"}), terminal) {
+		t.Error("a daemon on a terminal, and only that, logs what it does")
 	}
 }
 

@@ -13,10 +13,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 )
@@ -51,21 +55,28 @@ type Process struct {
 // IsCall reports whether the process is to play a role. It is in three cases:
 //
 //   - the program's name is a role's name;
-//   - the first argument is a role's name, and the second is not a command-line verb
-//     of that role, such as `status` in `cnibox agent status`;
+//   - the first argument is a role's name, and the second is not for the command line,
+//     as `status` in `cnibox agent status`;
 //   - there is no argument and CNI_COMMAND is set; the configuration's type then names
 //     the role.
 //
 // Otherwise a user runs the command line.
 func (p *Process) IsCall() bool {
 	role, name, args := p.selected()
-	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && (role.Verb(name+" "+args[0]) != nil || role.New != nil && isHelp(args[0])) {
+	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && isVerb(role, name, args[0]) {
 		return false
 	}
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
 
-func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
+// isVerb reports whether an argument after a role's name is for the command line: a verb of a role
+// that has verbs, also a misspelt one, or a plugin's --help. Daemons answer --help themselves.
+func isVerb(role *roles.Role, name, arg string) bool {
+	if strings.HasPrefix(arg, "-") {
+		return role.New != nil && (arg == "-h" || arg == "-help" || arg == "--help")
+	}
+	return slices.ContainsFunc(role.Commands(), func(v roles.CommandVerb) bool { return strings.HasPrefix(v.Name, name+" ") })
+}
 
 // isDaemon reports whether a role is started as a daemon and not for a CNI call.
 func isDaemon(role *roles.Role, args []string) bool {
@@ -138,7 +149,7 @@ func (p *Process) about(role *roles.Role, name string) {
 
 // daemon runs a role until it is stopped.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, args []string) int {
-	log := NewLogger(*p)
+	log := newLogger(*p, p.daemonLevel())
 	err := p.runDaemon(ctx, role, name, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
 		return exitOK
@@ -152,6 +163,20 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, arg
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// daemonLevel is the level without CNIBOX_LOG. Whoever starts a daemon on a terminal sees what it does.
+func (p *Process) daemonLevel() slog.Level {
+	if f, ok := p.Stderr.(*os.File); ok && IsTerminal(f) {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
+}
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, args []string, log *slog.Logger) error {

@@ -4,9 +4,10 @@ import "log/slog"
 
 // NewLogger returns a logger that writes text to p.Stderr. CNIBOX_LOG sets its lowest
 // level: debug, info, warn (the default) or error.
-func NewLogger(p Process) *slog.Logger {
+func NewLogger(p Process) *slog.Logger { return newLogger(p, slog.LevelWarn) }
+
+func newLogger(p Process, l slog.Level) *slog.Logger {
 	level := p.getenv(envLog)
-	l := slog.LevelWarn
 	var bad error
 	if level != "" {
 		var parsed slog.Level

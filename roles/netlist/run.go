@@ -36,9 +36,15 @@ type Call struct {
 	Result *roles.Result
 }
 
+// KeptError is the error of a plugin after others whose changes were kept.
+type KeptError struct{ Err error }
+
+func (e *KeptError) Error() string { return e.Err.Error() }
+func (e *KeptError) Unwrap() error { return e.Err }
+
 // Add runs ADD of every plugin in order and returns the last result. If a plugin is not installed,
 // Add fails before it runs the first one. If a plugin fails, Add runs DEL of the previous ones,
-// unless Keep is set, and returns all errors. Without a roles.UndoError in them, nothing is left.
+// unless Keep is set, and returns all errors. Without a roles.UndoError or a KeptError in them, nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
 	if err := l.find(d, &c); err != nil {
 		return nil, err
@@ -49,8 +55,8 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 		if err == nil {
 			res, err = d.Add(ctx, l.Plugins[i].Type, req)
 		}
-		if err != nil && c.Keep {
-			return nil, err
+		if err != nil && c.Keep && i > 0 {
+			return nil, &KeptError{err}
 		}
 		if err != nil {
 			c.Result = nil

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/cli/lab"
@@ -86,7 +88,7 @@ func quiet(string) {}
 func TestUpAndDown(t *testing.T) {
 	l := newLab(t, build(t))
 	before := netopstest.Snapshot(t)
-	if _, err := l.Report(t.Context(), false); !errors.Is(err, lab.ErrDown) {
+	if _, err := l.Report(t.Context(), nil); !errors.Is(err, lab.ErrDown) {
 		t.Fatalf("before: %v", err)
 	}
 	if _, err := l.Up(t.Context(), lab.Plan{Nodes: 3, Pods: 2, Registry: "dir"}, quiet); err != nil {
@@ -95,7 +97,12 @@ func TestUpAndDown(t *testing.T) {
 	if _, err := l.Up(t.Context(), lab.Plan{Nodes: 1, Registry: "dir"}, quiet); !errors.Is(err, lab.ErrUp) {
 		t.Errorf("up twice: %v", err)
 	}
-	r, err := l.Report(t.Context(), true)
+	finished := 0
+	r, err := l.Report(t.Context(), func(done, all int) {
+		if finished++; done != finished || all != 6*5 {
+			t.Errorf("%d of %d pings, want %d", done, all, finished)
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +125,13 @@ func TestUpAndDown(t *testing.T) {
 			t.Errorf("%s to %s: %s", p.From, p.To, p.Error)
 		}
 	}
+	if err := unix.Kill(r.Nodes[1].Agents[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, func() bool {
+		r, err := l.Report(t.Context(), nil)
+		return err == nil && r.Nodes[0].Ready && !r.Nodes[1].Ready && len(r.Nodes[1].Agents) == 0 && strings.HasPrefix(r.Nodes[1].Reason, "its agent does not run")
+	}, func() string { return "a node without an agent is not reported" })
 	if err := l.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +151,7 @@ func TestEtcd(t *testing.T) {
 	if _, err := l.Up(t.Context(), lab.Plan{Nodes: 2, Pods: 1, Registry: "etcd", Endpoint: server.URL}, quiet); err != nil {
 		t.Fatal(err)
 	}
-	r, err := l.Report(t.Context(), true)
+	r, err := l.Report(t.Context(), func(int, int) {})
 	if err != nil || len(r.Pings) != 2 || r.Pings[0].Error != "" || r.Pings[1].Error != "" {
 		t.Errorf("%+v, %v", r, err)
 	}

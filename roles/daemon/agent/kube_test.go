@@ -25,7 +25,9 @@ func TestKube(t *testing.T) {
 	must(t, err)
 	t.Cleanup(s.Stop)
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
+		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list"}})
 	const nodes, patch, prefix = "/api/v1/nodes", "application/merge-patch+json", "flannel.alpha.coreos.com/"
 	create := func(name, subnet string, annotations map[string]string) {
 		t.Helper()
@@ -61,11 +63,27 @@ func TestKube(t *testing.T) {
 	s.Must(t, http.MethodPatch, nodes+"/"+n.name, patch, map[string]any{"spec": map[string]any{"podCIDR": "10.244.0.0/24", "podCIDRs": []string{"10.244.0.0/24"}}})
 	n.until("the pod network", func(a answer) bool { return a.Ready })
 	pods := []*pod{n.attach()}
+	// A policy selects a pod of the second node only.
+	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
+	s.Must(t, http.MethodPost, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "", map[string]any{
+		"metadata": map[string]any{"name": "deny"}, "spec": map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"app": "web"}}},
+	})
+	for i, app := range []string{"", "web", "db"} {
+		s.Must(t, http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{
+			"metadata": map[string]any{"name": w.nodes[i].name, "labels": map[string]string{"app": app}},
+			"spec":     map[string]any{"nodeName": w.nodes[i].name, "containers": []map[string]string{{"name": "c", "image": "i"}}},
+		})
+	}
 	for _, n := range w.nodes[1:] {
 		n.start()
 		pods = append(pods, n.attach())
 	}
 	w.reach(false, pods...)
+	const warning = "cnibox does not enforce them"
+	w.within(func() bool { return strings.Contains(w.nodes[1].log.String(), "policies=default/deny") }, func() string { return "no warning of the policy" })
+	if log := w.nodes[1].log.String() + w.nodes[2].log.String() + n.log.String(); strings.Count(log, warning) != 1 {
+		t.Errorf("the policy of one node is not named once:\n%s", log)
+	}
 	if a := annotations(n.name); a[prefix+"kube-subnet-manager"] != "true" || a[prefix+"backend-type"] != "vxlan" || a[prefix+"public-ip"] != "172.17.8.101" {
 		t.Errorf("annotations %v", a)
 	}

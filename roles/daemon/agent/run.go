@@ -108,10 +108,11 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { keepRules(ctx) })
+	running.Go(func() { a.warnPolicies(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
-	h.Log.Info("started", "node", a.registry.node, "registry", a.registry.name)
+	h.Log.Info("the agent connects this node's pods with those of other nodes until it is stopped; 'cnibox agent status' shows them", "node", a.registry.node, "registry", a.registry.name)
 	return a.run(ctx, links), nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -233,6 +234,52 @@ func TestNoDaemon(t *testing.T) {
 			t.Errorf("after %s %d leases are on record", end.Verb, n)
 		}
 		d = daemon(t, e)
+	}
+}
+
+// TestDaemonAway: ADD has one code, however the daemon is away.
+func TestDaemonAway(t *testing.T) {
+	listen := func(t *testing.T, path string) *net.UnixListener {
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+		must(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	for _, way := range []struct {
+		name, says string
+		arrange    func(t *testing.T, path string)
+	}{
+		{"absent", "does not run", func(*testing.T, string) {}},
+		{"refused", "does not run", func(t *testing.T, path string) {
+			l := listen(t, path)
+			l.SetUnlinkOnClose(false)
+			must(t, l.Close())
+		}},
+		{"ends", "ended during the call", func(t *testing.T, path string) {
+			l := listen(t, path)
+			go func() {
+				for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+					_ = c.Close()
+				}
+			}()
+		}},
+		{"stopped", "does not answer in time", func(t *testing.T, path string) { listen(t, path) }},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			e := rolestest.NewEnv(t, all.Table())
+			way.arrange(t, socketOf(e))
+			add := rolestest.Call{
+				Type: "dhcp", Verb: "ADD", ID: "c1", Netns: netopstest.New(t).Path(), IfName: "eth0",
+				Conf: fmt.Sprintf(`{"cniVersion":"1.1.0","name":"lan","type":"dhcp","ipam":{"type":"dhcp","daemonSocketPath":%q}}`, socketOf(e)),
+			}
+			if a := e.Fail(add, 11); !strings.Contains(a.Stdout, way.says) {
+				t.Errorf("error %s", a.Stdout)
+			}
+			add.Verb = "STATUS"
+			e.Fail(add, 50)
+		})
 	}
 }
 

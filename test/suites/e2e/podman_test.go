@@ -22,15 +22,15 @@ runtime = "runc"
 
 // podman is a podman with its own storage and configuration.
 type podman struct {
-	h    *host
-	conf string
+	h   *host
+	env []string
 }
 
 func newPodman(t *testing.T, h *host) podman {
 	t.Helper()
-	p := podman{h: h, conf: filepath.Join(h.dir, "containers.conf")}
-	writeFile(t, p.conf, fmt.Sprintf(podmanConf, h.bin, h.conf))
-	return p
+	conf := filepath.Join(h.dir, "containers.conf")
+	writeFile(t, conf, fmt.Sprintf(podmanConf, h.bin, h.conf))
+	return podman{h, []string{"CONTAINERS_CONF=" + conf}}
 }
 
 func (p podman) run(t *testing.T, args ...string) string {
@@ -39,7 +39,7 @@ func (p podman) run(t *testing.T, args ...string) string {
 		"podman", "--root", filepath.Join(p.h.dir, "storage"), "--runroot", "/run/podman-root", "--tmpdir", "/run/podman-tmp",
 		"--storage-driver", "vfs",
 	}
-	return runEnv(t, []string{"CONTAINERS_CONF=" + p.conf}, p.h, append(own, args...)...)
+	return runEnv(t, p.env, p.h, append(own, args...)...)
 }
 
 // container is the part of `podman inspect` that the tests use.

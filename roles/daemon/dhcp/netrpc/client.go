@@ -14,6 +14,10 @@ import (
 // maxLine bounds the header lines before the calls, in bytes.
 const maxLine = 4096
 
+// connectTime bounds the time until the server answers a connection, which it does before any call. A call
+// itself may take as long as ctx allows.
+const connectTime = 10 * time.Second
+
 var errNoServer = errors.New("it does not speak the protocol")
 
 // Call calls one method of the server that listens on a unix socket. Without a method it
@@ -28,16 +32,26 @@ func Call(ctx context.Context, socket, method string, args, reply any) error {
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err = call(conn, method, args, reply)
+	err = call(ctx, conn, method, args, reply)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
 }
 
-func call(conn net.Conn, method string, args, reply any) error {
+func call(ctx context.Context, conn net.Conn, method string, args, reply any) error {
 	r := bufio.NewReaderSize(conn, maxLine)
-	if err := connect(conn, r); err != nil {
+	err := conn.SetDeadline(time.Now().Add(connectTime))
+	if err == nil {
+		err = connect(conn, r)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err == nil {
+		err = ctx.Err() // its end may have set a deadline that was just removed
+	}
+	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	if method == "" {

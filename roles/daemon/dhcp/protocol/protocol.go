@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -135,10 +137,17 @@ func (c Client) call(ctx context.Context, method string, args, reply any) error 
 			return &remoteError{said: said, meaning: sentinel}
 		}
 		return fmt.Errorf("%w: %w", errServer, said)
-	case ctx.Err() != nil:
+	case isAway(err):
+		return fmt.Errorf("%w: the DHCP daemon on %q ended during the call: %w", roles.ErrTryAgain, c.Socket, err)
+	case ctx.Err() != nil, errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: the DHCP daemon on %q does not answer in time: %w", roles.ErrTryAgain, c.Socket, err)
 	}
 	return fmt.Errorf("ask the DHCP daemon on %q: %w", c.Socket, err)
+}
+
+// isAway reports whether the server's process ended before it answered.
+func isAway(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
 // remoteError is an error of the daemon with the sentinel of its code.

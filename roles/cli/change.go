@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+// change is what install or uninstall did, or what the administrator has to do.
+type change struct {
+	// Action is placed, linked, copied, kept, wrote, removed, restored, edit or run.
+	Action string `json:"action"`
+	// Name is a role, a file, or the command to run.
+	Name     string `json:"name"`
+	Target   string `json:"target,omitempty"`
+	Replaces string `json:"replaces,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+	// Text is to be written into the file.
+	Text string `json:"text,omitempty"`
+}
+
+func (c *change) String() string {
+	switch c.Action {
+	case "edit":
+		return fmt.Sprintf("write into %s:\n\n%s", c.Name, c.Text)
+	case "run":
+		return fmt.Sprintf("run '%s'", c.Name)
+	}
+	s := c.Action + " " + printable(c.Name)
+	if c.Target != "" {
+		s += " → " + printable(c.Target)
+	}
+	if c.Replaces != "" {
+		s += ", replacing " + printable(c.Replaces)
+	}
+	if c.Reason != "" {
+		s += ": " + printable(c.Reason)
+	}
+	return s
+}
+
+// changed prints a change, or keeps it for JSON.
+func (p *Process) changed(c change) {
+	if p.changes != nil {
+		*p.changes = append(*p.changes, c)
+		return
+	}
+	fmt.Fprintln(p.Stdout, c.String())
+}
+
+// withChanges returns the action of a verb that changes files. With --json the changes are printed as one array at
+// the end, also after an error.
+func (p *Process) withChanges(run cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if !c.Bool("json") {
+			return run(c)
+		}
+		p.changes = &[]change{}
+		err := run(c)
+		if printErr := writeJSON(p.Stdout, *p.changes); err == nil {
+			err = printErr
+		}
+		return err
+	}
+}
