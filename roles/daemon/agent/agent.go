@@ -239,14 +239,23 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides, nil, false, true
 }
 
-// readLinks reads the node's interfaces.
+// readLinks reads the node's interfaces. After the loss of an address it closes the registry's
+// connections from that address, so that a new address is published at once.
 func (a *agent) readLinks(ctx context.Context) {
 	links, err := a.host.Net.HostLinks(ctx)
 	if err != nil {
 		a.linkErr = err
 		return
 	}
+	before := a.links
 	a.links, a.linkErr = links, nil
+	if r, ok := a.registry.Registry.(cluster.Remote); ok {
+		r.CloseFrom(func(addr netip.Addr) bool { return hasAddress(before, addr) && !hasAddress(links, addr) })
+	}
+}
+
+func hasAddress(links []netops.HostLink, addr netip.Addr) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return has(&l, addr) })
 }
 
 // reconcile compares the desired with the actual state once and repairs the difference. It returns

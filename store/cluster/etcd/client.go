@@ -32,6 +32,7 @@ const (
 // client sends each request to one etcd server after the other until one answers.
 type client struct {
 	web       *web.Client
+	conns     web.Conns
 	endpoints []string
 	// at is the index of the endpoint that answered last.
 	at                 atomic.Uint32
@@ -41,11 +42,11 @@ type client struct {
 }
 
 func newClient(o Options) (*client, error) {
-	w, err := web.New(web.Options{TLS: o.TLS})
-	if err != nil {
+	c := &client{username: o.Username, password: o.Password}
+	var err error
+	if c.web, err = web.New(web.Options{TLS: o.TLS, Conns: &c.conns}); err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	c := &client{web: w, username: o.Username, password: o.Password}
 	for _, e := range o.Endpoints {
 		c.endpoints = append(c.endpoints, strings.TrimRight(e, "/"))
 	}
