@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,12 @@ type Kernel struct {
 	// whether several of them claim the same subnet or MAC.
 	order       []*peerEntry
 	conflicting bool
+	// network is the pod network of the last spec. detoured reports whether a notification changed
+	// have.foreign since the last Apply.
+	network  netip.Prefix
+	detoured bool
+	// hasDetours reports whether the last Apply found detours.
+	hasDetours bool
 	// released has the objects that peers of the last Apply do not want any more.
 	// Only these must be removed, unless sweep is set.
 	released []peerObjects
@@ -178,6 +185,9 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err
 	}
+	if o.network != spec.Network {
+		o.network, o.known = spec.Network, false
+	}
 	if !o.known {
 		if o.wanted == nil {
 			o.mark = o.monitor.mark()
@@ -250,6 +260,8 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
+	r.Detours, o.detoured = o.detours(), false
+	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
 		if p.state == Programmed {
 			r.Programmed++
@@ -258,4 +270,15 @@ func (o *Kernel) summarize(r *Report) {
 			r.RetryAt = p.retryAt
 		}
 	}
+}
+
+// detours returns other programs' routes that the kernel prefers to the routes of peers, in order.
+func (o *Kernel) detours() (all []Detour) {
+	for r := range o.have.foreign {
+		if p := o.peers.containing(r.dst); p != nil && (r.dst != p.Subnet || r.priority < o.priority()) {
+			all = append(all, Detour{r.dst, p.Name})
+		}
+	}
+	slices.SortFunc(all, func(a, b Detour) int { return netip.Prefix.Compare(a.Route, b.Route) })
+	return all
 }

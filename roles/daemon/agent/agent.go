@@ -84,13 +84,13 @@ type agent struct {
 
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
-	peers     *peers
-	peersFrom *cluster.Snapshot
-	families  [2]*family
-	filter    *overlay.Filter
-	files     files
-	socket    *socket
-	removed   *removal
+	peers       *peers
+	peersFrom   *cluster.Snapshot
+	families    [2]*family
+	filter      *overlay.Filter
+	files       files
+	socket      *socket
+	fileMonitor *fileMonitor
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
 	// logged for debugging only, because the agent was starting.
 	reason   string
@@ -119,7 +119,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[0].changes():
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
-		case <-a.removed.changes():
+		case <-a.fileMonitor.changes():
 		case <-idle:
 			debug.FreeOSMemory()
 			a.freeMemory = false

@@ -145,6 +145,7 @@ func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network
 	}
+	spec.Network = network
 	subnet, ok := subnetOf(a.own, v6)
 	switch {
 	case !ok:

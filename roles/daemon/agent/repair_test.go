@@ -133,6 +133,40 @@ func TestFormerGateways(t *testing.T) {
 	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
 }
 
+// TestDetours: status names other programs' routes that take packets for peers, until they are gone.
+func TestDetours(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n, peer := w.nodes[0], w.record("k8s-dev-1")
+	part := netip.PrefixFrom(peer.PodCIDRs[0].Addr(), 25).String()
+	v6 := peer.PodCIDRs[1].String()
+	names := func(route string) func(answer) bool {
+		return func(a answer) bool {
+			return a.Ready && a.Peers.Programmed == 2 && strings.Contains(a.Reason, "another program's route "+route+` leads to the pod network of node "k8s-dev-1": delete the route`)
+		}
+	}
+	rest := func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 }
+	n.ip("route add blackhole " + part)
+	n.until("the more specific route", names(part))
+	n.kill()
+	n.start()
+	n.until("the route that existed before", names(part))
+	n.ip("route del " + part)
+	n.until("rest", rest)
+	n.ip("-6 route add unreachable " + v6 + " metric 5")
+	n.until("the preferred IPv6 route", names(v6))
+	n.ip("-6 route del " + v6 + " metric 5")
+	n.until("rest", rest)
+	n.ip("link add tun9 type veth peer name tun9p")
+	n.ip("link set tun9 up")
+	n.ip("route add " + part + " dev tun9")
+	n.until("the route over a link", names(part))
+	n.ip("link del tun9") // the kernel deletes the route without a notification
+	n.until("rest", rest)
+	w.reach(false, pods...)
+}
+
 // TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
 func TestUnderlayDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
@@ -214,7 +248,6 @@ func TestFilesComeBack(t *testing.T) {
 	}
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		must(t, os.WriteFile(path, []byte("x"), 0o600))
-		n.ip("link set flannel.1 down") // this leads to a reconciliation
 		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as the other program wrote it" })
 	}
 	must(t, os.Rename(n.RunDir(), n.Dir()+"/gone")) // all files are removed at once

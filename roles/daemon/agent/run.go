@@ -78,11 +78,11 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv, set.socket)
+	a.fileMonitor, err = openFileMonitor(set.overlayFile, set.subnetEnv, set.socket)
 	if err != nil {
 		return false, err
 	}
-	defer a.removed.close()
+	defer a.fileMonitor.close()
 	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err
