@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -16,6 +17,10 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
+// gcPercent is GOGC's default in an agent. Most of a large cluster's memory is allocated once, so more
+// frequent collections cost little.
+const gcPercent = 50
+
 // Run runs the daemon until ctx ends. The kernel's state stays after that.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
 	set, err := parseFlags(h.Role, h.Program, args, h.Env)
@@ -24,6 +29,9 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
+	}
+	if getenv(h.Env, "GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
 	set.setDefaultPaths(runDir(h))
 	s, err := openSocket(set.socket)
