@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -45,6 +46,8 @@ type agent struct {
 	current atomic.Pointer[agentState]
 
 	links []netops.HostLink
+	// bridges requests that deleted bridges of containers are restored.
+	bridges chan struct{}
 	// config, underlay and snapshot are the last valid ones.
 	config    *cluster.Config
 	configErr error
@@ -240,7 +243,8 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 }
 
 // readLinks reads the node's interfaces. After the loss of an address it closes the registry's
-// connections from that address, so that a new address is published at once.
+// connections from that address, so that a new address is published at once. After the loss of a
+// bridge of containers it requests its restoration.
 func (a *agent) readLinks(ctx context.Context) {
 	links, err := a.host.Net.HostLinks(ctx)
 	if err != nil {
@@ -249,9 +253,16 @@ func (a *agent) readLinks(ctx context.Context) {
 	}
 	before := a.links
 	a.links, a.linkErr = links, nil
+	if slices.ContainsFunc(before, func(l netops.HostLink) bool { return l.Alias == record.SharedAlias && !hasLink(links, l.Index) }) {
+		sendLatest(a.bridges, struct{}{})
+	}
 	if r, ok := a.registry.Registry.(cluster.Remote); ok {
 		r.CloseFrom(func(addr netip.Addr) bool { return hasAddress(before, addr) && !hasAddress(links, addr) })
 	}
+}
+
+func hasLink(links []netops.HostLink, index int) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return l.Index == index })
 }
 
 func hasAddress(links []netops.HostLink, addr netip.Addr) bool {

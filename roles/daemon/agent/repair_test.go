@@ -167,6 +167,34 @@ func TestDetours(t *testing.T) {
 	w.reach(false, pods...)
 }
 
+// TestBridgeDeleted: the agent restores the containers' bridge and its ports, also if the bridge was
+// deleted while no agent ran.
+func TestBridgeDeleted(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	n := w.nodes[0]
+	pods = append(pods, n.attach())
+	w.reach(false, pods...)
+	bridge := func() string {
+		_, out, _ := strings.Cut(n.ip("-o link show cni0"), ":")
+		return out + n.ip("-br addr show dev cni0")
+	}
+	before := bridge()
+	n.ip("link del cni0")
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	n.kill()
+	n.ip("link del cni0")
+	n.start()
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	if after := bridge(); after != before {
+		t.Errorf("the bridge was %s and is %s", before, after)
+	}
+	n.detach(pods[0])
+	n.detach(pods[2])
+}
+
 // TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
 func TestUnderlayDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
