@@ -115,7 +115,7 @@ func (c *client) endpoint() string { return c.endpoints[int(c.at.Load())%len(c.e
 func (c *client) sendAuthorized(ctx context.Context, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.send(ctx, path, in)
+	resp, err := c.send(ctx, c.endpoint(), path, in)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (c *client) sendAuthorized(ctx context.Context, path string, in, out any) e
 	return nil
 }
 
-// send posts a request and returns a reply of status 200. The caller closes it.
-func (c *client) send(ctx context.Context, path string, in any) (*http.Response, error) {
+// send posts a request to a server and returns a reply of status 200. The caller closes it.
+func (c *client) send(ctx context.Context, endpoint, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (c *client) send(ctx context.Context, path string, in any) (*http.Response,
 		if err != nil {
 			return nil, err
 		}
-		resp, err := c.post(ctx, path, body, token)
+		resp, err := c.post(ctx, endpoint, path, body, token)
 		var f *failure
 		if try == 0 && token != "" && errors.As(err, &f) && f.stale() {
 			c.forget(token)
@@ -150,8 +150,7 @@ func (c *client) send(ctx context.Context, path string, in any) (*http.Response,
 	}
 }
 
-func (c *client) post(ctx context.Context, path string, body []byte, token string) (*http.Response, error) {
-	endpoint := c.endpoint()
+func (c *client) post(ctx context.Context, endpoint, path string, body []byte, token string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -178,6 +177,23 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
 }
 
+// ping returns an error if a server does not answer. A stopped process keeps its connections, so only
+// a request shows that.
+func (c *client) ping(ctx context.Context, endpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/version", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := c.web.Do(r)
+	if err != nil {
+		return fmt.Errorf("etcd does not answer: %w", err)
+	}
+	web.Discard(resp.Body) // an answer of any status will do
+	return nil
+}
+
 // authorize returns the token for etcd's authentication, or "" without authentication.
 func (c *client) authorize(ctx context.Context) (string, error) {
 	if c.username == "" {
@@ -192,7 +208,7 @@ func (c *client) authorize(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := c.post(ctx, "/v3/auth/authenticate", body, "")
+	resp, err := c.post(ctx, c.endpoint(), "/v3/auth/authenticate", body, "")
 	if err != nil {
 		return "", fmt.Errorf("authenticate as %q: %w", c.username, err)
 	}
