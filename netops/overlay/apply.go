@@ -56,6 +56,11 @@ type Kernel struct {
 	// have.foreign since the last Apply.
 	network  netip.Prefix
 	detoured bool
+	// disturbed reports whether a notification or Recheck led to the next read of the kernel.
+	// repaired and firstRepair count the writes of an Apply after that.
+	disturbed   bool
+	repaired    int
+	firstRepair string
 	// hasDetours reports whether the last Apply found detours.
 	hasDetours bool
 	// released has the objects that peers of the last Apply do not want any more.
@@ -145,7 +150,7 @@ func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
 func (o *Kernel) Recheck() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.moved = false, true
+	o.known, o.moved, o.disturbed = false, true, true
 }
 
 // Apply makes the kernel match the spec. The first call, and a call after a
@@ -159,9 +164,13 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	var err error
 	start := time.Now()
 	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
+	o.repaired, o.firstRepair = 0, ""
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
+			if o.disturbed {
+				r.Repaired, r.FirstRepair, o.disturbed = o.repaired, o.firstRepair, false
+			}
 			return r, nil
 		}
 		o.known = false
@@ -281,4 +290,11 @@ func (o *Kernel) detours() (all []Detour) {
 	}
 	slices.SortFunc(all, func(a, b Detour) int { return netip.Prefix.Compare(a.Route, b.Route) })
 	return all
+}
+
+// countWrite counts a write for Report.Repaired.
+func (o *Kernel) countWrite(what func() string) {
+	if o.repaired++; o.repaired == 1 {
+		o.firstRepair = what()
+	}
 }

@@ -23,7 +23,7 @@ func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 		return false // Apply was not called yet
 	}
 	if disturbed {
-		o.known = false
+		o.known, o.disturbed = false, true
 	}
 	o.moved = o.moved || moved
 	return disturbed || moved || o.detoured

@@ -107,6 +107,10 @@ type Report struct {
 	// RetryAt is the earliest time for another try of a failed peer. It is zero
 	// if no peer failed.
 	RetryAt time.Time
+	// Repaired is the number of kernel objects that were missing or changed without a change of the
+	// spec, and were restored. FirstRepair is the first request for that.
+	Repaired    int
+	FirstRepair string
 	// Detours are other programs' routes that the kernel prefers to those of peers.
 	Detours []Detour
 	// Warnings are faults that do not affect peers, for example a sysctl that

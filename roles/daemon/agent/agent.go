@@ -87,8 +87,10 @@ type agent struct {
 
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
-	peers       *peers
-	peersFrom   *cluster.Snapshot
+	peers     *peers
+	peersFrom *cluster.Snapshot
+	// leftOut are the logged entries of peers.left.
+	leftOut     map[leftOut]bool
 	families    [2]*family
 	filter      *overlay.Filter
 	files       files
@@ -173,6 +175,12 @@ func (a *agent) memoryTimer() <-chan time.Time {
 
 // applyUpdate stores an update of the registry.
 func (a *agent) applyUpdate(n registryUpdate) {
+	switch {
+	case n.err != nil && a.registryErr == nil && a.snapshot != nil && !a.fromMemory:
+		a.log.Warn("the registry cannot be read: the agent maintains the nodes that it knows", "registry", a.registry.name, "error", n.err)
+	case n.err == nil && a.registryErr != nil:
+		a.log.Warn("the registry can be read", "registry", a.registry.name)
+	}
 	a.registryErr = n.err
 	if n.snapshot == nil {
 		return

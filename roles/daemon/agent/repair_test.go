@@ -220,6 +220,34 @@ func TestNothingThere(t *testing.T) {
 	w.within(func() bool { return strings.Contains(n.log.String(), "the registry has not answered yet") }, func() string { return "nothing on stderr: " + n.log.String() })
 }
 
+// TestLog: at the default level the agent logs one line for each change that an operator must know.
+func TestLog(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	w.startAll()
+	n := w.nodes[0]
+	n.stop()
+	cmd := n.agent()
+	cmd.Env = append(cmd.Env, "CNIBOX_LOG=")
+	n.runReady(cmd)
+	n.until("one peer", func(a answer) bool { return a.Peers.Programmed == 1 })
+	for _, change := range []struct {
+		line string
+		do   func()
+	}{
+		{`level=WARN msg="a node is left out" role=agent node=x-garbage `, func() { w.put("x-garbage", []byte(`{"name":`)) }},
+		{`level=WARN msg="a node is no longer left out for a reason" role=agent node=x-garbage `, func() { must(t, os.Remove(w.path("x-garbage"))) }},
+		{`level=WARN msg="objects of the pod network were missing or changed: they were restored" role=agent family=IPv4 first="add link \"flannel.1\""`, func() { n.ip("link del flannel.1") }},
+		{`level=WARN msg="the registry cannot be read: the agent maintains the nodes that it knows"`, func() { must(t, os.Rename(w.dir, w.dir+".away")) }},
+		{`level=WARN msg="the registry can be read"`, func() { must(t, os.Rename(w.dir+".away", w.dir)) }},
+	} {
+		change.do()
+		w.within(func() bool { return strings.Contains(n.log.String(), change.line) }, func() string { return "no line " + change.line + " in " + n.log.String() })
+		if got := strings.Count(n.log.String(), change.line); got != 1 {
+			t.Errorf("%d lines %s in %s", got, change.line, n.log)
+		}
+	}
+}
+
 // TestUnderlayVanishes: the interface to the other nodes is deleted together with the devices on
 // it, and comes back.
 func TestUnderlayVanishes(t *testing.T) {
