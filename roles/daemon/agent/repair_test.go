@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,15 +210,37 @@ func TestUnderlayDown(t *testing.T) {
 	n.until("ready again", func(a answer) bool { return a.Ready && n.exit == nil })
 }
 
-// TestNothingThere: an agent without a registry says on stderr why it waits, at the default level.
+// TestNothingThere: an agent without a registry, a default route or its interface says so on stderr at
+// the default level, in status and by the exit code.
 func TestNothingThere(t *testing.T) {
-	w := newWorld(t, 1, vxlan)
-	must(t, os.RemoveAll(w.dir))
-	n := w.nodes[0]
-	cmd := n.agent()
-	cmd.Env = append(cmd.Env, "CNIBOX_LOG=warn")
-	n.run(cmd)
-	w.within(func() bool { return strings.Contains(n.log.String(), "the registry has not answered yet") }, func() string { return "nothing on stderr: " + n.log.String() })
+	for _, tt := range []struct {
+		name   string
+		do     func(*node)
+		any    bool // the agent chooses the interface
+		reason string
+	}{
+		{"registry", func(n *node) { must(t, os.RemoveAll(n.w.dir)) }, false, "the registry has not answered yet: "},
+		{"route", func(*node) {}, true, "no interface to the other nodes: there is no default route; name the interface with -iface; there are: "},
+		{"interface", func(n *node) { n.ip("link del eth1") }, false, `no interface to the other nodes: no interface matches -iface \"eth1\"`},
+		{"carrier", func(*node) { ip(t, "link set port0 down") }, false, `interface \"eth1\" is down or has no carrier`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 1, vxlan)
+			n := w.nodes[0]
+			tt.do(n)
+			cmd := n.agent()
+			if tt.any {
+				cmd.Args = slices.DeleteFunc(cmd.Args, func(arg string) bool { return arg == "-iface=eth1" })
+			}
+			cmd.Env = append(cmd.Env, "CNIBOX_LOG=")
+			n.run(cmd)
+			w.within(func() bool { return strings.Contains(n.log.String(), tt.reason) }, func() string { return "nothing on stderr: " + n.log.String() })
+			a := n.status()
+			if want := strings.ReplaceAll(tt.reason, `\`, ""); a.Ready || !strings.Contains(a.Reason, want) || n.exit == nil || !strings.Contains(n.exit.Error(), want) {
+				t.Errorf("status %+v, error %v", a, n.exit)
+			}
+		})
+	}
 }
 
 // TestLog: at the default level the agent logs one line for each change that an operator must know.
