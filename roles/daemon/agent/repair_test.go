@@ -196,6 +196,27 @@ func TestBridgeDeleted(t *testing.T) {
 	n.detach(pods[2])
 }
 
+// TestRulesFlushed: after 'nft flush ruleset' the agent restores the rules of attachments.
+func TestRulesFlushed(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.start()
+	n.attachBy("bridge", `{"cniVersion":"1.0.0","name":"nat","type":"bridge","bridge":"nat0","isGateway":true,"ipMasq":true,
+		"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}}`)
+	rules := func() string {
+		out, _ := n.try("nft", "list", "table", "inet", "cnibox") // the table may not exist
+		return strings.Join(slices.Sorted(strings.Lines(out)), "")
+	}
+	before := rules()
+	if !strings.Contains(before, "10.99.0.0/24") {
+		t.Fatalf("no masquerade: %s", before)
+	}
+	for range 2 {
+		n.exec("nft", "flush", "ruleset")
+		w.within(func() bool { return rules() == before }, func() string { return "was\n" + before + "is\n" + rules() })
+	}
+}
+
 // TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
 func TestUnderlayDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
