@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
@@ -117,6 +118,13 @@ func TestUpAndDown(t *testing.T) {
 		if p.Error != "" {
 			t.Errorf("%s to %s: %s", p.From, p.To, p.Error)
 		}
+	}
+	if err := syscall.Kill(r.Nodes[0].Agents[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, func() bool { r, err = l.Report(t.Context(), false); return err != nil || !r.Nodes[0].Ready }, func() string { return "a node without an agent is ready" })
+	if err != nil || r.Nodes[0].Reason != "no agent runs" {
+		t.Errorf("after its agent was killed: %v, %+v", err, r.Nodes[0])
 	}
 	if err := l.Down(t.Context()); err != nil {
 		t.Fatal(err)

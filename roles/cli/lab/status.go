@@ -58,6 +58,9 @@ func (l *Lab) Report(ctx context.Context, pings bool) (*Report, error) {
 		} else {
 			n.Ready, n.Reason, n.Peers = o.Ready, o.Reason, o.Peers
 		}
+		if err == nil && len(running) == 0 {
+			n.Ready, n.Reason = false, "no agent runs"
+		}
 		r.Nodes = append(r.Nodes, n)
 	}
 	if pings {

@@ -17,8 +17,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
-	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/store/cluster/web"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Both sides need certificates. A client without one is refused.
