@@ -19,6 +19,8 @@ type HostLink struct {
 	Alias string
 	MAC   string
 	MTU   int
+	// Master is the index of the bridge or other link that the link is a port of, or 0.
+	Master int
 	// Up is the administrative state (IFF_UP). OperUp reports whether the link can
 	// carry traffic (IFF_RUNNING).
 	Up, OperUp, Loopback bool
@@ -63,7 +65,7 @@ func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
 	all, byIndex := make([]HostLink, len(links)), make(map[int]*HostLink, len(links))
 	for i, l := range links {
 		all[i] = HostLink{
-			Name: l.Name, Index: l.Index, Kind: l.Kind, Alias: l.Alias, MAC: l.MAC.String(), MTU: l.MTU,
+			Name: l.Name, Index: l.Index, Kind: l.Kind, Alias: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, Master: l.Master,
 			Up: l.IsUp(), OperUp: l.Flags&unix.IFF_RUNNING != 0, Loopback: l.Flags&unix.IFF_LOOPBACK != 0,
 		}
 		byIndex[l.Index] = &all[i]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,17 @@ type Kernel struct {
 	// whether several of them claim the same subnet or MAC.
 	order       []*peerEntry
 	conflicting bool
+	// network is the pod network of the last spec. detoured reports whether a notification changed
+	// have.foreign since the last Apply.
+	network  netip.Prefix
+	detoured bool
+	// disturbed reports whether a notification or Recheck led to the next read of the kernel.
+	// repaired and firstRepair count the writes of an Apply after that.
+	disturbed   bool
+	repaired    int
+	firstRepair string
+	// hasDetours reports whether the last Apply found detours.
+	hasDetours bool
 	// released has the objects that peers of the last Apply do not want any more.
 	// Only these must be removed, unless sweep is set.
 	released []peerObjects
@@ -138,7 +150,7 @@ func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
 func (o *Kernel) Recheck() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.moved = false, true
+	o.known, o.moved, o.disturbed = false, true, true
 }
 
 // Apply makes the kernel match the spec. The first call, and a call after a
@@ -152,9 +164,13 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	var err error
 	start := time.Now()
 	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
+	o.repaired, o.firstRepair = 0, ""
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
+			if o.disturbed {
+				r.Repaired, r.FirstRepair, o.disturbed = o.repaired, o.firstRepair, false
+			}
 			return r, nil
 		}
 		o.known = false
@@ -177,6 +193,9 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 	}
 	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err
+	}
+	if o.network != spec.Network {
+		o.network, o.known = spec.Network, false
 	}
 	if !o.known {
 		if o.wanted == nil {
@@ -250,6 +269,8 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
+	r.Detours, o.detoured = o.detours(), false
+	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
 		if p.state == Programmed {
 			r.Programmed++
@@ -257,5 +278,23 @@ func (o *Kernel) summarize(r *Report) {
 		if !p.retryAt.IsZero() && (r.RetryAt.IsZero() || p.retryAt.Before(r.RetryAt)) {
 			r.RetryAt = p.retryAt
 		}
+	}
+}
+
+// detours returns other programs' routes that the kernel prefers to the routes of peers, in order.
+func (o *Kernel) detours() (all []Detour) {
+	for r := range o.have.foreign {
+		if p := o.peers.containing(r.dst); p != nil && (r.dst != p.Subnet || r.priority < o.priority()) {
+			all = append(all, Detour{r.dst, p.Name})
+		}
+	}
+	slices.SortFunc(all, func(a, b Detour) int { return netip.Prefix.Compare(a.Route, b.Route) })
+	return all
+}
+
+// countWrite counts a write for Report.Repaired.
+func (o *Kernel) countWrite(what func() string) {
+	if o.repaired++; o.repaired == 1 {
+		o.firstRepair = what()
 	}
 }

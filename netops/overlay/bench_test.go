@@ -28,7 +28,7 @@ func manyPeers(n int, is6 bool) []Peer {
 }
 
 // BenchmarkOverlay measures programming many peers from an empty state, changing
-// one of them, and reading a kernel that needs no change.
+// one or 1000 of them, removing 1000, and reading a kernel that needs no change.
 func BenchmarkOverlay(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -88,6 +88,16 @@ func BenchmarkOverlay(b *testing.B) {
 						spec.Peers[k].MAC = fmt.Sprintf("02:00:03:%02x:%02x:%02x", byte(i), byte(k>>8), byte(k))
 					}
 					do(b, spec)
+				}
+			})
+			b.Run("leave", func(b *testing.B) {
+				fewer := spec
+				fewer.Peers = spec.Peers[1000:]
+				for range b.N {
+					b.StopTimer()
+					do(b, spec)
+					b.StartTimer()
+					do(b, fewer)
 				}
 			})
 			b.Run("look", func(b *testing.B) {

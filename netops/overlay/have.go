@@ -25,14 +25,23 @@ type kernelState struct {
 	// ids is the inverse of hops.
 	ids    map[hop]uint32
 	routes map[netip.Prefix]routeTo
+	// foreign has other programs' routes in the cluster's pod network.
+	foreign map[foreignRoute]struct{}
 	// surplus has the deletions of additional objects: more destinations or
 	// routes with the same key.
 	surplus []kernelOp
 }
 
+// foreignRoute identifies another program's route.
+type foreignRoute struct {
+	dst      netip.Prefix
+	priority int32
+}
+
 func newKernelState() *kernelState {
 	return &kernelState{
-		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
+		foreign: map[foreignRoute]struct{}{},
+		neighs:  map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
 		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]routeTo{},
 	}
 }
@@ -160,41 +169,39 @@ func (o *Kernel) readHops(ctx context.Context, h *kernelState) error {
 // range.
 func (o *Kernel) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
 
-// readRoutes reads the routes with the route protocol Protocol, and flannel's
-// routes over the device.
+// readRoutes reads the main table: the routes with the route protocol Protocol, flannel's routes over
+// the device, and other programs' routes in the pod network.
 func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error {
 	var all []routeState
-	for _, filter := range []struct {
-		protocol uint8
-		link     int
-	}{{protocol: Protocol}, {link: link}} {
-		if filter.protocol == 0 && link == 0 {
-			continue
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
+	err := o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
+		r, ok, err := parseRoute(data)
+		if err == nil && ok && (o.isOwnRoute(&r, link) || o.inNetwork(r.dst)) {
+			all = append(all, r)
 		}
-		var some []routeState
-		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
-		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
-		if filter.link != 0 {
-			m.Uint32(unix.RTA_OIF, uint32(link))
-		}
-		err := o.conn.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
-			r, ok, err := parseRoute(data)
-			if err == nil && ok && r.kind == unix.RTN_UNICAST && (filter.protocol != 0) == (r.protocol == Protocol) {
-				some = append(some, r)
-			}
-			return err
-		})
-		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
-			return err
-		}
-		all = append(all, some...)
+		return err
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return err
 	}
 	for _, r := range all {
-		if r.protocol == Protocol || int(r.linked) == link && r.isFromFlannel() {
+		if o.isOwnRoute(&r, link) {
 			h.addRoute(r, o.priority())
+		} else {
+			h.foreign[r.foreign()] = struct{}{}
 		}
 	}
 	return nil
+}
+
+// isOwnRoute reports whether a route is the overlay's, or flannel's over the overlay's device.
+func (o *Kernel) isOwnRoute(r *routeState, link int) bool {
+	return r.kind == unix.RTN_UNICAST && (r.protocol == Protocol || link != 0 && int(r.linked) == link && r.isFromFlannel())
+}
+
+// inNetwork reports whether a network is in the cluster's pod network.
+func (o *Kernel) inNetwork(p netip.Prefix) bool {
+	return o.network.IsValid() && o.network.Contains(p.Addr()) && p.Bits() >= o.network.Bits()
 }
 
 // addRoute keeps one route for each destination: the route that a new route of

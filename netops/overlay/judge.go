@@ -23,10 +23,10 @@ func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 		return false // Apply was not called yet
 	}
 	if disturbed {
-		o.known = false
+		o.known, o.disturbed = false, true
 	}
 	o.moved = o.moved || moved
-	return disturbed || moved
+	return disturbed || moved || o.detoured
 }
 
 func (o *Kernel) evaluateEvent(e *event) (disturbed, moved bool) {
@@ -75,6 +75,8 @@ func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 		}
 		o.linkFlags[l.Index] = l.Flags & state
 	}
+	// The detour may have been over this link.
+	disturbed = disturbed || o.hasDetours && (del || !l.IsUp())
 	// A link that comes up may have a gateway that is on no link yet.
 	return disturbed, moved || !del && len(o.direct) > 0 && l.Flags&state == state && o.hasUnlinkedGateway()
 }
@@ -119,6 +121,13 @@ func (o *Kernel) evaluateNeigh(n *neighState, del bool) bool {
 
 func (o *Kernel) evaluateRoute(r routeState, del bool) (disturbed, moved bool) {
 	over := r.linked != 0 && int(r.linked) == o.device.Index
+	if o.inNetwork(r.dst) && !o.isOwnRoute(&r, o.device.Index) {
+		if o.detoured = true; del {
+			delete(o.have.foreign, r.foreign())
+		} else {
+			o.have.foreign[r.foreign()] = struct{}{}
+		}
+	}
 	have, ok := o.have.routes[r.dst]
 	switch {
 	case del:

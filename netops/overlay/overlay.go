@@ -69,7 +69,9 @@ type Peer struct {
 type Spec struct {
 	// Device is nil if there are no tunnels (host-gw).
 	Device *VTEP
-	Peers  []Peer
+	// Network is the cluster's pod network. Other programs' routes in it are watched.
+	Network netip.Prefix
+	Peers   []Peer
 	// Prune removes the overlay's objects that no peer needs. It requires a
 	// complete list of peers.
 	Prune bool
@@ -105,9 +107,22 @@ type Report struct {
 	// RetryAt is the earliest time for another try of a failed peer. It is zero
 	// if no peer failed.
 	RetryAt time.Time
+	// Repaired is the number of kernel objects that were missing or changed without a change of the
+	// spec, and were restored. FirstRepair is the first request for that.
+	Repaired    int
+	FirstRepair string
+	// Detours are other programs' routes that the kernel prefers to those of peers.
+	Detours []Detour
 	// Warnings are faults that do not affect peers, for example a sysctl that
 	// cannot be written.
 	Warnings []error
+}
+
+// Detour is another program's route to a peer's network or to a part of it. The overlay does not
+// delete it.
+type Detour struct {
+	Route netip.Prefix
+	Peer  string
 }
 
 // State is the state of a peer.

@@ -93,6 +93,8 @@ func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	return r, r.dst.IsValid(), nil
 }
 
+func (r *routeState) foreign() foreignRoute { return foreignRoute{r.dst, r.priority} }
+
 // isFromFlannel reports whether a route has the form that flannel gives it: protocol
 // boot, onlink, and the first address of its network as the gateway.
 func (r *routeState) isFromFlannel() bool {

@@ -57,6 +57,17 @@ func (x *peerIndex) subnet(p netip.Prefix) *peerEntry {
 	return nil
 }
 
+// containing returns the peer whose subnet contains a network, or nil.
+func (x *peerIndex) containing(p netip.Prefix) *peerEntry {
+	for bits := p.Bits(); bits > 0; bits-- {
+		up, _ := p.Addr().Prefix(bits)
+		if one := x.subnet(up); one != nil {
+			return one
+		}
+	}
+	return nil
+}
+
 // gateway returns the peer whose tunnel has a gateway address, or nil.
 func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
 	if one := x.firsts[a]; one != nil && one.tunnel {

@@ -204,9 +204,12 @@ func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, a
 
 // request sends one request in one write.
 func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) error {
-	return netops.Probed(o.probe, func() string { return what }, func() error {
-		return nlconn.Explain(o.conn.One(ctx, m), what)
-	})
+	text := func() string { return what }
+	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(o.conn.One(ctx, m), what) })
+	if err == nil {
+		o.countWrite(text)
+	}
+	return err
 }
 
 // disableAutoconfiguration prevents the device from configuring addresses automatically. If

@@ -82,6 +82,7 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 		switch err := refused[i]; {
 		case err == nil, ops[i].del && nlconn.IsAbsent(err):
 			w.have.update(&ops[i])
+			w.countWrite(ops[i].String)
 			w.done++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])

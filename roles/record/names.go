@@ -146,3 +146,6 @@ func IsLabel(s string) bool {
 func SharedLabel(network string) string {
 	return truncated(SharedAlias+" "+network, maxLabel)
 }
+
+// BridgeLock returns the name of the lock of a bridge and of its addresses.
+func BridgeLock(bridge string) string { return "bridge/" + bridge }

@@ -49,6 +49,13 @@ type OverrideReader interface {
 	Overrides(ctx context.Context) (Overrides, error)
 }
 
+// Remote is a Registry on servers.
+type Remote interface {
+	// CloseFrom closes the connections from addresses that the node has lost. Requests on them would
+	// wait for an answer that cannot arrive.
+	CloseFrom(lost func(netip.Addr) bool)
+}
+
 // Snapshot is the whole content of a registry at one time. It does not change after
 // it was reported.
 type Snapshot struct {

@@ -15,7 +15,9 @@ import (
 type Table struct {
 	mu     sync.Mutex
 	config *Config
-	nodes  []Node // in order of their names
+	// nodes are in order of their names. They are pointers, because a thousand nodes may leave a large
+	// table at once, and each removal moves those that follow.
+	nodes  []*Node
 	faults map[string]error
 }
 
@@ -54,16 +56,16 @@ func (t *Table) Put(name string, n Node, err error) bool {
 	}
 	delete(t.faults, name)
 	if !was {
-		t.nodes = slices.Insert(t.nodes, i, n)
+		t.nodes = slices.Insert(t.nodes, i, &n)
 		return true
 	}
 	changed := !t.nodes[i].Same(&n)
-	t.nodes[i] = n
+	t.nodes[i] = &n
 	return changed
 }
 
 func (t *Table) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(t.nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
+	return slices.BinarySearchFunc(t.nodes, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
 }
 
 // Remove removes an entry. It reports whether there was one.
@@ -84,7 +86,7 @@ func (t *Table) Keep(names map[string]bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := len(t.nodes) + len(t.faults)
-	t.nodes = slices.DeleteFunc(t.nodes, func(n Node) bool { return !names[n.Name] })
+	t.nodes = slices.DeleteFunc(t.nodes, func(n *Node) bool { return !names[n.Name] })
 	maps.DeleteFunc(t.faults, func(name string, _ error) bool { return !names[name] })
 	return len(t.nodes)+len(t.faults) != before
 }
@@ -94,8 +96,8 @@ func (t *Table) Keep(names map[string]bool) bool {
 func (t *Table) Each(fn func(*Node)) (whole bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.nodes {
-		fn(&t.nodes[i])
+	for _, n := range t.nodes {
+		fn(n)
 	}
 	return len(t.faults) == 0
 }
@@ -111,7 +113,11 @@ func (t *Table) Len() int {
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults)}
+	s := &Snapshot{Config: t.config, Nodes: make([]Node, len(t.nodes)), Faults: maps.Clone(t.faults)}
+	for i, n := range t.nodes {
+		s.Nodes[i] = *n
+	}
+	return s
 }
 
 // sameJSON compares the values of two JSON texts. Most records are written by one

@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -45,6 +46,8 @@ type agent struct {
 	current atomic.Pointer[agentState]
 
 	links []netops.HostLink
+	// bridges requests that deleted bridges of containers are restored.
+	bridges chan struct{}
 	// config, underlay and snapshot are the last valid ones.
 	config    *cluster.Config
 	configErr error
@@ -86,11 +89,13 @@ type agent struct {
 	// peers are computed from the snapshot in peersFrom.
 	peers     *peers
 	peersFrom *cluster.Snapshot
-	families  [2]*family
-	filter    *overlay.Filter
-	files     files
-	socket    *socket
-	removed   *removal
+	// leftOut are the logged entries of peers.left.
+	leftOut     map[leftOut]bool
+	families    [2]*family
+	filter      *overlay.Filter
+	files       files
+	socket      *socket
+	fileMonitor *fileMonitor
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
 	// logged for debugging only, because the agent was starting.
 	reason   string
@@ -119,7 +124,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[0].changes():
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
-		case <-a.removed.changes():
+		case <-a.fileMonitor.changes():
 		case <-idle:
 			debug.FreeOSMemory()
 			a.freeMemory = false
@@ -170,6 +175,12 @@ func (a *agent) memoryTimer() <-chan time.Time {
 
 // applyUpdate stores an update of the registry.
 func (a *agent) applyUpdate(n registryUpdate) {
+	switch {
+	case n.err != nil && a.registryErr == nil && a.snapshot != nil && !a.fromMemory:
+		a.log.Warn("the registry cannot be read: the agent maintains the nodes that it knows", "registry", a.registry.name, "error", n.err)
+	case n.err == nil && a.registryErr != nil:
+		a.log.Warn("the registry can be read", "registry", a.registry.name)
+	}
 	a.registryErr = n.err
 	if n.snapshot == nil {
 		return
@@ -239,14 +250,31 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides, nil, false, true
 }
 
-// readLinks reads the node's interfaces.
+// readLinks reads the node's interfaces. After the loss of an address it closes the registry's
+// connections from that address, so that a new address is published at once. After the loss of a
+// bridge of containers it requests its restoration.
 func (a *agent) readLinks(ctx context.Context) {
 	links, err := a.host.Net.HostLinks(ctx)
 	if err != nil {
 		a.linkErr = err
 		return
 	}
+	before := a.links
 	a.links, a.linkErr = links, nil
+	if slices.ContainsFunc(before, func(l netops.HostLink) bool { return l.Alias == record.SharedAlias && !hasLink(links, l.Index) }) {
+		sendLatest(a.bridges, struct{}{})
+	}
+	if r, ok := a.registry.Registry.(cluster.Remote); ok {
+		r.CloseFrom(func(addr netip.Addr) bool { return hasAddress(before, addr) && !hasAddress(links, addr) })
+	}
+}
+
+func hasLink(links []netops.HostLink, index int) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return l.Index == index })
+}
+
+func hasAddress(links []netops.HostLink, addr netip.Addr) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return has(&l, addr) })
 }
 
 // reconcile compares the desired with the actual state once and repairs the difference. It returns

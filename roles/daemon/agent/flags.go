@@ -147,8 +147,8 @@ func (s *settings) flags() *flag.FlagSet {
 	})
 	f.BoolVar(&s.forward, "iptables-forward-rules", true, "accept pods' packets in iptables' FORWARD chain")
 	f.BoolVar(&s.sourceFilter, "vxlan-source-filter", true, "drop tunnelled packets whose sender is not a known node")
-	f.TextVar(&s.healthIP, "healthz-ip", netip.IPv4Unspecified(), "`address` for /healthz and /readyz")
-	f.UintVar(&s.healthPort, "healthz-port", 0, "`port` for /healthz and /readyz; 0 disables them")
+	f.TextVar(&s.healthIP, "healthz-ip", netip.IPv4Unspecified(), "`address` for /healthz, /readyz and /peersz")
+	f.UintVar(&s.healthPort, "healthz-port", 0, "`port` for /healthz, /readyz and /peersz; 0 disables them")
 	f.BoolFunc("ip-blackhole-route", "not supported: the agent makes no blackhole route", func(v string) error {
 		if on, err := strconv.ParseBool(v); err != nil || on {
 			return errors.New("the agent makes no blackhole route; leave the flag out")

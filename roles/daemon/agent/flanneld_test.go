@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/kubetest"
@@ -101,16 +100,4 @@ func TestFlanneld(t *testing.T) {
 	must(t, err)
 	moves.runReady(moves.flanneld(server.URL))
 	w.reach(false, append(pods, moves.attachFlannel())...)
-}
-
-// detach detaches a pod with the plugin that attached it.
-func (n *node) detach(p *pod) {
-	n.w.t.Helper()
-	call := p.call
-	call.Verb = "DEL"
-	var answer rolestest.Answer
-	n.ns.Do(n.w.t, func() error { answer = n.Run(call); return nil })
-	if answer.Code != 0 {
-		n.w.t.Errorf("DEL: %s%s", answer.Stdout, answer.Stderr)
-	}
 }

@@ -40,6 +40,23 @@ func (a *agent) removeFormerGateways(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// maxDetours limits the routes in an error message.
+const maxDetours = 3
+
+// detourError names other programs' routes to peers' networks. It returns nil if there is none.
+func detourError(all ...[]overlay.Detour) error {
+	var errs []error
+	detours := slices.Concat(all...)
+	for i, d := range detours {
+		if i == maxDetours {
+			errs = append(errs, fmt.Errorf("and %d more such routes", len(detours)-i))
+			break
+		}
+		errs = append(errs, fmt.Errorf("another program's route %s leads to the pod network of node %q: delete the route", d.Route, d.Peer))
+	}
+	return errors.Join(errs...)
+}
+
 // peerOf returns the peer whose pod network has an address, or nil.
 func (a *agent) peerOf(addr netip.Addr) *overlay.Peer {
 	all, network := a.peers.v4, a.config.Network

@@ -12,8 +12,8 @@ import (
 // runs at least once per resyncInterval.
 const loopTimeout = 3 * resyncInterval
 
-// health serves /healthz and /readyz for orchestrators. /healthz reports whether the loop is
-// running, /readyz reports whether pods can be attached.
+// health serves checks for orchestrators. /healthz reports whether the loop is running, /readyz
+// whether pods can be attached, and /peersz whether all peers are programmed.
 func (a *agent) health() http.Handler {
 	answer := func(w http.ResponseWriter, ok bool, text string) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -38,6 +38,15 @@ func (a *agent) health() http.Handler {
 			return
 		}
 		answer(w, true, fmt.Sprintf("ready: %d of %d peers", s.Peers.Programmed, s.Peers.Wanted))
+	})
+	mux.HandleFunc("GET /peersz", func(w http.ResponseWriter, _ *http.Request) {
+		s := a.current.Load()
+		text := fmt.Sprintf("%d of %d peers programmed", s.Peers.Programmed, s.Peers.Wanted)
+		if s.RegistryError != "" {
+			text += "; the registry cannot be read: " + s.RegistryError
+		}
+		known := s.IPv4 != nil || s.IPv6 != nil
+		answer(w, known && s.Peers.Programmed == s.Peers.Wanted, text)
 	})
 	return mux
 }

@@ -148,3 +148,15 @@ func (w *world) reach(v6 bool, pods ...*pod) time.Duration {
 	}
 	return time.Since(begin)
 }
+
+// detach detaches a pod with the plugin that attached it.
+func (n *node) detach(p *pod) {
+	n.w.t.Helper()
+	call := p.call
+	call.Verb = "DEL"
+	var answer rolestest.Answer
+	n.ns.Do(n.w.t, func() error { answer = n.Run(call); return nil })
+	if answer.Code != 0 {
+		n.w.t.Errorf("DEL: %s%s", answer.Stdout, answer.Stderr)
+	}
+}

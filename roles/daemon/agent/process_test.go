@@ -6,11 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -71,7 +73,8 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// TestHealth: readyz and healthz report the right states.
+// TestHealth: the checks report the right states. A missing peer fails one of them, pods that cannot be
+// attached another one.
 func TestHealth(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -92,8 +95,20 @@ func TestHealth(t *testing.T) {
 		must(t, err)
 		return r.StatusCode, strings.TrimSpace(string(body))
 	}
-	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready: 0 of 0 peers"} {
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready: 0 of 0 peers", "/peersz": "0 of 0 peers programmed"} {
 		if code, body := get(path); code != 200 || body != want {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	twin := w.record(n.name)
+	twin.Name, twin.PublicIP, twin.PodCIDRs = "x", netip.MustParseAddr("172.17.8.201"), []netip.Prefix{netip.MustParsePrefix("10.244.201.0/24")}
+	twin.BackendData = []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}`)
+	w.publish(twin)
+	twin.Name, twin.PodCIDRs = "y", []netip.Prefix{netip.MustParsePrefix("10.244.202.0/24")}
+	w.publish(twin)
+	n.until("one of two nodes with one MAC", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 1} })
+	for path, want := range map[string]int{"/readyz": 200, "/peersz": 503} {
+		if code, body := get(path); code != want || !strings.Contains(body, "1 of 2 peers") {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}

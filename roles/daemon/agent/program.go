@@ -24,6 +24,8 @@ type family struct {
 	mtu int
 	// tried is true after every peer was tried once.
 	tried bool
+	// repaired is the time of the last logged repair.
+	repaired time.Time
 	// warned is the last logged warning.
 	warned string
 	// off is true if the family is disabled and all its objects are removed.
@@ -40,6 +42,9 @@ func (f *family) changes() <-chan struct{} {
 	return f.overlay.Changes()
 }
 
+// repairLogInterval is the shortest time between two lines of the log about repairs of one family.
+const repairLogInterval = 10 * time.Second
+
 // Bounds of the delay after which a family that failed as a whole is tried again.
 const (
 	retryLeast = 250 * time.Millisecond
@@ -51,6 +56,7 @@ const (
 func (a *agent) program(ctx context.Context, next *time.Duration) (faults []error) {
 	if a.peers == nil || a.peersFrom != a.snapshot {
 		a.peers, a.peersFrom = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
+		a.logLeftOut()
 	}
 	if a.peers.conflict != nil {
 		faults = append(faults, a.peers.conflict)
@@ -77,6 +83,31 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		*next = min(*next, retryMost)
 	}
 	return faults
+}
+
+// maxLogged limits the lines of the log about nodes of one snapshot.
+const maxLogged = 10
+
+// logLeftOut logs each node that the agent newly leaves out, and each that it no longer leaves out.
+func (a *agent) logLeftOut() {
+	before := a.leftOut
+	a.leftOut = make(map[leftOut]bool, len(a.peers.left))
+	var lines []func()
+	for _, l := range a.peers.left {
+		if a.leftOut[l] = true; !before[l] {
+			lines = append(lines, func() { a.log.Warn("a node is left out", "node", l.Name, "reason", l.Reason) })
+		}
+		delete(before, l)
+	}
+	for l := range before {
+		lines = append(lines, func() { a.log.Warn("a node is no longer left out for a reason", "node", l.Name, "reason", l.Reason) })
+	}
+	for _, line := range lines[:min(len(lines), maxLogged)] {
+		line()
+	}
+	if more := len(lines) - maxLogged; more > 0 {
+		a.log.Warn("there are more changes of nodes that are left out: 'cnibox agent status' lists the nodes", "changes", more)
+	}
 }
 
 // programFamily applies one family. It removes the objects of a disabled family that a former agent
@@ -111,6 +142,10 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 	}
 	losses := f.report.Losses
 	f.report, err = f.overlay.Apply(ctx, f.spec)
+	if n := f.report.Repaired; n > 0 && time.Since(f.repaired) > repairLogInterval {
+		f.repaired = time.Now()
+		a.log.Warn("objects of the pod network were missing or changed: they were restored", "family", familyName(v6), "first", f.report.FirstRepair, "objects", n)
+	}
 	if f.report.Losses > losses {
 		a.log.Warn("notifications of the kernel were lost: the agent reads the kernel again", "family", familyName(v6), "times", f.report.Losses)
 	}
@@ -145,6 +180,7 @@ func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network
 	}
+	spec.Network = network
 	subnet, ok := subnetOf(a.own, v6)
 	switch {
 	case !ok:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -25,6 +26,11 @@ func (n *node) forward(addr string) {
 		l, err = net.Listen("tcp", addr)
 		return err
 	})
+	forwardFrom(t, l, addr)
+}
+
+// forwardFrom forwards the connections of a listener to an address.
+func forwardFrom(t *testing.T, l net.Listener, addr string) {
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -136,4 +142,31 @@ func TestEtcd(t *testing.T) {
 	must(t, err)
 	n.until("one peer", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 1, Programmed: 1} })
 	w.reach(false, pods[0], pods[1])
+}
+
+// TestAddressChangeEtcd: a node whose address changes publishes the new one over a new connection. The
+// old connection would have to time out first.
+func TestAddressChangeEtcd(t *testing.T) {
+	runtime.LockOSThread() // etcd ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	server := etcdtest.Start(t)
+	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
+	w := newWorld(t, 2, vxlan)
+	ip(t, "addr add 172.17.8.1/24 dev fabric")
+	l, err := net.Listen("tcp", "172.17.8.1:0")
+	must(t, err)
+	forwardFrom(t, l, strings.TrimPrefix(server.URL, "http://"))
+	w.registry = []string{"-etcd-endpoints=http://" + l.Addr().String()}
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n := w.nodes[0]
+	old := n.addr4
+	n.addr4 = netip.MustParseAddr("172.17.8.77")
+	n.ip("addr del " + old.String() + "/24 dev eth1")
+	n.connect()
+	w.within(func() bool { return pods[0].asks(pods[1], false) }, func() string { return "no traffic: " + n.dump() })
+	n.until("rest", func(a answer) bool { return a.Ready && a.RegistryError == "" })
+	if log := n.log.String(); strings.Contains(log, "deadline exceeded") {
+		t.Errorf("a request waited for its deadline: %s", log)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,89 @@ func TestFormerGateways(t *testing.T) {
 	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
 }
 
+// TestDetours: status names other programs' routes that take packets for peers, until they are gone.
+func TestDetours(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n, peer := w.nodes[0], w.record("k8s-dev-1")
+	part := netip.PrefixFrom(peer.PodCIDRs[0].Addr(), 25).String()
+	v6 := peer.PodCIDRs[1].String()
+	names := func(route string) func(answer) bool {
+		return func(a answer) bool {
+			return a.Ready && a.Peers.Programmed == 2 && strings.Contains(a.Reason, "another program's route "+route+` leads to the pod network of node "k8s-dev-1": delete the route`)
+		}
+	}
+	rest := func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 }
+	n.ip("route add blackhole " + part)
+	n.until("the more specific route", names(part))
+	n.kill()
+	n.start()
+	n.until("the route that existed before", names(part))
+	n.ip("route del " + part)
+	n.until("rest", rest)
+	n.ip("-6 route add unreachable " + v6 + " metric 5")
+	n.until("the preferred IPv6 route", names(v6))
+	n.ip("-6 route del " + v6 + " metric 5")
+	n.until("rest", rest)
+	n.ip("link add tun9 type veth peer name tun9p")
+	n.ip("link set tun9 up")
+	n.ip("route add " + part + " dev tun9")
+	n.until("the route over a link", names(part))
+	n.ip("link del tun9") // the kernel deletes the route without a notification
+	n.until("rest", rest)
+	w.reach(false, pods...)
+}
+
+// TestBridgeDeleted: the agent restores the containers' bridge and its ports, also if the bridge was
+// deleted while no agent ran.
+func TestBridgeDeleted(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	n := w.nodes[0]
+	pods = append(pods, n.attach())
+	w.reach(false, pods...)
+	bridge := func() string {
+		_, out, _ := strings.Cut(n.ip("-o link show cni0"), ":")
+		return out + n.ip("-br addr show dev cni0")
+	}
+	before := bridge()
+	n.ip("link del cni0")
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	n.kill()
+	n.ip("link del cni0")
+	n.start()
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	if after := bridge(); after != before {
+		t.Errorf("the bridge was %s and is %s", before, after)
+	}
+	n.detach(pods[0])
+	n.detach(pods[2])
+}
+
+// TestRulesFlushed: after 'nft flush ruleset' the agent restores the rules of attachments.
+func TestRulesFlushed(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.start()
+	n.attachBy("bridge", `{"cniVersion":"1.0.0","name":"nat","type":"bridge","bridge":"nat0","isGateway":true,"ipMasq":true,
+		"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}}`)
+	rules := func() string {
+		out, _ := n.try("nft", "list", "table", "inet", "cnibox") // the table may not exist
+		return strings.Join(slices.Sorted(strings.Lines(out)), "")
+	}
+	before := rules()
+	if !strings.Contains(before, "10.99.0.0/24") {
+		t.Fatalf("no masquerade: %s", before)
+	}
+	for range 2 {
+		n.exec("nft", "flush", "ruleset")
+		w.within(func() bool { return rules() == before }, func() string { return "was\n" + before + "is\n" + rules() })
+	}
+}
+
 // TestUnderlayDown: status says that the interface to the other nodes is down, and the exit code too.
 func TestUnderlayDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
@@ -147,15 +231,65 @@ func TestUnderlayDown(t *testing.T) {
 	n.until("ready again", func(a answer) bool { return a.Ready && n.exit == nil })
 }
 
-// TestNothingThere: an agent without a registry says on stderr why it waits, at the default level.
+// TestNothingThere: an agent without a registry, a default route or its interface says so on stderr at
+// the default level, in status and by the exit code.
 func TestNothingThere(t *testing.T) {
-	w := newWorld(t, 1, vxlan)
-	must(t, os.RemoveAll(w.dir))
+	for _, tt := range []struct {
+		name   string
+		do     func(*node)
+		any    bool // the agent chooses the interface
+		reason string
+	}{
+		{"registry", func(n *node) { must(t, os.RemoveAll(n.w.dir)) }, false, "the registry has not answered yet: "},
+		{"route", func(*node) {}, true, "no interface to the other nodes: there is no default route; name the interface with -iface; there are: "},
+		{"interface", func(n *node) { n.ip("link del eth1") }, false, `no interface to the other nodes: no interface matches -iface \"eth1\"`},
+		{"carrier", func(*node) { ip(t, "link set port0 down") }, false, `interface \"eth1\" is down or has no carrier`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 1, vxlan)
+			n := w.nodes[0]
+			tt.do(n)
+			cmd := n.agent()
+			if tt.any {
+				cmd.Args = slices.DeleteFunc(cmd.Args, func(arg string) bool { return arg == "-iface=eth1" })
+			}
+			cmd.Env = append(cmd.Env, "CNIBOX_LOG=")
+			n.run(cmd)
+			w.within(func() bool { return strings.Contains(n.log.String(), tt.reason) }, func() string { return "nothing on stderr: " + n.log.String() })
+			a := n.status()
+			if want := strings.ReplaceAll(tt.reason, `\`, ""); a.Ready || !strings.Contains(a.Reason, want) || n.exit == nil || !strings.Contains(n.exit.Error(), want) {
+				t.Errorf("status %+v, error %v", a, n.exit)
+			}
+		})
+	}
+}
+
+// TestLog: at the default level the agent logs one line for each change that an operator must know.
+func TestLog(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	w.startAll()
 	n := w.nodes[0]
+	n.stop()
 	cmd := n.agent()
-	cmd.Env = append(cmd.Env, "CNIBOX_LOG=warn")
-	n.run(cmd)
-	w.within(func() bool { return strings.Contains(n.log.String(), "the registry has not answered yet") }, func() string { return "nothing on stderr: " + n.log.String() })
+	cmd.Env = append(cmd.Env, "CNIBOX_LOG=")
+	n.runReady(cmd)
+	n.until("one peer", func(a answer) bool { return a.Peers.Programmed == 1 })
+	for _, change := range []struct {
+		line string
+		do   func()
+	}{
+		{`level=WARN msg="a node is left out" role=agent node=x-garbage `, func() { w.put("x-garbage", []byte(`{"name":`)) }},
+		{`level=WARN msg="a node is no longer left out for a reason" role=agent node=x-garbage `, func() { must(t, os.Remove(w.path("x-garbage"))) }},
+		{`level=WARN msg="objects of the pod network were missing or changed: they were restored" role=agent family=IPv4 first="add link \"flannel.1\""`, func() { n.ip("link del flannel.1") }},
+		{`level=WARN msg="the registry cannot be read: the agent maintains the nodes that it knows"`, func() { must(t, os.Rename(w.dir, w.dir+".away")) }},
+		{`level=WARN msg="the registry can be read"`, func() { must(t, os.Rename(w.dir+".away", w.dir)) }},
+	} {
+		change.do()
+		w.within(func() bool { return strings.Contains(n.log.String(), change.line) }, func() string { return "no line " + change.line + " in " + n.log.String() })
+		if got := strings.Count(n.log.String(), change.line); got != 1 {
+			t.Errorf("%d lines %s in %s", got, change.line, n.log)
+		}
+	}
 }
 
 // TestUnderlayVanishes: the interface to the other nodes is deleted together with the devices on
@@ -214,7 +348,6 @@ func TestFilesComeBack(t *testing.T) {
 	}
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		must(t, os.WriteFile(path, []byte("x"), 0o600))
-		n.ip("link set flannel.1 down") // this leads to a reconciliation
 		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as the other program wrote it" })
 	}
 	must(t, os.Rename(n.RunDir(), n.Dir()+"/gone")) // all files are removed at once

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -16,6 +17,10 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
+// gcPercent is GOGC's default in an agent. Most of a large cluster's memory is allocated once, so more
+// frequent collections cost little.
+const gcPercent = 50
+
 // Run runs the daemon until ctx ends. The kernel's state stays after that.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
 	set, err := parseFlags(h.Role, h.Program, args, h.Env)
@@ -24,6 +29,9 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
+	}
+	if getenv(h.Env, "GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
 	set.setDefaultPaths(runDir(h))
 	s, err := openSocket(set.socket)
@@ -55,6 +63,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		host: h, log: h.Log, set: set, memory: memory{h},
 		updates: make(chan registryUpdate, 1), acquired: make(chan acquisition),
 		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
+		bridges:  make(chan struct{}, 1),
 		macs:     map[string]string{},
 		started:  time.Now(),
 		families: [2]*family{{}, {v6: true}},
@@ -78,18 +87,18 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv, set.socket)
+	a.fileMonitor, err = openFileMonitor(set.overlayFile, set.subnetEnv, set.socket)
 	if err != nil {
 		return false, err
 	}
-	defer a.removed.close()
+	defer a.fileMonitor.close()
 	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err
 	}
 	defer links.Close() //nolint:errcheck // it only listens
 	defer a.closeFamilies()
-	keepRules, err := watchRules(ctx, h) //nolint:contextcheck // it listens until it ends
+	keepAttachments, err := watchAttachments(ctx, h, a.bridges) //nolint:contextcheck // it listens until it ends
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +116,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
-	running.Go(func() { keepRules(ctx) })
+	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.warnPolicies(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
@@ -116,31 +125,43 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	return a.run(ctx, links), nil
 }
 
-// watchRules restores the rules of attachments that another program deleted. The returned
-// function does so after every change until its context ends. It has sockets of its own,
+// restoreRetry is the time after which a failed restoration of bridges is tried again.
+const restoreRetry = 5 * time.Second
+
+// watchAttachments restores what attachments need and another program deleted: rules, and bridges
+// after a request. The returned function does so until its context ends. It has sockets of its own,
 // which are opened here, in the namespace of the calling thread.
-func watchRules(ctx context.Context, h *roles.Host) (run func(context.Context), err error) {
+func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{}) (run func(context.Context), err error) {
 	own := *h
 	own.Net = h.Net.Clone()
 	monitor, err := own.Net.OpenRulesMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return nil, errors.Join(err, own.Net.Close())
 	}
-	restore := func(ctx context.Context) {
-		if err := recovery.RestoreRules(ctx, &own); err != nil && ctx.Err() == nil {
-			h.Log.Warn("restore the rules of attachments", "error", err)
+	attempt := func(ctx context.Context, what string, restore func(context.Context, *roles.Host) error) bool {
+		err := restore(ctx, &own)
+		if err != nil && ctx.Err() == nil {
+			h.Log.Warn("restore the "+what+" of attachments", "error", err)
 		}
+		return err == nil
 	}
-	restore(ctx)
+	attempt(ctx, "rules", recovery.RestoreRules)
 	return func(ctx context.Context) {
 		defer own.Net.Close() //nolint:errcheck // nothing is deleted
 		defer monitor.Close()
+		again := time.After(0)
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-monitor.Changes():
-				restore(ctx)
+				attempt(ctx, "rules", recovery.RestoreRules)
+				continue
+			case <-bridges:
+			case <-again:
+			}
+			if again = nil; !attempt(ctx, "bridges", recovery.RestoreBridges) {
+				again = time.After(restoreRetry)
 			}
 		}
 	}, nil

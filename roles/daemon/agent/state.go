@@ -70,7 +70,7 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 	if err := a.socket.reopen(); err != nil {
 		a.log.Warn("cannot reopen the status socket", "error", err)
 	}
-	a.removed.addWatches()
+	a.fileMonitor.addWatches()
 	quiet := s.Reason != "" && !a.wasReady && time.Since(a.started) < startTime
 	if s.Reason != a.reason || a.quiet && !quiet {
 		level := slog.LevelWarn
@@ -105,7 +105,7 @@ func (a *agent) buildState(fault error) *agentState {
 		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
 	if fault == nil {
-		fault = errors.Join(a.configErr, a.acquireErr, a.formerErr)
+		fault = errors.Join(a.configErr, a.acquireErr, a.formerErr, detourError(a.families[0].report.Detours, a.families[1].report.Detours))
 	}
 	if fault != nil {
 		s.Reason = fault.Error()

@@ -29,7 +29,7 @@ func Role() roles.Role {
 // role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
+func (r *role) Shared() []string { return []string{record.BridgeLock(r.conf.Bridge)} }
 
 // Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }

@@ -32,6 +32,7 @@ const (
 // client sends each request to one etcd server after the other until one answers.
 type client struct {
 	web       *web.Client
+	conns     web.Conns
 	endpoints []string
 	// at is the index of the endpoint that answered last.
 	at                 atomic.Uint32
@@ -41,11 +42,11 @@ type client struct {
 }
 
 func newClient(o Options) (*client, error) {
-	w, err := web.New(web.Options{TLS: o.TLS})
-	if err != nil {
+	c := &client{username: o.Username, password: o.Password}
+	var err error
+	if c.web, err = web.New(web.Options{TLS: o.TLS, Conns: &c.conns}); err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	c := &client{web: w, username: o.Username, password: o.Password}
 	for _, e := range o.Endpoints {
 		c.endpoints = append(c.endpoints, strings.TrimRight(e, "/"))
 	}
@@ -114,7 +115,7 @@ func (c *client) endpoint() string { return c.endpoints[int(c.at.Load())%len(c.e
 func (c *client) sendAuthorized(ctx context.Context, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.send(ctx, path, in)
+	resp, err := c.send(ctx, c.endpoint(), path, in)
 	if err != nil {
 		return err
 	}
@@ -128,8 +129,8 @@ func (c *client) sendAuthorized(ctx context.Context, path string, in, out any) e
 	return nil
 }
 
-// send posts a request and returns a reply of status 200. The caller closes it.
-func (c *client) send(ctx context.Context, path string, in any) (*http.Response, error) {
+// send posts a request to a server and returns a reply of status 200. The caller closes it.
+func (c *client) send(ctx context.Context, endpoint, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (c *client) send(ctx context.Context, path string, in any) (*http.Response,
 		if err != nil {
 			return nil, err
 		}
-		resp, err := c.post(ctx, path, body, token)
+		resp, err := c.post(ctx, endpoint, path, body, token)
 		var f *failure
 		if try == 0 && token != "" && errors.As(err, &f) && f.stale() {
 			c.forget(token)
@@ -149,8 +150,7 @@ func (c *client) send(ctx context.Context, path string, in any) (*http.Response,
 	}
 }
 
-func (c *client) post(ctx context.Context, path string, body []byte, token string) (*http.Response, error) {
-	endpoint := c.endpoint()
+func (c *client) post(ctx context.Context, endpoint, path string, body []byte, token string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -177,6 +177,23 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
 }
 
+// ping returns an error if a server does not answer. A stopped process keeps its connections, so only
+// a request shows that.
+func (c *client) ping(ctx context.Context, endpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/version", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := c.web.Do(r)
+	if err != nil {
+		return fmt.Errorf("etcd does not answer: %w", err)
+	}
+	web.Discard(resp.Body) // an answer of any status will do
+	return nil
+}
+
 // authorize returns the token for etcd's authentication, or "" without authentication.
 func (c *client) authorize(ctx context.Context) (string, error) {
 	if c.username == "" {
@@ -191,7 +208,7 @@ func (c *client) authorize(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := c.post(ctx, "/v3/auth/authenticate", body, "")
+	resp, err := c.post(ctx, c.endpoint(), "/v3/auth/authenticate", body, "")
 	if err != nil {
 		return "", fmt.Errorf("authenticate as %q: %w", c.username, err)
 	}

@@ -148,6 +148,9 @@ func (r *Registry) Close() error {
 	return nil
 }
 
+// CloseFrom closes the connections from lost addresses.
+func (r *Registry) CloseFrom(lost func(netip.Addr) bool) { r.c.conns.CloseFrom(lost) }
+
 func (r *Registry) configKey() string { return r.o.Prefix + "/config" }
 
 func (r *Registry) subnets() string { return r.o.Prefix + "/subnets/" }

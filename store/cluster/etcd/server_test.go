@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/store/cluster/web"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Both sides need certificates. A client without one is refused.
@@ -155,6 +156,29 @@ func TestStopped(t *testing.T) {
 	defer cancel()
 	if _, err := r.Config(ctx); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Fatal(err)
+	}
+}
+
+// Watch reports a server that stops, although the connection stays open.
+func TestStoppedWatch(t *testing.T) {
+	server := etcdtest.Start(t)
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
+	updates := make(chan cluster.Update)
+	go func() {
+		_ = r.Watch(t.Context(), func(u cluster.Update) {
+			select {
+			case updates <- u:
+			case <-t.Context().Done():
+			}
+		})
+	}()
+	if u := await.Next(t, updates, "the snapshot"); u.Snapshot == nil {
+		t.Fatal(u.Err)
+	}
+	server.Stop(t)
+	if u := await.Next(t, updates, "the error"); !errors.Is(u.Err, cluster.ErrUnavailable) || !strings.Contains(u.Err.Error(), "etcd does not answer") {
+		t.Fatal(u.Err)
 	}
 }
 

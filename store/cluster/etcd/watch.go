@@ -16,6 +16,11 @@ const (
 	// silence bounds the time in which a stream sends nothing. etcd reports its progress every ten
 	// minutes.
 	silence = 15 * time.Minute
+	// A server is pinged every pingInterval, and less often by pingNode for each node, so that a large
+	// cluster does not load it. pingTimeout bounds the wait for the answer.
+	pingInterval = 2 * time.Second
+	pingNode     = time.Millisecond
+	pingTimeout  = 2500 * time.Millisecond
 	// steady is the duration of a stream after which the next attempt begins at once.
 	steady = 10 * time.Second
 )
@@ -72,6 +77,9 @@ type view struct {
 
 // follow lists if necessary, and follows the stream until it ends.
 func (v *view) follow(ctx context.Context) error {
+	if err := v.r.c.ping(ctx, v.r.c.endpoint()); err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
 	if v.at == 0 {
 		if err := v.list(ctx); err != nil {
 			return err
@@ -140,15 +148,22 @@ func (v *view) put(name string, value []byte) bool {
 
 // stream follows the changes after v.at.
 func (v *view) stream(ctx context.Context) error {
+	var pinging sync.WaitGroup
+	defer pinging.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	endpoint := v.r.c.endpoint()
+	pinging.Go(func() { cancel(v.keepPinging(ctx, endpoint)) })
 	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("%w: etcd sent nothing for %v", cluster.ErrUnavailable, silence)) })
 	defer quiet.Stop()
 	prefix := v.r.o.Prefix + "/"
-	resp, err := v.r.c.send(ctx, "/v3/watch", watchRequest{Create: watchCreate{
+	resp, err := v.r.c.send(ctx, endpoint, "/v3/watch", watchRequest{Create: watchCreate{
 		Key: []byte(prefix), RangeEnd: end(prefix), StartRevision: v.from(), ProgressNotify: true, Fragment: true,
 	}})
 	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	// The body is not read to its end, because the stream has no end.
@@ -173,6 +188,20 @@ func (v *view) stream(ctx context.Context) error {
 			continue
 		}
 		if err := v.apply(ctx, m.Result, first); err != nil {
+			return err
+		}
+	}
+}
+
+// keepPinging pings a server until it does not answer or ctx ends. It returns the error.
+func (v *view) keepPinging(ctx context.Context, endpoint string) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(max(pingInterval, time.Duration(v.table.Len())*pingNode)):
+		}
+		if err := v.r.c.ping(ctx, endpoint); err != nil {
 			return err
 		}
 	}

@@ -71,6 +71,9 @@ func (r *Registry) Close() error {
 	return nil
 }
 
+// CloseFrom closes the connections from lost addresses.
+func (r *Registry) CloseFrom(lost func(netip.Addr) bool) { r.client.CloseFrom(lost) }
+
 // object has the fields of a Node that are used here.
 type object struct {
 	rest.Object

@@ -63,7 +63,7 @@ func (t *TLS) config() (*tls.Config, error) {
 }
 
 // dial returns a function that connects with the current content of the files.
-func (t *TLS) dial(d *net.Dialer) func(context.Context, string, string) (net.Conn, error) {
+func (t *TLS) dial(d *net.Dialer) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config, err := t.config()
 		if err != nil {

@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// TLS authenticates both sides. Nil means the system's roots and no client certificate.
 	TLS *TLS
+	// Conns gets the client's connections. It may be nil.
+	Conns *Conns
 	// Dial bounds connecting with the TLS handshake (0 means 5 s), Header the wait for the reply's
 	// header (0 means 15 s).
 	Dial, Header time.Duration
@@ -51,6 +53,9 @@ func New(o Options) (*Client, error) {
 	if o.TLS == nil {
 		o.TLS = &TLS{}
 	}
+	if o.Conns == nil {
+		o.Conns = &Conns{}
+	}
 	if _, err := o.TLS.config(); err != nil {
 		return nil, fmt.Errorf("%w: %w", cluster.ErrInvalid, err)
 	}
@@ -60,8 +65,8 @@ func New(o Options) (*Client, error) {
 	}
 	return &Client{http: &http.Client{
 		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			DialTLSContext:         o.TLS.dial(dialer),
+			DialContext:            o.Conns.register(dialer.DialContext),
+			DialTLSContext:         o.Conns.register(o.TLS.dial(dialer)),
 			ResponseHeaderTimeout:  o.Header,
 			MaxResponseHeaderBytes: maxHeader,
 			IdleConnTimeout:        90 * time.Second,

@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 func get(t *testing.T, c *Client, url string) (*http.Response, error) {
@@ -169,6 +172,43 @@ func TestSilentServer(t *testing.T) {
 	}
 	if _, err := get(t, c, srv.URL); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Fatalf("a silent server: %v", err)
+	}
+}
+
+// A request on a connection from a lost address fails at once. Other connections continue.
+func TestLostAddress(t *testing.T) {
+	clustertest.Loopback(t)
+	done := make(chan struct{})
+	asked := make(chan struct{}, 1)
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-done }))
+	defer srv.Close()
+	defer close(done)
+	var conns Conns
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	c, err := New(Options{TLS: &TLS{CA: ca}, Conns: &conns, Header: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := get(t, c, srv.URL) //nolint:bodyclose // there is no reply
+		failed <- err
+	}()
+	<-asked
+	conns.CloseFrom(func(a netip.Addr) bool { return a != netip.MustParseAddr("127.0.0.1") })
+	select {
+	case err := <-failed:
+		t.Fatalf("another address was lost: %v", err)
+	default:
+	}
+	conns.CloseFrom(func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.1") })
+	if err := await.Next(t, failed, "the error"); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Error(err)
+	}
+	conns.mu.Lock()
+	defer conns.mu.Unlock()
+	if len(conns.open) != 0 {
+		t.Errorf("%d connections are left", len(conns.open))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -36,6 +37,7 @@ const (
 // Client sends requests to one API server. It is safe for concurrent use.
 type Client struct {
 	source Source
+	conns  web.Conns
 
 	mu     sync.Mutex
 	config *Config
@@ -49,7 +51,7 @@ func Open(source Source) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.web, err = web.New(web.Options{TLS: &config.TLS})
+	c.web, err = web.New(web.Options{TLS: &config.TLS, Conns: &c.conns})
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +64,9 @@ func (c *Client) Close() {
 	w, _ := c.current()
 	w.CloseIdle()
 }
+
+// CloseFrom closes the connections from lost addresses.
+func (c *Client) CloseFrom(lost func(netip.Addr) bool) { c.conns.CloseFrom(lost) }
 
 func (c *Client) current() (*web.Client, *Config) {
 	c.mu.Lock()
@@ -81,7 +86,7 @@ func (c *Client) reload() bool {
 	if config.same(c.config) {
 		return false
 	}
-	w, err := web.New(web.Options{TLS: &config.TLS})
+	w, err := web.New(web.Options{TLS: &config.TLS, Conns: &c.conns})
 	if err != nil {
 		return false
 	}
