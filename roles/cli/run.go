@@ -70,29 +70,57 @@ func (r *call) del(ctx context.Context) error {
 }
 
 func (p *Process) checkCommand() *cli.Command {
-	return p.runtimeCommand("check", "compare an attachment with its specification",
-		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
-			if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
-				return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
-			}
-			var err error
-			r.Result, err = r.readCache()
-			if err != nil {
-				return err
-			}
-			if r.Result == nil && !r.list.DisableCheck {
-				err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
-				return withHint(err, "cnibox state, which lists the attachments of runtimes")
-			}
-			err = r.list.Check(c.Context, r.host.Delegate, r.Call)
-			if err == nil {
-				return nil
-			}
-			if code, _ := p.ErrorCode(err); code >= pluginCodes {
-				return fmt.Errorf("%w: %w", errDifferent, err)
-			}
+	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
+	cmd.Description += `
+
+--all compares every attachment of the node, whoever made it: those in the caches of
+containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
+It prints one line for a difference, with what is wanted, what the kernel has, and what to
+do. It exits with 3 if there are differences.
+
+examples:
+  cnibox check NET.conflist web /run/netns/web
+  cnibox check --all
+  cnibox check --all --json | jq -r '.[] | .containerID' | sort -u`
+	cmd.Flags = append(cmd.Flags,
+		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
+		&cli.BoolFlag{Name: "json", Usage: "with --all: print JSON"},
+	)
+	one := cmd.Action
+	cmd.Action = func(c *cli.Context) error {
+		if !c.Bool("all") {
+			return one(c)
+		}
+		if err := noArgs(c); err != nil {
 			return err
-		})
+		}
+		return p.checkAll(c.Context, c.String("cni-path"), c.Bool("json"), p.style(c))
+	}
+	return cmd
+}
+
+// check compares one attachment of add.
+func (p *Process) check(c *cli.Context, r *call) error {
+	if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
+		return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
+	}
+	var err error
+	r.Result, err = r.readCache()
+	if err != nil {
+		return err
+	}
+	if r.Result == nil && !r.list.DisableCheck {
+		err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
+		return withHint(err, "cnibox check --all, which compares the attachments of runtimes")
+	}
+	err = r.list.Check(c.Context, r.host.Delegate, r.Call)
+	if err == nil {
+		return nil
+	}
+	if code, _ := p.ErrorCode(err); code >= pluginCodes {
+		return fmt.Errorf("%w: %w", errDifferent, err)
+	}
+	return err
 }
 
 // call is one call of the plugins of a network's list.

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
@@ -105,12 +106,8 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 }
 
 // delCached runs DEL of an attachment of add with the parameters of its ADD.
-func (r *call) delCached(ctx context.Context, a *cached) error {
-	var pairs []string
-	for _, kv := range a.Args {
-		pairs = append(pairs, kv[0]+"="+kv[1])
-	}
-	args, err := roles.ParseArgs(strings.Join(pairs, ";"))
+func (r *call) delCached(ctx context.Context, a *recovery.CacheEntry) error {
+	args, err := cachedArgs(a)
 	if err != nil {
 		return err
 	}

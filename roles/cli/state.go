@@ -158,7 +158,7 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
 	for i := range state.Leases {
 		x := &state.Leases[i]
-		l.add(x.Address.String(), x.Owner.Network, displayName(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
+		l.add(x.Address.String(), x.Owner.Network, s.name(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
 			strconv.Itoa(x.Set), age(now, x.Time), state.origin(x))
 	}
 	fmt.Fprintln(p.Stdout)
@@ -197,18 +197,10 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 		if !a.Alive {
 			alive = "no"
 		}
-		t.add(displayName(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
+		t.add(s.name(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
 			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), link, alive)
 	}
 	return t.write(p.Stdout, s)
-}
-
-// displayName returns the pod's name, or the container's ID if there is no pod.
-func displayName(pod, id string) string {
-	if pod != "" {
-		return pod
-	}
-	return id
 }
 
 // age returns a duration in its largest unit.

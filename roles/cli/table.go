@@ -49,6 +49,22 @@ func (s style) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
+// shortID is the number of characters that a table shows of a container's ID of 64 hexadecimal
+// digits. Verbs accept the beginning of an ID.
+const shortID = 12
+
+// name returns the pod's name, or the container's ID if there is no pod. Tables for people
+// show the beginning of a long ID.
+func (s style) name(pod, id string) string {
+	if pod != "" {
+		return pod
+	}
+	if s.table && len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "" {
+		return id[:shortID]
+	}
+	return id
+}
+
 // table is a header and rows of as many cells.
 type table struct {
 	head []string
