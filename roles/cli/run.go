@@ -15,7 +15,9 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/store"
 )
 
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
@@ -137,7 +139,8 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context
 		Name:      name,
 		Usage:     usage,
 		ArgsUsage: args,
-		Description: `NETNS is a path, or a name of "ip netns". Plugins are found in --cni-path, as for
+		Description: `NETNS is a path, or a name of "ip netns". check and del also accept the first 6 or more
+digits of a CONTAINERID of 64. Plugins are found in --cni-path, as for
 a runtime. Results are cached under the run directory. The caches of runtimes are not
 changed.`,
 		Flags: append(cniFlags(),
@@ -217,11 +220,45 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	r.Runtime = given
 	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = roles.Verb(strings.ToUpper(c.Command.Name)), args.Get(1), netnsPath(args.Get(2))
 	r.Request.IfName, r.Request.Args = c.String("ifname"), cniArgs
-	if err := r.validate(); err != nil {
+	if r.Request.Verb != roles.Add {
+		r.Request.ContainerID, err = r.wholeID(c.Context, r.Request.ContainerID)
+	}
+	if err == nil {
+		err = r.validate()
+	}
+	if err != nil {
 		done()
 		return nil, nil, p.explainPlugin(c, err)
 	}
 	return r, done, nil
+}
+
+// wholeID completes the beginning of a container's ID, as tables show it. It completes only IDs
+// of 64 digits: "web-1" may be an ended container, and "web-10" another one.
+func (r *call) wholeID(ctx context.Context, id string) (string, error) {
+	if len(id) < shortIDLeast || !isHex(id) {
+		return id, nil
+	}
+	var ids []string
+	add := func(network, id string) {
+		if network == r.list.Name && len(id) == longID && isHex(id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, a := range recovery.ReadCaches(r.host, r.p.cacheDirs()) {
+		add(a.Network, a.ContainerID)
+	}
+	err := r.host.Store.View(ctx, func(tx *store.Tx) error {
+		all, err := tx.Attachments(r.list.Name)
+		for i := range all {
+			add(all[i].Network, all[i].ContainerID)
+		}
+		return err
+	})
+	if err != nil {
+		return "", stateHint(err)
+	}
+	return completeID(ids, id)
 }
 
 // validate returns an error if the container ID or the interface name is not valid, or

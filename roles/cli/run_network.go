@@ -86,6 +86,10 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 		if !roles.IsName(id) || roles.LinkName(ifname) != nil {
 			return usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
+		id, err := r.wholeID(ctx, id)
+		if err != nil {
+			return err
+		}
 		valid = append(valid, roles.AttachmentID{ContainerID: id, IfName: ifname})
 	}
 	kept, err := r.p.allCached(r.list.Name)

@@ -49,17 +49,23 @@ func (s style) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// shortID is the number of characters that a table shows of a container's ID of 64 hexadecimal
-// digits. Verbs accept the beginning of an ID.
-const shortID = 12
+// The lengths of container IDs that runtimes make from random digits: of a whole ID, of the
+// beginning that tables for people show, and of the shortest beginning that verbs accept.
+const (
+	longID       = 64
+	shortID      = 12
+	shortIDLeast = 6
+)
 
-// name returns the pod's name, or the container's ID if there is no pod. Tables for people
-// show the beginning of a long ID.
+// isHex reports whether an ID has hexadecimal digits only.
+func isHex(id string) bool { return strings.Trim(id, "0123456789abcdef") == "" }
+
+// name returns the pod's name, or the container's ID if there is no pod.
 func (s style) name(pod, id string) string {
-	if pod != "" {
+	switch {
+	case pod != "":
 		return pod
-	}
-	if s.table && len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "" {
+	case s.table && len(id) == longID && isHex(id):
 		return id[:shortID]
 	}
 	return id
