@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -31,6 +33,7 @@ func (p *Process) addCommand() *cli.Command {
 	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
 			r.Keep = true
+			p.warnUnknownKeys(c)
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
 				return r.withDelHint(c, p.explainPlugin(c, err))
@@ -209,12 +212,13 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
 		return nil, nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
-	cniArgs, given, err := attachmentFlags(c)
+	r, done, err := p.runtime(c, args.First())
 	if err != nil {
 		return nil, nil, err
 	}
-	r, done, err := p.runtime(c, args.First())
+	cniArgs, given, err := attachmentFlags(c, r.list.List)
 	if err != nil {
+		done()
 		return nil, nil, err
 	}
 	r.Runtime = given
@@ -275,14 +279,21 @@ func (r *call) validate() error {
 }
 
 // attachmentFlags returns the flags --args as CNI_ARGS and --cap as the runtime's
-// values by capability.
-func attachmentFlags(c *cli.Context) (args roles.Args, given map[string]json.RawMessage, err error) {
+// values by capability, of which the list must declare each.
+func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
 		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
 	}
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &given); err != nil {
 			return args, nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !list.Can(name) {
+			declared := cmp.Or(strings.Join(list.Capabilities(), ", "), "none")
+			return args, nil, usagef(`"capabilities": {"`+name+`": true} in the plugin that reads it`,
+				"--cap: no plugin of the list declares the capability %q, and runtimes would not pass it on; declared: %s", name, declared)
 		}
 	}
 	return args, given, nil

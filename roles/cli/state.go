@@ -352,9 +352,19 @@ func (p *Process) writeContainer(state *nodeState, now time.Time, s style) error
 		a := &state.Attachments[i]
 		fmt.Fprintf(p.Stdout, "%s on %s\n", s.paint(bold, printable(a.IfName)), printable(a.Network))
 		for _, line := range [][2]string{
-			{"container", a.ContainerID}, {"pod", a.Pod}, {"alive", yesNo(a.Alive)}, {"namespace", a.Netns}, {"addresses", a.addresses()},
-			{"routes", strings.Join(a.Routes, ", ")}, {"ports", strings.Join(a.Ports, " ")}, {"mac", a.MAC}, {"host link", a.HostLink},
-			{"link", a.link()}, {"roles", strings.Join(a.Roles, "+")}, {"state", string(a.State)}, {"age", age(now, a.Created)},
+			{"container", a.ContainerID},
+			{"pod", a.Pod},
+			{"alive", yesNo(a.Alive)},
+			{"namespace", a.Netns},
+			{"addresses", a.addresses()},
+			{"routes", strings.Join(a.Routes, ", ")},
+			{"ports", strings.Join(a.Ports, " ")},
+			{"mac", a.MAC},
+			{"host link", a.HostLink},
+			{"link", a.link()},
+			{"roles", strings.Join(a.Roles, "+")},
+			{"state", string(a.State)},
+			{"age", age(now, a.Created)},
 		} {
 			if line[1] != "" {
 				fmt.Fprintf(p.Stdout, "  %-10s %s\n", line[0], printable(line[1]))

@@ -20,7 +20,7 @@ const watchQuiet = 50 * time.Millisecond
 // watch calls show now, and again after each change of the state file or of the host's
 // interfaces, until ctx is done.
 func (p *Process) watch(ctx context.Context, h *roles.Host, show func() error) error {
-	links, err := h.Net.OpenLinkMonitor()
+	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // Close ends it
 	if err != nil {
 		return fmt.Errorf("watch the host's interfaces: %w", err)
 	}
