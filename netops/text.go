@@ -99,12 +99,15 @@ func (d *differences) add(want, have string) {
 	d.list = append(d.list, Difference{Object: d.object, Want: want, Have: have})
 }
 
+// absence returns the difference of an absent object.
+func absence(o Object) Difference { return Difference{Object: o, Want: "present", Have: "absent"} }
+
 // absentIf returns the one difference of an absent object, or err.
 func absentIf(err error, o Object) ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Difference{{Object: o, Want: "present", Have: "absent"}}, nil
+	return []Difference{absence(o)}, nil
 }
 
 // checkAlias applies the kernel's limits for an ifalias.

@@ -104,7 +104,7 @@ func (n *Net) Verify(ctx context.Context, spec Spec, container *Namespace) ([]Di
 	var all []Difference
 	for _, o := range objects {
 		if _, named := o.Where().name(); named && s.isAbsentPlace(o.Where()) {
-			all = append(all, Difference{Object: o, Want: "present", Have: "absent"})
+			all = append(all, absence(o))
 			continue
 		}
 		some, err := o.verify(ctx, s)

@@ -7,15 +7,25 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// Differences returns an error that wraps ErrCheck and lists the differences that Verify
-// found. It returns nil if there are none.
+// CheckError is an ErrCheck with the differences that Verify found.
+type CheckError struct{ Differences []netops.Difference }
+
+// Differences returns a CheckError, or nil if there are no differences.
 func Differences(diffs []netops.Difference) error {
 	if len(diffs) == 0 {
 		return nil
 	}
-	lines := make([]string, len(diffs))
-	for i, d := range diffs {
+	return &CheckError{diffs}
+}
+
+// Error lists the differences.
+func (e *CheckError) Error() string {
+	lines := make([]string, len(e.Differences))
+	for i, d := range e.Differences {
 		lines[i] = fmt.Sprintf("%s: want %s, have %s", d.Object, d.Want, d.Have)
 	}
-	return fmt.Errorf("%w: %s", ErrCheck, strings.Join(lines, "; "))
+	return fmt.Sprintf("%v: %s", ErrCheck, strings.Join(lines, "; "))
 }
+
+// Is makes every CheckError an ErrCheck.
+func (e *CheckError) Is(target error) bool { return target == ErrCheck }

@@ -54,9 +54,13 @@ type Delegator interface {
 	// is installed.
 	Plan(ctx context.Context, typ string, req *Request) (*Plan, error)
 	// Preview returns the result that Add would return, and reserves nothing. It calls
-	// the role of this binary, as Plan does. Without a role or its Previewer it returns
-	// the placeholder 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
+	// the role of this binary, as Plan does. If only ADD knows the addresses, the error is
+	// ErrUnplanned and says why, and the result is the placeholder 192.0.2.2/24 with gateway
+	// 192.0.2.1 (RFC 5737).
 	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
+	// WithCopies returns a Delegator that also calls a plugin in process if its file is a copy
+	// of this binary, as isCopy reports.
+	WithCopies(isCopy func(file string) bool) Delegator
 	// Clone returns a Delegator that may be used in another goroutine. It has its own
 	// connection to the kernel, which the returned function closes.
 	Clone() (Delegator, func())

@@ -90,6 +90,11 @@ func (r *Request) IsValid(containerID, ifName string) bool {
 type Plan struct {
 	Changes []netops.Change `json:"changes"`
 	Result  *Result         `json:"result"`
+	// Placeholder means that addresses of Result are placeholders: only ADD knows the
+	// addresses.
+	Placeholder bool `json:"placeholder,omitempty"`
+	// Notes say what the plan cannot know, and why ADD would fail now.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // ResultInterface is one interface of a Result.

@@ -171,14 +171,18 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 	in := a.newInput(req)
 	in.Netns = cmp.Or(req.Netns, "container") // an interface without a sandbox is on the host
 	in.Chained = req.PrevResult
+	var unknown error
 	if a.ipam != "" {
-		var err error
-		in.IPAM, err = h.Delegate.Preview(ctx, a.ipam, req)
-		if err != nil {
-			return nil, err
+		in.IPAM, unknown = h.Delegate.Preview(ctx, a.ipam, req)
+		if unknown != nil && !errors.Is(unknown, roles.ErrUnplanned) {
+			return nil, unknown
 		}
 	}
-	return plan(ctx, h, req, a.role, in)
+	p, err := plan(ctx, h, req, a.role, in)
+	if err == nil && unknown != nil {
+		p.Placeholder, p.Notes = true, []string{"the addresses are placeholders: " + unknown.Error()}
+	}
+	return p, err
 }
 
 // plan computes what a role would do.

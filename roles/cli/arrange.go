@@ -35,7 +35,7 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 	if cmd == nil || cmd.SkipFlagParsing {
 		return append(path, args...), nil
 	}
-	if len(cmd.Subcommands) > 0 && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+	if len(cmd.Subcommands) > 0 && cmd.ArgsUsage == "" && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		return nil, &verbError{verbOf(cmd), unknownSub(cmd, args[0])}
 	}
 	var flags, words []string

@@ -47,8 +47,8 @@ func TestArrange(t *testing.T) {
 		}
 	}
 	p := Process{Table: testTable()}
-	if _, err := arrange(p.app().Commands, []string{"state", "nonsense"}); !errors.Is(err, roles.ErrUsage) {
-		t.Errorf("unknown verb of state: %v", err)
+	if _, err := arrange(p.app().Commands, []string{"lab", "nonsense"}); !errors.Is(err, roles.ErrUsage) {
+		t.Errorf("unknown verb of lab: %v", err)
 	}
 }
 

@@ -101,6 +101,7 @@ func (p *Process) app() *cli.App {
 			p.gcCommand(),
 			p.statusCommand(),
 			p.stateCommand(),
+			p.repairNodeCommand(),
 			p.labCommand(),
 			p.versionCommand(),
 			p.completionCommand(),

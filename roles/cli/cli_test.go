@@ -98,6 +98,9 @@ func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 // share one network namespace and must not find its objects in the kernel.
 func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 
+// TestRepair breaks real attachments.
+func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
+
 // TestDrain also attaches containers. It leaves no objects in the kernel.
 func TestDrain(t *testing.T) { runScripts(t, "testdata/drain") }
 

@@ -117,6 +117,22 @@ func (p *Process) lintHint(c *cli.Context) string {
 	return "cnibox lint " + file
 }
 
+// warnUnknownKeys warns about keys that no plugin reads, as lint does: ADD ignores them. A plugin
+// that a runtime calls does not warn, because the runtime shows nothing of an ADD that succeeds.
+func (p *Process) warnUnknownKeys(c *cli.Context) {
+	file := c.Args().First()
+	data, err := p.readFile(file, lint.MaxSize)
+	if err != nil || file == "-" {
+		return
+	}
+	for _, f := range p.linter(c.String("cni-path")).Lint(file, data) {
+		if f.UnknownKey {
+			f.Severity = lint.Warning
+			fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", c.Command.Name, printable(f.String()))
+		}
+	}
+}
+
 func (p *Process) writeFindings(found []lint.Finding, asJSON bool, s style) error {
 	if asJSON {
 		return writeJSON(p.Stdout, found)

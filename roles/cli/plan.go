@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -15,10 +14,7 @@ import (
 // planned is the plan of one plugin of a list.
 type planned struct {
 	Type string `json:"type"`
-	// Note says why there is no plan.
-	Note    string          `json:"note,omitempty"`
-	Changes []netops.Change `json:"changes,omitempty"`
-	Result  *roles.Result   `json:"result,omitempty"`
+	*roles.Plan
 }
 
 func (p *Process) planCommand() *cli.Command {
@@ -28,8 +24,13 @@ func (p *Process) planCommand() *cli.Command {
 		ArgsUsage: "FILE",
 		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
 shared between attachments. Objects that exist, such as the bridge, are not listed. The
-addresses are the next ones that cnibox's IPAM would assign, or placeholders if a
-third-party plugin or a DHCP server assigns them.`,
+addresses are the next ones that cnibox's IPAM would assign. Lines with "!" say what cannot
+be known before ADD, such as the addresses of a DHCP server, and why ADD would fail now.
+Placeholders for such addresses are marked.
+
+examples:
+  cnibox plan NET.conflist
+  cnibox plan NET.conflist --cap '{"ips":["10.22.0.7"]}' --json`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
@@ -46,9 +47,10 @@ third-party plugin or a DHCP server assigns them.`,
 			if err != nil {
 				return err
 			}
+			p.warnUnknownKeys(c)
 			plans, err := p.plan(c, list.Unfused())
 			if err != nil {
-				return err
+				return p.planHint(c, err)
 			}
 			if c.Bool("json") {
 				return writeJSON(p.Stdout, plans)
@@ -61,31 +63,24 @@ third-party plugin or a DHCP server assigns them.`,
 // plan returns the plan of each plugin of the list. Each plugin gets the planned result
 // of the previous one.
 func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
-	args, given, err := attachmentFlags(c)
+	args, given, err := attachmentFlags(c, list)
 	if err != nil {
 		return nil, err
 	}
-	call := netlist.Call{Runtime: given, Request: &roles.Request{
+	h, done, err := p.host(c.Context, "")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	plans, err := list.Plan(c.Context, h.Delegate, netlist.Call{Runtime: given, Request: &roles.Request{
 		ContainerID: c.String("id"), Netns: netnsPath(c.String("netns")), IfName: c.String("ifname"),
 		Args: args, Path: p.pluginPath(c.String("cni-path")), Env: p.Env,
-	}}
+	}})
 	var out []planned
-	var result *roles.Result
-	for i, plugin := range list.Plugins {
-		req, err := list.Request(&call, i, roles.Add, result)
-		if err != nil {
-			return nil, err
-		}
-		pl, err := p.planOne(c.Context, plugin.Type, req)
-		if err != nil {
-			return nil, p.planHint(c, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Type, err))
-		}
-		if pl.Result != nil {
-			result = pl.Result
-		}
-		out = append(out, pl)
+	for i, one := range plans {
+		out = append(out, planned{list.Plugins[i].Type, one})
 	}
-	return out, nil
+	return out, err
 }
 
 // planHint adds a hint to the error of a plugin's plan.
@@ -101,50 +96,26 @@ func (p *Process) planHint(c *cli.Context, err error) error {
 	return stateHint(err)
 }
 
-func (p *Process) planOne(ctx context.Context, typ string, req *roles.Request) (planned, error) {
-	out := planned{Type: typ}
-	role, ok := p.Table.Lookup(typ)
-	if !ok || role.New == nil {
-		out.Note = "not a role of this binary: its changes are unknown"
-		return out, nil
-	}
-	handler, err := role.New(req.Conf)
-	if err != nil {
-		return out, err
-	}
-	planner, ok := handler.(roles.Planner)
-	if !ok {
-		out.Note = "this role does not implement planning"
-		return out, nil
-	}
-	h, done, err := p.host(ctx, typ)
-	if err != nil {
-		return out, err
-	}
-	defer done()
-	plan, err := planner.Plan(ctx, h, req)
-	if err != nil {
-		return out, err
-	}
-	out.Changes, out.Result = plan.Changes, plan.Result
-	return out, nil
-}
-
 // writePlans prints one line per change.
 func (p *Process) writePlans(plans []planned, s style) error {
 	for _, pl := range plans {
 		fmt.Fprintln(p.Stdout, s.paint(bold, printable(pl.Type)))
-		if pl.Note != "" {
-			fmt.Fprintln(p.Stdout, "  "+pl.Note)
-			continue
+		for _, note := range pl.Notes {
+			fmt.Fprintln(p.Stdout, "  "+s.paint(yellow, "!")+" "+printable(note))
 		}
-		if len(pl.Changes) == 0 {
+		if len(pl.Changes)+len(pl.Notes) == 0 {
 			fmt.Fprintln(p.Stdout, "  nothing to do")
 		}
 		for _, c := range pl.Changes {
 			fmt.Fprintln(p.Stdout, "  "+changeLine(c, s))
 		}
+		if len(pl.Changes) == 0 && len(pl.Notes) > 0 {
+			continue
+		}
 		for _, ip := range resultIPs(pl.Result) {
+			if pl.Placeholder {
+				ip += "  (placeholder)"
+			}
 			fmt.Fprintln(p.Stdout, "  = "+ip)
 		}
 	}

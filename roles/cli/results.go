@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,45 +11,36 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/store"
 )
 
-// cached is the file that add keeps for an attachment until del. It has the format of
-// the runtimes' cache (libcni's cniCacheV1), so that a lost state can be rebuilt from
+// resultsDir returns the directory of the files that add keeps for attachments until del.
+// They have the format of the runtimes' cache, so that a lost state can be rebuilt from
 // either.
-type cached struct {
-	Kind           string                     `json:"kind"`
-	ContainerID    string                     `json:"containerId"`
-	Config         []byte                     `json:"config"`
-	IfName         string                     `json:"ifName"`
-	Network        string                     `json:"networkName"`
-	Netns          string                     `json:"netns,omitempty"`
-	Args           [][2]string                `json:"cniArgs,omitempty"`
-	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
-	Result         json.RawMessage            `json:"result,omitempty"`
+func (p *Process) resultsDir() string { return p.cacheDirs()[1] }
+
+// cacheDirs returns the directories of the runtimes' cached results, and of our own.
+func (p *Process) cacheDirs() []string {
+	return recovery.CacheDirs(cmp.Or(p.getenv("CNIBOX_RUN_DIR"), defaultRunDir))
 }
 
-const cachedKind = "cniCacheV1"
-
-// resultsDir returns the directory of the cached files.
-func (p *Process) resultsDir() string {
-	run := p.getenv("CNIBOX_RUN_DIR")
-	if run == "" {
-		run = defaultRunDir
-	}
-	return filepath.Join(run, "cli", "results")
-}
-
-// cacheFile returns the path of the call's file. The call's names are checked, so they
-// have no "/".
+// cacheFile returns the path of the call's file.
 func (r *call) cacheFile() string {
-	return filepath.Join(r.p.resultsDir(), r.list.Name+"-"+r.Request.ContainerID+"-"+r.Request.IfName)
+	return r.p.resultFile(store.Key{Network: r.list.Name, ContainerID: r.Request.ContainerID, IfName: r.Request.IfName})
+}
+
+// resultFile returns the path of an attachment's file. The names of a call and of a record
+// are checked, so they have no "/".
+func (p *Process) resultFile(k store.Key) string {
+	return filepath.Join(p.resultsDir(), k.Network+"-"+k.ContainerID+"-"+k.IfName)
 }
 
 // writeCache writes the call's file with the result of ADD.
 func (r *call) writeCache(res json.RawMessage) error {
-	a := cached{
-		Kind: cachedKind, ContainerID: r.Request.ContainerID, Config: r.list.raw, IfName: r.Request.IfName, Network: r.list.Name,
+	a := recovery.CacheEntry{
+		Kind: recovery.CacheKind, ContainerID: r.Request.ContainerID, Config: r.list.raw, IfName: r.Request.IfName, Network: r.list.Name,
 		Netns: r.Request.Netns, CapabilityArgs: r.Runtime, Result: res,
 	}
 	for pair := range strings.SplitSeq(r.Request.Args.String(), ";") {
@@ -78,28 +70,21 @@ func (r *call) readCache() (*roles.Result, error) {
 	return result.Decode(r.list.CNIVersion, a.Result)
 }
 
-func readCached(file string) (*cached, error) {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
+func readCached(file string) (*recovery.CacheEntry, error) {
+	a, err := recovery.ReadCache(file)
+	if err == nil && a.Kind != recovery.CacheKind {
+		err = fmt.Errorf("%q: %w: its kind is %.40q", file, roles.ErrDecode, a.Kind)
 	}
-	a := new(cached)
-	if err := json.Unmarshal(raw, a); err != nil {
-		return nil, fmt.Errorf("%q: %w", file, roles.Mismatch(err))
-	}
-	if a.Kind != cachedKind {
-		return nil, fmt.Errorf("%q: %w: its kind is %.40q", file, roles.ErrDecode, a.Kind)
-	}
-	return a, nil
+	return a, err
 }
 
 // allCached returns the cached files of a network. It skips files that cannot be read.
-func (p *Process) allCached(network string) ([]*cached, error) {
+func (p *Process) allCached(network string) ([]*recovery.CacheEntry, error) {
 	entries, err := os.ReadDir(p.resultsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var all []*cached
+	var all []*recovery.CacheEntry
 	for _, e := range entries {
 		a, err := readCached(filepath.Join(p.resultsDir(), e.Name()))
 		if err == nil && a.Network == network && a.IfName != "" {
@@ -107,4 +92,13 @@ func (p *Process) allCached(network string) ([]*cached, error) {
 		}
 	}
 	return all, nil
+}
+
+// cachedArgs returns the CNI_ARGS of a cached attachment.
+func cachedArgs(a *recovery.CacheEntry) (roles.Args, error) {
+	var pairs []string
+	for _, kv := range a.Args {
+		pairs = append(pairs, kv[0]+"="+kv[1])
+	}
+	return roles.ParseArgs(strings.Join(pairs, ";"))
 }

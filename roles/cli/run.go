@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,7 +17,9 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/store"
 )
 
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
@@ -29,6 +33,7 @@ func (p *Process) addCommand() *cli.Command {
 	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
 			r.Keep = true
+			p.warnUnknownKeys(c)
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
 				return r.withDelHint(c, p.explainPlugin(c, err))
@@ -70,29 +75,57 @@ func (r *call) del(ctx context.Context) error {
 }
 
 func (p *Process) checkCommand() *cli.Command {
-	return p.runtimeCommand("check", "compare an attachment with its specification",
-		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
-			if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
-				return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
-			}
-			var err error
-			r.Result, err = r.readCache()
-			if err != nil {
-				return err
-			}
-			if r.Result == nil && !r.list.DisableCheck {
-				err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
-				return withHint(err, "cnibox state, which lists the attachments of runtimes")
-			}
-			err = r.list.Check(c.Context, r.host.Delegate, r.Call)
-			if err == nil {
-				return nil
-			}
-			if code, _ := p.ErrorCode(err); code >= pluginCodes {
-				return fmt.Errorf("%w: %w", errDifferent, err)
-			}
+	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
+	cmd.Description += `
+
+--all compares every attachment of the node, whoever made it: those in the caches of
+containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
+It prints one line for a difference, with what is wanted, what the kernel has, and what to
+do. It exits with 3 if there are differences.
+
+examples:
+  cnibox check NET.conflist web /run/netns/web
+  cnibox check --all
+  cnibox check --all --json | jq -r '.[] | .containerID' | sort -u`
+	cmd.Flags = append(cmd.Flags,
+		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
+		&cli.BoolFlag{Name: "json", Usage: "with --all: print JSON"},
+	)
+	one := cmd.Action
+	cmd.Action = func(c *cli.Context) error {
+		if !c.Bool("all") {
+			return one(c)
+		}
+		if err := noArgs(c); err != nil {
 			return err
-		})
+		}
+		return p.checkAll(c.Context, c.String("cni-path"), c.Bool("json"), p.style(c))
+	}
+	return cmd
+}
+
+// check compares one attachment of add.
+func (p *Process) check(c *cli.Context, r *call) error {
+	if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
+		return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
+	}
+	var err error
+	r.Result, err = r.readCache()
+	if err != nil {
+		return err
+	}
+	if r.Result == nil && !r.list.DisableCheck {
+		err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
+		return withHint(err, "cnibox check --all, which compares the attachments of runtimes")
+	}
+	err = r.list.Check(c.Context, r.host.Delegate, r.Call)
+	if err == nil {
+		return nil
+	}
+	if code, _ := p.ErrorCode(err); code >= pluginCodes {
+		return fmt.Errorf("%w: %w", errDifferent, err)
+	}
+	return err
 }
 
 // call is one call of the plugins of a network's list.
@@ -109,7 +142,8 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context
 		Name:      name,
 		Usage:     usage,
 		ArgsUsage: args,
-		Description: `NETNS is a path, or a name of "ip netns". Plugins are found in --cni-path, as for
+		Description: `NETNS is a path, or a name of "ip netns". check and del also accept the first 6 or more
+digits of a CONTAINERID of 64. Plugins are found in --cni-path, as for
 a runtime. Results are cached under the run directory. The caches of runtimes are not
 changed.`,
 		Flags: append(cniFlags(),
@@ -180,22 +214,57 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
 		return nil, nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
-	cniArgs, given, err := attachmentFlags(c)
+	r, done, err := p.runtime(c, args.First())
 	if err != nil {
 		return nil, nil, err
 	}
-	r, done, err := p.runtime(c, args.First())
+	cniArgs, given, err := attachmentFlags(c, r.list.List)
 	if err != nil {
+		done()
 		return nil, nil, err
 	}
 	r.Runtime = given
 	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = roles.Verb(strings.ToUpper(c.Command.Name)), args.Get(1), netnsPath(args.Get(2))
 	r.Request.IfName, r.Request.Args = c.String("ifname"), cniArgs
-	if err := r.validate(); err != nil {
+	if r.Request.Verb != roles.Add {
+		r.Request.ContainerID, err = r.wholeID(c.Context, r.Request.ContainerID)
+	}
+	if err == nil {
+		err = r.validate()
+	}
+	if err != nil {
 		done()
 		return nil, nil, p.explainPlugin(c, err)
 	}
 	return r, done, nil
+}
+
+// wholeID completes the beginning of a container's ID, as tables show it. It completes only IDs
+// of 64 digits: "web-1" may be an ended container, and "web-10" another one.
+func (r *call) wholeID(ctx context.Context, id string) (string, error) {
+	if len(id) < shortIDLeast || !isHex(id) {
+		return id, nil
+	}
+	var ids []string
+	add := func(network, id string) {
+		if network == r.list.Name && len(id) == longID && isHex(id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, a := range recovery.ReadCaches(r.host, r.p.cacheDirs()) {
+		add(a.Network, a.ContainerID)
+	}
+	err := r.host.Store.View(ctx, func(tx *store.Tx) error {
+		all, err := tx.Attachments(r.list.Name)
+		for i := range all {
+			add(all[i].Network, all[i].ContainerID)
+		}
+		return err
+	})
+	if err != nil {
+		return "", stateHint(err)
+	}
+	return completeID(ids, id)
 }
 
 // validate returns an error if the container ID or the interface name is not valid, or
@@ -212,14 +281,21 @@ func (r *call) validate() error {
 }
 
 // attachmentFlags returns the flags --args as CNI_ARGS and --cap as the runtime's
-// values by capability.
-func attachmentFlags(c *cli.Context) (args roles.Args, given map[string]json.RawMessage, err error) {
+// values by capability, of which the list must declare each.
+func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
 		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
 	}
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &given); err != nil {
 			return args, nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !list.Can(name) {
+			declared := cmp.Or(strings.Join(list.Capabilities(), ", "), "none")
+			return args, nil, usagef(`"capabilities": {"`+name+`": true} in the plugin that reads it`,
+				"--cap: no plugin of the list declares the capability %q, and runtimes would not pass it on; declared: %s", name, declared)
 		}
 	}
 	return args, given, nil

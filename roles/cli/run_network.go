@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
@@ -85,6 +86,10 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 		if !roles.IsName(id) || roles.LinkName(ifname) != nil {
 			return usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
+		id, err := r.wholeID(ctx, id)
+		if err != nil {
+			return err
+		}
 		valid = append(valid, roles.AttachmentID{ContainerID: id, IfName: ifname})
 	}
 	kept, err := r.p.allCached(r.list.Name)
@@ -105,12 +110,8 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 }
 
 // delCached runs DEL of an attachment of add with the parameters of its ADD.
-func (r *call) delCached(ctx context.Context, a *cached) error {
-	var pairs []string
-	for _, kv := range a.Args {
-		pairs = append(pairs, kv[0]+"="+kv[1])
-	}
-	args, err := roles.ParseArgs(strings.Join(pairs, ";"))
+func (r *call) delCached(ctx context.Context, a *recovery.CacheEntry) error {
+	args, err := cachedArgs(a)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -29,12 +31,17 @@ type attached struct {
 	HostLink    string         `json:"hostLink,omitempty"`
 	Netns       string         `json:"netns,omitempty"`
 	Roles       []string       `json:"roles,omitempty"`
-	State       store.State    `json:"state"`
-	Created     time.Time      `json:"created"`
+	// Ports are the published ports of the host: "8080/tcp", "192.0.2.1:8000-8010/udp".
+	Ports   []string    `json:"ports,omitempty"`
+	Routes  []string    `json:"routes,omitempty"`
+	State   store.State `json:"state"`
+	Created time.Time   `json:"created"`
 	// Alive is false if the container certainly no longer exists. LinkMissing is true if its
 	// interface on the host does not.
 	Alive       bool `json:"alive"`
 	LinkMissing bool `json:"linkMissing,omitempty"`
+	// made are the recorded changes.
+	made []netops.Change
 }
 
 // nodeState is the output of `cnibox state --json`.
@@ -50,13 +57,24 @@ type nodeState struct {
 
 func (p *Process) stateCommand() *cli.Command {
 	return &cli.Command{
-		Name:  "state",
-		Usage: "show attachments, leases and the cloud's pools of this node",
-		Description: `LINK reports whether the interface on the host exists, ALIVE whether the container does.
+		Name:      "state",
+		Usage:     "show attachments, leases and the cloud's pools of this node, or one container whole",
+		ArgsUsage: "[CONTAINER]",
+		Description: `CONTAINER is a container's ID or the beginning of one, or a pod as NAMESPACE/NAME. LINK
+reports whether the interface on the host exists, ALIVE whether the container does.
 "cnibox state reap" removes the attachments and leases of containers that do not exist. On a node of a cloud,
 a third table lists the addresses that the cloud assigns to the node; "cnibox cloud
-show" prints more.`,
-		Flags: tableFlags(),
+show" prints more.
+
+examples:
+  cnibox state                     all
+  cnibox state 3f8a                the container whose ID begins with 3f8a, with all it has
+  cnibox state --network web
+  cnibox state --watch             until it is interrupted`,
+		Flags: append(tableFlags(),
+			&cli.StringFlag{Name: "network", Usage: "only what is of this network"},
+			&cli.BoolFlag{Name: "watch", Usage: "print it again when it changes"},
+		),
 		Subcommands: []*cli.Command{
 			p.exportCommand(),
 			p.importCommand(),
@@ -69,16 +87,103 @@ show" prints more.`,
 				return err
 			}
 			defer done()
-			state, err := readState(c.Context, h)
-			if err != nil {
-				return stateHint(err)
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state", "want at most one container")
 			}
-			if c.Bool("json") {
-				return writeJSON(p.Stdout, state)
+			if c.Bool("watch") {
+				return stateHint(p.watch(c.Context, h, func() error { return p.showState(c, h) }))
 			}
-			return p.writeState(state, h.Now(), p.style(c))
+			return stateHint(p.showState(c, h))
 		},
 	}
+}
+
+// showState prints the state, or the part that the arguments name.
+func (p *Process) showState(c *cli.Context, h *roles.Host) error {
+	state, err := readState(c.Context, h)
+	if err != nil {
+		return err
+	}
+	name := c.Args().First()
+	if name != "" {
+		if err := state.onlyContainer(name); err != nil {
+			return withHint(err, stateVerb(c.Command, name))
+		}
+	}
+	if n := c.String("network"); n != "" {
+		state.only(func(network, _ string) bool { return network == n })
+	}
+	switch {
+	case c.Bool("json"):
+		return writeJSON(p.Stdout, state)
+	case name != "":
+		return p.writeContainer(state, h.Now(), p.style(c))
+	}
+	return p.writeState(state, h.Now(), p.style(c))
+}
+
+// stateVerb returns the hint for a word that is no container.
+func stateVerb(cmd *cli.Command, word string) string {
+	var he *hintError
+	if errors.As(unknownSub(cmd, word), &he) {
+		return he.hint
+	}
+	return ""
+}
+
+// only removes what is not of a network and container.
+func (s *nodeState) only(keep func(network, id string) bool) {
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(a attached) bool { return !keep(a.Network, a.ContainerID) })
+	s.Leases = slices.DeleteFunc(s.Leases, func(l store.Lease) bool { return !keep(l.Owner.Network, l.Owner.ContainerID) })
+	s.Claims = slices.DeleteFunc(s.Claims, func(c store.Claim) bool { return !keep(c.Owner.Network, c.Owner.ContainerID) })
+	s.Cloud = nil
+}
+
+// onlyContainer removes what is not of the container with a name: its ID, the beginning of
+// its ID, or its pod.
+func (s *nodeState) onlyContainer(name string) error {
+	var ids []string
+	pods := map[string]string{}
+	for i := range s.Attachments {
+		a := &s.Attachments[i]
+		ids, pods[a.Pod] = append(ids, a.ContainerID), a.ContainerID
+	}
+	for i := range s.Leases {
+		ids, pods[s.Leases[i].Pod] = append(ids, s.Leases[i].Owner.ContainerID), s.Leases[i].Owner.ContainerID
+	}
+	if id, ok := pods[name]; ok {
+		name = id
+	}
+	id, err := completeID(ids, name)
+	if err != nil {
+		return err
+	}
+	s.only(func(_, one string) bool { return one == id })
+	if len(s.Attachments)+len(s.Leases) == 0 {
+		return fmt.Errorf("container or pod %q is not attached: %w", name, store.ErrNotFound)
+	}
+	return nil
+}
+
+// completeID returns the only ID that begins with a prefix, or the prefix if there is none.
+func completeID(ids []string, prefix string) (string, error) {
+	found := map[string]bool{}
+	for _, id := range ids {
+		if id == prefix {
+			return id, nil
+		}
+		if strings.HasPrefix(id, prefix) {
+			found[id] = true
+		}
+	}
+	all := slices.Sorted(maps.Keys(found))
+	switch len(all) {
+	case 0:
+		return prefix, nil
+	case 1:
+		return all[0], nil
+	}
+	return "", roles.Usagef("%q is the beginning of %d container IDs, %s and %s: give more of it", prefix, len(all), all[0], all[1])
 }
 
 // readState reads the store and then checks in the kernel which containers exist.
@@ -106,9 +211,14 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 		one := attached{
 			Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Pod: a.Pod, Addresses: a.Addresses, MAC: a.MAC,
 			HostLink: a.HostLink, Netns: a.Netns.Path, State: store.Done, Created: a.Created, Alive: !census.Dead(a),
-			LinkMissing: census.LinkMissing(a),
+			LinkMissing: census.LinkMissing(a), Routes: a.Routes, Ports: ports(dump.Claims, a.Key),
 		}
 		for _, part := range a.Parts {
+			changes, err := record.DecodeChanges(part.Changes)
+			if err != nil {
+				return nil, err
+			}
+			one.made = append(one.made, changes...)
 			one.Roles = append(one.Roles, part.Role)
 			if part.State != store.Done {
 				one.State = part.State
@@ -117,6 +227,26 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 		out.Attachments = append(out.Attachments, one)
 	}
 	return out, nil
+}
+
+// ports returns the published ports of an attachment, from portmap's claims, which have the form
+// "[range ]PORTS/PROTOCOL/IPv4/[ADDRESS]".
+func ports(claims []store.Claim, owner store.Key) []string {
+	var out []string
+	for _, c := range claims {
+		f := strings.Split(strings.TrimPrefix(c.Name, "range "), "/")
+		if c.Kind != "port" || c.Owner != owner || len(f) != 4 {
+			continue
+		}
+		port := f[0] + "/" + f[1]
+		if f[3] != "" {
+			port = f[3] + ":" + port
+		}
+		if !slices.Contains(out, port) { // of both address families
+			out = append(out, port)
+		}
+	}
+	return out
 }
 
 // rebuildAndExport is like export, but rebuilds a missing state file first if the kernel has
@@ -158,7 +288,7 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
 	for i := range state.Leases {
 		x := &state.Leases[i]
-		l.add(x.Address.String(), x.Owner.Network, displayName(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
+		l.add(x.Address.String(), x.Owner.Network, s.name(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
 			strconv.Itoa(x.Set), age(now, x.Time), state.origin(x))
 	}
 	fmt.Fprintln(p.Stdout)
@@ -170,45 +300,88 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 
 func (p *Process) writeAttachments(attachments []attached, now time.Time, s style) error {
 	t := table{
-		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "LINK", "ALIVE"},
+		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "PORTS", "HOST LINK", "ROLES", "STATE", "AGE", "LINK", "ALIVE"},
 		paint: func(column int, cell string) string {
 			switch {
 			case cell == "no", cell == "missing":
 				return red
-			case column == 6 && cell != string(store.Done):
+			case column == 7 && cell != string(store.Done):
 				return yellow
 			}
 			return ""
 		},
 	}
-	for _, a := range attachments {
-		var addrs []string
-		for _, x := range a.Addresses {
-			addrs = append(addrs, x.String())
-		}
-		link := dash("")
-		switch {
-		case a.LinkMissing:
-			link = "missing"
-		case a.HostLink != "":
-			link = "ok"
-		}
-		alive := "yes"
-		if !a.Alive {
-			alive = "no"
-		}
-		t.add(displayName(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
-			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), link, alive)
+	for i := range attachments {
+		a := &attachments[i]
+		t.add(s.name(a.Pod, a.ContainerID), a.Network, a.IfName, dash(a.addresses()), dash(strings.Join(a.Ports, " ")), dash(a.HostLink),
+			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), a.link(), yesNo(a.Alive))
 	}
 	return t.write(p.Stdout, s)
 }
 
-// displayName returns the pod's name, or the container's ID if there is no pod.
-func displayName(pod, id string) string {
-	if pod != "" {
-		return pod
+func (a *attached) addresses() string {
+	var all []string
+	for _, x := range a.Addresses {
+		all = append(all, x.String())
 	}
-	return id
+	return strings.Join(all, " ")
+}
+
+// link is the state of the interface on the host.
+func (a *attached) link() string {
+	switch {
+	case a.LinkMissing:
+		return "missing"
+	case a.HostLink != "":
+		return "ok"
+	}
+	return dash("")
+}
+
+func yesNo(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
+}
+
+// writeContainer prints everything of one container: the attachments with what was made for
+// them, and the leases and claims.
+func (p *Process) writeContainer(state *nodeState, now time.Time, s style) error {
+	for i := range state.Attachments {
+		a := &state.Attachments[i]
+		fmt.Fprintf(p.Stdout, "%s on %s\n", s.paint(bold, printable(a.IfName)), printable(a.Network))
+		for _, line := range [][2]string{
+			{"container", a.ContainerID},
+			{"pod", a.Pod},
+			{"alive", yesNo(a.Alive)},
+			{"namespace", a.Netns},
+			{"addresses", a.addresses()},
+			{"routes", strings.Join(a.Routes, ", ")},
+			{"ports", strings.Join(a.Ports, " ")},
+			{"mac", a.MAC},
+			{"host link", a.HostLink},
+			{"link", a.link()},
+			{"roles", strings.Join(a.Roles, "+")},
+			{"state", string(a.State)},
+			{"age", age(now, a.Created)},
+		} {
+			if line[1] != "" {
+				fmt.Fprintf(p.Stdout, "  %-10s %s\n", line[0], printable(line[1]))
+			}
+		}
+		for _, c := range a.made {
+			fmt.Fprintf(p.Stdout, "  %-10s %s\n", "made", changeLine(c, s))
+		}
+	}
+	for i := range state.Leases {
+		l := &state.Leases[i]
+		fmt.Fprintf(p.Stdout, "%s %s of %s, since %s\n", s.paint(bold, "lease"), l.Address, printable(l.Owner.Network), age(now, l.Time))
+	}
+	for _, c := range state.Claims {
+		fmt.Fprintf(p.Stdout, "%s %s %s\n", s.paint(bold, "claim"), printable(c.Kind), printable(c.Name))
+	}
+	return nil
 }
 
 // age returns a duration in its largest unit.

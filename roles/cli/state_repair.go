@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -19,7 +20,8 @@ func (p *Process) repairCommand() *cli.Command {
 interfaces and from the runtimes' caches, which have the namespaces of interfaces that
 exist in containers only. A new keep.db gets the records of the old one that can be read.
 The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.
-Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.`,
+Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.
+"cnibox repair" does this, and repairs interfaces, addresses and routes too.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
@@ -27,17 +29,18 @@ Rules of attachments that another program deleted, as 'nft flush ruleset' does, 
 			if err := noArgs(c); err != nil {
 				return err
 			}
-			return p.repair(c)
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			return p.repair(c, h)
 		},
 	}
 }
 
-func (p *Process) repair(c *cli.Context) error {
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
+// repair judges both state files and mends them, and restores rules.
+func (p *Process) repair(c *cli.Context, h *roles.Host) error {
 	// keep.db comes first: to rebuild node.db may need it.
 	if err := p.mendKeep(c, h); err != nil {
 		return stateHint(err)
@@ -67,11 +70,16 @@ func (p *Process) mendKeep(c *cli.Context, h *roles.Host) error {
 	return err
 }
 
-func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
-	err := h.Store.Check(c.Context, func(tx *store.Tx) error {
+// checkNode reads all pages and records of node.db.
+func checkNode(ctx context.Context, h *roles.Host) error {
+	return h.Store.Check(ctx, func(tx *store.Tx) error {
 		_, err := tx.Export()
 		return err
 	})
+}
+
+func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
+	err := checkNode(c.Context, h)
 	switch {
 	case err == nil && !c.Bool("force"):
 		_, err = fmt.Fprintln(p.Stdout, "the state file is not damaged")

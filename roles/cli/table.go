@@ -49,6 +49,28 @@ func (s style) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
+// The lengths of container IDs that runtimes make from random digits: of a whole ID, of the
+// beginning that tables for people show, and of the shortest beginning that verbs accept.
+const (
+	longID       = 64
+	shortID      = 12
+	shortIDLeast = 6
+)
+
+// isHex reports whether an ID has hexadecimal digits only.
+func isHex(id string) bool { return strings.Trim(id, "0123456789abcdef") == "" }
+
+// name returns the pod's name, or the container's ID if there is no pod.
+func (s style) name(pod, id string) string {
+	switch {
+	case pod != "":
+		return pod
+	case s.table && len(id) == longID && isHex(id):
+		return id[:shortID]
+	}
+	return id
+}
+
 // table is a header and rows of as many cells.
 type table struct {
 	head []string

@@ -42,6 +42,8 @@ type delegator struct {
 	timeout, undoTimeout time.Duration
 	// log has no "role" attribute.
 	log *slog.Logger
+	// isCopy reports whether a file is a copy of this program; nil means that it is not asked.
+	isCopy func(file string) bool
 }
 
 // NewDelegator returns the Delegator for a host. It finds plugins on the request's
@@ -123,6 +125,13 @@ func (d *delegator) Clone() (roles.Delegator, func()) {
 	}
 }
 
+// WithCopies returns a delegator that calls copies of this program in process.
+func (d *delegator) WithCopies(isCopy func(file string) bool) roles.Delegator {
+	sub := *d
+	sub.isCopy = isCopy
+	return &sub
+}
+
 // OverLink reports whether the type is a role of this program with OverLink set.
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)
@@ -165,32 +174,31 @@ func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*
 
 // Preview returns the expected result of ADD. If the type is a role of this program,
 // it asks the role, whatever file is on CNI_PATH: the file may not be installed yet,
-// and a third-party plugin of the same type reads the same configuration. Preview
-// returns a placeholder for a type that is not a role of this program, and for a role
-// that is not a roles.Previewer or returns roles.ErrUnplanned.
+// and a third-party plugin of the same type reads the same configuration. For a type that
+// is not a role of this program, and for a role that is not a roles.Previewer or returns
+// roles.ErrUnplanned, Preview returns a placeholder and roles.ErrUnplanned.
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	role, ok := d.table.Lookup(typ)
 	if !ok {
 		if _, err := d.lookup(typ, req.Path); err != nil {
 			return nil, err
 		}
-		return placeholder(), nil
+		return placeholder(), fmt.Errorf("%w: %q is not a role of this program, and assigns the addresses at ADD", roles.ErrUnplanned, typ)
 	}
 	l := d.builtin(typ, role)
 	var res *roles.Result
 	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
 		pv, ok := h.(roles.Previewer)
 		if !ok {
-			res = placeholder()
-			return nil
+			return fmt.Errorf("%w: the addresses are assigned at ADD", roles.ErrUnplanned)
 		}
 		var err error
 		res, err = pv.Preview(ctx, l.host, req)
-		if errors.Is(err, roles.ErrUnplanned) {
-			res, err = placeholder(), nil
-		}
 		return err
 	})
+	if errors.Is(err, roles.ErrUnplanned) {
+		res = placeholder()
+	}
 	return res, err
 }
 
@@ -255,7 +263,7 @@ func (d *delegator) lookup(typ string, path []string) (plugin, error) {
 			continue
 		}
 		own, err := os.Stat(d.executable)
-		if err != nil || !os.SameFile(st, own) {
+		if (err != nil || !os.SameFile(st, own)) && (d.isCopy == nil || !d.isCopy(file)) {
 			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
 		}
 		role, ok := d.table.Lookup(typ)

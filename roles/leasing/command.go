@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -76,6 +77,17 @@ func (r configured) show(ctx context.Context, h *roles.Host, flags map[string]st
 			return nil, err
 		}
 		plans[a.ID(network)] = a.Plan
+		return Show(ctx, h, args, plans)
+	}
+	// The runtimes' caches have the configurations of the networks in use.
+	for _, c := range recovery.ReadCaches(h, recovery.CacheDirs(h.Store.RunDir())) {
+		network, a, err := r.confIn(ctx, h, c.Config)
+		if err != nil {
+			continue // of another IPAM plugin
+		}
+		if id := a.ID(network); plans[id] == nil {
+			plans[id] = a.Plan
+		}
 	}
 	return Show(ctx, h, args, plans)
 }

@@ -202,13 +202,20 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	if err := v.checkKnown(of, plans); err != nil {
 		return nil, err
 	}
-	for _, id := range v.pools() {
+	ids := v.pools()
+	for id := range plans { // a pool without entries
+		if slices.Contains(of, id.Network) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, id := range ids {
 		all := v.pool(census, id, out.now)
-		out.Pools = append(out.Pools, fill(id, all, plans[id]))
-		for _, a := range all {
-			if len(of) == 0 || slices.Contains(of, a.Network) || slices.Contains(of, a.Address.String()) {
-				out.Addresses = append(out.Addresses, a)
-			}
+		shown := slices.DeleteFunc(slices.Clone(all), func(a ShownAddress) bool {
+			return len(of) > 0 && !slices.Contains(of, a.Network) && !slices.Contains(of, a.Address.String())
+		})
+		out.Addresses = append(out.Addresses, shown...)
+		if len(shown) > 0 || len(of) == 0 || slices.Contains(of, id.Network) {
+			out.Pools = append(out.Pools, fill(id, all, plans[id]))
 		}
 	}
 	return out, nil

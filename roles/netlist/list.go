@@ -170,6 +170,18 @@ func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
 }
 
 // Can reports whether a plugin of the list accepts a runtimeConfig key.
-func (l *List) Can(capability string) bool {
-	return slices.ContainsFunc(l.Unfused().Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
+func (l *List) Can(capability string) bool { return slices.Contains(l.Capabilities(), capability) }
+
+// Capabilities returns the runtimeConfig keys that plugins of the list accept, in order.
+func (l *List) Capabilities() []string {
+	var out []string
+	for _, p := range l.Unfused().Plugins {
+		for name, on := range p.Capabilities {
+			if on && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }

@@ -70,6 +70,32 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 	return res, nil
 }
 
+// Plan returns what ADD of each plugin would do. A plugin that cannot be planned passes the
+// previous result on, and a note says so.
+func (l *List) Plan(ctx context.Context, d roles.Delegator, c Call) ([]*roles.Plan, error) {
+	var all []*roles.Plan
+	last := &roles.Plan{Result: c.Prev}
+	for i, plugin := range l.Plugins {
+		req, err := l.Request(&c, i, roles.Add, last.Result)
+		if err != nil {
+			return nil, err
+		}
+		p, err := d.Plan(ctx, plugin.Type, req)
+		if errors.Is(err, roles.ErrUnplanned) {
+			p, err = &roles.Plan{Notes: []string{err.Error()}}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("plugins[%d] %w", i, err)
+		}
+		if p.Result == nil {
+			p.Result = last.Result
+		}
+		p.Placeholder = p.Placeholder || last.Placeholder
+		all, last = append(all, p), p
+	}
+	return all, nil
+}
+
 // find checks that every plugin exists, including the IPAM plugins of cnibox's own plugins.
 func (l *List) find(d roles.Delegator, c *Call) error {
 	var errs []error

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -58,7 +57,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if len(o.CacheDirs) == 0 {
-		o.CacheDirs = []string{recovery.DefaultCacheDir, filepath.Join(so.RunDir, "cli", "results")}
+		o.CacheDirs = recovery.CacheDirs(so.RunDir)
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
 	so.Waited = func(what string, d time.Duration) { o.Log.Debug("waited for a lock", "lock", what, "took", d) }

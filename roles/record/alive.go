@@ -44,14 +44,14 @@ func OpenRecorded(h *roles.Host, n store.Netns) (*netops.Namespace, error) {
 		return nil, nil
 	}
 	ns, err := OpenIfPresent(h, n.Path)
-	if ns == nil || isRecorded(ns, n) {
+	if ns == nil || IsRecorded(ns, n) {
 		return ns, err
 	}
 	return nil, ns.Close()
 }
 
-// isRecorded reports whether a namespace is the recorded one.
-func isRecorded(ns *netops.Namespace, n store.Netns) bool {
+// IsRecorded reports whether a namespace is the recorded one.
+func IsRecorded(ns *netops.Namespace, n store.Netns) bool {
 	dev, inode := ns.ID()
 	return dev == n.Dev && inode == n.Inode
 }
@@ -167,7 +167,7 @@ func NetnsGone(n store.Netns) bool {
 // ID: its host link does not exist, and its namespace is another one, or unknown as in a
 // rebuilt record.
 func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
-	if isRecorded(now, a.Netns) {
+	if IsRecorded(now, a.Netns) {
 		return false, nil
 	}
 	if a.HostLink == "" {

@@ -38,7 +38,7 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 			return err
 		}
 		links = append(links, own...)
-		if ns != nil && isRecorded(ns, a.Netns) {
+		if ns != nil && IsRecorded(ns, a.Netns) {
 			inside = ns
 		}
 	}

@@ -39,7 +39,7 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 // namespace, whose objects ADD did not make even if their names and addresses are equal.
 // If the record has no namespace, f gets ns.
 func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
-	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
+	if a.Netns.Inode != 0 && (ns == nil || !IsRecorded(ns, a.Netns)) {
 		var err error
 		if ns, err = OpenRecorded(h, a.Netns); err != nil {
 			return err

@@ -16,8 +16,15 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// DefaultCacheDir is libcni's default directory of cached results.
+// DefaultCacheDir is libcni's default directory of cached results. containerd, CRI-O, podman
+// and nerdctl use it.
 const DefaultCacheDir = "/var/lib/cni/results"
+
+// CacheDirs returns the directories with cached results: the runtimes', and that of the
+// command line, which is below the run directory.
+func CacheDirs(runDir string) []string {
+	return []string{DefaultCacheDir, filepath.Join(runDir, "cli", "results")}
+}
 
 // DefaultDataDir is host-local's default dataDir.
 const DefaultDataDir = "/var/lib/cni/networks"
@@ -25,17 +32,23 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // maxCacheFile is the largest size in bytes of a cached result.
 const maxCacheFile = 1 << 20
 
-// CacheEntry contains the keys of libcni's cached result that a rebuild needs.
+// CacheKind is the kind of libcni's cached results.
+const CacheKind = "cniCacheV1"
+
+// CacheEntry is libcni's cached result of one attachment (cniCacheV1).
 type CacheEntry struct {
 	Kind        string `json:"kind"`
 	ContainerID string `json:"containerId"`
-	IfName      string `json:"ifName"`
-	Network     string `json:"networkName"`
-	Netns       string `json:"netns"`
 	// Config is the configuration list, base64 in JSON.
-	Config []byte `json:"config"`
+	Config  []byte `json:"config"`
+	IfName  string `json:"ifName"`
+	Network string `json:"networkName"`
+	Netns   string `json:"netns,omitempty"`
+	// Args are the pairs of CNI_ARGS.
+	Args           [][2]string                `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	// Result is the last plugin's, of any version of the specification.
-	Result json.RawMessage `json:"result"`
+	Result json.RawMessage `json:"result,omitempty"`
 }
 
 // Key returns the attachment that the entry describes.
@@ -123,7 +136,7 @@ func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 			h.Log.Warn("read runtime's cache", "dir", dir, "error", err)
 		}
 		for _, e := range entries {
-			c, err := readCacheFile(filepath.Join(dir, e.Name()))
+			c, err := ReadCache(filepath.Join(dir, e.Name()))
 			if err != nil {
 				h.Log.Warn("read runtime's cache", "file", e.Name(), "error", err)
 				continue
@@ -179,8 +192,8 @@ func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEn
 	return cache, nil
 }
 
-// readCacheFile reads one entry without following links or blocking on a FIFO.
-func readCacheFile(path string) (*CacheEntry, error) {
+// ReadCache reads one entry without following links or blocking on a FIFO.
+func ReadCache(path string) (*CacheEntry, error) {
 	b, err := smallfile.ReadOwn(path, maxCacheFile)
 	if err != nil {
 		return nil, err

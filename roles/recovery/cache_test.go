@@ -74,7 +74,7 @@ func FuzzCache(f *testing.F) {
 		if err := os.WriteFile(file, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := readCacheFile(file)
+		c, err := ReadCache(file)
 		if err != nil {
 			return
 		}

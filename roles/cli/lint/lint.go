@@ -37,6 +37,8 @@ type Finding struct {
 	Message  string   `json:"message"`
 	// Hint is the advice.
 	Hint string `json:"hint,omitempty"`
+	// UnknownKey means that a role or the runtime does not read the key at Path.
+	UnknownKey bool `json:"-"`
 }
 
 // String is "file:line:column: severity: path: message; hint".
@@ -107,6 +109,9 @@ func (c *check) add(s Severity, offset int, path, hint, format string, a ...any)
 		Message: fmt.Sprintf(format, a...), Hint: hint,
 	})
 }
+
+// markUnknownKey says that the last finding is about a key that nobody reads.
+func (c *check) markUnknownKey() { c.found[len(c.found)-1].UnknownKey = true }
 
 func (c *check) fault(v *value, path, hint, format string, a ...any) {
 	c.add(Fault, v.offset, path, hint, format, a...)
@@ -225,6 +230,7 @@ func (c *check) listKeys(root *value) {
 		default:
 			if s := Suggest(m.name, names); s != "" {
 				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is not a key of a network list")
+				c.markUnknownKey()
 				continue
 			}
 			c.add(Warning, m.offset, m.name, "keys for a plugin go into its entry of plugins",

@@ -179,6 +179,7 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	c.add(Fault, m.offset, path, hint, "is not a key of %s", typ)
+	c.markUnknownKey()
 }
 
 // ignored warns about keys that have no effect in a file.

@@ -65,14 +65,18 @@ func (o *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 // Plan returns the delegate's plan. It uses placeholder networks if the node's subnets are not
 // known yet.
 func (o *handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
-	node := o.readNodeOrNil(h)
-	if node == nil {
+	node, unknown := o.conf.readNode(h)
+	if unknown != nil {
 		node = placeholder()
 	}
 	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return nil, err
 	}
-	return h.Delegate.Plan(ctx, o.conf.delegateType(), req)
+	p, err := h.Delegate.Plan(ctx, o.conf.delegateType(), req)
+	if err == nil && unknown != nil {
+		p.Placeholder, p.Notes = true, append(p.Notes, "ADD would fail now: "+unknown.Error())
+	}
+	return p, err
 }
 
 // placeholder returns a node in a network for documentation (RFC 5737).
