@@ -49,6 +49,12 @@ func play(what, runDir, stateDir, id string) error {
 			return err
 		}
 		return hold()
+	case "import":
+		n, err := strconv.Atoi(id)
+		if err != nil {
+			return err
+		}
+		return importUntilKilled(runDir, stateDir, n)
 	case "forty":
 		for i := range 40 {
 			if err := s.Update(ctx, func(tx *store.Tx) error { return attach(tx, id, i) }); err != nil {

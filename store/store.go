@@ -111,7 +111,7 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 
 // KeepView is View for keep.db.
 func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().Run(ctx, false, withKeepTx(fn))
+	return s.runKeep(ctx, false, fn)
 }
 
 // KeepCheck is Check for keep.db.
@@ -132,7 +132,7 @@ func (s *Store) KeepTryView(ctx context.Context, fn func(*KeepTx) error) error {
 // KeepUpdate is Update for keep.db. When it returns nil, the changes have reached the
 // disk. If both files are needed, the transaction on keep.db begins first.
 func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().Run(ctx, true, withKeepTx(fn))
+	return s.runKeep(ctx, true, fn)
 }
 
 // RunDir returns Options.RunDir, the directory of all boots.

@@ -83,7 +83,8 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string) (*
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
-	if a.census, err = record.NewCensus(ctx, h); err != nil {
+	a.census, err = record.NewCensus(ctx, h)
+	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return a, nil
@@ -158,8 +159,11 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	}
 	defer lock.Unlock()
 	if one.record != nil {
-		err := a.h.Store.View(ctx, func(tx *store.Tx) (err error) {
-			one.record, err = tx.Attachment(one.Key)
+		err := a.h.Store.View(ctx, func(tx *store.Tx) error {
+			now, err := tx.Attachment(one.Key)
+			if err == nil {
+				one.record = now
+			}
 			return err
 		})
 		if errors.Is(err, store.ErrNotFound) {
@@ -190,8 +194,8 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	case one.dead:
 		one.add("container", "present", "absent", fixRepair)
 		return nil
-	case ns == nil:
-		one.add("namespace "+cmp.Or(path, "of the container"), "present", "absent", fixRemove)
+	case ns == nil && path != "":
+		one.add("namespace "+path, "present", "absent", fixRemove)
 		return nil
 	}
 	var diffs []netops.Difference
@@ -201,7 +205,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return err
 	}
 	a.addDifferences(ctx, one, diffs, ns)
-	if then == nil {
+	if then == nil || ns == nil {
 		return nil
 	}
 	return then(ns)
@@ -230,17 +234,20 @@ func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry) error {
 	call := netlist.Call{Runtime: c.CapabilityArgs, Request: &roles.Request{
 		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.path, Env: a.p.Env,
 	}}
-	if call.Request.Args, err = cachedArgs(c); err != nil {
+	call.Request.Args, err = cachedArgs(c)
+	if err != nil {
 		return err
 	}
-	if call.Result, err = result.Decode(list.CNIVersion, c.Result); err != nil {
+	call.Result, err = result.Decode(list.CNIVersion, c.Result)
+	if err != nil {
 		return fmt.Errorf("cached %w", err)
 	}
 	return list.Check(ctx, a.delegate, call)
 }
 
 // verifyRecord compares the recorded objects that DEL removes. Of a link only its presence
-// is compared, because a chained plugin may have changed the rest.
+// is compared, because a chained plugin may have changed the rest. A rebuilt record may not
+// have the namespace; then ns is nil, and the objects in it are not compared.
 func (a *auditor) verifyRecord(ctx context.Context, r *store.Attachment, ns *netops.Namespace) ([]netops.Difference, error) {
 	var spec netops.Spec
 	for _, part := range r.Parts {
@@ -249,7 +256,7 @@ func (a *auditor) verifyRecord(ctx context.Context, r *store.Attachment, ns *net
 			return nil, err
 		}
 		for _, c := range changes {
-			if c.Undo == nil || c.Undo.Verb != netops.VerbDel {
+			if c.Undo == nil || c.Undo.Verb != netops.VerbDel || ns == nil && c.Undo.Object.Where() != netops.Host {
 				continue
 			}
 			switch c.Undo.Object.(type) {
@@ -267,7 +274,7 @@ func (a *auditor) verifyRecord(ctx context.Context, r *store.Attachment, ns *net
 func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []netops.Difference, ns *netops.Namespace) {
 	certain := false
 	for _, r := range a.records {
-		certain = certain || r.ContainerID == one.ContainerID && record.IsRecorded(ns, r.Netns)
+		certain = certain || ns != nil && r.ContainerID == one.ContainerID && record.IsRecorded(ns, r.Netns)
 	}
 	whole := one.cached != nil
 	var refused map[netops.Object]error

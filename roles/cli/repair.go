@@ -79,6 +79,9 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 		}
 	}
 	left := differences(all)
+	if len(left) == 0 {
+		fmt.Fprintf(p.Stderr, "cnibox: repair: nothing is left to repair in %d attachments\n", len(all))
+	}
 	if c.Bool("json") {
 		err = writeJSON(p.Stdout, left)
 	} else if len(left) > 0 {

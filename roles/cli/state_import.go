@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -23,7 +21,8 @@ func (p *Process) importCommand() *cli.Command {
 		Usage:     "import a file of state export",
 		ArgsUsage: "FILE (- is stdin)",
 		Description: `Adds the records to the state, and replaces records with the same keys. If another
-attachment holds one of the addresses, the import fails and changes nothing.
+attachment holds one of the addresses, the import fails and changes nothing. If it is killed,
+the next call completes or undoes it.
 With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
@@ -42,7 +41,7 @@ With --replace all present records of the kinds that the export has are deleted 
 				return err
 			}
 			defer done()
-			if err := importDump(c.Context, h, dump, c.Bool("replace")); err != nil {
+			if err := h.Store.Import(c.Context, dump, c.Bool("replace")); err != nil {
 				return stateHint(err)
 			}
 			leases := 0
@@ -56,26 +55,6 @@ With --replace all present records of the kinds that the export has are deleted 
 			return err
 		},
 	}
-}
-
-// importDump stores all records of a dump, or none.
-func importDump(ctx context.Context, h *roles.Host, dump *store.Dump, replace bool) error {
-	node := func() error {
-		return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.Import(dump, replace) })
-	}
-	if len(dump.Delegations) == 0 && (!replace || dump.Delegations == nil) { // nil: an export of an older version
-		return node()
-	}
-	// A new node.db is filled from keep.db, which is locked below.
-	if err := recovery.Ensure(ctx, h); err != nil {
-		return err
-	}
-	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
-		if err := tx.ImportDelegations(dump.Delegations, replace); err != nil {
-			return err
-		}
-		return node()
-	})
 }
 
 // readDump decodes exactly one JSON document.
