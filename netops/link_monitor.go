@@ -37,7 +37,7 @@ func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
 	err := n.host.visit(func() (err error) {
 		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{
 			unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		}, nil)
+		})
 		return err
 	})
 	if err != nil {

@@ -294,7 +294,8 @@ func (o *Kernel) detours() (all []Detour) {
 
 // countWrite counts a write for Report.Repaired.
 func (o *Kernel) countWrite(what func() string) {
-	if o.repaired++; o.repaired == 1 {
+	o.repaired++
+	if o.repaired == 1 {
 		o.firstRepair = what()
 	}
 }

@@ -122,7 +122,8 @@ func (o *Kernel) evaluateNeigh(n *neighState, del bool) bool {
 func (o *Kernel) evaluateRoute(r routeState, del bool) (disturbed, moved bool) {
 	over := r.linked != 0 && int(r.linked) == o.device.Index
 	if o.inNetwork(r.dst) && !o.isOwnRoute(&r, o.device.Index) {
-		if o.detoured = true; del {
+		o.detoured = true
+		if del {
 			delete(o.have.foreign, r.foreign())
 		} else {
 			o.have.foreign[r.foreign()] = struct{}{}

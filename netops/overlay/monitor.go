@@ -62,7 +62,7 @@ func openMonitor(o *Kernel) (*linkMonitor, error) {
 		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_NETCONF)
 	}
 	var err error
-	m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups, nil)
+	m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups)
 	if err != nil {
 		return nil, err
 	}

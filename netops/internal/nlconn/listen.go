@@ -20,17 +20,14 @@ type Listener struct {
 }
 
 // Listen opens a socket of one protocol (NETLINK_*) in the calling thread's
-// network namespace. The socket receives the notifications of groups that filter
-// accepts. The filter is a classic BPF program; nil accepts all.
-func Listen(protocol int, name string, groups []int, filter []unix.SockFilter) (*Listener, error) {
+// network namespace. The socket receives the notifications of groups.
+func Listen(protocol int, name string, groups []int) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, Explain(err, "open "+name+" socket")
 	}
 	l := &Listener{fd: fd, buf: make([]byte, maxReply)}
-	if err = l.filter(filter); err == nil {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	for _, g := range groups {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
@@ -49,14 +46,6 @@ func Listen(protocol int, name string, groups []int, filter []unix.SockFilter) (
 	return l, nil
 }
 
-func (l *Listener) filter(program []unix.SockFilter) error {
-	if len(program) == 0 {
-		return nil
-	}
-	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	return unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
-}
-
 // SetReceiveBuffer sets the size of the receive buffer. It exceeds the sysctl
 // limit if the process has the permission.
 func (l *Listener) SetReceiveBuffer(size int) {
@@ -72,18 +61,15 @@ func (l *Listener) Ignore(c *Conn) {
 	if !ok {
 		return // all notifications are received, none is lost
 	}
-	_ = l.filter([]unix.SockFilter{
+	// A filter loads the port ID as a big-endian number.
+	sender := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: FilterWord(port), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: sender, Jt: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	})
-}
-
-// FilterWord converts a number of a netlink header to the form in which a BPF
-// filter loads it.
-func FilterWord(v uint32) uint32 {
-	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
+	}
+	_ = unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // Mark sends an empty request (NLMSG_NOOP). Its acknowledgement is an NLMSG_ERROR

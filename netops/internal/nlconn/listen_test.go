@@ -18,7 +18,7 @@ import (
 func listenToLinks(t *testing.T) *nlconn.Listener {
 	t.Helper()
 	nstest.Fresh(t)
-	l, err := nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR}, nil)
+	l, err := nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,8 @@ func (a *agent) logLeftOut() {
 	a.leftOut = make(map[leftOut]bool, len(a.peers.left))
 	var lines []func()
 	for _, l := range a.peers.left {
-		if a.leftOut[l] = true; !before[l] {
+		a.leftOut[l] = true
+		if !before[l] {
 			lines = append(lines, func() { a.log.Warn("a node is left out", "node", l.Name, "reason", l.Reason) })
 		}
 		delete(before, l)

@@ -160,7 +160,8 @@ func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{
 			case <-bridges:
 			case <-again:
 			}
-			if again = nil; !attempt(ctx, "bridges", recovery.RestoreBridges) {
+			again = nil
+			if !attempt(ctx, "bridges", recovery.RestoreBridges) {
 				again = time.After(restoreRetry)
 			}
 		}

@@ -44,7 +44,8 @@ type client struct {
 func newClient(o Options) (*client, error) {
 	c := &client{username: o.Username, password: o.Password}
 	var err error
-	if c.web, err = web.New(web.Options{TLS: o.TLS, Conns: &c.conns}); err != nil {
+	c.web, err = web.New(web.Options{TLS: o.TLS, Conns: &c.conns})
+	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	for _, e := range o.Endpoints {
