@@ -26,6 +26,7 @@ const firstPort = 20000
 // chainResult has one container at a time, and many, through bridge + portmap + firewall + tuning with one published port each.
 type chainResult struct {
 	Add      compared        `json:"add"`
+	Check    compared        `json:"check"`
 	Del      compared        `json:"del"`
 	Parallel *parallelResult `json:"parallel"`
 }
@@ -159,26 +160,28 @@ func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err e
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dropContainers(containers)) }()
-	var add, del timings
+	var add, check, del timings
 	for round := range rounds {
 		results := [2][]byte{}
 		for _, verb := range []struct {
 			name string
 			to   *timings
-		}{{"ADD", &add}, {"DEL", &del}} {
+		}{{"ADD", &add}, {"CHECK", &check}, {"DEL", &del}} {
 			for _, i := range turns(round) {
 				a, err := nets[i].run(ctx, verb.name, containers[2*round+i], results[i])
 				if err != nil {
 					return nil, err
 				}
-				results[i] = a.Stdout
+				if verb.name == "ADD" {
+					results[i] = a.Stdout
+				}
 				if round >= warmRounds {
 					verb.to[i] = append(verb.to[i], a.Took)
 				}
 			}
 		}
 	}
-	res := &chainResult{Add: add.compared(), Del: del.compared()}
+	res := &chainResult{Add: add.compared(), Check: check.compared(), Del: del.compared()}
 	many := chainNetworks(j.Sides, 4)
 	many[0].fused = fused
 	res.Parallel, err = measureStorms(ctx, j, "parchain", [2]stormer{
@@ -191,6 +194,7 @@ func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err e
 func (r *chainResult) summary(list, short string, addAtLeast, delAtLeast float64) []row {
 	return []row{
 		speedRow("ADD "+list+", p50", r.Add, addAtLeast),
+		speedRow("CHECK "+list+", p50", r.Check, notSlower),
 		speedRow("DEL "+list+", p50", r.Del, delAtLeast),
 		rateRow(fmt.Sprintf("ADD of %s, %d at a time", short, r.Parallel.AtATime), r.Parallel.Add, chainParallelAddAtLeast),
 		rateRow(fmt.Sprintf("DEL of %s, %d at a time", short, r.Parallel.AtATime), r.Parallel.Del, chainParallelDelAtLeast),

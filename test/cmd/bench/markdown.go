@@ -138,6 +138,7 @@ func renderPercentiles(res *results) string {
 	}{{"the list", res.Chain}, {"the fused list", res.Fused}} {
 		if c := l.res; c != nil {
 			add("ADD of "+l.name, c.Add)
+			add("CHECK of "+l.name, c.Check)
 			add("DEL of "+l.name, c.Del)
 			add(fmt.Sprintf("ADD of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.AddCalls)
 			add(fmt.Sprintf("DEL of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.DelCalls)
@@ -150,8 +151,9 @@ func renderPercentiles(res *results) string {
 		add(fmt.Sprintf("DEL, %d networks (multi)", manyNetworks), n.Del.Many)
 	}
 	for _, i := range res.Interfaces {
-		add(fmt.Sprintf("ADD %s%s, %s", i.Plugin, i.With, i.Family), i.Add)
-		add(fmt.Sprintf("DEL %s%s, %s", i.Plugin, i.With, i.Family), i.Del)
+		add("ADD "+i.name(), i.Add)
+		add("CHECK "+i.name(), i.Check)
+		add("DEL "+i.name(), i.Del)
 	}
 	for _, r := range res.Roles {
 		add("VERSION of "+r.Role, r.Calls)
@@ -269,7 +271,7 @@ func renderMethod(res report) string {
 	}
 	if len(res.Interfaces) > 0 {
 		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses. With IPv6 the reference waits in ADD until duplicate address "+
-			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection.", min(res.Rounds, waitingRounds)))
+			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection. net.ipv6.conf.all.forwarding is 0 at the start of each measurement, and 1 where the table says so.", min(res.Rounds, waitingRounds)))
 	}
 	if p := res.Parallel; p != nil {
 		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add and delete %d containers, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
