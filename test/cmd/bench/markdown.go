@@ -247,12 +247,12 @@ func renderMethod(res report) string {
 		"host-local is executed directly. The free addresses of a filled pool are spread evenly, and both sides start with the same host-local data directory.",
 		"CHECK verifies different properties on the two sides.",
 	}
-	if res.Chain != nil || res.Fused != nil {
+	if res.Chain != nil {
 		lines = append(lines, "The list is what podman and nerdctl write: bridge (host-local, ipMasq), portmap with one TCP port for each container, firewall, and "+
 			"tuning without keys. Its time is the sum of the four processes.")
 	}
 	if res.Fused != nil {
-		lines = append(lines, "The fused list is the same list in one plugin, `chain`, as `cnibox fuse` writes it. It is compared with the four plugins of the reference.")
+		lines = append(lines, "The fused list is the same list in one plugin, `chain`, as `cnibox fuse` writes it. It is compared with the same calls of the four plugins of the reference.")
 	}
 	if len(res.Published) > 0 {
 		lines = append(lines, fmt.Sprintf("Published ports: one side at a time has containers with %d ports each, up to the number in the table. Then %d "+
@@ -274,7 +274,7 @@ func renderMethod(res report) string {
 			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection. net.ipv6.conf.all.forwarding is 0 at the start of each measurement, and 1 where the table says so.", min(res.Rounds, waitingRounds)))
 	}
 	if p := res.Parallel; p != nil {
-		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add and delete %d containers, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
+		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add %d containers and delete them, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
 	}
 	var b strings.Builder
 	b.WriteString("\n## Method\n\n")
