@@ -187,7 +187,8 @@ func measureChain(ctx context.Context, j job) (list, fused *chainResult, err err
 	}
 	var add, del [3]storm
 	for k, n := range chainRivals(j.Sides, 4, 8) {
-		if add[k], del[k], err = measureStorms(ctx, j, stormer{n.network, n.run}); err != nil {
+		add[k], del[k], err = measureStorms(ctx, j, stormer{n.network, n.run})
+		if err != nil {
 			return nil, nil, err
 		}
 	}

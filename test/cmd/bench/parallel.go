@@ -24,7 +24,8 @@ func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 	var add, del [2]storm
 	for i, n := range bridgeNetworks(j.Sides, 2, "") {
 		var err error
-		if add[i], del[i], err = measureStorms(ctx, j, stormer{n, n.run}); err != nil {
+		add[i], del[i], err = measureStorms(ctx, j, stormer{n, n.run})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +48,8 @@ func measureStorms(ctx context.Context, j job, n stormer) (add, del storm, err e
 		to    *storm
 		ports int
 	}{{"ADD", &add, j.Containers}, {"DEL", &del, 0}} {
-		if *verb.to, err = n.storm(ctx, verb.name, all[warmRounds:], j.Parallel, results); err != nil {
+		*verb.to, err = n.storm(ctx, verb.name, all[warmRounds:], j.Parallel, results)
+		if err != nil {
 			return add, del, err
 		}
 		if err := n.expectPorts(verb.ports); err != nil {
