@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The targets for the list that podman and nerdctl write, against the reference in the same run.
@@ -26,6 +27,7 @@ const firstPort = 20000
 // chainResult has one container at a time, and many, through bridge + portmap + firewall + tuning with one published port each.
 type chainResult struct {
 	Add      compared        `json:"add"`
+	Check    compared        `json:"check"`
 	Del      compared        `json:"del"`
 	Parallel *parallelResult `json:"parallel"`
 }
@@ -146,51 +148,64 @@ func (n chain) pluginConf(plugin string, prevResult []byte, p ports) ([]byte, er
 	return encodeConf(conf)
 }
 
-// measureChain runs the list for one container at a time on both sides, and then for many. With fused, cnibox runs it as a fused list.
-func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err error) {
-	nets := chainNetworks(j.Sides, 3)
-	nets[0].fused = fused
+// chainRivals are cnibox with the list, cnibox with the fused list, and the reference. Each has a network of its own.
+func chainRivals(sides pair, list, fused int) [3]chain {
+	nets, whole := chainNetworks(sides, list), chainNetworks(sides, fused)[0]
+	whole.fused = true
+	return [3]chain{nets[0], whole, nets[1]}
+}
+
+// measureChain runs the list for one container at a time, and then for many. Both results have the same calls of the reference.
+func measureChain(ctx context.Context, j job) (list, fused *chainResult, err error) {
 	if err := requireIptables(""); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rounds := warmRounds + j.Rounds
-	containers, err := newContainers("chain", 2*rounds)
+	rivals, rounds := chainRivals(j.Sides, 3, 7), warmRounds+j.Rounds
+	containers, err := newContainers("chain", len(rivals)*rounds)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, dropContainers(containers)) }()
-	var add, del timings
+	var took [3][3][]time.Duration // by verb and rival
 	for round := range rounds {
-		results := [2][]byte{}
-		for _, verb := range []struct {
-			name string
-			to   *timings
-		}{{"ADD", &add}, {"DEL", &del}} {
-			for _, i := range turns(round) {
-				a, err := nets[i].run(ctx, verb.name, containers[2*round+i], results[i])
+		var results [3][]byte
+		for v, verb := range []string{"ADD", "CHECK", "DEL"} {
+			for k := range rivals {
+				k = (k + round) % len(rivals) // the first one changes every round
+				a, err := rivals[k].run(ctx, verb, containers[len(rivals)*round+k], results[k])
 				if err != nil {
-					return nil, err
+					return nil, nil, err
 				}
-				results[i] = a.Stdout
+				if verb == "ADD" {
+					results[k] = a.Stdout
+				}
 				if round >= warmRounds {
-					verb.to[i] = append(verb.to[i], a.Took)
+					took[v][k] = append(took[v][k], a.Took)
 				}
 			}
 		}
 	}
-	res := &chainResult{Add: add.compared(), Del: del.compared()}
-	many := chainNetworks(j.Sides, 4)
-	many[0].fused = fused
-	res.Parallel, err = measureStorms(ctx, j, "parchain", [2]stormer{
-		{many[0].network, many[0].run}, {many[1].network, many[1].run},
-	})
-	return res, err
+	var add, del [3]storm
+	for k, n := range chainRivals(j.Sides, 4, 8) {
+		add[k], del[k], err = measureStorms(ctx, j, stormer{n.network, n.run})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	result := func(k int) *chainResult {
+		verb := func(v int) compared { return timings{took[v][k], took[v][2]}.compared() }
+		return &chainResult{
+			Add: verb(0), Check: verb(1), Del: verb(2), Parallel: newParallelResult(j, [2]storm{add[k], add[2]}, [2]storm{del[k], del[2]}),
+		}
+	}
+	return result(0), result(1), nil
 }
 
 // summary returns the rows of a list. short is its name in the rows with many calls.
 func (r *chainResult) summary(list, short string, addAtLeast, delAtLeast float64) []row {
 	return []row{
 		speedRow("ADD "+list+", p50", r.Add, addAtLeast),
+		speedRow("CHECK "+list+", p50", r.Check, notSlower),
 		speedRow("DEL "+list+", p50", r.Del, delAtLeast),
 		rateRow(fmt.Sprintf("ADD of %s, %d at a time", short, r.Parallel.AtATime), r.Parallel.Add, chainParallelAddAtLeast),
 		rateRow(fmt.Sprintf("DEL of %s, %d at a time", short, r.Parallel.AtATime), r.Parallel.Del, chainParallelDelAtLeast),

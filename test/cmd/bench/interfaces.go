@@ -4,27 +4,50 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 )
 
 // waitingRounds is the number of rounds where the reference waits a second or more for duplicate address detection in every ADD.
 const waitingRounds = 10
 
+// forwarding is the setting of the host that ADD of an IPv6 address turns on.
+const forwarding = "/proc/sys/net/ipv6/conf/all/forwarding"
+
 // interfaceMaster is the parent of the macvlan interfaces.
 const interfaceMaster = "benchmaster"
 
-// The address families; the reference waits with the second one.
-func interfaceFamilies() []interfaceFamily {
-	return []interfaceFamily{
-		{Name: "IPv4", Subnets: map[string]string{"ours": "10.230.0.0/16", "peer": "10.231.0.0/16"}},
-		{Name: "IPv6", Subnets: map[string]string{"ours": "fd00:230::/64", "peer": "fd00:231::/64"}, Waits: true},
+// The address families of a kind; the reference waits with IPv6. On a host that forwards IPv6, the kernel gives the host's end of a
+// pair more addresses, which a DEL removes.
+func (k interfaceKind) families() []interfaceFamily {
+	ipv4 := interfaceFamily{Name: familyIPv4, Subnets: map[string]string{"ours": "10.230.0.0/16", "peer": "10.231.0.0/16"}}
+	switch k.name() {
+	case loopback:
+		return []interfaceFamily{{}}
+	case "ptp": // without ipMasq
+		forwards := ipv4
+		forwards.Name, forwards.Forwards = "IPv4 on a host that forwards IPv6", true
+		return []interfaceFamily{ipv4, forwards, familyIPv6()}
 	}
+	return []interfaceFamily{ipv4, familyIPv6()}
+}
+
+// loopback has neither addresses nor families.
+const loopback = "loopback"
+
+const familyIPv4 = "IPv4"
+
+func familyIPv6() interfaceFamily {
+	return interfaceFamily{Name: "IPv6", Subnets: map[string]string{"ours": "fd00:230::/64", "peer": "fd00:231::/64"}, Waits: true}
 }
 
 type interfaceFamily struct {
-	Name    string
-	Subnets map[string]string // by side: containers of both are on one wire at a time
-	Waits   bool
+	Name     string
+	Subnets  map[string]string // by side: containers of both are on one wire at a time
+	Waits    bool
+	Forwards bool // whether the host forwards IPv6 from the start
 }
 
 // interfaceKind is a plugin with an option.
@@ -43,7 +66,11 @@ const waitingAtLeast = 20
 // interfaceKinds lists the plugins, and how many times as fast an ADD has to be if the reference does not wait.
 func interfaceKinds() []interfaceKind {
 	return []interfaceKind{
-		{Plugin: "ptp", With: withMasq, Target: 4}, {Plugin: "ptp", Target: 2.2}, {Plugin: "macvlan", Target: 2.2}, {Plugin: "tap", Target: 2.2},
+		{Plugin: "ptp", With: withMasq, Target: 4},
+		{Plugin: "ptp", Target: 2.2},
+		{Plugin: "macvlan", Target: 2.2},
+		{Plugin: "tap", Target: 2.2},
+		{Plugin: loopback, Target: notSlower},
 	}
 }
 
@@ -54,7 +81,16 @@ type interfaceResult struct {
 	Family string   `json:"family"`
 	Target float64  `json:"target"`
 	Add    compared `json:"add"`
+	Check  compared `json:"check"`
 	Del    compared `json:"del"`
+}
+
+// name names the measurement in tables.
+func (r interfaceResult) name() string {
+	if r.Family == "" {
+		return r.Plugin + r.With
+	}
+	return r.Plugin + r.With + ", " + r.Family
 }
 
 // measureInterfaces measures the interface plugins beside bridge.
@@ -72,7 +108,7 @@ func measureInterfaces(ctx context.Context, j job) (_ []interfaceResult, err err
 	}()
 	var list []interfaceResult
 	for _, kind := range interfaceKinds() {
-		for _, family := range interfaceFamilies() {
+		for _, family := range kind.families() {
 			r, err := measureInterface(ctx, j, kind, family)
 			if err != nil {
 				return nil, err
@@ -89,19 +125,26 @@ func measureInterface(ctx context.Context, j job, kind interfaceKind, family int
 		warm, counted = 1, min(counted, waitingRounds)
 	}
 	rounds := warm + counted
-	containers, err := newContainers(kind.name()+family.Name, 2*rounds)
+	value := []byte("0")
+	if family.Forwards {
+		value = []byte("1")
+	}
+	if err := os.WriteFile(forwarding, value, 0); err != nil {
+		return nil, fmt.Errorf("set IPv6 forwarding: %w", err)
+	}
+	containers, err := newContainers(kind.name()+strings.ReplaceAll(family.Name, " ", ""), 2*rounds)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dropContainers(containers)) }()
 	sides := []side{j.Sides.Ours, j.Sides.Peer}
-	var add, del timings
+	var add, check, del timings
 	for round := range rounds {
 		results := [2][]byte{}
 		for _, verb := range []struct {
 			name string
 			to   *timings
-		}{{"ADD", &add}, {"DEL", &del}} {
+		}{{"ADD", &add}, {"CHECK", &check}, {"DEL", &del}} {
 			for _, i := range turns(round) {
 				conf, err := sides[i].interfaceConf(kind, family, results[i])
 				if err != nil {
@@ -124,7 +167,7 @@ func measureInterface(ctx context.Context, j job, kind interfaceKind, family int
 		}
 	}
 	r := &interfaceResult{
-		Plugin: kind.Plugin, With: kind.With, Family: family.Name, Target: kind.Target, Add: add.compared(), Del: del.compared(),
+		Plugin: kind.Plugin, With: kind.With, Family: family.Name, Target: kind.Target, Add: add.compared(), Check: check.compared(), Del: del.compared(),
 	}
 	if family.Waits {
 		r.Target = waitingAtLeast
@@ -144,13 +187,15 @@ func (k interfaceKind) name() string {
 func (s side) interfaceConf(kind interfaceKind, family interfaceFamily, prevResult []byte) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
-		"name":       "bench" + kind.name() + family.Name + s.Name,
+		"name":       "bench" + kind.name() + strings.ReplaceAll(family.Name, " ", "") + s.Name,
 		"type":       kind.Plugin,
-		"ipam": map[string]any{
+	}
+	if family.Subnets != nil {
+		conf["ipam"] = map[string]any{
 			"type":    "host-local",
 			"dataDir": filepath.Join(dataDir, s.Name),
 			"ranges":  []any{[]any{map[string]any{"subnet": family.Subnets[s.Name]}}},
-		},
+		}
 	}
 	if kind.With == withMasq {
 		conf["ipMasq"] = true

@@ -14,7 +14,6 @@ const (
 	sectionNFT        = "bridge-nft"
 	sectionParallel   = "parallel"
 	sectionChain      = "chain"
-	sectionFused      = "fused"
 	sectionPublished  = "published"
 	sectionNetworks   = "networks"
 	sectionAzure      = "azure"
@@ -28,7 +27,7 @@ const (
 // allSections lists every section in the order in which they run.
 func allSections() []string {
 	return []string{
-		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionFused, sectionPublished, sectionNetworks, sectionAzure, sectionInterfaces, sectionRoles,
+		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionNetworks, sectionAzure, sectionInterfaces, sectionRoles,
 		sectionStartup, sectionAlloc, sectionDHCP,
 	}
 }

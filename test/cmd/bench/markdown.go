@@ -138,6 +138,7 @@ func renderPercentiles(res *results) string {
 	}{{"the list", res.Chain}, {"the fused list", res.Fused}} {
 		if c := l.res; c != nil {
 			add("ADD of "+l.name, c.Add)
+			add("CHECK of "+l.name, c.Check)
 			add("DEL of "+l.name, c.Del)
 			add(fmt.Sprintf("ADD of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.AddCalls)
 			add(fmt.Sprintf("DEL of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.DelCalls)
@@ -150,8 +151,9 @@ func renderPercentiles(res *results) string {
 		add(fmt.Sprintf("DEL, %d networks (multi)", manyNetworks), n.Del.Many)
 	}
 	for _, i := range res.Interfaces {
-		add(fmt.Sprintf("ADD %s%s, %s", i.Plugin, i.With, i.Family), i.Add)
-		add(fmt.Sprintf("DEL %s%s, %s", i.Plugin, i.With, i.Family), i.Del)
+		add("ADD "+i.name(), i.Add)
+		add("CHECK "+i.name(), i.Check)
+		add("DEL "+i.name(), i.Del)
 	}
 	for _, r := range res.Roles {
 		add("VERSION of "+r.Role, r.Calls)
@@ -245,12 +247,12 @@ func renderMethod(res report) string {
 		"host-local is executed directly. The free addresses of a filled pool are spread evenly, and both sides start with the same host-local data directory.",
 		"CHECK verifies different properties on the two sides.",
 	}
-	if res.Chain != nil || res.Fused != nil {
+	if res.Chain != nil {
 		lines = append(lines, "The list is what podman and nerdctl write: bridge (host-local, ipMasq), portmap with one TCP port for each container, firewall, and "+
 			"tuning without keys. Its time is the sum of the four processes.")
 	}
 	if res.Fused != nil {
-		lines = append(lines, "The fused list is the same list in one plugin, `chain`, as `cnibox fuse` writes it. It is compared with the four plugins of the reference.")
+		lines = append(lines, "The fused list is the same list in one plugin, `chain`, as `cnibox fuse` writes it. It is compared with the same calls of the four plugins of the reference.")
 	}
 	if len(res.Published) > 0 {
 		lines = append(lines, fmt.Sprintf("Published ports: one side at a time has containers with %d ports each, up to the number in the table. Then %d "+
@@ -269,10 +271,10 @@ func renderMethod(res report) string {
 	}
 	if len(res.Interfaces) > 0 {
 		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses. With IPv6 the reference waits in ADD until duplicate address "+
-			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection.", min(res.Rounds, waitingRounds)))
+			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection. net.ipv6.conf.all.forwarding is 0 at the start of each measurement, and 1 where the table says so.", min(res.Rounds, waitingRounds)))
 	}
 	if p := res.Parallel; p != nil {
-		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add and delete %d containers, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
+		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add %d containers and delete them, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
 	}
 	var b strings.Builder
 	b.WriteString("\n## Method\n\n")

@@ -27,7 +27,7 @@ func TestRenderMarkdown(t *testing.T) {
 		"`make bench`",
 		"a <processor> & more, 2 cores, 8 GB, Linux 6.1, go1.26, 2026-01-02",
 		"| ADD bridge + host-local + ipMasq, p50           |  7.00 ms |   42.0 ms |        6.00 × as fast |   ≥ 6 × |     met |",
-		"| DEL                     |    30.0 ms |  60.0 ms |  90.0 ms |        119 ms |   238 ms |   357 ms |   200 |",
+		"| DEL                      |    30.0 ms |  60.0 ms |  90.0 ms |        119 ms |   238 ms |   357 ms |   200 |",
 		"| 99.9 %   |",
 		"main 0.040 ms",
 		"- a note\n",

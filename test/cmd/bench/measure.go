@@ -42,9 +42,7 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 	case sectionParallel:
 		res.Parallel, err = measureParallel(ctx, j)
 	case sectionChain:
-		res.Chain, err = measureChain(ctx, j, false)
-	case sectionFused:
-		res.Fused, err = measureChain(ctx, j, true)
+		res.Chain, res.Fused, err = measureChain(ctx, j)
 	case sectionPublished:
 		res.Published, err = measurePublished(ctx, j)
 	case sectionNetworks:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,55 +21,51 @@ func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 	if err := requireIptables(""); err != nil {
 		return nil, err
 	}
-	nets := bridgeNetworks(j.Sides, 2, "")
-	return measureStorms(ctx, j, "par", [2]stormer{{nets[0], nets[0].run}, {nets[1], nets[1].run}})
+	var add, del [2]storm
+	for i, n := range bridgeNetworks(j.Sides, 2, "") {
+		var err error
+		add[i], del[i], err = measureStorms(ctx, j, stormer{n, n.run})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return newParallelResult(j, add, del), nil
 }
 
-// measureStorms adds all containers of one side, many at once, then those of the other side, and deletes them in the same way.
-func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (_ *parallelResult, err error) {
-	var sets [2][]container
-	for i, n := range nets {
-		sets[i], err = newContainers(prefix+n.Side.Name, warmRounds+j.Containers)
+// measureStorms adds all containers of one side, many at once, and then deletes them in the same way.
+func measureStorms(ctx context.Context, j job, n stormer) (add, del storm, err error) {
+	all, err := newContainers("par"+n.Name, warmRounds+j.Containers)
+	if err != nil {
+		return add, del, err
+	}
+	defer func() { err = errors.Join(err, dropContainers(all)) }()
+	if err := n.warm(ctx, all[:warmRounds]); err != nil {
+		return add, del, err
+	}
+	results := make([][]byte, j.Containers)
+	for _, verb := range []struct {
+		name  string
+		to    *storm
+		ports int
+	}{{"ADD", &add, j.Containers}, {"DEL", &del, 0}} {
+		*verb.to, err = n.storm(ctx, verb.name, all[warmRounds:], j.Parallel, results)
 		if err != nil {
-			return nil, err
+			return add, del, err
+		}
+		if err := n.expectPorts(verb.ports); err != nil {
+			return add, del, err
 		}
 	}
-	defer func() {
-		for _, set := range sets {
-			if dropErr := dropContainers(set); err == nil {
-				err = dropErr
-			}
-		}
-	}()
-	for i, n := range nets {
-		if err := n.warm(ctx, sets[i][:warmRounds]); err != nil {
-			return nil, err
-		}
+	return add, del, nil
+}
+
+// newParallelResult compares the storms of two sides.
+func newParallelResult(j job, add, del [2]storm) *parallelResult {
+	return &parallelResult{
+		Containers: j.Containers, AtATime: j.Parallel,
+		Add: rates{add[0].Rate, add[1].Rate}, Del: rates{del[0].Rate, del[1].Rate},
+		AddCalls: timings{add[0].Took, add[1].Took}.compared(), DelCalls: timings{del[0].Took, del[1].Took}.compared(),
 	}
-	res := &parallelResult{Containers: j.Containers, AtATime: j.Parallel}
-	var add, del [2]storm
-	results := [2][][]byte{make([][]byte, j.Containers), make([][]byte, j.Containers)}
-	for i, n := range nets {
-		add[i], err = n.storm(ctx, "ADD", sets[i][warmRounds:], j.Parallel, results[i])
-		if err != nil {
-			return nil, err
-		}
-		if err := n.expectPorts(j.Containers); err != nil {
-			return nil, err
-		}
-	}
-	for i, n := range nets {
-		del[i], err = n.storm(ctx, "DEL", sets[i][warmRounds:], j.Parallel, results[i])
-		if err != nil {
-			return nil, err
-		}
-		if err := n.expectPorts(0); err != nil {
-			return nil, err
-		}
-	}
-	res.Add, res.Del = rates{add[0].Rate, add[1].Rate}, rates{del[0].Rate, del[1].Rate}
-	res.AddCalls, res.DelCalls = timings{add[0].Took, add[1].Took}.compared(), timings{del[0].Took, del[1].Took}.compared()
-	return res, nil
 }
 
 // warm makes the shared objects of a network with a few containers, and removes these.

@@ -88,8 +88,9 @@ func summarize(res *results) []row {
 	}
 	for _, i := range res.Interfaces {
 		rows = append(rows,
-			speedRow(fmt.Sprintf("ADD %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Add, i.Target),
-			speedRow(fmt.Sprintf("DEL %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Del, notSlower))
+			speedRow("ADD "+i.name()+", p50", i.Add, i.Target),
+			speedRow("CHECK "+i.name()+", p50", i.Check, notSlower),
+			speedRow("DEL "+i.name()+", p50", i.Del, notSlower))
 	}
 	for _, a := range res.Alloc {
 		rows = append(rows, allocRows(a)...)

@@ -122,7 +122,7 @@ func publishedPanel(list []publishedResult) panel {
 func interfacesPanel(list []interfaceResult) panel {
 	p := panel{Title: "ADD of other interfaces with an IPv4 address, median in milliseconds"}
 	for _, i := range list {
-		if i.Family == interfaceFamilies()[0].Name {
+		if i.Family == familyIPv4 {
 			p.Groups = append(p.Groups, group{i.Plugin + i.With, timeBars(i.Add, classPeer)})
 		}
 	}
