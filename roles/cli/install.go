@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // defaultPluginDir is the directory in which runtimes look for plugins.
@@ -43,7 +45,7 @@ executed to identify it. docs/takeover.md describes the effect on running contai
 			if c.String("dir") == "" {
 				return usagef("cnibox help install", "--dir: want a directory")
 			}
-			return p.install(c.String("dir"), kind, c.Bool("force"), names)
+			return p.install(c.Context, c.String("dir"), kind, c.Bool("force"), names)
 		},
 	}
 }
@@ -80,7 +82,7 @@ type staged struct {
 }
 
 // install first checks all files, then writes them with temporary names, and then renames them.
-func (p *Process) install(dir string, kind linkKind, force bool, names []string) error {
+func (p *Process) install(ctx context.Context, dir string, kind linkKind, force bool, names []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
 	}
@@ -116,8 +118,14 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 			}
 		}
 	}
+	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.replaces })
 	if err := s.commit(p); err != nil {
 		return err
+	}
+	if replaces {
+		if err := p.reapDetached(ctx); err != nil {
+			fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)
+		}
 	}
 	for _, l := range lines {
 		fmt.Fprintln(p.Stdout, printable(l))
@@ -126,6 +134,18 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force")
 	}
 	return nil
+}
+
+// reapDetached removes the attachments of an earlier installation that the plugins of the
+// meantime detached. They do not know cnibox's nftables elements and records.
+func (p *Process) reapDetached(ctx context.Context) error {
+	h, done, err := p.host(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = record.Reap(ctx, h, "")
+	return err
 }
 
 // writableHint returns advice for a directory that cannot be written.
