@@ -452,3 +452,23 @@ func TestMirrorWaits(t *testing.T) {
 	expect(t, b.leases(t))
 	expect(t, b.files(t), "10.1.0.2 other eth0", "lock ")
 }
+
+// TestMirrorKeepsFiles: a transaction that releases an address and leases it to the same container
+// again, as `cnibox state import` does, keeps the file.
+func TestMirrorKeepsFiles(t *testing.T) {
+	b := newBed(t)
+	a := b.handlerFor(t, mirrored)
+	b.add(t, a, request1("one"))
+	before := b.files(t)
+	err := b.Store.Update(t.Context(), func(tx *store.Tx) error {
+		d, err := tx.Export()
+		if err != nil {
+			return err
+		}
+		return tx.Import(d, false)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.files(t), before...)
+}
