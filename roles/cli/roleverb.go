@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -87,7 +88,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			if errors.Is(err, roles.ErrUsage) {
 				return withHint(err, "cnibox help "+v.Name)
 			}
-			if out == nil {
+			if v := reflect.ValueOf(out); out == nil || err != nil && v.Kind() == reflect.Pointer && v.IsNil() {
 				return err
 			}
 			return errors.Join(p.writeAnswer(out, c.Bool("json"), p.style(c)), err)
