@@ -27,7 +27,8 @@ func (p *Process) installCommand() *cli.Command {
 All files are checked, then written under temporary names, and then renamed, so every
 plugin exists and is complete at any time. Another program's plugin is kept. With
 --force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
-executed to identify it. docs/takeover.md describes the effect on running containers.`,
+executed to identify it. When a plugin was replaced, what is left of cnibox's containers
+that ended meanwhile is removed. docs/takeover.md describes the effect on running containers.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
