@@ -41,7 +41,13 @@ const (
 
 // Pool returns a pool. In an Update a pool that does not exist is created, in a
 // View it is empty.
-func (tx *Tx) Pool(id PoolID) (*Pool, error) { return pool.Open(tx.b, id, tx.clock) }
+func (tx *Tx) Pool(id PoolID) (*Pool, error) {
+	p, err := pool.Open(tx.b, id, tx.clock)
+	if err == nil {
+		p.Released = func(l Lease) { tx.released = append(tx.released, Released{id, l}) }
+	}
+	return p, err
+}
 
 // Pools returns all pools, by network and data directory.
 func (tx *Tx) Pools() ([]PoolID, error) { return pool.List(tx.b, "") }

@@ -19,6 +19,9 @@ const (
 	lockName = "keys.lock"
 )
 
+// DefaultRunDir is Options.RunDir of a real node.
+const DefaultRunDir = "/run/cnibox"
+
 // Options of a Store. The zero value is not usable; see DefaultOptions.
 type Options struct {
 	// RunDir holds state that is void after the boot: RunDir/<boot id>/node.db.
@@ -37,6 +40,8 @@ type Options struct {
 	// else is stored. It rebuilds the state from the kernel. If it returns an error, no
 	// file is made. It must not call the Store, only tx.
 	Fresh func(ctx context.Context, tx *Tx) error
+	// Mirror makes a Mirror for one Update; nil if leases have no files.
+	Mirror func() Mirror
 	// Now is the clock; nil for time.Now.
 	Now func() time.Time
 	// Waited is called after each wait for a lock that was held, whether or not the
@@ -58,7 +63,7 @@ func DefaultOptions() (Options, error) {
 		return Options{}, fmt.Errorf("read boot id: %w", err)
 	}
 	return Options{
-		RunDir:      "/run/cnibox",
+		RunDir:      DefaultRunDir,
 		StateDir:    "/var/lib/cnibox",
 		BootID:      id,
 		LockTimeout: 30 * time.Second,
@@ -104,9 +109,13 @@ func (s *Store) Check(ctx context.Context, fn func(*Tx) error) error {
 // Update runs fn in a read-write transaction on node.db. When fn returns nil, all its
 // changes are stored, else none. Update excludes every other transaction and waits
 // for them for at most LockTimeout (ErrBusy). A file that does not exist is created
-// first; see Options.Fresh.
+// first; see Options.Fresh. If Mirror has to wait for another program, the changes are
+// discarded and fn is called again.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().Run(ctx, true, s.withTx(fn))
+	if s.o.Mirror == nil {
+		return s.node().Run(ctx, true, s.withTx(fn))
+	}
+	return s.updateMirrored(ctx, fn)
 }
 
 // KeepView is View for keep.db.

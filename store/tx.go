@@ -24,6 +24,8 @@ type Tx struct {
 	memo  *memo
 	// now is Options.Now.
 	now func() time.Time
+	// released are the leases that pools released.
+	released []Released
 }
 
 // clock returns the time to record.

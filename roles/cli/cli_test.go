@@ -238,6 +238,9 @@ func showPool(_ context.Context, _ *roles.Host, flags map[string]string, args []
 	if flags["twice"] != "" {
 		return []string{flags["twice"], strings.Join(args, ",")}, nil
 	}
+	if len(args) > 0 {
+		return (*pools)(nil), roles.ErrTryAgain
+	}
 	return pools{3}, nil
 }
 

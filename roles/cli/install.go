@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // defaultPluginDir is the directory in which runtimes look for plugins.
@@ -26,7 +28,8 @@ func (p *Process) installCommand() *cli.Command {
 All files are checked, then written under temporary names, and then renamed, so every
 plugin exists and is complete at any time. Another program's plugin is kept. With
 --force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
-executed to identify it. docs/takeover.md describes the effect on running containers.
+executed to identify it. When a plugin was replaced, what is left of cnibox's containers
+that ended meanwhile is removed. docs/takeover.md describes the effect on running containers.
 
 Runtimes search plugins in different directories, and install warns if one of this node
 does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
@@ -62,7 +65,7 @@ a network and writes it last, so that no runtime sees it before its plugins.`,
 				return err
 			}
 			dir := c.String("dir")
-			if err := p.install(dir, kind, c.Bool("force"), names); err != nil {
+			if err := p.install(c.Context, dir, kind, c.Bool("force"), names); err != nil {
 				return err
 			}
 			if runtime == nil {
@@ -109,7 +112,7 @@ type staged struct {
 }
 
 // install first checks all files, then writes them with temporary names, and then renames them.
-func (p *Process) install(dir string, kind linkKind, force bool, names []string) error {
+func (p *Process) install(ctx context.Context, dir string, kind linkKind, force bool, names []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
 	}
@@ -145,8 +148,14 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 			}
 		}
 	}
+	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.replaces })
 	if err := s.commit(p); err != nil {
 		return err
+	}
+	if replaces {
+		if err := p.reapDetached(ctx); err != nil {
+			fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)
+		}
 	}
 	for _, l := range lines {
 		p.changed(l)
@@ -155,6 +164,18 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
 	}
 	return nil
+}
+
+// reapDetached removes the attachments of an earlier installation that the plugins of the
+// meantime detached. They do not know cnibox's nftables elements and records.
+func (p *Process) reapDetached(ctx context.Context) error {
+	h, done, err := p.host(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = record.Reap(ctx, h, "")
+	return err
 }
 
 // writableHint returns advice for a directory that cannot be written.

@@ -17,6 +17,8 @@ import (
 type Allocator struct {
 	Plan *Plan
 	Life Liveness
+	// Files is nil if leases are not repeated in files.
+	Files LeaseFiles
 }
 
 // ID returns the pool of a network.

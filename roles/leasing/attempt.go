@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
@@ -16,6 +17,10 @@ import (
 // errRepeated means that the attachment has leases already. The package does not return
 // it to callers.
 var errRepeated = errors.New("has addresses already")
+
+// errNotImported means that the reference's files were not imported yet. The package does
+// not return it to callers.
+var errNotImported = errors.New("files not imported")
 
 // forgetAfter is the age at which expired reservations and released addresses are
 // deleted. forgetBatch is the largest number of deletions in one ADD.
@@ -35,13 +40,17 @@ type attempt struct {
 	released, evicted, reaped bool
 	// another means that the identity's own addresses are in use, so it gets others.
 	another bool
+	// imported means that the reference's files were imported.
+	imported bool
+	// avoid are addresses that have files of other programs.
+	avoid []netip.Addr
 }
 
 // allocateBySet takes an address of every set, or none. After a failure it applies each
 // possible remedy once and tries again.
 func (a *Allocator) allocateBySet(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) ([]Grant, error) {
 	t := &attempt{
-		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
+		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now(), Mirrored: a.Mirrors(h, req.Network)},
 		bySet: bySet,
 	}
 	if a.Plan.Sticky != nil {
@@ -50,6 +59,9 @@ func (a *Allocator) allocateBySet(ctx context.Context, h *roles.Host, req *roles
 	}
 	for {
 		grants, err := a.reserve(ctx, h, t)
+		if err == nil && t.lease.Mirrored {
+			err = a.createFiles(ctx, h, t, grants)
+		}
 		if err == nil {
 			return grants, nil
 		}
@@ -72,7 +84,14 @@ func (a *Allocator) macOf(req *roles.Request) string {
 // again.
 func (a *Allocator) remedy(ctx context.Context, h *roles.Host, req *roles.Request, t *attempt, err error) (again bool, failure error) {
 	var held *heldError
+	var file *FileError
 	switch {
+	case errors.Is(err, errNotImported):
+		t.imported = true
+		return true, a.Files.Import(ctx, h, a.ID(req.Network))
+	case errors.As(err, &file):
+		t.avoid = append(t.avoid, file.Address)
+		return true, a.Files.Import(ctx, h, a.ID(req.Network))
 	case errors.Is(err, errRepeated) && !t.released:
 		t.released = true
 		return true, a.releaseDead(ctx, h, req)
@@ -138,12 +157,17 @@ func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out
 	})
 	if err != nil && reserved {
 		// The leases are stored, but the reservation is not.
-		err = errors.Join(err, h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
-			_, err := tx.DeleteLeases(t.lease.Owner)
-			return err
-		}))
+		err = errors.Join(err, deleteAll(ctx, h, t.lease.Owner))
 	}
 	return out, err
+}
+
+// deleteAll deletes the leases of a failed ADD.
+func deleteAll(ctx context.Context, h *roles.Host, owner store.Key) error {
+	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+		_, err := tx.DeleteLeases(owner)
+		return err
+	})
 }
 
 // reserveIn takes an address of every set. After an error the transaction must not be
@@ -153,6 +177,14 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	pool, err := tx.Pool(id)
 	if err != nil {
 		return nil, err
+	}
+	if t.lease.Mirrored && !pool.Imported() {
+		if !t.imported {
+			return nil, errNotImported
+		}
+		if err := pool.SetImported(); err != nil {
+			return nil, err
+		}
 	}
 	if err := recovery.ClaimLeases(tx, id, a.Plan.adopts); err != nil {
 		return nil, err
@@ -164,7 +196,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if len(owned) > 0 {
 		return nil, errRepeated
 	}
-	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped}
+	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped, avoid: t.avoid}
 	if err := c.openReuse(tx, id); err != nil {
 		return nil, err
 	}

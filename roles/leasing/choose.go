@@ -59,6 +59,8 @@ type chooser struct {
 	last bool
 	// lenient means that a request for a taken address is ignored.
 	lenient bool
+	// avoid are addresses that have files of other programs.
+	avoid []netip.Addr
 }
 
 // choose finds an address of one set. It tries, in this order: the requested address; the
@@ -177,7 +179,7 @@ func (c *chooser) unused(set int) (Grant, bool, error) {
 // next returns the lowest address from lo to hi that has neither a lease nor a
 // reservation and is not known to have been leased.
 func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
-	a, ok, err := c.pool.Next(lo, hi)
+	a, ok, err := c.nextUnleased(lo, hi)
 	if !ok || err != nil || c.kept == nil && c.freed == nil {
 		return a, ok, err
 	}
@@ -195,12 +197,25 @@ func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
 			}
 		}
 		if ok && err == nil && a != passed {
-			a, ok, err = c.pool.Next(a, hi)
+			a, ok, err = c.nextUnleased(a, hi)
 		}
 		if !ok || err != nil || a == passed {
 			return a, ok, err
 		}
 	}
+}
+
+// nextUnleased returns the lowest address from lo to hi that has no lease and is not
+// avoided.
+func (c *chooser) nextUnleased(lo, hi netip.Addr) (netip.Addr, bool, error) {
+	a, ok, err := c.pool.Next(lo, hi)
+	for ok && err == nil && slices.Contains(c.avoid, a) {
+		if a == hi {
+			return a, false, nil
+		}
+		a, ok, err = c.pool.Next(a.Next(), hi)
+	}
+	return a, ok, err
 }
 
 // waitingIn returns an unleased address of the reservations in a stage. It prefers the

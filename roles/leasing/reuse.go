@@ -37,6 +37,9 @@ func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
 // lease returns an address's lease in this pool or in another network's. If there is
 // none, the error is store.ErrNotFound.
 func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
+	if slices.Contains(c.avoid, a) {
+		return &store.Lease{Address: a, Owner: store.Key{ContainerID: "another program's"}}, nil
+	}
 	l, err := c.pool.Lease(a)
 	for _, o := range c.others {
 		if !errors.Is(err, store.ErrNotFound) {

@@ -24,23 +24,20 @@ func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error
 	return h.Store.KeepUpdate(ctx, fn)
 }
 
-// Release deletes an attachment's leases, in all pools. Their reservations are kept
-// from now on, and cool down. The leases are released even if keep.db cannot be read
+// Release deletes and returns an attachment's leases, in all pools. Their reservations are
+// kept from now on, and cool down. The leases are released even if keep.db cannot be read
 // or written, or belongs to a newer program.
-func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	withoutKeep := func() error {
-		return h.Store.Update(ctx, func(tx *store.Tx) error {
-			released, err := deleteLeases(tx, req)
-			if err == nil && anySticky(released) {
-				err = errSticky
-			}
-			return err
-		})
-	}
-	if err := withoutKeep(); !errors.Is(err, errSticky) {
+func Release(ctx context.Context, h *roles.Host, req *roles.Request) (released []store.Lease, err error) {
+	err = h.Store.Update(ctx, func(tx *store.Tx) error {
+		released, err = deleteLeases(tx, req)
+		if err == nil && anySticky(released) {
+			err = errSticky
+		}
 		return err
+	})
+	if !errors.Is(err, errSticky) {
+		return released, err
 	}
-	var released []store.Lease
 	release := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			var err error
@@ -48,7 +45,7 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 			return err
 		})
 	}
-	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
+	err = KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		if err := release(); err != nil {
 			return err
 		}
@@ -56,9 +53,9 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	})
 	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnwritable) {
 		h.Log.Warn("released addresses are not kept for their pod", "container", req.ContainerID, "error", err)
-		return release()
+		err = release()
 	}
-	return err
+	return released, err
 }
 
 // deleteLeases deletes and returns an attachment's leases.

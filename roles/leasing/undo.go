@@ -17,5 +17,6 @@ func (Undo) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, er
 
 // Del releases the attachment's addresses.
 func (Undo) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	return Release(ctx, h, req)
+	_, err := Release(ctx, h, req)
+	return err
 }

@@ -147,7 +147,9 @@ func (a *Allocator) collect(ctx context.Context, h *roles.Host, network string, 
 	})
 }
 
-// releaseUnrecorded releases an owner's leases unless its attachment is recorded.
+// releaseUnrecorded releases an owner's leases unless its attachment is recorded. The files
+// of imported leases stay until the next GC, because the GC of chained roles, which follows,
+// finds in them the owners of the reference's objects.
 func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
 	if _, err := tx.Attachment(key); !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -157,7 +159,11 @@ func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
 		return err
 	}
 	for _, l := range owned {
-		if err := pool.Release(l.Address); err != nil {
+		release := pool.Release
+		if l.Imported {
+			release = pool.Forget
+		}
+		if err := release(l.Address); err != nil {
 			return err
 		}
 	}

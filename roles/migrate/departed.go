@@ -19,8 +19,9 @@ import (
 
 // Departed lists the attachments of a network that have address files of the reference's
 // host-local and are not valid, with those of their addresses that no attachment has now.
-// We never change these files, so GC can use them to find the owner of the reference
-// plugins' objects, which contain only a container ID or an address.
+// The GC that releases their leases keeps these files, so the GC of chained roles can find
+// in them the owner of the reference plugins' objects, which contain only a container ID or
+// an address.
 func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
 	if !filepath.IsLocal(network) || filepath.Base(network) != network {
 		return nil, nil // the reference host-local cannot have this directory

@@ -105,7 +105,35 @@ func openDirectory(id store.PoolID) (*directory, error) {
 	return &directory{path: path, f: os.NewFile(uintptr(fd), path)}, nil
 }
 
+// makeDirectory is openDirectory, but makes a missing directory, with the reference's
+// mode.
+func makeDirectory(id store.PoolID) (*directory, error) {
+	d, err := openDirectory(id)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return d, err
+	}
+	if err := os.MkdirAll(directoryPath(id), 0o755); err != nil {
+		return nil, fault(err)
+	}
+	return openDirectory(id)
+}
+
 func (d *directory) close() { d.f.Close() }
+
+// create makes a file. If the name exists, the error is fs.ErrExist.
+func (d *directory) create(name string, content []byte) error {
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(int(d.f.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return d.fault("write", name, err)
+	}
+	_, err = retry(func() (int, error) { return unix.Write(fd, content) })
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return errors.Join(d.fault("write", name, err), d.remove(name))
+	}
+	return nil
+}
 
 // modified returns the time at which a file was last made or removed in the directory.
 func (d *directory) modified() (time.Time, error) {

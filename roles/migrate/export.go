@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -145,16 +144,7 @@ func (p *exported) read(tx *store.Tx) error {
 // write updates one directory.
 func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start time.Time) (*ExportedNetwork, error) {
 	id := store.PoolID{DataDir: dir, Network: p.id.Network}
-	if !isComponent(id.Network) {
-		return nil, fmt.Errorf("%w: %q cannot name a directory", ErrDirectory, id.Network)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fault(err)
-	}
-	if err := os.Mkdir(directoryPath(id), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fault(err)
-	}
-	d, err := openDirectory(id)
+	d, err := makeDirectory(id)
 	if err != nil {
 		return nil, err
 	}
@@ -235,10 +225,7 @@ func (p *exported) removeOld(d *directory, found *foundFiles, n *ExportedNetwork
 // an empty one.
 func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 	name := l.Address.String()
-	content := []byte(l.Owner.ContainerID)
-	if l.Owner.IfName != "" {
-		content = []byte(l.Owner.ContainerID + LeaseBreak + l.Owner.IfName)
-	}
+	content := leaseContent(l.Owner)
 	old, _, err := d.content(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -270,13 +257,5 @@ func (d *directory) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
 		return err
 	}
-	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	if err != nil {
-		return d.fault("write", name, err)
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(fault(err), d.remove(name))
-	}
-	return nil
+	return d.create(name, content)
 }

@@ -79,17 +79,22 @@ type importer struct {
 	// back since.
 	exported time.Time
 	setBack  time.Duration
+	// removeStale means that files of before the boot are removed.
+	removeStale bool
 }
 
 // ImportOnce imports a pool's directory if it exists and was not imported before. It logs
 // the files that it cannot use. setOf returns the range set of an address. timeout is the
 // longest wait for the directory's lock.
 func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(netip.Addr) int, timeout time.Duration) error {
-	pending, err := importPending(ctx, h, id)
+	return importOnce(ctx, h, importer{id: id, timeout: timeout, setOf: setOf})
+}
+
+func importOnce(ctx context.Context, h *roles.Host, im importer) error {
+	pending, err := importPending(ctx, h, im.id)
 	if err != nil || !pending {
 		return err
 	}
-	im := importer{id: id, timeout: timeout, setOf: setOf}
 	report, err := im.run(ctx, h)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the directory was removed in between
@@ -187,6 +192,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 			if err := im.store(ctx, h, wanted, found.cursors, boot, report); err != nil {
 				return err
 			}
+			report.Already = mark.Node != "" && !im.force && len(report.Leases)+len(report.Stale)+len(report.Skipped) == 0
 		}
 		mark.Leases += len(report.Leases)
 		mark.note(h.Now(), boot, modified, found)
@@ -198,6 +204,12 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	})
 	if err != nil {
 		return nil, fmt.Errorf("import %q: %w", d.path, err)
+	}
+	if im.removeStale {
+		isStale := func(e entry) bool { return slices.Contains(report.Stale, e.addr) }
+		if err := d.removeAll(found.entries, isStale); err != nil {
+			h.Log.Warn("files of before the boot stay", "error", err)
+		}
 	}
 	return report, nil
 }
@@ -294,14 +306,14 @@ func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) er
 }
 
 // replace gives a taken address to the owner in a file. This is right if the holder's
-// lease was imported or exported, because the reference knew the holder and must have
-// released the address. Otherwise replace returns taken.
+// lease was imported, mirrored or exported, because the reference knew the holder and
+// must have released the address. Otherwise replace returns taken.
 func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error {
 	held, err := pool.Lease(l.Address)
 	if err != nil {
 		return err
 	}
-	if held.Owner == l.Owner || !held.Imported && (!held.Time.Before(im.exported) || !l.Time.After(im.exported.Add(-im.setBack))) {
+	if held.Owner == l.Owner || !held.Imported && !held.Mirrored && (!held.Time.Before(im.exported) || !l.Time.After(im.exported.Add(-im.setBack))) {
 		return taken
 	}
 	if err := pool.Release(l.Address); err != nil {

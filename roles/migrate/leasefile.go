@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
 )
 
 // LeaseBreak separates the lines of an address file.
@@ -19,6 +20,14 @@ type LeaseFile struct {
 	ContainerID string
 	// IfName is empty in files of before 2018.
 	IfName string
+}
+
+// leaseContent is the content of an address file.
+func leaseContent(owner store.Key) []byte {
+	if owner.IfName == "" {
+		return []byte(owner.ContainerID)
+	}
+	return []byte(owner.ContainerID + LeaseBreak + owner.IfName)
 }
 
 // ParseLeaseFile parses an address file. Its name is the address. Its content is the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -74,6 +75,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)
 	}
+	so.Mirror = func() store.Mirror { return &migrate.Mirror{Log: o.Log} }
 	h.Store = store.New(so)
 	return h, func() {
 		if err := h.Net.Close(); err != nil {

@@ -136,7 +136,7 @@ func TestHugeNames(t *testing.T) {
 		{name: "ID of 40 kB", id: strings.Repeat(huge, 4), conf: guarded, code: 115},
 		{name: "network of 40 kB", id: "a", conf: hostile(t, "name", strings.Repeat(huge, 4)), code: 115},
 		{name: "data directory of 9 kB", id: "a", conf: hostile(t, "ipam.dataDir", "/"+huge[:9000])},
-		{name: "data directory with dots", id: "a", conf: hostile(t, "ipam.dataDir", "/proc/../../../nowhere/../nothing")},
+		{name: "data directory with dots", id: "a", conf: hostile(t, "ipam.dataDir", "/proc/../../.."+t.TempDir()+"/nowhere/../nothing")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPods(t, c.conf)

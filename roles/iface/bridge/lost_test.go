@@ -28,7 +28,7 @@ func TestStateLost(t *testing.T) {
 			longID := func(n int) string { return strings.Repeat(strconv.Itoa(n), known.digits) }
 			start := func(t *testing.T) (p *pods, pristine string) {
 				t.Helper()
-				p = newPods(t, strings.Replace(guarded, `"type":"host-local"`, `"type":"host-local","dataDir":"/nowhere/data"`, 1))
+				p = newPods(t, strings.Replace(guarded, `"type":"host-local"`, `"type":"host-local","dataDir":"`+t.TempDir()+`"`, 1))
 				pristine = p.state()
 				for _, id := range []string{longID(1), longID(2), "short"} {
 					p.add(id)

@@ -54,7 +54,8 @@ func (a *handler) allocate(ctx context.Context, h *roles.Host, req *roles.Reques
 		return grants, err
 	}
 	if grants, err = a.reallocate(ctx, h, req, source, grants); err != nil {
-		return nil, errors.Join(err, leasing.Release(context.WithoutCancel(ctx), h, req))
+		_, undone := leasing.Release(context.WithoutCancel(ctx), h, req)
+		return nil, errors.Join(err, undone)
 	}
 	return grants, nil
 }
@@ -73,7 +74,7 @@ func (a *handler) reallocate(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err != nil {
 		return nil, err
 	}
-	if err := leasing.Release(ctx, h, req); err != nil {
+	if _, err := leasing.Release(ctx, h, req); err != nil {
 		return nil, err
 	}
 	return alloc.Allocate(ctx, h, req, requests)

@@ -155,7 +155,8 @@ func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) type
 // addresses is not an error.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	defer a.writeAzureState(ctx, h)
-	return leasing.Release(ctx, h, req)
+	_, err := leasing.Release(ctx, h, req)
+	return err
 }
 
 // writeAzureState updates azure's file of the addresses.

@@ -23,6 +23,16 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
+// BenchmarkMirror measures one ADD in process with and without the file in dataDir.
+func BenchmarkMirror(b *testing.B) {
+	for name, conf := range map[string]string{"on": `{"subnet": "10.1.0.0/16"}`, "off": `{"mirror": false, "subnet": "10.1.0.0/16"}`} {
+		b.Run(name, func(b *testing.B) {
+			bd := newBed(b)
+			bd.measureAdds(b, bd.handlerFor(b, conf), request1("bench"))
+		})
+	}
+}
+
 // measureAdds measures ADD without the DEL after each.
 func (b *bed) measureAdds(bench *testing.B, a *handler, req *roles.Request) {
 	bench.Helper()

@@ -41,10 +41,12 @@ type IPAM struct {
 	Exclude []string `json:"exclude,omitempty"`
 	// Routes are copied to the result.
 	Routes []roles.Route `json:"routes,omitempty"`
-	// DataDir is the directory of the reference plugin's files, which are imported once. ADD and DEL
-	// do not write it. Networks of one name with different directories have different pools.
-	// Default: /var/lib/cni/networks.
+	// DataDir is the directory of the reference plugin's files, which are imported. Networks of one
+	// name with different directories have different pools. Default: /var/lib/cni/networks.
 	DataDir string `json:"dataDir,omitempty"`
+	// Mirror repeats each address in use as a file in dataDir, as the reference plugin does, so that its
+	// binaries can replace cnibox at any time. With false ADD does not write dataDir. Default true.
+	Mirror *bool `json:"mirror,omitempty"`
 	// ResolvConf is a file in the format of resolv.conf(5). The result's dns has its content.
 	ResolvConf string `json:"resolvConf,omitempty"`
 	// Sticky gives a pod the same addresses after a restart. Without it any pod can get a released

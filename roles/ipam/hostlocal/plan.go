@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
@@ -24,6 +25,9 @@ func plan(c *Conf) (*handler, error) {
 		if strings.ContainsRune(v.value, 0) {
 			f.Addf(v.path, "holds a NUL byte")
 		}
+	}
+	if c.IPAM.Mirror == nil || *c.IPAM.Mirror {
+		a.Files = migrate.LeaseFiles{SetOf: p.SetOf}
 	}
 	b := setBuilder{faults: &f, exclude: parseExclude(&f, "ipam.exclude", c.IPAM.Exclude)}
 	for i, s := range c.RuntimeConfig.IPRanges {

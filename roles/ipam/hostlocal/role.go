@@ -63,8 +63,10 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := a.importOnce(ctx, h, req.Network); err != nil {
-		return nil, err
+	if !a.Mirrors(h, req.Network) { // else Allocate imports
+		if err := a.importOnce(ctx, h, req.Network); err != nil {
+			return nil, err
+		}
 	}
 	grants, err := a.Allocate(ctx, h, req, requests)
 	if err != nil {

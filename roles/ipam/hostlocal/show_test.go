@@ -271,6 +271,9 @@ func TestTransferVerbs(t *testing.T) {
 	d := newNodeBed(t)
 	da := d.handlerFor(t, twoSets+`, "sticky": {}`)
 	da.Plan.DataDir = a.Plan.DataDir
+	if err := os.RemoveAll(a.Plan.DataDir); err != nil {
+		t.Fatal(err)
+	}
 	d.add(t, da, podRequest(t, "x", "other"))
 	d.del(t, da, podRequest(t, "x", ""))
 	d.verbFails(t, `kept for "pod:default/other/eth0" until`, "import", nil, file)

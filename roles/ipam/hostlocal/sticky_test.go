@@ -329,7 +329,7 @@ func TestReboot(t *testing.T) {
 		want[i] = b.add(t, a, podRequest(t, fmt.Sprint("c", i), fmt.Sprint("web-", i)))
 	}
 	b.pass(24 * time.Hour)
-	b.Store = store.New(storeOptions(t, b.dir, "00000000-52a1-4f2c-9b64-0d5b5d2f6a01"))
+	b.reboot(t)
 	if err := a.Status(context.Background(), b.Host, request1("")); err != nil {
 		t.Errorf("STATUS after the boot: %v", err)
 	}

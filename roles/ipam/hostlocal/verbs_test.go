@@ -178,6 +178,9 @@ func TestFaultSweep(t *testing.T) {
 			t.Fatalf("call %d (%s): %v", n, failed, addErr)
 		}
 		b.del(t, a, request1("one"))
+		expect(t, b.files(t), "10.1.0.2 old eth0", "lock ")
+		b.add(t, a, request1("one"))
+		b.del(t, a, request1("one"))
 		expect(t, b.leases(t), "10.1.0.2 old eth0")
 		if calls < n {
 			return

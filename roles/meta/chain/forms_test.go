@@ -104,7 +104,7 @@ func TestForms(t *testing.T) {
 // so that the address is not assigned again.
 func TestRebuiltPool(t *testing.T) {
 	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
-	first := strings.Replace(bridge, `"host-local",`, `"host-local","dataDir":"/var/lib/elsewhere",`, 1)
+	first := strings.Replace(bridge, `"host-local",`, `"host-local","dataDir":"`+t.TempDir()+`",`, 1)
 	conf := rolestest.WithKeys(t, fused(first, tuning), keys("ADD", ""))
 	call := rolestest.Call{Type: "chain", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0", Conf: conf}
 	t.Cleanup(func() {

@@ -24,6 +24,8 @@ const (
 	leaseKind  = 'L' // address: the Lease
 	ownerKind  = 'O' // container ID, interface, address: no value; the index of Owned
 	cursorKind = 'R' // range set: the address handed out last, as text
+
+	importedKind = 'I' // nothing: see SetImported
 )
 
 // ID identifies an address pool. As in host-local, pools of different data directories are separate
@@ -57,6 +59,9 @@ type Lease struct {
 	// Imported marks a lease that was imported from another program's files. Its namespace is unknown,
 	// so a missing namespace does not release it.
 	Imported bool `json:"imported,omitempty"`
+	// Mirrored means that the lease is repeated in a file of the pool's data directory, which another
+	// program deletes with the container.
+	Mirrored bool `json:"mirrored,omitempty"`
 	// Sticky is the identity for which keep.db reserves the address, or empty.
 	Sticky string `json:"sticky,omitempty"`
 	// Source and NIC are the name of the CloudSource and the MAC of the CloudNIC of a cloud's address.
@@ -74,6 +79,8 @@ type Pool struct {
 	// tx is nil if released addresses are not recorded.
 	tx    *bolt.Tx
 	clock func() time.Time
+	// Released is called by Release for each lease, if it is not nil.
+	Released func(Lease)
 }
 
 // Open returns a pool. A pool that does not exist is created if tx is writable,
@@ -226,7 +233,12 @@ func (p *Pool) Lease(addr netip.Addr) (*Lease, error) {
 
 // Release deletes an address's lease, even one that cannot be decoded. A missing
 // lease is not an error. In a pool of CloudDataDir the time is recorded.
-func (p *Pool) Release(addr netip.Addr) error {
+func (p *Pool) Release(addr netip.Addr) error { return p.release(addr, p.Released) }
+
+// Forget is Release without a call of Released.
+func (p *Pool) Forget(addr netip.Addr) error { return p.release(addr, nil) }
+
+func (p *Pool) release(addr netip.Addr, released func(Lease)) error {
 	if err := p.writable(); err != nil {
 		return err
 	}
@@ -241,6 +253,9 @@ func (p *Pool) Release(addr netip.Addr) error {
 	case err == nil:
 		if err := p.b.Delete(appendAddr(ownerPrefix(l.Owner), a)); err != nil {
 			return fmt.Errorf("release %s: %w", a, err)
+		}
+		if released != nil {
+			released(*l)
 		}
 	}
 	if err := p.b.Delete(addrKey(leaseKind, a)); err != nil {
@@ -331,6 +346,17 @@ func (p *Pool) Owners() iter.Seq2[netip.Addr, record.Key] {
 		}
 	}
 }
+
+// SetImported records that the files which other programs left for the pool were imported.
+func (p *Pool) SetImported() error {
+	if err := p.writable(); err != nil {
+		return err
+	}
+	return p.b.Put([]byte{importedKind}, []byte{1})
+}
+
+// Imported reports whether SetImported was called.
+func (p *Pool) Imported() bool { return p.b != nil && p.b.Get([]byte{importedKind}) != nil }
 
 // Cursor returns the address that SetCursor stored for a range set.
 func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {

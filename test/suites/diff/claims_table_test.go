@@ -135,6 +135,23 @@ func allClaims() []claim {
 			},
 		},
 		{
+			name:      "host-local/reboot",
+			reference: "Addresses of containers that a reboot ended without DEL are never released.",
+			ours:      "The first ADD after the boot removes files from before it.",
+			show: func(h *host) error {
+				a, err := h.attachment(`{"type":"bridge",`+oneAddress+`}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				dir := fmt.Sprint("/var/lib/cni/networks/", a.conf["name"])
+				err = h.script("mkdir -p " + dir + "\ntouch " + dir + "/lock\ncp /etc/hostname " + dir + "/10.1.0.5\ntouch -d 2001-01-01 " + dir + "/10.1.0.5")
+				if err != nil {
+					return err
+				}
+				return a.must("ADD")
+			},
+		},
+		{
 			name:      "host-local/dead-owners",
 			reference: "Addresses of containers that ended without DEL are never released.",
 			ours:      "When no address is left, those of containers that are gone are released.",

@@ -127,3 +127,38 @@ func address(t *testing.T, result json.RawMessage) string {
 	must(t, json.Unmarshal(result, &r))
 	return r.IPs[0].Address
 }
+
+// TestForthAgain: the reference's binaries come back without `cnibox uninstall` and detach containers of cnibox, which then
+// replaces them again. Neither files nor nftables elements of those containers stay.
+func TestForthAgain(t *testing.T) {
+	for name, list := range chains() {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, known(list)...)
+			n.list[0]["ipam"] = n.hostLocal("bridge")
+			prepare(t, n)
+			before := n.state()
+			first := n.container(gone).add(ours)
+			second := n.container("other")
+			second.port = 8090
+			second.add(theirs)
+			if address(t, first.result) == address(t, second.result) {
+				t.Fatalf("%s was given twice", address(t, first.result))
+			}
+			first.del(theirs, first.ns.Path())
+			first.ns.Remove(t)
+			n.install()
+			second.del(ours, second.ns.Path())
+			if code, out := n.cnibox("state"); code != cli.ExitOK || strings.Contains(out, gone) {
+				t.Errorf("state: exit %d: %s", code, out)
+			}
+			second.gc()
+			if before, now := withoutFilter(before), withoutFilter(n.state()); now != before {
+				t.Errorf("at the end:\n%s", difference(before, now))
+			}
+			files, err := filepath.Glob(filepath.Join(n.Dir(), "networks", "net1", "[0-9]*"))
+			if err != nil || len(files) > 0 {
+				t.Errorf("left are %v, %v", files, err)
+			}
+		})
+	}
+}
