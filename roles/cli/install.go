@@ -148,7 +148,7 @@ func (p *Process) install(ctx context.Context, dir string, kind linkKind, force 
 			}
 		}
 	}
-	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.replaces })
+	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.done.Replaces != "" })
 	if err := s.commit(p); err != nil {
 		return err
 	}
