@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,6 +339,30 @@ func TestNewcomerWithSameMAC(t *testing.T) {
 		all := o.Peers()
 		if all[1].State != Programmed || all[0].State != Failed || !strings.Contains(fmt.Sprint(all[0].Err), `it is "other"'s too`) {
 			t.Errorf("%s: %+v", when, all)
+		}
+	}
+}
+
+// is deleted.
+func TestDetour(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	spec := n.spec()
+	spec.Network = netip.MustParsePrefix(n.network)
+	part := netip.PrefixFrom(spec.Peers[0].Subnet.Addr(), spec.Peers[0].Subnet.Bits()+1)
+	if _, err := o.Apply(context.Background(), spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		verb string
+		want []Detour
+	}{{"add", []Detour{{part, spec.Peers[0].Name}}}, {"del", nil}} {
+		nstest.IP(t, "route "+c.verb+" blackhole "+part.String())
+		awaitChange(t, o, c.verb)
+		r, err := o.Apply(context.Background(), spec)
+		if err != nil || !slices.Equal(r.Detours, c.want) {
+			t.Errorf("%s: %+v, %v", c.verb, r.Detours, err)
 		}
 	}
 }
