@@ -4,7 +4,7 @@
 //	go run ./test/cmd/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
 //
 // It needs root and runs at the top of the repository. Everything that touches the network runs in a private network and mount
-// namespace, so that nothing of the machine changes.
+// namespace. Of the machine only the page cache changes.
 package main
 
 import (
@@ -101,6 +101,18 @@ func parseSections(list string) ([]string, error) {
 	return sections, nil
 }
 
+// compactMemory lets the page cache hold the programs in large pieces, as after a boot. After hours of builds and tests it
+// has small ones, and a start takes longer by 1.1 ms with cnibox's file and by 0.4 ms with the reference's.
+func compactMemory() error {
+	unix.Sync()
+	for _, file := range []string{"drop_caches", "compact_memory"} {
+		if err := os.WriteFile("/proc/sys/vm/"+file, []byte("1"), 0); err != nil {
+			return fmt.Errorf("compact memory: %w", err)
+		}
+	}
+	return nil
+}
+
 // run does the parts outside of the sandbox that need the Go command and the file system, which are prepare and render. The sandbox
 // measures; each run has a new one.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
@@ -113,6 +125,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return fmt.Errorf("make work directory: %w", err)
 	}
 	defer os.RemoveAll(work)
+	if err := compactMemory(); err != nil {
+		return err
+	}
 	o.job.Sides, err = prepareSides(o, work)
 	if err != nil {
 		return err
