@@ -151,7 +151,12 @@ func (r *release) bundle(context.Context) error {
 		}
 		members = append(members, member{name: dir + f.Name(), mode: int64(info.Mode().Perm()), path: filepath.Join(r.dist, f.Name())})
 	}
-	f, err := os.Create(r.name("-bundle.tar"))
+	return r.writeTarFile(r.name("-bundle.tar"), members)
+}
+
+// writeTarFile writes an archive that is not compressed.
+func (r *release) writeTarFile(path string, members []member) error {
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"os"
 	"time"
 )
 
@@ -72,15 +71,7 @@ func (r *release) image(context.Context) error {
 		{name: "blobs/", mode: 0o755},
 		{name: "blobs/sha256/", mode: 0o755},
 	}, b.members...)
-	f, err := os.Create(r.name("-image.oci.tar"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := writeTar(f, r.at, members); err != nil {
-		return err
-	}
-	return f.Close()
+	return r.writeTarFile(r.name("-image.oci.tar"), members)
 }
 
 // platform stores the manifest, the configuration and the one layer of an architecture.

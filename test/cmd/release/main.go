@@ -81,9 +81,6 @@ func (r *release) run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	if err := os.Chmod(r.dist, 0o755); err != nil {
-		return err
-	}
 	return os.Rename(r.dist, r.out)
 }
 
