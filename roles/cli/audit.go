@@ -50,7 +50,7 @@ type audited struct {
 }
 
 // auditor compares the attachments of a node with their specifications. For an attachment in
-// a runtime's cache it runs CHECK of the network's plugins, whoever made it. For others it
+// a runtime's cache it runs CHECK of the network's plugins, also of other programs. For others it
 // compares the recorded objects.
 type auditor struct {
 	p        *Process

@@ -78,7 +78,7 @@ func (p *Process) checkCommand() *cli.Command {
 	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
 	cmd.Description += `
 
---all compares every attachment of the node, whoever made it: those in the caches of
+--all compares every attachment of the node, also those of other plugins: those in the caches of
 containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
 It prints one line for a difference, with what is wanted, what the kernel has, and what to
 do. It exits with 3 if there are differences.

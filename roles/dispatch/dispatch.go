@@ -165,7 +165,7 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, arg
 	return exitFailed
 }
 
-// daemonLevel is the level without CNIBOX_LOG. Whoever starts a daemon on a terminal sees what it does.
+// daemonLevel is the level without CNIBOX_LOG. A daemon on a terminal also logs what it does.
 func (p *Process) daemonLevel() slog.Level {
 	if f, ok := p.Stderr.(*os.File); ok && IsTerminal(f) {
 		return slog.LevelInfo

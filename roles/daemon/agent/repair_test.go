@@ -480,7 +480,7 @@ func TestSameVTEPMAC(t *testing.T) {
 			_, mac, _ := strings.Cut(n.ip("-o link show "+device), "link/ether ")
 			mac, _, _ = strings.Cut(mac, " ")
 			return !strings.Contains(had, mac) && strings.Contains(data(n), mac)
-		}, func() string { return device + " keeps another's address " + had })
+		}, func() string { return device + " keeps the address of another node " + had })
 	}
 	must(t, os.Remove(w.path("another")))
 	n.stop()
