@@ -26,7 +26,16 @@ func TestRouterAdvertisement(t *testing.T) {
 		t.Run(typ, func(t *testing.T) {
 			node := rolestest.NewEnv(t, all.Table())
 			container, other := netopstest.New(t), netopstest.New(t)
-			node.OK(rolestest.Call{Type: typ, Verb: "ADD", Conf: conf, ID: "c1", Netns: container.Path(), IfName: "eth0"})
+			call := rolestest.Call{Type: typ, Verb: "ADD", Conf: conf, ID: "c1", Netns: container.Path(), IfName: "eth0"}
+			node.OK(call)
+			t.Cleanup(func() {
+				call.Verb = "DEL"
+				node.OK(call)
+				node.OK(rolestest.Call{Type: typ, Verb: "GC", Conf: rolestest.WithKeys(t, conf, map[string]any{"cniVersion": "1.1.0", "cni.dev/valid-attachments": []any{}})})
+				if _, err := netlink.LinkByName("ra0"); err == nil {
+					t.Error("GC left the bridge")
+				}
+			})
 			for _, args := range []string{
 				"link add other0 type veth peer name eth0 netns " + other.Path(), "link set other0 addrgenmode none up", "-6 address add fe80::1/64 dev other0 nodad",
 			} {
