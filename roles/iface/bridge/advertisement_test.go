@@ -1,6 +1,7 @@
 package bridge_test
 
 import (
+	"fmt"
 	"net"
 	"os/exec"
 	"strings"
@@ -53,7 +54,12 @@ func TestRouterAdvertisement(t *testing.T) {
 				}
 			})
 			other.Do(t, func() error { return netopstest.LinkUp("eth0") })
-			container.Do(t, advertise)
+			container.Do(t, func() error { // a receiver ignores an advertisement whose source is not link-local
+				if out, err := exec.CommandContext(t.Context(), "ip", "-6", "address", "add", "fe80::2/64", "dev", "eth0", "nodad").CombinedOutput(); err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+				return advertise()
+			})
 			await.Until(t, func() bool {
 				other.Do(t, advertise)
 				return len(routers(t)) > 0
