@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -127,14 +128,6 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err := compactMemory(); err != nil {
 		return err
 	}
-	o.job.Sides, err = prepareSides(o, work)
-	if err != nil {
-		return err
-	}
-	o.job.Multus, err = prepareMultus(o, o.job.Sides, work)
-	if err != nil {
-		return err
-	}
 	if slices.Contains(o.job.Sections, sectionAlloc) {
 		o.job.AllocTest, err = buildAllocBenchmark(ctx, work)
 		if err != nil {
@@ -144,6 +137,17 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	var all []*results
 	for n := range o.runs {
 		fmt.Fprintf(stderr, "bench: run %d of %d\n", n+1, o.runs)
+		// Where a copy lies in memory changes the time of a start. The copies of earlier runs stay, so that they do not make room in the
+		// same place.
+		copies := filepath.Join(work, strconv.Itoa(n))
+		o.job.Sides, err = prepareSides(o, copies)
+		if err != nil {
+			return err
+		}
+		o.job.Multus, err = prepareMultus(o, o.job.Sides, copies)
+		if err != nil {
+			return err
+		}
 		res, err := measureInSandbox(ctx, o.job, stderr)
 		if err != nil {
 			return err

@@ -235,7 +235,7 @@ func renderMethod(res report) string {
 	lines := []string{
 		"Everything runs in a private network and mount namespace. The state of both sides is in memory, in a tmpfs on /run.",
 		"The programs of both sides are copies, each placed by one sequential write of the whole file. Each side executes its copies through symbolic links. " +
-			"Before that the page cache is dropped and memory is compacted. Where a copy lies in memory still changes the time of a start by up to a half, and all runs use the same copies.",
+			"Before that the page cache is dropped and memory is compacted. Where a copy lies in memory still changes the time of a start by up to a half, so each run makes its own copies.",
 		"A call is timed from before the fork until the process is reaped. Input and output are files in memory. The side that goes first changes every round.",
 		fmt.Sprintf("Runs: all sections are measured %s. Each run has new namespaces. Within a run, calls of both sides alternate. A row of the summary "+
 			"is copied from the run with the median of its ratio, so that its times and its ratio belong together. In the other tables and the chart, the figures of "+
