@@ -148,6 +148,7 @@ release: setup bin/syft
 # Makes a release of a tagged clone and uses every file of it.
 test-release: setup bin/syft
 	$(GO) build -o bin/release ./test/cmd/release
+	cd test/peers/vex && $(GO) build -o ../../../bin/vex .
 	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),release -count 1 -timeout 15m ./test/suites/release
 
 # Thousands of nodes on a real etcd and a real kube-apiserver. Takes 10 to 15 minutes.

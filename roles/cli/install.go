@@ -34,7 +34,10 @@ that ended meanwhile is removed. docs/takeover.md describes the effect on runnin
 Runtimes search plugins in different directories, and install warns if one of this node
 does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
 for containerd and nerdctl it prints what to change, and exits with 3. --conflist checks
-a network and writes it last, so that no runtime sees it before its plugins.`,
+a network and writes it last, so that no runtime sees it before its plugins.
+
+--root installs into the file system of an image below that directory, and looks at
+nothing else of this node.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
@@ -43,6 +46,7 @@ a network and writes it last, so that no runtime sees it before its plugins.`,
 			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
 			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
+			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
 		},
 		Action: p.withChanges(func(c *cli.Context) error {
 			kind := linkKind(c.String("link"))
@@ -53,25 +57,42 @@ a network and writes it last, so that no runtime sees it before its plugins.`,
 			if err != nil {
 				return err
 			}
-			if c.String("dir") == "" {
+			dir, confDir, root := c.String("dir"), c.String("conf-dir"), c.String("root")
+			if dir == "" {
 				return usagef("cnibox help install", "--dir: want a directory")
 			}
 			runtime, err := findRuntime(c.String("runtime"))
 			if err != nil {
 				return err
 			}
-			network, err := p.readNetworkFile(c.String("conflist"), c.String("conf-dir"))
+			if root != "" {
+				if runtime != nil {
+					return usagef("docs/runtimes.md has the files to add to the image", "--runtime works on this node, not on the image of --root")
+				}
+				if dir, err = inImage(root, dir); err != nil {
+					return err
+				}
+				if confDir, err = inImage(root, confDir); err != nil {
+					return err
+				}
+			}
+			network, err := p.readNetworkFile(c.String("conflist"), confDir)
 			if err != nil {
 				return err
 			}
-			dir := c.String("dir")
-			if err := p.install(c.Context, dir, kind, c.Bool("force"), names); err != nil {
-				return err
+			replaced, err := p.install(dir, kind, c.Bool("force"), names)
+			if replaced && root == "" {
+				p.reapDetached(c.Context)
 			}
-			if runtime == nil {
-				p.warnUnused(dir, names)
-			} else if err := p.configure(runtime, dir, names); err != nil {
+			switch {
+			case err != nil:
 				return err
+			case runtime != nil:
+				if err := p.configure(runtime, dir, names); err != nil {
+					return err
+				}
+			case root == "":
+				p.warnUnused(dir, names)
 			}
 			if network != nil {
 				return network.place(p, dir)
@@ -111,27 +132,42 @@ type staged struct {
 	done       change
 }
 
-// install first checks all files, then writes them with temporary names, and then renames them.
-func (p *Process) install(ctx context.Context, dir string, kind linkKind, force bool, names []string) error {
+// inImage makes a directory of an image and returns its path. No link of the image leads out of it.
+func inImage(root, dir string) (string, error) {
+	image, err := os.OpenRoot(root)
+	if err != nil {
+		return "", withHint(err, "--root: want the directory of an image")
+	}
+	defer image.Close()
+	dir = strings.TrimLeft(filepath.Clean("/"+dir), "/")
+	if err := image.MkdirAll(dir, 0o755); err != nil {
+		return "", withHint(fmt.Errorf("make directory in image %q: %w", root, err), "run it as root; a link in the image has to be relative")
+	}
+	return filepath.Join(root, dir), nil
+}
+
+// install first checks all files, then writes them with temporary names, and then renames them. It
+// returns true if it replaced another program's plugin.
+func (p *Process) install(dir string, kind linkKind, force bool, names []string) (replaced bool, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
+		return false, withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
 	}
 	d := newPluginDir(dir, p.Executable)
 	files := make([]pluginFile, 0, len(names))
 	for _, n := range names {
 		f, err := d.look(n)
 		if err != nil {
-			return fmt.Errorf("look at %q: %w", n, err)
+			return false, fmt.Errorf("look at %q: %w", n, err)
 		}
 		if f.standing == blocked {
-			return withHint(fmt.Errorf("%q is %s", filepath.Join(dir, n), f.what), "remove it by hand; nothing was changed")
+			return false, withHint(fmt.Errorf("%q is %s", filepath.Join(dir, n), f.what), "remove it by hand; nothing was changed")
 		}
 		files = append(files, f)
 	}
 	s := &stager{dir: dir, kind: kind}
 	defer s.clean()
 	if err := s.binary(d, p.Executable); err != nil {
-		return withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
+		return false, withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
 	}
 	kept := 0
 	var lines []change
@@ -144,38 +180,34 @@ func (p *Process) install(ctx context.Context, dir string, kind linkKind, force 
 			lines = append(lines, change{Action: "kept", Name: f.name, Reason: "it is up to date"})
 		default:
 			if err := s.link(f); err != nil {
-				return withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
+				return false, withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
 			}
 		}
 	}
-	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.done.Replaces != "" })
+	replaced = slices.ContainsFunc(s.files, func(f staged) bool { return f.done.Replaces != "" })
 	if err := s.commit(p); err != nil {
-		return err
-	}
-	if replaces {
-		if err := p.reapDetached(ctx); err != nil {
-			fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)
-		}
+		return false, err
 	}
 	for _, l := range lines {
 		p.changed(l)
 	}
 	if kept > 0 {
-		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
+		return replaced, withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
 	}
-	return nil
+	return replaced, nil
 }
 
 // reapDetached removes the attachments of an earlier installation that the plugins of the
 // meantime detached. They do not know cnibox's nftables elements and records.
-func (p *Process) reapDetached(ctx context.Context) error {
+func (p *Process) reapDetached(ctx context.Context) {
 	h, done, err := p.host(ctx, "")
-	if err != nil {
-		return err
+	if err == nil {
+		defer done()
+		_, err = record.Reap(ctx, h, "")
 	}
-	defer done()
-	_, err = record.Reap(ctx, h, "")
-	return err
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)
+	}
 }
 
 // writableHint returns advice for a directory that cannot be written.

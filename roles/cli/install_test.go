@@ -219,3 +219,39 @@ func FuzzBuildInfo(f *testing.F) {
 		goProgram(bytes.NewReader(data))
 	})
 }
+
+// TestInstallImage: --root writes below the image's root only, and follows no link out of it.
+func TestInstallImage(t *testing.T) {
+	image, outside := t.TempDir(), t.TempDir()
+	conflist := filepath.Join(t.TempDir(), "10-net.conflist")
+	if err := os.WriteFile(conflist, []byte(`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"testbridge"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	install := func(args ...string) (int, string) {
+		var errs bytes.Buffer
+		p := Process{
+			Table: testTable(), Args: append([]string{"install", "--root", image, "--conflist", conflist}, args...),
+			Stdout: new(bytes.Buffer), Stderr: &errs, Executable: "/proc/self/exe",
+		}
+		return Main(t.Context(), p), errs.String()
+	}
+	if code, text := install(); code != ExitOK || text != "" {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	for _, f := range []string{"opt/cni/bin/cnibox", "opt/cni/bin/testbridge", "etc/cni/net.d/10-net.conflist"} {
+		if _, err := os.Stat(filepath.Join(image, f)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(image, "out")); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--dir", "/out/bin"}, {"--conf-dir", "/out"}, {"--runtime", "podman"}} {
+		if code, text := install(args...); code == ExitOK || !strings.Contains(text, "image") {
+			t.Errorf("%q: exit code %d: %s", args, code, text)
+		}
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+		t.Errorf("outside of the image: %v, %v", left, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -89,6 +90,33 @@ func (r *release) provenance(subjects []subject) any {
 			"runDetails": object{"builder": object{"id": source + "/blob/main/test/cmd/release"}},
 		},
 	}
+}
+
+// answered matches a row of the table of vulnerabilities in SECURITY.md, and the answer in it.
+var answered = regexp.MustCompile(`(?m)^\| (CVE-\d+-\d+) \|[^|]*\|[^|]*\| ([^|]*) \|$`)
+
+// vulnerabilities writes an OpenVEX document (v0.2.0) of the vulnerabilities that SECURITY.md lists.
+func (r *release) vulnerabilities(context.Context) error {
+	security, err := os.ReadFile(filepath.Join(r.src, "SECURITY.md"))
+	if err != nil {
+		return err
+	}
+	var statements []object
+	for _, row := range answered.FindAllSubmatch(security, -1) {
+		statements = append(statements, object{
+			"vulnerability": object{"name": string(row[1])},
+			"products":      []object{{"@id": "pkg:golang/" + strings.TrimPrefix(source, "https://") + "@" + r.version}},
+			"status":        "not_affected", "justification": "vulnerable_code_not_present", "impact_statement": string(row[2]),
+		})
+	}
+	doc, err := json.MarshalIndent(object{
+		"@context": "https://openvex.dev/ns/v0.2.0", "@id": source + "/releases/download/" + r.version + "/" + filepath.Base(r.name(".openvex.json")),
+		"author": "The cnibox authors", "timestamp": r.at.Format(time.RFC3339), "version": 1, "statements": statements,
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.name(".openvex.json"), append(doc, '\n'), 0o644)
 }
 
 // withoutChance replaces what differs between two bills of materials of the same program: the time, and

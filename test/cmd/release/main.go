@@ -74,6 +74,7 @@ func (r *release) run(ctx context.Context) error {
 		{"package", r.packages},
 		{"image", r.image},
 		{"list components", r.components},
+		{"list vulnerabilities", r.vulnerabilities},
 		{"bundle", r.bundle},
 		{"attest", r.attest},
 	} {

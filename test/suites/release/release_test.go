@@ -90,6 +90,15 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("sums", func(t *testing.T) { checkSums(t, first, key) })
 	t.Run("components", func(t *testing.T) { checkComponents(t, first) })
+	t.Run("vulnerabilities", func(t *testing.T) {
+		const product = "pkg:golang/github.com/cnibox/cnibox@v0.1.0"
+		for _, name := range []string{"CVE-2020-10749", "CVE-2021-20206", "CVE-2025-67499"} {
+			out := run(t, "", nil, bin(t, "vex"), filepath.Join(first, "cnibox-v0.1.0.openvex.json"), product, name)
+			if out != "not_affected vulnerable_code_not_present\n" {
+				t.Errorf("%s: %q", name, out)
+			}
+		}
+	})
 	t.Run("deb", func(t *testing.T) { checkPackages(t, debian(newRoot(t)), first, next) })
 	t.Run("rpm", func(t *testing.T) { checkPackages(t, redHat(newRoot(t)), first, next) })
 	t.Run("image", func(t *testing.T) { checkImage(t, first) })
