@@ -19,7 +19,7 @@ import (
 
 // gcPercent is GOGC's default in an agent. Most of a large cluster's memory is allocated once, so more
 // frequent collections cost little.
-const gcPercent = 50
+const gcPercent = 20
 
 // Run runs the daemon until ctx ends. The kernel's state stays after that.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
