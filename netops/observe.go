@@ -22,9 +22,10 @@ type LinkInfo struct {
 	MAC string
 	MTU int
 	// Up is the administrative state. OperUp reports whether the link can
-	// carry traffic (RFC 2863).
-	Up, OperUp bool
-	Alias      string
+	// carry traffic (RFC 2863). Running (IFF_RUNNING) is also true for a device whose
+	// state is never known, such as VXLAN.
+	Up, OperUp, Running bool
+	Alias               string
 	// Master is the bridge or other link that the link is enslaved to.
 	Master      string
 	MasterIndex int
@@ -129,7 +130,7 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
-		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Alias: l.Alias,
+		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
 		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
 		Mode: l.Mode, VLANID: l.VLANID, Table: l.Table, VLANFiltering: l.VLANFiltering,
 	}

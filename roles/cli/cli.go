@@ -101,6 +101,7 @@ func (p *Process) app() *cli.App {
 			p.gcCommand(),
 			p.statusCommand(),
 			p.stateCommand(),
+			p.pathCommand(),
 			p.repairNodeCommand(),
 			p.labCommand(),
 			p.versionCommand(),

@@ -101,6 +101,9 @@ func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 // TestRepair breaks real attachments.
 func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
 
+// TestPath breaks the ways of packets between real attachments.
+func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
+
 // TestDrain also attaches containers. It leaves no objects in the kernel.
 func TestDrain(t *testing.T) { runScripts(t, "testdata/drain") }
 

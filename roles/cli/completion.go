@@ -163,6 +163,8 @@ func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int)
 			}
 		case "CONTAINERID", "CONTAINER", "POD", "NETWORK", "ADDRESS":
 			out = append(out, p.stateWords(ctx, kind)...)
+		case "FROM", "TO":
+			out = append(append(out, p.stateWords(ctx, "CONTAINER")...), candidate{word: hostName})
 		case strings.ToLower(kind):
 			out = append(out, candidate{word: kind})
 		}

@@ -1,0 +1,175 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
+)
+
+// ErrSource means that the kernel drops a packet because of its source address: rp_filter
+// (kernel: ip-sysctl), or an address that no packet may have.
+var ErrSource = errors.New("the source address is refused")
+
+// Packet is what the kernel needs to choose a packet's way.
+type Packet struct {
+	To netip.Addr
+	// From may be invalid for a packet that this namespace sends.
+	From netip.Addr
+	// In is the link on which the packet arrives. It is "" for a packet that this
+	// namespace sends.
+	In string
+}
+
+// Way is where the kernel sends a packet.
+type Way struct {
+	// Local means that the packet is for this namespace.
+	Local bool
+	// Link is the outgoing link. Via is the gateway; it is invalid if the destination is on
+	// the link. From is the source address.
+	Link      string
+	Via, From netip.Addr
+}
+
+// Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
+// The error wraps ErrNotExist if there is no route, and ErrSource if the source address is
+// refused.
+func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
+	c, err := n.observed(ns).socket()
+	if err != nil {
+		return Way{}, err
+	}
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(p.To), Dst_len: uint8(p.To.BitLen())}}
+	if p.From.IsValid() {
+		rtm.Src_len = uint8(p.From.BitLen())
+	}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
+	m.Bytes(unix.RTA_DST, p.To.AsSlice())
+	if p.From.IsValid() {
+		m.Bytes(unix.RTA_SRC, p.From.AsSlice())
+	}
+	if p.In != "" {
+		in, err := c.Link(ctx, p.In)
+		if err != nil {
+			return Way{}, err
+		}
+		m.Uint32(unix.RTA_IIF, uint32(in.Index))
+	}
+	var r rtnl.Route
+	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
+		r, _, err = rtnl.ParseHops(data)
+		return err
+	})
+	what := fmt.Sprintf("route to %s", p.To)
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
+		return Way{}, fmt.Errorf("%s from %s on %q: %w", what, p.From, p.In, ErrSource)
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return Way{}, fmt.Errorf("%s: %w", what, ErrNotExist)
+	case err != nil:
+		return Way{}, nlconn.Explain(err, what)
+	case r.Kind == unix.RTN_LOCAL:
+		return Way{Local: true, From: r.Src}, nil
+	case r.Kind != unix.RTN_UNICAST:
+		return Way{}, fmt.Errorf("%s: a route refuses it: %w", what, ErrNotExist)
+	}
+	l, err := c.LinkByIndex(ctx, r.Link)
+	if err != nil {
+		return Way{}, err
+	}
+	return Way{Link: l.Name, Via: r.Via, From: r.Src}, nil
+}
+
+// Neighbour is an entry of the ARP or neighbour table.
+type Neighbour struct {
+	MAC string
+	// Failed means that nobody has answered the last requests.
+	Failed bool
+}
+
+// Neighbour reads the neighbour entry for an address on a link. Its MAC is "" if the kernel
+// does not know one.
+func (n *Net) Neighbour(ctx context.Context, ns *Namespace, link string, ip netip.Addr) (Neighbour, error) {
+	c, l, err := n.linkIn(ctx, ns, link)
+	if err != nil {
+		return Neighbour{}, err
+	}
+	have, _, err := c.Neighbour(ctx, l.Index, ip)
+	if err != nil || have.Link != l.Index {
+		return Neighbour{}, nlconn.Explain(err, fmt.Sprintf("neighbour %s on %q", ip, link))
+	}
+	return Neighbour{MAC: have.MAC.String(), Failed: have.State&unix.NUD_FAILED != 0}, nil
+}
+
+// Forwarded is where a bridge or a VXLAN device sends a frame.
+type Forwarded struct {
+	// Known is false if there is no entry for the MAC. A bridge then sends the frame to all ports.
+	Known bool
+	// Local means that the frame is for the bridge itself. Otherwise Port is the port of a
+	// bridge, or Remote the address to which a VXLAN device sends.
+	Local  bool
+	Port   string
+	Remote netip.Addr
+}
+
+// ForwardingEntry reads the entry for a MAC in the forwarding table of a host's bridge or VXLAN device.
+func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded, error) {
+	c, l, err := n.linkIn(ctx, nil, link)
+	if err != nil {
+		return Forwarded{}, err
+	}
+	want, err := net.ParseMAC(mac)
+	if err != nil {
+		return Forwarded{}, fmt.Errorf("MAC %q: %w", mac, ErrInvalid)
+	}
+	isBridge := l.Kind == "bridge"
+	if isBridge && slices.Equal(l.MAC, want) {
+		return Forwarded{Known: true, Local: true}, nil
+	}
+	header := &rtnl.NeighHeader{Family: unix.AF_BRIDGE}
+	if !isBridge {
+		header.Index, header.Flags = uint32(l.Index), unix.NTF_SELF
+	}
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: header}
+	m.Bytes(unix.NDA_LLADDR, want)
+	if isBridge {
+		m.Uint32(unix.NDA_MASTER, uint32(l.Index))
+	}
+	data, err := c.Query(ctx, m)
+	if errors.Is(err, unix.ENOENT) {
+		return Forwarded{}, nil
+	}
+	entry := rtnl.Neigh{}
+	if err == nil {
+		entry, err = rtnl.ParseNeigh(data)
+	}
+	if err != nil {
+		return Forwarded{}, nlconn.Explain(err, fmt.Sprintf("forwarding entry %s on %q", mac, link))
+	}
+	if !isBridge {
+		return Forwarded{Known: true, Remote: entry.IP}, nil
+	}
+	port, err := c.LinkByIndex(ctx, entry.Link)
+	if err != nil {
+		return Forwarded{}, err
+	}
+	return Forwarded{Known: true, Local: entry.Link == l.Index || entry.State&unix.NUD_PERMANENT != 0 && slices.Equal(port.MAC, want), Port: port.Name}, nil
+}
+
+// linkIn reads a link in ns, or in the host's namespace for a nil ns.
+func (n *Net) linkIn(ctx context.Context, ns *Namespace, name string) (*rtnl.Conn, *rtnl.Link, error) {
+	c, err := n.observed(ns).socket()
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := c.Link(ctx, name)
+	return c, l, err
+}

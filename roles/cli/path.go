@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// hostName is the name of this node's own namespace as an end of a path.
+const hostName = "host"
+
+func (p *Process) pathCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "path",
+		Usage:     "follow a packet from a container to an address, and say what stops it",
+		ArgsUsage: "FROM TO[:PORT]",
+		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
+address, a namespace's path, or "host". TO is one of these or any address; PORT is a
+published port of this node. The kernel answers each question: routes in every namespace,
+neighbours, forwarding tables. Nothing is sent and nothing is changed. Packet filters are
+not asked: drops of other programs' chains are only mentioned.
+
+examples:
+  cnibox path default/web 10.244.2.7
+  cnibox path 3f8a default/db
+  cnibox path host 192.0.2.10:8080`,
+		Flags: tableFlags(),
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 2 {
+				return usagef("cnibox help path", "want FROM and TO")
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			found, err := followPath(c.Context, h, c.Args().Get(0), c.Args().Get(1))
+			if err != nil {
+				return stateHint(err)
+			}
+			if c.Bool("json") {
+				err = writeJSON(p.Stdout, found)
+			} else {
+				err = p.writePath(found, p.style(c))
+			}
+			if err == nil && found.Stopped != "" {
+				err = fmt.Errorf("the packet does not arrive: %w", errDifferent)
+			}
+			return err
+		},
+	}
+}
+
+// packetPath is the output of `cnibox path --json`.
+type packetPath struct {
+	From  netip.Addr `json:"from"`
+	To    netip.Addr `json:"to"`
+	Steps []pathStep `json:"steps"`
+	// Stopped is the reason why the packet does not arrive, and Fix what mends it.
+	Stopped string `json:"stopped,omitempty"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+// pathStep is what a packet meets at one place: the host or a container.
+type pathStep struct {
+	Where string `json:"where"`
+	What  string `json:"what"`
+	Text  string `json:"text"`
+}
+
+func (p *Process) writePath(found *packetPath, s style) error {
+	t := table{head: []string{"WHERE", "WHAT", ""}}
+	for _, step := range found.Steps {
+		t.add(step.Where, step.What, step.Text)
+	}
+	if err := t.write(p.Stdout, s); err != nil {
+		return err
+	}
+	if found.Stopped == "" {
+		return nil
+	}
+	fmt.Fprintln(p.Stdout, s.paint(red, "stopped: "+printable(found.Stopped)))
+	if found.Fix != "" {
+		fmt.Fprintln(p.Stdout, "try: "+printable(found.Fix))
+	}
+	return nil
+}
+
+// pathEnd is an end of a path: a namespace with addresses, or an address elsewhere.
+type pathEnd struct {
+	name string
+	// ns is nil for the host and for an address elsewhere.
+	ns        *netops.Namespace
+	addresses []netip.Addr
+	elsewhere bool
+}
+
+// address returns the end's first address of a family. It is invalid if there is none.
+func (e *pathEnd) address(v6 bool) netip.Addr {
+	for _, a := range e.addresses {
+		if a.Is6() == v6 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// followPath returns the path between two ends.
+func followPath(ctx context.Context, h *roles.Host, from, to string) (*packetPath, error) {
+	state, err := readState(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	w := &walker{ctx: ctx, net: h.Net, attachments: state.Attachments, links: links}
+	source, err := w.end(from)
+	if err != nil {
+		return nil, err
+	}
+	defer source.close()
+	if source.elsewhere {
+		return nil, usagef("cnibox state", "FROM %q is neither a container of this node nor %q", from, hostName)
+	}
+	name, port, err := splitPort(to)
+	if err != nil {
+		return nil, err
+	}
+	target, err := w.end(name)
+	if err != nil {
+		return nil, err
+	}
+	defer target.close()
+	for _, v6 := range []bool{false, true} {
+		w.found.From, w.found.To = source.address(v6), target.address(v6)
+		if w.found.To.IsValid() && (w.found.From.IsValid() || source.ns == nil) {
+			w.port = port
+			w.walk(source)
+			return &w.found, w.err
+		}
+	}
+	return nil, fmt.Errorf("%s and %s have no addresses of the same family", from, to)
+}
+
+// splitPort returns the end and the port of TO[:PORT].
+func splitPort(to string) (end string, port uint16, err error) {
+	if _, err := netip.ParseAddr(to); err == nil {
+		return to, 0, nil
+	}
+	if at, err := netip.ParseAddrPort(to); err == nil {
+		return at.Addr().String(), at.Port(), nil
+	}
+	end, digits, ok := strings.Cut(to, ":")
+	if !ok {
+		return to, 0, nil
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, usagef("cnibox help path", "TO %q: want a port from 1 to 65535 after the colon", to)
+	}
+	return end, uint16(n), nil
+}
+
+// end finds the end that an argument names.
+func (w *walker) end(name string) (*pathEnd, error) {
+	if name == hostName {
+		e := &pathEnd{name: hostName}
+		for _, l := range w.links {
+			for _, a := range l.Addresses {
+				if !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast() {
+					e.addresses = append(e.addresses, a.Addr())
+				}
+			}
+		}
+		return e, nil
+	}
+	addr, err := netip.ParseAddr(name)
+	isAddr := err == nil
+	if isAddr {
+		if a := w.attachmentWith(addr); a != nil {
+			e, err := w.container(a)
+			if e != nil {
+				e.addresses = []netip.Addr{addr}
+			}
+			return e, err
+		}
+		return &pathEnd{name: name, addresses: []netip.Addr{addr}, elsewhere: true}, nil
+	}
+	if filepath.IsAbs(name) {
+		ns, err := w.net.OpenNamespace(name)
+		if err != nil {
+			return nil, err
+		}
+		e := &pathEnd{name: name, ns: ns}
+		links, err := w.net.Links(w.ctx, ns)
+		for _, l := range links {
+			for _, a := range l.Addresses {
+				if !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast() {
+					e.addresses = append(e.addresses, a.Addr())
+				}
+			}
+		}
+		return e, err
+	}
+	state := nodeState{Attachments: append([]attached{}, w.attachments...)}
+	if err := state.onlyContainer(name); err != nil {
+		return nil, withHint(err, "cnibox state")
+	}
+	return w.container(&state.Attachments[0])
+}
+
+// container opens the container of an attachment as an end.
+func (w *walker) container(a *attached) (*pathEnd, error) {
+	ns, err := w.net.OpenNamespace(a.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("container %q: %w", a.ContainerID, err)
+	}
+	e := &pathEnd{name: containerName(a), ns: ns}
+	for i := range w.attachments {
+		if one := &w.attachments[i]; one.ContainerID == a.ContainerID {
+			for _, p := range one.Addresses {
+				e.addresses = append(e.addresses, p.Addr())
+			}
+		}
+	}
+	return e, nil
+}
+
+// containerName is the pod of an attachment, or the beginning of its container's ID.
+func containerName(a *attached) string { return style{table: true}.name(a.Pod, a.ContainerID) }
+
+func (e *pathEnd) close() {
+	if e.ns != nil {
+		_ = e.ns.Close() // it was only read
+	}
+}
+
+// attachmentWith returns the attachment that has an address, or nil.
+func (w *walker) attachmentWith(addr netip.Addr) *attached {
+	for i := range w.attachments {
+		for _, p := range w.attachments[i].Addresses {
+			if p.Addr() == addr {
+				return &w.attachments[i]
+			}
+		}
+	}
+	return nil
+}
+
+// isNotExist reports whether something that a packet needs is absent.
+func isNotExist(err error) bool { return errors.Is(err, netops.ErrNotExist) }
