@@ -15,6 +15,7 @@ ${CNIBOX_APT:-}
 # The benchmark's reference plugins run iptables.
 [ "${1:-}" = demo ] || packages="$packages
 binutils
+chromium-headless-shell
 containerd
 containernetworking-plugins
 dbus-daemon

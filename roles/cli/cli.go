@@ -102,6 +102,7 @@ func (p *Process) app() *cli.App {
 			p.statusCommand(),
 			p.stateCommand(),
 			p.pathCommand(),
+			p.topoCommand(),
 			p.repairNodeCommand(),
 			p.labCommand(),
 			p.versionCommand(),

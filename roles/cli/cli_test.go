@@ -104,6 +104,9 @@ func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 
+// TestTopo draws real attachments.
+func TestTopo(t *testing.T) { runScripts(t, "testdata/topo") }
+
 // TestDrain also attaches containers. It leaves no objects in the kernel.
 func TestDrain(t *testing.T) { runScripts(t, "testdata/drain") }
 

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/topo"
+	"github.com/cnibox/cnibox/store"
+)
+
+func (p *Process) topoCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "topo",
+		Usage: "draw the networks of this node",
+		Description: `Draws the host's devices, the containers behind each, their addresses and counters, and
+marks what "cnibox check --all" finds. The page of --format html needs no network: click
+on a box, or search for a pod.
+
+examples:
+  cnibox topo
+  cnibox topo --format html > node.html
+  cnibox topo --format dot | dot -Tpdf > node.pdf`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
+			&cli.BoolFlag{Name: "json", Usage: "the same as --format json"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			format := c.String("format")
+			if c.Bool("json") {
+				format = "json"
+			}
+			draw, known := map[string]func(*topo.Topology) string{
+				"text": func(t *topo.Topology) string {
+					s := p.style(c)
+					return t.Text(func(text string) string { return s.paint(red, text) })
+				},
+				"dot": (*topo.Topology).DOT, "svg": (*topo.Topology).SVG, "html": (*topo.Topology).HTML, "json": nil,
+			}[format]
+			if !known {
+				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			t, err := p.readTopology(c.Context, h)
+			if err != nil {
+				return stateHint(err)
+			}
+			if draw == nil {
+				return writeJSON(p.Stdout, t)
+			}
+			_, err = fmt.Fprint(p.Stdout, draw(t))
+			return err
+		},
+	}
+}
+
+// readTopology reads the host's devices and the node's attachments.
+func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topology, error) {
+	state, err := readState(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	problems, err := p.problems(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	counters, err := h.Net.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
+	byName, byIndex, ends := map[string]*netops.LinkInfo{}, map[int]string{}, map[string]bool{}
+	for i := range links {
+		byName[links[i].Name], byIndex[links[i].Index] = &links[i], links[i].Name
+	}
+	for i := range state.Attachments {
+		a := &state.Attachments[i]
+		one := topo.Attachment{
+			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
+			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[store.Key{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}],
+		}
+		if !a.Alive {
+			one.Problems = append(one.Problems, "the container has ended, and its runtime did not detach it: cnibox state reap")
+		}
+		if l := byName[a.HostLink]; l != nil {
+			ends[l.Name] = true
+			one.Device, one.Traffic = l.Master, traffic(counters[l.Index])
+		} else if a.HostLink == "" && a.Alive {
+			one.Device = byIndex[lowerIndex(ctx, h, a)]
+		}
+		t.Attachments = append(t.Attachments, one)
+	}
+	for i := range links {
+		if l := &links[i]; l.Name != "lo" && !ends[l.Name] {
+			t.Devices = append(t.Devices, topo.Device{
+				Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
+				Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
+			})
+		}
+	}
+	slices.SortFunc(t.Attachments, func(a, b topo.Attachment) int {
+		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(a.IfName, b.IfName))
+	})
+	return t, nil
+}
+
+// lowerIndex returns the index of the host's device below a container's interface, such as the parent of a
+// macvlan, or 0. An interface that was deleted is among the problems.
+func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
+	ns, err := h.Net.OpenNamespace(a.Netns)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = ns.Close() }() // it was only read
+	l, err := h.Net.Link(ctx, ns, a.IfName)
+	if err != nil {
+		return 0
+	}
+	return l.PeerIndex
+}
+
+// problems returns what `cnibox check --all` finds, by attachment.
+func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]string, error) {
+	a, err := p.newAuditor(ctx, h, "")
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := map[store.Key][]string{}
+	for _, one := range all {
+		for _, d := range one.found {
+			found[one.Key] = append(found[one.Key], fmt.Sprintf("%s: want %s, have %s: %s", d.Object, d.Want, d.Have, d.Fix))
+		}
+	}
+	return found, nil
+}
+
+func traffic(c netops.Counters) topo.Traffic {
+	return topo.Traffic{
+		ReceivedBytes: c.ReceivedBytes, SentBytes: c.SentBytes, ReceivedDropped: c.ReceivedDropped, SentDropped: c.SentDropped,
+		ErroneousPackets: c.ReceiveErrors + c.SendErrors,
+	}
+}

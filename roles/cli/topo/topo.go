@@ -1,0 +1,222 @@
+// Package topo draws the networks of a node: as text, as a graph for Graphviz, as SVG, and as one HTML page.
+package topo
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Topology is a node with its devices and attachments.
+type Topology struct {
+	Node        string       `json:"node"`
+	Devices     []Device     `json:"devices"`
+	Attachments []Attachment `json:"attachments"`
+}
+
+// Traffic has the counters of a link on the host.
+type Traffic struct {
+	ReceivedBytes    uint64 `json:"receivedBytes"`
+	SentBytes        uint64 `json:"sentBytes"`
+	ReceivedDropped  uint64 `json:"receivedDropped"`
+	SentDropped      uint64 `json:"sentDropped"`
+	ErroneousPackets uint64 `json:"erroneousPackets"`
+}
+
+// Device is a link of the host that is not the host's end of an attachment.
+type Device struct {
+	Name string `json:"name"`
+	// Kind is "" for a physical device.
+	Kind      string         `json:"kind,omitempty"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	MTU       int            `json:"mtu"`
+	Up        bool           `json:"up"`
+	// Lower is the device by which this one sends, or the bridge whose port it is.
+	Lower   string  `json:"lower,omitempty"`
+	Traffic Traffic `json:"traffic"`
+}
+
+// Attachment is an interface of a container.
+type Attachment struct {
+	Container string         `json:"container"`
+	Pod       string         `json:"pod,omitempty"`
+	Network   string         `json:"network"`
+	IfName    string         `json:"ifname"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	MAC       string         `json:"mac,omitempty"`
+	// HostLink is the interface's end on the host, and Device the device that it is connected to.
+	// Device is "" for an interface whose packets the host routes.
+	HostLink string   `json:"hostLink,omitempty"`
+	Device   string   `json:"device,omitempty"`
+	Ports    []string `json:"ports,omitempty"`
+	// Traffic is that of HostLink: what the host receives is what the container sends.
+	Traffic  Traffic  `json:"traffic"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// name returns the pod, or the beginning of the container's ID.
+func (a *Attachment) name() string {
+	const short = 12
+	return cmp.Or(a.Pod, a.Container[:min(len(a.Container), short)])
+}
+
+// group is a device with the attachments that are connected to it.
+type group struct {
+	device      *Device
+	attachments []*Attachment
+}
+
+// groups returns the devices, those without attachments first, and last the attachments without a device.
+func (t *Topology) groups() (bare, used []group) {
+	var routed group
+	by := map[string][]*Attachment{}
+	for i := range t.Attachments {
+		a := &t.Attachments[i]
+		if slices.ContainsFunc(t.Devices, func(d Device) bool { return d.Name == a.Device }) {
+			by[a.Device] = append(by[a.Device], a)
+		} else {
+			routed.attachments = append(routed.attachments, a)
+		}
+	}
+	for i := range t.Devices {
+		g := group{&t.Devices[i], by[t.Devices[i].Name]}
+		if len(g.attachments) == 0 {
+			bare = append(bare, g)
+		} else {
+			used = append(used, g)
+		}
+	}
+	if len(routed.attachments) > 0 {
+		used = append(used, routed)
+	}
+	return bare, used
+}
+
+func (g *group) title() string {
+	if g.device == nil {
+		return "routed by the host"
+	}
+	return g.device.Name
+}
+
+// details returns a device's properties in one line.
+func (d *Device) details() string {
+	words := []string{cmp.Or(d.Kind, "device")}
+	words = append(words, texts(d.Addresses)...)
+	words = append(words, fmt.Sprintf("mtu %d", d.MTU))
+	if !d.Up {
+		words = append(words, "DOWN")
+	}
+	if d.Lower != "" {
+		words = append(words, "on "+d.Lower)
+	}
+	return strings.Join(append(words, d.Traffic.String()), " ")
+}
+
+// details returns an attachment's properties in one line.
+func (a *Attachment) details() string {
+	words := append([]string{a.IfName}, texts(a.Addresses)...)
+	words = append(words, "network "+a.Network)
+	if a.HostLink != "" {
+		words = append(words, a.HostLink)
+	}
+	if len(a.Ports) > 0 {
+		words = append(words, "ports "+strings.Join(a.Ports, " "))
+	}
+	return strings.Join(append(words, a.Traffic.String()), " ")
+}
+
+// String returns the bytes, and what was lost.
+func (t Traffic) String() string {
+	s := "rx " + size(t.ReceivedBytes) + " tx " + size(t.SentBytes)
+	if n := t.ReceivedDropped + t.SentDropped; n > 0 {
+		s += fmt.Sprintf(" dropped %d", n)
+	}
+	if t.ErroneousPackets > 0 {
+		s += fmt.Sprintf(" errors %d", t.ErroneousPackets)
+	}
+	return s
+}
+
+// size returns a number of bytes with a unit (IEC 80000-13).
+func size(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v >= 100 {
+		return fmt.Sprintf("%.0f %s", v, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
+
+func texts(all []netip.Prefix) (out []string) {
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// Text draws a tree. mark changes a text that names a problem; it may be nil.
+func (t *Topology) Text(mark func(string) string) string {
+	if mark == nil {
+		mark = func(s string) string { return s }
+	}
+	var b strings.Builder
+	bare, used := t.groups()
+	fmt.Fprintf(&b, "%s\n", t.Node)
+	for _, g := range append(bare, used...) {
+		line := g.title()
+		if g.device != nil {
+			line += "  " + g.device.details()
+		}
+		if g.device != nil && !g.device.Up {
+			line = mark(line)
+		}
+		fmt.Fprintf(&b, "  %s\n", line)
+		for i, a := range g.attachments {
+			branch, next := "├─ ", "│    "
+			if i == len(g.attachments)-1 {
+				branch, next = "└─ ", "     "
+			}
+			fmt.Fprintf(&b, "  %s%s  %s\n", branch, a.name(), a.details())
+			for _, p := range a.Problems {
+				fmt.Fprintf(&b, "  %s%s\n", next, mark("! "+p))
+			}
+		}
+	}
+	return b.String()
+}
+
+// DOT returns the graph in Graphviz' language.
+func (t *Topology) DOT() string {
+	var b strings.Builder
+	quote := func(s string) string {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
+	}
+	fmt.Fprintf(&b, "graph %s {\n  rankdir=LR; node [shape=box];\n", quote(t.Node))
+	for i := range t.Devices {
+		d := &t.Devices[i]
+		fmt.Fprintf(&b, "  %s [label=%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+d.details()))
+		if d.Lower != "" {
+			fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+d.Lower), quote("device "+d.Name))
+		}
+	}
+	_, used := t.groups()
+	for _, g := range used {
+		for _, a := range g.attachments {
+			id, color := quote(a.Container+" "+a.IfName+" "+a.Network), ""
+			if len(a.Problems) > 0 {
+				color = ", color=red"
+			}
+			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.name(), a.details()}, a.Problems...), "\n")), color)
+			if g.device != nil {
+				fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+g.device.Name), id)
+			}
+		}
+	}
+	return b.String() + "}\n"
+}

@@ -1,0 +1,89 @@
+package topo
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// many returns a node with a number of attachments. Every tenth has a problem.
+func many(n int) *Topology {
+	t := &Topology{Node: `node "1" <b>`, Devices: []Device{
+		{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, MTU: 1500, Up: true, Traffic: Traffic{ReceivedBytes: 5 << 30, SentDropped: 2}},
+		{Name: "flannel.1", Kind: "vxlan", MTU: 1450, Up: true, Lower: "eth0"},
+		{Name: "cni0", Kind: "bridge", Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24")}, MTU: 1450, Up: true},
+	}}
+	for i := range n {
+		a := Attachment{
+			Container: fmt.Sprintf("%064x", i), Pod: fmt.Sprintf("default/pod-%03d", i), Network: "pods", IfName: "eth0", HostLink: fmt.Sprintf("veth%d", i),
+			Addresses: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 2)}), 24)}, Device: "cni0",
+		}
+		if i%10 == 9 {
+			a.Problems = []string{`route </script><script>alert("x")</script> is absent`}
+		}
+		t.Attachments = append(t.Attachments, a)
+	}
+	return t
+}
+
+// TestPage opens the page in a browser. A search finds one pod among many, the page has no error, and no text of
+// a pod becomes markup.
+func TestPage(t *testing.T) {
+	browser, err := exec.LookPath("chromium-headless-shell")
+	if err != nil {
+		t.Fatal("install chromium-headless-shell, as 'make setup' does")
+	}
+	for _, n := range []int{5, 250} {
+		file := filepath.Join(t.TempDir(), "page.html")
+		if err := os.WriteFile(file, []byte(many(n).HTML()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wanted := fmt.Sprintf("default/pod-%03d", n-1)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--enable-logging=stderr", "--dump-dom", "file://"+file+"#"+wanted)
+		var messages strings.Builder
+		cmd.Stderr = &messages
+		dom, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, messages.String())
+		}
+		if strings.Contains(messages.String(), "CONSOLE") {
+			t.Errorf("%d pods: errors of the page:\n%s", n, messages.String())
+		}
+		for _, want := range []string{
+			`<span id="count">1 found</span>`, `<pre id="details">` + wanted + "\n", fmt.Sprintf("<span>3 devices, %d attachments, %d with problems</span>", n, n/10),
+		} {
+			if !strings.Contains(string(dom), want) {
+				t.Errorf("%d pods: the page lacks %q", n, want)
+			}
+		}
+		if strings.Contains(string(dom), "<script>alert") || strings.Contains(string(dom), "<b>") {
+			t.Errorf("%d pods: a text became markup", n)
+		}
+	}
+}
+
+// TestDrawing: the other forms have every device and attachment once, and no text becomes markup.
+func TestDrawing(t *testing.T) {
+	top := many(30)
+	for name, text := range map[string]string{"text": top.Text(nil), "dot": top.DOT(), "svg": top.SVG()} {
+		for _, a := range top.Attachments {
+			if !strings.Contains(text, a.Pod) {
+				t.Errorf("%s lacks %s", name, a.Pod)
+			}
+		}
+		if name == "svg" && strings.Contains(text, "<script") {
+			t.Errorf("%s: a text became markup", name)
+		}
+	}
+	if got := top.Devices[0].details(); got != "device 192.0.2.1/24 mtu 1500 rx 5.0 GiB tx 0 B dropped 2" {
+		t.Error(got)
+	}
+}
