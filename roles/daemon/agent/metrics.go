@@ -22,6 +22,7 @@ type counters struct {
 	// repairs has numbers of objects by kind, errnos those of the kernel's errors by name.
 	repairs, errnos map[string]int
 	programming     metrics.Histogram
+	collected       int
 }
 
 func (c *counters) addRepairs(kind string, n int) {
@@ -58,6 +59,12 @@ func (c *counters) addProgramming(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.programming.Observe(took)
+}
+
+func (c *counters) addCollected(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.collected += n
 }
 
 // metricsTime bounds the wait for the state file.
@@ -107,6 +114,7 @@ func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	for _, errno := range slices.Sorted(maps.Keys(a.counters.errnos)) {
 		f.Add(float64(a.counters.errnos[errno]), errno)
 	}
+	w.Counter("cnibox_collected_attachments_total", "Attachments of containers that did not exist and that no runtime had deleted.").Add(float64(a.counters.collected))
 	a.counters.mu.Unlock()
 
 	err := a.host.Store.WriteMetrics(ctx, w)

@@ -119,6 +119,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { keepAttachments(ctx) })
+	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
 	running.Go(func() { a.warnPolicies(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })

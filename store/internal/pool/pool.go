@@ -44,9 +44,12 @@ type Netns struct {
 	// Dev and Inode are the namespace's, or 0 if it could not be read.
 	Dev   uint64 `json:"dev,omitempty"`
 	Inode uint64 `json:"inode,omitempty"`
-	// Mount is the inode of the recorder's mount namespace. Only in that mount namespace a missing path
-	// means that the network namespace no longer exists.
-	Mount uint64 `json:"mount,omitempty"`
+	// Mount is the inode of the recorder's mount namespace, DirDev and DirInode are those of the path's
+	// directory. A missing path means that the network namespace no longer exists only in that mount
+	// namespace, or in a mount namespace with the same directory at the same path.
+	Mount    uint64 `json:"mount,omitempty"`
+	DirDev   uint64 `json:"dirDev,omitempty"`
+	DirInode uint64 `json:"dirInode,omitempty"`
 }
 
 // Lease is one address in use.
