@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"encoding/json"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -57,41 +60,74 @@ func TestMetricsDocumented(t *testing.T) {
 	}
 }
 
-// TestMetricsOfExamples: the dashboard and the alerts name only metrics and labels that exist.
+// TestMetricsOfExamples: the alerts do what their tests say, and the dashboard and the alerts name only
+// metrics and labels that exist. The dashboard's queries are valid.
 func TestMetricsOfExamples(t *testing.T) {
 	labels := map[string][]string{}
 	for _, f := range families(t) {
-		labels[f.Name] = f.Labels
+		labels[f.Name] = append(f.Labels, "instance")
 		if f.Type == "histogram" {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-				labels[f.Name+suffix] = append([]string{"le"}, f.Labels...)
+				labels[f.Name+suffix] = append(labels[f.Name], "le")
 			}
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(repository, "examples/prometheus/*"))
-	if err != nil || len(files) < 3 {
-		t.Fatalf("files %q, %v", files, err)
+	dir := filepath.Join(repository, "examples/prometheus")
+	rules := filepath.Join(t.TempDir(), "queries.yml")
+	if err := os.WriteFile(rules, queries(t, filepath.Join(dir, "dashboard.json")), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, path := range files {
+	for _, args := range [][]string{{"check", "rules", rules, filepath.Join(dir, "alerts.yml")}, {"test", "rules", filepath.Join(dir, "alerts_test.yml")}} {
+		out, err := exec.Command(filepath.Join(repository, "bin/prometheus/usr/bin/promtool"), args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("promtool %q: %v (sh test/apt.sh unpacks it)\n%s", args, err, out)
+		}
+	}
+	metric, label := regexp.MustCompile(`cnibox_[a-z_]+`), regexp.MustCompile(`([a-z_]+) ?[!=]~?"|by \(([a-z_, ]+)\)`)
+	for _, path := range []string{rules, filepath.Join(dir, "alerts.yml")} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := 0
-		for _, m := range regexp.MustCompile(`(cnibox_[a-z_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(string(text), -1) {
-			known, ok := labels[m[1]]
-			if !ok {
-				t.Errorf("%s: metric %s does not exist", path, m[1])
+		for part := range strings.SplitSeq(string(text), "expr: ") {
+			query, _, _ := strings.Cut(part, "for: ")
+			var known []string
+			for _, name := range metric.FindAllString(query, -1) {
+				if labels[name] == nil {
+					t.Errorf("%s: metric %s does not exist", path, name)
+				}
+				known = append(known, labels[name]...)
 			}
-			for _, l := range regexp.MustCompile(`([a-z_]+)(?:=|!=|=~|!~)\\?["']`).FindAllStringSubmatch(m[2], -1) {
-				if !slices.Contains(append(known, "instance", "job"), l[1]) {
-					t.Errorf("%s: metric %s has no label %s", path, m[1], l[1])
+			for _, m := range label.FindAllStringSubmatch(query, -1) {
+				for one := range strings.SplitSeq(m[1]+m[2], ", ") {
+					if !slices.Contains(known, one) {
+						t.Errorf("%s: label %q does not exist: %s", path, one, query)
+					}
 				}
 			}
-			found++
-		}
-		if found == 0 {
-			t.Errorf("%s names no metric", path)
 		}
 	}
+}
+
+// queries returns the dashboard's queries as rules for promtool.
+func queries(t *testing.T, path string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	if err := json.Unmarshal(raw, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	rules := "groups:\n- name: dashboard\n  rules:\n"
+	for _, p := range dashboard.Panels {
+		for i, target := range p.Targets {
+			query := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*").Replace(target.Expr)
+			rules += fmt.Sprintf("  - record: query%d_%d\n    expr: %s\n", len(rules), i, query)
+		}
+	}
+	return []byte(rules)
 }
