@@ -29,16 +29,13 @@ func (s *Store) WriteMetrics(ctx context.Context, w *metrics.Writer) error {
 	if err != nil {
 		return err
 	}
-	calls, err := s.Calls(ctx)
-	if err != nil {
-		return err
-	}
 	f := w.Gauge("cnibox_attachments", "Recorded attachments: interfaces of containers.", "network")
 	for _, network := range slices.Sorted(maps.Keys(attachments)) {
 		f.Add(float64(attachments[network]), network)
 	}
 	writePools(w.Gauge("cnibox_leases", "Leased addresses of the network's pools on this node.", "network", "family"), pools, func(p *poolUse) [2]float64 { return p.leases })
 	writePools(w.Gauge("cnibox_pool_addresses", "Addresses that the network's pools on this node have, leased and free, as of the last ADD.", "network", "family"), pools, func(p *poolUse) [2]float64 { return p.sizes })
+	calls, err := s.Calls(ctx)
 	slices.SortFunc(calls, func(a, b Calls) int {
 		return cmp.Or(strings.Compare(a.Role, b.Role), strings.Compare(a.Verb, b.Verb), cmp.Compare(a.Code, b.Code))
 	})
@@ -47,7 +44,7 @@ func (s *Store) WriteMetrics(ctx context.Context, w *metrics.Writer) error {
 		c := &calls[i]
 		f.AddHistogram(&c.Histogram, c.Role, c.Verb, strconv.Itoa(int(c.Code)))
 	}
-	return nil
+	return err
 }
 
 // poolUse are the IPv4 and IPv6 addresses of the pools of one network.

@@ -9,7 +9,7 @@ import (
 )
 
 // WithPlain calls fn with the descriptor of a small file that is not a database, and locks the file
-// meanwhile. It creates a missing file, but returns ErrNotFound if the directory does not exist.
+// meanwhile. It creates a missing file, but no directory: the error is then fs.ErrNotExist.
 func (d *Dir) WithPlain(ctx context.Context, locks *Locks, name string, fn func(fd int) error) error {
 	f := &byteFile{path: filepath.Join(d.path, name)}
 	err := d.in(false, func(at int) (err error) {
