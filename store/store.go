@@ -79,6 +79,8 @@ type Store struct {
 	run, state *boltfile.Dir
 	// idle keeps node.db open between two transactions.
 	idle boltfile.Idle
+	// callLocks is how CountCall waits: briefly, because a call must not wait for being counted.
+	callLocks *boltfile.Locks
 }
 
 // New returns a store. It does no I/O: faulty options give errors at the first use.
@@ -88,6 +90,8 @@ func New(o Options) *Store {
 		locks: &boltfile.Locks{Timeout: o.LockTimeout, Waited: o.Waited},
 		run:   boltfile.NewBootDir(o.RunDir, o.BootID),
 		state: boltfile.NewDir(o.StateDir),
+
+		callLocks: &boltfile.Locks{Timeout: 100 * time.Millisecond},
 	}
 }
 

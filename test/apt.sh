@@ -34,28 +34,35 @@ runc
 systemd
 "
 
-# systemd-resolved is only unpacked, for tests that start it in namespaces of their own: installed, it would take
-# /etc/resolv.conf. Its library must be of its own version. Lists of packages that are older than the archive name
-# files that are gone: they are refreshed before the second try.
-resolved=$(dirname "$0")/../bin/resolved
-[ "${1:-}" != demo ] || resolved=/ # nothing to unpack
-unpack_resolved() {
-	[ ! -d "$resolved" ] || return 0
+# Unpacks packages into bin/NAME. systemd-resolved is only unpacked, for tests that start it in namespaces of their own:
+# installed, it would take /etc/resolv.conf. Its library must be of its own version. Of prometheus only promtool is used.
+# Lists of packages that are older than the archive name files that are gone: they are refreshed before the second try.
+bin=$(dirname "$0")/../bin
+unpack() {
+	to=$bin/$1
+	shift
+	[ ! -d "$to" ] || return 0
 	dir=$(mktemp -d)
 	chmod 0755 "$dir"
 	for try in 1 2 3; do
 		[ "$try" = 1 ] || apt update || true
-		if (cd "$dir" && rm -f ./*.deb && apt-get -q -o Acquire::Retries=3 download systemd-resolved libsystemd-shared) >"$log" 2>&1 </dev/null; then
+		if (cd "$dir" && rm -f ./*.deb && apt-get -q -o Acquire::Retries=3 download "$@") >"$log" 2>&1 </dev/null; then
 			for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/root"; done
-			mkdir -p "${resolved%/*}"
-			mv "$dir/root" "$resolved" # whole or not at all
+			mkdir -p "$bin"
+			mv "$dir/root" "$to" # whole or not at all
 			rm -rf "$dir"
 			return 0
 		fi
 	done
 	cat "$log" >&2
-	echo "download systemd-resolved: apt-get failed $try times" >&2
+	echo "download $*: apt-get failed $try times" >&2
 	exit 1
+}
+demo=${1:-}
+unpack_all() {
+	[ "$demo" != demo ] || return 0
+	unpack resolved systemd-resolved libsystemd-shared
+	unpack prometheus prometheus
 }
 
 missing=
@@ -69,7 +76,7 @@ apt() {
 	apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 "$@" >"$log" 2>&1 </dev/null
 }
 if [ -z "$missing" ]; then
-	unpack_resolved
+	unpack_all
 	exit 0
 fi
 
@@ -88,4 +95,4 @@ apt install --no-install-recommends $missing || {
 	echo "install Debian packages: apt-get failed for:$missing" >&2
 	exit 1
 }
-unpack_resolved
+unpack_all

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,10 +58,11 @@ type Kernel struct {
 	network  netip.Prefix
 	detoured bool
 	// disturbed reports whether a notification or Recheck led to the next read of the kernel.
-	// repaired and firstRepair count the writes of an Apply after that.
+	// repaired and firstRepair count the writes of an Apply after that. refused counts its refusals.
 	disturbed   bool
-	repaired    int
+	repaired    map[string]int
 	firstRepair string
+	refused     map[syscall.Errno]int
 	// hasDetours reports whether the last Apply found detours.
 	hasDetours bool
 	// released has the objects that peers of the last Apply do not want any more.
@@ -164,7 +166,7 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	var err error
 	start := time.Now()
 	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
-	o.repaired, o.firstRepair = 0, ""
+	o.repaired, o.firstRepair, o.refused = map[string]int{}, "", map[syscall.Errno]int{}
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
@@ -268,12 +270,16 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 
 func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
-	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
+	r.Wanted, r.Programmed, r.Failed, r.RetryAt, r.Refused = len(o.order), 0, 0, time.Time{}, o.refused
 	r.Detours, o.detoured = o.detours(), false
 	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
-		if p.state == Programmed {
+		switch p.state {
+		case Programmed:
 			r.Programmed++
+		case Failed:
+			r.Failed++
+		case Pending:
 		}
 		if !p.retryAt.IsZero() && (r.RetryAt.IsZero() || p.retryAt.Before(r.RetryAt)) {
 			r.RetryAt = p.retryAt
@@ -293,9 +299,9 @@ func (o *Kernel) detours() (all []Detour) {
 }
 
 // countWrite counts a write for Report.Repaired.
-func (o *Kernel) countWrite(what func() string) {
-	o.repaired++
-	if o.repaired == 1 {
+func (o *Kernel) countWrite(kind string, what func() string) {
+	if len(o.repaired) == 0 {
 		o.firstRepair = what()
 	}
+	o.repaired[kind]++
 }

@@ -69,6 +69,8 @@ type Filter struct {
 	// ordered has the last sources of each family, as given and sorted. It saves
 	// sorting, because sources rarely change.
 	ordered map[bool]orderedSources
+	// restored counts how often the table was made again without a change of the NATs.
+	restored int
 }
 
 type orderedSources struct{ given, ordered []netip.Addr }
@@ -95,6 +97,13 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 // Changes returns a channel that receives a value when another program changes or
 // flushes the table. The caller should call Ensure again.
 func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
+
+// Restored returns how often Ensure made the table again because another program had changed it.
+func (f *Filter) Restored() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.restored
+}
 
 // Close closes the sockets. It does not change the kernel.
 func (f *Filter) Close() error {
@@ -142,6 +151,9 @@ func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool][
 	}
 	if err := f.commit(ctx, "make", msgs); err != nil {
 		return err
+	}
+	if f.have != nil && reflect.DeepEqual(f.have, want) {
+		f.restored++
 	}
 	f.have, f.sources, f.known = want, sources, true
 	return nil

@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"net/netip"
+	"syscall"
 	"time"
 )
 
@@ -107,10 +108,14 @@ type Report struct {
 	// RetryAt is the earliest time for another try of a failed peer. It is zero
 	// if no peer failed.
 	RetryAt time.Time
-	// Repaired is the number of kernel objects that were missing or changed without a change of the
-	// spec, and were restored. FirstRepair is the first request for that.
-	Repaired    int
+	// Repaired has, by kind, the number of kernel objects that were missing or changed without a change
+	// of the spec, and were restored. FirstRepair is the first request for that.
+	Repaired    map[string]int
 	FirstRepair string
+	// Failed is the number of peers in this state. Refused has, by error number, the number of requests
+	// that the kernel refused.
+	Failed  int
+	Refused map[syscall.Errno]int
 	// Detours are other programs' routes that the kernel prefers to those of peers.
 	Detours []Detour
 	// Warnings are faults that do not affect peers, for example a sysctl that

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -319,6 +322,28 @@ func TestNoSocket(t *testing.T) {
 	closed()
 	if err := o.Remove(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCounts: a report counts failed peers, the kernel's refusals by their number, and restored objects
+// by their kind.
+func TestCounts(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	spec := n.spec()
+	spec.Peers = append(spec.Peers, Peer{Name: "multicast", Subnet: netip.MustParsePrefix("224.0.0.0/24"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:02:03"})
+	if r := apply(t, o, spec); r.Failed != 1 || r.Programmed != 1 || r.Refused[unix.EINVAL] == 0 || len(r.Repaired) != 0 {
+		t.Errorf("report %+v", r)
+	}
+	spec = n.spec()
+	apply(t, o, spec)
+	nstest.IP(t, "route del "+spec.Peers[0].Subnet.String())
+	nstest.IP(t, "neigh del "+spec.Peers[0].Subnet.Addr().String()+" dev "+n.device)
+	o.Recheck()
+	r := apply(t, o, spec)
+	if diff := cmp.Diff(map[string]int{"route": 1, "neighbour": 1}, r.Repaired); diff != "" || r.Failed != 0 || len(r.Refused) != 0 {
+		t.Errorf("report %+v\n%s", r, diff)
 	}
 }
 

@@ -207,7 +207,7 @@ func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) err
 	text := func() string { return what }
 	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(o.conn.One(ctx, m), what) })
 	if err == nil {
-		o.countWrite(text)
+		o.countWrite("device", text)
 	}
 	return err
 }

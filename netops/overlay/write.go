@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -82,7 +83,7 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 		switch err := refused[i]; {
 		case err == nil, ops[i].del && nlconn.IsAbsent(err):
 			w.have.update(&ops[i])
-			w.countWrite(ops[i].String)
+			w.countWrite(ops[i].kind.String(), ops[i].String)
 			w.done++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])
@@ -107,6 +108,9 @@ func (o *Kernel) recordRefusal(op *kernelOp, err error) {
 		delete(o.have.ids, op.hop)
 		delete(o.have.hops, op.id)
 	}
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		o.refused[errno]++
+	}
 	switch {
 	case op.peer == nil:
 		o.sweep = true
@@ -121,13 +125,19 @@ func (op *kernelOp) String() string {
 	if op.del {
 		verb = "delete"
 	}
+	verb += " " + op.kind.String()
 	switch op.kind {
 	case opNeigh:
-		return fmt.Sprintf("%s neighbour %s", verb, op.ip)
+		return fmt.Sprintf("%s %s", verb, op.ip)
 	case opFDB:
-		return fmt.Sprintf("%s forwarding entry %s dst %s", verb, net.HardwareAddr(op.mac[:]), op.ip)
+		return fmt.Sprintf("%s %s dst %s", verb, net.HardwareAddr(op.mac[:]), op.ip)
 	case opHop:
-		return fmt.Sprintf("%s nexthop id %d", verb, op.id)
+		return fmt.Sprintf("%s id %d", verb, op.id)
 	}
-	return fmt.Sprintf("%s route %s", verb, op.dst)
+	return fmt.Sprintf("%s %s", verb, op.dst)
+}
+
+// String returns the kind's name.
+func (k opKind) String() string {
+	return [...]string{"neighbour", "forwarding entry", "nexthop", "route"}[k]
 }

@@ -80,6 +80,7 @@ examples:
 			p.importCommand(),
 			p.repairCommand(),
 			p.reapCommand(),
+			p.metricsCommand(),
 		},
 		Action: func(c *cli.Context) error {
 			h, done, err := p.host(c.Context, "")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -30,6 +31,8 @@ type call struct {
 	req     *roles.Request
 	// printed means that writing a document was attempted, with or without success.
 	printed bool
+	// host is set when the node is open.
+	host *roles.Host
 }
 
 // call runs one verb, prints its result or its error object, and returns the exit
@@ -38,7 +41,9 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
 	start := time.Now()
 	err := catchPanic(c.log, "call", func() error { return c.run(ctx, verb) })
-	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", time.Since(start), "error", err)
+	took := time.Since(start)
+	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", took, "error", err)
+	c.count(ctx, verb, err, took)
 	if err == nil {
 		return exitOK
 	}
@@ -55,6 +60,20 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 		c.log.Error("the error could not be printed", "error", err, "cause", merr)
 	}
 	return exitFailed
+}
+
+// count counts the call for metrics. A call that did not need the node is not counted.
+func (c *call) count(ctx context.Context, verb roles.Verb, err error, took time.Duration) {
+	if c.host == nil {
+		return
+	}
+	var code uint
+	if err != nil {
+		code = newErrorObject(c.version, c.name, verb, err).Code
+	}
+	if err := c.host.Store.CountCall(ctx, c.name, string(verb), uint16(min(code, math.MaxUint16)), took); err != nil {
+		c.log.Debug("the call is not counted", "error", err)
+	}
 }
 
 // run validates the environment, then the configuration, then calls the role. The
@@ -89,6 +108,7 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 		return err
 	}
 	defer done()
+	c.host = host
 	host.Delegate = NewDelegator(*c.p, host, c.log)
 	if verb == roles.Add {
 		return c.add(ctx, handler, host)

@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
 )
 
 // actor is a role of the tests. It records its requests and returns the configured
@@ -159,7 +160,7 @@ func (w *world) process(stdout, stderr *bytes.Buffer) Process {
 		Version: "v0.0.1", Executable: "/proc/self/exe",
 		OpenHost: func(_ context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			w.opened++
-			return &roles.Host{Role: role, Log: log}, func() { w.opened-- }, nil
+			return &roles.Host{Role: role, Log: log, Store: store.New(store.Options{})}, func() { w.opened-- }, nil
 		},
 	}
 }

@@ -222,6 +222,9 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 			}
 		}
 	}
+	if err := pool.SetSizes(a.Plan.sizes()); err != nil {
+		return nil, err
+	}
 	if c.freed != nil {
 		if err := c.freed.Forget(c.now.Add(-forgetAfter), forgetBatch); err != nil {
 			return nil, err

@@ -33,6 +33,22 @@ type Plan struct {
 	MAC string
 }
 
+// sizes returns the number of IPv4 and of IPv6 addresses that the plan can give.
+func (p *Plan) sizes() (n [2]float64) {
+	for _, set := range p.Sets {
+		for _, r := range set {
+			for _, i := range r.Free {
+				if i.Lo.Is6() {
+					n[1] += i.about()
+				} else {
+					n[0] += i.about()
+				}
+			}
+		}
+	}
+	return n
+}
+
 // Reuse says that the ranges of a set are in the order of preference. In each range,
 // addresses that were never leased come first, then the one that has been free for
 // the longest time. The pool must be one of store.CloudDataDir: an address that one

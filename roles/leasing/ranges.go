@@ -31,6 +31,15 @@ func (i Interval) size() *big.Int {
 	return n.Add(n, big.NewInt(1))
 }
 
+// about is size without big numbers, for metrics. It is exact up to 2^53.
+func (i Interval) about() float64 {
+	lo, hi := i.Lo.As16(), i.Hi.As16()
+	part := func(at int) float64 {
+		return float64(binary.BigEndian.Uint64(hi[at:])) - float64(binary.BigEndian.Uint64(lo[at:]))
+	}
+	return math.Ldexp(part(0), 64) + part(8) + 1
+}
+
 // String returns "lo-hi".
 func (i Interval) String() string { return i.Lo.String() + "-" + i.Hi.String() }
 

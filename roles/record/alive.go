@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,10 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	n := store.Netns{Path: path, Mount: MountNamespace()}
 	if ns != nil {
 		n.Dev, n.Inode = ns.ID()
+	}
+	var dir unix.Stat_t
+	if unix.Stat(filepath.Dir(path), &dir) == nil {
+		n.DirDev, n.DirInode = dir.Dev, dir.Ino
 	}
 	return n
 }
@@ -133,9 +138,16 @@ func isOurs(l netops.LinkInfo, key store.Key) bool {
 
 // NetnsGone reports whether a recorded namespace certainly does not exist: in the mount
 // namespace that recorded it, its path is absent, not a namespace, or another namespace.
+// In another mount namespace with the same directory, its path is absent. A file that is
+// not a namespace there may be one whose mount is not visible.
 func (c *Census) NetnsGone(n store.Netns) bool {
-	if n.Path == "" || n.Mount == 0 || n.Mount != c.mount {
+	if n.Path == "" || n.Mount == 0 {
 		return false
+	}
+	if n.Mount != c.mount {
+		var st unix.Stat_t
+		err := unix.Stat(filepath.Dir(n.Path), &st)
+		return err == nil && n.DirInode != 0 && st.Ino == n.DirInode && st.Dev == n.DirDev && IsAbsent(unix.Lstat(n.Path, &st))
 	}
 	var st unix.Statfs_t
 	err := unix.Statfs(n.Path, &st)

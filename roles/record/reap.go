@@ -105,7 +105,7 @@ func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
 // Census.Dead), and leases without an attachment if their namespace is gone. It returns
 // the number of freed addresses. It skips an attachment that another process works on.
 func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err error) {
-	dead, leases, err := deadOwners(ctx, h, network)
+	dead, leases, err := deadOwners(ctx, h, network, (*Census).Dead)
 	if err != nil {
 		return 0, err
 	}
@@ -131,13 +131,37 @@ func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err er
 // AnyDead reports whether Reap would free an address of a network. It changes nothing. It
 // locks no attachment, so another process may work on the dead one.
 func AnyDead(ctx context.Context, h *roles.Host, network string) (bool, error) {
-	dead, leases, err := deadOwners(ctx, h, network)
+	dead, leases, err := deadOwners(ctx, h, network, (*Census).Dead)
 	return slices.ContainsFunc(leases, func(l store.Lease) bool { return dead[l.Owner] }), err
 }
 
+// Collect removes the attachments and leases of all networks whose namespaces certainly do
+// not exist, if their keys are in before. It returns the keys of all of them, and the
+// number of those that it removed. Nobody asked for it, so it is stricter than Reap: an
+// attachment whose namespace is not visible from here is alive, even without its host link.
+func Collect(ctx context.Context, h *roles.Host, before map[store.Key]bool) (gone map[store.Key]bool, removed int, err error) {
+	gone, _, err = deadOwners(ctx, h, "", (*Census).gone)
+	errs := []error{err}
+	for key, isGone := range gone {
+		if !isGone || !before[key] {
+			continue
+		}
+		done, err := RemoveIf(ctx, h, key, deadNow)
+		errs = append(errs, err)
+		if done && err == nil {
+			removed++
+			h.Log.Warn("a container does not exist and its runtime did not delete it: its attachment was collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
+		}
+	}
+	return gone, removed, errors.Join(errs...)
+}
+
+// gone reports whether an attachment is dead and its namespace does not exist.
+func (c *Census) gone(a *store.Attachment) bool { return c.Dead(a) && c.NetnsGone(a.Netns) }
+
 // deadOwners returns which attachments of a network, and which owners of leases without
 // an attachment, are dead. It returns the network's leases too.
-func deadOwners(ctx context.Context, h *roles.Host, network string) (map[store.Key]bool, []store.Lease, error) {
+func deadOwners(ctx context.Context, h *roles.Host, network string, isDead func(*Census, *store.Attachment) bool) (map[store.Key]bool, []store.Lease, error) {
 	var atts []store.Attachment
 	var leases []store.Lease
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -157,7 +181,7 @@ func deadOwners(ctx context.Context, h *roles.Host, network string) (map[store.K
 	dead, known := map[store.Key]bool{}, map[store.Key]bool{}
 	for i := range atts {
 		known[atts[i].Key] = true
-		dead[atts[i].Key] = census.Dead(&atts[i])
+		dead[atts[i].Key] = isDead(census, &atts[i])
 	}
 	for _, l := range leases {
 		if !known[l.Owner] && !l.Imported {

@@ -13,11 +13,12 @@ import (
 
 // RestoreBridges makes bridges that another program deleted, with their MAC and IP addresses, and
 // makes the interfaces of attachments their ports again. It leaves a bridge without such interfaces,
-// and a bridge with VLAN filtering, because ports without their VLANs would not be isolated.
-func RestoreBridges(ctx context.Context, h *roles.Host) error {
+// and a bridge with VLAN filtering, because ports without their VLANs would not be isolated. It returns
+// the number of restored bridges.
+func RestoreBridges(ctx context.Context, h *roles.Host) (restored int, err error) {
 	links, err := h.Net.HostLinks(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	single := map[string]bool{} // the links that are no ports
 	for _, l := range links {
@@ -34,27 +35,31 @@ func RestoreBridges(ctx context.Context, h *roles.Host) error {
 		errs = append(errs, err)
 		for _, c := range shared {
 			if l, ok := c.Do.Object.(*netops.Link); ok && l.In == netops.Host && l.Kind == "bridge" {
-				errs = append(errs, restoreBridge(ctx, h, networks[i].Name, l, shared, single))
+				done, err := restoreBridge(ctx, h, networks[i].Name, l, shared, single)
+				if done {
+					restored++
+				}
+				errs = append(errs, err)
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return restored, errors.Join(errs...)
 }
 
 // restoreBridge makes the bridge of one network, if interfaces of attachments were its ports and are
-// no ports now.
-func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *netops.Link, shared []netops.Change, single map[string]bool) error {
+// no ports now. It reports whether it did.
+func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *netops.Link, shared []netops.Change, single map[string]bool) (bool, error) {
 	lock, err := h.Store.LockShared(ctx, record.BridgeLock(bridge.Name), true)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer lock.Unlock()
 	ports, err := formerPorts(ctx, h, network, bridge.Name, single)
 	if err != nil || len(ports) == 0 {
-		return err
+		return false, err
 	}
 	if bridge.Bridge != nil && bridge.Bridge.VLANFiltering {
-		return fmt.Errorf("bridge %q was deleted and has VLANs: %w: restart the containers of network %q", bridge.Name, netops.ErrNotSupported, network)
+		return false, fmt.Errorf("bridge %q was deleted and has VLANs: %w: restart the containers of network %q", bridge.Name, netops.ErrNotSupported, network)
 	}
 	spec := netops.Spec{Objects: []netops.Object{bridge}}
 	for _, c := range shared {
@@ -69,10 +74,10 @@ func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *n
 		}
 	}
 	if err := h.Net.Ensure(ctx, spec, nil); err != nil {
-		return fmt.Errorf("restore bridge %q: %w", bridge.Name, err)
+		return false, fmt.Errorf("restore bridge %q: %w", bridge.Name, err)
 	}
 	h.Log.Warn("another program deleted a bridge of containers: it was restored", "bridge", bridge.Name, "network", network, "ports", len(ports))
-	return nil
+	return true, nil
 }
 
 // formerPorts returns the host's interfaces of a network's complete attachments that are recorded as

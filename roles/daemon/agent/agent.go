@@ -58,8 +58,9 @@ type agent struct {
 	overrides cluster.Overrides
 	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
 	freeMemory bool
-	// registryErr is set while the registry cannot be read.
+	// registryErr is set while the registry cannot be read, or has not answered since unread.
 	registryErr error
+	unread      time.Time
 	macs        map[string]string
 
 	// requested is the last record that the loop asked to publish. own is the record as it was
@@ -84,6 +85,10 @@ type agent struct {
 	fromMemory bool
 	// formerErr names addresses of this node in other nodes' pod networks.
 	formerErr error
+
+	// received is the time of the first snapshot that is not programmed yet.
+	received time.Time
+	counters counters
 
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
@@ -181,9 +186,17 @@ func (a *agent) applyUpdate(n registryUpdate) {
 	case n.err == nil && a.registryErr != nil:
 		a.log.Warn("the registry can be read", "registry", a.registry.name)
 	}
+	if n.err == nil {
+		a.unread = time.Time{}
+	} else if a.unread.IsZero() {
+		a.unread = time.Now()
+	}
 	a.registryErr = n.err
 	if n.snapshot == nil {
 		return
+	}
+	if a.received.IsZero() {
+		a.received = n.received
 	}
 	own := a.registry.node
 	if a.own != nil {
@@ -257,6 +270,7 @@ func (a *agent) readLinks(ctx context.Context) {
 	links, err := a.host.Net.HostLinks(ctx)
 	if err != nil {
 		a.linkErr = err
+		a.counters.addError(err)
 		return
 	}
 	before := a.links
@@ -293,7 +307,11 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 	}
 	next := resyncInterval
 	if a.own != nil && a.config != nil && a.underlay.link != "" {
-		faults = append(faults, a.program(ctx, &next)...)
+		failed := a.program(ctx, &next)
+		if faults = append(faults, failed...); len(failed) == 0 && !a.received.IsZero() {
+			a.counters.addProgramming(time.Since(a.received))
+			a.received = time.Time{}
+		}
 	}
 	a.publishState(ctx, faults)
 	a.remember()

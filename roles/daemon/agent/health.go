@@ -13,7 +13,7 @@ import (
 const loopTimeout = 3 * resyncInterval
 
 // health serves checks for orchestrators. /healthz reports whether the loop is running, /readyz
-// whether pods can be attached, and /peersz whether all peers are programmed.
+// whether pods can be attached, and /peersz whether all peers are programmed. /metrics has metrics.
 func (a *agent) health() http.Handler {
 	answer := func(w http.ResponseWriter, ok bool, text string) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -24,6 +24,7 @@ func (a *agent) health() http.Handler {
 		_, _ = fmt.Fprintln(w, text)
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", a.serveMetrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if idle := time.Since(a.current.Load().finished); idle > loopTimeout {
 			answer(w, false, fmt.Sprintf("the agent's loop did not run for %s", idle.Round(time.Second)))

@@ -73,28 +73,32 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
+// get requests a page of the agent's health checks on port 8081.
+func (n *node) get(path string) (int, string) {
+	t := n.w.t
+	t.Helper()
+	var c net.Conn
+	n.ns.Do(t, func() (err error) {
+		c, err = net.Dial("tcp", "127.0.0.1:8081")
+		return err
+	})
+	defer c.Close()
+	_, err := fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", path)
+	must(t, err)
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	must(t, err)
+	body, err := io.ReadAll(r.Body)
+	must(t, err)
+	return r.StatusCode, strings.TrimSpace(string(body))
+}
+
 // TestHealth: the checks report the right states. A missing peer fails one of them, pods that cannot be
 // attached another one.
 func TestHealth(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	n.start("-healthz-port=8081", "-healthz-ip=127.0.0.1")
-	get := func(path string) (int, string) {
-		t.Helper()
-		var c net.Conn
-		n.ns.Do(t, func() (err error) {
-			c, err = net.Dial("tcp", "127.0.0.1:8081")
-			return err
-		})
-		defer c.Close()
-		_, err := fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", path)
-		must(t, err)
-		r, err := http.ReadResponse(bufio.NewReader(c), nil)
-		must(t, err)
-		body, err := io.ReadAll(r.Body)
-		must(t, err)
-		return r.StatusCode, strings.TrimSpace(string(body))
-	}
+	get := n.get
 	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready: 0 of 0 peers", "/peersz": "0 of 0 peers programmed"} {
 		if code, body := get(path); code != 200 || body != want {
 			t.Errorf("%s: %d %q", path, code, body)

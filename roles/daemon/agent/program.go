@@ -79,6 +79,7 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		}
 	}
 	if err := a.filterTraffic(ctx); err != nil {
+		a.counters.addError(err)
 		faults = append(faults, fmt.Errorf("packet filter: %w", err))
 		*next = min(*next, retryMost)
 	}
@@ -114,7 +115,7 @@ func (a *agent) logLeftOut() {
 // programFamily applies one family. It removes the objects of a disabled family that a former agent
 // left.
 func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err error) {
-	defer func() { f.err = err }()
+	defer func() { f.err = err; a.counters.addError(err) }()
 	on := a.config.EnableIPv4
 	if v6 {
 		on = a.config.EnableIPv6
@@ -143,9 +144,10 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 	}
 	losses := f.report.Losses
 	f.report, err = f.overlay.Apply(ctx, f.spec)
-	if n := f.report.Repaired; n > 0 && time.Since(f.repaired) > repairLogInterval {
+	a.counters.addReport(&f.report)
+	if r := &f.report; len(r.Repaired) > 0 && time.Since(f.repaired) > repairLogInterval {
 		f.repaired = time.Now()
-		a.log.Warn("objects of the pod network were missing or changed: they were restored", "family", familyName(v6), "first", f.report.FirstRepair, "objects", n)
+		a.log.Warn("objects of the pod network were missing or changed: they were restored", "family", familyName(v6), "first", r.FirstRepair, "objects", r.Repaired)
 	}
 	if f.report.Losses > losses {
 		a.log.Warn("notifications of the kernel were lost: the agent reads the kernel again", "family", familyName(v6), "times", f.report.Losses)

@@ -56,6 +56,8 @@ type registryUpdate struct {
 	overrides cluster.Overrides
 	// err is set if the registry cannot be read.
 	err error
+	// received is the time of the first snapshot that the loop has not received yet.
+	received time.Time
 }
 
 // watch watches the registry until ctx ends. The newest state is in a.updates.
@@ -111,10 +113,14 @@ func (a *agent) readOverrides(ctx context.Context) *cluster.Overrides {
 
 // setLatest replaces the pending update. An update without a snapshot keeps the pending snapshot.
 func (a *agent) setLatest(n registryUpdate) {
+	n.received = time.Now()
 	select {
 	case old := <-a.updates:
 		if n.snapshot == nil {
 			n.snapshot, n.config, n.configErr, n.overrides = old.snapshot, old.config, old.configErr, old.overrides
+		}
+		if old.snapshot != nil {
+			n.received = old.received
 		}
 	default:
 	}

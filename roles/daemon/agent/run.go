@@ -66,6 +66,8 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		bridges:  make(chan struct{}, 1),
 		macs:     map[string]string{},
 		started:  time.Now(),
+		unread:   time.Now(),
+		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
 		families: [2]*family{{}, {v6: true}},
 		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
 	}
@@ -98,7 +100,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	defer links.Close() //nolint:errcheck // it only listens
 	defer a.closeFamilies()
-	keepAttachments, err := watchAttachments(ctx, h, a.bridges) //nolint:contextcheck // it listens until it ends
+	keepAttachments, err := watchAttachments(ctx, h, a.bridges, &a.counters) //nolint:contextcheck // it listens until it ends
 	if err != nil {
 		return false, err
 	}
@@ -117,6 +119,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { keepAttachments(ctx) })
+	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
 	running.Go(func() { a.warnPolicies(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
@@ -131,15 +134,17 @@ const restoreRetry = 5 * time.Second
 // watchAttachments restores what attachments need and another program deleted: rules, and bridges
 // after a request. The returned function does so until its context ends. It has sockets of its own,
 // which are opened here, in the namespace of the calling thread.
-func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{}) (run func(context.Context), err error) {
+func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{}, count *counters) (run func(context.Context), err error) {
 	own := *h
 	own.Net = h.Net.Clone()
 	monitor, err := own.Net.OpenRulesMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return nil, errors.Join(err, own.Net.Close())
 	}
-	attempt := func(ctx context.Context, what string, restore func(context.Context, *roles.Host) error) bool {
-		err := restore(ctx, &own)
+	attempt := func(ctx context.Context, what string, restore func(context.Context, *roles.Host) (int, error)) bool {
+		n, err := restore(ctx, &own)
+		count.addRepairs("attachment "+what, n)
+		count.addError(err)
 		if err != nil && ctx.Err() == nil {
 			h.Log.Warn("restore the "+what+" of attachments", "error", err)
 		}

@@ -20,6 +20,11 @@ type agentState struct {
 	finished time.Time
 	left     []leftOut
 	overlays [2]*overlay.Kernel
+	// reports are those of overlays. unread is the time since which the registry has not been read, zero
+	// if it can be read. restored counts restorations of the packet filter.
+	reports  [2]overlay.Report
+	unread   time.Time
+	restored int
 }
 
 // summary is what status reports about this node.
@@ -110,6 +115,10 @@ func (a *agent) buildState(fault error) *agentState {
 	if fault != nil {
 		s.Reason = fault.Error()
 	}
+	s.unread = a.unread
+	if a.filter != nil {
+		s.restored = a.filter.Restored()
+	}
 	if a.registryErr != nil {
 		s.RegistryError = a.registryErr.Error()
 	}
@@ -128,7 +137,7 @@ func (a *agent) buildState(fault error) *agentState {
 		if !a.enabled(v6) || f.overlay == nil {
 			continue
 		}
-		s.overlays[i] = f.overlay
+		s.overlays[i], s.reports[i] = f.overlay, f.report
 		sum := &familySummary{Local: a.underlay.local4, Public: a.underlay.public4, MTU: f.mtu, MAC: f.report.MAC, LostNotifications: f.report.Losses}
 		if v6 {
 			sum.Local, sum.Public, s.IPv6 = a.underlay.local6, a.underlay.public6, sum

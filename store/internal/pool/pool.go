@@ -2,10 +2,12 @@
 package pool
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/netip"
 	"time"
 
@@ -26,6 +28,7 @@ const (
 	cursorKind = 'R' // range set: the address handed out last, as text
 
 	importedKind = 'I' // nothing: see SetImported
+	sizesKind    = 'S' // nothing: see SetSizes
 )
 
 // ID identifies an address pool. As in host-local, pools of different data directories are separate
@@ -41,9 +44,12 @@ type Netns struct {
 	// Dev and Inode are the namespace's, or 0 if it could not be read.
 	Dev   uint64 `json:"dev,omitempty"`
 	Inode uint64 `json:"inode,omitempty"`
-	// Mount is the inode of the recorder's mount namespace. Only in that mount namespace a missing path
-	// means that the network namespace no longer exists.
-	Mount uint64 `json:"mount,omitempty"`
+	// Mount is the inode of the recorder's mount namespace, DirDev and DirInode are those of the path's
+	// directory. A missing path means that the network namespace no longer exists only in that mount
+	// namespace, or in a mount namespace with the same directory at the same path.
+	Mount    uint64 `json:"mount,omitempty"`
+	DirDev   uint64 `json:"dirDev,omitempty"`
+	DirInode uint64 `json:"dirInode,omitempty"`
 }
 
 // Lease is one address in use.
@@ -357,6 +363,35 @@ func (p *Pool) SetImported() error {
 
 // Imported reports whether SetImported was called.
 func (p *Pool) Imported() bool { return p.b != nil && p.b.Get([]byte{importedKind}) != nil }
+
+// SetSizes stores how many IPv4 and IPv6 addresses the pool can give, for metrics. An IPv6 range can
+// have more than 2^64.
+func (p *Pool) SetSizes(sizes [2]float64) error {
+	if err := p.writable(); err != nil {
+		return err
+	}
+	var raw []byte
+	for _, n := range sizes {
+		raw = binary.BigEndian.AppendUint64(raw, math.Float64bits(n))
+	}
+	if bytes.Equal(raw, p.b.Get([]byte{sizesKind})) {
+		return nil
+	}
+	return p.b.Put([]byte{sizesKind}, raw)
+}
+
+// Sizes returns what SetSizes stored last, or zeros.
+func (p *Pool) Sizes() (sizes [2]float64) {
+	if p.b == nil {
+		return sizes
+	}
+	if raw := p.b.Get([]byte{sizesKind}); len(raw) == 16 {
+		for i := range sizes {
+			sizes[i] = math.Float64frombits(binary.BigEndian.Uint64(raw[8*i:]))
+		}
+	}
+	return sizes
+}
 
 // Cursor returns the address that SetCursor stored for a range set.
 func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {

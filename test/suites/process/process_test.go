@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/store"
 )
 
 // buildTags and ldFlags are those of the product, as in the Makefile.
@@ -74,6 +75,12 @@ func TestTable(t *testing.T) {
 	}
 	if len(names()) < 3 {
 		t.Fatalf("roles %q", names())
+	}
+	s := store.New(store.Options{RunDir: filepath.Join(t.TempDir(), "none"), BootID: "11111111-2222-3333-4444-555555555555"})
+	for _, name := range names() {
+		if err := s.CountCall(t.Context(), name, string(roles.Status), 0, 0); err != nil {
+			t.Error(err) // the name is too long for a slot
+		}
 	}
 }
 

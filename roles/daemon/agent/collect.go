@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// collectInterval is the time between two searches for attachments of containers that do not exist. The
+// second search that finds one collects it, so that a runtime has the time to delete it.
+const collectInterval = time.Minute
+
+// collect collects attachments whose DEL never came or failed, at each tick until ctx ends.
+func (a *agent) collect(ctx context.Context, ticks <-chan time.Time) {
+	own := *a.host
+	own.Net = own.Net.Clone()
+	defer own.Net.Close() //nolint:errcheck // the records of what was not deleted stay
+	var before map[store.Key]bool
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+		}
+		gone, n, err := record.Collect(ctx, &own, before)
+		a.counters.addCollected(n)
+		if before = gone; err != nil && ctx.Err() == nil {
+			a.log.Warn("collect attachments", "error", err)
+		}
+	}
+}
