@@ -96,12 +96,12 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "link-changed", script: "ip link set $(veth p1 net) nomaster"},
 		{id: "address-missing", script: "in_pod p1 ip addr flush dev eth0"},
 		{id: "route-missing", script: "in_pod p1 ip route del default"},
-		{id: "setting-changed", script: "in_pod p1 sysctl -qw net.ipv4.conf.eth0.arp_notify=0"},
+		{id: "setting-changed", script: "echo 1 >/proc/sys/net/ipv6/conf/br78/accept_ra"},
 		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
 		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
 		{id: "rules-flushed", script: "nft flush ruleset"},
-		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/{\"type\": \"portmap\"/{\"type\": \"other\"}, &/' $net >$WORK/two.conflist; plugin other; plugin other 'cat'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
-		{id: "call-killed", script: "product state export >$WORK/state; sed '0,/\"state\": \"done\"/s//\"state\": \"pending\"/' $WORK/state | product state import - --replace"},
+		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
+		{id: "call-killed", script: "product state export >$WORK/state; sed '0,/\"state\": \"done\"/s//\"state\": \"pending\"/' $WORK/state | product state import - --replace >$WORK/out"},
 		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
 		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +
 			`{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}` + "\nEOF\numount /run/ns/p6; rm /run/ns/p6"},
@@ -172,7 +172,8 @@ func (n *testNode) run(script string) string {
 	c := exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", strings.Join(append(n.scripts, script), "\n"))
 	var errs bytes.Buffer
 	c.Stderr = &errs
-	c.Env = []string{"PATH=" + os.Getenv("PATH"), "WORK=" + n.t.TempDir(), "SELF=" + self, "CLITEST_INSIDE=1", n.env}
+	// The PATH of this test has roles of cnibox, such as bridge, which is also iproute2's program.
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "WORK=" + n.t.TempDir(), "SELF=" + self, "CLITEST_INSIDE=1", n.env}
 	out, err := c.Output()
 	if err != nil {
 		n.t.Fatalf("%v\n%s%s", err, out, &errs)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/record"
@@ -42,17 +43,17 @@ func kinds() []kind {
 		{"namespace-gone", "the namespace of a container does not exist", Warning, 0},
 		{"bridge-missing", "a bridge of pods was deleted", Error, 1},
 		{"bridge-changed", "a bridge of pods is down or changed", Error, 1},
-		{"bridge-address", "a bridge of pods lost its address", Error, 1},
-		{"link-missing", "the interface of a pod was deleted", Error, 2},
-		{"link-changed", "the interface of a pod is down or changed", Error, 2},
-		{"address-missing", "a pod lost its address", Error, 3},
-		{"route-missing", "a pod lost a route", Error, 4},
-		{"neighbour-missing", "a neighbour entry of a pod is missing", Error, 4},
+		{"bridge-address", "a bridge of pods lost its address", Error, 2},
+		{"link-missing", "the interface of a pod was deleted", Error, 3},
+		{"link-changed", "the interface of a pod is down or changed", Error, 3},
+		{"address-missing", "a pod lost its address", Error, 4},
+		{"route-missing", "a pod lost a route", Error, 5},
+		{"neighbour-missing", "a neighbour entry of a pod is missing", Error, 5},
 		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
 		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
 		{"hostport-missing", "a rule of a published port is missing", Error, 0},
-		{"filter-missing", "a packet filter rule of a pod is missing", Error, 0},
-		{"attachment-changed", "an attachment differs from its specification", Error, 4},
+		{"filter-missing", "a packet filter rule of a pod is missing", Error, 5},
+		{"attachment-changed", "an attachment differs from its specification", Error, 5},
 		{"check-failed", "CHECK of an attachment fails", Error, 0},
 	}
 }
@@ -124,7 +125,7 @@ func attachmentChecks() []Check {
 		Check{ID: "call-killed", Title: "a call was killed before it completed an attachment", Reads: "node.db; the locks of calls", Severity: Warning, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
 				if isPending(&a) && !f.State.Working[a.Key] && !f.State.Census.Dead(&a) {
-					add(name(a.Pod, a.Key), fmt.Sprintf("%s on %s is %s since %s", a.IfName, a.Network, a.Parts[len(a.Parts)-1].State, a.Updated.Format("15:04:05")), restart(a.Pod, a.Key), a.Key)
+					add(name(a.Pod, a.Key), fmt.Sprintf("%s on %s is not complete since %s", a.IfName, a.Network, a.Updated.Format(time.RFC3339)), restart(a.Pod, a.Key), a.Key)
 				}
 			}
 		}},
@@ -251,9 +252,15 @@ func (f *Facts) addDifferences(k kind, add add) {
 func (f *Facts) explained(d *Difference, cause int) bool {
 	switch o := d.Of.(type) {
 	case *netops.Element:
-		return slices.Contains(f.Firewall.Lost, o.Set)
+		if slices.Contains(f.Firewall.Lost, o.Set) {
+			return true
+		}
 	case *netops.Sysctl:
 		return o.Key == forwardingKey4 || o.Key == forwardingKey6
+	case *netops.Forward:
+		return f.Firewall.Policy4.Refused || f.Firewall.Policy6.Refused || f.Firewall.Policy4.RefusedLegacy || f.Firewall.Policy6.RefusedLegacy
+	case nil:
+		return d.Object == "CHECK" && !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
 	}
 	return levelOf(d) > cause && cause > 0
 }

@@ -62,7 +62,7 @@ func nodeChecks() []Check {
 				add(bridgeCallKey, "0: iptables does not see packets between ports of a bridge", "sysctl -w "+bridgeCallKey+"=1")
 			}
 		}},
-		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			for _, p := range []struct {
 				refused bool
 				is      func(netip.Addr) bool
@@ -74,9 +74,17 @@ func nodeChecks() []Check {
 				{f.Firewall.Policy4.RefusedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
 				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
 			} {
-				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
-					add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), p.command+" -P FORWARD ACCEPT")
+				refused, recorded := f.refusedPods(p.is, p.legacy)
+				if !p.refused || len(refused) == 0 {
+					continue
 				}
+				fix := p.command + " -P FORWARD ACCEPT"
+				if len(recorded) == len(refused) {
+					fix = "cnibox repair"
+				} else {
+					recorded = nil
+				}
+				add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), fix, recorded...)
 			}
 		}},
 		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
@@ -151,18 +159,25 @@ func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
 	return all
 }
 
-// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
-func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string) {
-	for _, p := range f.pods(is) {
-		accepted := slices.ContainsFunc(f.Firewall.Labelled, func(o netops.Object) bool {
-			w, ok := o.(*netops.Forward)
-			return ok && w.Legacy == legacy && w.Net.Contains(p.Addr())
-		})
-		if !accepted && !f.Overlay.forwards(p.Addr()) {
-			all = append(all, p.Addr().String())
+// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts,
+// and those of their attachments that should have such rules.
+func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (refused []string, recorded []store.Key) {
+	for _, a := range f.attachments() {
+		for _, p := range a.Addresses {
+			accepted := slices.ContainsFunc(f.Firewall.Labelled, func(o netops.Object) bool {
+				w, ok := o.(*netops.Forward)
+				return ok && w.Legacy == legacy && w.Net.Contains(p.Addr())
+			})
+			if !is(p.Addr()) || accepted || f.Overlay.forwards(p.Addr()) {
+				continue
+			}
+			refused = append(refused, p.Addr().String())
+			if slices.ContainsFunc(f.Differences, func(d Difference) bool { _, is := d.Of.(*netops.Forward); return is && d.Key == a.Key }) {
+				recorded = append(recorded, a.Key)
+			}
 		}
 	}
-	return all
+	return refused, recorded
 }
 
 // forwards reports whether the agent accepts packets of an address.

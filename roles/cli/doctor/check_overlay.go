@@ -34,7 +34,7 @@ func overlayChecks() []Check {
 			}
 		}},
 		{ID: "registry-unreachable", Title: "the agent cannot read the registry", Reads: agent, Severity: Warning, find: func(f *Facts, add add) {
-			if a := f.Overlay.Agent; a != nil && a.RegistryError != "" {
+			if a := f.Overlay.Agent; a != nil && a.Ready && a.RegistryError != "" {
 				add(a.Registry, a.RegistryError, "cnibox agent status")
 			}
 		}},
@@ -53,6 +53,9 @@ func overlayChecks() []Check {
 			}
 		}},
 		{ID: "tunnel-gap", Title: "a route into the tunnel has no neighbour or forwarding entry", Reads: tunnels + "; routes", Severity: Error, find: func(f *Facts, add add) {
+			if f.tunnelFault() {
+				return
+			}
 			for _, r := range f.Routes {
 				t, ok := f.Tunnels[r.Link]
 				if !ok || !r.Via.IsValid() {

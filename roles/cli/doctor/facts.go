@@ -257,3 +257,11 @@ func (o *Overlay) subnets() (all []netip.Prefix) {
 	}
 	return all
 }
+
+// serves reports whether calls for the overlay's networks can work.
+func (o *Overlay) serves() bool {
+	if o.FileErr != nil || o.File == nil && len(o.Env) == 0 {
+		return false
+	}
+	return o.File == nil || o.File.Ready && (o.Agent == nil || o.Agent.Ready)
+}
