@@ -3,17 +3,23 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
 )
 
 // broken breaks a node in one way.
@@ -26,7 +32,7 @@ type broken struct {
 	script  string
 }
 
-// brokenNodes has an entry for each check that a script can break. Those of package doctor are in its own test.
+// brokenNodes has an entry for each check that a script can break. For the others see brokenFacts.
 func brokenNodes() []broken {
 	conflist := func(file, text string) string {
 		return "cat >/etc/cni/net.d/" + file + " <<'EOF'\n" + text + "\nEOF\n"
@@ -125,6 +131,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		// the overlay
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
 		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
+		{id: "agent-down", overlay: true, script: "trap 'kill -9 $agent' EXIT; kill -STOP $agent"},
 		{id: "agent-unready", overlay: true, env: "NOCONFIG=1"},
 		{id: "agent-file", overlay: true, script: "flanneld; echo '{' >/run/cnibox/overlay.json"},
 		{id: "registry-empty", overlay: true, env: "ALONE=1"},
@@ -219,6 +226,150 @@ func TestDoctor(t *testing.T) {
 				checkCommand(t, f.Fix)
 			}
 		})
+	}
+}
+
+// brokenFacts has the checks whose fault needs another kernel, another version or weeks.
+func brokenFacts() map[string]func(f *doctor.Facts) {
+	differ := func(o netops.Object) func(f *doctor.Facts) {
+		return func(f *doctor.Facts) {
+			f.Differences = []doctor.Difference{{Key: store.Key{Network: "net", ContainerID: "p", IfName: "eth0"}, Of: o, Object: "x", Want: "present", Have: "absent", Repairable: true}}
+		}
+	}
+	subnet := netip.MustParsePrefix("10.244.1.0/24")
+	agent := func(change func(a *doctor.Agent)) func(f *doctor.Facts) {
+		return func(f *doctor.Facts) {
+			f.Overlay.Agent = &doctor.Agent{Ready: true, Registry: "kube", Peers: store.OverlayPeers{Wanted: 1, Programmed: 1}}
+			change(f.Overlay.Agent)
+		}
+	}
+	return map[string]func(f *doctor.Facts){
+		"state-newer":        func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
+		"kubeconfig-ending":  func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
+		"neighbour-missing":  differ(&netops.Neigh{}),
+		"filter-missing":     differ(&netops.Element{Set: "fw_same"}),
+		"attachment-changed": differ(&netops.Qdisc{}),
+		"range-nearly-full": func(f *doctor.Facts) {
+			lo := netip.MustParseAddr("10.1.0.1")
+			f.Networks = []*doctor.Network{{Name: "net", Ranges: []doctor.Range{{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Size: 11, Lo: lo, Hi: netip.MustParseAddr("10.1.0.11")}}}}
+			pool := store.PoolDump{}
+			for a := lo; len(pool.Leases) < 10; a = a.Next() {
+				pool.Leases = append(pool.Leases, store.Lease{Address: a, Owner: store.Key{Network: "net", ContainerID: a.String()}, Imported: true})
+			}
+			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
+		},
+		"kernel-links":         func(f *doctor.Facts) { f.Missing = map[string]string{"ipvlan": "not supported"} },
+		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
+		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
+		"subnet-differs": func(f *doctor.Facts) {
+			f.Overlay.File = &store.Overlay{Ready: true, IPv4: &store.OverlayFamily{Subnet: subnet}}
+			f.Overlay.Env = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
+		},
+	}
+}
+
+// TestDoctorFacts: each check of brokenFacts finds its fault, and nothing else does.
+func TestDoctorFacts(t *testing.T) {
+	for id, change := range brokenFacts() {
+		f := &doctor.Facts{Now: time.Now()}
+		if r := doctor.Diagnose(f); len(r.Findings) > 0 {
+			t.Fatalf("a node without anything: %s", text(t, r))
+		}
+		change(f)
+		if r := doctor.Diagnose(f); !slices.Equal(ids(r), []string{id}) {
+			t.Errorf("%s: %s", id, text(t, r))
+		}
+	}
+}
+
+// TestDoctorComplete: each check is broken by a test.
+func TestDoctorComplete(t *testing.T) {
+	broken := brokenFacts()
+	for _, b := range brokenNodes() {
+		broken[b.id] = nil
+	}
+	seen := map[string]bool{}
+	for _, c := range doctor.Checks() {
+		if _, tested := broken[c.ID]; !tested || seen[c.ID] || c.Title == "" || c.Reads == "" || c.Severity == "" {
+			t.Errorf("check %q: no test breaks it, or it is incomplete", c.ID)
+		}
+		seen[c.ID] = true
+	}
+}
+
+// TestDoctorFix: --fix mends what is safe of a report and still holds, and refuses the rest.
+func TestDoctorFix(t *testing.T) {
+	n := newTestNode(t, false)
+	out := n.run(`
+touch /run/ns/p6
+unshare --net=/run/ns/p6 sh -c :
+CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out
+{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}
+EOF
+umount /run/ns/p6
+rm /run/ns/p6
+nft flush ruleset
+in_pod p1 ip route del default
+ip link del $(veth p2 net)
+umount /run/ns/p3
+rm /run/ns/p3
+while [ -n "$(veth p3 ptp)" ]; do :; done
+echo 0 >/proc/sys/net/ipv4/ip_forward
+chmod 644 /run/cnibox/*/node.db
+product doctor --json >$WORK/report && exit 1
+[ $? = 3 ] || product doctor --json
+chmod 600 /run/cnibox/*/node.db
+product doctor --fix $WORK/report && exit 1
+[ $? = 3 ]
+echo 1 >/proc/sys/net/ipv4/ip_forward
+product doctor
+product check --all
+`)
+	for _, want := range []string{
+		"gone\tstate-mode\t", "refused\tforwarding4\tnet/ipv4/ip_forward\trun: sysctl -w net/ipv4/ip_forward=1\n", "mended\trules-flushed\tnftables\n",
+		"mended\troute-missing\tp1 eth0 on net\n", "mended\tlink-missing\tp2 eth0 on net\n", "mended\tcontainer-ended\tp3 eth0 on ptp\n", "mended\tlease-leaked\t10.78.0.4\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if !strings.HasSuffix(out, " checks passed\n") {
+		t.Errorf("%s", out)
+	}
+}
+
+// TestDoctorCluster: the same finding of many nodes is one line.
+func TestDoctorCluster(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 300 {
+		node := fmt.Sprintf("n%03d", i)
+		r := doctor.Report{Node: node, Findings: []doctor.Finding{
+			{Severity: doctor.Error, ID: "forwarding4", Object: "net/ipv4/ip_forward", Fix: "sysctl"},
+			{Severity: doctor.Warning, ID: "container-ended", Object: node, Fix: "cnibox repair", Attachments: []store.Key{{ContainerID: node}}},
+		}}
+		if i == 7 {
+			r.Findings = append(r.Findings, doctor.Finding{Severity: doctor.Error, ID: "disk", Object: "/run", Fix: "df"})
+		}
+		if err := os.WriteFile(filepath.Join(dir, node), []byte(text(t, r)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs bytes.Buffer
+	p := Process{Table: all.Table(), Args: []string{"doctor", "--cluster", dir}, Stdout: &out, Stderr: &errs}
+	if code := Main(t.Context(), p); code != ExitDifferent {
+		t.Errorf("exit code %d: %s", code, &errs)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range []string{"SEVERITY\tCHECK\tNODES\t", "error\tforwarding4\t300 of 300\tnet/ipv4/ip_forward\t", "error\tdisk\t1 of 300\t", "warning\tcontainer-ended\t300 of 300\tseveral\t"} {
+		if len(lines) != 4 || !strings.HasPrefix(lines[i], want) {
+			t.Errorf("no %q in\n%.2000s", want, &out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := Main(t.Context(), p); code != ExitFailed || !strings.Contains(errs.String(), "is no report") {
+		t.Errorf("exit code %d: %s", code, &errs)
 	}
 }
 
