@@ -64,10 +64,10 @@ func (d *Difference) kindOf() string {
 	shared := d.Of != nil && d.Of.IsShared()
 	switch o := d.Of.(type) {
 	case nil:
-		switch {
-		case d.Object == "container":
+		switch d.Object {
+		case "container":
 			return "container-ended"
-		case d.Object == "CHECK":
+		case "CHECK":
 			return "check-failed"
 		}
 		return "namespace-gone"
@@ -116,20 +116,25 @@ func attachmentChecks() []Check {
 			find: func(f *Facts, add add) { f.addDifferences(k, add) },
 		})
 	}
-	return append(all,
-		Check{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
+	return all
+}
+
+// recordChecks compare the records with each other and with the node.
+func recordChecks() []Check {
+	return []Check{
+		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			if lost := f.lost(); len(lost) > 0 {
 				add("nftables", fmt.Sprintf("no table of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
 			}
 		}},
-		Check{ID: "call-killed", Title: "a call was killed before it completed an attachment", Reads: "node.db; the locks of calls", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "call-killed", Title: "a call was killed before it completed an attachment", Reads: "node.db; the locks of calls", Severity: Warning, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
 				if isPending(&a) && !f.State.Working[a.Key] && !f.State.Census.Dead(&a) {
 					add(name(a.Pod, a.Key), fmt.Sprintf("%s on %s is not complete since %s", a.IfName, a.Network, a.Updated.Format(time.RFC3339)), restart(a.Pod, a.Key), a.Key)
 				}
 			}
 		}},
-		Check{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
 			if len(f.attachments()) == 0 {
 				return // state-lost
 			}
@@ -137,15 +142,15 @@ func attachmentChecks() []Check {
 				add(l, f.link(l).Alias, "cnibox state repair --force")
 			}
 		}},
-		Check{ID: LeaseLeaked, Title: "an address is leased to a container that no longer exists", Reads: "node.db; the namespaces' paths", Severity: Warning, Safe: true, find: func(f *Facts, add add) {
+		{ID: LeaseLeaked, Title: "an address is leased to a container that no longer exists", Reads: "node.db; the namespaces' paths", Severity: Warning, Safe: true, find: func(f *Facts, add add) {
 			f.eachLease(func(l *store.Lease, attached bool) {
 				if !attached && !l.Imported && f.State.Census.NetnsGone(l.Netns) {
 					add(l.Address.String(), fmt.Sprintf("%s of container %s on %s: %s does not exist", l.Owner.IfName, l.Owner.ContainerID, l.Owner.Network, l.Netns.Path), "cnibox state reap", l.Owner)
 				}
 			})
 		}},
-		Check{ID: "address-twice", Title: "two attachments have one address", Reads: "node.db; /var/lib/cni/results", Severity: Error, find: addressTwice},
-		Check{ID: "address-of-node", Title: "an address of a pod is also the node's", Reads: "node.db; the node's addresses", Severity: Error, find: func(f *Facts, add add) {
+		{ID: "address-twice", Title: "two attachments have one address", Reads: "node.db; /var/lib/cni/results", Severity: Error, find: addressTwice},
+		{ID: "address-of-node", Title: "an address of a pod is also the node's", Reads: "node.db; the node's addresses", Severity: Error, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
 				for _, l := range f.Links {
 					for _, p := range l.Addresses {
@@ -156,21 +161,21 @@ func attachmentChecks() []Check {
 				}
 			}
 		}},
-		Check{ID: "range-full", Title: "all addresses of a range are in use", Reads: "node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+		{ID: "range-full", Title: "all addresses of a range are in use", Reads: "node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			f.eachUsage(func(n *Network, r Range, used int) {
 				if used >= r.Size {
 					add(r.Subnet.String(), fmt.Sprintf("%d of %d addresses of %s", used, r.Size, n.Name), "cnibox ipam show "+n.Name)
 				}
 			})
 		}},
-		Check{ID: "range-nearly-full", Title: "more than 90% of a range are in use", Reads: "node.db; the networks' files", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "range-nearly-full", Title: "more than 90% of a range are in use", Reads: "node.db; the networks' files", Severity: Warning, find: func(f *Facts, add add) {
 			f.eachUsage(func(n *Network, r Range, used int) {
 				if used < r.Size && used*10 > r.Size*9 {
 					add(r.Subnet.String(), fmt.Sprintf("%d of %d addresses of %s", used, r.Size, n.Name), "cnibox ipam show "+n.Name)
 				}
 			})
 		}},
-	)
+	}
 }
 
 // name returns the pod's name or the container's ID.

@@ -71,6 +71,13 @@ func confChecks() []Check {
 				add("podman", "network_backend is netavark", "cnibox install --runtime podman")
 			}
 		}},
+	}
+}
+
+// rangeChecks compare the ranges of networks with each other and with the node's.
+func rangeChecks() []Check {
+	const files = "the networks' files"
+	return []Check{
 		{ID: "bridge-shared", Title: "two networks use one bridge with different subnets", Reads: files, Severity: Error, find: func(f *Facts, add add) {
 			for i, n := range f.Networks {
 				for _, m := range f.Networks[i+1:] {
@@ -103,28 +110,35 @@ func confChecks() []Check {
 				}
 			}
 		}},
-		{ID: "kubeconfig-unusable", Title: "a network's kubeconfig cannot be used", Reads: "the kubeconfigs that networks name", Severity: Error, find: func(f *Facts, add add) {
+	}
+}
+
+// kubeconfigChecks look at the kubeconfigs that networks name.
+func kubeconfigChecks() []Check {
+	const files = "the kubeconfigs that networks name"
+	return []Check{
+		{ID: "kubeconfig-unusable", Title: "a network's kubeconfig cannot be used", Reads: files, Severity: Error, find: func(f *Facts, add add) {
 			for _, k := range f.Kubeconfigs {
 				if k.Err != nil {
 					add(k.Path, k.Err.Error(), "kubectl --kubeconfig "+k.Path+" config view")
 				}
 			}
 		}},
-		{ID: "kubeconfig-expired", Title: "a kubeconfig's credentials have ended", Reads: "the kubeconfigs that networks name", Severity: Error, find: func(f *Facts, add add) {
+		{ID: "kubeconfig-expired", Title: "a kubeconfig's credentials have ended", Reads: files, Severity: Error, find: func(f *Facts, add add) {
 			eachEnd(f, func(k *Kubeconfig, what string, end time.Time) {
 				if !end.After(f.Now) {
 					add(k.Path, what+" ended at "+end.UTC().Format(time.RFC3339), "kubeadm certs renew all")
 				}
 			})
 		}},
-		{ID: "kubeconfig-ending", Title: "a kubeconfig's credentials end within a week", Reads: "the kubeconfigs that networks name", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "kubeconfig-ending", Title: "a kubeconfig's credentials end within a week", Reads: files, Severity: Warning, find: func(f *Facts, add add) {
 			eachEnd(f, func(k *Kubeconfig, what string, end time.Time) {
 				if end.After(f.Now) && end.Before(f.Now.Add(credentialTime)) && what == certificate {
 					add(k.Path, what+" ends at "+end.UTC().Format(time.RFC3339), "kubeadm certs renew all")
 				}
 			})
 		}},
-		{ID: "kubeconfig-readable", Title: "other users can read a kubeconfig", Reads: "the kubeconfigs that networks name", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "kubeconfig-readable", Title: "other users can read a kubeconfig", Reads: files, Severity: Warning, find: func(f *Facts, add add) {
 			for _, k := range f.Kubeconfigs {
 				if k.Open {
 					add(k.Path, "its mode lets others read credentials", "chmod 600 "+k.Path)

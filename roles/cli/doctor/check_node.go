@@ -16,9 +16,9 @@ const (
 	bridgeCallKey  = "net/bridge/bridge-nf-call-iptables"
 )
 
-// nodeChecks look at the host's settings and at other programs' rules.
-func nodeChecks() []Check {
-	const sysctls, rules = "sysctls; node.db", "nftables and iptables; node.db"
+// settingChecks look at the host's settings.
+func settingChecks() []Check {
+	const sysctls = "sysctls; node.db"
 	return []Check{
 		{ID: "forwarding4", Title: "the node does not forward IPv4", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
 			f.checkForwarding(add, forwardingKey4, netip.Addr.Is4)
@@ -62,6 +62,13 @@ func nodeChecks() []Check {
 				add(bridgeCallKey, "0: iptables does not see packets between ports of a bridge", "sysctl -w "+bridgeCallKey+"=1")
 			}
 		}},
+	}
+}
+
+// filterChecks look for rules of other programs that drop packets of pods.
+func filterChecks() []Check {
+	const rules = "nftables and iptables; node.db"
+	return []Check{
 		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			for _, p := range []struct {
 				refused bool
@@ -101,6 +108,12 @@ func nodeChecks() []Check {
 				}
 			}
 		}},
+	}
+}
+
+// linkChecks look at what networks need of the node.
+func linkChecks() []Check {
+	return []Check{
 		{ID: "kernel-links", Title: "the kernel lacks a kind of interface that a network needs", Reads: "the kernel's link kinds; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			for kind, evidence := range f.Missing {
 				add(kind, evidence, "modprobe rtnl-link-"+kind)

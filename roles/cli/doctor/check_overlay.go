@@ -9,9 +9,9 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// overlayChecks look at the agent and its objects in the kernel.
-func overlayChecks() []Check {
-	const agent, tunnels = "the agent's files and socket", "interfaces; entries of VXLAN devices"
+// agentChecks look at the agent.
+func agentChecks() []Check {
+	const agent = "the agent's files and socket"
 	return []Check{
 		{ID: "agent-down", Title: "no agent runs on the node", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			o := &f.Overlay
@@ -52,6 +52,13 @@ func overlayChecks() []Check {
 				}
 			}
 		}},
+	}
+}
+
+// tunnelChecks look at the agent's objects in the kernel, also without an agent.
+func tunnelChecks() []Check {
+	const agent, tunnels = "the agent's files and socket", "interfaces; entries of VXLAN devices"
+	return []Check{
 		{ID: "tunnel-gap", Title: "a route into the tunnel has no neighbour or forwarding entry", Reads: tunnels + "; routes", Severity: Error, find: func(f *Facts, add add) {
 			if f.tunnelFault() {
 				return

@@ -90,7 +90,10 @@ type add func(object, evidence, fix string, of ...store.Key)
 
 // Checks returns all checks.
 func Checks() []Check {
-	return slices.Concat(confChecks(), pluginChecks(), stateChecks(), attachmentChecks(), nodeChecks(), overlayChecks())
+	return slices.Concat(
+		confChecks(), rangeChecks(), kubeconfigChecks(), pluginChecks(), stateChecks(), attachmentChecks(), recordChecks(),
+		settingChecks(), filterChecks(), linkChecks(), agentChecks(), tunnelChecks(),
+	)
 }
 
 // Diagnose runs all checks.
