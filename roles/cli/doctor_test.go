@@ -59,9 +59,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		// networks
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
-		{id: "network-doubtful", script: conflist("40-lo.conf", `{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}`)},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
-		{id: "runtimes-differ", script: "touch $WORK/path/crio; chmod +x $WORK/path/crio; mkdir -p /etc/crio/net.d; mv /etc/cni/net.d/20* /etc/crio/net.d; echo 'network_dir = \"/etc/crio/net.d\"' >/etc/crio/crio.conf"},
 		{id: "podman-netavark", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
 		{id: "bridge-shared", script: "sed 's/10.78/10.77/; s/\"net\"/\"two\"/' $net >/etc/cni/net.d/11-two.conflist"},
 		{id: "ranges-overlap", script: conflist("40-x.conflist", ptp("x", "10.78.0.128/25"))},
@@ -70,7 +68,6 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "range-of-services", script: "mkdir -p /etc/kubernetes/manifests; echo '    - --service-cluster-ip-range=10.78.0.0/16' >/etc/kubernetes/manifests/kube-apiserver.yaml"},
 		{id: "kubeconfig-unusable", script: multi},
 		{id: "kubeconfig-expired", script: kubeconfig(`"token": "e30.eyJleHAiOjF9.x"`)},
-		{id: "kubeconfig-readable", script: kubeconfig(`"token": "x"`) + "chmod 644 /etc/kubeconfig"},
 		// plugins
 		{id: "plugin-missing", script: "rm /opt/cni/bin/portmap"},
 		{id: "plugin-dangling", script: "ln -sf /nowhere /opt/cni/bin/portmap"},
@@ -85,7 +82,6 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "state-damaged", script: "f=$(echo /run/cnibox/*/node.db); head -c 5000 /dev/urandom >$f"},
 		{id: "state-mode", script: "chmod 666 /run/cnibox/*/node.db"},
 		{id: "state-mode", script: "chmod 770 /run/cnibox"},
-		{id: "state-unreadable", script: "rm -rf /var/lib/cnibox; touch /var/lib/cnibox; chmod 600 /var/lib/cnibox"},
 		{id: "state-lost", script: "rm /run/cnibox/*/node.db"},
 		{id: "disk", script: "rm -rf /var/lib/cnibox; mkdir -m 700 /var/lib/cnibox; mount -t tmpfs -o size=40k,mode=700 none /var/lib/cnibox"},
 		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox"},
@@ -107,27 +103,23 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
 		{id: "rules-flushed", script: "nft flush ruleset"},
 		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
-		{id: "call-killed", script: "product state export >$WORK/state; sed '0,/\"state\": \"done\"/s//\"state\": \"pending\"/' $WORK/state | product state import - --replace >$WORK/out"},
 		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
 		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +
 			`{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}` + "\nEOF\numount /run/ns/p6; rm /run/ns/p6"},
 		{id: "address-twice", script: cached("/run/ns/p2", "z")},
-		{id: "address-of-node", script: "ip addr add 10.78.0.2/32 dev lo"},
 		{id: "range-full", script: `sed -i 's,"10.78.0.0/24",&\, "rangeEnd": "10.78.0.3",' $net`},
 		// the node
 		{id: "forwarding4", script: "echo 0 >/proc/sys/net/ipv4/ip_forward"},
 		{id: "forwarding6", script: conflist("40-six.conflist", `{"cniVersion": "1.0.0", "name": "six", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd00:6::/64"}]]}}]}`) +
 			"pod /etc/cni/net.d/40-six.conflist p6; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding"},
-		{id: "forwarding-link", script: "echo 0 >/proc/sys/net/ipv4/conf/br78/forwarding"},
-		{id: "ipv6-disabled", script: conflist("40-six.conflist", ptp("six", "fd00:6::/64")) + "echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6"},
 		{id: "bridge-calls", script: "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables; nft add table ip kube-proxy"},
-		{id: "forward-policy", script: "nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
+		{id: "filter-missing", script: "product del /etc/cni/net.d/20-ptp.conflist p3 /run/ns/p3; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
+		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-chain", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
-		{id: "dhcp-daemon", script: conflist("40-d.conflist", `{"cniVersion": "1.0.0", "name": "d", "plugins": [{"type": "macvlan", "master": "eth0", "ipam": {"type": "dhcp"}}]}`)},
 		// the overlay
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
 		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
@@ -236,7 +228,6 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			f.Differences = []doctor.Difference{{Key: store.Key{Network: "net", ContainerID: "p", IfName: "eth0"}, Of: o, Object: "x", Want: "present", Have: "absent", Repairable: true}}
 		}
 	}
-	subnet := netip.MustParsePrefix("10.244.1.0/24")
 	agent := func(change func(a *doctor.Agent)) func(f *doctor.Facts) {
 		return func(f *doctor.Facts) {
 			f.Overlay.Agent = &doctor.Agent{Ready: true, Registry: "kube", Peers: store.OverlayPeers{Wanted: 1, Programmed: 1}}
@@ -261,10 +252,6 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"kernel-links":         func(f *doctor.Facts) { f.Missing = map[string]string{"ipvlan": "not supported"} },
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
-		"subnet-differs": func(f *doctor.Facts) {
-			f.Overlay.File = &store.Overlay{Ready: true, IPv4: &store.OverlayFamily{Subnet: subnet}}
-			f.Overlay.Env = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
-		},
 	}
 }
 
@@ -379,6 +366,43 @@ func TestDoctorHealthy(t *testing.T) {
 	out := n.run("product doctor")
 	if !strings.Contains(out, "containerd uses net of /etc/cni/net.d/10-net.conflist: the first file of /etc/cni/net.d\n") || !strings.Contains(out, " checks passed\n") {
 		t.Errorf("%s", out)
+	}
+}
+
+const doctorPage = "../../docs/doctor.md"
+
+// TestDoctorDocs: the table of docs/doctor.md is generated from the checks, and its command lines work.
+func TestDoctorDocs(t *testing.T) {
+	b, err := os.ReadFile(doctorPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const start, end = "<!-- checks:start -->\n", "<!-- checks:end -->"
+	before, rest, _ := strings.Cut(string(b), start)
+	_, after, ok := strings.Cut(rest, end)
+	if !ok || !strings.Contains(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks()))) {
+		t.Fatalf("docs/doctor.md has no table, or not the number of checks, %d", len(doctor.Checks()))
+	}
+	rows := "| check | finding | severity | `--fix` | reads |\n|---|---|---|---|---|\n"
+	for _, c := range doctor.Checks() {
+		rows += fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", c.ID, c.Title, c.Severity, map[bool]string{true: "yes"}[c.Safe], c.Reads)
+	}
+	want := before + start + rows + end + after
+	if *update {
+		if err := os.WriteFile(doctorPage, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(b) {
+		t.Error("docs/doctor.md differs from the checks; run: go test ./roles/cli -run TestDoctorDocs -update")
+	}
+	script := "cd $WORK\nalias cnibox=product\n"
+	for i, block := range strings.Split(before, "```") {
+		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
+			script += commands
+		}
+	}
+	if out := newTestNode(t, false).run(script); strings.Count(out, " checks passed") != 2 {
+		t.Errorf("the commands of docs/doctor.md print\n%s", out)
 	}
 }
 

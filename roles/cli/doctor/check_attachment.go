@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/record"
@@ -127,13 +126,6 @@ func recordChecks() []Check {
 				add("nftables", fmt.Sprintf("no table of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
 			}
 		}},
-		{ID: "call-killed", Title: "a call was killed before it completed an attachment", Reads: "node.db; the locks of calls", Severity: Warning, find: func(f *Facts, add add) {
-			for _, a := range f.attachments() {
-				if isPending(&a) && !f.State.Working[a.Key] && !f.State.Census.Dead(&a) {
-					add(name(a.Pod, a.Key), fmt.Sprintf("%s on %s is not complete since %s", a.IfName, a.Network, a.Updated.Format(time.RFC3339)), restart(a.Pod, a.Key), a.Key)
-				}
-			}
-		}},
 		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
 			if len(f.attachments()) == 0 {
 				return // state-lost
@@ -150,17 +142,6 @@ func recordChecks() []Check {
 			})
 		}},
 		{ID: "address-twice", Title: "two attachments have one address", Reads: "node.db; /var/lib/cni/results", Severity: Error, find: addressTwice},
-		{ID: "address-of-node", Title: "an address of a pod is also the node's", Reads: "node.db; the node's addresses", Severity: Error, find: func(f *Facts, add add) {
-			for _, a := range f.attachments() {
-				for _, l := range f.Links {
-					for _, p := range l.Addresses {
-						if slices.ContainsFunc(a.Addresses, func(own netip.Prefix) bool { return own.Addr() == p.Addr() }) {
-							add(p.Addr().String(), fmt.Sprintf("of %s and of %s", name(a.Pod, a.Key), l.Name), "ip addr del "+p.String()+" dev "+l.Name, a.Key)
-						}
-					}
-				}
-			}
-		}},
 		{ID: "range-full", Title: "all addresses of a range are in use", Reads: "node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			f.eachUsage(func(n *Network, r Range, used int) {
 				if used >= r.Size {
@@ -262,8 +243,6 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 		}
 	case *netops.Sysctl:
 		return o.Key == forwardingKey4 || o.Key == forwardingKey6
-	case *netops.Forward:
-		return f.Firewall.Policy4.Refused || f.Firewall.Policy6.Refused || f.Firewall.Policy4.RefusedLegacy || f.Firewall.Policy6.RefusedLegacy
 	case nil:
 		return d.Object == "CHECK" && !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
 	}

@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
 // credentialTime is the time before the end of credentials in which they are reported.
@@ -27,17 +24,8 @@ func confChecks() []Check {
 		}},
 		{ID: "network-faulty", Title: "a network's file is faulty", Reads: files + ", as 'cnibox lint'", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
-				if text := lintText(n, lint.Fault); text != "" {
-					add(n.Path, text, "cnibox lint "+n.Path)
-				} else if n.Err != nil {
-					add(n.Path, n.Err.Error(), "cnibox lint "+n.Path)
-				}
-			}
-		}},
-		{ID: "network-doubtful", Title: "a part of a network's file has no effect", Reads: files + ", as 'cnibox lint'", Severity: Warning, find: func(f *Facts, add add) {
-			for _, n := range f.Networks {
-				if text := lintText(n, lint.Warning); text != "" && n.OwnTypes {
-					add(n.Path, text, "cnibox lint "+n.Path)
+				if n.Fault != "" {
+					add(n.Path, n.Fault, "cnibox lint "+n.Path)
 				}
 			}
 		}},
@@ -50,19 +38,6 @@ func confChecks() []Check {
 					if n.OwnTypes && n.Err == nil && filepath.Dir(n.Path) == r.Dir {
 						add(r.Name, fmt.Sprintf("it uses %s, which is %s, not %s", r.Network.Path, r.Why, n.Path), "mv "+r.Network.Path+" "+r.Network.Path+".unused")
 					}
-				}
-			}
-		}},
-		{ID: "runtimes-differ", Title: "two runtimes give pods different networks", Reads: files + "; the runtimes' configuration", Severity: Info, find: func(f *Facts, add add) {
-			var first *Runtime
-			for i := range f.Runtimes {
-				r := &f.Runtimes[i]
-				switch {
-				case r.Network == nil || r.Delegate != "" || r.ListsOnly:
-				case first == nil:
-					first = r
-				case first.Network.Path != r.Network.Path:
-					add(r.Name, fmt.Sprintf("it uses %s, %s uses %s", r.Network.Path, first.Name, first.Network.Path), "edit "+r.Network.Path)
 				}
 			}
 		}},
@@ -138,13 +113,6 @@ func kubeconfigChecks() []Check {
 				}
 			})
 		}},
-		{ID: "kubeconfig-readable", Title: "other users can read a kubeconfig", Reads: files, Severity: Warning, find: func(f *Facts, add add) {
-			for _, k := range f.Kubeconfigs {
-				if k.Open {
-					add(k.Path, "its mode lets others read credentials", "chmod 600 "+k.Path)
-				}
-			}
-		}},
 	}
 }
 
@@ -166,17 +134,6 @@ func eachEnd(f *Facts, each func(k *Kubeconfig, what string, end time.Time)) {
 			each(k, "the token", k.Token)
 		}
 	}
-}
-
-// lintText returns lint's messages of a severity.
-func lintText(n *Network, s lint.Severity) string {
-	var all []string
-	for _, l := range n.Faults {
-		if l.Severity == s {
-			all = append(all, strings.TrimPrefix(l.String(), l.File+":"))
-		}
-	}
-	return strings.Join(all, "; ")
 }
 
 func eachOverlap(n, m *Network, each func(a, b Range)) {

@@ -26,22 +26,6 @@ func settingChecks() []Check {
 		{ID: "forwarding6", Title: "the node does not forward IPv6", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
 			f.checkForwarding(add, forwardingKey6, netip.Addr.Is6)
 		}},
-		{ID: "forwarding-link", Title: "an interface of the node does not forward", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
-			for _, l := range f.Links {
-				key := "net/ipv4/conf/" + l.Name + "/forwarding"
-				if f.Sysctls[key] == "0" && f.Sysctls[forwardingKey4] == "1" && f.isRouted(&l) {
-					add(key, "0", "sysctl -w "+key+"=1")
-				}
-			}
-		}},
-		{ID: "ipv6-disabled", Title: "a network has IPv6 ranges, and the node has IPv6 disabled", Reads: "sysctls; the networks' files", Severity: Error, find: func(f *Facts, add add) {
-			const key = "net/ipv6/conf/all/disable_ipv6"
-			for _, n := range f.Networks {
-				if f.Sysctls[key] == "1" && slices.ContainsFunc(n.Ranges, func(r Range) bool { return r.Subnet.Addr().Is6() }) {
-					add(n.Name, key+" is 1", "sysctl -w "+key+"=0")
-				}
-			}
-		}},
 		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Warning, find: func(f *Facts, add add) {
 			for _, l := range f.Links {
 				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
@@ -69,7 +53,7 @@ func settingChecks() []Check {
 func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
-		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, Safe: true, find: func(f *Facts, add add) {
+		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
 			for _, p := range []struct {
 				refused bool
 				is      func(netip.Addr) bool
@@ -81,17 +65,9 @@ func filterChecks() []Check {
 				{f.Firewall.Policy4.RefusedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
 				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
 			} {
-				refused, recorded := f.refusedPods(p.is, p.legacy)
-				if !p.refused || len(refused) == 0 {
-					continue
+				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
+					add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), p.command+" -P FORWARD ACCEPT")
 				}
-				fix := p.command + " -P FORWARD ACCEPT"
-				if len(recorded) == len(refused) {
-					fix = "cnibox repair"
-				} else {
-					recorded = nil
-				}
-				add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), fix, recorded...)
 			}
 		}},
 		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
@@ -138,11 +114,6 @@ func linkChecks() []Check {
 				}
 			}
 		}},
-		{ID: "dhcp-daemon", Title: "the DHCP daemon does not run", Reads: "the daemon's socket", Severity: Error, find: func(f *Facts, add add) {
-			for _, path := range f.DHCPDown {
-				add(path, "no process listens", "systemctl start cni-dhcp.socket")
-			}
-		}},
 	}
 }
 
@@ -172,25 +143,27 @@ func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
 	return all
 }
 
-// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts,
-// and those of their attachments that should have such rules.
-func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (refused []string, recorded []store.Key) {
-	for _, a := range f.attachments() {
-		for _, p := range a.Addresses {
-			accepted := slices.ContainsFunc(f.Firewall.Labelled, func(o netops.Object) bool {
-				w, ok := o.(*netops.Forward)
-				return ok && w.Legacy == legacy && w.Net.Contains(p.Addr())
-			})
-			if !is(p.Addr()) || accepted || f.Overlay.forwards(p.Addr()) {
-				continue
-			}
-			refused = append(refused, p.Addr().String())
-			if slices.ContainsFunc(f.Differences, func(d Difference) bool { _, is := d.Of.(*netops.Forward); return is && d.Key == a.Key }) {
-				recorded = append(recorded, a.Key)
-			}
+// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
+// The check filter-missing reports rules that should be there.
+func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string) {
+	var rules []*netops.Forward
+	for _, o := range f.Firewall.Labelled {
+		if w, ok := o.(*netops.Forward); ok {
+			rules = append(rules, w)
 		}
 	}
-	return refused, recorded
+	for i := range f.Differences {
+		if w, ok := f.Differences[i].Of.(*netops.Forward); ok {
+			rules = append(rules, w)
+		}
+	}
+	for _, p := range f.pods(is) {
+		accepted := slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) })
+		if !accepted && !f.Overlay.forwards(p.Addr()) {
+			all = append(all, p.Addr().String())
+		}
+	}
+	return all
 }
 
 // forwards reports whether the agent accepts packets of an address.

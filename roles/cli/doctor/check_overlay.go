@@ -104,17 +104,6 @@ func tunnelChecks() []Check {
 				}
 			}
 		}},
-		{ID: "subnet-differs", Title: "flannel's subnet.env differs from the agent's file", Reads: subnetEnv + "; overlay.json", Severity: Error, find: func(f *Facts, add add) {
-			o := &f.Overlay
-			if o.File == nil || len(o.Env) == 0 || o.File.BootID != o.BootID {
-				return
-			}
-			for _, p := range o.Env {
-				if !slices.Contains(o.subnets(), p) {
-					add(subnetEnv, fmt.Sprintf("%s, the agent has %v", p, o.subnets()), "systemctl restart cnibox-agent")
-				}
-			}
-		}},
 	}
 }
 

@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -50,14 +49,6 @@ func stateChecks() []Check {
 			for _, m := range f.State.Modes {
 				add(m.Path, m.Fault, m.Fix)
 			}
-		}},
-		{ID: "state-unreadable", Title: "a state file cannot be read", Reads: "node.db, keep.db", Severity: Error, find: func(f *Facts, add add) {
-			eachFile(f, func(name string, err error) {
-				known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
-				if err != nil && !known && len(f.State.Modes) == 0 {
-					add(name, err.Error(), "ls -l "+filepath.Dir(f.State.RunDir))
-				}
-			})
 		}},
 		{ID: "state-lost", Title: "node.db was removed or replaced: interfaces have no record", Reads: "node.db, the labels of interfaces", Severity: Error, find: func(f *Facts, add add) {
 			if f.State.Dump == nil || len(f.State.Dump.Attachments) > 0 {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -42,7 +41,6 @@ type Facts struct {
 	Firewall  Firewall
 	Tunnels   map[string]netops.TunnelEntries
 	Missing   map[string]string // kinds of links that the kernel does not have: kind, error
-	DHCPDown  []string          // sockets without a DHCP daemon
 	Overlay   Overlay
 	DirErrors []error // full or read-only file systems
 }
@@ -76,18 +74,15 @@ type Runtime struct {
 // Network is one network's file.
 type Network struct {
 	Path, Name string
-	// Err is why the file cannot be used.
-	Err error
-	// Faults are those that lint found.
-	Faults []lint.Finding
+	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
+	Err   error
+	Fault string
 	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
-	Types    []string
-	Bridge   string
-	Ranges   []Range
-	Sockets  []string // of the DHCP daemon
-	Kube     []string // kubeconfigs
-	Overlay  bool     // the subnet comes from the agent
-	Firewall bool
+	Types   []string
+	Bridge  string
+	Ranges  []Range
+	Kube    []string // kubeconfigs
+	Overlay bool     // the subnet comes from the agent
 	// OwnTypes is true if a plugin is a role of this program.
 	OwnTypes bool
 }
@@ -123,8 +118,6 @@ type Kubeconfig struct {
 	Path    string
 	Network string
 	Err     error
-	// Open is true if other users can read the file.
-	Open bool
 	// Cert and Token are when the credentials end, or zero.
 	Cert, Token time.Time
 }
@@ -139,8 +132,6 @@ type State struct {
 	// Dump is empty if node.db cannot be read.
 	Dump   *store.Dump
 	Census *record.Census
-	// Working are the attachments that a call works on.
-	Working map[store.Key]bool
 }
 
 // Mode is a file with a wrong owner or mode.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,17 +86,12 @@ func (r *reader) readKernel(ctx context.Context) {
 	f.Routes, err = n.Routes(ctx, nil, 0)
 	r.unread("routes", err)
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
-	keys := []string{
-		"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/all/disable_ipv6", "net/ipv4/conf/all/rp_filter",
-		"net/bridge/bridge-nf-call-iptables", "net/ipv4/conf/default/forwarding",
-	}
+	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
 	for _, l := range f.Links {
 		if l.Kind == "vxlan" {
 			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
 			r.unread("entries of "+l.Name, err)
-		}
-		if l.Kind == "vxlan" || l.Kind == "bridge" {
-			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter", "net/ipv4/conf/"+l.Name+"/forwarding")
+			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
 		}
 	}
 	for _, key := range keys {
@@ -139,6 +133,12 @@ func (r *reader) readState(ctx context.Context) {
 		s.Dump, err = tx.Export()
 		return err
 	})
+	eachFile(r.f, func(name string, err error) {
+		known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
+		if !known && len(s.Modes) == 0 {
+			r.unread(name, err)
+		}
+	})
 	if s.Node != nil {
 		s.Dump = nil
 		return
@@ -148,7 +148,6 @@ func (r *reader) readState(ctx context.Context) {
 		r.unread("interfaces", err)
 		return
 	}
-	r.readWorking(ctx)
 	if len(s.Dump.Attachments) == 0 {
 		return // a missing file would be rebuilt
 	}
@@ -157,28 +156,6 @@ func (r *reader) readState(ctx context.Context) {
 	if r.f.Differences, err = r.o.Audit(ctx, s.Dump); s.Keep == nil {
 		r.unread("attachments", err)
 	}
-}
-
-// readWorking finds the pending attachments that a call works on.
-func (r *reader) readWorking(ctx context.Context) {
-	s := &r.f.State
-	s.Working = map[store.Key]bool{}
-	for i := range s.Dump.Attachments {
-		a := &s.Dump.Attachments[i]
-		if !isPending(a) {
-			continue
-		}
-		lock, free, err := r.h.Store.TryLockAttachment(ctx, a.Key)
-		if free {
-			lock.Unlock()
-		}
-		s.Working[a.Key] = err == nil && !free
-	}
-}
-
-// isPending reports whether a part of an attachment is not complete.
-func isPending(a *store.Attachment) bool {
-	return slices.ContainsFunc(a.Parts, func(p store.Part) bool { return p.State != store.Done })
 }
 
 // addMode checks owner and mode of a file or directory of the state.
@@ -242,16 +219,6 @@ func (r *reader) readOverlay(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
 	o.AgentErr = r.askAgent(ctx)
-	for _, n := range r.f.Networks {
-		for _, path := range n.Sockets {
-			c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
-			if err != nil {
-				r.f.DHCPDown = append(r.f.DHCPDown, path)
-				continue
-			}
-			_ = c.Close()
-		}
-	}
 }
 
 // askAgent runs `cnibox agent status`.

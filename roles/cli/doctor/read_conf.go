@@ -80,10 +80,16 @@ func (r *reader) readDir(dir string) []*Network {
 		n := &Network{Path: path}
 		raw, err := smallfile.Read(path, lint.MaxSize)
 		if err == nil {
-			n.Faults = l.Lint(path, raw)
 			err = n.parse(raw, r.o.Table)
+			for _, found := range l.Lint(path, raw) {
+				if found.Severity == lint.Fault {
+					n.Fault = cmp.Or(n.Fault, strings.TrimPrefix(found.String(), path+":"))
+				}
+			}
 		}
-		n.Err = err
+		if n.Err = err; err != nil {
+			n.Fault = cmp.Or(n.Fault, err.Error())
+		}
 		all = append(all, n)
 	}
 	return all
@@ -94,8 +100,7 @@ type pluginConf struct {
 	Bridge     string `json:"bridge"`
 	Kubeconfig string `json:"kubeconfig"`
 	IPAM       struct {
-		Type   string `json:"type"`
-		Socket string `json:"daemonSocketPath"`
+		Type string `json:"type"`
 		rangeConf
 		Ranges [][]rangeConf `json:"ranges"`
 	} `json:"ipam"`
@@ -132,7 +137,6 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 	n.Types = append(n.Types, p.Type)
 	_, own := table.Lookup(p.Type)
 	n.OwnTypes = n.OwnTypes || own
-	n.Firewall = n.Firewall || p.Type == "firewall"
 	var c pluginConf
 	if json.Unmarshal(p.Conf, &c) != nil {
 		return // lint reports it
@@ -152,14 +156,12 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 	if c.IPAM.Type != "" {
 		n.Types = append(n.Types, c.IPAM.Type)
 	}
-	switch c.IPAM.Type {
-	case "dhcp":
-		n.Sockets = append(n.Sockets, cmp.Or(c.IPAM.Socket, "/run/cni/dhcp.sock"))
-	case "host-local":
-		for _, set := range append(c.IPAM.Ranges, []rangeConf{c.IPAM.rangeConf}) {
-			for _, one := range set {
-				n.addRange(one)
-			}
+	if c.IPAM.Type != "host-local" {
+		return
+	}
+	for _, set := range append(c.IPAM.Ranges, []rangeConf{c.IPAM.rangeConf}) {
+		for _, one := range set {
+			n.addRange(one)
 		}
 	}
 }
@@ -254,9 +256,6 @@ func readKubeconfig(path, network string) Kubeconfig {
 	if err != nil {
 		k.Err = err
 		return k
-	}
-	if fi, err := os.Stat(path); err == nil {
-		k.Open = fi.Mode().Perm()&0o077 != 0
 	}
 	cert := c.TLS.Cert
 	if c.TLS.CertFile != "" {
