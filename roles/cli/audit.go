@@ -79,16 +79,18 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 		a.path = p.pluginPath(path)
 	}
 	if dump == nil {
-		var err error
-		if dump, err = rebuildAndExport(ctx, h); err != nil {
+		rebuilt, err := rebuildAndExport(ctx, h)
+		if err != nil {
 			return nil, stateHint(err)
 		}
+		dump = rebuilt
 	}
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
 	var err error
-	if a.census, err = record.NewCensus(ctx, h); err != nil {
+	a.census, err = record.NewCensus(ctx, h)
+	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return a, nil

@@ -67,6 +67,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "range-on-node", script: "ip route add 10.78.0.128/25 via 192.0.2.9"},
 		{id: "range-of-services", script: "mkdir -p /etc/kubernetes/manifests; echo '    - --service-cluster-ip-range=10.78.0.0/16' >/etc/kubernetes/manifests/kube-apiserver.yaml"},
 		{id: "kubeconfig-unusable", script: multi},
+		{id: "kubeconfig-unusable", script: "mkdir -p /etc/default; echo FLANNELD_KUBECONFIG_FILE=/etc/missing >/etc/default/cnibox-agent"},
 		{id: "kubeconfig-expired", script: kubeconfig(`"token": "e30.eyJleHAiOjF9.x"`)},
 		// plugins
 		{id: "plugin-missing", script: "rm /opt/cni/bin/portmap"},
@@ -79,6 +80,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		// state
 		{id: "unreadable", script: "mkdir -p /var/lib/cni; touch /var/lib/cni/results"},
 		{id: "state-locked", script: "exec 9>>$(echo /run/cnibox/*/node.db); flock 9"},
+		{id: "state-locked", overlay: true, script: "until [ -e /var/lib/cnibox/keep.db ]; do :; done; flanneld; exec 9>>/var/lib/cnibox/keep.db; flock 9"},
+		{id: "state-damaged", overlay: true, script: "until [ -e /var/lib/cnibox/keep.db ]; do :; done; flanneld; f=/var/lib/cnibox/keep.db; head -c 5000 /dev/urandom >$f"},
 		{id: "state-damaged", script: "f=$(echo /run/cnibox/*/node.db); head -c 5000 /dev/urandom >$f"},
 		{id: "state-mode", script: "chmod 666 /run/cnibox/*/node.db"},
 		{id: "state-mode", script: "chmod 770 /run/cnibox"},

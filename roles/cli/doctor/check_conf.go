@@ -90,9 +90,9 @@ func rangeChecks() []Check {
 
 // kubeconfigChecks look at the kubeconfigs that networks name.
 func kubeconfigChecks() []Check {
-	const files = "the kubeconfigs that networks name"
+	const files = "the kubeconfigs of networks and of the agent's service"
 	return []Check{
-		{ID: "kubeconfig-unusable", Title: "a network's kubeconfig cannot be used", Reads: files, Severity: Error, find: func(f *Facts, add add) {
+		{ID: "kubeconfig-unusable", Title: "a kubeconfig cannot be used", Reads: files, Severity: Error, find: func(f *Facts, add add) {
 			for _, k := range f.Kubeconfigs {
 				if k.Err != nil {
 					add(k.Path, k.Err.Error(), "kubectl --kubeconfig "+k.Path+" config view")

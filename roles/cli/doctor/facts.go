@@ -113,11 +113,10 @@ type Plugin struct {
 	Writable error
 }
 
-// Kubeconfig is a kubeconfig that a network names.
+// Kubeconfig is a kubeconfig that a network or the agent's service names.
 type Kubeconfig struct {
-	Path    string
-	Network string
-	Err     error
+	Path string
+	Err  error
 	// Cert and Token are when the credentials end, or zero.
 	Cert, Token time.Time
 }

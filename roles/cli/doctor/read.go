@@ -126,12 +126,17 @@ func (r *reader) readState(ctx context.Context) {
 			r.f.DirErrors = append(r.f.DirErrors, err)
 		}
 	}
-	bounded, cancel := context.WithTimeout(ctx, stateTime)
-	defer cancel()
-	s.Keep = st.KeepCheck(bounded, (*store.KeepTx).Sound)
-	s.Node = st.Check(bounded, func(tx *store.Tx) (err error) {
-		s.Dump, err = tx.Export()
-		return err
+	bounded := func(check func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, stateTime)
+		defer cancel()
+		return check(ctx)
+	}
+	s.Keep = bounded(func(ctx context.Context) error { return st.KeepCheck(ctx, (*store.KeepTx).Sound) })
+	s.Node = bounded(func(ctx context.Context) error {
+		return st.Check(ctx, func(tx *store.Tx) (err error) {
+			s.Dump, err = tx.Export()
+			return err
+		})
 	})
 	eachFile(r.f, func(name string, err error) {
 		known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
@@ -144,18 +149,15 @@ func (r *reader) readState(ctx context.Context) {
 		return
 	}
 	var err error
-	if s.Census, err = record.NewCensus(ctx, r.h); err != nil {
-		r.unread("interfaces", err)
-		return
+	s.Census, err = record.NewCensus(ctx, r.h)
+	r.unread("interfaces", err)
+	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {
+		return // CHECK waits for keep.db, and would rebuild a missing node.db
 	}
-	if len(s.Dump.Attachments) == 0 {
-		return // a missing file would be rebuilt
-	}
-	ctx, cancel = context.WithTimeout(ctx, auditTime)
+	ctx, cancel := context.WithTimeout(ctx, auditTime)
 	defer cancel()
-	if r.f.Differences, err = r.o.Audit(ctx, s.Dump); s.Keep == nil {
-		r.unread("attachments", err)
-	}
+	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
+	r.unread("attachments", err)
 }
 
 // addMode checks owner and mode of a file or directory of the state.

@@ -55,10 +55,25 @@ func (r *reader) readConf() {
 	}
 	for _, n := range r.f.Networks {
 		for _, path := range n.Kube {
-			r.f.Kubeconfigs = append(r.f.Kubeconfigs, readKubeconfig(path, n.Name))
+			r.f.Kubeconfigs = append(r.f.Kubeconfigs, readKubeconfig(path))
 		}
 	}
+	for _, path := range agentKubeconfigs() {
+		r.f.Kubeconfigs = append(r.f.Kubeconfigs, readKubeconfig(path))
+	}
 	r.f.Services = r.services()
+}
+
+// agentKubeconfigs returns the kubeconfig that the agent's service has in its environment.
+func agentKubeconfigs() (all []string) {
+	raw, err := smallfile.Read("/etc/default/cnibox-agent", lint.MaxSize)
+	if err != nil {
+		return nil // the service is not installed, or has no settings
+	}
+	for _, m := range regexp.MustCompile(`(?m)^FLANNELD_KUBECONFIG_FILE=(\S+)$`).FindAllSubmatch(raw, -1) {
+		all = append(all, string(m[1]))
+	}
+	return all
 }
 
 // readDir reads the networks of a directory, in the order of the names.
@@ -87,7 +102,8 @@ func (r *reader) readDir(dir string) []*Network {
 				}
 			}
 		}
-		if n.Err = err; err != nil {
+		n.Err = err
+		if err != nil {
 			n.Fault = cmp.Or(n.Fault, err.Error())
 		}
 		all = append(all, n)
@@ -199,7 +215,8 @@ func size(of leasing.Interval, cuts []leasing.Interval) int {
 	n := 0
 	for _, i := range leasing.Subtract(of, cuts) {
 		for a := i.Lo; i.Contains(a); a = a.Next() {
-			if n++; n > many {
+			n++
+			if n > many {
 				return 0
 			}
 		}
@@ -250,8 +267,8 @@ func (r *reader) readPlugins(rt *Runtime) {
 }
 
 // readKubeconfig reads when the credentials of a kubeconfig end.
-func readKubeconfig(path, network string) Kubeconfig {
-	k := Kubeconfig{Path: path, Network: network}
+func readKubeconfig(path string) Kubeconfig {
+	k := Kubeconfig{Path: path}
 	c, err := rest.Kubeconfig(path)()
 	if err != nil {
 		k.Err = err
