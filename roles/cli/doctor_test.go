@@ -60,7 +60,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
-		{id: "podman-netavark", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
+		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
 		{id: "bridge-shared", script: "sed 's/10.78/10.77/; s/\"net\"/\"two\"/' $net >/etc/cni/net.d/11-two.conflist"},
 		{id: "ranges-overlap", script: conflist("40-x.conflist", ptp("x", "10.78.0.128/25"))},
 		{id: "range-on-node", script: "ip addr add 10.78.5.1/16 dev eth0"},

@@ -41,8 +41,8 @@ func confChecks() []Check {
 				}
 			}
 		}},
-		{ID: "podman-netavark", Title: "podman uses netavark, which runs no CNI plugin", Reads: "podman's configuration", Severity: Info, find: func(f *Facts, add add) {
-			if f.Netavark {
+		{ID: "podman-netavark", Title: "podman, the only runtime, uses netavark, which runs no CNI plugin", Reads: "podman's configuration", Severity: Warning, find: func(f *Facts, add add) {
+			if f.Netavark && f.Runtimes[0].BuiltIn && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.OwnTypes }) {
 				add("podman", "network_backend is netavark", "cnibox install --runtime podman")
 			}
 		}},
@@ -173,7 +173,7 @@ func rangeOnNode(f *Facts, add add) {
 				if l == nil || l.Kind == "vxlan" || l.Name == n.Bridge || f.isOwn(l) || !r.Via.IsValid() || r.Dst.Bits() == 0 {
 					continue
 				}
-				if p.Overlaps(r.Dst) && !n.Overlay {
+				if p.Overlaps(r.Dst) && r.Dst.Bits() >= p.Bits() && !n.Overlay {
 					add(n.Name, fmt.Sprintf("%s and the route to %s via %s", p, r.Dst, r.Via), "edit "+n.Path)
 				}
 			}

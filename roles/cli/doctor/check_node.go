@@ -26,7 +26,7 @@ func settingChecks() []Check {
 		{ID: "forwarding6", Title: "the node does not forward IPv6", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
 			f.checkForwarding(add, forwardingKey6, netip.Addr.Is6)
 		}},
-		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Info, find: func(f *Facts, add add) {
 			for _, l := range f.Links {
 				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
 				effective := max(f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls[key])
@@ -70,7 +70,7 @@ func filterChecks() []Check {
 				}
 			}
 		}},
-		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Warning, find: func(f *Facts, add add) {
 			for _, chain := range f.Firewall.Drops {
 				if len(f.attachments()) > 0 {
 					add(chain, "policy drop: only a rule in this chain can accept pods' packets", "nft 'chain "+chain+" { policy accept; }'")

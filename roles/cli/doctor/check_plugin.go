@@ -41,12 +41,6 @@ func pluginChecks() []Check {
 			}
 			return "it is " + p.Program + " now, and cnibox is in the directory", p.install(" --force")
 		}),
-		check("plugin-foreign", "a plugin is another program's", Info, func(p *Plugin) (string, string) {
-			if p.Path == "" || p.Dangling || p.Ours || !p.Role || p.Placed {
-				return "", ""
-			}
-			return "it is " + p.Program, p.install(" --force")
-		}),
 		check("plugin-version", "a plugin is another version of cnibox", Warning, func(p *Plugin) (string, string) {
 			if !p.Ours || p.Current || p.Dangling {
 				return "", ""
@@ -65,6 +59,19 @@ func pluginChecks() []Check {
 			}
 			return p.Writable.Error(), "chmod go-w " + p.Path
 		}),
+		{ID: "plugin-foreign", Title: "plugins that cnibox has are another program's", Reads: files, Severity: Info, find: func(f *Facts, add add) {
+			for _, r := range f.Runtimes {
+				var types []string
+				for _, p := range f.Plugins {
+					if p.Runtime == r.Name && p.Path != "" && !p.Dangling && !p.Ours && p.Role && !p.Placed {
+						types = append(types, p.Type)
+					}
+				}
+				if len(types) > 0 {
+					add(r.Name, strings.Join(types, ", "), "cnibox install --dir "+r.PluginDirs[0])
+				}
+			}
+		}},
 	}
 }
 
