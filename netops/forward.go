@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/refplugins"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // Forward is a set of rules in the filter table of iptables. The rules accept what a
@@ -131,6 +136,19 @@ func (n *Net) AdminRules(ctx context.Context, is6 bool, chain string) (native, l
 func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	return n.tables().ForwardDrops(ctx)
 }
+
+// DropRule is another program's rule that drops all forwarded packets of some addresses or
+// devices.
+type DropRule = refplugins.DropRule
+
+// ForwardDropRules lists such rules: in the nftables chains on the forward hook, and in those to
+// which these jump.
+func (n *Net) ForwardDropRules(ctx context.Context) ([]DropRule, error) {
+	return n.leftovers().DropRules(ctx, nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName})
+}
+
+// HasKubeProxy reports whether the rules of kube-proxy are there.
+func (n *Net) HasKubeProxy(ctx context.Context) (bool, error) { return n.leftovers().HasKubeProxy(ctx) }
 
 // CheckChainName checks a name against the rules of iptables for chain names.
 func CheckChainName(name string) error { return iptables.CheckChainName(name) }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -33,7 +34,7 @@ type LinkInfo struct {
 	// namespace of that link.
 	PeerIndex int
 	// ParentName is the name of the lower link if it is in the same
-	// namespace. Links of Kind "macvlan", "ipvlan" and "vlan" have one.
+	// namespace. Links of Kind "macvlan", "ipvlan", "vlan" and "vxlan" have one.
 	ParentName string
 	// Mode is the mode of a macvlan or ipvlan. VLANID is the ID of a vlan.
 	// Both are as in the type Link.
@@ -215,6 +216,41 @@ func (n *Net) DefaultRouteLink(ctx context.Context, ns *Namespace) (string, erro
 // White space in the result is normalized.
 func (n *Net) Sysctl(_ context.Context, ns *Namespace, key string) (string, error) {
 	return n.observed(ns).sysctl(key)
+}
+
+// TunnelEntries are the entries of a VXLAN device that were not learnt.
+type TunnelEntries struct {
+	// Neighbours has the MACs of addresses in the pod networks of other nodes. Forwarding has
+	// the nodes' addresses by these MACs.
+	Neighbours map[netip.Addr]string
+	Forwarding map[string]netip.Addr
+}
+
+// TunnelEntries reads the entries of a VXLAN device on the host.
+func (n *Net) TunnelEntries(ctx context.Context, link string) (TunnelEntries, error) {
+	t := TunnelEntries{map[netip.Addr]string{}, map[string]netip.Addr{}}
+	l, err := n.Link(ctx, nil, link)
+	if err != nil {
+		return t, err
+	}
+	c, err := n.host.socket()
+	if err != nil {
+		return t, err
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
+		all, err := c.StaticNeighs(ctx, l.Index, family)
+		if err != nil {
+			return t, nlconn.Explain(err, fmt.Sprintf("list entries of %q", link))
+		}
+		for _, e := range all {
+			if family == unix.AF_BRIDGE {
+				t.Forwarding[e.MAC.String()] = e.IP
+			} else {
+				t.Neighbours[e.IP] = e.MAC.String()
+			}
+		}
+	}
+	return t, nil
 }
 
 // Elements reads all elements of one of cnibox's nftables sets.

@@ -35,6 +35,8 @@ type difference struct {
 	Have   string `json:"have"`
 	// Fix is what to do about it.
 	Fix string `json:"fix"`
+	// of is the object, or nil.
+	of netops.Object
 }
 
 // audited is one attachment of the node. A runtime's cache or a record describes it, or both.
@@ -64,9 +66,9 @@ type auditor struct {
 // pluginDirs are the directories in which runtimes look for plugins by default.
 func pluginDirs() []string { return []string{defaultPluginDir, "/usr/lib/cni", "/usr/libexec/cni"} }
 
-// newAuditor reads the records. The plugins are those in the directories of the flag
+// newAuditor reads the records, unless dump has them. The plugins are those in the directories of the flag
 // --cni-path or of CNI_PATH, else those of all runtimes.
-func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string) (*auditor, error) {
+func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, dump *store.Dump) (*auditor, error) {
 	a := &auditor{p: p, h: h, path: pluginDirs(), records: map[store.Key]*store.Attachment{}}
 	// Only a role in this process returns its differences one by one.
 	a.delegate = h.Delegate.WithCopies(func(file string) bool {
@@ -76,13 +78,17 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string) (*
 	if path != "" || p.getenv("CNI_PATH") != "" {
 		a.path = p.pluginPath(path)
 	}
-	dump, err := rebuildAndExport(ctx, h)
-	if err != nil {
-		return nil, stateHint(err)
+	if dump == nil {
+		rebuilt, err := rebuildAndExport(ctx, h)
+		if err != nil {
+			return nil, stateHint(err)
+		}
+		dump = rebuilt
 	}
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
+	var err error
 	a.census, err = record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
@@ -292,6 +298,7 @@ func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []neto
 			fix = fixRestart
 		}
 		one.add(d.Object.String(), d.Want, d.Have, fix)
+		one.found[len(one.found)-1].of = d.Object
 	}
 }
 
@@ -355,7 +362,7 @@ func (p *Process) checkAll(ctx context.Context, path string, asJSON bool, s styl
 		return err
 	}
 	defer done()
-	a, err := p.newAuditor(ctx, h, path)
+	a, err := p.newAuditor(ctx, h, path, nil)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,8 @@ const (
 	// ExitDifferent means that the verb worked and found a problem: faults (lint), differences
 	// (check), or third-party files that were kept (install).
 	ExitDifferent = 3
+	// ExitWarnings means that doctor found warnings only.
+	ExitWarnings = 4
 )
 
 // appName is the prefix of every message.
@@ -100,6 +102,7 @@ func (p *Process) app() *cli.App {
 			p.delCommand(),
 			p.gcCommand(),
 			p.statusCommand(),
+			p.doctorCommand(),
 			p.stateCommand(),
 			p.pathCommand(),
 			p.topoCommand(),

@@ -17,6 +17,9 @@ import (
 // wrapping error.
 var errDifferent = errors.New("differences found")
 
+// errWarnings ends doctor if it found warnings only.
+var errWarnings = errors.New("warnings found")
+
 // verbError adds the verb to an error.
 type verbError struct {
 	verb string
@@ -123,13 +126,15 @@ func (p *Process) report(err error) int {
 		code = ExitUsage
 	case errors.Is(err, errDifferent):
 		code = ExitDifferent
+	case errors.Is(err, errWarnings):
+		code = ExitWarnings
 	}
 	var ve *verbError
 	prefix, inner := appName+": ", err
 	if errors.As(err, &ve) {
 		prefix, inner = appName+": "+ve.verb+": ", ve.err
 	}
-	if inner != errDifferent { //nolint:errorlint // bare: everything has been printed
+	if inner != errDifferent && inner != errWarnings { //nolint:errorlint // bare: everything has been printed
 		for line := range strings.SplitSeq(inner.Error(), "\n") {
 			fmt.Fprintln(p.Stderr, prefix+printable(line))
 		}

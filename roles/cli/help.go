@@ -15,8 +15,9 @@ const exitCodes = `exit codes:
   0  done
   1  failed; stderr has the reason and what to try
   2  wrong arguments
-  3  done, with findings: faults (lint), differences (check),
+  3  done, with findings: faults (lint), differences (check), errors (doctor),
      other programs' files that were kept (install, uninstall)
+  4  done, with warnings only (doctor)
 `
 
 const environment = `environment:
@@ -72,7 +73,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look and mend", []string{"state", "path", "topo", "repair", "ipam", "cloud"}},
+		{"look and mend", []string{"doctor", "state", "path", "topo", "repair", "ipam", "cloud"}},
 		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "lab"}},
 	}
 }
@@ -86,6 +87,7 @@ const examples = `examples:
   cnibox plan NET.conflist                         what ADD would do
   cnibox add NET.conflist web /run/netns/web       ADD as a runtime calls it
   cnibox state                                     who has which address
+  cnibox doctor                                    what is wrong with this node
   cnibox lint /etc/cni/net.d                       faults of the node's networks
 `
 

@@ -26,8 +26,8 @@ func (p *Process) pathCommand() *cli.Command {
 		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
 address, a namespace's path, or "host". TO is one of these or any address; PORT is a
 published port of this node. The kernel answers each question: routes in every namespace,
-neighbours, forwarding tables. Nothing is sent and nothing is changed. Packet filters are
-not asked: drops of other programs' chains are only mentioned.
+neighbours, forwarding tables, rules that drop by addresses or devices. Nothing is sent
+and nothing is changed. A chain of another program that drops by its policy is mentioned.
 
 examples:
   cnibox path default/web 10.244.2.7

@@ -236,6 +236,29 @@ func (w *walker) forward(in string) {
 	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
 }
 
+// filtered reports whether a rule of another program drops the forwarded packet by its addresses or devices.
+func (w *walker) filtered(p netops.Packet, out string) bool {
+	if p.In == "" {
+		return false
+	}
+	rules, err := w.net.ForwardDropRules(w.ctx)
+	if w.fail(err) {
+		return true
+	}
+	device := func(want, have string) bool {
+		begin, isPattern := strings.CutSuffix(want, "*")
+		return want == "" || want == have || isPattern && strings.HasPrefix(have, begin)
+	}
+	address := func(want netip.Prefix, have netip.Addr) bool { return !want.IsValid() || want.Contains(have) }
+	for _, r := range rules {
+		if device(r.In, p.In) && device(r.Out, out) && address(r.Source, p.From) && address(r.Destination, p.To) {
+			w.stop(fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle), "a rule of another program drops it: %s", r.String())
+			return true
+		}
+	}
+	return false
+}
+
 // publishedPort replaces the destination if a container of this node publishes its port.
 func (w *walker) publishedPort() {
 	if w.port == 0 {
@@ -294,6 +317,9 @@ func (w *walker) send(p netops.Packet) {
 	}
 	if !w.found.From.IsValid() {
 		w.found.From = way.From
+	}
+	if w.filtered(p, link.Name) {
+		return
 	}
 	next := w.next(way)
 	switch mac, ok := w.neighbour(nil, hostName, link.Name, next); {

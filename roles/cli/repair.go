@@ -54,7 +54,7 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 	if err := p.repairFiles(c, h); err != nil {
 		return err
 	}
-	a, err := p.newAuditor(c.Context, h, c.String("cni-path"))
+	a, err := p.newAuditor(c.Context, h, c.String("cni-path"), nil)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ type containerRuntime struct {
 	dropIn string
 	// setting is the text of the configuration.
 	setting func(dirs []string) string
+	// dirKey and nameKey are the keys for the directory of networks, and for the network that it uses;
+	// network is the default of nameKey.
+	dirKey, nameKey, network string
 	// restart is the command after a change, empty for a program that reads its configuration at each start.
 	restart string
 }
@@ -51,18 +54,21 @@ func containerRuntimes() []containerRuntime {
 			files:   []string{"/usr/share/containers/containers.conf", "/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*.conf"},
 			dropIn:  "/etc/containers/containers.conf.d/90-cnibox.conf",
 			setting: list("[network]\ncni_plugin_dirs = [%s]\n"),
+			dirKey:  "network_config_dir", nameKey: "default_network", network: "podman",
 		},
 		{
 			name: "crio", keys: "plugin_dirs?", builtin: []string{defaultPluginDir}, restart: "systemctl restart crio",
 			files:   []string{"/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*.conf"},
 			dropIn:  "/etc/crio/crio.conf.d/90-cnibox.conf",
 			setting: list("[crio.network]\nplugin_dirs = [%s]\n"),
+			dirKey:  "network_dir", nameKey: "cni_default_network",
 		},
 		{
 			name: "containerd", keys: "bin_dirs?", builtin: []string{defaultPluginDir}, restart: "systemctl restart containerd",
 			files: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml"},
 			setting: first("[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = %[1]q\n" +
 				"or with \"version = 3\":\n[plugins.\"io.containerd.cri.v1.runtime\".cni]\n  bin_dirs = [%[1]q]\n"),
+			dirKey: "conf_dir",
 		},
 		{
 			name: "nerdctl", keys: "cni_path", builtin: system,
@@ -206,32 +212,48 @@ func (p *Process) afterChange(r *containerRuntime) {
 	}
 }
 
-// backend warns if podman uses netavark instead of CNI. Like podman, it reads the configuration, then
-// what podman noted at its first start.
-func (p *Process) backend(r *containerRuntime) error {
-	if r.name != "podman" {
-		return nil
+// value returns the runtime's setting of a key, or a default.
+func (r *containerRuntime) value(key, otherwise string) (string, error) {
+	if key == "" {
+		return otherwise, nil
 	}
 	conf := *r
-	conf.keys, conf.builtin = "network_backend", nil
-	backend, err := conf.searched("")
+	conf.keys, conf.builtin = key, []string{otherwise}
+	values, err := conf.searched("")
 	if err != nil {
-		return err
+		return "", err
 	}
-	if len(backend) == 0 {
-		noted, err := smallfile.Read("/var/lib/containers/storage/defaultNetworkBackend", maxRuntimeConf)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if _, netavark := findPlugin([]string{"/usr/lib/podman", "/usr/libexec/podman", "/usr/local/lib/podman", "/usr/local/libexec/podman"}, "netavark"); len(noted) == 0 && netavark {
-			noted = []byte("netavark")
-		}
-		backend = []string{strings.TrimSpace(string(noted))}
+	return values[0], nil
+}
+
+// usesNetavark reports whether the runtime is podman and uses netavark instead of CNI. Like podman, it
+// reads the configuration, then what podman noted at its first start.
+func (r *containerRuntime) usesNetavark() (bool, error) {
+	if r.name != "podman" {
+		return false, nil
 	}
-	if backend[0] == "netavark" {
+	backend, err := r.value("network_backend", "")
+	if err != nil || backend != "" {
+		return backend == "netavark", err
+	}
+	noted, err := smallfile.Read("/var/lib/containers/storage/defaultNetworkBackend", maxRuntimeConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if len(noted) > 0 {
+		return strings.TrimSpace(string(noted)) == "netavark", nil
+	}
+	_, netavark := findPlugin([]string{"/usr/lib/podman", "/usr/libexec/podman", "/usr/local/lib/podman", "/usr/local/libexec/podman"}, "netavark")
+	return netavark, nil
+}
+
+// backend warns if podman uses netavark.
+func (p *Process) backend(r *containerRuntime) error {
+	netavark, err := r.usesNetavark()
+	if netavark {
 		p.warn("podman uses netavark, which runs no CNI plugin: set network_backend = \"cni\" in /etc/containers/containers.conf, see docs/runtimes.md")
 	}
-	return nil
+	return err
 }
 
 // warnUnused warns if a runtime of this node does not use the installed plugins.

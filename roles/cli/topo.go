@@ -113,12 +113,22 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		t.Attachments = append(t.Attachments, one)
 	}
 	for i := range links {
-		if l := &links[i]; l.Name != "lo" && !ends[l.Name] {
-			t.Devices = append(t.Devices, topo.Device{
-				Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
-				Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
-			})
+		l := &links[i]
+		if l.Name == "lo" || ends[l.Name] {
+			continue
 		}
+		d := topo.Device{
+			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
+			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
+		}
+		if l.Kind == "vxlan" {
+			entries, err := h.Net.TunnelEntries(ctx, l.Name)
+			if err != nil {
+				return nil, err
+			}
+			d.Peers = len(entries.Forwarding)
+		}
+		t.Devices = append(t.Devices, d)
 	}
 	slices.SortFunc(t.Attachments, func(a, b topo.Attachment) int {
 		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(a.IfName, b.IfName))
@@ -143,7 +153,7 @@ func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
 
 // problems returns what `cnibox check --all` finds, by attachment.
 func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]string, error) {
-	a, err := p.newAuditor(ctx, h, "")
+	a, err := p.newAuditor(ctx, h, "", nil)
 	if err != nil {
 		return nil, err
 	}

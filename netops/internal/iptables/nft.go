@@ -22,8 +22,8 @@ import (
 // element: NFTNL_UDATA_RULE_COMMENT equals NFTNL_UDATA_SET_ELEM_COMMENT.
 // iptables-nft reads it too.
 
-// nftaTargetName is NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
-const nftaTargetName = 1
+// TargetName is NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
+const TargetName = 1
 
 // nftFilter is the filter table of iptables-nft. All its rules must have a form
 // that iptables reads: iptables refuses a table with a rule that it cannot print.
@@ -98,7 +98,7 @@ func heldRule(r nft.HeldRule) (*HeldRule, error) {
 		switch e.Name {
 		case "immediate", "comment":
 		case "target":
-			h.Target = nlconn.Text(e.Attr(nftaTargetName))
+			h.Target = nlconn.Text(e.Attr(TargetName))
 		case "reject":
 			h.Target = "REJECT"
 		default:

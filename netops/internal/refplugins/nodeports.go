@@ -2,6 +2,7 @@ package refplugins
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
@@ -51,4 +52,22 @@ func (f *portFinder) legacyNodePorts(st *iptables.State) {
 			f.addPorts(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, Port{NodePort: true, Chain: "chain " + nodePortChain + " of iptables-legacy's table nat"})
 		}
 	}
+}
+
+// HasKubeProxy reports whether kube-proxy's rules are there, of any backend.
+func (n *Leftovers) HasKubeProxy(ctx context.Context) (bool, error) {
+	const services = "KUBE-SERVICES"
+	for _, family := range bothFamilies() {
+		tables, err := n.NFT.Tables(ctx, family)
+		if err != nil || slices.Contains(tables, kubeProxyTable) {
+			return err == nil, err
+		}
+		if has, err := n.NFT.HasChain(ctx, iptablesTable(family, "nat"), services); err != nil || has {
+			return has, err
+		}
+		if iptables.IsLegacyLoaded(family, "nat") && iptables.LegacyMentions(family, "nat", services) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // rule is a rule of another program. It has the fields that identify the owner.
@@ -23,6 +25,12 @@ type rule struct {
 	// source and destination are the prefixes that the packet's addresses must be
 	// in.
 	source, destination netip.Prefix
+	// in and out are the devices of the packet, "" for any. A "*" at the end matches all
+	// devices whose names begin with the text before it.
+	in, out string
+	// narrow reports whether the rule compares something else than addresses, devices and the
+	// address family. rejects reports whether it has iptables' target REJECT.
+	narrow, rejects bool
 	// data has the addresses among the rule's constants, for example the target
 	// of a dnat.
 	data []netip.Addr
@@ -47,8 +55,14 @@ type payload struct {
 	ok                   bool
 }
 
-// baseProto is the base of a payload that is the packet's transport protocol.
-const baseProto = ^uint32(0)
+// The bases of payloads that are not in a header: the packet's transport protocol, its address
+// family, and the names of its devices.
+const (
+	baseProto = ^uint32(0) - iota
+	baseFamily
+	baseIn
+	baseOut
+)
 
 // portRange is a range of ports, both ends included.
 type portRange struct{ first, last uint16 }
@@ -112,9 +126,13 @@ func interpret(held nft.HeldRule) (rule, error) {
 		case "bitwise":
 			r.mask, err = nft.DecodeData(e.Attr(unix.NFTA_BITWISE_MASK))
 		case "cmp":
+			before, family := r.limits(), r.load.base == baseFamily
 			err = r.compare(&e)
+			r.narrow = r.narrow || !family && r.limits() == before
 		case "immediate":
 			err = r.immediate(&e)
+		case "target":
+			r.rejects = nlconn.Text(e.Attr(iptables.TargetName)) == "REJECT"
 		case "tcp", "udp", "sctp", "multiport":
 			r.ports = append(r.ports, matchedPorts(e.Name, e.Attr(unix.NFTA_MATCH_INFO))...)
 		}
@@ -126,6 +144,16 @@ func interpret(held nft.HeldRule) (rule, error) {
 	return r, nil
 }
 
+// limits counts the rule's conditions on addresses and devices.
+func (r *rule) limits() (n int) {
+	for _, is := range []bool{r.source.IsValid(), r.destination.IsValid(), r.in != "", r.out != ""} {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
 // payload records the field that the next comparison reads.
 func (r *rule) payload(e *nft.Expression) {
 	base, ok := e.Number(unix.NFTA_PAYLOAD_BASE)
@@ -134,10 +162,22 @@ func (r *rule) payload(e *nft.Expression) {
 	r.load, r.mask = payload{base, offset, length, ok && hasOffset && hasLength}, nil
 }
 
-// meta records whether the next comparison reads the transport protocol.
+// meta records whether the next comparison reads the transport protocol, the address family or
+// the name of a device.
 func (r *rule) meta(e *nft.Expression) {
+	r.load, r.mask = payload{}, nil
 	key, ok := e.Number(unix.NFTA_META_KEY)
-	r.load, r.mask = payload{base: baseProto, length: 1, ok: ok && key == unix.NFT_META_L4PROTO}, nil
+	switch {
+	case !ok:
+	case key == unix.NFT_META_L4PROTO:
+		r.load = payload{base: baseProto, length: 1, ok: true}
+	case key == unix.NFT_META_NFPROTO:
+		r.load = payload{base: baseFamily, length: 1, ok: true}
+	case key == unix.NFT_META_IIFNAME:
+		r.load = payload{base: baseIn, length: unix.IFNAMSIZ, ok: true}
+	case key == unix.NFT_META_OIFNAME:
+		r.load = payload{base: baseOut, length: unix.IFNAMSIZ, ok: true}
+	}
 }
 
 // compare records a condition on the packet's address, protocol or port. For a
@@ -147,8 +187,21 @@ func (r *rule) compare(e *nft.Expression) error {
 	r.load, r.mask = payload{}, nil
 	value, err := nft.DecodeData(e.Attr(unix.NFTA_CMP_DATA))
 	op, ok := e.Number(unix.NFTA_CMP_OP)
-	if err != nil || !load.ok || !ok || op != unix.NFT_CMP_EQ || uint32(len(value)) != load.length {
+	if err != nil || !load.ok || !ok || op != unix.NFT_CMP_EQ {
 		return err
+	}
+	switch load.base {
+	case baseFamily:
+		return nil
+	case baseIn:
+		r.in = deviceName(value)
+		return nil
+	case baseOut:
+		r.out = deviceName(value)
+		return nil
+	}
+	if uint32(len(value)) != load.length {
+		return nil
 	}
 	bits := 8 * len(value)
 	if mask != nil {
@@ -172,6 +225,15 @@ func (r *rule) compare(e *nft.Expression) error {
 		r.compareHeader(load, value, bits)
 	}
 	return nil
+}
+
+// deviceName returns a device's name, or "begin*" for a constant without a NUL at its end.
+func deviceName(value []byte) string {
+	name := nlconn.Text(value)
+	if len(name) == len(value) {
+		name += "*"
+	}
+	return nlconn.Printable(name)
 }
 
 // compareHeader records a condition on a field of the network header.

@@ -89,6 +89,8 @@ func (l *Link) parseKind(data []byte) error {
 			l.VLANID = nlconn.Short(v)
 		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_ID:
 			l.VNI = nlconn.Int(v)
+		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_LINK:
+			l.Peer = nlconn.Int(v) // a VXLAN device has no IFLA_LINK
 		case l.Kind == KindVRF && kind == nl.IFLA_VRF_TABLE:
 			l.Table = nlconn.Int(v)
 		case l.Kind == KindTap:

@@ -70,16 +70,33 @@ func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Ne
 // entries of a link. It dumps all of them, because several may have the same MAC.
 // The kernel filters the dump by the link in the header.
 func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (have Neigh, there bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)}}
-	err = c.Dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
-		n, err := ParseNeigh(data)
-		if err == nil && n.Link == index && n.isStatic() && is(n) {
-			n.MAC = bytes.Clone(n.MAC)
+	all, err := c.StaticNeighs(ctx, index, unix.AF_BRIDGE)
+	for _, n := range all {
+		if is(n) {
 			have, there = n, true
+		}
+	}
+	return have, there, err
+}
+
+// StaticNeighs lists the entries of a link that were not learnt, of one family. For AF_BRIDGE
+// these are forwarding entries.
+func (c *Conn) StaticNeighs(ctx context.Context, index int, family uint8) (all []Neigh, err error) {
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: family}}
+	if family == unix.AF_BRIDGE { // the kernel filters the bridge's dump by the header, not by the attribute
+		m.Header = &NeighHeader{Family: family, Index: uint32(index)}
+	} else {
+		m.Uint32(unix.NDA_IFINDEX, uint32(index))
+	}
+	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		n, err := ParseNeigh(data)
+		if err == nil && n.Link == index && n.isStatic() {
+			n.MAC = bytes.Clone(n.MAC)
+			all = append(all, n)
 		}
 		return err
 	})
-	return have, there, err
+	return all, err
 }
 
 // ParseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. The MAC is a slice of

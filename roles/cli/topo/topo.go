@@ -34,7 +34,9 @@ type Device struct {
 	MTU       int            `json:"mtu"`
 	Up        bool           `json:"up"`
 	// Lower is the device by which this one sends, or the bridge whose port it is.
-	Lower   string  `json:"lower,omitempty"`
+	Lower string `json:"lower,omitempty"`
+	// Peers is the number of nodes to which a VXLAN device sends.
+	Peers   int     `json:"peers,omitempty"`
 	Traffic Traffic `json:"traffic"`
 }
 
@@ -111,6 +113,9 @@ func (d *Device) details() string {
 	}
 	if d.Lower != "" {
 		words = append(words, "on "+d.Lower)
+	}
+	if d.Kind == "vxlan" {
+		words = append(words, fmt.Sprintf("peers %d", d.Peers))
 	}
 	return strings.Join(append(words, d.Traffic.String()), " ")
 }

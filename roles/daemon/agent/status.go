@@ -118,6 +118,7 @@ func askStatus(ctx context.Context, path string) (*status, error) {
 	}
 	defer c.Close() //nolint:errcheck // all was read, or is lost
 	_ = c.SetDeadline(time.Now().Add(statusTime))
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	return readStatus(c)
 }
 

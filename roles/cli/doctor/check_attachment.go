@@ -1,0 +1,325 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// The checks that `cnibox doctor --fix` mends in a way of their own.
+const (
+	RulesFlushed = "rules-flushed"
+	LeaseLeaked  = "lease-leaked"
+)
+
+// isGone reports whether a path certainly does not exist.
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	return err != nil && record.IsAbsent(err)
+}
+
+// kind is a kind of difference of an attachment, and the check of this ID.
+type kind struct {
+	id, title string
+	severity  Severity
+	// level orders causes before their consequences: the interface's differences explain those
+	// of its addresses and routes. 0 explains nothing and is explained by nothing.
+	level int
+}
+
+// kinds are the kinds of differences.
+func kinds() []kind {
+	return []kind{
+		{"container-ended", "an ended container has a record and addresses", Warning, 0},
+		{"namespace-gone", "the namespace of a container does not exist", Warning, 0},
+		{"bridge-missing", "a bridge of pods was deleted", Error, 1},
+		{"bridge-changed", "a bridge of pods is down or changed", Error, 1},
+		{"bridge-address", "a bridge of pods lost its address", Error, 2},
+		{"link-missing", "the interface of a pod was deleted", Error, 3},
+		{"link-changed", "the interface of a pod is down or changed", Error, 3},
+		{"address-missing", "a pod lost its address", Error, 4},
+		{"route-missing", "a pod lost a route", Error, 5},
+		{"neighbour-missing", "a neighbour entry of a pod is missing", Error, 5},
+		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
+		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
+		{"hostport-missing", "a rule of a published port is missing", Error, 0},
+		{"filter-missing", "a packet filter rule of a pod is missing", Error, 5},
+		{"attachment-changed", "an attachment differs from its specification", Error, 5},
+		{"check-failed", "CHECK of an attachment fails", Error, 0},
+	}
+}
+
+// kindOf returns the ID of a difference's kind.
+func (d *Difference) kindOf() string {
+	absent := d.Have == "absent"
+	shared := d.Of != nil && d.Of.IsShared()
+	switch o := d.Of.(type) {
+	case nil:
+		switch d.Object {
+		case "container":
+			return "container-ended"
+		case "CHECK":
+			return "check-failed"
+		}
+		return "namespace-gone"
+	case *netops.Link:
+		switch {
+		case shared && absent:
+			return "bridge-missing"
+		case shared:
+			return "bridge-changed"
+		case absent:
+			return "link-missing"
+		}
+		return "link-changed"
+	case *netops.Addr:
+		if shared {
+			return "bridge-address"
+		}
+		return "address-missing"
+	case *netops.Route:
+		return "route-missing"
+	case *netops.Neigh:
+		return "neighbour-missing"
+	case *netops.Sysctl:
+		return "setting-changed"
+	case *netops.Forward:
+		return "filter-missing"
+	case *netops.Element:
+		switch {
+		case strings.HasPrefix(o.Set, "masq"):
+			return "masquerade-missing"
+		case strings.HasPrefix(o.Set, "port"):
+			return "hostport-missing"
+		}
+		return "filter-missing"
+	}
+	return "attachment-changed"
+}
+
+// attachmentChecks look at the attachments of the node.
+func attachmentChecks() []Check {
+	var all []Check
+	for _, k := range kinds() {
+		all = append(all, Check{
+			ID: k.id, Title: k.title, Reads: "the attachments and the kernel, as 'cnibox check --all'", Severity: k.severity,
+			Safe: k.id != "check-failed" && k.id != "namespace-gone",
+			find: func(f *Facts, add add) { f.addDifferences(k, add) },
+		})
+	}
+	return all
+}
+
+// recordChecks compare the records with each other and with the node.
+func recordChecks() []Check {
+	return []Check{
+		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
+			if lost := f.lost(); len(lost) > 0 {
+				add("nftables", fmt.Sprintf("no table of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
+			}
+		}},
+		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
+			if len(f.attachments()) == 0 {
+				return // state-lost
+			}
+			for _, l := range f.unrecorded() {
+				add(l, f.link(l).Alias, "cnibox state repair --force")
+			}
+		}},
+		{ID: LeaseLeaked, Title: "an address is leased to a container that no longer exists", Reads: "node.db; the namespaces' paths", Severity: Warning, Safe: true, find: func(f *Facts, add add) {
+			f.eachLease(func(l *store.Lease, attached bool) {
+				if !attached && !l.Imported && f.State.Census.NetnsGone(l.Netns) {
+					add(l.Address.String(), fmt.Sprintf("%s of container %s on %s: %s does not exist", l.Owner.IfName, l.Owner.ContainerID, l.Owner.Network, l.Netns.Path), "cnibox state reap", l.Owner)
+				}
+			})
+		}},
+		{ID: "address-twice", Title: "two attachments have one address", Reads: "node.db; /var/lib/cni/results", Severity: Error, find: addressTwice},
+		{ID: "range-full", Title: "all addresses of a range are in use", Reads: "node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			f.eachUsage(func(n *Network, r Range, used int) {
+				if used >= r.Size {
+					add(r.Subnet.String(), fmt.Sprintf("%d of %d addresses of %s", used, r.Size, n.Name), "cnibox ipam show "+n.Name)
+				}
+			})
+		}},
+		{ID: "range-nearly-full", Title: "more than 90% of a range are in use", Reads: "node.db; the networks' files", Severity: Warning, find: func(f *Facts, add add) {
+			f.eachUsage(func(n *Network, r Range, used int) {
+				if used < r.Size && used*10 > r.Size*9 {
+					add(r.Subnet.String(), fmt.Sprintf("%d of %d addresses of %s", used, r.Size, n.Name), "cnibox ipam show "+n.Name)
+				}
+			})
+		}},
+	}
+}
+
+// name returns the pod's name or the container's ID.
+func name(pod string, k store.Key) string { return cmp.Or(pod, k.ContainerID) }
+
+// restart returns the command that starts a container again, as far as its pod is known.
+func restart(pod string, k store.Key) string {
+	if ns, name, ok := strings.Cut(pod, "/"); ok {
+		return "kubectl delete pod -n " + ns + " " + name
+	}
+	return "restart container " + k.ContainerID
+}
+
+// lost returns the sets that another program deleted and attachments need.
+func (f *Facts) lost() []string {
+	for i := range f.Differences {
+		if e, ok := f.Differences[i].Of.(*netops.Element); ok && slices.Contains(f.Firewall.Lost, e.Set) {
+			return f.Firewall.Lost
+		}
+	}
+	return nil
+}
+
+// group are the differences of one finding.
+type group struct {
+	object, evidence, fix string
+	keys                  []store.Key
+}
+
+// addDifferences adds one finding for each shared object, and one for each attachment with other
+// differences of a kind.
+func (f *Facts) addDifferences(k kind, add add) {
+	byObject := map[string]*group{}
+	var order []*group
+	causes := map[store.Key]int{}
+	for i := range f.Differences {
+		d := &f.Differences[i]
+		if l := levelOf(d); l > 0 && (causes[d.Key] == 0 || l < causes[d.Key]) {
+			causes[d.Key] = l
+		}
+	}
+	for i := range f.Differences {
+		d := &f.Differences[i]
+		if d.kindOf() != k.id || f.explained(d, causes[d.Key]) {
+			continue
+		}
+		who := name(d.Pod, d.Key)
+		object := fmt.Sprintf("%s %s on %s", who, d.Key.IfName, d.Key.Network)
+		shared := d.Of != nil && d.Of.IsShared()
+		if shared {
+			object = d.Of.String()
+		}
+		g := byObject[object]
+		text := fmt.Sprintf("%s: want %s, have %s", d.Object, d.Want, d.Have)
+		switch {
+		case g == nil:
+			g = &group{object: object, evidence: text, fix: "cnibox repair"}
+			byObject[object], order = g, append(order, g)
+		case !strings.Contains(g.evidence, text):
+			g.evidence += "; " + text
+		}
+		if !d.Repairable {
+			g.fix = restart(d.Pod, d.Key)
+		}
+		if !slices.Contains(g.keys, d.Key) {
+			g.keys = append(g.keys, d.Key)
+		}
+	}
+	for _, g := range order {
+		if len(g.keys) > 1 {
+			g.evidence += fmt.Sprintf("; %d attachments", len(g.keys))
+		}
+		add(g.object, g.evidence, g.fix, g.keys...)
+	}
+}
+
+// explained reports whether another finding is the cause of a difference: the lost tables, a
+// check of its own, or a difference of a lower level of the same attachment. cause is the lowest one.
+func (f *Facts) explained(d *Difference, cause int) bool {
+	switch o := d.Of.(type) {
+	case *netops.Element:
+		if slices.Contains(f.Firewall.Lost, o.Set) {
+			return true
+		}
+	case *netops.Sysctl:
+		return o.Key == forwardingKey4 || o.Key == forwardingKey6
+	case nil:
+		return d.Object == "CHECK" && !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
+	}
+	return levelOf(d) > cause && cause > 0
+}
+
+func levelOf(d *Difference) int {
+	id := d.kindOf()
+	for _, k := range kinds() {
+		if k.id == id {
+			return k.level
+		}
+	}
+	return 0
+}
+
+// eachLease calls each for all leases.
+func (f *Facts) eachLease(each func(l *store.Lease, attached bool)) {
+	if f.State.Dump == nil || f.State.Census == nil {
+		return
+	}
+	attached := map[store.Key]bool{}
+	for _, a := range f.attachments() {
+		attached[a.Key] = true
+	}
+	for _, p := range f.State.Dump.Pools {
+		for i := range p.Leases {
+			each(&p.Leases[i], attached[p.Leases[i].Owner])
+		}
+	}
+}
+
+// eachUsage calls each for the ranges of a countable size.
+func (f *Facts) eachUsage(each func(n *Network, r Range, used int)) {
+	for _, n := range f.Networks {
+		for _, r := range n.Ranges {
+			used := 0
+			f.eachLease(func(l *store.Lease, _ bool) {
+				if l.Owner.Network == n.Name && r.Lo.Compare(l.Address) <= 0 && l.Address.Compare(r.Hi) <= 0 {
+					used++
+				}
+			})
+			if r.Size > 0 {
+				each(n, r, used)
+			}
+		}
+	}
+}
+
+// addressTwice compares the addresses of records, and of cached results that no record describes.
+func addressTwice(f *Facts, add add) {
+	holder := map[netip.Addr]store.Key{}
+	note := func(k store.Key, pod string, all []netip.Prefix) {
+		for _, p := range all {
+			a := p.Addr().Unmap()
+			first, taken := holder[a]
+			if taken && first.ContainerID != k.ContainerID {
+				add(a.String(), fmt.Sprintf("of container %s on %s and of container %s on %s", first.ContainerID, first.Network, k.ContainerID, k.Network), restart(pod, k), first, k)
+			}
+			holder[a] = k
+		}
+	}
+	recorded := map[store.Key]bool{}
+	for _, a := range f.attachments() {
+		recorded[a.Key] = true
+		note(a.Key, a.Pod, a.Addresses)
+	}
+	for _, path := range slices.Sorted(maps.Keys(f.Caches)) {
+		c := f.Caches[path]
+		if !recorded[c.Key()] && f.State.Dump != nil && c.Netns != "" && !isGone(c.Netns) && !f.isDelegated(c.ContainerID) {
+			note(c.Key(), "", c.Addresses())
+		}
+	}
+}
+
+// isDelegated reports whether a recorded attachment is of a container, whose cached result of a meta
+// role has the same address.
+func (f *Facts) isDelegated(container string) bool {
+	return slices.ContainsFunc(f.attachments(), func(a store.Attachment) bool { return a.ContainerID == container })
+}

@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/store"
+)
+
+const (
+	forwardingKey4 = "net/ipv4/ip_forward"
+	forwardingKey6 = "net/ipv6/conf/all/forwarding"
+	bridgeCallKey  = "net/bridge/bridge-nf-call-iptables"
+)
+
+// settingChecks look at the host's settings.
+func settingChecks() []Check {
+	const sysctls = "sysctls; node.db"
+	return []Check{
+		{ID: "forwarding4", Title: "the node does not forward IPv4", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
+			f.checkForwarding(add, forwardingKey4, netip.Addr.Is4)
+		}},
+		{ID: "forwarding6", Title: "the node does not forward IPv6", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
+			f.checkForwarding(add, forwardingKey6, netip.Addr.Is6)
+		}},
+		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Info, find: func(f *Facts, add add) {
+			for _, l := range f.Links {
+				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
+				effective := max(f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls[key])
+				if l.Kind == "vxlan" && effective == "1" {
+					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", "sysctl -w "+key+"=2")
+				}
+			}
+		}},
+		{ID: "bridge-calls", Title: "services do not work between pods of this node", Reads: "sysctls; kube-proxy's rules", Severity: Warning, find: func(f *Facts, add add) {
+			bridged := slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return l.Kind == "bridge" && f.isOwn(&l) })
+			if !f.Firewall.KubeProxy || !bridged || f.Sysctls[bridgeCallKey] == "1" {
+				return
+			}
+			if f.Sysctls[bridgeCallKey] == "" {
+				add(bridgeCallKey, "the module br_netfilter is not loaded", "modprobe br_netfilter")
+			} else {
+				add(bridgeCallKey, "0: iptables does not see packets between ports of a bridge", "sysctl -w "+bridgeCallKey+"=1")
+			}
+		}},
+	}
+}
+
+// filterChecks look for rules of other programs that drop packets of pods.
+func filterChecks() []Check {
+	const rules = "nftables and iptables; node.db"
+	return []Check{
+		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			for _, p := range []struct {
+				refused bool
+				is      func(netip.Addr) bool
+				legacy  bool
+				command string
+			}{
+				{f.Firewall.Policy4.Refused, netip.Addr.Is4, false, "iptables"},
+				{f.Firewall.Policy6.Refused, netip.Addr.Is6, false, "ip6tables"},
+				{f.Firewall.Policy4.RefusedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
+				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
+			} {
+				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
+					add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), p.command+" -P FORWARD ACCEPT")
+				}
+			}
+		}},
+		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Warning, find: func(f *Facts, add add) {
+			for _, chain := range f.Firewall.Drops {
+				if len(f.attachments()) > 0 {
+					add(chain, "policy drop: only a rule in this chain can accept pods' packets", "nft 'chain "+chain+" { policy accept; }'")
+				}
+			}
+		}},
+		{ID: "forward-rule", Title: "a rule of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			for _, r := range f.Firewall.Rules {
+				if f.concernsPods(&r) {
+					add(r.String(), "the rule concerns addresses or interfaces of pods", fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle))
+				}
+			}
+		}},
+	}
+}
+
+// linkChecks look at what networks need of the node.
+func linkChecks() []Check {
+	return []Check{
+		{ID: "kernel-links", Title: "the kernel lacks a kind of interface that a network needs", Reads: "the kernel's link kinds; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			for kind, evidence := range f.Missing {
+				add(kind, evidence, "modprobe rtnl-link-"+kind)
+			}
+		}},
+		{ID: "bridge-kind", Title: "the name of a network's bridge belongs to another device", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			for _, n := range f.Networks {
+				if l := f.link(n.Bridge); n.Bridge != "" && l != nil && l.Kind != "bridge" {
+					add(n.Bridge, fmt.Sprintf("a device of kind %q; %s names it as bridge", l.Kind, n.Path), "ip link set "+n.Bridge+" down name "+n.Bridge+"-old")
+				}
+			}
+		}},
+		{ID: "bridge-taken", Title: "a network's bridge has an address of another network", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			for _, n := range f.Networks {
+				if l := f.link(n.Bridge); l != nil && l.Kind == "bridge" && len(n.Ranges) > 0 && !n.Overlay {
+					for _, a := range l.Addresses {
+						own := slices.ContainsFunc(n.Ranges, func(r Range) bool { return r.Subnet.Contains(a.Addr()) || r.Subnet.Addr().Is4() != a.Addr().Is4() })
+						if !own && a.Addr().IsGlobalUnicast() && !f.otherNetworkHas(n, a) {
+							add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge))
+						}
+					}
+				}
+			}
+		}},
+	}
+}
+
+// checkForwarding compares a setting of the node if a pod has an address of the family.
+func (f *Facts) checkForwarding(add add, key string, is func(netip.Addr) bool) {
+	pods := f.pods(is)
+	needed := slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return f.isRouted(&l) })
+	if f.Sysctls[key] == "0" && len(pods) > 0 && needed {
+		add(key, fmt.Sprintf("0, and %d addresses of pods", len(pods)), "sysctl -w "+key+"=1")
+	}
+}
+
+// isRouted reports whether a link has packets of pods that the node routes.
+func (f *Facts) isRouted(l *netops.LinkInfo) bool {
+	return l.Kind == "vxlan" || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
+}
+
+// pods returns the addresses of attachments.
+func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
+	for _, a := range f.attachments() {
+		for _, p := range a.Addresses {
+			if is(p.Addr()) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
+// The check filter-missing reports rules that should be there.
+func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string) {
+	var rules []*netops.Forward
+	for _, o := range f.Firewall.Labelled {
+		if w, ok := o.(*netops.Forward); ok {
+			rules = append(rules, w)
+		}
+	}
+	for i := range f.Differences {
+		if w, ok := f.Differences[i].Of.(*netops.Forward); ok {
+			rules = append(rules, w)
+		}
+	}
+	for _, p := range f.pods(is) {
+		accepted := slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) })
+		if !accepted && !f.Overlay.forwards(p.Addr()) {
+			all = append(all, p.Addr().String())
+		}
+	}
+	return all
+}
+
+// forwards reports whether the agent accepts packets of an address.
+func (o *Overlay) forwards(a netip.Addr) bool {
+	return o.Agent != nil && slices.ContainsFunc(o.subnets(), func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// concernsPods reports whether a rule drops packets of an attachment. iptables' rules without
+// conditions are those of the check forward-policy.
+func (f *Facts) concernsPods(r *netops.DropRule) bool {
+	match := func(name string) bool {
+		return slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool {
+			begin, isPattern := strings.CutSuffix(name, "*")
+			return f.isOwn(&l) && (l.Name == name || isPattern && strings.HasPrefix(l.Name, begin))
+		})
+	}
+	always := r.In == "" && r.Out == "" && !r.Source.IsValid() && !r.Destination.IsValid()
+	if always {
+		return !strings.HasSuffix(r.Chain, " filter FORWARD") && len(f.attachments()) > 0
+	}
+	if r.In != "" && !match(r.In) && (r.Out == "" || !match(r.Out)) || r.In == "" && r.Out != "" && !match(r.Out) {
+		return false
+	}
+	if !r.Source.IsValid() && !r.Destination.IsValid() {
+		return true
+	}
+	return slices.ContainsFunc(f.attachments(), func(a store.Attachment) bool {
+		return slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool {
+			return r.Source.IsValid() && r.Source.Contains(p.Addr()) || r.Destination.IsValid() && r.Destination.Contains(p.Addr())
+		})
+	})
+}
+
+// otherNetworkHas reports whether another network with the same bridge has an address; then the
+// check bridge-shared reports both.
+func (f *Facts) otherNetworkHas(n *Network, a netip.Prefix) bool {
+	return slices.ContainsFunc(f.Networks, func(m *Network) bool {
+		return m != n && m.Bridge == n.Bridge && slices.ContainsFunc(m.Ranges, func(r Range) bool { return r.Subnet.Contains(a.Addr()) })
+	})
+}

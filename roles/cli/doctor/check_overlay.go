@@ -1,0 +1,237 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+)
+
+// agentChecks look at the agent.
+func agentChecks() []Check {
+	const agent = "the agent's files and socket"
+	return []Check{
+		{ID: "agent-down", Title: "no agent runs on the node", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			o := &f.Overlay
+			if o.Agent == nil && o.AgentErr != nil && (o.File != nil || f.usesOverlay() && len(o.Env) == 0) {
+				add("agent", o.AgentErr.Error(), "systemctl restart cnibox-agent")
+			}
+		}},
+		{ID: "agent-unready", Title: "the agent is not ready: pods are not attached", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && !a.Ready && f.underlayFault() == "" && !f.tunnelFault() {
+				add("agent", a.Reason, "cnibox agent status")
+			}
+		}},
+		{ID: "agent-file", Title: "the agent's file is old or cannot be read", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			o := &f.Overlay
+			switch {
+			case o.FileErr != nil:
+				add("overlay.json", o.FileErr.Error(), "systemctl restart cnibox-agent")
+			case o.File != nil && o.File.BootID != o.BootID && o.Agent != nil:
+				add("overlay.json", "it was written before the last reboot", "systemctl restart cnibox-agent")
+			}
+		}},
+		{ID: "registry-unreachable", Title: "the agent cannot read the registry", Reads: agent, Severity: Warning, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && a.Ready && a.RegistryError != "" {
+				add(a.Registry, a.RegistryError, "cnibox agent status")
+			}
+		}},
+		{ID: "registry-empty", Title: "the registry has no other node", Reads: agent, Severity: Info, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && a.Ready && a.RegistryError == "" && a.Peers.Wanted == 0 {
+				add(a.Registry, "0 peers", "cnibox agent status")
+			}
+		}},
+		{ID: "peer-missing", Title: "another node's entries are not in the kernel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && f.underlayFault() == "" && !f.tunnelFault() {
+				for _, p := range a.Nodes {
+					if !p.Route || !p.Direct && (!p.FDB || !p.Neighbour) {
+						add(p.Peer, strings.TrimSpace(fmt.Sprintf("route %t, fdb %t, neighbour %t: %s %s", p.Route, p.FDB, p.Neighbour, p.State, p.Error)), "cnibox agent status")
+					}
+				}
+			}
+		}},
+	}
+}
+
+// tunnelChecks look at the agent's objects in the kernel, also without an agent.
+func tunnelChecks() []Check {
+	const agent, tunnels = "the agent's files and socket", "interfaces; entries of VXLAN devices"
+	return []Check{
+		{ID: "tunnel-gap", Title: "a route into the tunnel has no neighbour or forwarding entry", Reads: tunnels + "; routes", Severity: Error, find: func(f *Facts, add add) {
+			if f.tunnelFault() {
+				return
+			}
+			for _, r := range f.Routes {
+				t, ok := f.Tunnels[r.Link]
+				if !ok || !r.Via.IsValid() {
+					continue
+				}
+				mac, known := t.Neighbours[r.Via]
+				if !known {
+					add(r.Dst.String(), fmt.Sprintf("%s has no permanent neighbour %s", r.Link, r.Via), agentFix(f))
+				} else if _, known := t.Forwarding[mac]; !known {
+					add(r.Dst.String(), fmt.Sprintf("%s has no forwarding entry for %s", r.Link, mac), agentFix(f))
+				}
+			}
+		}},
+		{ID: "tunnel-missing", Title: "the agent's VXLAN device is missing, down or has no address", Reads: tunnels, Severity: Error, find: func(f *Facts, add add) {
+			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
+		}},
+		{ID: "underlay-down", Title: "the interface to the other nodes is down", Reads: "interfaces; " + agent, Severity: Error, find: func(f *Facts, add add) {
+			if evidence := f.underlayFault(); evidence != "" {
+				add(f.underlay(), evidence, "ip link set "+f.underlay()+" up")
+			}
+		}},
+		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {
+			for _, l := range f.Links {
+				parent := f.link(l.ParentName)
+				if l.Kind != "vxlan" || parent == nil {
+					continue
+				}
+				if fits := parent.MTU - f.overhead(l.Name); l.MTU > fits {
+					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, parent.Name, parent.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
+				}
+			}
+		}},
+		{ID: "mtu-pod", Title: "pods' interfaces have a larger MTU than the tunnel", Reads: tunnels + "; node.db", Severity: Warning, find: mtuOfPods},
+		{ID: "subnet-changed", Title: "the node's pod network changed: pods have addresses of the former one", Reads: agent + "; node.db", Severity: Error, find: func(f *Facts, add add) {
+			for _, n := range f.Networks {
+				former := f.outside(n)
+				if n.Overlay && len(former) > 0 {
+					add(n.Name, fmt.Sprintf("the node has %v, and %s are outside", f.Overlay.subnets(), few(former)), "restart the pods with these addresses")
+				}
+			}
+		}},
+	}
+}
+
+// agentFix returns what makes the objects of the tunnel again.
+func agentFix(f *Facts) string {
+	if f.Overlay.File == nil && len(f.Overlay.Env) > 0 {
+		return "systemctl restart flanneld"
+	}
+	return "systemctl restart cnibox-agent"
+}
+
+// usesOverlay reports whether a runtime uses a network of several nodes.
+func (f *Facts) usesOverlay() bool {
+	return slices.ContainsFunc(f.Runtimes, func(r Runtime) bool { return r.Network != nil && r.Network.Overlay })
+}
+
+// families returns the agent's address families.
+func (f *Facts) families() (all []*AgentFamily) {
+	if a := f.Overlay.Agent; a != nil {
+		for _, one := range []*AgentFamily{a.IPv4, a.IPv6} {
+			if one != nil {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// underlay returns the interface to the other nodes.
+func (f *Facts) underlay() string {
+	if f.Overlay.Agent != nil && f.Overlay.Agent.Interface != "" {
+		return f.Overlay.Agent.Interface
+	}
+	for _, l := range f.Links {
+		if l.Kind == "vxlan" && l.ParentName != "" {
+			return l.ParentName
+		}
+	}
+	return ""
+}
+
+// underlayFault returns what is wrong with that interface, or "".
+func (f *Facts) underlayFault() string {
+	name := f.underlay()
+	l := f.link(name)
+	switch {
+	case name == "":
+		return ""
+	case l == nil:
+		return "it does not exist"
+	case !l.Up:
+		return "it is down"
+	}
+	for _, a := range f.families() {
+		if a.Local.IsValid() && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a.Local }) {
+			return fmt.Sprintf("it lost its address %s", a.Local)
+		}
+	}
+	return ""
+}
+
+func (f *Facts) tunnelFault() (faulty bool) {
+	f.eachTunnelFault(func(string, string) { faulty = true })
+	return faulty
+}
+
+// eachTunnelFault compares the VXLAN devices with what the agent reports, and those of an agent that
+// does not run with the routes over them.
+func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
+	for _, a := range f.families() {
+		if a.Device != "" && f.link(a.Device) == nil {
+			each(a.Device, "it does not exist")
+		}
+	}
+	for _, l := range f.Links {
+		isAgents := strings.HasPrefix(l.Name, "flannel") || slices.ContainsFunc(f.families(), func(a *AgentFamily) bool { return a.Device == l.Name })
+		global := slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() })
+		switch {
+		case l.Kind != "vxlan" || !isAgents:
+		case !l.Up:
+			each(l.Name, "it is down")
+		case !global:
+			each(l.Name, "it has no address")
+		}
+	}
+}
+
+// overhead returns the bytes that a tunnel adds to a packet: 50, or 70 over IPv6.
+func (f *Facts) overhead(device string) int {
+	for _, a := range f.families() {
+		if a.Device == device && a.Local.Is6() {
+			return 70
+		}
+	}
+	return 50
+}
+
+// mtuOfPods compares the host's interfaces of pods whose packets enter the tunnel.
+func mtuOfPods(f *Facts, add add) {
+	tunnel := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool {
+		return l.Kind == "vxlan" && slices.ContainsFunc(f.Routes, func(r netops.Route) bool { return r.Link == l.Name && r.Via.IsValid() })
+	})
+	if tunnel < 0 {
+		return
+	}
+	var larger []string
+	for _, a := range f.attachments() {
+		isOverlays := slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == a.Network })
+		if l := f.link(a.HostLink); l != nil && isOverlays && l.MTU > f.Links[tunnel].MTU {
+			larger = append(larger, name(a.Pod, a.Key))
+		}
+	}
+	if len(larger) > 0 {
+		add(f.Links[tunnel].Name, fmt.Sprintf("%d, and the interfaces of %s have more", f.Links[tunnel].MTU, few(larger)), "restart the pods with this MTU")
+	}
+}
+
+// outside returns the addresses of a network's pods that are not in the node's subnets.
+func (f *Facts) outside(n *Network) (all []string) {
+	subnets := f.Overlay.subnets()
+	for _, a := range f.attachments() {
+		for _, p := range a.Addresses {
+			same := func(s netip.Prefix) bool { return s.Addr().Is4() == p.Addr().Is4() }
+			within := func(s netip.Prefix) bool { return s.Contains(p.Addr()) }
+			if a.Network == n.Name && slices.ContainsFunc(subnets, same) && !slices.ContainsFunc(subnets, within) {
+				all = append(all, p.Addr().String())
+			}
+		}
+	}
+	return all
+}

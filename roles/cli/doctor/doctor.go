@@ -1,0 +1,115 @@
+// Package doctor finds what is wrong with the networks of a node. It reads the node once into
+// [Facts], and each [Check] is a function of these. It changes nothing.
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// Severity is the effect of a finding.
+type Severity string
+
+const (
+	// Error means that pods have no network, or that the next pod will have none.
+	Error Severity = "error"
+	// Warning means that something will fail later, or fails in some cases.
+	Warning Severity = "warning"
+	// Info does not affect the network.
+	Info Severity = "info"
+)
+
+// rank orders severities, the worst first.
+func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Info}, s) }
+
+// Finding is one fault of the node.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// ID is the check's, What its title.
+	ID   string `json:"id"`
+	What string `json:"what"`
+	// Object is the faulty object, Evidence what was read of it.
+	Object   string `json:"object"`
+	Evidence string `json:"evidence"`
+	// Fix is the command that mends it. Safe is true if `cnibox doctor --fix` does it.
+	Fix  string `json:"fix"`
+	Safe bool   `json:"safe,omitempty"`
+	// Attachments are those that the finding is about.
+	Attachments []store.Key `json:"attachments,omitempty"`
+}
+
+// Same reports whether two findings are about the same fault of a node.
+func (f *Finding) Same(g *Finding) bool { return f.ID == g.ID && f.Object == g.Object }
+
+// Report is the result of all checks.
+type Report struct {
+	Node    string    `json:"node"`
+	Time    time.Time `json:"time"`
+	Program string    `json:"program"`
+	// Passed is the number of checks that found nothing.
+	Passed int `json:"passed"`
+	// Networks are the networks that the runtimes use.
+	Networks []Used    `json:"networks"`
+	Findings []Finding `json:"findings"`
+}
+
+// Used is the network that a runtime gives to pods.
+type Used struct {
+	Runtime string `json:"runtime"`
+	Network string `json:"network,omitempty"`
+	File    string `json:"file,omitempty"`
+	// Why says why it is this file.
+	Why string `json:"why"`
+}
+
+// Worst returns the worst severity of the report, or "".
+func (r *Report) Worst() Severity {
+	if len(r.Findings) == 0 {
+		return ""
+	}
+	return r.Findings[0].Severity
+}
+
+// Check is one kind of fault.
+type Check struct {
+	ID string
+	// Title is the fault in a few words. Reads says where the facts are from.
+	Title, Reads string
+	Severity     Severity
+	// Safe means that `cnibox doctor --fix` mends it.
+	Safe bool
+	find func(f *Facts, add add)
+}
+
+// add adds a finding.
+type add func(object, evidence, fix string, of ...store.Key)
+
+// Checks returns all checks.
+func Checks() []Check {
+	return slices.Concat(
+		confChecks(), rangeChecks(), kubeconfigChecks(), pluginChecks(), stateChecks(), attachmentChecks(), recordChecks(),
+		settingChecks(), filterChecks(), linkChecks(), agentChecks(), tunnelChecks(),
+	)
+}
+
+// Diagnose runs all checks.
+func Diagnose(f *Facts) *Report {
+	r := &Report{Node: f.Node, Time: f.Now, Program: f.Program, Networks: f.used(), Findings: []Finding{}}
+	for _, c := range Checks() {
+		before := len(r.Findings)
+		c.find(f, func(object, evidence, fix string, of ...store.Key) {
+			r.Findings = append(r.Findings, Finding{c.Severity, c.ID, c.Title, object, strings.ReplaceAll(evidence, "\n", "; "), fix, c.Safe && strings.HasPrefix(fix, "cnibox "), of})
+		})
+		if len(r.Findings) == before {
+			r.Passed++
+		}
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
+	})
+	return r
+}

@@ -1,0 +1,257 @@
+package doctor
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Facts is everything that the checks look at.
+type Facts struct {
+	Node, Program string
+	Now           time.Time
+	// Unread are the facts that could not be read.
+	Unread []Unread
+
+	Runtimes []Runtime
+	// Netavark is true if podman does not use CNI.
+	Netavark bool
+	// Networks are the configurations in the directories of the runtimes. Plugins are the files
+	// of the plugins that the used ones name.
+	Networks    []*Network
+	Plugins     []Plugin
+	Kubeconfigs []Kubeconfig
+	// Services are the ranges of Kubernetes' services that this node's manifests name.
+	Services []netip.Prefix
+
+	State State
+	// Caches are the runtimes' cached results, Damaged the files that are none.
+	Caches  map[string]*recovery.CacheEntry
+	Damaged []string
+	// Differences are those between the attachments and the kernel.
+	Differences []Difference
+
+	Links     []netops.LinkInfo
+	Routes    []netops.Route
+	Sysctls   map[string]string
+	Firewall  Firewall
+	Tunnels   map[string]netops.TunnelEntries
+	Missing   map[string]string // kinds of links that the kernel does not have: kind, error
+	Overlay   Overlay
+	DirErrors []error // full or read-only file systems
+}
+
+// Unread is a fact that could not be read.
+type Unread struct {
+	What string
+	Err  error
+}
+
+// Runtime is a container runtime of the node and what it does with networks.
+type Runtime struct {
+	Name string
+	// Dir is the directory of its networks, Default the name of the network that it uses. Without
+	// one it uses the first file.
+	Dir, Default string
+	// SkipsFaulty means that the runtime ignores faulty files. ListsOnly means that it reads files
+	// that end in .conflist only.
+	SkipsFaulty, ListsOnly bool
+	// BuiltIn means that the runtime has a network without a file.
+	BuiltIn    bool
+	PluginDirs []string
+	// Delegate is the runtime that kubelet uses; the other fields are empty then.
+	Delegate string
+
+	// Network is the network that it uses, or nil. Why says why.
+	Network *Network
+	Why     string
+}
+
+// Network is one network's file.
+type Network struct {
+	Path, Name string
+	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
+	Err   error
+	Fault string
+	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
+	Types   []string
+	Bridge  string
+	Ranges  []Range
+	Kube    []string // kubeconfigs
+	Overlay bool     // the subnet comes from the agent
+	// OwnTypes is true if a plugin is a role of this program.
+	OwnTypes bool
+}
+
+// Range is one address range of a network.
+type Range struct {
+	Subnet netip.Prefix
+	// Size is the number of addresses, or 0 if it is large.
+	Size   int
+	Lo, Hi netip.Addr
+}
+
+// Plugin is the file that a runtime executes for a type.
+type Plugin struct {
+	Type, Runtime string
+	// Path is empty if there is none in Dirs.
+	Path string
+	Dirs []string
+	// Ours is true for a file of this program, Role for a type that it has.
+	Ours, Role bool
+	// Program names the program of the file.
+	Program string
+	// Current is true if the file is the running binary.
+	Current, Dangling, Executable bool
+	// Placed is true if this program is installed in the directory.
+	Placed bool
+	// Writable is set if other users can replace the file.
+	Writable error
+}
+
+// Kubeconfig is a kubeconfig that a network or the agent's service names.
+type Kubeconfig struct {
+	Path string
+	Err  error
+	// Cert and Token are when the credentials end, or zero.
+	Cert, Token time.Time
+}
+
+// State is this program's state.
+type State struct {
+	RunDir, StateDir string
+	// Node and Keep are the errors of node.db and keep.db.
+	Node, Keep error
+	// Modes are files with a wrong owner or mode: the path, what is wrong, and the fix.
+	Modes []Mode
+	// Dump is empty if node.db cannot be read.
+	Dump   *store.Dump
+	Census *record.Census
+}
+
+// Mode is a file with a wrong owner or mode.
+type Mode struct{ Path, Fault, Fix string }
+
+// Difference is a difference between an attachment and its specification.
+type Difference struct {
+	Key store.Key
+	Pod string
+	// Of is nil for a difference that is not of an object.
+	Of                 netops.Object
+	Object, Want, Have string
+	// Repairable means that `cnibox repair` removes it.
+	Repairable bool
+}
+
+// Firewall are the rules that concern forwarded packets.
+type Firewall struct {
+	Policy4, Policy6 netops.ForwardPolicy
+	// Drops are chains of other programs with policy drop, Rules their rules that drop.
+	Drops []string
+	Rules []netops.DropRule
+	// Lost are our sets whose table does not exist.
+	Lost []string
+	// Labelled are our elements and rules.
+	Labelled []netops.Object
+	// KubeProxy is true if the rules of kube-proxy are there.
+	KubeProxy bool
+}
+
+// Overlay is the node's part in a network of several nodes.
+type Overlay struct {
+	// File is the agent's hand-off file, Subnets are those of flannel's subnet.env.
+	File    *store.Overlay
+	FileErr error
+	BootID  string
+	Env     []netip.Prefix
+	// Agent is nil if none answers. AgentErr is why.
+	Agent    *Agent
+	AgentErr error
+}
+
+// Agent is what `cnibox agent status --json` prints.
+type Agent struct {
+	Registry      string             `json:"registry"`
+	RegistryError string             `json:"registryError"`
+	Ready         bool               `json:"ready"`
+	Reason        string             `json:"reason"`
+	Interface     string             `json:"interface"`
+	Peers         store.OverlayPeers `json:"peers"`
+	IPv4          *AgentFamily       `json:"ipv4"`
+	IPv6          *AgentFamily       `json:"ipv6"`
+	Nodes         []Peer             `json:"nodes"`
+}
+
+// AgentFamily is one address family of an Agent.
+type AgentFamily struct {
+	Device string     `json:"device"`
+	Local  netip.Addr `json:"local"`
+	MTU    int        `json:"mtu"`
+}
+
+// Peer is another node in one address family.
+type Peer struct {
+	Peer      string `json:"peer"`
+	Route     bool   `json:"route"`
+	FDB       bool   `json:"fdb"`
+	Neighbour bool   `json:"neighbour"`
+	Direct    bool   `json:"direct"`
+	State     string `json:"state"`
+	Error     string `json:"error"`
+}
+
+// used lists what the runtimes use.
+func (f *Facts) used() []Used {
+	out := []Used{}
+	for _, r := range f.Runtimes {
+		u := Used{Runtime: r.Name, Why: r.Why}
+		if r.Network != nil {
+			u.Network, u.File = r.Network.Name, r.Network.Path
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+// link returns a link of the host, or nil.
+func (f *Facts) link(name string) *netops.LinkInfo {
+	for i := range f.Links {
+		if f.Links[i].Name == name {
+			return &f.Links[i]
+		}
+	}
+	return nil
+}
+
+// attachments returns the recorded attachments.
+func (f *Facts) attachments() []store.Attachment {
+	if f.State.Dump == nil {
+		return nil
+	}
+	return f.State.Dump.Attachments
+}
+
+// subnets returns the node's pod networks: those of the agent, or else those of flannel's file.
+func (o *Overlay) subnets() (all []netip.Prefix) {
+	if o.File == nil || o.File.BootID != o.BootID {
+		return o.Env
+	}
+	for _, f := range []*store.OverlayFamily{o.File.IPv4, o.File.IPv6} {
+		if f != nil {
+			all = append(all, f.Subnet.Masked())
+		}
+	}
+	return all
+}
+
+// serves reports whether calls for the overlay's networks can work.
+func (o *Overlay) serves() bool {
+	if o.FileErr != nil || o.File == nil && len(o.Env) == 0 {
+		return false
+	}
+	return o.File == nil || o.File.Ready && (o.Agent == nil || o.Agent.Ready)
+}

@@ -1,0 +1,254 @@
+package doctor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/store"
+)
+
+// The maximum times of parts that wait for another process.
+const (
+	stateTime = 2 * time.Second
+	agentTime = 3 * time.Second
+	auditTime = 20 * time.Second
+)
+
+// subnetEnv is flannel's file with the subnet of the node.
+const subnetEnv = "/run/flannel/subnet.env"
+
+// Options are what the command line knows and this package does not.
+type Options struct {
+	Table     roles.Table
+	Program   string
+	Runtimes  []Runtime
+	Netavark  bool
+	CacheDirs []string
+	// StateDir is the directory of keep.db.
+	StateDir string
+	// Look finds the plugin of a type as a runtime does.
+	Look func(dirs []string, typ string) Plugin
+	// Audit compares the recorded attachments with the kernel.
+	Audit func(ctx context.Context, dump *store.Dump) ([]Difference, error)
+}
+
+// reader collects the facts.
+type reader struct {
+	h *roles.Host
+	o Options
+	f *Facts
+}
+
+// Read reads the node. What cannot be read is in Facts.Unread.
+func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
+	name, _ := os.Hostname() // the report is for this node, whatever its name
+	r := &reader{h: h, o: o, f: &Facts{Node: name, Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark}}
+	r.readConf()
+	r.readKernel(ctx)
+	r.readState(ctx)
+	r.readCaches()
+	r.readOverlay(ctx)
+	r.readKinds(ctx)
+	return r.f
+}
+
+// unread notes that a fact could not be read.
+func (r *reader) unread(what string, err error) {
+	if err != nil {
+		r.f.Unread = append(r.f.Unread, Unread{what, err})
+	}
+}
+
+// readKernel reads the host's namespace.
+func (r *reader) readKernel(ctx context.Context) {
+	var err error
+	f, n := r.f, r.h.Net
+	f.Links, err = n.Links(ctx, nil)
+	r.unread("interfaces", err)
+	f.Routes, err = n.Routes(ctx, nil, 0)
+	r.unread("routes", err)
+	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
+	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
+	for _, l := range f.Links {
+		if l.Kind == "vxlan" {
+			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
+			r.unread("entries of "+l.Name, err)
+			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
+		}
+	}
+	for _, key := range keys {
+		if v, err := n.Sysctl(ctx, nil, key); err == nil {
+			f.Sysctls[key] = v // a missing one is of a missing module
+		}
+	}
+	w := &f.Firewall
+	for _, read := range []func() error{
+		func() (err error) { w.Policy4, err = n.ForwardPolicy(ctx, false); return err },
+		func() (err error) { w.Policy6, err = n.ForwardPolicy(ctx, true); return err },
+		func() (err error) { w.Drops, err = n.ForwardDrops(ctx); return err },
+		func() (err error) { w.Rules, err = n.ForwardDropRules(ctx); return err },
+		func() (err error) { w.Lost, err = n.LostSets(ctx); return err },
+		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
+		func() (err error) { w.KubeProxy, err = n.HasKubeProxy(ctx); return err },
+	} {
+		r.unread("packet filter", read())
+	}
+}
+
+// readState reads node.db and keep.db, and compares the attachments.
+func (r *reader) readState(ctx context.Context) {
+	s := &r.f.State
+	st := r.h.Store
+	s.RunDir, s.StateDir = st.RunDir(), filepath.Dir(st.KeepPath())
+	for _, path := range []string{s.RunDir, filepath.Dir(st.Path()), st.Path(), s.StateDir, st.KeepPath()} {
+		s.addMode(path)
+	}
+	for _, err := range []error{st.CheckRunDir(), st.CheckStateDir()} {
+		if err != nil && !slices.ContainsFunc(r.f.DirErrors, func(e error) bool { return e.Error() == err.Error() }) {
+			r.f.DirErrors = append(r.f.DirErrors, err)
+		}
+	}
+	bounded := func(check func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, stateTime)
+		defer cancel()
+		return check(ctx)
+	}
+	s.Keep = bounded(func(ctx context.Context) error { return st.KeepCheck(ctx, (*store.KeepTx).Sound) })
+	s.Node = bounded(func(ctx context.Context) error {
+		return st.Check(ctx, func(tx *store.Tx) (err error) {
+			s.Dump, err = tx.Export()
+			return err
+		})
+	})
+	eachFile(r.f, func(name string, err error) {
+		known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
+		if !known && len(s.Modes) == 0 {
+			r.unread(name, err)
+		}
+	})
+	if s.Node != nil {
+		s.Dump = nil
+		return
+	}
+	var err error
+	s.Census, err = record.NewCensus(ctx, r.h)
+	r.unread("interfaces", err)
+	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {
+		return // CHECK waits for keep.db, and would rebuild a missing node.db
+	}
+	ctx, cancel := context.WithTimeout(ctx, auditTime)
+	defer cancel()
+	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
+	r.unread("attachments", err)
+}
+
+// addMode checks owner and mode of a file or directory of the state.
+func (s *State) addMode(path string) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	mode := Mode{Path: path}
+	switch {
+	case err != nil:
+		return // it does not exist, or opening it fails too
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		mode.Fault, mode.Fix = "is a symbolic link", "rm "+path
+	case int(st.Uid) != os.Geteuid():
+		mode.Fault, mode.Fix = fmt.Sprintf("belongs to user %d", st.Uid), fmt.Sprintf("chown %d %s", os.Geteuid(), path)
+	case st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o077 != 0:
+		mode.Fault, mode.Fix = fmt.Sprintf("has mode %04o", st.Mode&0o7777), "chmod go= "+path
+	default:
+		return
+	}
+	s.Modes = append(s.Modes, mode)
+}
+
+// readCaches reads the runtimes' cached results.
+func (r *reader) readCaches() {
+	r.f.Caches = map[string]*recovery.CacheEntry{}
+	for _, dir := range r.o.CacheDirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.unread("cached results in "+dir, err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			c, err := recovery.ReadCache(path)
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+			case err != nil || c.Kind != recovery.CacheKind:
+				r.f.Damaged = append(r.f.Damaged, path)
+			default:
+				r.f.Caches[path] = c
+			}
+		}
+	}
+}
+
+// readOverlay reads the agent's files and asks the agent.
+func (r *reader) readOverlay(ctx context.Context) {
+	o := &r.f.Overlay
+	o.BootID = r.h.Store.BootID()
+	o.File, o.FileErr = store.ReadOverlay(r.h.Store.OverlayPath())
+	if errors.Is(o.FileErr, store.ErrNotFound) {
+		o.File, o.FileErr = nil, nil
+	}
+	o.Env = readSubnetEnv()
+	for _, n := range r.f.Networks {
+		for _, p := range o.subnets() {
+			if n.Overlay {
+				n.addRange(rangeConf{Subnet: p.String()})
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	o.AgentErr = r.askAgent(ctx)
+}
+
+// askAgent runs `cnibox agent status`.
+func (r *reader) askAgent(ctx context.Context) error {
+	role, ok := r.o.Table.Lookup("agent")
+	if !ok {
+		return nil
+	}
+	status, err := role.Verb("agent status").Run(ctx, r.h, nil, nil)
+	raw, encodeErr := json.Marshal(status)
+	if encodeErr != nil || string(raw) == "null" {
+		return err
+	}
+	r.f.Overlay.Agent = new(Agent)
+	return json.Unmarshal(raw, r.f.Overlay.Agent)
+}
+
+// readSubnetEnv returns the node's subnets in flannel's file.
+func readSubnetEnv() (all []netip.Prefix) {
+	raw, err := smallfile.Read(subnetEnv, 64<<10)
+	if err != nil {
+		return nil
+	}
+	for sc := bufio.NewScanner(bytes.NewReader(raw)); sc.Scan(); {
+		key, value, _ := strings.Cut(strings.TrimSpace(sc.Text()), "=")
+		if p, err := netip.ParsePrefix(value); err == nil && (key == "FLANNEL_SUBNET" || key == "FLANNEL_IPV6_SUBNET") {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}

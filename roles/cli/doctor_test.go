@@ -1,0 +1,441 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// broken breaks a node in one way.
+type broken struct {
+	// id is the check that finds it.
+	id string
+	// overlay adds an agent. env is set for the scripts.
+	overlay bool
+	env     string
+	script  string
+}
+
+// brokenNodes has an entry for each check that a script can break. For the others see brokenFacts.
+func brokenNodes() []broken {
+	conflist := func(file, text string) string {
+		return "cat >/etc/cni/net.d/" + file + " <<'EOF'\n" + text + "\nEOF\n"
+	}
+	ptp := func(name, subnet string) string {
+		return `{"cniVersion": "1.0.0", "name": "` + name + `", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "` + subnet + `"}]]}}]}`
+	}
+	other := `sed -i 's/{"type": "portmap"/{"type": "other"}, &/' $net` + "\n"
+	multi := conflist("50-multi.conflist", `{"cniVersion": "1.0.0", "name": "m", "plugins": [{"type": "multi", "kubeconfig": "/etc/kubeconfig",
+  "delegates": [{"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}]}]}`)
+	kubeconfig := func(user string) string {
+		return multi + "cat >/etc/kubeconfig <<'EOF'\n" + `{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+ "clusters": [{"name": "k", "cluster": {"server": "https://192.0.2.1:6443"}}], "users": [{"name": "u", "user": {` + user + `}}]}
+EOF
+chmod 600 /etc/kubeconfig
+`
+	}
+	cached := func(netns, id string) string {
+		return `mkdir -p /var/lib/cni/results
+printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","networkName":"old","netns":"` + netns + `","config":"%s","result":{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.78.0.2/24"}]}}' \
+	$(printf '{"cniVersion":"0.3.1","name":"old","plugins":[{"type":"old"}]}' | base64 -w0) >/var/lib/cni/results/old-` + id + `-eth0` + "\n"
+	}
+	return []broken{
+		// networks
+		{id: "network-none", script: "rm /etc/cni/net.d/*"},
+		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
+		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
+		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
+		{id: "bridge-shared", script: "sed 's/10.78/10.77/; s/\"net\"/\"two\"/' $net >/etc/cni/net.d/11-two.conflist"},
+		{id: "ranges-overlap", script: conflist("40-x.conflist", ptp("x", "10.78.0.128/25"))},
+		{id: "range-on-node", script: "ip addr add 10.78.5.1/16 dev eth0"},
+		{id: "range-on-node", script: "ip route add 10.78.0.128/25 via 192.0.2.9"},
+		{id: "range-of-services", script: "mkdir -p /etc/kubernetes/manifests; echo '    - --service-cluster-ip-range=10.78.0.0/16' >/etc/kubernetes/manifests/kube-apiserver.yaml"},
+		{id: "kubeconfig-unusable", script: multi},
+		{id: "kubeconfig-unusable", script: "mkdir -p /etc/default; echo FLANNELD_KUBECONFIG_FILE=/etc/missing >/etc/default/cnibox-agent"},
+		{id: "kubeconfig-expired", script: kubeconfig(`"token": "e30.eyJleHAiOjF9.x"`)},
+		// plugins
+		{id: "plugin-missing", script: "rm /opt/cni/bin/portmap"},
+		{id: "plugin-dangling", script: "ln -sf /nowhere /opt/cni/bin/portmap"},
+		{id: "plugin-replaced", script: "rm /opt/cni/bin/portmap; plugin portmap"},
+		{id: "plugin-foreign", script: "rm /opt/cni/bin/*; for p in bridge host-local firewall; do ln -s $SELF /opt/cni/bin/$p; done; plugin portmap"},
+		{id: "plugin-version", script: "rm /opt/cni/bin/portmap; cp $SELF /opt/cni/bin/portmap"},
+		{id: "plugin-mode", script: other + "plugin other '' 644"},
+		{id: "plugin-writable", script: other + "plugin other '' 777"},
+		// state
+		{id: "unreadable", script: "mkdir -p /var/lib/cni; touch /var/lib/cni/results"},
+		{id: "state-locked", script: "exec 9>>$(echo /run/cnibox/*/node.db); flock 9"},
+		{id: "state-locked", overlay: true, script: "until [ -e /var/lib/cnibox/keep.db ]; do :; done; flanneld; exec 9>>/var/lib/cnibox/keep.db; flock 9"},
+		{id: "state-damaged", overlay: true, script: "until [ -e /var/lib/cnibox/keep.db ]; do :; done; flanneld; f=/var/lib/cnibox/keep.db; head -c 5000 /dev/urandom >$f"},
+		{id: "state-damaged", script: "f=$(echo /run/cnibox/*/node.db); head -c 5000 /dev/urandom >$f"},
+		{id: "state-mode", script: "chmod 666 /run/cnibox/*/node.db"},
+		{id: "state-mode", script: "chmod 770 /run/cnibox"},
+		{id: "state-lost", script: "rm /run/cnibox/*/node.db"},
+		{id: "disk", script: "rm -rf /var/lib/cnibox; mkdir -m 700 /var/lib/cnibox; mount -t tmpfs -o size=40k,mode=700 none /var/lib/cnibox"},
+		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox"},
+		{id: "cache-damaged", script: "mkdir -p /var/lib/cni/results; touch /var/lib/cni/results/net-x-eth0"},
+		{id: "cache-stale", script: cached("/run/ns/gone", "z")},
+		// attachments
+		{id: "container-ended", script: "umount /run/ns/p1; rm /run/ns/p1; while [ -n \"$(veth p1 net)\" ]; do :; done"},
+		{id: "namespace-gone", script: "touch /run/kept; mount --bind /run/ns/p1 /run/kept; umount /run/ns/p1; rm /run/ns/p1"},
+		{id: "bridge-missing", script: "ip link del br78"},
+		{id: "bridge-changed", script: "ip link set br78 down"},
+		{id: "bridge-address", script: "ip addr flush dev br78"},
+		{id: "link-missing", script: "ip link del $(veth p1 net)"},
+		{id: "link-changed", script: "in_pod p1 ip link set eth0 down"},
+		{id: "link-changed", script: "ip link set $(veth p1 net) nomaster"},
+		{id: "address-missing", script: "in_pod p1 ip addr flush dev eth0"},
+		{id: "route-missing", script: "in_pod p1 ip route del default"},
+		{id: "setting-changed", script: "echo 1 >/proc/sys/net/ipv6/conf/br78/accept_ra"},
+		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
+		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
+		{id: "rules-flushed", script: "nft flush ruleset"},
+		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
+		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
+		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +
+			`{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}` + "\nEOF\numount /run/ns/p6; rm /run/ns/p6"},
+		{id: "address-twice", script: cached("/run/ns/p2", "z")},
+		{id: "range-full", script: `sed -i 's,"10.78.0.0/24",&\, "rangeEnd": "10.78.0.3",' $net`},
+		// the node
+		{id: "forwarding4", script: "echo 0 >/proc/sys/net/ipv4/ip_forward"},
+		{id: "forwarding6", script: conflist("40-six.conflist", `{"cniVersion": "1.0.0", "name": "six", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd00:6::/64"}]]}}]}`) +
+			"pod /etc/cni/net.d/40-six.conflist p6; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding"},
+		{id: "bridge-calls", script: "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables; nft add table ip kube-proxy"},
+		{id: "filter-missing", script: "product del /etc/cni/net.d/20-ptp.conflist p3 /run/ns/p3; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
+		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
+		{id: "forward-chain", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
+		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
+		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
+		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
+		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
+		// the overlay
+		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
+		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
+		{id: "agent-down", overlay: true, script: "trap 'kill -9 $agent' EXIT; kill -STOP $agent"},
+		{id: "agent-unready", overlay: true, env: "NOCONFIG=1"},
+		{id: "agent-file", overlay: true, script: "flanneld; echo '{' >/run/cnibox/overlay.json"},
+		{id: "registry-empty", overlay: true, env: "ALONE=1"},
+		{id: "tunnel-gap", overlay: true, script: "flanneld; ip neigh flush dev flannel.1 nud permanent"},
+		{id: "tunnel-gap", overlay: true, script: "flanneld; bridge fdb del 4e:da:09:c2:00:02 dev flannel.1 dst 192.0.2.2"},
+		{id: "tunnel-missing", overlay: true, script: "flanneld; ip addr flush dev flannel.1"},
+		{id: "underlay-down", overlay: true, script: "ip link set eth0 down"},
+		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
+		{id: "mtu-pod", overlay: true, script: "flanneld; ip link set flannel.1 mtu 1400"},
+		{id: "subnet-changed", overlay: true, script: "flanneld; sed -i 's/^FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.99.1\\/24/' /run/flannel/subnet.env"},
+	}
+}
+
+// testNode is a node of a script, in namespaces of its own.
+type testNode struct {
+	t       *testing.T
+	scripts []string
+	env     string
+}
+
+func newTestNode(t *testing.T, overlay bool) *testNode {
+	t.Helper()
+	n := &testNode{t: t}
+	files := []string{"node.sh"}
+	if overlay {
+		files = append(files, "overlay.sh")
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(filepath.Join("testdata/doctor", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.scripts = append(n.scripts, string(b))
+	}
+	return n
+}
+
+// run runs a script on the node and returns its standard output.
+func (n *testNode) run(script string) string {
+	n.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	c := exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", strings.Join(append(n.scripts, script), "\n"))
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	// The PATH of this test has roles of cnibox, such as bridge, which is also iproute2's program.
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "WORK=" + n.t.TempDir(), "SELF=" + self, "CLITEST_INSIDE=1", n.env}
+	out, err := c.Output()
+	if err != nil {
+		n.t.Fatalf("%v\n%s%s", err, out, &errs)
+	}
+	return string(out)
+}
+
+// diagnose returns the report of the node after a script.
+func (n *testNode) diagnose(script string) *doctor.Report {
+	n.t.Helper()
+	var r doctor.Report
+	out := n.run(script + "\nproduct doctor --json || true\n")
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		n.t.Fatalf("%v\n%s", err, out)
+	}
+	return &r
+}
+
+// ids returns the checks with findings.
+func ids(r *doctor.Report) (all []string) {
+	for _, f := range r.Findings {
+		if !slices.Contains(all, f.ID) {
+			all = append(all, f.ID)
+		}
+	}
+	return all
+}
+
+// TestDoctor breaks a node in each way. Doctor must find this and nothing else.
+func TestDoctor(t *testing.T) {
+	for _, b := range brokenNodes() {
+		t.Run(b.id, func(t *testing.T) {
+			n := newTestNode(t, b.overlay)
+			n.env = b.env
+			r := n.diagnose(b.script)
+			if have := ids(r); !slices.Equal(have, []string{b.id}) {
+				t.Errorf("findings %v\n%s", have, text(t, r))
+			}
+			for _, f := range r.Findings {
+				if f.Object == "" || f.Evidence == "" || f.Fix == "" {
+					t.Errorf("incomplete finding %+v", f)
+				}
+				checkCommand(t, f.Fix)
+			}
+		})
+	}
+}
+
+// brokenFacts has the checks whose fault needs another kernel, another version or weeks.
+func brokenFacts() map[string]func(f *doctor.Facts) {
+	differ := func(o netops.Object) func(f *doctor.Facts) {
+		return func(f *doctor.Facts) {
+			f.Differences = []doctor.Difference{{Key: store.Key{Network: "net", ContainerID: "p", IfName: "eth0"}, Of: o, Object: "x", Want: "present", Have: "absent", Repairable: true}}
+		}
+	}
+	agent := func(change func(a *doctor.Agent)) func(f *doctor.Facts) {
+		return func(f *doctor.Facts) {
+			f.Overlay.Agent = &doctor.Agent{Ready: true, Registry: "kube", Peers: store.OverlayPeers{Wanted: 1, Programmed: 1}}
+			change(f.Overlay.Agent)
+		}
+	}
+	return map[string]func(f *doctor.Facts){
+		"state-newer":        func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
+		"kubeconfig-ending":  func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
+		"neighbour-missing":  differ(&netops.Neigh{}),
+		"filter-missing":     differ(&netops.Element{Set: "fw_same"}),
+		"attachment-changed": differ(&netops.Qdisc{}),
+		"range-nearly-full": func(f *doctor.Facts) {
+			lo := netip.MustParseAddr("10.1.0.1")
+			f.Networks = []*doctor.Network{{Name: "net", Ranges: []doctor.Range{{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Size: 11, Lo: lo, Hi: netip.MustParseAddr("10.1.0.11")}}}}
+			pool := store.PoolDump{}
+			for a := lo; len(pool.Leases) < 10; a = a.Next() {
+				pool.Leases = append(pool.Leases, store.Lease{Address: a, Owner: store.Key{Network: "net", ContainerID: a.String()}, Imported: true})
+			}
+			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
+		},
+		"kernel-links":         func(f *doctor.Facts) { f.Missing = map[string]string{"ipvlan": "not supported"} },
+		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
+		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
+	}
+}
+
+// TestDoctorFacts: each check of brokenFacts finds its fault, and nothing else does.
+func TestDoctorFacts(t *testing.T) {
+	for id, change := range brokenFacts() {
+		f := &doctor.Facts{Now: time.Now()}
+		if r := doctor.Diagnose(f); len(r.Findings) > 0 {
+			t.Fatalf("a node without anything: %s", text(t, r))
+		}
+		change(f)
+		if r := doctor.Diagnose(f); !slices.Equal(ids(r), []string{id}) {
+			t.Errorf("%s: %s", id, text(t, r))
+		}
+	}
+}
+
+// TestDoctorComplete: each check is broken by a test.
+func TestDoctorComplete(t *testing.T) {
+	broken := brokenFacts()
+	for _, b := range brokenNodes() {
+		broken[b.id] = nil
+	}
+	seen := map[string]bool{}
+	for _, c := range doctor.Checks() {
+		if _, tested := broken[c.ID]; !tested || seen[c.ID] || c.Title == "" || c.Reads == "" || c.Severity == "" {
+			t.Errorf("check %q: no test breaks it, or it is incomplete", c.ID)
+		}
+		seen[c.ID] = true
+	}
+}
+
+// TestDoctorFix: --fix mends what is safe of a report and still holds, and refuses the rest.
+func TestDoctorFix(t *testing.T) {
+	n := newTestNode(t, false)
+	out := n.run(`
+touch /run/ns/p6
+unshare --net=/run/ns/p6 sh -c :
+CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out
+{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}
+EOF
+umount /run/ns/p6
+rm /run/ns/p6
+nft flush ruleset
+in_pod p1 ip route del default
+ip link del $(veth p2 net)
+umount /run/ns/p3
+rm /run/ns/p3
+while [ -n "$(veth p3 ptp)" ]; do :; done
+echo 0 >/proc/sys/net/ipv4/ip_forward
+chmod 644 /run/cnibox/*/node.db
+product doctor --json >$WORK/report && exit 1
+[ $? = 3 ] || product doctor --json
+chmod 600 /run/cnibox/*/node.db
+product doctor --fix $WORK/report && exit 1
+[ $? = 3 ]
+echo 1 >/proc/sys/net/ipv4/ip_forward
+product doctor
+product check --all
+`)
+	for _, want := range []string{
+		"gone\tstate-mode\t", "refused\tforwarding4\tnet/ipv4/ip_forward\trun: sysctl -w net/ipv4/ip_forward=1\n", "mended\trules-flushed\tnftables\n",
+		"mended\troute-missing\tp1 eth0 on net\n", "mended\tlink-missing\tp2 eth0 on net\n", "mended\tcontainer-ended\tp3 eth0 on ptp\n", "mended\tlease-leaked\t10.78.0.4\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if !strings.HasSuffix(out, " checks passed\n") {
+		t.Errorf("%s", out)
+	}
+}
+
+// TestDoctorCluster: the same finding of many nodes is one line.
+func TestDoctorCluster(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 300 {
+		node := fmt.Sprintf("n%03d", i)
+		r := doctor.Report{Node: node, Findings: []doctor.Finding{
+			{Severity: doctor.Error, ID: "forwarding4", Object: "net/ipv4/ip_forward", Fix: "sysctl"},
+			{Severity: doctor.Warning, ID: "container-ended", Object: node, Fix: "cnibox repair", Attachments: []store.Key{{ContainerID: node}}},
+		}}
+		if i == 7 {
+			r.Findings = append(r.Findings, doctor.Finding{Severity: doctor.Error, ID: "disk", Object: "/run", Fix: "df"})
+		}
+		if err := os.WriteFile(filepath.Join(dir, node), []byte(text(t, r)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs bytes.Buffer
+	p := Process{Table: all.Table(), Args: []string{"doctor", "--cluster", dir}, Stdout: &out, Stderr: &errs}
+	if code := Main(t.Context(), p); code != ExitDifferent {
+		t.Errorf("exit code %d: %s", code, &errs)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range []string{"SEVERITY\tCHECK\tNODES\t", "error\tforwarding4\t300 of 300\tnet/ipv4/ip_forward\t", "error\tdisk\t1 of 300\t", "warning\tcontainer-ended\t300 of 300\tseveral\t"} {
+		if len(lines) != 4 || !strings.HasPrefix(lines[i], want) {
+			t.Errorf("no %q in\n%.2000s", want, &out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := Main(t.Context(), p); code != ExitFailed || !strings.Contains(errs.String(), "is no report") {
+		t.Errorf("exit code %d: %s", code, &errs)
+	}
+}
+
+// TestDoctorHealthy: doctor finds nothing on a healthy node, and names the used networks.
+func TestDoctorHealthy(t *testing.T) {
+	n := newTestNode(t, true)
+	out := n.run("product doctor")
+	if !strings.Contains(out, "containerd uses net of /etc/cni/net.d/10-net.conflist: the first file of /etc/cni/net.d\n") || !strings.Contains(out, " checks passed\n") {
+		t.Errorf("%s", out)
+	}
+}
+
+const doctorPage = "../../docs/doctor.md"
+
+// TestDoctorDocs: the table of docs/doctor.md is generated from the checks, and its command lines work.
+func TestDoctorDocs(t *testing.T) {
+	b, err := os.ReadFile(doctorPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const start, end = "<!-- checks:start -->\n", "<!-- checks:end -->"
+	before, rest, _ := strings.Cut(string(b), start)
+	_, after, ok := strings.Cut(rest, end)
+	if !ok || !strings.Contains(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks()))) {
+		t.Fatalf("docs/doctor.md has no table, or not the number of checks, %d", len(doctor.Checks()))
+	}
+	rows := "| check | finding | severity | `--fix` | reads |\n|---|---|---|---|---|\n"
+	for _, c := range doctor.Checks() {
+		rows += fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", c.ID, c.Title, c.Severity, map[bool]string{true: "yes"}[c.Safe], c.Reads)
+	}
+	want := before + start + rows + end + after
+	if *update {
+		if err := os.WriteFile(doctorPage, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(b) {
+		t.Error("docs/doctor.md differs from the checks; run: go test ./roles/cli -run TestDoctorDocs -update")
+	}
+	script := "cd $WORK\nalias cnibox=product\n"
+	for i, block := range strings.Split(before, "```") {
+		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
+			script += commands
+		}
+	}
+	if out := newTestNode(t, false).run(script); strings.Count(out, " checks passed") != 2 {
+		t.Errorf("the commands of docs/doctor.md print\n%s", out)
+	}
+}
+
+func text(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// checkCommand checks that a command of cnibox has existing verbs and flags.
+func checkCommand(t *testing.T, command string) {
+	t.Helper()
+	words := strings.Fields(command)
+	if words[0] != "cnibox" {
+		return
+	}
+	p := Process{Table: all.Table()}
+	cmds := p.app().Commands
+	var cmd *cli.Command
+	for _, w := range words[1:] {
+		if next := find(cmds, w); next != nil {
+			cmd, cmds = next, next.Subcommands
+			continue
+		}
+		name, isFlag := strings.CutPrefix(w, "--")
+		if cmd == nil || isFlag && !slices.ContainsFunc(cmd.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) }) {
+			t.Errorf("command %q: %q is unknown", command, w)
+		}
+	}
+}
