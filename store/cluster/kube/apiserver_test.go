@@ -84,7 +84,7 @@ func (l *lab) assign(tb testing.TB, name string, podCIDRs ...netip.Prefix) {
 	l.make(tb, name)
 	patch := map[string]any{"spec": map[string]any{"podCIDR": podCIDRs[0], "podCIDRs": podCIDRs}}
 	if out := l.s.Must(tb, http.MethodPatch, "/api/v1/nodes/"+name, rest.MergePatch, patch, http.StatusUnprocessableEntity); json.Valid(out) {
-		var o object
+		var o rest.Node
 		if err := json.Unmarshal(out, &o); err != nil || len(o.Spec.PodCIDRs) == len(podCIDRs) && o.Spec.PodCIDR == podCIDRs[0].String() {
 			return
 		}
@@ -142,7 +142,7 @@ func suite(t *testing.T, s *kubetest.Server) {
 			Assign: func(tb testing.TB, name string, p []netip.Prefix) { tb.Helper(); l.assign(tb, name, p...) },
 			Writes: func(tb testing.TB) string {
 				tb.Helper()
-				var list struct{ Items []object }
+				var list struct{ Items []rest.Node }
 				if err := json.Unmarshal(l.s.Must(tb, http.MethodGet, "/api/v1/nodes", "", nil), &list); err != nil {
 					tb.Fatal(err)
 				}

@@ -78,7 +78,7 @@ func followed(tb testing.TB, srv *httptest.Server) *follower {
 // list reads all nodes into f.
 func list(ctx context.Context, f *follower) error {
 	names := map[string]bool{}
-	_, err := rest.List(ctx, f.registry.client, nodes, func(o *object) { names[o.Metadata.Name] = true; f.Put(o, true) })
+	_, err := rest.List(ctx, f.registry.client, nodes, func(o *rest.Node) { names[o.Metadata.Name] = true; f.Put(o, true) })
 	f.Complete(names)
 	return err
 }

@@ -31,7 +31,7 @@ type follower struct {
 
 	mu    sync.Mutex
 	table cluster.Table
-	own   object // this node's, or zero
+	own   rest.Node // this node's, or zero
 }
 
 // report sends snapshots to the relay. Making a snapshot takes as long as reading many changes, so only few
@@ -69,14 +69,14 @@ func (f *follower) Complete(names map[string]bool) {
 	f.mu.Lock()
 	f.table.Keep(names)
 	if !names[f.registry.name] {
-		f.own = object{}
+		f.own = rest.Node{}
 	}
 	f.mu.Unlock()
 	f.notify()
 }
 
 // Put stores an object, and reports a change unless all objects are being read.
-func (f *follower) Put(o *object, listing bool) {
+func (f *follower) Put(o *rest.Node, listing bool) {
 	r := f.registry
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *follower) Put(o *object, listing bool) {
 
 // same reports whether the fields that Acquire reads are equal in two objects. The agent may be waiting
 // for a difference.
-func (r *Registry) same(o, p *object) bool {
+func (r *Registry) same(o, p *rest.Node) bool {
 	for _, key := range append(r.keys.own(), r.keys.nodeIP, r.keys.nodeIPv6, r.keys.publishIP, r.keys.publishIPv6) {
 		if o.Metadata.Annotations[key] != p.Metadata.Annotations[key] {
 			return false
@@ -113,7 +113,7 @@ func (f *follower) Remove(name string, listing bool) {
 	defer f.mu.Unlock()
 	changed := f.table.Remove(name)
 	if name == f.registry.name {
-		changed, f.own = true, object{}
+		changed, f.own = true, rest.Node{}
 	}
 	if changed && !listing {
 		f.notify()

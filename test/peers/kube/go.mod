@@ -8,7 +8,7 @@ tool (
 	k8s.io/kubernetes/cmd/kube-controller-manager
 )
 
-require k8s.io/kubernetes v1.36.3 // indirect
+require k8s.io/kubernetes v1.36.3
 
 require (
 	cel.dev/expr v0.25.1 // indirect
