@@ -41,6 +41,8 @@ type controller struct {
 	// listed is closed when all nodes are known.
 	listed chan struct{}
 	isDone bool // listed is closed
+	// assigning is true when every former leader's requests are finished.
+	assigning bool
 
 	// unanswered is true after a request that the server may still execute.
 	unanswered atomic.Bool
@@ -71,7 +73,7 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 		return false
 	}
 	c.mu.Lock()
-	c.table.alone = true
+	c.assigning = true
 	c.queue.add(c.table.waiting()...)
 	c.mu.Unlock()
 	var working sync.WaitGroup
@@ -94,13 +96,14 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 func (c *controller) Put(o *rest.Node, listing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.table.alone = c.assigning && c.term.Valid()
 	before := c.fault(o.Metadata.Name)
 	waits, released := c.table.put(o)
 	c.warn(o.Metadata.Name, before)
-	switch {
-	case listing || !c.table.alone:
+	if listing || !c.assigning {
 		return // run or Complete adds the nodes
-	case waits:
+	}
+	if waits {
 		c.queue.add(o.Metadata.Name)
 	}
 	if released {
@@ -113,7 +116,7 @@ func (c *controller) Remove(name string, listing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.remove(name)
-	if !listing && c.table.alone {
+	if !listing && c.assigning {
 		c.queue.add(c.table.starved()...)
 	}
 }
@@ -124,7 +127,7 @@ func (c *controller) Complete(names map[string]bool) {
 	defer c.mu.Unlock()
 	c.err = nil
 	c.table.keep(names)
-	if c.table.alone {
+	if c.assigning {
 		c.queue.add(c.table.waiting()...)
 	}
 	if !c.isDone {
@@ -154,6 +157,7 @@ func (c *controller) Recovered() {
 func (c *controller) refresh(o *rest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.table.alone = c.assigning && c.term.Valid()
 	before := c.fault(o.Metadata.Name)
 	c.table.refresh(o)
 	c.warn(o.Metadata.Name, before)

@@ -17,8 +17,8 @@ import (
 type table struct {
 	sets  []*blocks // one of each family
 	nodes map[string]*node
-	// alone is true when every new assignment is made by this process, unless another program assigns
-	// pod networks, too.
+	// alone is true while this process makes every assignment, unless another program assigns pod
+	// networks, too.
 	alone bool
 }
 
