@@ -20,8 +20,8 @@ const (
 	nodesPath = "/api/v1/nodes"
 	// fenceAnnotation is set to a new value by a new leader, and removed with the assignment.
 	fenceAnnotation = "cnibox.io/nodeipam-fence"
-	// workers is the number of requests at a time. The client keeps as many connections.
-	workers = 4
+	// workers is the number of requests at a time. The client keeps as many unused connections.
+	workers = 8
 	// attempts bounds the requests for a node before an event and a pause.
 	attempts = 3
 	// requestTime bounds a request and the pauses that the server asks for.

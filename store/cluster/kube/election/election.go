@@ -23,7 +23,8 @@ import (
 type Options struct {
 	Client *rest.Client
 	// Namespace and Name are the Lease's. It is made if it does not exist. That needs the verbs create,
-	// get and patch on leases.
+	// get and patch on leases. If it is deleted while a process leads, another one may lead beside it
+	// until the next renewal.
 	Namespace, Name string
 	// Identity is unique to this process, also among processes of other times.
 	Identity string
@@ -51,8 +52,8 @@ const maxDuration = time.Hour
 
 // Term is a time in which this process leads.
 type Term struct {
-	// Released is true if the former leader ended its term itself, after its last request was
-	// answered.
+	// Released is true if no former leader can have requests that are not answered: it ended its term
+	// itself, or there was none.
 	Released bool
 
 	mu    sync.Mutex
@@ -186,7 +187,7 @@ func (c *candidate) acquire(ctx context.Context) (*Term, error) {
 	if err := c.write(ctx, spec, c.Identity); err != nil {
 		return nil, err
 	}
-	return &Term{Released: free && now.Metadata.ResourceVersion != "", until: sent.Add(c.Deadline)}, nil
+	return &Term{Released: free, until: sent.Add(c.Deadline)}, nil
 }
 
 // promised returns the time for which the holder's renewal is respected.
