@@ -201,11 +201,15 @@ func (c *controller) fence(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// fenceNode tries until it succeeds or ctx ends.
+// fenceNode tries until the Node has another version or ctx ends. It gives up if the server refuses
+// every change of this Node, because it then refuses the former leader's, too.
 func (c *controller) fenceNode(ctx context.Context, name, value string) {
-	var wait web.Backoff
+	if rest.CheckName("node", name) != nil {
+		return
+	}
+	wait := web.Backoff{}
 	patch := rest.Annotations("", map[string]*string{fenceAnnotation: &value})
-	for {
+	for n := 1; ; n++ {
 		var o rest.Node
 		err := c.client.Patch(ctx, rest.Path("api", "v1", "nodes", name), rest.MergePatch, patch, &o)
 		if err == nil {
@@ -217,6 +221,10 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 		c.mu.Lock()
 		c.table.fail(name, fmt.Errorf("protect the node from requests of the former leader: %w", err))
 		c.mu.Unlock()
+		if n == attempts && (errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden)) {
+			c.log.Warn("cannot protect a node from requests of the former leader", "node", name, "error", err)
+			return
+		}
 		if wait.Wait(ctx, 0) != nil {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
@@ -23,6 +24,8 @@ func TestNodes(t *testing.T) {
 	w.create("a")
 	w.create("kept", "10.244.1.0/24")
 	w.create("outside", "10.9.0.0/24")
+	w.Must(t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": "leaving", "finalizers": []string{"example.com/test"}}})
+	w.remove("leaving")
 	r := w.start("", "-cluster-cidr=10.244.0.0/22", "-service-cluster-ip-range=10.244.2.0/24")
 	if got := w.assigned("a"); got != "10.244.0.0/24" {
 		t.Errorf("a has %s", got)
@@ -34,9 +37,13 @@ func TestNodes(t *testing.T) {
 	w.create("c")
 	await.Until(t, func() bool { return slices.Equal(w.events("c"), []string{"CIDRNotAvailable"}) }, func() string { return fmt.Sprintf("events %v", w.events("c")) })
 	s := r.until("starved node", func(s status) bool { return len(s.Faults) == 2 })
-	if s.Nodes != 5 || s.Waiting != 1 || s.Networks[0].Used != 4 || s.Faults[0].Node != "c" || s.Faults[1].Node != "outside" || !strings.Contains(s.Faults[1].Error, "10.9.0.0/24 is outside") {
+	if s.Nodes != 6 || s.Waiting != 2 || s.Networks[0].Used != 4 || s.Faults[0].Node != "c" || s.Faults[1].Node != "outside" || !strings.Contains(s.Faults[1].Error, "10.9.0.0/24 is outside") {
 		t.Errorf("%+v", s)
 	}
+	if o := w.get("leaving"); o.Metadata.DeletionTimestamp == "" || len(o.Spec.PodCIDRs) > 0 {
+		t.Errorf("a Node that is being deleted has %v", o.Spec.PodCIDRs)
+	}
+	w.Must(t, http.MethodPatch, nodesPath+"/leaving", rest.MergePatch, map[string]any{"metadata": map[string]any{"finalizers": nil}})
 	w.remove("kept")
 	if got := w.assigned("c"); got != "10.244.1.0/24" {
 		t.Errorf("c has %s", got)

@@ -32,7 +32,11 @@ func (s *planSettings) register() *flag.FlagSet {
 func planFlags() (all []roles.Flag) {
 	(&planSettings{}).register().VisitAll(func(one *flag.Flag) {
 		_, text := flag.UnquoteUsage(one)
-		all = append(all, roles.Flag{Name: one.Name, Help: text})
+		def := one.DefValue
+		if def == "0" {
+			def = "" // the text says what 0 means
+		}
+		all = append(all, roles.Flag{Name: one.Name, Default: def, Help: text})
 	})
 	return all
 }

@@ -39,7 +39,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // it ends serve
 	serving.Go(func() { d.serve(l) })
 
 	o := s.lease

@@ -163,6 +163,9 @@ func (t *table) assign(name string) (*assignment, error) {
 	if n == nil || n.assigned || n.deleting {
 		return nil, nil
 	}
+	if n.fault = rest.CheckName("node", name); n.fault != nil {
+		return nil, nil
+	}
 	if n.held == nil {
 		for _, b := range t.sets {
 			if b.Used == b.Max {
@@ -174,7 +177,6 @@ func (t *table) assign(name string) (*assignment, error) {
 			p, _ := b.take()
 			n.held = append(n.held, p)
 		}
-		n.fault = nil
 	}
 	return &assignment{uid: n.uid, version: n.version, fenced: n.fenced, cidrs: n.held}, nil
 }

@@ -192,6 +192,15 @@ func TestFaults(t *testing.T) {
 	s.want("after it", s.give("next"), "10.244.4.0/24,fd00:0:0:4::/64")
 }
 
+// A name that would change the path of a request gets nothing.
+func TestName(t *testing.T) {
+	s := newTestTable(t, "10.244.0.0/16", 0, 0, "")
+	s.put(s.object("..", "a"))
+	if a, err := s.assign(".."); a != nil || err != nil || len(s.faults()) != 1 || s.sets[0].Used != 0 {
+		t.Errorf("%+v, %v, %v", a, err, s.faults())
+	}
+}
+
 // Two programs that assign pod networks give the same network twice, so this is reported.
 func TestOtherProgram(t *testing.T) {
 	s := newTestTable(t, "10.244.0.0/16", 0, 0, "")

@@ -159,7 +159,7 @@ func (r *Registry) assigned(o *rest.Node) ([]netip.Prefix, error) {
 		return nil, err
 	}
 	if families := r.config.Families(); len(cidrs) < len(families) {
-		return nil, fmt.Errorf("%w: spec.podCIDRs is %v and must have one in each of %v: does the controller manager run with --allocate-node-cidrs?", cluster.ErrNotAssigned, cidrs, families)
+		return nil, fmt.Errorf("%w: spec.podCIDRs is %v and must have one in each of %v: does the controller manager run with --allocate-node-cidrs, or cnibox nodeipam?", cluster.ErrNotAssigned, cidrs, families)
 	}
 	return cidrs, nil
 }
