@@ -163,7 +163,8 @@ func (t *table) assign(name string) (*assignment, error) {
 	if n == nil || n.assigned || n.deleting {
 		return nil, nil
 	}
-	if n.fault = rest.CheckName("node", name); n.fault != nil {
+	n.fault = rest.CheckName("node", name)
+	if n.fault != nil {
 		return nil, nil
 	}
 	if n.held == nil {
