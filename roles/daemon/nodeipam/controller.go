@@ -26,6 +26,8 @@ const (
 	attempts = 3
 	// requestTime bounds a request and the pauses that the server asks for.
 	requestTime = 30 * time.Second
+	// fenceTime is longer than a server executes a request (kube-apiserver --request-timeout, 1m).
+	fenceTime = 2 * time.Minute
 )
 
 // controller assigns pod networks in one term of a leader. It is a rest.Follower.
@@ -201,15 +203,15 @@ func (c *controller) fence(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// fenceNode tries until the Node has another version or ctx ends. It gives up if the server refuses
-// every change of this Node, because it then refuses the former leader's, too.
+// fenceNode tries until the Node has another version or ctx ends. After fenceTime it gives up if the
+// server refuses every change of this Node, because one Node must not stop all others.
 func (c *controller) fenceNode(ctx context.Context, name, value string) {
 	if rest.CheckName("node", name) != nil {
 		return
 	}
-	wait := web.Backoff{}
+	var wait web.Backoff
 	patch := rest.Annotations("", map[string]*string{fenceAnnotation: &value})
-	for n := 1; ; n++ {
+	for begin := time.Now(); ; {
 		var o rest.Node
 		err := c.client.Patch(ctx, rest.Path("api", "v1", "nodes", name), rest.MergePatch, patch, &o)
 		if err == nil {
@@ -221,7 +223,7 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 		c.mu.Lock()
 		c.table.fail(name, fmt.Errorf("protect the node from requests of the former leader: %w", err))
 		c.mu.Unlock()
-		if n == attempts && (errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden)) {
+		if time.Since(begin) > fenceTime && (errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden)) {
 			c.log.Warn("cannot protect a node from requests of the former leader", "node", name, "error", err)
 			return
 		}
