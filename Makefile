@@ -117,9 +117,12 @@ test-diff: setup build bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
 
-# Kubernetes' API server and a current etcd. The build takes minutes when Go's build cache is empty.
-bin/kube/kube-apiserver: test/peers/kube/go.sum
+# Kubernetes' API server and controller manager, its allocator of pod networks, and a current etcd. The build takes minutes when Go's
+# build cache is empty.
+bin/kube/kube-apiserver: test/peers/kube/go.sum test/peers/kube/cidrset/main.go
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/etcd go.etcd.io/etcd/server/v3
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/cidrset ./cidrset
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
 # flannel's daemon, for tests in which its nodes share a cluster with ours.
@@ -131,6 +134,7 @@ KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -count 1 -timeout 20m ./roles/daemon/nodeipam
 
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge
@@ -155,6 +159,7 @@ test-release: setup bin/syft
 bench-scale: setup build bin/kube/kube-apiserver
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
+	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
 
 soak: setup build
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

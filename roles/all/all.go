@@ -10,6 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
@@ -62,5 +63,6 @@ func Table() roles.Table {
 		multi.Role(),
 
 		agent.Role(),
+		nodeipam.Role(),
 	}
 }

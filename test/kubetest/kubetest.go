@@ -194,6 +194,23 @@ func (s *Server) StopAPI() {
 	s.api.kill()
 }
 
+// StartManager starts kube-controller-manager with the administrator's rights. stop kills it.
+func (s *Server) StartManager(tb testing.TB, flags ...string) (stop func()) {
+	tb.Helper()
+	p, err := s.start("kube-controller-manager", Built("kube-controller-manager"),
+		append([]string{"--kubeconfig", s.Kubeconfig(tb, s.Address, Admin), "--secure-port", "0", "--leader-elect=false"}, flags...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		p.kill()
+		if tb.Failed() {
+			tb.Logf("kube-controller-manager: %s", s.log("kube-controller-manager"))
+		}
+	})
+	return p.kill
+}
+
 // Stop kills both programs and removes their files.
 func (s *Server) Stop() {
 	s.api.kill()

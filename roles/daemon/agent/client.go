@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/dir"
@@ -68,7 +69,7 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	client, err := rest.Open(r.source(h.Env))
+	client, err := rest.Open(rest.Choose(r.kubeconfig, r.apiURL, func(name string) string { return process.Getenv(h.Env, name) }))
 	if err != nil {
 		return nil, err
 	}
@@ -80,33 +81,11 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 
-// source returns how to connect to the API server.
-func (r *registryFlags) source(env []string) rest.Source {
-	switch {
-	case r.kubeconfig == "" && r.apiURL != "":
-		return rest.Server(r.apiURL)
-	case r.kubeconfig == "":
-		return rest.InCluster(getenv(env, "KUBERNETES_SERVICE_HOST"), getenv(env, "KUBERNETES_SERVICE_PORT"), rest.ServiceAccountDir)
-	}
-	return func() (*rest.Config, error) {
-		c, err := rest.Kubeconfig(r.kubeconfig)()
-		if err != nil || r.apiURL == "" {
-			return c, err
-		}
-		other, err := rest.Server(r.apiURL)()
-		if err != nil {
-			return nil, err
-		}
-		c.Server = other.Server
-		return c, nil
-	}
-}
-
 // nodeOfPod returns the name of this node's Node object. It comes from the flags or the
 // environment, or else from the agent's own pod.
 func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Client) (string, error) {
-	pod, namespace := getenv(h.Env, "POD_NAME"), getenv(h.Env, "POD_NAMESPACE")
-	if s.nodeName != "" || getenv(h.Env, "NODE_NAME") != "" || pod == "" || namespace == "" {
+	pod, namespace := process.Getenv(h.Env, "POD_NAME"), process.Getenv(h.Env, "POD_NAMESPACE")
+	if s.nodeName != "" || process.Getenv(h.Env, "NODE_NAME") != "" || pod == "" || namespace == "" {
 		return s.name(h.Env)
 	}
 	var wait web.Backoff

@@ -107,7 +107,7 @@ func fromEnvironment(f *flag.FlagSet, env []string) (errs []error) {
 	f.Visit(func(one *flag.Flag) { given[one.Name] = true })
 	f.VisitAll(func(one *flag.Flag) {
 		name := "FLANNELD_" + strings.ToUpper(strings.ReplaceAll(one.Name, "-", "_"))
-		value := getenv(env, name)
+		value := process.Getenv(env, name)
 		if given[one.Name] || value == "" {
 			return
 		}
@@ -116,16 +116,6 @@ func fromEnvironment(f *flag.FlagSet, env []string) (errs []error) {
 		}
 	})
 	return errs
-}
-
-// getenv returns the value of a variable, or "". If the name is repeated, the first one counts.
-func getenv(env []string, name string) string {
-	for _, kv := range env {
-		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
-			return v
-		}
-	}
-	return ""
 }
 
 // flags declares the flags.

@@ -3,11 +3,13 @@ package agent
 import (
 	"net"
 	"strings"
+
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // notifySystemd informs the service manager that the agent is ready (sd_notify(3)).
 func (a *agent) notifySystemd() {
-	path := getenv(a.host.Env, "NOTIFY_SOCKET")
+	path := process.Getenv(a.host.Env, "NOTIFY_SOCKET")
 	if path == "" {
 		return
 	}

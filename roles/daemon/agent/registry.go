@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
@@ -18,7 +19,7 @@ const maxNetConf = 1 << 20
 
 // name returns this node's name in the registry.
 func (s *settings) name(env []string) (string, error) {
-	for _, name := range []string{s.nodeName, getenv(env, "NODE_NAME")} {
+	for _, name := range []string{s.nodeName, process.Getenv(env, "NODE_NAME")} {
 		if name != "" {
 			return name, nil
 		}

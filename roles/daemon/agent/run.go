@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -30,7 +31,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
 	}
-	if getenv(h.Env, "GOGC") == "" {
+	if process.Getenv(h.Env, "GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
 	set.setDefaultPaths(runDir(h))

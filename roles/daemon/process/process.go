@@ -1,5 +1,5 @@
 // Package process has what every daemon needs: a socket on which only one process of a node listens,
-// and the output of -help.
+// the output of -help, and the environment.
 package process
 
 import (
@@ -38,6 +38,16 @@ func Usage(f *flag.FlagSet) string {
 		}
 	})
 	return out.String()
+}
+
+// Getenv returns the value of a variable of env, or "". If the name is repeated, the first one counts.
+func Getenv(env []string, name string) string {
+	for _, kv := range env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+			return v
+		}
+	}
+	return ""
 }
 
 // Listen listens on a path to which only root can connect. It removes the socket of a daemon that was

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // DefaultPrefix is flannel's prefix of the names of annotations.
@@ -67,7 +68,7 @@ func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) 
 }
 
 // overrides reads the annotations that operators write. A value that is not an address is an error.
-func (k *keys) overrides(o *object) (cluster.Overrides, error) {
+func (k *keys) overrides(o *rest.Node) (cluster.Overrides, error) {
 	var f faults
 	a := o.Metadata.Annotations
 	w := cluster.Overrides{
@@ -88,11 +89,11 @@ func (k *keys) overrides(o *object) (cluster.Overrides, error) {
 }
 
 // takesPart reports whether flannel or cnibox manages a node's pod network.
-func (k *keys) takesPart(o *object) bool { return o.Metadata.Annotations[k.managed] == "true" }
+func (k *keys) takesPart(o *rest.Node) bool { return o.Metadata.Annotations[k.managed] == "true" }
 
 // node reads a Node object. It omits pod networks of families that the cluster's configuration does
 // not have, because another program may use them.
-func (r *Registry) node(o *object) (cluster.Node, error) {
+func (r *Registry) node(o *rest.Node) (cluster.Node, error) {
 	k, a := &r.keys, o.Metadata.Annotations
 	var f faults
 	n := cluster.Node{
@@ -138,7 +139,7 @@ func backendName(s string) string {
 
 // podCIDRs returns the networks that were assigned to a node, of the enabled
 // families, IPv4 first.
-func (r *Registry) podCIDRs(o *object) ([]netip.Prefix, error) {
+func (r *Registry) podCIDRs(o *rest.Node) ([]netip.Prefix, error) {
 	given := o.Spec.PodCIDRs
 	if len(given) == 0 && o.Spec.PodCIDR != "" {
 		given = []string{o.Spec.PodCIDR}
@@ -196,7 +197,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 }
 
 // missing returns the annotations of want that the object does not have or has with another value.
-func missing(o *object, want map[string]*string) map[string]*string {
+func missing(o *rest.Node, want map[string]*string) map[string]*string {
 	out := map[string]*string{}
 	for key, value := range want {
 		have, ok := o.Metadata.Annotations[key]

@@ -160,7 +160,7 @@ func TestExpired(t *testing.T) {
 	}
 	l.wire.Join(t)
 	until(t, updates, "the first node alone", func(u cluster.Update) bool { return slices.Equal(names(u), []string{"node-1"}) })
-	err := rest.Watch(t.Context(), r.client, nodes, rest.Since{Version: before}, func(rest.Event[object]) {})
+	err := rest.Watch(t.Context(), r.client, nodes, rest.Since{Version: before}, func(rest.Event[rest.Node]) {})
 	if !errors.Is(err, rest.ErrExpired) {
 		t.Errorf("this was no test: the server goes on from before the compaction: %v", err)
 	}
@@ -378,7 +378,7 @@ func TestReplaced(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
 	r := l.open(t, "node-1")
-	var o object
+	var o rest.Node
 	if err := r.get(t.Context(), &o); err != nil {
 		t.Fatal(err)
 	}

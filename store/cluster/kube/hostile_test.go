@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // script is a server. Its list has one node, whose name has the number of lists. Its watches get the
@@ -23,6 +24,10 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") == "" {
 		n := s.lists.Add(1)
 		fmt.Fprintf(w, `{"metadata":{"resourceVersion":"%d"},"items":[%s]}`, s.version, participant(fmt.Sprintf("list-%d", n), int(n)))
+		return
+	}
+	if r.URL.Query().Has("sendInitialEvents") {
+		w.WriteHeader(http.StatusUnprocessableEntity) // as a server without streaming lists
 		return
 	}
 	n := int(s.watches.Add(1)) - 1
@@ -66,7 +71,8 @@ func TestReadAgain(t *testing.T) {
 					}
 				}
 			}()
-			return f.run(ctx, relay)
+			f.relay = relay
+			return rest.Follow(ctx, f.registry.client, nodes, f)
 		})
 		if lists := s.lists.Load(); lists != 2 {
 			t.Errorf("%s: %d lists, %+v", name, lists, f.table.Snapshot().Nodes)
@@ -100,7 +106,8 @@ func TestGoesOn(t *testing.T) {
 				}
 			}
 		}()
-		return f.run(ctx, relay)
+		f.relay = relay
+		return rest.Follow(ctx, f.registry.client, nodes, f)
 	})
 	if s.lists.Load() != 1 || len(f.table.Snapshot().Nodes) != 4 {
 		t.Errorf("%d lists, %+v", s.lists.Load(), f.table.Snapshot().Nodes)

@@ -74,31 +74,6 @@ func (r *Registry) Close() error {
 // CloseFrom closes the connections from lost addresses.
 func (r *Registry) CloseFrom(lost func(netip.Addr) bool) { r.client.CloseFrom(lost) }
 
-// object has the fields of a Node that are used here.
-type object struct {
-	rest.Object
-	Spec struct {
-		PodCIDR  string   `json:"podCIDR"`
-		PodCIDRs []string `json:"podCIDRs"`
-	} `json:"spec"`
-}
-
-// Member reads a field of a Node's specification from protobuf.
-func (o *object) Member(number int, b []byte) error {
-	if number != 2 {
-		return nil
-	}
-	return rest.Members(b, func(number int, b []byte) error {
-		switch number {
-		case 1:
-			o.Spec.PodCIDR = string(b)
-		case 7:
-			o.Spec.PodCIDRs = append(o.Spec.PodCIDRs, string(b))
-		}
-		return nil
-	})
-}
-
 // get reads this node's object. If it does not exist, the error is ErrNotAssigned, because it may be
 // created later.
 func (r *Registry) get(ctx context.Context, o any) error {
@@ -114,7 +89,7 @@ func (r *Registry) get(ctx context.Context, o any) error {
 
 // Overrides returns the overrides in the annotations of this node's object.
 func (r *Registry) Overrides(ctx context.Context) (cluster.Overrides, error) {
-	var o object
+	var o rest.Node
 	if err := r.get(ctx, &o); err != nil {
 		return cluster.Overrides{}, err
 	}
@@ -140,7 +115,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 }
 
 func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
-	var o object
+	var o rest.Node
 	if err := r.get(ctx, &o); err != nil {
 		return cluster.Node{}, err
 	}
@@ -178,13 +153,13 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 }
 
 // assigned returns this node's pod networks, one of each enabled family.
-func (r *Registry) assigned(o *object) ([]netip.Prefix, error) {
+func (r *Registry) assigned(o *rest.Node) ([]netip.Prefix, error) {
 	cidrs, err := r.podCIDRs(o)
 	if err != nil {
 		return nil, err
 	}
 	if families := r.config.Families(); len(cidrs) < len(families) {
-		return nil, fmt.Errorf("%w: spec.podCIDRs is %v and must have one in each of %v: does the controller manager run with --allocate-node-cidrs?", cluster.ErrNotAssigned, cidrs, families)
+		return nil, fmt.Errorf("%w: spec.podCIDRs is %v and must have one in each of %v: does the controller manager run with --allocate-node-cidrs, or cnibox nodeipam?", cluster.ErrNotAssigned, cidrs, families)
 	}
 	return cidrs, nil
 }
@@ -211,9 +186,9 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 
 // annotate writes annotations of the object o, not of a later one with the same name. It stores the
 // result in o.
-func (r *Registry) annotate(ctx context.Context, o *object, changes map[string]*string) error {
+func (r *Registry) annotate(ctx context.Context, o *rest.Node, changes map[string]*string) error {
 	patch := rest.Annotations(o.Metadata.UID, changes)
-	*o = object{}
+	*o = rest.Node{}
 	if err := r.client.Patch(ctx, r.path+"/status", rest.MergePatch, patch, o); err != nil {
 		return fmt.Errorf("patch annotations: %w", err)
 	}
@@ -269,7 +244,7 @@ func (r *Registry) Ready(ctx context.Context) error {
 
 // Release removes the annotations that Acquire wrote. Those of operators stay.
 func (r *Registry) Release(ctx context.Context) error {
-	var o object
+	var o rest.Node
 	switch err := r.get(ctx, &o); {
 	case errors.Is(err, cluster.ErrNotAssigned):
 		return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // FuzzRecord: any Node object is a usable node or a fault, and a node that was read
@@ -25,7 +26,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"self","annotations":{"flannel.alpha.coreos.com/public-ipv6":"2001:db8::1","flannel.alpha.coreos.com/backend-v6-data":"null",
 		"flannel.alpha.coreos.com/node-public-ip":"x"}},"spec":{"podCIDRs":["10.1.0.0/24","fd00::/64"]}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		var o object
+		var o rest.Node
 		if json.Unmarshal(raw, &o) != nil {
 			return
 		}

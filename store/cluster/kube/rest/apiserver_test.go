@@ -3,6 +3,7 @@
 package rest
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -239,5 +240,26 @@ func TestForms(t *testing.T) {
 	}
 	if diff := cmp.Diff(said[0], said[1]); diff != "" || said[0].Metadata.UID == "" || len(said[0].Metadata.Annotations) != 2 {
 		t.Errorf("%+v: %s", said[0], diff)
+	}
+}
+
+// completed ends a Follow after all objects were read.
+type completed struct{ stop func() }
+
+func (completed) Put(*Object, bool)          {}
+func (completed) Remove(string, bool)        {}
+func (c completed) Complete(map[string]bool) { c.stop() }
+func (completed) Failed(error)               {}
+func (completed) Recovered()                 {}
+
+// The server sends all objects in a watch. A client that ends it then does not take this for a refusal.
+func TestFollowStream(t *testing.T) {
+	// Repeat it, because the server may notice the closed connection before the client does.
+	for range 40 {
+		ctx, stop := context.WithCancel(t.Context())
+		f := follow[Object, *Object]{client: open(t, kubetest.Admin), path: "/api/v1/nodes", to: completed{stop}}
+		if _, err := f.watch(ctx); !errors.Is(err, context.Canceled) || f.noStream || f.version == "" {
+			t.Fatalf("the stream sent all nodes: %v, %+v", err, &f)
+		}
 	}
 }

@@ -185,13 +185,24 @@ const (
 	StrategicMergePatch = "application/strategic-merge-patch+json"
 )
 
-// Patch changes an object. It stores the resulting object in v unless v is nil.
+// Patch changes an object. It stores the resulting object in v unless v is nil. If the patch has a
+// metadata.resourceVersion or uid that is not the object's, the error is ErrConflict.
 func (c *Client) Patch(ctx context.Context, path, kind string, patch, v any) error {
-	body, err := json.Marshal(patch)
+	return c.write(ctx, http.MethodPatch, path, kind, patch, v)
+}
+
+// Create adds an object to a collection. It stores the result in v unless v is nil. If the object
+// exists, the error is ErrConflict.
+func (c *Client) Create(ctx context.Context, path string, object, v any) error {
+	return c.write(ctx, http.MethodPost, path, "application/json", object, v)
+}
+
+func (c *Client) write(ctx context.Context, method, path, kind string, object, v any) error {
+	body, err := json.Marshal(object)
 	if err != nil {
 		return err
 	}
-	resp, err := c.do(ctx, &request{method: http.MethodPatch, path: path, query: url.Values{"fieldManager": {"cnibox"}}, kind: kind, body: body})
+	resp, err := c.do(ctx, &request{method: method, path: path, query: url.Values{"fieldManager": {"cnibox"}}, kind: kind, body: body})
 	if err != nil {
 		return err
 	}

@@ -83,6 +83,29 @@ func Kubeconfig(path string) Source {
 	}
 }
 
+// Choose is the Source of a kubeconfig file, with another server if address is not empty, of an
+// address alone, or of the pod if both are empty. getenv returns environment variables.
+func Choose(kubeconfig, address string, getenv func(name string) string) Source {
+	switch {
+	case kubeconfig == "" && address != "":
+		return Server(address)
+	case kubeconfig == "":
+		return InCluster(getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT"), ServiceAccountDir)
+	}
+	return func() (*Config, error) {
+		c, err := Kubeconfig(kubeconfig)()
+		if err != nil || address == "" {
+			return c, err
+		}
+		other, err := Server(address)()
+		if err != nil {
+			return nil, err
+		}
+		c.Server = other.Server
+		return c, nil
+	}
+}
+
 func parseServer(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

@@ -7,6 +7,31 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
+// Node has the fields of a Node that are used here.
+type Node struct {
+	Object
+	Spec struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
+}
+
+// Member reads a field of a Node's specification from protobuf.
+func (n *Node) Member(number int, b []byte) error {
+	if number != 2 {
+		return nil
+	}
+	return Members(b, func(number int, b []byte) error {
+		switch number {
+		case 1:
+			n.Spec.PodCIDR = string(b)
+		case 7:
+			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, string(b))
+		}
+		return nil
+	})
+}
+
 // Pod has the fields of a pod that are used here.
 type Pod struct {
 	Object

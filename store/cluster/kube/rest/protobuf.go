@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
@@ -131,6 +132,8 @@ func (m *Metadata) member(b []byte) error {
 			m.UID = string(v)
 		case 6:
 			m.ResourceVersion = string(v)
+		case 9:
+			return m.deleted(v)
 		case 12:
 			var entry [2]string
 			err := Members(v, func(number int, v []byte) error {
@@ -144,6 +147,16 @@ func (m *Metadata) member(b []byte) error {
 			}
 			m.Annotations[entry[0]] = entry[1]
 			return err
+		}
+		return nil
+	})
+}
+
+// deleted reads a metav1.Time into DeletionTimestamp.
+func (m *Metadata) deleted(b []byte) error {
+	return members(b, func(number int, _ []byte, n uint64) error {
+		if number == 1 {
+			m.DeletionTimestamp = time.Unix(int64(n), 0).UTC().Format(time.RFC3339)
 		}
 		return nil
 	})

@@ -1,0 +1,340 @@
+package nodeipam
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/election"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+const (
+	nodesPath = "/api/v1/nodes"
+	// fenceAnnotation is set to a new value by a new leader, and removed with the assignment.
+	fenceAnnotation = "cnibox.io/nodeipam-fence"
+	// workers is the number of requests at a time. The client keeps as many unused connections.
+	workers = 8
+	// attempts bounds the requests for a node before an event and a pause.
+	attempts = 3
+	// requestTime bounds a request and the pauses that the server asks for.
+	requestTime = 30 * time.Second
+	// fenceTime is longer than a server executes a request (kube-apiserver --request-timeout, 1m).
+	fenceTime = 2 * time.Minute
+)
+
+// controller assigns pod networks in one term of a leader. It is a rest.Follower.
+type controller struct {
+	client *rest.Client
+	log    *slog.Logger
+	term   *election.Term
+	queue  *queue
+
+	mu    sync.Mutex
+	table *table
+	err   error // of following the nodes
+	// listed is closed when all nodes are known.
+	listed chan struct{}
+	isDone bool // listed is closed
+	// assigning is true when every former leader's requests are finished.
+	assigning bool
+
+	// unanswered is true after a request that the server may still execute.
+	unanswered atomic.Bool
+}
+
+func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table) *controller {
+	return &controller{
+		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
+		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+	}
+}
+
+// run assigns pod networks until ctx ends. It returns true if the next leader may start without fencing:
+// every request was answered, and so was every request of former leaders.
+func (c *controller) run(ctx context.Context) (answered bool) {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	defer c.queue.stop()
+	running.Go(func() { _ = rest.Follow(ctx, c.client, nodesPath, c) })
+	select {
+	case <-c.listed:
+	case <-ctx.Done():
+		return c.term.Released
+	}
+	if !c.term.Released && !c.fence(ctx) {
+		return false
+	}
+	c.mu.Lock()
+	c.assigning = true
+	c.queue.add(c.table.waiting()...)
+	c.mu.Unlock()
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for {
+				name, ok := c.queue.next(ctx)
+				if !ok {
+					return
+				}
+				c.queue.done(name, c.assign(ctx, name))
+			}
+		})
+	}
+	working.Wait()
+	return !c.unanswered.Load()
+}
+
+// Put stores a Node.
+func (c *controller) Put(o *rest.Node, listing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.table.alone = c.assigning && c.term.Valid()
+	before := c.fault(o.Metadata.Name)
+	waits, released := c.table.put(o)
+	c.warn(o.Metadata.Name, before)
+	if listing || !c.assigning {
+		return // run or Complete adds the nodes
+	}
+	if waits {
+		c.queue.add(o.Metadata.Name)
+	}
+	if released {
+		c.queue.add(c.table.starved()...)
+	}
+}
+
+// Remove removes a deleted Node.
+func (c *controller) Remove(name string, listing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.table.remove(name)
+	if !listing && c.assigning {
+		c.queue.add(c.table.starved()...)
+	}
+}
+
+// Complete removes the Nodes that do not exist any more.
+func (c *controller) Complete(names map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = nil
+	c.table.keep(names)
+	if c.assigning {
+		c.queue.add(c.table.waiting()...)
+	}
+	if !c.isDone {
+		c.isDone = true
+		close(c.listed)
+	}
+}
+
+// Failed stores why the Nodes cannot be followed.
+func (c *controller) Failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.log.Warn("cannot follow the nodes", "error", err)
+	}
+	c.err = err
+}
+
+// Recovered is called when the Nodes can be followed again.
+func (c *controller) Recovered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = nil
+}
+
+// refresh stores a Node as a reply had it.
+func (c *controller) refresh(o *rest.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.table.alone = c.assigning && c.term.Valid()
+	before := c.fault(o.Metadata.Name)
+	c.table.refresh(o)
+	c.warn(o.Metadata.Name, before)
+}
+
+func (c *controller) fault(name string) error {
+	if n := c.table.nodes[name]; n != nil {
+		return n.fault
+	}
+	return nil
+}
+
+// warn logs a new fault of an assigned node.
+func (c *controller) warn(name string, before error) {
+	if n := c.table.nodes[name]; n != nil && n.assigned && n.fault != nil && (before == nil || before.Error() != n.fault.Error()) {
+		c.log.Warn("a node needs an operator", "node", name, "error", n.fault)
+	}
+}
+
+// fence changes the resourceVersion of every Node that a former leader may still assign networks to, so
+// that such a request fails. If one was executed before, the reply has its networks. It returns false if
+// ctx ends.
+func (c *controller) fence(ctx context.Context) bool {
+	c.mu.Lock()
+	names := make(chan string, len(c.table.nodes))
+	for _, name := range c.table.waiting() {
+		names <- name
+	}
+	c.mu.Unlock()
+	close(names)
+	value := rand.Text() // a patch that changes nothing would not change the version
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for name := range names {
+				c.fenceNode(ctx, name, value)
+			}
+		})
+	}
+	running.Wait()
+	return ctx.Err() == nil
+}
+
+// fenceNode tries until the Node has another version or ctx ends. After fenceTime it gives up if the
+// server refuses every change of this Node, because one Node must not stop all others.
+func (c *controller) fenceNode(ctx context.Context, name, value string) {
+	if rest.CheckName("node", name) != nil {
+		return
+	}
+	var wait web.Backoff
+	patch := rest.Annotations("", map[string]*string{fenceAnnotation: &value})
+	for begin := time.Now(); ; {
+		var o rest.Node
+		err := c.client.Patch(ctx, rest.Path("api", "v1", "nodes", name), rest.MergePatch, patch, &o)
+		if err == nil {
+			c.refresh(&o)
+		}
+		if err == nil || errors.Is(err, rest.ErrNotFound) {
+			return
+		}
+		c.mu.Lock()
+		c.table.fail(name, fmt.Errorf("protect the node from requests of the former leader: %w", err))
+		c.mu.Unlock()
+		if time.Since(begin) > fenceTime && (errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden)) {
+			c.log.Warn("cannot protect a node from requests of the former leader", "node", name, "error", err)
+			return
+		}
+		if wait.Wait(ctx, 0) != nil {
+			return
+		}
+	}
+}
+
+// Reasons of events. They are kube-controller-manager's.
+const (
+	notAvailable     = "CIDRNotAvailable"
+	assignmentFailed = "CIDRAssignmentFailed"
+)
+
+// assign gives a Node its pod networks, and returns true if that must be tried again.
+func (c *controller) assign(ctx context.Context, name string) (retry bool) {
+	var err error
+	for range attempts {
+		c.mu.Lock()
+		a, full := c.table.assign(name)
+		c.mu.Unlock()
+		switch {
+		case full != nil:
+			c.event(ctx, name, notAvailable, full)
+			return true
+		case a == nil:
+			return false
+		}
+		if ctx.Err() != nil || !c.term.Valid() {
+			return true // the next leader assigns it
+		}
+		if err = c.patch(ctx, name, a); err == nil {
+			return false
+		}
+	}
+	c.mu.Lock()
+	c.table.fail(name, err)
+	c.mu.Unlock()
+	if !errors.Is(err, rest.ErrConflict) { // a Node that other programs change often is tried again
+		c.event(ctx, name, assignmentFailed, err)
+	}
+	return true
+}
+
+// nodePatch is the merge patch of an assignment.
+type nodePatch struct {
+	Metadata struct {
+		ResourceVersion string             `json:"resourceVersion"`
+		Annotations     map[string]*string `json:"annotations,omitempty"`
+	} `json:"metadata"`
+	Spec struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
+}
+
+// patch writes an assignment. After an error it reads the Node, so that the table has what the server
+// has executed. The request is not cancelled with ctx, so that the answer is known.
+func (c *controller) patch(ctx context.Context, name string, a *assignment) error {
+	var p nodePatch
+	p.Metadata.ResourceVersion = a.version
+	if a.fenced {
+		p.Metadata.Annotations = map[string]*string{fenceAnnotation: nil}
+	}
+	for _, cidr := range a.cidrs {
+		p.Spec.PodCIDRs = append(p.Spec.PodCIDRs, cidr.String())
+	}
+	p.Spec.PodCIDR = p.Spec.PodCIDRs[0]
+	until := c.term.Until()
+	if most := time.Now().Add(requestTime); most.Before(until) {
+		until = most
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	defer cancel()
+	path := rest.Path("api", "v1", "nodes", name)
+	var o rest.Node
+	err := c.client.Patch(ctx, path, rest.MergePatch, &p, &o)
+	if err == nil {
+		c.refresh(&o)
+		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)
+		return nil
+	}
+	var status *rest.StatusError
+	if !errors.As(err, &status) || errors.Is(err, cluster.ErrUnavailable) {
+		c.unanswered.Store(true)
+	}
+	o = rest.Node{}
+	if c.client.Get(ctx, path, &o) == nil {
+		c.refresh(&o)
+	}
+	return fmt.Errorf("assign %v: %w", p.Spec.PodCIDRs, err)
+}
+
+// event makes an event of a Node, unless the last one had the same reason.
+func (c *controller) event(ctx context.Context, name, reason string, cause error) {
+	c.mu.Lock()
+	uid, ok := c.table.announce(name, reason)
+	c.mu.Unlock()
+	if !ok {
+		return
+	}
+	c.log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
+	now := time.Now().UTC().Format(time.RFC3339)
+	err := c.client.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
+		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
+		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
+		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
+		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
+	}, nil)
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("cannot make an event", "node", name, "error", err)
+	}
+}

@@ -1,0 +1,156 @@
+package nodeipam
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store/cluster/kube/election"
+)
+
+// settings are the daemon's flags. A flag that kube-controller-manager has too has its name.
+type settings struct {
+	networks   networks
+	kubeconfig string
+	master     string
+	socket     string
+	lease      election.Options
+}
+
+// networks are the flags that define the blocks.
+type networks struct {
+	clusters []netip.Prefix
+	services []netip.Prefix
+	// A mask of 0 is not given.
+	mask, mask4, mask6 int
+}
+
+// lockName is the Lease's name.
+const lockName = "cnibox-nodeipam"
+
+// Defaults of masks.
+const (
+	defaultMask4 = 24
+	defaultMask6 = 64
+)
+
+// parseFlags reads the flags. All faults are reported at once.
+func parseFlags(version string, args []string) (*settings, error) {
+	s := &settings{}
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	s.register(f)
+	showVersion := f.Bool("version", false, "print the version")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, process.Help("cnibox nodeipam [FLAG…]: assign pod networks to the nodes of a Kubernetes cluster\n\nflags:" + process.Usage(f))
+		}
+		return nil, roles.Usagef("%w: 'cnibox nodeipam -help' lists the flags", err)
+	}
+	if *showVersion {
+		return nil, process.Help(version)
+	}
+	var errs []error
+	if f.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
+	}
+	for _, p := range []struct{ name, path string }{{"-kubeconfig", s.kubeconfig}, {"-socket", s.socket}} {
+		if p.path != "" && !filepath.IsAbs(p.path) {
+			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.name, p.path))
+		}
+	}
+	_, err := s.networks.blocks()
+	if errs = append(errs, err, s.lease.Check()); errors.Join(errs...) != nil {
+		return nil, roles.Usagef("%w", errors.Join(errs...))
+	}
+	return s, nil
+}
+
+func (s *settings) register(f *flag.FlagSet) {
+	s.networks.register(f)
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "`path` of a kubeconfig; default: the pod's service account")
+	f.StringVar(&s.master, "master", "", "`URL` of the API server, instead of the kubeconfig's")
+	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: nodeipam.sock in the run directory")
+	f.StringVar(&s.lease.Namespace, "leader-elect-resource-namespace", "kube-system", "`namespace` of the Lease")
+	f.StringVar(&s.lease.Name, "leader-elect-resource-name", lockName, "`name` of the Lease")
+	f.DurationVar(&s.lease.Duration, "leader-elect-lease-duration", 15*time.Second, "time without a renewal after which another process may lead")
+	f.DurationVar(&s.lease.Deadline, "leader-elect-renew-deadline", 10*time.Second, "time without a renewal after which the leader stops")
+	f.DurationVar(&s.lease.Retry, "leader-elect-retry-period", 2*time.Second, "time between two renewals, or two attempts to lead")
+}
+
+func (n *networks) register(f *flag.FlagSet) {
+	f.Func("cluster-cidr", "pods' `network`, or one of each family separated by a comma: 10.244.0.0/16,fd00:10:244::/48", prefixes(&n.clusters))
+	f.IntVar(&n.mask, "node-cidr-mask-size", 0, "prefix `length` of a node's block with one cluster network; 0 means 24, or 64 for IPv6")
+	f.IntVar(&n.mask4, "node-cidr-mask-size-ipv4", 0, "prefix `length` of a node's IPv4 block; 0 means 24")
+	f.IntVar(&n.mask6, "node-cidr-mask-size-ipv6", 0, "prefix `length` of a node's IPv6 block; 0 means 64")
+	f.Func("service-cluster-ip-range", "services' `networks`, which no node gets; separated by commas", prefixes(&n.services))
+	f.Func("secondary-service-cluster-ip-range", "further `network` of services", prefixes(&n.services))
+}
+
+// prefixes adds the networks of a comma-separated list.
+func prefixes(to *[]netip.Prefix) func(string) error {
+	return func(v string) error {
+		for one := range strings.SplitSeq(v, ",") {
+			p, err := netip.ParsePrefix(strings.TrimSpace(one))
+			if err != nil || p.Addr().Is4In6() {
+				return fmt.Errorf("%.60q is not a network: give for example 10.244.0.0/16", one)
+			}
+			*to = append(*to, p.Masked())
+		}
+		return nil
+	}
+}
+
+// blocks returns the blocks of each cluster network, or an error that names the flag.
+func (n *networks) blocks() ([]*blocks, error) {
+	dual := len(n.clusters) == 2
+	switch {
+	case len(n.clusters) == 0:
+		return nil, errors.New("-cluster-cidr is missing: give the pods' network, as 10.244.0.0/16")
+	case len(n.clusters) > 2, dual && n.clusters[0].Addr().Is4() == n.clusters[1].Addr().Is4():
+		return nil, fmt.Errorf("-cluster-cidr: %v: give one network, or one of each family", n.clusters)
+	case n.mask != 0 && (dual || n.mask4 != 0 || n.mask6 != 0):
+		return nil, errors.New("-node-cidr-mask-size: give -node-cidr-mask-size-ipv4 and -node-cidr-mask-size-ipv6 instead")
+	}
+	has := func(v4 bool) bool {
+		return slices.ContainsFunc(n.clusters, func(p netip.Prefix) bool { return p.Addr().Is4() == v4 })
+	}
+	if n.mask4 != 0 && !has(true) || n.mask6 != 0 && !has(false) {
+		return nil, errors.New("-node-cidr-mask-size-ipv4 and -ipv6: give the one of the family of -cluster-cidr")
+	}
+	var sets []*blocks
+	var errs []error
+	for _, p := range n.clusters {
+		mask, flagName := cmp.Or(n.mask4, n.mask, defaultMask4), "-node-cidr-mask-size-ipv4"
+		if !p.Addr().Is4() {
+			mask, flagName = cmp.Or(n.mask6, n.mask, defaultMask6), "-node-cidr-mask-size-ipv6"
+		}
+		if !dual && n.mask != 0 {
+			flagName = "-node-cidr-mask-size"
+		}
+		b, err := newBlocks(p, mask)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", flagName, err))
+		}
+		sets = append(sets, b)
+	}
+	return sets, errors.Join(errs...)
+}
+
+// table returns a table without nodes.
+func (n *networks) table() (*table, error) {
+	sets, err := n.blocks()
+	if err != nil {
+		return nil, err
+	}
+	return newTable(sets, n.services), nil
+}

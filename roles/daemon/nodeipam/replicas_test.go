@@ -1,0 +1,264 @@
+//go:build kube
+
+package nodeipam_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+// referee follows the Nodes, and reports a block that two Nodes have at the same time.
+type referee struct {
+	t  *testing.T
+	mu sync.Mutex
+	// owners has the Node of each block, and nodes the blocks of each Node.
+	owners map[string]string
+	nodes  map[string][]string
+	enough int
+	all    chan struct{} // closed when enough Nodes have blocks
+}
+
+func (w *world) referee(enough int) *referee {
+	w.t.Helper()
+	c, err := rest.Open(rest.Kubeconfig(w.Kubeconfig(w.t, w.Address, kubetest.Admin)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r := &referee{t: w.t, owners: map[string]string{}, nodes: map[string][]string{}, enough: enough, all: make(chan struct{})}
+	ctx, stop := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = rest.Follow(ctx, c, nodesPath, r) }()
+	w.t.Cleanup(func() { stop(); <-done; c.Close() })
+	return r
+}
+
+func (r *referee) Put(o *rest.Node, _ bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name := o.Metadata.Name
+	if len(o.Spec.PodCIDRs) == 0 || len(r.nodes[name]) > 0 {
+		return
+	}
+	r.nodes[name] = o.Spec.PodCIDRs
+	for _, c := range o.Spec.PodCIDRs {
+		if other := r.owners[c]; other != "" {
+			r.t.Errorf("%s has %s, which %s has", name, c, other)
+		}
+		r.owners[c] = name
+	}
+	if len(r.nodes) == r.enough {
+		close(r.all)
+	}
+}
+
+func (r *referee) Remove(name string, _ bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.nodes[name] {
+		delete(r.owners, c)
+	}
+	delete(r.nodes, name)
+}
+
+func (r *referee) Complete(map[string]bool) {}
+func (r *referee) Failed(err error)         { r.t.Errorf("referee: %v", err) }
+func (r *referee) Recovered()               {}
+
+// process is a replica as a process.
+type process struct {
+	*replica
+	env  *rolestest.Env
+	args []string
+	cmd  *exec.Cmd
+}
+
+func (w *world) process(args ...string) *process {
+	w.t.Helper()
+	env := rolestest.NewEnv(w.t, table())
+	p := &process{env: env, replica: &replica{w: w, socket: filepath.Join(env.RunDir(), "nodeipam.sock"), log: &logs{}}}
+	p.args = append(args, "-kubeconfig="+w.Kubeconfig(w.t, w.Address, w.token))
+	w.t.Cleanup(func() {
+		p.kill()
+		if w.t.Failed() {
+			w.t.Logf("log of a process:\n%s", p.log)
+		}
+	})
+	p.launch()
+	return p
+}
+
+func (p *process) launch() {
+	p.w.t.Helper()
+	p.cmd = p.env.Cmd(rolestest.Call{Type: "nodeipam"})
+	p.cmd.Args = append(p.cmd.Args, p.args...)
+	p.cmd.Env = append(p.cmd.Env, "CNIBOX_LOG=info")
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if err := p.cmd.Start(); err != nil {
+		p.w.t.Fatal(err)
+	}
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// TestReplicas kills and stops the leader and other replicas while Nodes are made and deleted. Every Node gets a block,
+// and never one that another Node has.
+func TestReplicas(t *testing.T) {
+	w := newWorld(t)
+	w.referee(-1)
+	var all []*process
+	for range 3 {
+		all = append(all, w.process("-cluster-cidr=10.244.0.0/23", "-node-cidr-mask-size=32", "-leader-elect-lease-duration=2s", "-leader-elect-renew-deadline=1500ms", "-leader-elect-retry-period=100ms"))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var making sync.WaitGroup
+	defer making.Wait()
+	defer stop()
+	var live []string
+	making.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			name := fmt.Sprintf("node-%d", i)
+			if _, err := w.Do(http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": name}}); err != nil {
+				t.Error(err)
+				return
+			}
+			live = append(live, name)
+			if len(live) < 200 {
+				continue
+			}
+			at := rand.IntN(len(live))
+			if _, err := w.Do(http.MethodDelete, nodesPath+"/"+live[at], "", nil); err != nil {
+				t.Error(err)
+				return
+			}
+			live = slices.Delete(live, at, at+1)
+		}
+	})
+	rounds := 6
+	for i := range rounds {
+		var leader *process
+		await.Until(t, func() bool {
+			for _, p := range all {
+				if s, err := p.status(); err == nil && s.Leader && s.Synced {
+					leader = p
+					return true
+				}
+			}
+			return false
+		}, func() string { return "no process leads" })
+		stopped := i%2 == 1
+		if stopped {
+			_ = leader.cmd.Process.Signal(syscall.SIGSTOP)
+		} else {
+			leader.kill()
+		}
+		marker := fmt.Sprintf("round-%d", i)
+		w.create(marker)
+		w.assigned(marker)
+		if stopped {
+			_ = leader.cmd.Process.Signal(syscall.SIGCONT)
+		} else {
+			leader.launch()
+		}
+	}
+	stop()
+	making.Wait()
+	w.assignedAll(len(live) + rounds)
+	for _, p := range all {
+		if text := p.log.String(); strings.Contains(text, "needs an operator") {
+			t.Errorf("a replica reports an assignment of another one")
+		}
+	}
+}
+
+// TestManyNodes measures the time until all Nodes have blocks, beside kube-controller-manager without its limit of requests. CNIBOX_NODES is the number of Nodes.
+func TestManyNodes(t *testing.T) {
+	count := 300
+	if s := os.Getenv("CNIBOX_NODES"); s != "" {
+		var err error
+		if count, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := map[string]func(w *world){
+		"cnibox": func(w *world) { w.process("-cluster-cidr=10.0.0.0/8") },
+		"kube-controller-manager": func(w *world) {
+			w.StartManager(t, "--cluster-cidr=10.0.0.0/8", "--allocate-node-cidrs", "--controllers=node-ipam-controller", "--kube-api-qps=100000", "--kube-api-burst=100000")
+		},
+	}
+	for _, name := range []string{"cnibox", "kube-controller-manager"} {
+		wait := func(t *testing.T, r *referee) {
+			select {
+			case <-r.all:
+			case <-time.After(5 * await.Patience):
+				t.Fatal("not all nodes have blocks")
+			}
+		}
+		t.Run(name+", new nodes", func(t *testing.T) {
+			w := newWorld(t)
+			w.create("first")
+			start[name](w)
+			w.assigned("first")
+			r := w.referee(count + 1)
+			begin := time.Now()
+			w.createMany(count)
+			made := time.Now()
+			wait(t, r)
+			t.Logf("%d nodes: made in %v, all have blocks after %v, %v after the last was made", count, made.Sub(begin), time.Since(begin), time.Since(made))
+		})
+		t.Run(name+", existing nodes", func(t *testing.T) {
+			w := newWorld(t)
+			w.createMany(count)
+			r := w.referee(count)
+			begin := time.Now()
+			start[name](w)
+			wait(t, r)
+			t.Logf("%d nodes: all have blocks %v after the start", count, time.Since(begin))
+		})
+	}
+}
+
+// createMany makes Nodes, several at a time.
+func (w *world) createMany(count int) {
+	w.t.Helper()
+	c, err := rest.Open(rest.Kubeconfig(w.Kubeconfig(w.t, w.Address, kubetest.Admin)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	numbers := make(chan int)
+	var making sync.WaitGroup
+	for range 4 {
+		making.Go(func() {
+			for i := range numbers {
+				if err := c.Create(w.t.Context(), nodesPath, map[string]any{"metadata": map[string]any{"name": fmt.Sprintf("node-%d", i)}}, nil); err != nil {
+					w.t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range count {
+		numbers <- i
+	}
+	close(numbers)
+	making.Wait()
+}

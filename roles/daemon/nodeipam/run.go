@@ -1,0 +1,82 @@
+package nodeipam
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store/cluster/kube/election"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+)
+
+// Run runs the daemon until ctx ends.
+func Run(ctx context.Context, h *roles.Host, args []string) error {
+	s, err := parseFlags(h.Program, args)
+	if err != nil {
+		return err
+	}
+	client, err := rest.Open(rest.Choose(s.kubeconfig, s.master, func(name string) string { return process.Getenv(h.Env, name) }))
+	if err != nil {
+		return fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	defer client.Close()
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	l, unlock, err := process.Listen(socketPath(h, s.socket))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer l.Close() //nolint:errcheck // it ends serve
+	serving.Go(func() { d.serve(l) })
+
+	o := s.lease
+	o.Client, o.Identity, o.Log, o.Seen = client, d.identity, h.Log, d.seen
+	h.Log.Info("waiting for the lease", "lease", d.lease, "identity", d.identity)
+	err = election.Run(ctx, o, func(ctx context.Context, term *election.Term) bool {
+		t, err := s.networks.table()
+		if err != nil {
+			h.Log.Error("the networks were valid before", "error", err)
+			return true
+		}
+		c := newController(client, h.Log, term, t)
+		d.leading.Store(c)
+		defer d.leading.Store(nil)
+		return c.run(ctx)
+	})
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// socketPath returns the path of the status socket.
+func socketPath(h *roles.Host, flag string) string {
+	if flag != "" {
+		return flag
+	}
+	return filepath.Join(filepath.Dir(h.Store.OverlayPath()), name+".sock")
+}
+
+// serve answers each connection with the status until l is closed.
+func (d *daemon) serve(l *net.UnixListener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		d.answer(c)
+	}
+}

@@ -1,0 +1,231 @@
+package nodeipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// daemon is what outlives terms.
+type daemon struct {
+	log             *slog.Logger
+	lease, identity string
+	// leading is nil unless this process leads.
+	leading atomic.Pointer[controller]
+
+	mu     sync.Mutex
+	holder string
+	err    error
+}
+
+// seen stores the holder of the Lease, or why it is not known.
+func (d *daemon) seen(holder string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil && d.err == nil {
+		d.log.Warn("cannot use the lease", "lease", d.lease, "error", err)
+	}
+	d.holder, d.err = holder, err
+}
+
+// status is the answer on the socket.
+type status struct {
+	Lease    string `json:"lease"`
+	Identity string `json:"identity"`
+	Leader   bool   `json:"leader"`
+	// Holder is the leader's identity, or empty.
+	Holder string `json:"holder"`
+	// Error is why the Lease or the Nodes cannot be read.
+	Error string `json:"error,omitempty"`
+	// Synced is true if the leader has read all Nodes. The other fields are the leader's.
+	Synced   bool      `json:"synced"`
+	Networks []metrics `json:"networks"`
+	Nodes    int       `json:"nodes"`
+	// Waiting are the nodes without pod networks.
+	Waiting int `json:"waiting"`
+	// Faults are the nodes that need an operator, at most maxFaults.
+	Faults []nodeFault `json:"faults"`
+}
+
+// nodeFault is why a node needs an operator.
+type nodeFault struct {
+	Node  string `json:"node"`
+	Error string `json:"error"`
+}
+
+// maxFaults bounds the answer.
+const maxFaults = 1000
+
+func (d *daemon) status() *status {
+	d.mu.Lock()
+	s := &status{Lease: d.lease, Identity: d.identity, Holder: d.holder, Networks: []metrics{}, Faults: []nodeFault{}}
+	if d.err != nil {
+		s.Error = d.err.Error()
+	}
+	d.mu.Unlock()
+	if c := d.leading.Load(); c != nil {
+		s.Leader = true
+		c.describe(s)
+	}
+	return s
+}
+
+// describe adds the controller's part.
+func (c *controller) describe(s *status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		s.Error = c.err.Error()
+	}
+	s.Synced, s.Nodes, s.Waiting = c.isDone, len(c.table.nodes), len(c.table.waiting())
+	for _, b := range c.table.sets {
+		s.Networks = append(s.Networks, b.metrics)
+	}
+	s.Faults = c.table.faults()
+}
+
+// faults returns the nodes that need an operator, in the order of names.
+func (t *table) faults() []nodeFault {
+	type holding struct {
+		cidr netip.Prefix
+		name string
+	}
+	var all []holding
+	errs := map[string]error{}
+	for name, n := range t.nodes {
+		if n.fault != nil {
+			errs[name] = n.fault
+		}
+		for _, p := range n.held {
+			all = append(all, holding{p, name})
+		}
+	}
+	slices.SortFunc(all, func(a, b holding) int {
+		if c := a.cidr.Compare(b.cidr); c != 0 {
+			return c
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	for i, last := 1, 0; i < len(all); i++ {
+		a, b := all[last], all[i]
+		switch {
+		case !a.cidr.Overlaps(b.cidr):
+			last = i
+		case a.name != b.name:
+			errs[b.name] = errors.Join(errs[b.name], fmt.Errorf("spec.podCIDRs: %s overlaps %s of node %s: delete one of the Nodes, and it gets another", b.cidr, a.cidr, a.name))
+		}
+	}
+	out := make([]nodeFault, 0, min(len(errs), maxFaults))
+	for name, err := range errs {
+		out = append(out, nodeFault{name, err.Error()})
+	}
+	slices.SortFunc(out, func(a, b nodeFault) int { return strings.Compare(a.Node, b.Node) })
+	return out[:min(len(out), maxFaults)]
+}
+
+// answerTime bounds a connection, for both sides.
+const answerTime = 10 * time.Second
+
+func (d *daemon) answer(c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(answerTime))
+	if err := errors.Join(json.NewEncoder(c).Encode(d.status()), c.Close()); err != nil {
+		d.log.Debug("status", "error", err)
+	}
+}
+
+// maxStatus is the maximum size of an answer in bytes.
+const maxStatus = 16 << 20
+
+// errNotWorking means that the daemon cannot assign pod networks.
+var errNotWorking = errors.New("nodeipam does not work")
+
+// askStatus requests the status of the daemon.
+func askStatus(ctx context.Context, path string) (*status, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("no nodeipam runs here: no process listens on %q", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to nodeipam: %w", err)
+	}
+	defer c.Close() //nolint:errcheck // all was read, or is lost
+	_ = c.SetDeadline(time.Now().Add(answerTime))
+	s := &status{}
+	if err := json.NewDecoder(io.LimitReader(c, maxStatus)).Decode(s); err != nil {
+		return nil, fmt.Errorf("read the answer of nodeipam: %w", err)
+	}
+	return s, nil
+}
+
+// verbs returns the role's commands.
+func verbs() []roles.CommandVerb {
+	return []roles.CommandVerb{
+		{
+			Name: "nodeipam status", Help: "show the leader, the cluster networks and the nodes that need an operator",
+			Flags: []roles.Flag{{Name: "socket", Help: "path of the daemon's socket; default: nodeipam.sock in the run directory"}},
+			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
+				s, err := askStatus(ctx, socketPath(h, flags["socket"]))
+				if err != nil {
+					return nil, err
+				}
+				if s.Error != "" {
+					err = fmt.Errorf("%w: %s", errNotWorking, s.Error)
+				}
+				return s, err
+			},
+		},
+		{
+			Name: "nodeipam plan", Help: "calculate how many nodes and pods a cluster network has room for",
+			Flags: planFlags(), Run: plan,
+		},
+	}
+}
+
+// Table shows the cluster networks.
+func (s *status) Table() (head []string, rows [][]string) {
+	for i := range s.Networks {
+		m := &s.Networks[i]
+		rows = append(rows, []string{
+			m.ClusterCIDR.String(), strconv.Itoa(m.Max), strconv.Itoa(m.Used), strconv.Itoa(m.Max - m.Used),
+			strconv.Itoa(m.Allocations), strconv.Itoa(m.Releases),
+		})
+	}
+	return []string{"CLUSTER NETWORK", "BLOCKS", "USED", "FREE", "ALLOCATIONS", "RELEASES"}, rows
+}
+
+// String returns what the table does not show.
+func (s *status) String() string {
+	holder := s.Holder
+	if holder == "" {
+		holder = "no process"
+	}
+	text := fmt.Sprintf("%s leads (lease %s)", holder, s.Lease)
+	if s.Leader {
+		text = fmt.Sprintf("this process leads (lease %s): %d nodes, %d without pod networks", s.Lease, s.Nodes, s.Waiting)
+		if !s.Synced {
+			text = fmt.Sprintf("this process leads (lease %s) and reads the nodes", s.Lease)
+		}
+	}
+	if s.Error != "" {
+		text += "\nerror: " + s.Error
+	}
+	for _, f := range s.Faults {
+		text += fmt.Sprintf("\nnode %s: %s", f.Node, f.Error)
+	}
+	return text
+}

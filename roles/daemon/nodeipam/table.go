@@ -1,0 +1,225 @@
+package nodeipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+)
+
+// table has the nodes of the cluster and the blocks that they hold. It does no I/O. A block is free
+// only if no node has it in its spec.podCIDRs and none may get it from a request that was sent.
+type table struct {
+	sets  []*blocks // one of each family
+	nodes map[string]*node
+	// alone is true while this process makes every assignment, unless another program assigns pod
+	// networks, too.
+	alone bool
+}
+
+// node is a Node object.
+type node struct {
+	uid, version string
+	deleting     bool
+	fenced       bool
+	// assigned is true if the object has pod networks, which never change.
+	assigned bool
+	// held are the blocks of the object, or those that this process has chosen for it.
+	held []netip.Prefix
+	// fault is the reason why the node needs an operator.
+	fault error
+	// event is the reason of the last event about the node.
+	event string
+}
+
+func newTable(sets []*blocks, services []netip.Prefix) *table {
+	for _, b := range sets {
+		for _, p := range services {
+			b.occupy(p)
+		}
+	}
+	return &table{sets: sets, nodes: map[string]*node{}}
+}
+
+// put stores a Node as it was read. It returns true if the node waits for pod networks and is new,
+// and whether other nodes may get blocks that were released.
+func (t *table) put(o *rest.Node) (waits, released bool) {
+	n := t.nodes[o.Metadata.Name]
+	if n != nil && n.uid != o.Metadata.UID {
+		t.remove(o.Metadata.Name)
+		n, released = nil, true
+	}
+	isNew := n == nil
+	if isNew {
+		n = &node{uid: o.Metadata.UID}
+		t.nodes[o.Metadata.Name] = n
+	}
+	return t.update(n, o, isNew) && isNew, released
+}
+
+// refresh stores a Node as a reply had it, unless it was deleted since or a newer one is stored.
+func (t *table) refresh(o *rest.Node) {
+	if n := t.nodes[o.Metadata.Name]; n != nil && n.uid == o.Metadata.UID {
+		t.update(n, o, false)
+	}
+}
+
+// update stores the fields of o, and returns true if the node waits for pod networks.
+func (t *table) update(n *node, o *rest.Node, isNew bool) bool {
+	if rest.Older(o.Metadata.ResourceVersion, n.version) {
+		return false
+	}
+	n.version, n.deleting = o.Metadata.ResourceVersion, o.Metadata.DeletionTimestamp != ""
+	_, n.fenced = o.Metadata.Annotations[fenceAnnotation]
+	if !n.assigned && (len(o.Spec.PodCIDRs) > 0 || o.Spec.PodCIDR != "") {
+		held, fault := t.read(o)
+		if t.alone && !isNew && !slices.Equal(held, n.held) {
+			fault = errors.Join(fault, fmt.Errorf("another program assigned %v: run one program that assigns pod networks, and start kube-controller-manager with --allocate-node-cidrs=false", held))
+		}
+		t.hold(n, held)
+		n.assigned, n.fault = true, fault
+	}
+	return !n.assigned && !n.deleting
+}
+
+// hold replaces the blocks that a node holds.
+func (t *table) hold(n *node, held []netip.Prefix) {
+	for _, b := range t.sets {
+		for _, p := range held {
+			b.occupy(p)
+		}
+		for _, p := range n.held {
+			b.release(p)
+		}
+	}
+	n.held = held
+}
+
+// read returns the pod networks of a Node, and an error if they are not one of each cluster network.
+func (t *table) read(o *rest.Node) (held []netip.Prefix, fault error) {
+	texts := o.Spec.PodCIDRs
+	if len(texts) == 0 {
+		texts = []string{o.Spec.PodCIDR}
+	}
+	var faults []error
+	var in []*blocks
+	for i, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().Is4In6() {
+			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %.60q is not a network: delete the Node, and it gets another", i, text))
+			continue
+		}
+		p = p.Masked()
+		held = append(held, p)
+		at := slices.IndexFunc(t.sets, func(b *blocks) bool { return b.network.Contains(p.Addr()) && p.Bits() >= b.network.Bits() })
+		if at < 0 {
+			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %s is outside of the cluster networks %s: use a cluster network that contains it, or delete the Node, and it gets another", i, p, t.networks()))
+			continue
+		}
+		in = append(in, t.sets[at])
+	}
+	for _, b := range t.sets {
+		if len(faults) == 0 && !slices.Contains(in, b) {
+			faults = append(faults, fmt.Errorf("spec.podCIDRs: %v has none in %s, and cannot be changed: delete the Node, and it gets all", held, b.network))
+		}
+	}
+	return held, errors.Join(faults...)
+}
+
+// networks returns the cluster networks as --cluster-cidr has them.
+func (t *table) networks() string {
+	var all []string
+	for _, b := range t.sets {
+		all = append(all, b.network.String())
+	}
+	return strings.Join(all, ",")
+}
+
+// remove removes a deleted Node.
+func (t *table) remove(name string) {
+	if n := t.nodes[name]; n != nil {
+		t.hold(n, nil)
+		delete(t.nodes, name)
+	}
+}
+
+// assignment is what a Node gets.
+type assignment struct {
+	uid, version string
+	fenced       bool
+	cidrs        []netip.Prefix
+}
+
+// assign chooses a block of each family for a node, or none. It returns the same blocks until the node
+// has pod networks or is deleted, because a request may have been sent with them. It returns nil if the
+// node does not wait, and cluster.ErrFull if a family has no free block.
+func (t *table) assign(name string) (*assignment, error) {
+	n := t.nodes[name]
+	if n == nil || n.assigned || n.deleting {
+		return nil, nil
+	}
+	n.fault = rest.CheckName("node", name)
+	if n.fault != nil {
+		return nil, nil
+	}
+	if n.held == nil {
+		for _, b := range t.sets {
+			if b.Used == b.Max {
+				n.fault = fmt.Errorf("%w: every /%d of %s is taken: delete unused Nodes, or use a larger cluster network", cluster.ErrFull, b.length, b.network)
+				return nil, n.fault
+			}
+		}
+		for _, b := range t.sets {
+			p, _ := b.take()
+			n.held = append(n.held, p)
+		}
+	}
+	return &assignment{uid: n.uid, version: n.version, fenced: n.fenced, cidrs: n.held}, nil
+}
+
+// fail stores why an assignment is not made yet.
+func (t *table) fail(name string, err error) {
+	if n := t.nodes[name]; n != nil && !n.assigned {
+		n.fault = err
+	}
+}
+
+// announce returns true if the last event about the node had another reason.
+func (t *table) announce(name, reason string) (uid string, ok bool) {
+	n := t.nodes[name]
+	if n == nil || n.event == reason {
+		return "", false
+	}
+	n.event = reason
+	return n.uid, true
+}
+
+// waiting returns the nodes without pod networks, also those that are being deleted.
+func (t *table) waiting() (names []string) {
+	for name, n := range t.nodes {
+		if !n.assigned {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// starved returns the nodes for which no block was free.
+func (t *table) starved() []string {
+	return slices.DeleteFunc(t.waiting(), func(name string) bool { return t.nodes[name].held != nil })
+}
+
+// keep removes all nodes that are not among names.
+func (t *table) keep(names map[string]bool) {
+	for name := range maps.Clone(t.nodes) {
+		if !names[name] {
+			t.remove(name)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+//go:build kube
+
+package nodeipam_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cnibox/cnibox/internal/yaml"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+const nodesPath = "/api/v1/nodes"
+
+func table() roles.Table { return roles.Table{nodeipam.Role()} }
+
+func TestMain(m *testing.M) { rolestest.Main(m, table()) }
+
+// world is a cluster, with the objects of the example manifest.
+type world struct {
+	*kubetest.Server
+	t     *testing.T
+	token string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	s, err := kubetest.Start(kubetest.CurrentEtcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	w := &world{Server: s, t: t}
+	w.apply("../../../examples/kubernetes/nodeipam.yaml")
+	var reply struct{ Status struct{ Token string } }
+	w.decode(w.Must(t, http.MethodPost, "/api/v1/namespaces/kube-system/serviceaccounts/cnibox-nodeipam/token", "", map[string]any{"spec": map[string]any{}}), &reply)
+	w.token = reply.Status.Token
+	return w
+}
+
+// apply makes the objects of a manifest.
+func (w *world) apply(path string) {
+	w.t.Helper()
+	file, err := os.ReadFile(path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, name := range []string{"default", "kube-system"} {
+		w.Must(w.t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": name}}, http.StatusConflict)
+	}
+	for doc := range strings.SplitSeq(string(file), "\n---\n") {
+		b, err := yaml.ToJSON([]byte(doc))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		var o struct {
+			APIVersion, Kind string
+			Metadata         struct{ Namespace string }
+		}
+		w.decode(b, &o)
+		at := "/apis/" + o.APIVersion
+		if o.APIVersion == "v1" {
+			at = "/api/v1"
+		}
+		if o.Metadata.Namespace != "" {
+			at += "/namespaces/" + o.Metadata.Namespace
+		}
+		w.Must(w.t, http.MethodPost, at+"/"+strings.ToLower(o.Kind)+"s", "", b)
+	}
+}
+
+func (w *world) decode(b []byte, v any) {
+	w.t.Helper()
+	if err := json.Unmarshal(b, v); err != nil {
+		w.t.Fatalf("%v: %s", err, b)
+	}
+}
+
+// create makes a Node, with pod networks unless there are none.
+func (w *world) create(name string, cidrs ...string) {
+	w.t.Helper()
+	spec := map[string]any{}
+	if len(cidrs) > 0 {
+		spec = map[string]any{"podCIDR": cidrs[0], "podCIDRs": cidrs}
+	}
+	w.Must(w.t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": name}, "spec": spec})
+}
+
+func (w *world) remove(name string) {
+	w.t.Helper()
+	w.Must(w.t, http.MethodDelete, nodesPath+"/"+name, "", nil)
+}
+
+// get returns a Node, or an empty one.
+func (w *world) get(name string) (o rest.Node) {
+	w.t.Helper()
+	w.decode(w.Must(w.t, http.MethodGet, nodesPath+"/"+name, "", nil, http.StatusNotFound), &o)
+	return o
+}
+
+// all returns all Nodes by name.
+func (w *world) all() map[string]rest.Node {
+	w.t.Helper()
+	var list struct{ Items []rest.Node }
+	w.decode(w.Must(w.t, http.MethodGet, nodesPath, "", nil), &list)
+	out := map[string]rest.Node{}
+	for _, o := range list.Items {
+		out[o.Metadata.Name] = o
+	}
+	return out
+}
+
+// assigned waits until a Node has pod networks, and returns them.
+func (w *world) assigned(name string) string {
+	w.t.Helper()
+	var o rest.Node
+	await.Until(w.t, func() bool { o = w.get(name); return len(o.Spec.PodCIDRs) > 0 }, func() string { return name + " has no pod network" })
+	if o.Spec.PodCIDR != o.Spec.PodCIDRs[0] {
+		w.t.Errorf("%s has spec.podCIDR %s and podCIDRs %v", name, o.Spec.PodCIDR, o.Spec.PodCIDRs)
+	}
+	if a := o.Metadata.Annotations; len(a) > 0 {
+		w.t.Errorf("%s has annotations %v", name, a)
+	}
+	return strings.Join(o.Spec.PodCIDRs, ",")
+}
+
+// assignedAll waits until a number of Nodes have pod networks, and checks that no two overlap.
+func (w *world) assignedAll(count int) map[string]rest.Node {
+	w.t.Helper()
+	var all map[string]rest.Node
+	var without []string
+	await.Until(w.t, func() bool {
+		all, without = w.all(), nil
+		for name, o := range all {
+			if len(o.Spec.PodCIDRs) == 0 {
+				without = append(without, name)
+			}
+		}
+		return len(without) == 0 && len(all) == count
+	}, func() string { return fmt.Sprintf("of %d nodes these have no pod network: %v", len(all), without) })
+	var held []netip.Prefix
+	for _, o := range all {
+		for _, c := range o.Spec.PodCIDRs {
+			held = append(held, netip.MustParsePrefix(c))
+		}
+	}
+	slices.SortFunc(held, netip.Prefix.Compare)
+	for i := range held[1:] {
+		if held[i].Overlaps(held[i+1]) {
+			w.t.Errorf("%s and %s are assigned twice", held[i], held[i+1])
+		}
+	}
+	return all
+}
+
+// events returns the reasons of the events of a Node.
+func (w *world) events(name string) (reasons []string) {
+	w.t.Helper()
+	var list struct {
+		Items []struct {
+			Reason         string
+			InvolvedObject struct{ Kind, Name, UID string }
+		}
+	}
+	w.decode(w.Must(w.t, http.MethodGet, "/api/v1/namespaces/default/events", "", nil), &list)
+	for _, e := range list.Items {
+		if e.InvolvedObject.Name == name && e.InvolvedObject.Kind == "Node" && e.InvolvedObject.UID != "" {
+			reasons = append(reasons, e.Reason)
+		}
+	}
+	return reasons
+}
+
+// status has the fields of the answer that are used here.
+type status struct {
+	Identity, Holder, Error string
+	Leader, Synced          bool
+	Nodes, Waiting          int
+	Faults                  []struct{ Node, Error string }
+	Networks                []struct{ Used, Max int }
+}
+
+// replica is a daemon in this process.
+type replica struct {
+	w      *world
+	host   *roles.Host
+	socket string
+	log    *logs
+	stop   func()
+}
+
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// quick are the flags for leases that expire soon.
+func quick() []string {
+	return []string{"-leader-elect-lease-duration=3s", "-leader-elect-renew-deadline=2s", "-leader-elect-retry-period=100ms"}
+}
+
+// start starts a daemon with the rights of the example. Without a master it uses the server itself.
+func (w *world) start(master string, flags ...string) *replica {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	r := &replica{w: w, socket: filepath.Join(dir, "nodeipam.sock"), log: &logs{}}
+	host, done, err := node.Open(w.t.Context(), node.Options{RunDir: dir, StateDir: dir, Role: "nodeipam", Program: "test", Log: slog.New(slog.NewTextHandler(r.log, nil))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.host = host
+	args := append([]string{"-socket=" + r.socket}, flags...)
+	if master == "" {
+		args = append(args, "-kubeconfig="+w.Kubeconfig(w.t, w.Address, w.token))
+	} else {
+		args = append(args, "-master="+master)
+	}
+	args = append(quick(), args...)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- nodeipam.Run(ctx, host, args) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("nodeipam: %v", err)
+		}
+		done()
+	})
+	w.t.Cleanup(func() {
+		r.stop()
+		if w.t.Failed() {
+			w.t.Logf("log of a replica:\n%s", r.log)
+		}
+	})
+	return r
+}
+
+// status returns the answer of `cnibox nodeipam status`.
+func (r *replica) status() (s status, err error) {
+	r.w.t.Helper()
+	verbs := nodeipam.Role().Verbs()
+	i := slices.IndexFunc(verbs, func(v roles.CommandVerb) bool { return v.Name == "nodeipam status" })
+	out, err := verbs[i].Run(r.w.t.Context(), r.host, map[string]string{"socket": r.socket}, nil)
+	if b, _ := json.Marshal(out); out != nil {
+		r.w.decode(b, &s)
+	}
+	return s, err
+}
+
+// until waits for a status.
+func (r *replica) until(what string, is func(status) bool) (s status) {
+	r.w.t.Helper()
+	var err error
+	await.Until(r.w.t, func() bool { s, err = r.status(); return is(s) }, func() string { return fmt.Sprintf("no %s: %+v, %v", what, s, err) })
+	return s
+}
+
+func (r *replica) leads() {
+	r.w.t.Helper()
+	r.until("leader", func(s status) bool { return s.Leader && s.Synced })
+}
