@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
 )
 
@@ -37,7 +37,7 @@ for containerd and nerdctl it prints what to change, and exits with 3. --conflis
 a network and writes it last, so that no runtime sees it before its plugins.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
-			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
+			&cli.StringFlag{Name: "link", Value: string(plugindir.Symbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
@@ -45,8 +45,8 @@ a network and writes it last, so that no runtime sees it before its plugins.`,
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 		},
 		Action: p.withChanges(func(c *cli.Context) error {
-			kind := linkKind(c.String("link"))
-			if !slices.Contains([]linkKind{linkSymbolic, linkHard, linkCopy}, kind) {
+			kind := plugindir.LinkKind(c.String("link"))
+			if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
 				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
 			}
 			names, err := p.pluginNames(c.Args().Slice())
@@ -83,12 +83,7 @@ a network and writes it last, so that no runtime sees it before its plugins.`,
 
 // pluginNames checks role names. Without names it returns those of all plugins.
 func (p *Process) pluginNames(given []string) ([]string, error) {
-	var all []string
-	for _, r := range p.Table {
-		if r.New != nil {
-			all = append(all, r.Names...)
-		}
-	}
+	all := p.Table.Types()
 	if len(given) == 0 {
 		return all, nil
 	}
@@ -105,63 +100,19 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 	return slices.Compact(given), nil
 }
 
-// staged is a file with its temporary name.
-type staged struct {
-	temp, name string
-	done       change
-}
-
-// install first checks all files, then writes them with temporary names, and then renames them.
-func (p *Process) install(ctx context.Context, dir string, kind linkKind, force bool, names []string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
+// install places the binary and the links, and reports what it did.
+func (p *Process) install(ctx context.Context, dir string, kind plugindir.LinkKind, force bool, names []string) error {
+	is, err := plugindir.Open(dir, p.Executable).Install(names, kind, force, p.fileChanged)
+	if err != nil {
+		return withHint(err, installHint(err))
 	}
-	d := newPluginDir(dir, p.Executable)
-	files := make([]pluginFile, 0, len(names))
-	for _, n := range names {
-		f, err := d.look(n)
-		if err != nil {
-			return fmt.Errorf("look at %q: %w", n, err)
-		}
-		if f.standing == blocked {
-			return withHint(fmt.Errorf("%q is %s", filepath.Join(dir, n), f.what), "remove it by hand; nothing was changed")
-		}
-		files = append(files, f)
-	}
-	s := &stager{dir: dir, kind: kind}
-	defer s.clean()
-	if err := s.binary(d, p.Executable); err != nil {
-		return withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
-	}
-	kept := 0
-	var lines []change
-	for _, f := range files {
-		switch {
-		case f.standing == foreign && !force:
-			kept++
-			lines = append(lines, change{Action: "kept", Name: f.name, Reason: f.what + " (use --force)"})
-		case s.fresh(f):
-			lines = append(lines, change{Action: "kept", Name: f.name, Reason: "it is up to date"})
-		default:
-			if err := s.link(f); err != nil {
-				return withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
-			}
-		}
-	}
-	replaces := slices.ContainsFunc(s.files, func(f staged) bool { return f.done.Replaces != "" })
-	if err := s.commit(p); err != nil {
-		return err
-	}
-	if replaces {
+	if is.Replaced {
 		if err := p.reapDetached(ctx); err != nil {
 			fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)
 		}
 	}
-	for _, l := range lines {
-		p.changed(l)
-	}
-	if kept > 0 {
-		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
+	if is.Kept > 0 {
+		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", is.Kept, len(names), errDifferent), "the same command with --force")
 	}
 	return nil
 }
@@ -178,13 +129,15 @@ func (p *Process) reapDetached(ctx context.Context) error {
 	return err
 }
 
-// writableHint returns advice for a directory that cannot be written.
-func writableHint(err error) string {
+// installHint returns advice for a directory in which nothing can be placed.
+func installHint(err error) string {
 	switch {
+	case errors.Is(err, plugindir.ErrBlocked):
+		return "remove it by hand; nothing was changed"
 	case errors.Is(err, os.ErrPermission):
 		return "run it as root, or choose a directory with --dir"
 	case errors.Is(err, unix.EXDEV):
 		return "use --link symlink or --link copy"
 	}
-	return "check the directory; nothing was changed"
+	return "check the directory"
 }
