@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,12 +34,20 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	if getenv(h.Env, "GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
+	for _, name := range set.cniPlugins {
+		if set.cniBinDir != "" && !slices.Contains(h.Types, name) {
+			return roles.Usagef("-cni-plugins: %q is not a plugin: 'cnibox list' lists them", name)
+		}
+	}
 	set.setDefaultPaths(runDir(h))
 	s, err := openSocket(set.socket)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if set.uninstall {
+		return uninstall(ctx, h, set)
+	}
 	for again := true; again; {
 		if again, err = serve(ctx, h, set, s); err != nil {
 			return err
@@ -67,6 +76,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		macs:     map[string]string{},
 		started:  time.Now(),
 		families: [2]*family{{}, {v6: true}},
+		install:  newInstallation(set, h.Executable),
 		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
 	}
 	return a
@@ -87,7 +97,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.fileMonitor, err = openFileMonitor(set.overlayFile, set.subnetEnv, set.socket)
+	a.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv, set.socket)...)
 	if err != nil {
 		return false, err
 	}
