@@ -117,9 +117,10 @@ test-diff: setup build bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
 
-# Kubernetes' API server and a current etcd. The build takes minutes when Go's build cache is empty.
+# Kubernetes' API server, kubectl and a current etcd. The build takes minutes when Go's build cache is empty.
 bin/kube/kube-apiserver: test/peers/kube/go.sum
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/etcd go.etcd.io/etcd/server/v3
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubectl
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
 # flannel's daemon, for tests in which its nodes share a cluster with ours.

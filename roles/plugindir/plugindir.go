@@ -141,7 +141,7 @@ func (d *Dir) lookLink(f File, path string) (File, error) {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && filepath.Base(target) == Binary:
-		f.Standing, f.link = Ours, Symbolic
+		f.Standing, f.link, f.current = Ours, Symbolic, target == Binary
 		return f, nil
 	case err != nil:
 		f.What += ", whose target does not exist"

@@ -19,8 +19,9 @@ const maxNetwork = 1 << 20
 // installation is what an agent in a container places on its node: the plugins, and the network that the
 // container runtime attaches pods to. Without a network the runtime reports the node as not ready.
 type installation struct {
-	dir     *plugindir.Dir
-	plugins []string
+	// dir is the plugin directory or empty, executable the program to place in it.
+	dir, executable string
+	plugins         []string
 	// source is the network's file, network is its place.
 	source, network string
 	// hasPlugins and hasNetwork are true until a file may have changed.
@@ -47,18 +48,14 @@ func (s *settings) networkPath() string {
 
 // newInstallation returns an installation of which nothing is placed yet.
 func newInstallation(s *settings, executable string) *installation {
-	i := &installation{source: s.cniConf, network: s.networkPath(), plugins: s.cniPlugins}
-	if s.cniBinDir != "" {
-		i.dir = plugindir.Open(s.cniBinDir, executable)
-	}
-	return i
+	return &installation{dir: s.cniBinDir, executable: executable, plugins: s.cniPlugins, source: s.cniConf, network: s.networkPath()}
 }
 
 // place places what is missing or differs, the network last. Other programs' plugins of the same names
 // are kept aside until remove.
 func (i *installation) place(report func(plugindir.Change)) error {
-	if i.dir != nil && !i.hasPlugins {
-		if _, err := i.dir.Install(i.plugins, plugindir.Symbolic, true, report); err != nil {
+	if i.dir != "" && !i.hasPlugins {
+		if _, err := plugindir.Open(i.dir, i.executable).Install(i.plugins, plugindir.Symbolic, true, report); err != nil {
 			return fmt.Errorf("install plugins: %w", err)
 		}
 		i.hasPlugins = true
@@ -100,14 +97,15 @@ func (i *installation) removeNetwork() error {
 
 // removePlugins removes every file of this program, and restores those that it had replaced.
 func (i *installation) removePlugins(report func(plugindir.Change)) error {
-	if i.dir == nil {
+	if i.dir == "" {
 		return nil
 	}
-	names, err := i.dir.Files()
+	d := plugindir.Open(i.dir, i.executable)
+	names, err := d.Files()
 	if err != nil {
 		return err
 	}
-	return i.dir.Remove(names, report)
+	return d.Remove(names, report)
 }
 
 // logChange logs a change of the plugins or the network.

@@ -80,6 +80,9 @@ func TestInstall(t *testing.T) {
 		return string(b) == conflist
 	}, func() string { return "the network does not come back" })
 	n.until("rest", func(a answer) bool { return a.Ready })
+	if linked := strings.Count(n.log.String(), "installation: linked"); linked != 4 {
+		t.Errorf("%d links were made, want three and one again", linked)
+	}
 	p := n.attach()
 	n.stop()
 	i.until(all...)

@@ -74,12 +74,14 @@ func TestCleanup(t *testing.T) {
 }
 
 // health requests a check of an agent with -healthz-port=8081.
-func (n *node) health(path string) (int, string) {
+func (n *node) health(path string) (int, string) { return n.healthOn(8081, path) }
+
+func (n *node) healthOn(port int, path string) (int, string) {
 	t := n.w.t
 	t.Helper()
 	var c net.Conn
 	n.ns.Do(t, func() (err error) {
-		c, err = net.Dial("tcp", "127.0.0.1:8081")
+		c, err = net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		return err
 	})
 	defer c.Close()
