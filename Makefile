@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -132,6 +132,13 @@ KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi
+
+# A Kubernetes of one node with containerd, to which the image and examples/kubernetes are applied. CI does not run it: the build of the
+# kubelet and the controllers takes minutes more when Go's build cache is empty. The test takes about a minute.
+bin/kube/kubelet: test/peers/kube/go.sum
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-controller-manager k8s.io/kubernetes/cmd/kube-scheduler
+test-cluster: setup build bin/kube/kube-apiserver bin/kube/kubelet
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run Cluster -count 1 -timeout 10m ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge

@@ -70,7 +70,7 @@ func (r *release) archives(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, arch := range architectures {
+	for _, arch := range r.architectures {
 		dir := filepath.Base(r.binary(arch)) + "/"
 		members := []member{{name: dir, mode: 0o755}, {name: dir + "cnibox", mode: 0o755, path: r.binary(arch)}}
 		for _, m := range shared {
