@@ -127,11 +127,15 @@ bin/kube/kube-apiserver: test/peers/kube/go.sum
 bin/kube/flanneld: test/peers/flannel/go.sum test/peers/flannel/main.go
 	cd test/peers/flannel && $(GO) build -o ../../../bin/kube/flanneld .
 
+# Helm, which renders the chart.
+bin/kube/helm: test/peers/helm/go.sum
+	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
+
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs
 
 # A Kubernetes of one node with containerd, to which the image and examples/kubernetes are applied. CI does not run it: the build of the
 # kubelet and the controllers takes minutes more when Go's build cache is empty. The test takes about a minute.

@@ -78,6 +78,7 @@ func (r *release) run(ctx context.Context) error {
 	}{
 		{"build", r.build},
 		{"archive", r.archives},
+		{"pack manifests", r.manifests},
 		{"package", r.packages},
 		{"image", r.image},
 		{"list components", r.components},
