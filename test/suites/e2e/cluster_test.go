@@ -182,6 +182,7 @@ func TestCluster(t *testing.T) {
 	if got := c.run(t, "sysctl", "-n", "net.ipv6.conf.flannel/1.accept_ra", "net.ipv6.conf.flannel/1.addr_gen_mode", "net.ipv4.ip_forward"); got != "0\n1\n1\n" {
 		t.Errorf("the agent set %q", got)
 	}
+	c.run(t, "/opt/cni/bin/cnibox", "status", "/etc/cni/net.d/10-cnibox.conflist")
 	writeFile(t, filepath.Join(c.dir, "web.yaml"), deployment)
 	c.kubectl(t, "apply", "-f", filepath.Join(c.dir, "web.yaml"))
 	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=3m")
