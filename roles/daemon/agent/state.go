@@ -71,7 +71,6 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 	}
 	if s.Ready {
 		if err := a.install.place(a.logChange); err != nil {
-			faults = append(faults, err)
 			s.Ready, s.Reason = false, err.Error()
 		}
 	}
