@@ -154,7 +154,8 @@ func (r *release) manifests(context.Context) error {
 	}
 	for i := range members {
 		m := &members[i]
-		if m.content, err = os.ReadFile(m.path); err != nil {
+		m.content, err = os.ReadFile(m.path)
+		if err != nil {
 			return err
 		}
 		for _, key := range []string{"newTag: v", "cnibox:v", "appVersion: v", "version: "} {

@@ -72,9 +72,12 @@ func exampleFiles(t *testing.T) []string {
 	return names
 }
 
-// pluginsOf returns the plugins that a file names, in its order, each once.
+// pluginsOf returns the plugins that a file names, in its order, each once. A JSON schema has types, but names no plugin.
 func pluginsOf(t *testing.T, name string) string {
 	t.Helper()
+	if strings.HasSuffix(name, ".schema.json") {
+		return ""
+	}
 	b, err := os.ReadFile(filepath.Join(examplesDir, name))
 	if err != nil {
 		t.Fatal(err)
