@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -117,24 +117,35 @@ test-diff: setup build bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
 
-# Kubernetes' API server and controller manager, its allocator of pod networks, and a current etcd. The build takes minutes when Go's
-# build cache is empty.
+# Kubernetes' API server and controller manager, its allocator of pod networks, kubectl, and a current etcd. The build takes minutes when
+# Go's build cache is empty.
 bin/kube/kube-apiserver: test/peers/kube/go.sum test/peers/kube/cidrset/main.go
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/etcd go.etcd.io/etcd/server/v3
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/cidrset ./cidrset
-	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kube-controller-manager
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
 # flannel's daemon, for tests in which its nodes share a cluster with ours.
 bin/kube/flanneld: test/peers/flannel/go.sum test/peers/flannel/main.go
 	cd test/peers/flannel && $(GO) build -o ../../../bin/kube/flanneld .
 
+# Helm, which renders the chart.
+bin/kube/helm: test/peers/helm/go.sum
+	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
+
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -count 1 -timeout 20m ./roles/daemon/nodeipam
+
+# A Kubernetes of one node with containerd, to which the image and examples/kubernetes are applied. CI does not run it: the build of the
+# kubelet and the scheduler takes minutes more when Go's build cache is empty. The test takes about a minute.
+bin/kube/kubelet: test/peers/kube/go.sum
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-scheduler
+test-cluster: setup build bin/kube/kube-apiserver bin/kube/kubelet
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run Cluster -count 1 -timeout 10m ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge

@@ -18,6 +18,10 @@ import (
 // namespace.
 const sysctlRoot = "/proc/sys/"
 
+// writableRoot is where the pod of an agent has a second mount of /proc/sys/net. Runtimes mount
+// /proc/sys read-only in containers.
+const writableRoot = "/host/proc/sys/"
+
 // maxSysctl is the largest size that is read of one setting, in bytes.
 const maxSysctl = 4096
 
@@ -300,7 +304,13 @@ func (c *Sysctl) WriteHere() error { return c.write() }
 // write writes the setting in the calling thread's namespace, with a newline.
 // The kernel ignores an empty write, and some settings can be empty.
 func (c *Sysctl) write() error {
-	fd, err := unix.Open(sysctlRoot+c.Key, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	const flags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(sysctlRoot+c.Key, flags, 0)
+	if errors.Is(err, unix.EROFS) {
+		if other, otherErr := unix.Open(writableRoot+c.Key, flags, 0); otherErr == nil {
+			fd, err = other, nil
+		}
+	}
 	if err != nil {
 		if c.Optional && errors.Is(err, unix.ENOENT) {
 			return nil

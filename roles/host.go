@@ -25,6 +25,10 @@ type Host struct {
 	// Sockets are the sockets that a service manager opened for a daemon
 	// (sd_listen_fds(3)).
 	Sockets []*os.File
+	// Types are the CNI types that this program plays, and Executable is its own file, which a
+	// daemon can install.
+	Types      []string
+	Executable string
 	// Env is a daemon's environment, "K=V". It sets the flags that the command line does
 	// not set.
 	Env []string

@@ -173,6 +173,16 @@ func (t Table) Lookup(name string) (*Role, bool) {
 	return nil, false
 }
 
+// Types returns the names of all plugins.
+func (t Table) Types() (names []string) {
+	for i := range t {
+		if t[i].New != nil {
+			names = append(names, t[i].Names...)
+		}
+	}
+	return names
+}
+
 // Validate reports a programming error in the table: a role without a name, a name that
 // two roles have, a role without New and Run.
 func (t Table) Validate() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
@@ -72,8 +73,8 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 	a := &auditor{p: p, h: h, path: pluginDirs(), records: map[store.Key]*store.Attachment{}}
 	// Only a role in this process returns its differences one by one.
 	a.delegate = h.Delegate.WithCopies(func(file string) bool {
-		f, err := newPluginDir(filepath.Dir(file), p.Executable).look(filepath.Base(file))
-		return err == nil && f.standing == ours
+		f, err := plugindir.Open(filepath.Dir(file), p.Executable).Look(filepath.Base(file))
+		return err == nil && f.Standing == plugindir.Ours
 	})
 	if path != "" || p.getenv("CNI_PATH") != "" {
 		a.path = p.pluginPath(path)

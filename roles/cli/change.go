@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
 // change is what install or uninstall did, or what the administrator has to do.
@@ -37,6 +39,11 @@ func (c *change) String() string {
 		s += ": " + printable(c.Reason)
 	}
 	return s
+}
+
+// fileChanged reports a change in a plugin directory.
+func (p *Process) fileChanged(c plugindir.Change) {
+	p.changed(change{Action: c.Action, Name: c.Name, Target: c.Target, Replaces: c.Replaces, Reason: c.Reason})
 }
 
 // changed prints a change, or keeps it for JSON.

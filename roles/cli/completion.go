@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
 // completionTime bounds the reading of the state, whose lock another process may hold.
@@ -127,7 +129,7 @@ func (p *Process) flagValues(ctx context.Context, name string) (out []candidate)
 		return p.stateWords(ctx, "NETWORK")
 	}
 	for _, v := range map[string][]string{
-		"runtime": runtimeNames(), "link": {string(linkSymbolic), string(linkHard), string(linkCopy)}, "registry": {"dir", "etcd"},
+		"runtime": runtimeNames(), "link": {string(plugindir.Symbolic), string(plugindir.Hard), string(plugindir.Copy)}, "registry": {"dir", "etcd"},
 	}[name] {
 		out = append(out, candidate{word: v})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
@@ -173,14 +174,14 @@ func (p *Process) lookPlugin(dirs []string, typ string) doctor.Plugin {
 		if _, err := os.Lstat(path); err != nil {
 			continue
 		}
-		d := newPluginDir(dir, p.Executable)
-		f, err := d.look(typ)
-		if err != nil || f.standing == blocked || f.standing == absent {
+		d := plugindir.Open(dir, p.Executable)
+		f, err := d.Look(typ)
+		if err != nil || f.Standing == plugindir.Blocked || f.Standing == plugindir.Absent {
 			continue
 		}
-		out := doctor.Plugin{Path: path, Ours: f.standing == ours, Program: f.what}
-		cnibox, err := d.look(binaryName)
-		out.Placed = err == nil && cnibox.standing == ours
+		out := doctor.Plugin{Path: path, Ours: f.Standing == plugindir.Ours, Program: f.What}
+		cnibox, err := d.Look(plugindir.Binary)
+		out.Placed = err == nil && cnibox.Standing == plugindir.Ours
 		fi, err := os.Stat(path)
 		if err != nil {
 			out.Dangling = true
@@ -188,7 +189,7 @@ func (p *Process) lookPlugin(dirs []string, typ string) doctor.Plugin {
 		}
 		out.Executable = fi.Mode().Perm()&0o111 != 0
 		out.Writable = smallfile.Trusted(path, fi)
-		if what, isOurs, err := identify(path); err == nil && isOurs {
+		if what, isOurs, err := plugindir.Identify(path); err == nil && isOurs {
 			out.Program = what
 		}
 		self, err := os.Stat(p.Executable)

@@ -2,18 +2,15 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/store"
 )
 
 // drain returns the node to the previous plugins if no container is attached, and lists the
@@ -48,9 +45,11 @@ func (p *Process) drain(c *cli.Context) error {
 		}
 		return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", n, errDifferent), "the same call when their containers have ended")
 	}
-	if err := p.sweep(ctx, h); err != nil {
+	dir, err := recovery.RemoveNode(ctx, h)
+	if err != nil {
 		return stateHint(err)
 	}
+	p.changed(change{Action: "removed", Name: dir})
 	return p.uninstall(c, nil, true)
 }
 
@@ -58,18 +57,9 @@ func (p *Process) drain(c *cli.Context) error {
 // previous plugins know the used addresses, and again afterwards, because attachments may have been
 // made meanwhile. If the files were replaced by an earlier call, it does nothing.
 func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) error {
-	dir := c.String("dir")
-	names, err := fileNames(dir)
-	if err != nil {
+	ours, err := plugindir.Open(c.String("dir"), p.Executable).Files()
+	if err != nil || !slices.ContainsFunc(ours, func(n string) bool { return n != plugindir.Binary }) {
 		return err
-	}
-	d := newPluginDir(dir, p.Executable)
-	isOurs := func(n string) bool {
-		f, err := d.look(n)
-		return err == nil && f.standing == ours
-	}
-	if !slices.ContainsFunc(names, isOurs) {
-		return nil
 	}
 	for _, do := range []func() error{
 		func() error { return p.exportAll(ctx) },
@@ -102,32 +92,5 @@ func (p *Process) exportAll(ctx context.Context) error {
 			return stateHint(err)
 		}
 	}
-	return nil
-}
-
-// sweep removes the shared objects of networks and the state of this boot.
-func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
-	var networks []store.Network
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		networks, err = tx.Networks()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, n := range networks {
-		errs = append(errs, recovery.RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
-	}
-	errs = append(errs, h.Net.RemoveTables(ctx))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	state := filepath.Dir(h.Store.Path())
-	if err := os.RemoveAll(state); err != nil {
-		return fmt.Errorf("remove state: %w", err)
-	}
-	p.changed(change{Action: "removed", Name: state})
 	return nil
 }

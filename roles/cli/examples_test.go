@@ -48,9 +48,13 @@ func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 // TestExamples: lint finds no fault in the shipped examples, and they can be planned on a
 // machine with the devices eth0 and eth1.
 func TestExamples(t *testing.T) {
-	files, err := filepath.Glob("../../examples/*.conflist")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no examples: %v", err)
+	var files []string
+	for _, dir := range []string{"examples", "examples/kubernetes"} {
+		found, err := filepath.Glob("../../" + dir + "/*.conflist")
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no examples in %s: %v", dir, err)
+		}
+		files = append(files, found...)
 	}
 	code, out, errs := product(t, append([]string{"lint"}, files...)...)
 	if code != ExitOK || out != "" || errs != "" {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
 )
 
@@ -40,7 +41,7 @@ a network and writes it last, so that no runtime sees it before its plugins.
 nothing else of this node.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
-			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
+			&cli.StringFlag{Name: "link", Value: string(plugindir.Symbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
@@ -49,8 +50,8 @@ nothing else of this node.`,
 			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
 		},
 		Action: p.withChanges(func(c *cli.Context) error {
-			kind := linkKind(c.String("link"))
-			if !slices.Contains([]linkKind{linkSymbolic, linkHard, linkCopy}, kind) {
+			kind := plugindir.LinkKind(c.String("link"))
+			if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
 				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
 			}
 			names, err := p.pluginNames(c.Args().Slice())
@@ -104,12 +105,7 @@ nothing else of this node.`,
 
 // pluginNames checks role names. Without names it returns those of all plugins.
 func (p *Process) pluginNames(given []string) ([]string, error) {
-	var all []string
-	for _, r := range p.Table {
-		if r.New != nil {
-			all = append(all, r.Names...)
-		}
-	}
+	all := p.Table.Types()
 	if len(given) == 0 {
 		return all, nil
 	}
@@ -126,12 +122,6 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 	return slices.Compact(given), nil
 }
 
-// staged is a file with its temporary name.
-type staged struct {
-	temp, name string
-	done       change
-}
-
 // inImage makes a directory of an image and returns its path. No link of the image leads out of it.
 func inImage(root, dir string) (string, error) {
 	image, err := os.OpenRoot(root)
@@ -146,55 +136,16 @@ func inImage(root, dir string) (string, error) {
 	return filepath.Join(root, dir), nil
 }
 
-// install first checks all files, then writes them with temporary names, and then renames them. It
-// returns true if it replaced another program's plugin.
-func (p *Process) install(dir string, kind linkKind, force bool, names []string) (replaced bool, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return false, withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
+// install places the binary and the links, and reports what it did. It returns true if it replaced another program's plugin.
+func (p *Process) install(dir string, kind plugindir.LinkKind, force bool, names []string) (replaced bool, err error) {
+	is, err := plugindir.Open(dir, p.Executable).Install(names, kind, force, p.fileChanged)
+	if err != nil {
+		return false, withHint(err, installHint(err))
 	}
-	d := newPluginDir(dir, p.Executable)
-	files := make([]pluginFile, 0, len(names))
-	for _, n := range names {
-		f, err := d.look(n)
-		if err != nil {
-			return false, fmt.Errorf("look at %q: %w", n, err)
-		}
-		if f.standing == blocked {
-			return false, withHint(fmt.Errorf("%q is %s", filepath.Join(dir, n), f.what), "remove it by hand; nothing was changed")
-		}
-		files = append(files, f)
+	if is.Kept > 0 {
+		return is.Replaced, withHint(fmt.Errorf("%d of %d names are other programs' files: %w", is.Kept, len(names), errDifferent), "the same command with --force")
 	}
-	s := &stager{dir: dir, kind: kind}
-	defer s.clean()
-	if err := s.binary(d, p.Executable); err != nil {
-		return false, withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
-	}
-	kept := 0
-	var lines []change
-	for _, f := range files {
-		switch {
-		case f.standing == foreign && !force:
-			kept++
-			lines = append(lines, change{Action: "kept", Name: f.name, Reason: f.what + " (use --force)"})
-		case s.fresh(f):
-			lines = append(lines, change{Action: "kept", Name: f.name, Reason: "it is up to date"})
-		default:
-			if err := s.link(f); err != nil {
-				return false, withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
-			}
-		}
-	}
-	replaced = slices.ContainsFunc(s.files, func(f staged) bool { return f.done.Replaces != "" })
-	if err := s.commit(p); err != nil {
-		return false, err
-	}
-	for _, l := range lines {
-		p.changed(l)
-	}
-	if kept > 0 {
-		return replaced, withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "the same command with --force")
-	}
-	return replaced, nil
+	return is.Replaced, nil
 }
 
 // reapDetached removes the attachments of an earlier installation that the plugins of the
@@ -210,13 +161,15 @@ func (p *Process) reapDetached(ctx context.Context) {
 	}
 }
 
-// writableHint returns advice for a directory that cannot be written.
-func writableHint(err error) string {
+// installHint returns advice for a directory in which nothing can be placed.
+func installHint(err error) string {
 	switch {
+	case errors.Is(err, plugindir.ErrBlocked):
+		return "remove it by hand; nothing was changed"
 	case errors.Is(err, os.ErrPermission):
 		return "run it as root, or choose a directory with --dir"
 	case errors.Is(err, unix.EXDEV):
 		return "use --link symlink or --link copy"
 	}
-	return "check the directory; nothing was changed"
+	return "check the directory"
 }

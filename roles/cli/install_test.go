@@ -2,12 +2,8 @@ package cli
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,135 +85,6 @@ func TestParallelInstalls(t *testing.T) {
 	if len(entries) != 5 {
 		t.Errorf("%d entries, want cnibox and four links", len(entries))
 	}
-}
-
-// TestInstallFailsWhole: if the last name cannot be staged, no name changes.
-func TestInstallFailsWhole(t *testing.T) {
-	dir := t.TempDir()
-	s := &stager{dir: dir, kind: linkSymbolic}
-	d := newPluginDir(dir, "/proc/self/exe")
-	if err := s.binary(d, "/proc/self/exe"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.link(pluginFile{name: "a", standing: absent}); err != nil {
-		t.Fatal(err)
-	}
-	s.clean()
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
-}
-
-func TestLook(t *testing.T) {
-	dir := t.TempDir()
-	d := newPluginDir(dir, "/proc/self/exe")
-	path := func(name string) string { return filepath.Join(dir, name) }
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(os.WriteFile(path("empty"), nil, 0o755))
-	must(os.WriteFile(path("text"), []byte("hello"), 0o755))
-	must(os.WriteFile(path("short"), []byte("#"), 0o755))
-	must(os.WriteFile(path("elf"), []byte("\x7fELF and nothing else"), 0o755))
-	must(os.Mkdir(path("dir"), 0o755))
-	must(os.Symlink("dir", path("todir")))
-	must(os.Symlink("/proc/self/exe", path("toself")))
-	must(os.Symlink("/gone/cnibox", path("dangling")))
-	must(os.Symlink("/gone/other", path("stray")))
-	must(os.Symlink("b", path("a")))
-	must(os.Symlink("a", path("b")))
-	if out, err := os.Create(path("copy")); err == nil {
-		in, err := os.Open("/proc/self/exe")
-		must(err)
-		_, err = out.ReadFrom(in)
-		must(errors.Join(err, in.Close(), out.Close()))
-	}
-	for name, want := range map[string]standing{
-		"none": absent, "empty": foreign, "text": foreign, "short": foreign, "elf": foreign, "dir": blocked,
-		"todir": foreign, "toself": ours, "dangling": ours, "stray": foreign, "a": foreign, "copy": ours,
-	} {
-		f, err := d.look(name)
-		if err != nil || f.standing != want {
-			t.Errorf("look(%q) = %s (%s), %v; want %s", name, f.standing, f.what, err, want)
-		}
-		if want == foreign && f.what == "" {
-			t.Errorf("look(%q) does not say what it is", name)
-		}
-	}
-	if _, err := d.look("none/below"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("look below nothing: %v", err)
-	}
-}
-
-// TestGoProgram reads this test's own build information and that of small executables, and is not misled by similar texts.
-func TestGoProgram(t *testing.T) {
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	main, _ := goProgram(bytes.NewReader(self))
-	if main != modulePath+"/roles/cli.test" {
-		t.Errorf("main package %q", main)
-	}
-	text := strings.Repeat("s", 16) + "path\texample.com/x\nmod\texample.com\tv1.2.3\n" + strings.Repeat("s", 16)
-	record := append(buildInfo("\x06go1.26"), append([]byte{byte(len(text))}, text...)...)
-	for _, at := range []int{0, 16, 1<<20 - 16, 1 << 20, 3<<20 - 32} {
-		data := append(make([]byte, at), record...)
-		if main, version := goProgram(executable(data)); main != "example.com/x" || version != "v1.2.3" {
-			t.Errorf("record at %d: %q %q", at, main, version)
-		}
-	}
-	for name, r := range map[string]io.ReaderAt{
-		"nothing": bytes.NewReader(nil), "no executable": bytes.NewReader(record), "empty": executable(nil),
-		"magic only": executable([]byte(buildMagic)), "not aligned": executable(append([]byte("x"), record...)),
-		"cut": executable(record[:60]), "huge length": executable(buildInfo("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")),
-	} {
-		if main, version := goProgram(r); main != "" || version != "" {
-			t.Errorf("%s: %q %q", name, main, version)
-		}
-	}
-}
-
-// buildMagic is the start of a Go program's build information, see package debug/buildinfo.
-const buildMagic = "\xff Go buildinf:"
-
-// buildInfo is build information that begins with the given text. Byte 15 announces texts behind a header of 32 bytes.
-func buildInfo(text string) []byte {
-	return append([]byte(buildMagic+"\x08\x02"+strings.Repeat("\x00", 16)), text...)
-}
-
-// executable is an ELF file whose only segment has the given bytes as writable data.
-func executable(data []byte) io.ReaderAt {
-	const header, segment = 64, 56
-	size := uint64(len(data))
-	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
-	var b bytes.Buffer
-	for _, part := range []any{
-		elf.Header64{
-			Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
-			Phoff: header, Ehsize: header, Phentsize: segment, Phnum: 1,
-		},
-		elf.Prog64{
-			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_W), Off: header + segment,
-			Vaddr: 1 << 20, Filesz: size, Memsz: size, Align: 16,
-		},
-		data,
-	} {
-		_ = binary.Write(&b, binary.LittleEndian, part) // a buffer takes all
-	}
-	return bytes.NewReader(b.Bytes())
-}
-
-func FuzzBuildInfo(f *testing.F) {
-	f.Add(buildInfo("\x03go1\x21" + strings.Repeat("x", 40)))
-	f.Fuzz(func(_ *testing.T, data []byte) {
-		goProgram(executable(data))
-		goProgram(bytes.NewReader(data))
-	})
 }
 
 // TestInstallImage: --root writes below the image's root only, and follows no link out of it.

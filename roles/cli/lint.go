@@ -14,6 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
 func (p *Process) lintCommand() *cli.Command {
@@ -203,8 +204,8 @@ func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 		if !found {
 			return "", false, false
 		}
-		f, err := newPluginDir(dir, p.Executable).look(typ)
-		return filepath.Join(dir, typ), err == nil && f.standing == ours, true
+		f, err := plugindir.Open(dir, p.Executable).Look(typ)
+		return filepath.Join(dir, typ), err == nil && f.Standing == plugindir.Ours, true
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
 func (p *Process) uninstallCommand() *cli.Command {
@@ -58,30 +59,31 @@ node's state and DIR/cnibox. See docs/takeover.md.`,
 // recognised by it. Without names it removes all of cnibox's files, and the binary if requested.
 func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 	dir := c.String("dir")
-	d := newPluginDir(dir, p.Executable)
+	d := plugindir.Open(dir, p.Executable)
 	whole := len(names) == 0
-	if whole {
-		var err error
-		if names, err = fileNames(dir); err != nil {
-			return err
-		}
-		if binary {
-			names = append(names, binaryName)
-		}
-	}
 	var gone []string
 	kept := 0
+	if whole {
+		var err error
+		if gone, err = d.Files(); err != nil {
+			return err
+		}
+		if !binary {
+			gone = slices.DeleteFunc(gone, func(n string) bool { return n == plugindir.Binary })
+		}
+	}
 	for _, n := range names {
-		f, err := d.look(n)
+		f, err := d.Look(n)
 		if err != nil {
 			return fmt.Errorf("look at %q: %w", n, err)
 		}
-		switch {
-		case f.standing == ours:
+		switch f.Standing {
+		case plugindir.Ours:
 			gone = append(gone, n)
-		case f.standing != absent && !whole:
+		case plugindir.Absent:
+		default:
 			kept++
-			p.changed(change{Action: "kept", Name: n, Reason: f.what})
+			p.changed(change{Action: "kept", Name: n, Reason: f.What})
 		}
 	}
 	if slices.Contains(gone, netlist.FusedType) {
@@ -89,18 +91,15 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 			return err
 		}
 	}
-	for _, n := range gone {
-		if err := p.remove(dir, n); err != nil {
-			return err
-		}
+	if err := d.Remove(gone, p.fileChanged); err != nil {
+		return withHint(err, "run it as root")
 	}
-	removeReplacedDir(dir)
 	if whole {
 		if err := p.removeDropIns(dir); err != nil {
 			return err
 		}
 	}
-	if slices.Contains(gone, binaryName) {
+	if slices.Contains(gone, plugindir.Binary) {
 		if err := p.removeCommand(dir); err != nil {
 			return err
 		}
@@ -113,12 +112,12 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 
 // removeCommand removes the symbolic links to the removed binary from the directories of commands.
 func (p *Process) removeCommand(dir string) error {
-	binary, err := filepath.Abs(filepath.Join(dir, binaryName))
+	binary, err := filepath.Abs(filepath.Join(dir, plugindir.Binary))
 	if err != nil {
 		return err
 	}
 	for _, d := range filepath.SplitList(p.getenv("PATH")) {
-		link := filepath.Join(d, binaryName)
+		link := filepath.Join(d, plugindir.Binary)
 		target, err := os.Readlink(link)
 		if err != nil {
 			continue // another file, or none
@@ -135,19 +134,4 @@ func (p *Process) removeCommand(dir string) error {
 		p.changed(change{Action: "removed", Name: link})
 	}
 	return nil
-}
-
-// fileNames lists a plugin directory without this program's binary.
-func fileNames(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read directory: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if e.Name() != binaryName {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
 }

@@ -187,6 +187,7 @@ func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, 
 	defer done()
 	h.Delegate = NewDelegator(*p, h, log)
 	h.Role, h.Sockets, h.Env = name, p.sockets(), p.Env
+	h.Types, h.Executable = p.Table.Types(), p.Executable
 	return catchPanic(log, role.Name(), func() error { return role.Run(ctx, h, args) })
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -71,9 +72,26 @@ func (s *Server) ServiceAccount(tb testing.TB, name string) (token string, remov
 	s.Must(tb, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
 	const accounts = "/api/v1/namespaces/default/serviceaccounts"
 	s.Must(tb, http.MethodPost, accounts, "", map[string]any{"metadata": map[string]any{"name": name}})
+	return s.Token(tb, "default", name), func() { tb.Helper(); s.Must(tb, http.MethodDelete, accounts+"/"+name, "", nil) }
+}
+
+// Token requests a token of a service account.
+func (s *Server) Token(tb testing.TB, namespace, account string) string {
+	tb.Helper()
 	var reply struct{ Status struct{ Token string } }
-	if err := json.Unmarshal(s.Must(tb, http.MethodPost, accounts+"/"+name+"/token", "", map[string]any{"spec": map[string]any{}}), &reply); err != nil {
+	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts/" + account + "/token"
+	if err := json.Unmarshal(s.Must(tb, http.MethodPost, path, "", map[string]any{"spec": map[string]any{}}), &reply); err != nil {
 		tb.Fatal(err)
 	}
-	return reply.Status.Token, func() { tb.Helper(); s.Must(tb, http.MethodDelete, accounts+"/"+name, "", nil) }
+	return reply.Status.Token
+}
+
+// Kubectl runs kubectl as the administrator and returns its output.
+func (s *Server) Kubectl(tb testing.TB, args ...string) string {
+	tb.Helper()
+	out, err := exec.Command(Built("kubectl"), append([]string{"--kubeconfig", s.Kubeconfig(tb, s.Address, Admin)}, args...)...).CombinedOutput()
+	if err != nil {
+		tb.Fatalf("kubectl %q: %v: %s", args, err, out)
+	}
+	return string(out)
 }

@@ -167,7 +167,7 @@ func (s *Server) StartAPI() (err error) {
 	s.api, err = s.start("kube-apiserver", Built("kube-apiserver"), "--etcd-servers", s.Etcd, "--bind-address", host, "--advertise-address", "192.0.2.1", "--secure-port", port,
 		"--tls-cert-file", s.file("server.crt"), "--tls-private-key-file", s.file("server.key"), "--client-ca-file", s.file("ca.crt"),
 		"--token-auth-file", s.file("tokens.csv"), "--service-account-key-file", s.file("sa.key"), "--service-account-signing-key-file", s.file("sa.key"),
-		"--service-account-issuer", "https://kubetest", "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
+		"--service-account-issuer", "https://kubetest", "--authorization-mode", "Node,RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
 		"--disable-admission-plugins", "ServiceAccount", "--cert-dir", s.file("certs"))
 	if err != nil {
 		return err

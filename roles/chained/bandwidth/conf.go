@@ -39,7 +39,8 @@ type Conf struct {
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
 	RuntimeConfig struct {
-		// Bandwidth is the limits that the runtime requests.
+		// Bandwidth is the limits that the runtime requests. A burst of 2147483647 bits or more, which
+		// Kubernetes' runtimes pass for every rate, means 100 ms of the rate, and at least 256 KiB.
 		Bandwidth Limits `json:"bandwidth,omitzero"`
 	} `json:"runtimeConfig,omitzero"`
 }
@@ -63,6 +64,14 @@ const (
 	maxLatency = time.Hour
 	// minBits is one byte, because the kernel counts bytes.
 	minBits = 8
+	// noBurst is the least burst, in bits, that means no burst in particular. Kubernetes has no annotation
+	// for a burst, so its runtimes pass the largest number of 31 bits (CRI-O) or 32 bits (containerd) for
+	// every rate, and 256 or 512 MiB would pass without a limit.
+	noBurst = math.MaxInt32
+	// burstTime and leastBurst, in bits, are the burst of such a limit. A packet before segmentation has
+	// up to 64 KiB.
+	burstTime  = 100 * time.Millisecond
+	leastBurst = 256 << 10 * minBits
 	// maxBurst is just below 4 GiB: the kernel stores the burst in 32 bits.
 	maxBurst = math.MaxUint32*minBits - 1
 )
@@ -72,9 +81,21 @@ const (
 func (c *Conf) limits() (l Limits, path string) {
 	l = Limits{c.IngressRate, c.IngressBurst, c.EgressRate, c.EgressBurst}
 	if l == (Limits{}) {
-		return c.RuntimeConfig.Bandwidth, "runtimeConfig.bandwidth."
+		l = c.RuntimeConfig.Bandwidth
+		l.IngressBurst, l.EgressBurst = requestedBurst(l.IngressRate, l.IngressBurst), requestedBurst(l.EgressRate, l.EgressBurst)
+		return l, "runtimeConfig.bandwidth."
 	}
 	return l, ""
+}
+
+// requestedBurst replaces the burst of a runtime that requests none in particular.
+func requestedBurst(rate, burst *uint64) *uint64 {
+	if valueOrZero(burst) < noBurst {
+		return burst
+	}
+	bits := max(valueOrZero(rate)/uint64(time.Second/burstTime), leastBurst)
+	bits = min(bits, *burst)
+	return &bits
 }
 
 // Validate reports every invalid key with its JSON path.

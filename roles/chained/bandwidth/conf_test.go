@@ -66,6 +66,31 @@ func TestBucket(t *testing.T) {
 	}
 }
 
+// TestRequestedBurst: a runtime's largest numbers mean no burst in particular. The configuration's own
+// numbers are used as they are.
+func TestRequestedBurst(t *testing.T) {
+	for _, c := range []struct {
+		conf  string
+		burst uint32
+	}{
+		{`{"runtimeConfig":{"bandwidth":{"ingressRate":80000000,"ingressBurst":4294967295}}}`, 1_000_000},
+		{`{"runtimeConfig":{"bandwidth":{"ingressRate":80000000,"ingressBurst":2147483647}}}`, 1_000_000},
+		{`{"runtimeConfig":{"bandwidth":{"ingressRate":1000000,"ingressBurst":4294967295}}}`, 256 << 10},
+		{`{"runtimeConfig":{"bandwidth":{"ingressRate":100000000000,"ingressBurst":4294967295}}}`, 536870911},
+		{`{"runtimeConfig":{"bandwidth":{"ingressRate":80000000,"ingressBurst":2147483640}}}`, 268435455},
+		{`{"ingressRate":80000000,"ingressBurst":4294967295}`, 536870911},
+	} {
+		r, err := rolestest.Read[*role](Role(), []byte(c.conf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _ := r.conf.limits()
+		if b := r.conf.tbf(l.IngressRate, l.IngressBurst); b.Burst != c.burst {
+			t.Errorf("%s: burst %d, want %d", c.conf, b.Burst, c.burst)
+		}
+	}
+}
+
 // FuzzLatency tests the decoder of latency, which accepts a number or a string.
 func FuzzLatency(f *testing.F) {
 	for _, s := range []string{`25`, `"25ms"`, `1e300`, `-0`, `"1e9h"`, `null`, `{}`, `"\u0000"`} {

@@ -101,9 +101,12 @@ type agent struct {
 	files       files
 	socket      *socket
 	fileMonitor *fileMonitor
+	install     *installation
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
 	// logged for debugging only, because the agent was starting.
-	reason   string
+	reason string
+	// warned are the last logged warnings.
+	warned   []string
 	quiet    bool
 	started  time.Time
 	wasReady bool
@@ -130,6 +133,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
 		case <-a.fileMonitor.changes():
+			a.install.hasPlugins, a.install.hasNetwork = false, false
 		case <-idle:
 			debug.FreeOSMemory()
 			a.freeMemory = false
@@ -154,6 +158,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 func (a *agent) resync(ctx context.Context) (again bool) {
 	a.readLinks(ctx)
 	a.unsaved = true // the last save may have failed
+	a.install.hasNetwork = false
 	for _, f := range a.families {
 		if f.overlay != nil {
 			f.overlay.Recheck()

@@ -29,7 +29,10 @@ func openFileMonitor(paths ...string) (*fileMonitor, error) {
 	m := &fileMonitor{file: os.NewFile(uintptr(fd), "inotify"), ch: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, p := range paths {
 		if p != "" {
-			m.names, m.dirs = append(m.names, filepath.Base(p)), append(m.dirs, filepath.Dir(p))
+			m.names = append(m.names, filepath.Base(p))
+			if dir := filepath.Dir(p); !slices.Contains(m.dirs, dir) {
+				m.dirs = append(m.dirs, dir)
+			}
 		}
 	}
 	go m.listen()

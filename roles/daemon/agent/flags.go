@@ -33,6 +33,10 @@ type settings struct {
 	exceptions          []netip.Prefix
 	healthIP            netip.Addr
 	healthPort          uint
+	// cniBinDir and cniConf are empty if the agent installs no plugins and no network.
+	cniBinDir, cniConf, cniConfDir string
+	cniPlugins                     []string
+	uninstall                      bool
 	// ignored are the given flags that have no effect.
 	ignored []string
 }
@@ -125,6 +129,7 @@ func (s *settings) flags() *flag.FlagSet {
 	s.registry.register(f)
 	s.underlay.register(f)
 	s.registerPaths(f)
+	s.registerInstallation(f)
 	f.BoolVar(&s.ipMasq, "ip-masq", false, "translate pods' addresses to the node's in traffic that leaves the pod network")
 	f.BoolVar(&s.keepPorts, "ip-masq-fully-random-disable", false, "keep pods' source ports where they are free, instead of random ports")
 	f.Func("ip-masq-except", "`network` that -ip-masq does not apply to; repeatable", func(v string) error {
@@ -158,6 +163,19 @@ func (s *settings) registerPaths(f *flag.FlagSet) {
 	f.StringVar(&s.subnetEnv, "subnet-file", defaultSubnetEnv, "`path` of flannel's file for CNI plugins; empty writes none")
 	f.StringVar(&s.overlayFile, "overlay-file", "", "`path` of the file for the CNI types vxlan and flannel; default: overlay.json in the run directory")
 	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: agent.sock in the run directory")
+}
+
+// registerInstallation declares the flags of an agent that installs cnibox on its node.
+func (s *settings) registerInstallation(f *flag.FlagSet) {
+	f.StringVar(&s.cniBinDir, "cni-bin-dir", "", "install the plugins in this `directory` when pods can be attached, and keep them installed")
+	s.cniPlugins = []string{"chain", "vxlan", "bridge", "host-local", "portmap", "bandwidth", "loopback"}
+	f.Func("cni-plugins", "comma-separated `types` to install; other programs' files are kept aside ("+strings.Join(s.cniPlugins, ",")+")", func(v string) error {
+		s.cniPlugins = splitList(v)
+		return nil
+	})
+	f.StringVar(&s.cniConf, "cni-conf", "", "`path` of a network that is installed last, under its name in -cni-conf-dir")
+	f.StringVar(&s.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of the container runtime's networks")
+	f.BoolVar(&s.uninstall, "uninstall", false, "remove what the agent and the plugins made and installed when no pod is attached, then wait to be stopped")
 }
 
 // ignoredFlag accepts every value.
@@ -231,6 +249,9 @@ func (s *settings) complete(role string) (errs []error) {
 		{"-subnet-file", s.subnetEnv},
 		{"-overlay-file", s.overlayFile},
 		{"-socket", s.socket},
+		{"-cni-bin-dir", s.cniBinDir},
+		{"-cni-conf", s.cniConf},
+		{"-cni-conf-dir", s.cniConfDir},
 		{"-kubeconfig-file", r.kubeconfig},
 		{"-etcd-cafile", r.etcdCA},
 		{"-etcd-certfile", r.etcdCert},
@@ -239,6 +260,9 @@ func (s *settings) complete(role string) (errs []error) {
 		if p.path != "" && !filepath.IsAbs(p.path) {
 			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.name, p.path))
 		}
+	}
+	if s.cniConf != "" && filepath.Ext(s.cniConf) != ".conflist" {
+		errs = append(errs, fmt.Errorf("-cni-conf: %q does not end in .conflist", s.cniConf))
 	}
 	if s.healthPort > 65535 {
 		errs = append(errs, fmt.Errorf("-healthz-port: %d is not a port", s.healthPort))

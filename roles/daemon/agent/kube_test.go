@@ -4,10 +4,12 @@ package agent_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,6 +124,90 @@ func TestKube(t *testing.T) {
 	n.start()
 	n.until("two peers again", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
 	w.reach(false, pods...)
+}
+
+// TestKubeManifests: with the arguments, the configuration and the rights of examples/kubernetes the agent
+// becomes ready and installs the network. Without any one of the rights it does not, or reports that it
+// cannot read the registry.
+func TestKubeManifests(t *testing.T) {
+	runtime.LockOSThread() // the server ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	s, err := kubetest.Start(kubetest.DebianEtcd)
+	must(t, err)
+	t.Cleanup(s.Stop)
+	examples, err := filepath.Abs("../../../examples/kubernetes")
+	must(t, err)
+	s.Kubectl(t, "apply", "-k", examples)
+	var set struct {
+		Spec struct {
+			Template struct {
+				Spec struct{ Containers []struct{ Args []string } }
+			}
+		}
+	}
+	must(t, json.Unmarshal(s.Must(t, http.MethodGet, "/apis/apps/v1/namespaces/kube-system/daemonsets/cnibox", "", nil), &set))
+	const role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/cnibox"
+	var rights struct{ Rules []kubetest.Rule }
+	must(t, json.Unmarshal(s.Must(t, http.MethodGet, role, "", nil), &rights))
+	setRules := func(rules []kubetest.Rule) {
+		t.Helper()
+		s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rules})
+	}
+
+	w := newWorld(t, 1, vxlan)
+	kubeconfig := s.Kubeconfig(t, s.Address, s.Token(t, "kube-system", "cnibox"))
+	launch := func() *node {
+		t.Helper()
+		n := w.nodes[len(w.nodes)-1]
+		n.forward(s.Address)
+		subnet := fmt.Sprintf("10.244.%d.0/24", len(w.nodes))
+		s.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{
+			"metadata": map[string]any{"name": n.name}, "spec": map[string]any{"podCIDR": subnet, "podCIDRs": []string{subnet}},
+		})
+		inNode := strings.NewReplacer("/etc/cnibox", examples, "/host", n.Dir())
+		flags := []string{"-cni-plugins=vxlan,bridge,host-local", "-kubeconfig-file=" + kubeconfig}
+		for _, arg := range set.Spec.Template.Spec.Containers[0].Args[1:] {
+			flags = append(flags, inNode.Replace(arg))
+		}
+		w.registry = flags[:1] // none of the test's own
+		n.launch(flags[1:]...)
+		w.within(func() bool {
+			_, err := n.verb("agent status", nil)
+			return err != nil && !strings.Contains(err.Error(), "no agent") || err == nil
+		}, func() string { return "no status" })
+		return n
+	}
+	n := launch()
+	n.until("rest", func(a answer) bool { return a.Ready && a.RegistryError == "" })
+	w.within(func() bool {
+		_, err := os.Stat(filepath.Join(n.Dir(), "etc/cni/net.d/10-cnibox.conflist"))
+		return err == nil
+	}, func() string { return "no network" })
+	if code, body := n.getOn(9472, "/readyz"); code != 200 {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+
+	for i, rule := range rights.Rules {
+		for j, verb := range rule.Verbs {
+			less := slices.Clone(rights.Rules)
+			less[i].Verbs = slices.Delete(slices.Clone(rule.Verbs), j, j+1)
+			setRules(slices.DeleteFunc(less, func(r kubetest.Rule) bool { return len(r.Verbs) == 0 }))
+			resource, sub, _ := strings.Cut(rule.Resources[0], "/")
+			review := map[string]any{"spec": map[string]any{
+				"user": "system:serviceaccount:kube-system:cnibox", "resourceAttributes": map[string]string{"verb": verb, "resource": resource, "subresource": sub},
+			}}
+			w.within(func() bool {
+				var is struct{ Status struct{ Allowed bool } }
+				must(t, json.Unmarshal(s.Must(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "", review), &is))
+				return !is.Status.Allowed
+			}, func() string { return "the right is still granted" })
+			w.addNode()
+			launch().until("without "+verb+" of "+rule.Resources[0], func(a answer) bool {
+				return strings.Contains(a.RegistryError, "forbidden") || !a.Ready && strings.Contains(a.Reason, "forbidden")
+			})
+			setRules(rights.Rules)
+		}
+	}
 }
 
 // attachAgain replaces a pod by one in the node's new pod network.

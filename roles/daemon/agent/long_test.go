@@ -121,8 +121,40 @@ func TestReadOnlySysctls(t *testing.T) {
 	w.within(func() bool { return strings.Contains(n.ip("-o link show flannel.1"), ",UP") }, func() string { return n.log.String() })
 	const what = "net/ipv4/ip_forward"
 	w.within(func() bool { return strings.Contains(n.log.String(), what) }, func() string { return "nothing is told: " + n.log.String() })
+	out, err := n.verb("agent status", nil)
+	must(t, err)
+	if text := fmt.Sprint(out); !strings.Contains(text, "\nwarning: IPv4: ") || !strings.Contains(text, what) {
+		t.Errorf("status has no warning: %s", text)
+	}
 	n.stop()
 	if got := strings.Count(n.log.String(), what); got != 1 {
 		t.Errorf("told %d times: %s", got, n.log)
+	}
+}
+
+// TestSysctlsMountedAgain: with a read-only /proc/sys the agent uses the second mount that
+// examples/kubernetes/daemonset.yaml has.
+func TestSysctlsMountedAgain(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=0")
+	const second = "/host/proc/sys/net"
+	must(t, os.MkdirAll(second, 0o755))
+	t.Cleanup(func() {
+		_ = unix.Unmount(second, unix.MNT_DETACH)
+		for dir := second; dir != "/"; dir = filepath.Dir(dir) {
+			_ = os.Remove(dir) // the empty ones
+		}
+	})
+	must(t, unix.Mount("/proc/sys/net", second, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount("/proc/sys", unix.MNT_DETACH) })
+	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	n.start()
+	if got := n.exec("sysctl", "-n", "net.ipv4.ip_forward", "net.ipv6.conf.flannel/1.addr_gen_mode"); got != "1\n1\n" {
+		t.Errorf("the settings are %q", got)
+	}
+	if log := n.log.String(); strings.Contains(log, "incomplete") {
+		t.Errorf("a warning: %s", log)
 	}
 }

@@ -73,13 +73,15 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// get requests a page of the agent's health checks on port 8081.
-func (n *node) get(path string) (int, string) {
+// get requests a page of the health checks of an agent with -healthz-port=8081.
+func (n *node) get(path string) (int, string) { return n.getOn(8081, path) }
+
+func (n *node) getOn(port int, path string) (int, string) {
 	t := n.w.t
 	t.Helper()
 	var c net.Conn
 	n.ns.Do(t, func() (err error) {
-		c, err = net.Dial("tcp", "127.0.0.1:8081")
+		c, err = net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		return err
 	})
 	defer c.Close()
@@ -98,9 +100,8 @@ func TestHealth(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	n.start("-healthz-port=8081", "-healthz-ip=127.0.0.1")
-	get := n.get
 	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready: 0 of 0 peers", "/peersz": "0 of 0 peers programmed"} {
-		if code, body := get(path); code != 200 || body != want {
+		if code, body := n.get(path); code != 200 || body != want {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
@@ -112,16 +113,16 @@ func TestHealth(t *testing.T) {
 	w.publish(twin)
 	n.until("one of two nodes with one MAC", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 1} })
 	for path, want := range map[string]int{"/readyz": 200, "/peersz": 503} {
-		if code, body := get(path); code != want || !strings.Contains(body, "1 of 2 peers") {
+		if code, body := n.get(path); code != want || !strings.Contains(body, "1 of 2 peers") {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
 	n.ip("link del eth1")
 	n.until("the loss", func(a answer) bool { return !a.Ready })
-	if code, body := get("/readyz"); code != 503 || !strings.Contains(body, "eth1") {
+	if code, body := n.get("/readyz"); code != 503 || !strings.Contains(body, "eth1") {
 		t.Errorf("/readyz: %d %q", code, body)
 	}
-	if code, _ := get("/healthz"); code != 200 {
+	if code, _ := n.get("/healthz"); code != 200 {
 		t.Errorf("/healthz: %d", code)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -26,8 +24,6 @@ type family struct {
 	tried bool
 	// repaired is the time of the last logged repair.
 	repaired time.Time
-	// warned is the last logged warning.
-	warned string
 	// off is true if the family is disabled and all its objects are removed.
 	off bool
 	// after is the delay of the next attempt after the whole family failed.
@@ -156,24 +152,7 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		return err
 	}
 	f.tried = true
-	a.warn(f)
 	return nil
-}
-
-// warn logs each change of the warnings, which affect no peer. An example is forwarding that cannot
-// be enabled because /proc/sys is read-only.
-func (a *agent) warn(f *family) {
-	var texts []string
-	for _, w := range f.report.Warnings {
-		texts = append(texts, w.Error())
-	}
-	slices.Sort(texts)
-	if text := strings.Join(texts, "; "); text != f.warned {
-		f.warned = text
-		if text != "" {
-			a.log.Warn("settings of the node are incomplete", "family", familyName(f.v6), "reason", text)
-		}
-	}
 }
 
 // spec returns the desired state of one family and the MTU of pods.

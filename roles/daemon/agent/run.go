@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,12 +35,20 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	if process.Getenv(h.Env, "GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
+	for _, name := range set.cniPlugins {
+		if set.cniBinDir != "" && !slices.Contains(h.Types, name) {
+			return roles.Usagef("-cni-plugins: %q is not a plugin: 'cnibox list' lists them", name)
+		}
+	}
 	set.setDefaultPaths(runDir(h))
 	s, err := openSocket(set.socket)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if set.uninstall {
+		return uninstall(ctx, h, set)
+	}
 	for again := true; again; {
 		if again, err = serve(ctx, h, set, s); err != nil {
 			return err
@@ -70,6 +79,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		unread:   time.Now(),
 		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
 		families: [2]*family{{}, {v6: true}},
+		install:  newInstallation(set, h.Executable),
 		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
 	}
 	return a
@@ -90,7 +100,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	a.fileMonitor, err = openFileMonitor(set.overlayFile, set.subnetEnv, set.socket)
+	a.fileMonitor, err = openFileMonitor(append(set.paths(), set.overlayFile, set.subnetEnv, set.socket)...)
 	if err != nil {
 		return false, err
 	}

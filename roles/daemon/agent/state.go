@@ -36,7 +36,9 @@ type summary struct {
 	Backend       string `json:"backend,omitempty"`
 	Ready         bool   `json:"ready"`
 	// Reason is why pods must wait, or a fault that does not affect working peers.
-	Reason    string             `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Warnings are faults of the node's settings, which affect no peer.
+	Warnings  []string           `json:"warnings,omitempty"`
 	Interface string             `json:"interface,omitempty"`
 	PodCIDRs  []netip.Prefix     `json:"podCIDRs,omitempty"`
 	IPv4      *familySummary     `json:"ipv4,omitempty"`
@@ -72,6 +74,13 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 			s.Ready, s.Reason = false, errors.Join(faults...).Error()
 		}
 	}
+	if s.Ready {
+		if err := a.install.place(a.logChange); err != nil {
+			s.Ready, s.Reason = false, err.Error()
+		}
+	}
+	s.Warnings = a.warnings()
+	a.logWarnings(s.Warnings)
 	if err := a.socket.reopen(); err != nil {
 		a.log.Warn("cannot reopen the status socket", "error", err)
 	}

@@ -192,6 +192,9 @@ func (s *status) String() string {
 	if s.RegistryError != "" {
 		text += ", which cannot be read: " + s.RegistryError
 	}
+	for _, w := range s.Warnings {
+		text += "\nwarning: " + w
+	}
 	return text
 }
 

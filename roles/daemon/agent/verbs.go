@@ -62,9 +62,8 @@ func cleanupFlags() (all []roles.Flag) {
 	return all
 }
 
-// cleanup removes devices, routes, packet filter rules and files, and deletes the memory. It
-// withdraws the node's record if the flags name a registry. It continues after an error. The agent
-// must be stopped.
+// cleanup removes what the agent made on this node. It withdraws the node's record if the flags name a
+// registry. It continues after an error. The agent must be stopped.
 func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
 	for _, f := range cleanupFlags() {
 		if v, ok := flags[f.Name]; ok && v != f.Default {
@@ -81,14 +80,24 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 		return nil, fmt.Errorf("clean up: %w: stop it first", err)
 	}
 	defer unlock()
-	m := memory{h}
 	done := "removed everything of the agent from this node; its record in the registry stays, because no flag names the registry"
 	var errs []error
 	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
-		name, err := s.release(ctx, h, m)
+		name, err := s.release(ctx, h)
 		errs = append(errs, err)
 		done = "removed everything of the agent from this node, and its record from the registry " + name
 	}
+	errs = append(errs, s.clean(ctx, h), os.Remove(s.socket+".lock"))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return done, nil
+}
+
+// clean removes devices, routes, packet filter rules and files, and deletes the memory. It continues
+// after an error.
+func (s *settings) clean(ctx context.Context, h *roles.Host) error {
+	var errs []error
 	for _, v6 := range []bool{false, true} {
 		errs = append(errs, removeFamily(ctx, h.Net, v6))
 	}
@@ -98,16 +107,12 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, m.forget(ctx), os.Remove(s.socket+".lock"))
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return done, nil
+	return errors.Join(append(errs, memory{h}.forget(ctx))...)
 }
 
 // release withdraws this node's record and returns the name of the registry.
-func (s *settings) release(ctx context.Context, h *roles.Host, m memory) (name string, err error) {
-	e, err := s.open(ctx, h, m.load(ctx))
+func (s *settings) release(ctx context.Context, h *roles.Host) (name string, err error) {
+	e, err := s.open(ctx, h, memory{h}.load(ctx))
 	if err != nil {
 		return "", err
 	}

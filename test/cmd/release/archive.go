@@ -70,7 +70,7 @@ func (r *release) archives(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, arch := range architectures {
+	for _, arch := range r.architectures {
 		dir := filepath.Base(r.binary(arch)) + "/"
 		members := []member{{name: dir, mode: 0o755}, {name: dir + "cnibox", mode: 0o755, path: r.binary(arch)}}
 		for _, m := range shared {
@@ -115,8 +115,20 @@ func (r *release) shared(ctx context.Context) ([]member, error) {
 			return nil, err
 		}
 	}
-	var members []member
-	for _, root := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs", "examples"} {
+	members, err := r.files("LICENSE", "README.md", "CHANGELOG.md", "docs", "examples")
+	if err != nil {
+		return nil, err
+	}
+	for file, content := range generated {
+		members = append(members, member{name: file, mode: 0o644, content: content})
+	}
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	return members, nil
+}
+
+// files returns files of the sources, and those below directories.
+func (r *release) files(roots ...string) (members []member, err error) {
+	for _, root := range roots {
 		err := filepath.WalkDir(filepath.Join(r.src, root), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
@@ -129,11 +141,33 @@ func (r *release) shared(ctx context.Context) ([]member, error) {
 			return nil, err
 		}
 	}
-	for file, content := range generated {
-		members = append(members, member{name: file, mode: 0o644, content: content})
-	}
-	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
 	return members, nil
+}
+
+// manifests writes an archive of the manifests and the chart for Kubernetes, with the image of this release.
+func (r *release) manifests(context.Context) error {
+	const example = "0.1.0" // the version in the sources
+	dir := "cnibox-" + r.version + "-kubernetes/"
+	members, err := r.files("examples/kubernetes", "examples/kubernetes-uninstall", "examples/helm", "docs/kubernetes.md")
+	if err != nil {
+		return err
+	}
+	for i := range members {
+		m := &members[i]
+		m.content, err = os.ReadFile(m.path)
+		if err != nil {
+			return err
+		}
+		for _, key := range []string{"newTag: v", "cnibox:v", "appVersion: v", "version: "} {
+			m.content = bytes.ReplaceAll(m.content, []byte(key+example), []byte(key+strings.TrimPrefix(r.version, "v")))
+		}
+		m.name, m.path = dir+m.name, ""
+	}
+	out, err := tarball(r.at, append([]member{{name: dir, mode: 0o755}}, members...))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.name("-kubernetes.tar.gz"), out, 0o644)
 }
 
 // bundle writes one file with all that a node without a network needs.

@@ -21,7 +21,7 @@ func (r *release) build(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, arch := range architectures {
+	for _, arch := range r.architectures {
 		if err := r.compile(ctx, r.src, arch, r.binary(arch)); err != nil {
 			return err
 		}

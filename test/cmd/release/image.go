@@ -48,7 +48,7 @@ func (r *release) image(context.Context) error {
 		"org.opencontainers.image.revision": r.commit, "org.opencontainers.image.source": source,
 		"org.opencontainers.image.licenses": "Apache-2.0", "org.opencontainers.image.created": r.at.Format(time.RFC3339),
 	}
-	for _, arch := range architectures {
+	for _, arch := range r.architectures {
 		m, err := r.platform(&b, arch, labels)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,9 @@ func main() {
 	flag.StringVar(&r.out, "out", "dist", "the directory for the release; it must not exist")
 	flag.StringVar(&r.tools, "tools", "bin", "the directory of nfpm and syft")
 	flag.StringVar(&r.key, "key", "", "minisign's secret key, made without a password; without it nothing is signed")
+	flag.StringVar(&r.program, "program", "", "write nothing but a container image, of this `file` for this machine's processor")
 	flag.Parse()
+	r.architectures = []string{"amd64", "arm64"}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := r.run(ctx); err != nil {
@@ -38,6 +41,10 @@ func main() {
 // release is one run. All files are made in a temporary directory, which is renamed at the end.
 type release struct {
 	version, repo, out, tools, key string
+	// program is a program for this machine, of which only the image is made.
+	program string
+	// architectures are GOARCH values.
+	architectures []string
 
 	// commit is what the tag names, and at its time: the time of every file of the release.
 	commit string
@@ -49,10 +56,10 @@ type release struct {
 // versions are semantic ones, as Go wants them.
 var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.]+)?$`)
 
-// architectures are GOARCH values.
-var architectures = []string{"amd64", "arm64"}
-
 func (r *release) run(ctx context.Context) error {
+	if r.program != "" {
+		return r.imageOf(ctx)
+	}
 	if err := r.check(ctx); err != nil {
 		return err
 	}
@@ -71,6 +78,7 @@ func (r *release) run(ctx context.Context) error {
 	}{
 		{"build", r.build},
 		{"archive", r.archives},
+		{"pack manifests", r.manifests},
 		{"package", r.packages},
 		{"image", r.image},
 		{"list components", r.components},
@@ -83,6 +91,22 @@ func (r *release) run(ctx context.Context) error {
 		}
 	}
 	return os.Rename(r.dist, r.out)
+}
+
+// imageOf writes the image of a program that is not released, for tests.
+func (r *release) imageOf(ctx context.Context) error {
+	program, err := os.ReadFile(r.program)
+	if err != nil {
+		return err
+	}
+	r.architectures, r.at, r.dist = []string{runtime.GOARCH}, time.Unix(0, 0).UTC(), r.out
+	if err := os.Mkdir(r.dist, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.binary(runtime.GOARCH), program, 0o755); err != nil {
+		return err
+	}
+	return r.image(ctx)
 }
 
 // check fails before any work if the release cannot be made.

@@ -19,7 +19,7 @@ func (r *release) packages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, arch := range architectures {
+	for _, arch := range r.architectures {
 		binary, err := filepath.Abs(r.binary(arch))
 		if err != nil {
 			return err

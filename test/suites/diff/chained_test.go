@@ -131,6 +131,7 @@ func bandwidthCases() []testCase {
 		{name: "bandwidth/ingress", conf: gatewayBridge, behind: []string{`{"type":"bandwidth","ingressRate":8000000,"ingressBurst":800000}`}},
 		{name: "bandwidth/egress", conf: gatewayBridge, behind: []string{`{"type":"bandwidth","egressRate":4000000,"egressBurst":400000}`}},
 		{name: "bandwidth/runtime", conf: gatewayBridge, behind: []string{`{"type":"bandwidth","capabilities":{"bandwidth":true},"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"ingressBurst":800000}}}`}},
+		{name: "bandwidth/kubernetes", conf: gatewayBridge, behind: []string{`{"type":"bandwidth","capabilities":{"bandwidth":true},"runtimeConfig":{"bandwidth":{"ingressRate":80000000,"ingressBurst":4294967295}}}`}},
 		{name: "bandwidth/none", conf: gatewayBridge, behind: []string{`{"type":"bandwidth"}`}},
 		{name: "bandwidth/ptp", conf: `{"type":"ptp",` + poolTo4 + `}`, behind: []string{both}, steps: "ADD\nCHECK\nPING c1 10.1.0.1\nDEL"},
 		{name: "bandwidth/two-containers", conf: gatewayBridge, behind: []string{both}, steps: "ADD\nADD id=c2\nPING c1 10.1.0.3\nDEL\nPING c2 10.1.0.1\nDEL id=c2"},

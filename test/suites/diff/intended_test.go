@@ -248,6 +248,16 @@ func intendedDifferences() []intended {
 			},
 		},
 		{
+			title:     "bandwidth limits pods of Kubernetes",
+			reference: "Kubernetes has no annotation for a burst, so containerd passes 512 MiB and CRI-O 256 MiB. A pod transfers that much before it meets its limit.",
+			ours:      "A burst of that size from the runtime becomes 100 ms of the rate, and at least 256 KiB.",
+			why:       "A limit is felt.",
+			seen: []pattern{
+				{cases: "bandwidth/kubernetes", fact: "ADD: host qdisc tbf on * options.burst", reference: "536870900", ours: "1000000"},
+				{cases: "bandwidth/kubernetes", fact: "ADD: host qdisc tbf on * options.lat", reference: "25001", ours: "25000"},
+			},
+		},
+		{
 			title:     "bandwidth coexists with other programs",
 			reference: "The device for egress is named bwp… after network and container. A qdisc ingress is added to the host's end, which fails if one exists.",
 			ours:      "The device is named ifb… after network, container and interface. The qdisc is clsact, and an existing one is used.",

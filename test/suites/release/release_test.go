@@ -102,6 +102,21 @@ func TestRelease(t *testing.T) {
 	t.Run("deb", func(t *testing.T) { checkPackages(t, debian(newRoot(t)), first, next) })
 	t.Run("rpm", func(t *testing.T) { checkPackages(t, redHat(newRoot(t)), first, next) })
 	t.Run("image", func(t *testing.T) { checkImage(t, first) })
+	t.Run("manifests", func(t *testing.T) {
+		const file = "cnibox-v0.2.0-rc.1-kubernetes.tar.gz"
+		if bundle := run(t, "", nil, "tar", "-tf", filepath.Join(next, "cnibox-v0.2.0-rc.1-bundle.tar")); !strings.Contains(bundle, "/"+file+"\n") {
+			t.Errorf("the bundle lacks %s:\n%s", file, bundle)
+		}
+		text := run(t, "", nil, "tar", "-xOf", filepath.Join(next, file))
+		for _, want := range []string{"newTag: v0.2.0-rc.1\n", "appVersion: v0.2.0-rc.1\n", "\nversion: 0.2.0-rc.1\n", "image: ghcr.io/cnibox/cnibox:v0.2.0-rc.1\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the manifests lack %q", want)
+			}
+		}
+		if strings.Contains(text, "v0.1.0") {
+			t.Error("the manifests name the version of the sources")
+		}
+	})
 	t.Run("arm64", func(t *testing.T) {
 		out := run(t, "", nil, "qemu-aarch64-static", filepath.Join(first, "cnibox-v0.1.0-linux-arm64"), "version")
 		if !strings.HasPrefix(out, "cnibox v0.1.0 (go") || !strings.Contains(out, "arm64") {

@@ -1,4 +1,4 @@
-package cli
+package plugindir
 
 import (
 	"bytes"
@@ -13,11 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// staged is a file with its temporary name.
+type staged struct {
+	temp, name string
+	done       Change
+}
+
 // stager writes files of a plugin directory with temporary names and renames all of them at the
 // end.
 type stager struct {
-	dir  string
-	kind linkKind
+	*Dir
+	kind LinkKind
 	// source is the new binary, the source of hard links and copies.
 	source string
 	// replaced is true if a new binary replaces the present one.
@@ -26,21 +32,21 @@ type stager struct {
 }
 
 // binary stages the binary if the directory does not have it.
-func (s *stager) binary(d *pluginDir, executable string) error {
-	target := filepath.Join(s.dir, binaryName)
+func (s *stager) binary() error {
+	target := filepath.Join(s.path, Binary)
 	s.source = target
 	have, err := os.Stat(target)
 	if err == nil {
 		if have.IsDir() {
 			return errors.New("a directory has this name")
 		}
-		self, err := os.Stat(executable)
+		self, err := os.Stat(s.executable)
 		if err != nil {
 			return err
 		}
 		same := os.SameFile(have, self)
 		if !same && have.Size() == self.Size() && have.Mode().Perm()&0o111 == 0o111 {
-			if same, err = sameContent(target, executable); err != nil {
+			if same, err = sameContent(target, s.executable); err != nil {
 				return err
 			}
 		}
@@ -48,15 +54,15 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 			return s.writable()
 		}
 	}
-	if f, lookErr := d.look(binaryName); lookErr == nil && f.standing == blocked {
+	if f, lookErr := s.Look(Binary); lookErr == nil && f.Standing == Blocked {
 		return errors.New("a directory has this name")
 	}
-	temp, err := s.copy(executable)
+	temp, err := s.copy(s.executable)
 	if err != nil {
 		return err
 	}
 	s.source, s.replaced = temp, true
-	s.files = append(s.files, staged{temp: temp, name: binaryName, done: change{Action: "placed", Name: binaryName}})
+	s.files = append(s.files, staged{temp: temp, name: Binary, done: Change{Action: "placed", Name: Binary}})
 	return nil
 }
 
@@ -87,7 +93,7 @@ func sameContent(a, b string) (bool, error) {
 
 // writable checks first that the directory can be written.
 func (s *stager) writable() error {
-	f, err := os.CreateTemp(s.dir, ".cnibox-*")
+	f, err := os.CreateTemp(s.path, ".cnibox-*")
 	if err != nil {
 		return err
 	}
@@ -95,36 +101,36 @@ func (s *stager) writable() error {
 }
 
 // fresh reports whether a name is up to date.
-func (s *stager) fresh(f pluginFile) bool {
-	if f.standing != ours || f.link != s.kind || !f.current {
+func (s *stager) fresh(f File) bool {
+	if f.Standing != Ours || f.link != s.kind || !f.current {
 		return false
 	}
-	return s.kind == linkSymbolic || !s.replaced
+	return s.kind == Symbolic || !s.replaced
 }
 
 // link stages one name.
-func (s *stager) link(f pluginFile) error {
+func (s *stager) link(f File) error {
 	var temp string
 	var err error
 	switch s.kind {
-	case linkCopy:
+	case Copy:
 		temp, err = s.copy(s.source)
-	case linkHard:
+	case Hard:
 		temp, err = s.tempName(func(t string) error { return hardLink(s.source, t) })
 	default:
-		temp, err = s.tempName(func(t string) error { return os.Symlink(binaryName, t) })
+		temp, err = s.tempName(func(t string) error { return os.Symlink(Binary, t) })
 	}
 	if err != nil {
 		return err
 	}
-	done := change{Action: "linked", Name: f.name, Target: binaryName}
-	if s.kind == linkCopy {
-		done = change{Action: "copied", Name: f.name}
+	done := Change{Action: "linked", Name: f.Name, Target: Binary}
+	if s.kind == Copy {
+		done = Change{Action: "copied", Name: f.Name}
 	}
-	if f.standing == foreign {
-		done.Replaces = f.what
+	if f.Standing == Foreign {
+		done.Replaces = f.What
 	}
-	s.files = append(s.files, staged{temp: temp, name: f.name, done: done})
+	s.files = append(s.files, staged{temp: temp, name: f.Name, done: done})
 	return nil
 }
 
@@ -136,7 +142,7 @@ func hardLink(source, target string) error {
 // tempName finds a free temporary name.
 func (s *stager) tempName(create func(string) error) (string, error) {
 	for {
-		t := filepath.Join(s.dir, ".cnibox-"+rand.Text())
+		t := filepath.Join(s.path, ".cnibox-"+rand.Text())
 		if err := create(t); !errors.Is(err, fs.ErrExist) {
 			return t, err
 		}
@@ -149,7 +155,7 @@ func (s *stager) copy(source string) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := os.CreateTemp(s.dir, ".cnibox-*")
+	out, err := os.CreateTemp(s.path, ".cnibox-*")
 	if err != nil {
 		return "", err
 	}
@@ -169,16 +175,16 @@ func (s *stager) copy(source string) (name string, err error) {
 	return out.Name(), out.Sync()
 }
 
-// commit renames every staged file and prints the names.
-func (s *stager) commit(p *Process) error {
+// commit renames every staged file and reports it.
+func (s *stager) commit(report func(Change)) error {
 	for len(s.files) > 0 {
 		f := s.files[0]
 		if f.done.Replaces != "" {
-			if err := p.keepReplaced(s.dir, f.name); err != nil {
+			if err := s.keepReplaced(f.name); err != nil {
 				return fmt.Errorf("keep %q: %w", f.name, err)
 			}
 		}
-		if err := os.Rename(f.temp, filepath.Join(s.dir, f.name)); err != nil {
+		if err := os.Rename(f.temp, filepath.Join(s.path, f.name)); err != nil {
 			return fmt.Errorf("place %q: %w", f.name, err)
 		}
 		// Renaming one hard link over another of the same file does nothing and keeps both
@@ -187,7 +193,7 @@ func (s *stager) commit(p *Process) error {
 			return err
 		}
 		s.files = s.files[1:]
-		p.changed(f.done)
+		report(f.done)
 	}
 	return nil
 }

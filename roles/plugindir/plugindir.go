@@ -1,4 +1,7 @@
-package cli
+// Package plugindir places this program in a directory of CNI plugins, with a link for each type, and
+// removes what it placed. Every file appears and disappears by a rename, so that a plugin exists and is
+// complete at any time. A file is identified by its content and never executed.
+package plugindir
 
 import (
 	"bytes"
@@ -15,52 +18,57 @@ import (
 )
 
 const (
-	// binaryName is the name of the binary in a plugin directory.
-	binaryName = "cnibox"
+	// Binary is the name of the binary in a plugin directory.
+	Binary = "cnibox"
 	// modulePath identifies any version of this program by its build information.
 	modulePath = "github.com/cnibox/cnibox"
 )
 
-// linkKind is the kind of link from a role's name to the binary.
-type linkKind string
+// LinkKind is the kind of link from a role's name to the binary.
+type LinkKind string
 
+// The kinds of links.
 const (
-	linkSymbolic linkKind = "symlink"
-	linkHard     linkKind = "hard"
-	linkCopy     linkKind = "copy"
+	Symbolic LinkKind = "symlink"
+	Hard     LinkKind = "hard"
+	Copy     LinkKind = "copy"
 )
 
-// standing is the owner of a file in the plugin directory.
-type standing string
+// Standing is the owner of a file in the plugin directory.
+type Standing string
 
+// The owners of a name.
 const (
-	absent  standing = "absent"
-	ours    standing = "ours"
-	foreign standing = "foreign"
-	// blocked is a directory, which a rename cannot replace.
-	blocked standing = "blocked"
+	Absent  Standing = "absent"
+	Ours    Standing = "ours"
+	Foreign Standing = "foreign"
+	// Blocked is a directory, which a rename cannot replace.
+	Blocked Standing = "blocked"
 )
 
-// pluginFile is one name in a plugin directory.
-type pluginFile struct {
-	name     string
-	standing standing
-	link     linkKind // for a file of this program
-	current  bool     // links to the present binary
-	what     string   // for people
+// File is one name in a plugin directory.
+type File struct {
+	Name     string
+	Standing Standing
+	// What describes the file to people.
+	What    string
+	link    LinkKind // for a file of this program
+	current bool     // links to the present binary
 }
 
-// pluginDir inspects a plugin directory without executing a file of it.
-type pluginDir struct {
+// Dir is a plugin directory.
+type Dir struct {
 	path string
+	// executable is the running binary.
+	executable string
 	// self are the files that are certainly this program.
 	self []fs.FileInfo
 }
 
-// newPluginDir returns a pluginDir that knows the running binary and the one in the directory.
-func newPluginDir(path, executable string) *pluginDir {
-	d := &pluginDir{path: path}
-	for _, f := range []string{executable, filepath.Join(path, binaryName)} {
+// Open returns a Dir that knows the running binary and the one in the directory.
+func Open(path, executable string) *Dir {
+	d := &Dir{path: path, executable: executable}
+	for _, f := range []string{executable, filepath.Join(path, Binary)} {
 		if fi, err := os.Stat(f); err == nil && fi.Mode().IsRegular() {
 			d.self = append(d.self, fi)
 		}
@@ -68,7 +76,7 @@ func newPluginDir(path, executable string) *pluginDir {
 	return d
 }
 
-func (d *pluginDir) isSelf(fi fs.FileInfo) bool {
+func (d *Dir) isSelf(fi fs.FileInfo) bool {
 	for _, s := range d.self {
 		if os.SameFile(s, fi) {
 			return true
@@ -77,8 +85,8 @@ func (d *pluginDir) isSelf(fi fs.FileInfo) bool {
 	return false
 }
 
-// look inspects a name. It repeats if another installation changes the name at the same time.
-func (d *pluginDir) look(name string) (pluginFile, error) {
+// Look inspects a name. It repeats if another installation changes the name at the same time.
+func (d *Dir) Look(name string) (File, error) {
 	for {
 		f, err := d.lookOnce(name)
 		if !errors.Is(err, errChanged) {
@@ -90,38 +98,38 @@ func (d *pluginDir) look(name string) (pluginFile, error) {
 // errChanged means that a name was a symbolic link and changed meanwhile.
 var errChanged = errors.New("changed while being read")
 
-func (d *pluginDir) lookOnce(name string) (pluginFile, error) {
-	f := pluginFile{name: name, standing: foreign}
+func (d *Dir) lookOnce(name string) (File, error) {
+	f := File{Name: name, Standing: Foreign}
 	path := filepath.Join(d.path, name)
 	fi, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f.standing = absent
+		f.Standing = Absent
 		return f, nil
 	case err != nil:
 		return f, err
 	case fi.IsDir():
-		f.standing, f.what = blocked, "a directory"
+		f.Standing, f.What = Blocked, ErrBlocked.Error()
 		return f, nil
 	case fi.Mode()&fs.ModeSymlink != 0:
 		return d.lookLink(f, path)
 	case !fi.Mode().IsRegular():
-		f.what = "no regular file (" + fi.Mode().Type().String() + ")"
+		f.What = "no regular file (" + fi.Mode().Type().String() + ")"
 		return f, nil
 	case d.isSelf(fi):
-		f.standing, f.link, f.current = ours, linkHard, true
+		f.Standing, f.link, f.current = Ours, Hard, true
 		return f, nil
 	}
-	what, isOurs, err := identify(path)
-	f.what = what
+	what, isOurs, err := Identify(path)
+	f.What = what
 	if isOurs {
-		f.standing, f.link = ours, linkCopy
+		f.Standing, f.link = Ours, Copy
 	}
 	return f, err
 }
 
 // lookLink inspects the target of a symbolic link.
-func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
+func (d *Dir) lookLink(f File, path string) (File, error) {
 	target, err := os.Readlink(path)
 	switch {
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist):
@@ -129,34 +137,34 @@ func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
 	case err != nil:
 		return f, err
 	}
-	f.what = fmt.Sprintf("a symbolic link to %q", target)
+	f.What = fmt.Sprintf("a symbolic link to %q", target)
 	fi, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && filepath.Base(target) == binaryName:
-		f.standing, f.link = ours, linkSymbolic
+	case errors.Is(err, fs.ErrNotExist) && filepath.Base(target) == Binary:
+		f.Standing, f.link, f.current = Ours, Symbolic, target == Binary
 		return f, nil
 	case err != nil:
-		f.what += ", whose target does not exist"
+		f.What += ", whose target does not exist"
 		return f, nil
 	case d.isSelf(fi):
-		f.standing, f.link, f.current = ours, linkSymbolic, target == binaryName
+		f.Standing, f.link, f.current = Ours, Symbolic, target == Binary
 		return f, nil
 	case !fi.Mode().IsRegular():
 		return f, nil
 	}
-	what, isOurs, err := identify(path)
+	what, isOurs, err := Identify(path)
 	if err != nil {
 		return f, err
 	}
-	f.what += ", " + what
+	f.What += ", " + what
 	if isOurs {
-		f.standing, f.link = ours, linkSymbolic
+		f.Standing, f.link = Ours, Symbolic
 	}
 	return f, nil
 }
 
-// identify identifies a file by its content.
-func identify(path string) (what string, isOurs bool, err error) {
+// Identify identifies a file by its content.
+func Identify(path string) (what string, isOurs bool, err error) {
 	r, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", false, err

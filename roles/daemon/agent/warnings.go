@@ -1,0 +1,42 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+)
+
+// warnings returns faults of the node's settings. They affect no peer. An example is forwarding that
+// cannot be enabled because /proc/sys is read-only.
+func (a *agent) warnings() (texts []string) {
+	for i, v6 := range []bool{false, true} {
+		for _, w := range a.families[i].report.Warnings {
+			texts = append(texts, familyName(v6)+": "+w.Error())
+		}
+		key := "net/bridge/bridge-nf-call-iptables"
+		if v6 {
+			key = "net/bridge/bridge-nf-call-ip6tables"
+		}
+		if a.set.registry.kube && a.enabled(v6) {
+			if value, err := (&netops.Sysctl{Key: key}).ReadHere(); err != nil || value != "1" {
+				texts = append(texts, familyName(v6)+": "+key+" is not 1: pods do not reach services whose pod is on the same node: run 'modprobe br_netfilter', and set it")
+			}
+		}
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+// logWarnings logs the warnings when they change.
+func (a *agent) logWarnings(texts []string) {
+	if slices.Equal(texts, a.warned) {
+		return
+	}
+	a.warned = texts
+	if len(texts) > 0 {
+		a.log.Warn("settings of the node are incomplete", "reason", strings.Join(texts, "; "))
+	} else {
+		a.log.Info("settings of the node are complete")
+	}
+}

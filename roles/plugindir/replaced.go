@@ -1,0 +1,83 @@
+package plugindir
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// replacedDir is the directory for files that install --force replaces, inside the plugin
+// directory. It is on the same filesystem, so keeping a file is a link and restoring it a rename.
+// Runtimes search for files with a plugin's name only.
+const replacedDir = ".cnibox-replaced"
+
+// keepReplaced keeps a third-party file before this program replaces it. It does not overwrite a file
+// that was kept before, and does not keep a file that another installation has replaced meanwhile.
+func (d *Dir) keepReplaced(name string) error {
+	kept := filepath.Join(d.path, replacedDir)
+	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	temp := ".new-" + rand.Text()
+	err := os.Link(filepath.Join(d.path, name), filepath.Join(kept, temp))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f, err := Open(kept, d.executable).Look(temp)
+	if err != nil || f.Standing == Ours {
+		return errors.Join(err, os.Remove(filepath.Join(kept, temp)))
+	}
+	return os.Rename(filepath.Join(kept, temp), filepath.Join(kept, name))
+}
+
+// Remove removes files of this program. If one had replaced a file, a rename restores that file, so
+// that the name always exists.
+func (d *Dir) Remove(names []string, report func(Change)) error {
+	for _, name := range names {
+		err := os.Rename(filepath.Join(d.path, replacedDir, name), filepath.Join(d.path, name))
+		if err == nil {
+			report(Change{Action: "restored", Name: name})
+			continue
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("restore file: %w", err)
+		}
+		if err := os.Remove(filepath.Join(d.path, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove file: %w", err)
+		}
+		report(Change{Action: "removed", Name: name})
+	}
+	_ = os.Remove(filepath.Join(d.path, replacedDir)) // the kernel removes only an empty directory
+	return nil
+}
+
+// Files lists the files of this program, with the binary at the end.
+func (d *Dir) Files() (names []string, err error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, fmt.Errorf("read directory: %w", err)
+	}
+	binary := false
+	for _, e := range entries {
+		f, err := d.Look(e.Name())
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("look at %q: %w", e.Name(), err)
+		case f.Standing != Ours:
+		case e.Name() == Binary:
+			binary = true
+		default:
+			names = append(names, e.Name())
+		}
+	}
+	if binary {
+		names = append(names, Binary)
+	}
+	return names, nil
+}

@@ -1,0 +1,40 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// RemoveNode removes the shared objects of all networks, the nftables tables, and the state of this
+// boot, whose directory it returns. No container may be attached.
+func RemoveNode(ctx context.Context, h *roles.Host) (dir string, err error) {
+	var networks []store.Network
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		networks, err = tx.Networks()
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	var errs []error
+	for _, n := range networks {
+		errs = append(errs, RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
+	}
+	errs = append(errs, h.Net.RemoveTables(ctx))
+	if err := errors.Join(errs...); err != nil {
+		return "", err
+	}
+	dir = filepath.Dir(h.Store.Path())
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("remove state: %w", err)
+	}
+	return dir, nil
+}

@@ -1,0 +1,74 @@
+//go:build kube
+
+package docs
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+// TestKubeChart: the chart in examples/helm makes the same objects as the kustomizations, and refuses values that its
+// schema does not know.
+func TestKubeChart(t *testing.T) {
+	render := func(program string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command(kubetest.Built(program), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %q: %v: %s", program, args, err, out)
+		}
+		return objects(t, string(out))
+	}
+	template := []string{"template", "cnibox", "../../../examples/helm", "--namespace", "kube-system"}
+	for dir, flags := range map[string][]string{"kubernetes": nil, "kubernetes-uninstall": {"--set", "uninstall=true"}} {
+		want, got := render("kubectl", "kustomize", "../../../examples/"+dir), render("helm", append(template, flags...)...)
+		if got != want {
+			t.Errorf("the chart with %q makes\n%s\nand examples/%s\n%s", flags, got, dir, want)
+		}
+	}
+	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins"} {
+		out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", value)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("--set %s: %v: %s", value, err, out)
+		}
+	}
+}
+
+// objects returns the YAML documents as JSON, one a line by kind. JSON within a ConfigMap is decoded, too.
+func objects(t *testing.T, text string) string {
+	t.Helper()
+	all := map[string]map[string]any{}
+	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var o map[string]any
+		err := d.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, _ := o["kind"].(string)
+		if data, ok := o["data"].(map[string]any); ok {
+			for key, value := range data {
+				var decoded any
+				if err := json.Unmarshal([]byte(value.(string)), &decoded); err != nil {
+					t.Fatalf("%s: %v", key, err)
+				}
+				data[key] = decoded
+			}
+		}
+		all[kind] = o
+	}
+	out, err := json.MarshalIndent(all, "", " ")
+	if err != nil || len(all) != 5 {
+		t.Fatalf("%d kinds of objects: %v", len(all), err)
+	}
+	return string(out)
+}
