@@ -91,7 +91,7 @@ func Open(n *netops.Net, opt Options) (*Kernel, error) {
 	o := &Kernel{
 		family: unix.AF_INET, firstHop: Nexthops4, now: opt.Now, probe: n.Options().Probe,
 		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newPeerIndex(0),
-		linkFlags: map[int]uint32{}, have: newKernelState(),
+		linkFlags: map[int]uint32{}, have: newKernelState(), repaired: map[string]int{}, refused: map[syscall.Errno]int{},
 	}
 	if opt.IPv6 {
 		o.family, o.firstHop = unix.AF_INET6, Nexthops6
