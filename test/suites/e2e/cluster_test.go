@@ -4,6 +4,11 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"os/exec"
@@ -102,7 +107,7 @@ func newCluster(t *testing.T) *cluster {
 	c.run(t, "sh", "-c", clusterScript)
 	file := func(name string) string { return filepath.Join(c.dir, name) }
 	writeFile(t, file("tokens.csv"), "admin,admin,1,system:masters\nkubelet,system:node:"+clusterNode+",2,system:nodes\n")
-	c.run(t, "openssl", "genrsa", "-out", file("sa.key"), "2048")
+	writeFile(t, file("sa.key"), serviceAccountKey(t))
 	c.start(t, kubetest.Built("etcd"), "--data-dir", file("etcd"), "--log-level", "error", "--unsafe-no-fsync")
 	c.start(t, kubetest.Built("kube-apiserver"), "--etcd-servers=http://127.0.0.1:2379", "--service-account-key-file="+file("sa.key"),
 		"--service-account-signing-key-file="+file("sa.key"), "--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file="+file("tokens.csv"),
@@ -121,6 +126,20 @@ func newCluster(t *testing.T) *cluster {
 	c.start(t, kubetest.Built("kubelet"), "--config="+file("kubelet.yaml"), "--kubeconfig="+c.kubeconfigOf(t, "kubelet"), "--hostname-override="+clusterNode,
 		"--node-ip="+clusterIP, "--root-dir=/var/lib/kubelet", "--cert-dir="+file("kubelet"))
 	return c
+}
+
+// serviceAccountKey returns a new key that signs the tokens of service accounts.
+func serviceAccountKey(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
 // load imports an image.
