@@ -51,6 +51,9 @@ examples:
 			if dir := c.String("cluster"); dir != "" {
 				return p.mergeReports(c, dir)
 			}
+			if os.Geteuid() != 0 {
+				return withHint(errors.New("only root can read a node"), "run it as root")
+			}
 			h, done, err := p.host(c.Context, "")
 			if err != nil {
 				return err
@@ -95,14 +98,10 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 	if err != nil {
 		return nil, err
 	}
-	var dirs []string
-	for _, r := range runtimes {
-		dirs = append(dirs, r.PluginDirs...)
-	}
 	f := doctor.Read(ctx, h, doctor.Options{
 		Table: p.Table, Program: p.Version, Runtimes: runtimes, Netavark: netavark, CacheDirs: p.cacheDirs(), Look: p.lookPlugin,
 		Audit: func(ctx context.Context, dump *store.Dump) ([]doctor.Difference, error) {
-			a, err := p.newAuditor(ctx, h, strings.Join(dirs, ":"), dump)
+			a, err := p.newAuditor(ctx, h, pluginPathOf(runtimes), dump)
 			if err != nil {
 				return nil, err
 			}
@@ -118,6 +117,15 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 		},
 	})
 	return doctor.Diagnose(f), nil
+}
+
+// pluginPathOf returns the directories in which the runtimes search plugins, as CNI_PATH has them.
+func pluginPathOf(runtimes []doctor.Runtime) string {
+	var dirs []string
+	for _, r := range runtimes {
+		dirs = append(dirs, r.PluginDirs...)
+	}
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
 // runtimes returns the container runtimes of the node. Without one it returns a runtime with the
@@ -366,7 +374,11 @@ func (p *Process) mend(ctx context.Context, h *roles.Host, findings []doctor.Fin
 	if !rules && len(keys) == 0 {
 		return errors.Join(errs...)
 	}
-	a, err := p.newAuditor(ctx, h, "", nil)
+	runtimes, _, err := p.runtimes()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	a, err := p.newAuditor(ctx, h, pluginPathOf(runtimes), nil)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

@@ -164,7 +164,8 @@ func name(pod string, k store.Key) string { return cmp.Or(pod, k.ContainerID) }
 
 // restart returns the command that starts a container again, as far as its pod is known.
 func restart(pod string, k store.Key) string {
-	if ns, name, ok := strings.Cut(pod, "/"); ok {
+	isName := strings.Trim(pod, "abcdefghijklmnopqrstuvwxyz0123456789.-/") == "" // the text comes from a call
+	if ns, name, ok := strings.Cut(pod, "/"); ok && isName {
 		return "kubectl delete pod -n " + ns + " " + name
 	}
 	return "restart container " + k.ContainerID
@@ -203,10 +204,8 @@ func (f *Facts) addDifferences(k kind, add add) {
 		if d.kindOf() != k.id || f.explained(d, causes[d.Key]) {
 			continue
 		}
-		who := name(d.Pod, d.Key)
-		object := fmt.Sprintf("%s %s on %s", who, d.Key.IfName, d.Key.Network)
-		shared := d.Of != nil && d.Of.IsShared()
-		if shared {
+		object := fmt.Sprintf("%s %s on %s", name(d.Pod, d.Key), d.Key.IfName, d.Key.Network)
+		if d.Of != nil && d.Of.IsShared() {
 			object = d.Of.String()
 		}
 		g := byObject[object]

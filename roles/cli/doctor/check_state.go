@@ -21,13 +21,9 @@ func stateChecks() []Check {
 		{ID: "state-locked", Title: "a process holds the lock of a state file", Reads: "node.db, keep.db", Severity: Error, find: func(f *Facts, add add) {
 			eachFile(f, func(name string, err error) {
 				if errors.Is(err, store.ErrBusy) {
-					_, holder, _ := strings.Cut(err.Error(), "held by process ")
-					pid, _, _ := strings.Cut(holder, " ")
-					fix := "fuser -v " + f.State.RunDir
-					if pid != "" {
-						fix = "kill " + pid
-					}
-					add(name, err.Error(), fix)
+					// The process that err names may have ended: the file with its number is a note.
+					path := map[string]string{"node.db": f.State.RunDir + "/*/node.db", "keep.db": f.State.StateDir + "/keep.db"}[name]
+					add(name, err.Error(), "fuser -v "+path)
 				}
 			})
 		}},
