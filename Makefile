@@ -81,10 +81,11 @@ test: setup build bin/peers/bridge
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
 VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+DEBIAN  ?= bookworm
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
-	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops ./netops/overlay \
+	bin/vm/run -debian $(DEBIAN) -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops ./netops/overlay \
 		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
