@@ -49,6 +49,10 @@ setup: go-version
 	@$(GO) mod download
 	@cd test/peers/cri && $(GO) mod download
 
+# nft of other releases of Debian with its libraries, for tests that list our tables by it.
+bin/nft/%:
+	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
+
 # The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
 new-role:
 	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
@@ -75,12 +79,12 @@ check: build
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
 
 # The packages that take longest begin first, so that no processor is idle at the end.
-test: setup build bin/peers/bridge
+test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m $(QUICK) $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
-VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 DEBIAN  ?= bookworm
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge

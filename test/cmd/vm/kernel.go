@@ -47,7 +47,7 @@ func prepareKernel(ctx context.Context, cache, release string) (kernel, error) {
 		return k, nil
 	}
 	all := filepath.Join(cache, release, "package")
-	if err := fetchKernel(ctx, all, release); err != nil {
+	if err := debian.UnpackOnce(ctx, all, release, debian.Kernel); err != nil {
 		return kernel{}, err
 	}
 	tmp, err := os.MkdirTemp(cache, "unpack-")
@@ -63,38 +63,6 @@ func prepareKernel(ctx context.Context, cache, release string) (kernel, error) {
 		return kernel{}, err
 	}
 	return k, nil
-}
-
-// fetchKernel unpacks the package that linux-image-amd64 depends on into dir, unless dir exists.
-func fetchKernel(ctx context.Context, dir, release string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	apt, err := debian.Open(ctx, parent, release)
-	if err != nil {
-		return err
-	}
-	defer apt.Close()
-	name, err := apt.Depends(ctx, "linux-image-amd64")
-	if err != nil {
-		return err
-	}
-	tmp, err := os.MkdirTemp(parent, "unpack-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	if err := apt.Unpack(ctx, tmp, name); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return nil
 }
 
 // selectModules makes dir/out, a kernel as prepareKernel keeps it, from the files of a Debian package.

@@ -5,6 +5,7 @@ package debian
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,45 +13,79 @@ import (
 	"strings"
 )
 
-// Apt has the package lists of one release.
-type Apt struct {
+// Kernel is the package that depends on the release's kernel.
+const Kernel = "linux-image-amd64"
+
+// apt has the package lists of one release.
+type apt struct {
 	dir string
 	env []string
 }
 
-// Open downloads the lists of a release, such as "bookworm", into a temporary directory below dir. The caller closes it.
-func Open(ctx context.Context, dir, release string) (*Apt, error) {
-	tmp, err := os.MkdirTemp(dir, "apt-")
+// UnpackOnce downloads packages of a release, such as "bookworm", and unpacks their files into dir, unless dir exists. Kernel
+// stands for the package that it depends on.
+func UnpackOnce(ctx context.Context, dir, release string, names ...string) error {
+	// Programs run in other directories.
+	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a := &Apt{dir: tmp, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(tmp, "apt.conf"))}
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(parent, "unpack-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	a, err := open(ctx, tmp, release)
+	if err != nil {
+		return err
+	}
+	all := filepath.Join(tmp, "all")
+	if err := a.unpack(ctx, all, names); err != nil {
+		return err
+	}
+	// The rename makes dir complete or absent. A run that lost the race uses the winner's.
+	if err := os.Rename(all, dir); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// open downloads the lists of a release into dir.
+func open(ctx context.Context, dir, release string) (*apt, error) {
+	a := &apt{dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"))}
 	const source = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/"
 	sources := fmt.Sprintf("%[1]sdebian %[2]s main\n%[1]sdebian-security %[2]s-security main\n", source, release)
 	conf := fmt.Sprintf(`Dir::Etc::sourcelist "%[1]s/sources.list"; Dir::Etc::sourceparts "-"; Dir::State "%[1]s/state"; Dir::State::status "/dev/null";
 Dir::Cache "%[1]s/cache"; APT::Sandbox::User "root"; Acquire::Retries "3"; Acquire::Languages "none";
-`, tmp)
+`, dir)
 	for name, text := range map[string]string{"sources.list": sources, "apt.conf": conf} {
-		if err := os.WriteFile(filepath.Join(tmp, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
-	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "debs"} {
-		if err := os.MkdirAll(filepath.Join(tmp, d), 0o755); err != nil {
+	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "debs", "all"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := a.run(ctx, tmp, "apt-get", "-qq", "update"); err != nil {
+	if _, err := a.run(ctx, dir, "apt-get", "-qq", "update"); err != nil {
 		return nil, fmt.Errorf("list the packages of %q: %w", release, err)
 	}
 	return a, nil
 }
 
-// Close removes the lists.
-func (a *Apt) Close() error { return os.RemoveAll(a.dir) }
-
-// Depends returns the first dependency of a package.
-func (a *Apt) Depends(ctx context.Context, name string) (string, error) {
+// resolve returns the package that linux-image-amd64 depends on.
+func (a *apt) resolve(ctx context.Context, name string) (string, error) {
+	if name != Kernel {
+		return name, nil
+	}
 	out, err := a.run(ctx, a.dir, "apt-cache", "depends", "--important", name)
 	if err != nil {
 		return "", fmt.Errorf("look up %q: %w", name, err)
@@ -62,10 +97,17 @@ func (a *Apt) Depends(ctx context.Context, name string) (string, error) {
 	return strings.Fields(rest)[0], nil
 }
 
-// Unpack downloads packages and unpacks their files below dir.
-func (a *Apt) Unpack(ctx context.Context, dir string, names ...string) error {
+func (a *apt) unpack(ctx context.Context, dir string, names []string) error {
+	args := []string{"-qq", "download"}
+	for _, name := range names {
+		name, err := a.resolve(ctx, name)
+		if err != nil {
+			return err
+		}
+		args = append(args, name)
+	}
 	debs := filepath.Join(a.dir, "debs")
-	if _, err := a.run(ctx, debs, "apt-get", append([]string{"-qq", "download"}, names...)...); err != nil {
+	if _, err := a.run(ctx, debs, "apt-get", args...); err != nil {
 		return fmt.Errorf("download %q: %w", names, err)
 	}
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
@@ -76,15 +118,12 @@ func (a *Apt) Unpack(ctx context.Context, dir string, names ...string) error {
 		if _, err := a.run(ctx, debs, "dpkg", "-x", deb, dir); err != nil {
 			return fmt.Errorf("unpack %q: %w", deb, err)
 		}
-		if err := os.Remove(deb); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
 // run returns what a program prints. Its error has what the program reported.
-func (a *Apt) run(ctx context.Context, dir, name string, args ...string) (string, error) {
+func (a *apt) run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, a.env, &stdout, &stderr
