@@ -63,8 +63,8 @@ const (
 //   - macnat_host4 is macnat_node4 of older versions, with a port or a name
 //     pattern in the key.
 //
-// The bridge family has maps since Linux 6.1. The keys are ports, because a
-// kernel without nft_meta_bridge cannot match the name of the bridge.
+// The keys are ports, because a kernel without nft_meta_bridge cannot match the
+// name of the bridge.
 func macNATFeature() nft.Feature {
 	table := bridgeTable()
 	to := []nft.Field{nft.EtherAddr}
