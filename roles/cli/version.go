@@ -57,7 +57,7 @@ func commit() string {
 // kernelFeatures returns which of netops.Features this kernel has. It leaves out what cannot be probed, as without CAP_NET_ADMIN.
 func kernelFeatures(ctx context.Context) map[string]bool {
 	n := netops.New(netops.Options{})
-	defer n.Close()
+	defer n.Close() //nolint:errcheck // nothing is written by it
 	features := map[string]bool{}
 	for _, f := range netops.Features() {
 		if !f.IsProbed() {

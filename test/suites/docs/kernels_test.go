@@ -13,8 +13,12 @@ import (
 // distributions are the kernels that current distributions boot first.
 func distributions() [][2]string {
 	return [][2]string{
-		{"Debian 11", "5.10"}, {"RHEL 9, OpenShift before 4.22", "5.14"}, {"Ubuntu 22.04, AKS up to Kubernetes 1.34", "5.15"},
-		{"Debian 12, Amazon Linux 2023", "6.1"}, {"Ubuntu 24.04", "6.8"}, {"Debian 13, RHEL 10", "6.12"},
+		{"Debian 11", "5.10"},
+		{"RHEL 9, OpenShift before 4.22", "5.14"},
+		{"Ubuntu 22.04, AKS up to Kubernetes 1.34", "5.15"},
+		{"Debian 12, Amazon Linux 2023", "6.1"},
+		{"Ubuntu 24.04", "6.8"},
+		{"Debian 13, RHEL 10", "6.12"},
 	}
 }
 
