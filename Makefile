@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster test-vm lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster test-vm test-kernels test-kernels-short lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -48,6 +48,10 @@ setup: go-version
 	@sh test/apt.sh
 	@$(GO) mod download
 	@cd test/peers/cri && $(GO) mod download
+
+# nft of other releases of Debian with its libraries, for tests that list our tables by it.
+bin/nft/%:
+	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
 
 # The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
 new-role:
@@ -75,25 +79,45 @@ check: build
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
 
 # The packages that take longest begin first, so that no processor is idle at the end.
-test: setup build bin/peers/bridge
+test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m $(QUICK) $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
-VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
-test-vm: setup bin/peers/bridge
-	$(GO) build -o bin/vm/run ./test/cmd/vm
-	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops ./netops/overlay \
-		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
-		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
-		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
-		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/routed=TestTraffic|TestNodePort|TestRole/cloud/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
-		'./roles/iface/azurevnet=TestVLANs|TestVLANKeys|TestVLANRole/vlan/(life|del|gc)' \
-		'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
-		'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
-		'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-		'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$'
+VMTESTS := ./netops ./netops/overlay \
+	'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
+	'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
+	'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
+	'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/routed=TestTraffic|TestNodePort|TestRole/cloud/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
+	'./roles/iface/azurevnet=TestVLANs|TestVLANKeys|TestVLANRole/vlan/(life|del|gc)' \
+	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
+	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
+	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$'
+VM := bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)'
+
+.PHONY: bin/vm/run
+bin/vm/run:
+	$(GO) build -o $@ ./test/cmd/vm
+
+test-vm: setup bin/peers/bridge bin/vm/run
+	$(VM) $(VMTESTS)
+
+# All tests of the virtual machine on the oldest supported kernel, on 6.1 and on a newer one.
+KERNELS ?= bullseye bookworm trixie
+test-kernels: setup bin/peers/bridge bin/vm/run
+	for k in $(KERNELS); do $(VM) -debian $$k $(VMTESTS) || exit 1; done
+
+# What depends on the kernel most, for CI.
+SHORT := './netops=TestFeatures|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
+	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
+	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
+	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \
+	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life'
+test-kernels-short: setup bin/peers/bridge bin/vm/run
+	for k in bullseye trixie; do $(VM) -debian $$k $(SHORT) || exit 1; done
 
 bin/golangci-lint: test/peers/tools/go.sum
 	cd test/peers/tools && $(GO) build -o ../../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
@@ -112,9 +136,8 @@ bin/peers/bridge: test/peers/reference/go.sum
 # Makes the same calls to the reference plugins and to ours. Not a part of `make test`. The virtual machine compares a selection of the
 # roles that this kernel lacks; DIFFVM=. compares all of them.
 DIFFVM  ?= ^(verbs|v4|again|del-without-netns|l3|access|trunk|table|fail-name-taken|two-interfaces|mtu)$$
-test-diff: setup build bin/peers/bridge
+test-diff: setup build bin/peers/bridge bin/vm/run
 	$(SANDBOX) $(GOTEST) -count 1 -timeout 20m ./test/suites/diff
-	$(GO) build -o bin/vm/run ./test/cmd/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
 
 # Kubernetes' API server and controller manager, its allocator of pod networks, kubectl, and a current etcd. The build takes minutes when

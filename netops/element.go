@@ -62,6 +62,9 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 
 func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) {
 	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
+	if err == nil && !found && e.OrSet != "" {
+		have, found, err = s.net.nft.Get(ctx, &nft.Element{Set: e.OrSet, Key: e.OrKey, Value: e.Value})
+	}
 	if err != nil || !found {
 		return absentIf(err, e)
 	}

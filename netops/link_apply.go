@@ -169,6 +169,8 @@ func (l *Link) refusal(ctx context.Context, s *session, v Verb, err error) error
 		return l.parentBusyError()
 	case l.Master != "" && errors.Is(err, unix.EINVAL):
 		return l.masterChanged(ctx, s)
+	case v == VerbAdd && l.Bridge != nil && l.Bridge.VLANFiltering && errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: it needs CONFIG_BRIDGE_VLAN_FILTERING", describeStep(Step{v, l}, err))
 	case v == VerbAdd && l.Bridge == nil && errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%w: see what 'modprobe rtnl-link-%s' says", describeStep(Step{v, l}, err), l.Kind)
 	}

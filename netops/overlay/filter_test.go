@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/nftlist"
 )
 
 func openFilter(t *testing.T) *Filter {
@@ -48,6 +49,19 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func natOf(n overlayNet) NAT {
 	return NAT{Network: netip.MustParsePrefix(n.network), Subnet: netip.MustParsePrefix(n.ownSubnet), Masquerade: true}
+}
+
+// TestOverlayFilterListedByOtherNFT lists the table by several versions of nft.
+func TestOverlayFilterListedByOtherNFT(t *testing.T) {
+	programs := nftlist.Find(t)
+	f := openFilter(t)
+	v4, v6 := natOf(net4()), natOf(net6())
+	v4.Exceptions = prefixes("192.168.0.0/16", "172.16.0.0/12")
+	v4.Tunnel = &TunnelFilter{VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
+	ensureFilter(t, f, v4, v6)
+	if err := programs.Check(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestOverlayFilterAsNftShowsIt compares the table with flannel's rules in their

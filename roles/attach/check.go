@@ -148,7 +148,7 @@ func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 
 // KindStatus returns an error for STATUS if the kernel cannot make links of a kind.
 func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
-	if err := h.Net.HasKind(ctx, kind); err != nil {
+	if err := h.Net.HasKind(ctx, kind); errors.Is(err, netops.ErrNotSupported) {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	return nil

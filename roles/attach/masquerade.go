@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"net/netip"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -29,34 +31,50 @@ func (m Masquerade) Warn(h *roles.Host, in *Input) {
 }
 
 // AddTo adds one nftables element for each subnet, which the network's attachments share.
-// link is the interface through which their traffic enters the host: a name, or a pattern
-// "name*".
+// link is the interface through which their traffic enters the host.
 func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []IPConfig) {
 	if !m.On {
 		return
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Element{
-			Shared: true, Set: masqueradeSet(ip), Label: record.SharedLabel(in.Key.Network),
+			Shared: true, Set: masqueradeSet("masq", ip), Label: record.SharedLabel(in.Key.Network),
 			Key: []string{link, ip.Address.Masked().String()},
 		})
 	}
 }
 
-// AddOwnTo adds an element for this attachment only, for an address outside of every
-// subnet. DEL deletes the element, which costs a commit to nftables.
-func (m Masquerade) AddOwnTo(s *netops.Spec, in *Input, link string, ip IPConfig) {
-	if m.On {
-		s.Add(&netops.Element{Set: masqueradeSet(ip), Label: in.Label, Key: []string{link, ip.Address.String()}})
+// AddVethTo adds the element of an address if the network's attachments have a veth
+// each: one element for each subnet, and one of its own for an address without a subnet,
+// which costs DEL a commit to nftables. On CHECK the result does not contain the subnet
+// of a host address, so CHECK accepts both.
+func (m Masquerade) AddVethTo(s *netops.Spec, in *Input, ip IPConfig) {
+	if !m.On {
+		return
+	}
+	a := ip.Address.Addr()
+	own := &netops.Element{Set: masqueradeSet("masq", ip), Label: in.Label, Key: []string{in.HostLink, netip.PrefixFrom(a, a.BitLen()).String()}}
+	shared := &netops.Element{
+		Shared: true, Set: masqueradeSet("masq_kind", ip), Label: record.SharedLabel(in.Key.Network),
+		Key: []string{"veth", ip.Address.Masked().String()},
+	}
+	switch {
+	case in.Prev != nil:
+		own.Shared, own.Label, own.OrSet, own.OrKey = true, shared.Label, shared.Set, []string{"veth", own.Key[1]}
+		s.Add(own)
+	case ip.Address.IsSingleIP():
+		s.Add(own)
+	default:
+		s.Add(shared)
 	}
 }
 
 // masqueradeSet returns the name of the nftables set for an address's family.
-func masqueradeSet(ip IPConfig) string {
+func masqueradeSet(name string, ip IPConfig) string {
 	if ip.Address.Addr().Is4() {
-		return "masq4"
+		return name + "4"
 	}
-	return "masq6"
+	return name + "6"
 }
 
 // AddForwarding enables IP forwarding in a namespace for the families that have a

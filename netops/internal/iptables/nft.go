@@ -131,7 +131,7 @@ func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, erro
 	case errors.Is(err, unix.ERESTART):
 		return false, nil
 	case errors.Is(err, unix.ENOENT): // the generation is unchanged, so the chains exist
-		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, nlconn.ErrNotSupported)
+		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack', and before Linux 5.17 'modprobe nft_counter', says", t.table, nlconn.ErrNotSupported)
 	}
 	return err == nil, t.describe(err)
 }

@@ -24,6 +24,7 @@ type Field uint8
 const (
 	IfName       Field = iota // "cni0"
 	IfPattern                 // "cni0", or "veth*" for every name with this prefix; makes the set an interval set
+	IfKind                    // "veth": what RTM_NEWLINK calls the kind
 	IP4Addr                   // "10.0.0.1"
 	IP6Addr                   // "fd00::1"
 	IP4Prefix                 // "10.22.0.0/16"; makes the set an interval set
@@ -72,7 +73,7 @@ func (f Field) number() uint32 {
 		return nftTypeInetService
 	case PacketMark:
 		return nftTypeMark
-	case IfName, IfPattern:
+	case IfName, IfPattern, IfKind:
 		return nftTypeIfName
 	default:
 		return nftTypeVerdict
@@ -83,7 +84,7 @@ func (f Field) number() uint32 {
 // length 0, because it is written as attributes.
 func (f Field) Size() int {
 	switch f {
-	case IfName, IfPattern:
+	case IfName, IfPattern, IfKind:
 		return unix.IFNAMSIZ
 	case IP6Addr, IP6Prefix:
 		return 16
@@ -108,7 +109,7 @@ func (f Field) padded() int { return (f.Size() + 3) &^ 3 }
 // only for prefixes, interface patterns and ranges of ports.
 func (f Field) encode(text string) (low, high []byte, err error) {
 	switch f {
-	case IfName:
+	case IfName, IfKind:
 		low, err = EncodeIfName(text)
 	case IfPattern:
 		return EncodeIfPattern(text)
@@ -143,7 +144,7 @@ func (f Field) decode(low, high []byte) string {
 		return ""
 	}
 	switch f {
-	case IfName:
+	case IfName, IfKind:
 		return nlconn.Printable(nlconn.Text(low[:unix.IFNAMSIZ]))
 	case IfPattern:
 		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])

@@ -12,4 +12,7 @@ type Element struct {
 	// Label names the owner. It is stored as the element's comment and has at
 	// most 120 bytes.
 	Label string `json:"label,omitempty"`
+	// OrSet and OrKey name an element that CHECK accepts instead.
+	OrSet string   `json:"-"`
+	OrKey []string `json:"-"`
 }

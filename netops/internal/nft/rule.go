@@ -71,6 +71,27 @@ func InputLink() Part {
 	}
 }
 
+// metaInputKind is NFT_META_IIFKIND of linux/netfilter/nf_tables.h.
+const metaInputKind = 26
+
+// InputKind loads the kind of the input device (iifkind). A physical device has
+// none, and the rule does not match.
+func InputKind() Part {
+	return func(b *Builder) {
+		b.Exprs = append(b.Exprs, &expr.Meta{Key: metaInputKind, Register: b.Take(IfKind)})
+	}
+}
+
+// InputBegins matches input devices whose name has a prefix (iifname "veth*").
+func InputBegins(prefix string) Part {
+	return func(b *Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Next},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte(prefix)},
+		)
+	}
+}
+
 // Source4 loads ip saddr and limits the rule to IPv4 (offsets: RFC 791 §3.1).
 func Source4() Part { return Load(expr.PayloadBaseNetworkHeader, 12, IP4Addr, unix.NFPROTO_IPV4) }
 

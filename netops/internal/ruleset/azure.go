@@ -60,11 +60,11 @@ const (
 //     arrive at the port go to this MAC, so that frames for the same node also
 //     leave by the uplink and come back. ARP and neighbour discovery are
 //     unchanged.
-//   - macnat_host4 maps (bridge port or name pattern, address) to the bridge's
-//     MAC. Frames that arrive at the port for the address go to the node itself.
+//   - macnat_host4 is macnat_node4 of older versions, with a port or a name
+//     pattern in the key.
 //
-// The bridge family has maps since Linux 6.1. The keys are ports, because a
-// kernel without nft_meta_bridge cannot match the name of the bridge.
+// The keys are ports, because a kernel without nft_meta_bridge cannot match the
+// name of the bridge.
 func macNATFeature() nft.Feature {
 	table := bridgeTable()
 	to := []nft.Field{nft.EtherAddr}
@@ -109,6 +109,26 @@ func macNATFeature() nft.Feature {
 					},
 				},
 			}
+		},
+	}
+}
+
+// macNATHostFeature delivers frames of pods to the node itself. macnat_node4 maps
+// an address to the bridge's MAC. The rule applies to bridge ports whose name
+// begins with "azv". It runs after those of macNATFeature and replaces their MAC.
+func macNATHostFeature() nft.Feature {
+	table := bridgeTable()
+	node4 := &nft.Set{Table: table, Name: "macnat_node4", Key: []nft.Field{nft.IP4Addr}, Data: []nft.Field{nft.EtherAddr}}
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{node4},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{{
+				Name: "macnat_node", Kind: "filter", Hook: bridgePrerouting, Priority: priorityBridgeFirst + 1,
+				Rules: []nft.Rule{
+					nft.NewRule(etherType(unix.ETH_P_IP), nft.InputBegins("azv"), frameDestination4(), fromMap(node4), setDestinationMAC(), toHostItself()),
+				},
+			}}
 		},
 	}
 }

@@ -1,6 +1,8 @@
 package ruleset
 
 import (
+	"slices"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -26,68 +28,80 @@ const (
 	priorityTranslated = -90
 )
 
+// uplinkFeature serves nodes with several NICs. routed_uplink holds the first NIC.
+// Replies to connections that entered through it leave through it, whatever NIC
+// owns the pod's address. Packets get the RoutedMark of their connection.
+//
+// The rules run before destinations are translated, because connection tracking
+// may not translate a service's node port (IPVS).
+func uplinkFeature() nft.Feature {
+	uplink := &nft.Set{Table: inetTable(), Name: UplinkSet, Key: []nft.Field{nft.IfName}}
+	return nft.Feature{
+		Table: inetTable(),
+		Sets:  []*nft.Set{uplink},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{{
+				Name: "routed_incoming", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityMangle,
+				Rules: []nft.Rule{
+					nft.NewRule(nft.Tracked(expr.CtKeyMARK, RoutedMark), nft.SetMarkBit(routedMarkBit)),
+					nft.NewRule(isNew(), nft.InputLink(), nft.In(uplink), nft.ToThisNode(), nft.SetConnectionMarkBit(routedMarkBit)),
+				},
+			}}
+		},
+	}
+}
+
+func isNew() nft.Part { return nft.Tracked(expr.CtKeySTATE, expr.CtStateBitNEW) }
+
 // routedFeature serves pods that are routed with addresses of the cloud's
-// network. In the sets of each family, 4 or 6, the key is a host interface of
-// pods (or a name pattern) and a prefix:
+// network. In the sets of each family, 4 or 6, the key is the kind of the pods'
+// interfaces on the host ("veth") and a prefix:
 //
-//   - routed4 holds sources that are masqueraded if the destination is outside
-//     routed_near4.
-//   - routed_near4 holds destinations that are reached with the pods' own
+//   - routed_kind4 holds sources that are masqueraded if the destination is
+//     outside routed_kind_near4.
+//   - routed_kind_near4 holds destinations that are reached with the pods' own
 //     addresses.
-//   - routed_out4 holds sources whose connections to destinations outside
-//     routed_near4 leave by the node's first NIC. It is used if several NICs are
-//     in use, because only the first NIC's address is the node's. The packets get
-//     RoutedMark; a policy rule looks up the main table for them.
+//   - routed_kind_out4 holds sources whose connections to destinations outside
+//     routed_kind_near4 leave by the node's first NIC. It is used if several NICs
+//     are in use, because only the first NIC's address is the node's. The packets
+//     get RoutedMark; a policy rule looks up the main table for them.
 //
-// routed_uplink holds the first NIC if several are in use. Replies to connections
-// that entered through the first NIC leave through it, whatever NIC owns the
-// pod's address.
+// The rules for the pods' packets run after destinations are translated, because
+// a service's address is not in the cloud's network.
 //
-// The rule for routed_uplink runs before destinations are translated, because
-// connection tracking may not translate a service's node port (IPVS). The rules
-// for the pods' packets run after the translation, because a service's address is
-// not in the cloud's network.
-func routedFeature() nft.Feature {
+// The feature "routed" has the same sets with an interface's name or a name
+// pattern in the keys. It serves addresses without a known network, and networks
+// whose interfaces' names do not begin with "veth". input loads the keys' first
+// field.
+func routedFeature(name string, key nft.Field, input ...nft.Part) nft.Feature {
 	table := inetTable()
-	set := func(name string, key ...nft.Field) *nft.Set { return &nft.Set{Table: table, Name: name, Key: key} }
-	from4, from6 := set("routed4", nft.IfPattern, nft.IP4Prefix), set("routed6", nft.IfPattern, nft.IP6Prefix)
-	near4, near6 := set("routed_near4", nft.IfPattern, nft.IP4Prefix), set("routed_near6", nft.IfPattern, nft.IP6Prefix)
-	out4, out6 := set("routed_out4", nft.IfPattern, nft.IP4Prefix), set("routed_out6", nft.IfPattern, nft.IP6Prefix)
-	uplink := set(UplinkSet, nft.IfName)
+	sets := func(name string) (four, six *nft.Set) {
+		return &nft.Set{Table: table, Name: name + "4", Key: []nft.Field{key, nft.IP4Prefix}},
+			&nft.Set{Table: table, Name: name + "6", Key: []nft.Field{key, nft.IP6Prefix}}
+	}
+	from4, from6 := sets(name)
+	near4, near6 := sets(name + "_near")
+	out4, out6 := sets(name + "_out")
+	rule := func(parts ...nft.Part) nft.Rule { return slices.Concat([]nft.Part{isNew()}, input, parts) }
 	return nft.Feature{
 		Table: table,
-		Sets:  []*nft.Set{from4, from6, near4, near6, out4, out6, uplink},
+		Sets:  []*nft.Set{from4, from6, near4, near6, out4, out6},
 		Chains: func() []nft.Chain {
-			isNew := nft.Tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
 			return []nft.Chain{
 				{
-					Name: "routed_incoming", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityMangle,
+					Name: name + "_outgoing", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityTranslated,
 					Rules: []nft.Rule{
-						nft.NewRule(isNew, nft.InputLink(), nft.In(uplink), nft.ToThisNode(), nft.SetConnectionMarkBit(routedMarkBit)),
+						nft.NewRule(isNew(), nft.DestinationIn("224.0.0.0/4"), nft.Return()),
+						rule(nft.Destination4(), nft.In(near4), nft.Return()),
+						rule(nft.Source4(), nft.In(out4), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
+						nft.NewRule(isNew(), nft.DestinationIn("ff00::/8"), nft.Return()),
+						rule(nft.Destination6(), nft.In(near6), nft.Return()),
+						rule(nft.Source6(), nft.In(out6), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
 					},
 				},
 				{
-					Name: "routed_outgoing", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityTranslated,
-					Rules: []nft.Rule{
-						nft.NewRule(nft.Tracked(expr.CtKeyMARK, RoutedMark), nft.SetMarkBit(routedMarkBit)),
-						nft.NewRule(isNew, nft.DestinationIn("224.0.0.0/4"), nft.Return()),
-						nft.NewRule(isNew, nft.InputLink(), nft.Destination4(), nft.In(near4), nft.Return()),
-						nft.NewRule(isNew, nft.InputLink(), nft.Source4(), nft.In(out4), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
-						nft.NewRule(isNew, nft.DestinationIn("ff00::/8"), nft.Return()),
-						nft.NewRule(isNew, nft.InputLink(), nft.Destination6(), nft.In(near6), nft.Return()),
-						nft.NewRule(isNew, nft.InputLink(), nft.Source6(), nft.In(out6), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
-					},
-				},
-				{
-					Name: "routed_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
-					Rules: []nft.Rule{
-						nft.NewRule(nft.DestinationIn("224.0.0.0/4"), nft.Return()),
-						nft.NewRule(nft.InputLink(), nft.Destination4(), nft.In(near4), nft.Return()),
-						nft.NewRule(nft.InputLink(), nft.Source4(), nft.In(from4), masqueradeRandomly()),
-						nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
-						nft.NewRule(nft.InputLink(), nft.Destination6(), nft.In(near6), nft.Return()),
-						nft.NewRule(nft.InputLink(), nft.Source6(), nft.In(from6), masqueradeRandomly()),
-					},
+					Name: name + "_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
+					Rules: masqueradeRules(masqueradeRandomly(), near4, from4, near6, from6, input...),
 				},
 			}
 		},

@@ -4,6 +4,8 @@
 package ruleset
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -26,14 +28,18 @@ func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Nam
 // Schema returns all features that cnibox makes in nftables. A new purpose is one
 // more function that returns a feature.
 func Schema() nft.Schema {
-	return nft.Schema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(), routedFeature(), macNATFeature()}
+	return nft.Schema{
+		masqueradeFeature(), vethMasqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(),
+		uplinkFeature(), routedFeature("routed_kind", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()), routedFeature("routed", nft.IfPattern, nft.InputLink()),
+		macNATFeature(), macNATHostFeature(),
+	}
 }
 
 // masqueradeFeature masquerades networks behind the node's addresses. An element
-// is one network: its subnet, and the host device at which its packets arrive, or
-// a name pattern if each container has its own device. Packets to the same subnet
-// and to multicast addresses keep their source. Packets of the node itself have
-// no input device, so they match no element.
+// is one network: its subnet, and the host device at which its packets arrive.
+// Packets to the same subnet and to multicast addresses keep their source. Packets
+// of the node itself have no input device, so they match no element. Older versions
+// added elements with a name pattern where vethMasqueradeFeature is used now.
 func masqueradeFeature() nft.Feature {
 	table := inetTable()
 	masq4 := &nft.Set{Table: table, Name: "masq4", Key: []nft.Field{nft.IfPattern, nft.IP4Prefix}}
@@ -44,16 +50,43 @@ func masqueradeFeature() nft.Feature {
 		Chains: func() []nft.Chain {
 			return []nft.Chain{{
 				Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
-				Rules: []nft.Rule{
-					nft.NewRule(nft.DestinationIn("224.0.0.0/4"), nft.Return()),
-					nft.NewRule(nft.InputLink(), nft.Destination4(), nft.In(masq4), nft.Return()),
-					nft.NewRule(nft.InputLink(), nft.Source4(), nft.In(masq4), nft.Masquerade()),
-					nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
-					nft.NewRule(nft.InputLink(), nft.Destination6(), nft.In(masq6), nft.Return()),
-					nft.NewRule(nft.InputLink(), nft.Source6(), nft.In(masq6), nft.Masquerade()),
-				},
+				Rules: masqueradeRules(nft.Masquerade(), masq4, masq4, masq6, masq6, nft.InputLink()),
 			}}
 		},
+	}
+}
+
+// vethMasqueradeFeature masquerades networks whose containers have one host device
+// each, a veth with a name that begins with "veth". An element is the kind of the
+// devices and a subnet. nftables before 1.0 cannot list a name pattern within a
+// set, and aborts with -j.
+func vethMasqueradeFeature() nft.Feature {
+	table := inetTable()
+	masq4 := &nft.Set{Table: table, Name: "masq_kind4", Key: []nft.Field{nft.IfKind, nft.IP4Prefix}}
+	masq6 := &nft.Set{Table: table, Name: "masq_kind6", Key: []nft.Field{nft.IfKind, nft.IP6Prefix}}
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{masq4, masq6},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{{
+				Name: "veth_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
+				Rules: masqueradeRules(nft.Masquerade(), masq4, masq4, masq6, masq6, nft.InputBegins("veth"), nft.InputKind()),
+			}}
+		},
+	}
+}
+
+// masqueradeRules masquerade sources in a from set whose destination is outside the
+// near set of the family. input loads the first field of the sets' keys.
+func masqueradeRules(masquerade nft.Part, near4, from4, near6, from6 *nft.Set, input ...nft.Part) []nft.Rule {
+	rule := func(parts ...nft.Part) nft.Rule { return slices.Concat(input, parts) }
+	return []nft.Rule{
+		nft.NewRule(nft.DestinationIn("224.0.0.0/4"), nft.Return()),
+		rule(nft.Destination4(), nft.In(near4), nft.Return()),
+		rule(nft.Source4(), nft.In(from4), masquerade),
+		nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
+		rule(nft.Destination6(), nft.In(near6), nft.Return()),
+		rule(nft.Source6(), nft.In(from6), masquerade),
 	}
 }
 

@@ -6,18 +6,11 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
 )
 
-const (
-	// containerIndex is the index of the container's interface in the result.
-	// The host's end comes before it.
-	containerIndex = 1
-	// hostLinks is the name pattern of the host's ends (record.HostLink). Each
-	// container has its own host interface, so masquerading selects a network's
-	// traffic by this pattern and the subnet.
-	hostLinks = record.HostLinkPrefix + "*"
-)
+// containerIndex is the index of the container's interface in the result. The
+// host's end comes before it.
+const containerIndex = 1
 
 // Build computes the spec and the result of one attachment. Shared objects come
 // first: a later failure then leaves them complete.
@@ -36,7 +29,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.AddForwarding(&w.Spec, netops.Host, ips)
-	r.addMasquerade(&w.Spec, in, ips)
+	for _, ip := range ips {
+		r.conf.masquerade().AddVethTo(&w.Spec, in, ip)
+	}
 	if r.conf.HostAddressing {
 		for i, ip := range ips {
 			ips[i].Address = single(ip.Address.Addr())
@@ -63,27 +58,6 @@ func checkGateways(ips []attach.IPConfig) error {
 		}
 	}
 	return f.Err()
-}
-
-// addMasquerade adds one shared masquerade entry for each subnet: the first
-// attachment creates it. An address without a subnet gets its own entry. On
-// CHECK the result does not contain the subnet of a host address, so CHECK
-// accepts both kinds of entry.
-func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.IPConfig) {
-	m := r.conf.masquerade()
-	if in.Prev != nil {
-		for _, ip := range ips {
-			m.AddTo(s, in, in.HostLink, []attach.IPConfig{{Address: single(ip.Address.Addr())}})
-		}
-		return
-	}
-	for _, ip := range ips {
-		if ip.Address.IsSingleIP() {
-			m.AddOwnTo(s, in, in.HostLink, ip)
-		} else {
-			m.AddTo(s, in, hostLinks, []attach.IPConfig{ip})
-		}
-	}
 }
 
 // addHostEnd adds the objects of the host's end: the gateways' addresses, and a

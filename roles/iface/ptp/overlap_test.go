@@ -49,7 +49,7 @@ func masqueraded(t *testing.T) (subnets []string) {
 	t.Helper()
 	n := netops.New(netops.Options{})
 	defer n.Close()
-	all, err := n.Elements(t.Context(), "masq4")
+	all, err := n.Elements(t.Context(), "masq_kind4")
 	must(t, err)
 	for _, e := range all {
 		subnets = append(subnets, e.Key[1])

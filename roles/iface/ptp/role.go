@@ -22,7 +22,7 @@ type role struct{ conf *Conf }
 
 // Shared is the lock of the masquerade entries. All networks use the same one,
 // because two networks may have the same subnet.
-func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
+func (r *role) Shared() []string { return []string{"masquerade/veth*"} }
 
 // Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }

@@ -121,6 +121,7 @@ type pod struct {
 	// hostLink and addrs are values of ADD's result.
 	hostLink string
 	addrs    []string
+	result   string
 }
 
 // attach creates a container with one attachment.
@@ -132,7 +133,8 @@ func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 		Conf: rolestest.WithKeys(t, conf, map[string]any{"cniVersion": "1.1.0"}),
 	}}
 	var r roles.Result
-	must(t, json.Unmarshal([]byte(e.OK(p.call).Stdout), &r))
+	p.result = e.OK(p.call).Stdout
+	must(t, json.Unmarshal([]byte(p.result), &r))
 	p.hostLink = r.Interfaces[0].Name
 	for _, ip := range r.IPs {
 		p.addrs = append(p.addrs, ip.Address.IP.String())
@@ -168,7 +170,7 @@ func TestMasqueradeIsOneEntry(t *testing.T) {
 		b.call.Netns = ""
 		entries := 0
 		for line := range strings.Lines(e.State(nil)) {
-			if strings.Contains(line, "set masq4 element") {
+			if strings.Contains(line, "set masq_kind4 element") {
 				entries++
 			}
 		}

@@ -13,30 +13,32 @@ import (
 // addSNAT adds the source NAT of packets to destinations outside the pod's
 // network. There is one shared element for each prefix of the network; the
 // first attachment creates it. An address without a known network gets its own
-// element, so its DEL needs an nftables transaction. On CHECK the result does
+// elements, so its DEL needs an nftables transaction. On CHECK the result does
 // not contain the subnet, so CHECK accepts both kinds of element.
 func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
-	w := snat{Spec: s, in: in, links: r.conf.HostVethPrefix + "*", made: map[string]bool{}}
+	w := snat{Spec: s, in: in, prefix: r.conf.HostVethPrefix, made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		network := o.nicOf(a).Network
 		if !r.masquerades(a, network) {
 			continue
 		}
-		for _, p := range sameFamily(r.conf.noSNATPrefixes(), a) {
-			w.addShared("routed_near", p)
-		}
 		if len(network) == 0 && !ip.Address.IsSingleIP() {
 			network = []netip.Prefix{ip.Address.Masked()}
 		}
+		add := w.addShared
 		if len(network) == 0 {
-			w.addSingle(a)
+			add = w.addOwn
+			add("", single(a))
+		}
+		for _, p := range sameFamily(r.conf.noSNATPrefixes(), a) {
+			add("_near", p)
 		}
 		for _, p := range network {
-			w.addShared("routed", p)
-			w.addShared("routed_near", p)
+			add("", p)
+			add("_near", p)
 			if o.Uplink != "" {
-				w.addShared("routed_out", p)
+				add("_out", p)
 			}
 		}
 	}
@@ -66,26 +68,40 @@ func (c *Conf) noSNATPrefixes() []netip.Prefix {
 type snat struct {
 	*netops.Spec
 	in *attach.Input
-	// links is the name pattern of the pods' interfaces on the host.
-	links string
-	made  map[string]bool
+	// prefix begins the names of the pods' interfaces on the host.
+	prefix string
+	made   map[string]bool
 }
 
+// addShared adds the element of a prefix in a set: "", "_near" or "_out". The prefixes of
+// the interfaces' names keep networks apart. CHECK also accepts the pattern "veth*", which
+// older versions used.
 func (w *snat) addShared(set string, p netip.Prefix) {
-	e := &netops.Element{Shared: true, Set: set + suffix(p.Addr()), Key: []string{w.links, p.String()}, Label: sharedLabel(w.in)}
+	set += suffix(p.Addr())
+	e := &netops.Element{Shared: true, Set: "routed" + set, Key: []string{w.prefix + "*", p.String()}, Label: sharedLabel(w.in)}
+	if w.prefix == record.HostLinkPrefix {
+		e.OrSet, e.OrKey = e.Set, []string{w.in.HostLink, p.String()}
+		e.Set, e.Key = "routed_kind"+set, []string{"veth", p.String()}
+	}
+	w.add(e)
+}
+
+// addOwn adds an element for this attachment only.
+func (w *snat) addOwn(set string, p netip.Prefix) {
+	set += suffix(p.Addr())
+	e := &netops.Element{Set: "routed" + set, Key: []string{w.in.HostLink, p.String()}, Label: w.in.Label}
+	if w.in.Prev != nil {
+		e.Shared, e.Label = true, sharedLabel(w.in)
+		e.OrSet, e.OrKey = "routed_kind"+set, []string{"veth", p.String()}
+	}
+	w.add(e)
+}
+
+func (w *snat) add(e *netops.Element) {
 	if text := e.String(); !w.made[text] {
 		w.made[text] = true
 		w.Add(e)
 	}
-}
-
-// addSingle adds the element of one address.
-func (w *snat) addSingle(a netip.Addr) {
-	e := &netops.Element{Set: "routed" + suffix(a), Key: []string{w.in.HostLink, single(a).String()}, Label: w.in.Label}
-	if w.in.Prev != nil {
-		e.Shared, e.Label = true, sharedLabel(w.in)
-	}
-	w.Add(e)
 }
 
 // suffix is the end of the names of a family's sets.

@@ -23,7 +23,10 @@ stty raw -echo </dev/ttyS1
 mark=$(sed -n 's/.*cnibox\.mark=\([^ ]*\).*/\1/p' /proc/cmdline)
 
 for m in $(cat /etc/modules); do
-	modprobe "$m" || echo "$mark fault load module $m" >&3
+	case $m in
+	*\?) modprobe -q "${m%\?}" ;; # it may be in another module
+	*) modprobe "$m" || echo "$mark fault load module $m" >&3 ;;
+	esac
 done
 ip link set lo up
 for n in 0 1; do

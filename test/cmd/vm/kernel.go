@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -15,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/test/internal/debian"
 )
 
 // modules.txt names the modules that the machine loads, in order, one a line; # begins a comment.
@@ -28,7 +28,7 @@ type kernel struct {
 	modules string // a directory to be /lib/modules: the modules of modules.txt and those they need, and depmod's files
 }
 
-// moduleNames are the names in modules.txt.
+// moduleNames are the names in modules.txt, with a "?" behind those that a kernel may lack.
 func moduleNames(text string) []string {
 	var names []string
 	for line := range strings.Lines(text) {
@@ -38,19 +38,16 @@ func moduleNames(text string) []string {
 	return names
 }
 
-// prepareKernel returns the cached kernel, made first if modules.txt changed or the cache is empty.
-func prepareKernel(ctx context.Context, cache string) (kernel, error) {
+// prepareKernel returns the cached kernel of a release of Debian, made first if modules.txt changed or the cache is empty.
+func prepareKernel(ctx context.Context, cache, release string) (kernel, error) {
 	sum := sha256.Sum256([]byte(modulesText))
-	dir := filepath.Join(cache, hex.EncodeToString(sum[:6]))
+	dir := filepath.Join(cache, release, hex.EncodeToString(sum[:6]))
 	k := kernel{image: filepath.Join(dir, "vmlinuz"), modules: filepath.Join(dir, "modules")}
 	if _, err := os.Stat(dir); err == nil {
 		return k, nil
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return kernel{}, err
-	}
-	deb, err := kernelPackage(ctx, cache)
-	if err != nil {
+	all := filepath.Join(cache, release, "package")
+	if err := debian.UnpackOnce(ctx, all, release, debian.Kernel); err != nil {
 		return kernel{}, err
 	}
 	tmp, err := os.MkdirTemp(cache, "unpack-")
@@ -58,7 +55,7 @@ func prepareKernel(ctx context.Context, cache string) (kernel, error) {
 		return kernel{}, err
 	}
 	defer os.RemoveAll(tmp)
-	if err := unpack(ctx, deb, tmp); err != nil {
+	if err := selectModules(ctx, all, tmp); err != nil {
 		return kernel{}, err
 	}
 	// The rename makes the cache complete or absent; a run that lost the race uses the winner's.
@@ -68,59 +65,30 @@ func prepareKernel(ctx context.Context, cache string) (kernel, error) {
 	return k, nil
 }
 
-// kernelPackage downloads the package that linux-image-amd64 depends on, unless it is in the cache.
-func kernelPackage(ctx context.Context, cache string) (string, error) {
-	found, err := filepath.Glob(filepath.Join(cache, "linux-image-*.deb"))
-	if err != nil {
-		return "", err
-	}
-	if len(found) > 0 {
-		return found[0], nil
-	}
-	out, err := exec.CommandContext(ctx, "apt-cache", "depends", "--important", "linux-image-amd64").Output()
-	if err != nil {
-		return "", fmt.Errorf("look up linux-image-amd64: %w", err)
-	}
-	_, rest, ok := strings.Cut(string(out), "Depends: ")
-	if !ok {
-		return "", errors.New("look up linux-image-amd64: apt knows no such package, run apt-get update")
-	}
-	name := strings.Fields(rest)[0]
-	tmp, err := os.MkdirTemp(cache, "download-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	if err := command(ctx, tmp, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download", name).Run(); err != nil {
-		return "", fmt.Errorf("download %q: %w", name, err)
-	}
-	if found, err = filepath.Glob(filepath.Join(tmp, "*.deb")); err != nil || len(found) != 1 {
-		return "", fmt.Errorf("download %q: %d files came", name, len(found))
-	}
-	deb := filepath.Join(cache, filepath.Base(found[0]))
-	return deb, os.Rename(found[0], deb)
-}
-
-// unpack makes dir/out, a kernel as prepareKernel keeps it, from a Debian package.
-func unpack(ctx context.Context, deb, dir string) error {
-	all, out := filepath.Join(dir, "all"), filepath.Join(dir, "out")
-	if err := command(ctx, dir, "dpkg", "-x", deb, all).Run(); err != nil {
-		return fmt.Errorf("unpack %q: %w", deb, err)
-	}
+// selectModules makes dir/out, a kernel as prepareKernel keeps it, from the files of a Debian package.
+func selectModules(ctx context.Context, all, dir string) error {
 	found, err := filepath.Glob(filepath.Join(all, "boot", "vmlinuz-*"))
 	if err != nil || len(found) != 1 {
-		return fmt.Errorf("unpack %q: %d kernels in it", deb, len(found))
+		return fmt.Errorf("unpack %q: %d kernels in it", all, len(found))
 	}
 	version := strings.TrimPrefix(filepath.Base(found[0]), "vmlinuz-")
-	if err := depmod(ctx, all, version); err != nil {
+	usr := filepath.Join(all, "usr") // where Debian has modules since trixie
+	if _, err := os.Stat(filepath.Join(usr, "lib", "modules")); err != nil {
+		usr = all
+	}
+	if err := depmod(ctx, usr, version); err != nil {
 		return err
 	}
-	from := filepath.Join(all, "lib", "modules", version)
+	from := filepath.Join(usr, "lib", "modules", version)
 	dep, err := os.ReadFile(filepath.Join(from, "modules.dep"))
 	if err != nil {
 		return err
 	}
-	files, err := closure(dep, moduleNames(modulesText))
+	builtin, err := os.ReadFile(filepath.Join(from, "modules.builtin"))
+	if err != nil {
+		return err
+	}
+	files, err := closure(dep, builtin, moduleNames(modulesText))
 	if err != nil {
 		return err
 	}
@@ -132,14 +100,20 @@ func unpack(ctx context.Context, deb, dir string) error {
 		if err := copyFile(filepath.Join(from, f), filepath.Join(to, f)); err != nil {
 			return err
 		}
+		// The emulated processor would take seconds to unpack them.
+		if strings.HasSuffix(f, ".xz") {
+			if err := command(ctx, to, "busybox", "unxz", f).Run(); err != nil {
+				return fmt.Errorf("unpack module %q: %w", f, err)
+			}
+		}
 	}
 	if err := depmod(ctx, base, version); err != nil {
 		return err
 	}
-	if err := copyFile(found[0], filepath.Join(out, "vmlinuz")); err != nil {
+	if err := copyFile(found[0], filepath.Join(dir, "out", "vmlinuz")); err != nil {
 		return err
 	}
-	return os.Rename(filepath.Join(base, "lib", "modules"), filepath.Join(out, "modules"))
+	return os.Rename(filepath.Join(base, "lib", "modules"), filepath.Join(dir, "out", "modules"))
 }
 
 func depmod(ctx context.Context, base, version string) error {
@@ -150,26 +124,33 @@ func depmod(ctx context.Context, base, version string) error {
 }
 
 // closure returns the files of the named modules and of all modules that they need, sorted. dep is a modules.dep: a line has a
-// module's file, a colon and every file that it needs, directly or indirectly.
-func closure(dep []byte, names []string) ([]string, error) {
+// module's file, a colon and every file that it needs, directly or indirectly. builtin is a modules.builtin: its modules have no file.
+func closure(dep, builtin []byte, names []string) ([]string, error) {
 	lines := map[string][]string{}
-	sc := bufio.NewScanner(bytes.NewReader(dep))
-	sc.Buffer(nil, 1<<20)
-	for sc.Scan() {
-		file, needs, _ := strings.Cut(sc.Text(), ":")
-		name := strings.TrimSuffix(filepath.Base(file), ".ko")
-		lines[strings.ReplaceAll(name, "-", "_")] = append([]string{file}, strings.Fields(needs)...)
+	for line := range strings.Lines(string(builtin)) {
+		lines[moduleName(strings.TrimSpace(line))] = nil
+	}
+	for line := range strings.Lines(string(dep)) {
+		file, needs, _ := strings.Cut(line, ":")
+		lines[moduleName(file)] = append([]string{file}, strings.Fields(needs)...)
 	}
 	var files []string
 	for _, n := range names {
-		found, ok := lines[strings.ReplaceAll(n, "-", "_")]
-		if !ok {
+		n, optional := strings.CutSuffix(n, "?")
+		found, ok := lines[moduleName(n)]
+		if !ok && !optional {
 			return nil, fmt.Errorf("module %q: %w in this kernel", n, os.ErrNotExist)
 		}
 		files = append(files, found...)
 	}
 	slices.Sort(files)
-	return slices.Compact(files), sc.Err()
+	return slices.Compact(files), nil
+}
+
+// moduleName returns the name of a module's file, which may be compressed, as the kernel has it.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
+	return strings.ReplaceAll(name, "-", "_")
 }
 
 // command prepares a program whose output goes to standard error.

@@ -1,11 +1,11 @@
-// Command vm runs the tests of packages on Debian's stock kernel in a virtual machine.
+// Command vm runs the tests of packages on the stock kernel of a release of Debian in a virtual machine.
 //
 // It is for tests that need what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …) or devices
 // that outlive a network namespace. It compiles each package's tests as a static binary, boots a kernel with them in a RAM disk,
 // runs them as root, prints their output as it comes, and exits 0 only if all of them ended and passed without a skip. It installs
 // nothing: kernel and modules are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm.
 //
-//	go run ./test/cmd/vm [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
+//	go run ./test/cmd/vm [-debian bookworm] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
@@ -36,6 +36,7 @@ type options struct {
 	run     string
 	skip    string
 	cache   string
+	release string
 	copies  []string
 	env     []string // NAME=VALUE for the tests
 	pkgs    []string
@@ -57,6 +58,7 @@ func parse() options {
 	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`, in packages that bring none of their own")
 	flag.StringVar(&o.skip, "skip", "", "leave out the tests that match `regexp`, in all packages")
 	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of the unpacked kernel, relative to the repository")
+	flag.StringVar(&o.release, "debian", "bookworm", "`release` of Debian whose kernel boots: bullseye has 5.10, bookworm 6.1, trixie 6.12")
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
 		return nil
@@ -91,7 +93,7 @@ func run(ctx context.Context, o options) error {
 	if !filepath.IsAbs(o.cache) {
 		o.cache = filepath.Join(root, o.cache)
 	}
-	k, err := prepareKernel(ctx, o.cache)
+	k, err := prepareKernel(ctx, o.cache, o.release)
 	if err != nil {
 		return fmt.Errorf("prepare kernel: %w", err)
 	}

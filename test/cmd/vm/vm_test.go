@@ -74,13 +74,13 @@ func TestNameSuites(t *testing.T) {
 }
 
 func TestClosure(t *testing.T) {
-	dep := []byte("kernel/net/nft-nat.ko: kernel/net/nf_nat.ko kernel/lib/crc.ko\nkernel/net/nf_nat.ko: kernel/lib/crc.ko\nkernel/lib/crc.ko:\nkernel/x.ko:\n")
-	got, err := closure(dep, []string{"nft_nat", "crc"})
-	want := []string{"kernel/lib/crc.ko", "kernel/net/nf_nat.ko", "kernel/net/nft-nat.ko"}
+	dep := []byte("kernel/net/nft-nat.ko.xz: kernel/net/nf_nat.ko.xz kernel/lib/crc.ko\nkernel/net/nf_nat.ko.xz: kernel/lib/crc.ko\nkernel/lib/crc.ko:\nkernel/x.ko:\n")
+	got, err := closure(dep, []byte("kernel/drivers/virtio-pci.ko\n"), []string{"nft_nat", "crc", "virtio_pci", "nft_counter?"})
+	want := []string{"kernel/lib/crc.ko", "kernel/net/nf_nat.ko.xz", "kernel/net/nft-nat.ko.xz"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("closure: %v\n%s", err, diff)
 	}
-	if _, err := closure(dep, []string{"absent"}); err == nil {
+	if _, err := closure(dep, nil, []string{"absent"}); err == nil {
 		t.Error("an unknown module is no error")
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/test/nftlist"
 )
 
 // TestExamplesTogether attaches a container to each example on one node. No network breaks another
@@ -43,7 +44,11 @@ func TestExamplesTogether(t *testing.T) {
 	for _, name := range examples {
 		containers[name] = netopstest.New(t)
 	}
-	for _, verb := range []string{"add", "check", "del"} {
+	for _, verb := range []string{"add", "check", "list", "del"} {
+		if verb == "list" {
+			t.Run("ListedByOtherNFT", func(t *testing.T) { node.Do(t, nftlist.Find(t).Check) })
+			continue
+		}
 		for _, name := range examples {
 			conf, err := filepath.Abs("../../../examples/" + name + ".conflist")
 			if err != nil {
