@@ -33,7 +33,7 @@ func TestImportWaitsForTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	_, err = a.Add(ctx, b.Host, request1("one"))
 	holder := fmt.Sprintf("held by process %d (", os.Getpid())
