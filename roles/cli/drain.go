@@ -120,7 +120,9 @@ func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	for _, n := range networks {
 		errs = append(errs, recovery.RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
 	}
-	errs = append(errs, h.Net.RemoveTables(ctx))
+	// Rules for a bridge with another program's ports are kept until now. Those ports have their own.
+	rules, err := h.Net.Labelled(ctx, record.LabelPrefix)
+	errs = append(errs, err, h.Net.Undo(ctx, record.Inverses(rules), nil), h.Net.RemoveTables(ctx))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

@@ -7,12 +7,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // replacedDir is the directory for files that install --force replaces, inside the plugin
 // directory. It is on the same filesystem, so keeping a file is a link and restoring it a rename.
 // Runtimes search for files with a plugin's name only.
-const replacedDir = ".cnibox-replaced"
+const (
+	replacedDir = ".cnibox-replaced"
+	// tempReplaced begins the names of files that are not yet kept.
+	tempReplaced = ".new-"
+)
 
 // keepReplaced keeps a third-party file before this program replaces it. It does not overwrite a file
 // that was kept before, and does not keep a file that another installation has replaced meanwhile.
@@ -21,7 +26,7 @@ func (p *Process) keepReplaced(dir, name string) error {
 	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	temp := ".new-" + rand.Text()
+	temp := tempReplaced + rand.Text()
 	err := os.Link(filepath.Join(dir, name), filepath.Join(kept, temp))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -54,7 +59,15 @@ func (p *Process) remove(dir, name string) error {
 	return nil
 }
 
-// removeReplacedDir removes the directory of kept files if it is empty.
+// removeReplacedDir removes the directory of kept files if it is empty, and what a killed install
+// left in it.
 func removeReplacedDir(dir string) {
-	_ = os.Remove(filepath.Join(dir, replacedDir)) // the kernel removes only an empty directory
+	kept := filepath.Join(dir, replacedDir)
+	entries, _ := os.ReadDir(kept) // usually it does not exist
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempReplaced) {
+			_ = os.Remove(filepath.Join(kept, e.Name())) // otherwise the directory stays
+		}
+	}
+	_ = os.Remove(kept) // the kernel removes only an empty directory
 }

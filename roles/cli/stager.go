@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// tempPrefix begins the names of temporary files.
+const tempPrefix = ".cnibox-"
+
 // stager writes files of a plugin directory with temporary names and renames all of them at the
 // end.
 type stager struct {
@@ -87,7 +90,7 @@ func sameContent(a, b string) (bool, error) {
 
 // writable checks first that the directory can be written.
 func (s *stager) writable() error {
-	f, err := os.CreateTemp(s.dir, ".cnibox-*")
+	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func hardLink(source, target string) error {
 // tempName finds a free temporary name.
 func (s *stager) tempName(create func(string) error) (string, error) {
 	for {
-		t := filepath.Join(s.dir, ".cnibox-"+rand.Text())
+		t := filepath.Join(s.dir, tempPrefix+rand.Text())
 		if err := create(t); !errors.Is(err, fs.ErrExist) {
 			return t, err
 		}
@@ -149,7 +152,7 @@ func (s *stager) copy(source string) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := os.CreateTemp(s.dir, ".cnibox-*")
+	out, err := os.CreateTemp(s.dir, tempPrefix+"*")
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -77,7 +78,7 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 			return fmt.Errorf("look at %q: %w", n, err)
 		}
 		switch {
-		case f.standing == ours:
+		case f.standing == ours, whole && f.standing == foreign && strings.HasPrefix(n, tempPrefix): // a killed install left it
 			gone = append(gone, n)
 		case f.standing != absent && !whole:
 			kept++
