@@ -37,10 +37,15 @@ func verbs() []roles.CommandVerb {
 		},
 		{
 			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
-			Flags: cleanupFlags(), Run: cleanup,
+			Flags: append(cleanupFlags(), roles.Flag{
+				Name: keepDevice, Switch: true, Help: "keep the devices and the subnet file, for a flanneld that runs again and has taken them over",
+			}), Run: cleanup,
 		},
 	}
 }
+
+// keepDevice is a flag of cleanup.
+const keepDevice = "keep-device"
 
 // cleanupFlags returns the agent's flags for registries and paths.
 func cleanupFlags() (all []roles.Flag) {
@@ -89,8 +94,12 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 		errs = append(errs, err)
 		done = "removed everything of the agent from this node, and its record from the registry " + name
 	}
+	remove := (*overlay.Kernel).Remove
+	if flags[keepDevice] != "" {
+		remove, s.subnetEnv = (*overlay.Kernel).Release, ""
+	}
 	for _, v6 := range []bool{false, true} {
-		errs = append(errs, removeFamily(ctx, h.Net, v6))
+		errs = append(errs, removeFamily(ctx, h.Net, v6, remove))
 	}
 	errs = append(errs, removeFilter(ctx, h.Net))
 	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
@@ -114,12 +123,12 @@ func (s *settings) release(ctx context.Context, h *roles.Host, m memory) (name s
 	return e.name, errors.Join(e.Release(ctx), e.Close())
 }
 
-func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
+func removeFamily(ctx context.Context, n *netops.Net, v6 bool, remove func(*overlay.Kernel, context.Context) error) error {
 	o, err := overlay.Open(n, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
-	return errors.Join(o.Remove(ctx), o.Close())
+	return errors.Join(remove(o, ctx), o.Close())
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {
