@@ -91,6 +91,7 @@ func (p *Process) app() *cli.App {
 		Commands: []*cli.Command{
 			p.installCommand(),
 			p.uninstallCommand(),
+			p.migrateCommand(),
 			p.listCommand(),
 			p.lintCommand(),
 			p.fuseCommand(),
