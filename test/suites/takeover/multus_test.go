@@ -1,0 +1,89 @@
+package takeover
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestMultus: Multus attached a pod to two networks of the reference plugins and keeps their configurations and results. cnibox's
+// multus checks and detaches the pod by these, also if the definitions are gone. The files of another pod stay.
+func TestMultus(t *testing.T) {
+	t.Run("with the namespace", func(t *testing.T) { detachMultus(t, true) })
+	t.Run("without the namespace", func(t *testing.T) { detachMultus(t, false) })
+}
+
+func detachMultus(t *testing.T, withNetns bool) {
+	t.Helper()
+	n := newNode(t, object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true})
+	n.list[0]["ipam"] = n.hostLocal("bridge")
+	prepare(t, n)
+	before := n.state()
+	dir := filepath.Join(t.TempDir(), "multus")
+	must(t, os.MkdirAll(filepath.Join(dir, "results"), 0o700))
+	pod, other := n.container("pod-1"), n.container("pod-2")
+	empty := pod.ns.Snapshot(t)
+	result := pod.delegate(dir, "net1", "eth0", "br10")
+	pod.delegate(dir, "net2", "net1", "br11")
+	kept := listing(t, filepath.Join(dir, "results"))
+	other.delegate(dir, "net1", "eth0", "br10")
+	call := rolestest.Call{Verb: "CHECK", Type: "multus", ID: pod.id, Netns: pod.ns.Path(), IfName: "eth0"}
+	conf := object{"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus", "cniDir": dir, "clusterNetwork": "/nothing", "prevResult": result}
+	raw, err := json.Marshal(conf)
+	must(t, err)
+	call.Conf = string(raw)
+	n.OK(call)
+	pod.ns.Change(t, "net1", netopstest.DropAddress)
+	n.Fail(call, 0)
+	call.Verb = "DEL"
+	if !withNetns {
+		call.Netns = ""
+	}
+	n.OK(call)
+	n.OK(call)
+	if now := pod.ns.Snapshot(t); withNetns && now != empty {
+		t.Errorf("the pod had\n%s\nand has\n%s", empty, now)
+	}
+	if now := listing(t, filepath.Join(dir, "results")); strings.Contains(now, "pod-1") || !strings.Contains(now, "pod-2") || now == kept {
+		t.Errorf("Multus's files: %s", now)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pod-1")); err == nil {
+		t.Error("Multus's list of the pod's networks is left")
+	}
+	call.ID, call.Netns = other.id, other.ns.Path()
+	n.OK(call)
+	for _, bridge := range []string{"br10", "br11"} { // shared with other containers
+		l, err := netlink.LinkByName(bridge)
+		must(t, err)
+		must(t, netlink.LinkDel(l))
+	}
+	n.same(before, "at the end")
+}
+
+// delegate attaches the container as Multus does: with the reference plugins, and files in Multus's directory.
+func (c *container) delegate(dir, network, ifName, bridge string) json.RawMessage {
+	c.t.Helper()
+	plugin := object{"type": "bridge", "bridge": bridge, "isGateway": true, "ipam": object{
+		"type": "host-local", "dataDir": filepath.Join(c.Dir(), "networks"), "ranges": [][]object{{{"subnet": "10." + bridge[2:] + ".0.0/24"}}},
+	}}
+	list, err := json.Marshal(object{"cniVersion": "1.0.0", "name": network, "plugins": []object{plugin}})
+	must(c.t, err)
+	plugin["cniVersion"], plugin["name"] = "1.0.0", network
+	conf, err := json.Marshal(plugin)
+	must(c.t, err)
+	result := c.ask(theirs, rolestest.Call{Type: "bridge", Verb: "ADD", ID: c.id, Netns: c.ns.Path(), IfName: ifName, Conf: string(conf)})
+	cached, err := json.Marshal(object{
+		"kind": "cniCacheV1", "containerId": c.id, "config": list, "ifName": ifName, "networkName": network, "netns": c.ns.Path(), "result": json.RawMessage(result),
+	})
+	must(c.t, err)
+	must(c.t, os.WriteFile(filepath.Join(dir, "results", network+"-"+c.id+"-"+ifName), cached, 0o600))
+	must(c.t, os.WriteFile(filepath.Join(dir, c.id), []byte("[]"), 0o600))
+	return json.RawMessage(result)
+}
