@@ -34,6 +34,10 @@ func migrations() []migration {
 	return []migration{
 		{name: "reference", usage: "replace the reference plugins", look: (*migrator).lookReference, back: (*migrator).backReference},
 		{name: "flannel", usage: "replace flanneld and flannel's plugin", look: (*migrator).lookFlannel, back: (*migrator).backFlannel},
+		{
+			name: "multus", usage: "replace Multus, with or without its daemon", replaces: []string{"multus"},
+			look: (*migrator).lookMultus, back: (*migrator).backMultus,
+		},
 	}
 }
 
@@ -63,6 +67,8 @@ type migrationRecord struct {
 	ConfDir string    `json:"confDir"`
 	// Flanneld are the arguments of the flanneld that ran.
 	Flanneld []string `json:"flanneld,omitempty"`
+	// Files are the files that were rewritten.
+	Files []savedFile `json:"files,omitempty"`
 	// Released means that flanneld has the agent's device again.
 	Released bool `json:"released,omitempty"`
 }

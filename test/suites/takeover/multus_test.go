@@ -2,8 +2,11 @@ package takeover
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,4 +89,71 @@ func (c *container) delegate(dir, network, ifName, bridge string) json.RawMessag
 	must(c.t, os.WriteFile(filepath.Join(dir, "results", network+"-"+c.id+"-"+ifName), cached, 0o600))
 	must(c.t, os.WriteFile(filepath.Join(dir, c.id), []byte("[]"), 0o600))
 	return json.RawMessage(result)
+}
+
+// TestMigrateMultus migrates a node with Multus's daemon, and returns: the network of multus-shim gets the type multus, without the
+// paths of the daemon's container. A pod that Multus attached is checked and detached.
+func TestMigrateMultus(t *testing.T) {
+	n := newReferenceNode(t)
+	before := n.state()
+	dir, kubeconfig := filepath.Join(n.Dir(), "multus"), filepath.Join(n.confDir(), "multus.d", "multus.kubeconfig")
+	must(t, os.MkdirAll(filepath.Join(dir, "results"), 0o700))
+	pod := n.container("pod-1")
+	result := pod.delegate(dir, "net10", "eth0", "br10")
+	shim := fmt.Sprintf(`{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim","cniDir":%q,"clusterNetwork":%q,"capabilities":{"portMappings":true}}`,
+		dir, "/host"+n.confDir()+"/net1.conflist")
+	file := filepath.Join(n.confDir(), "00-multus.conf")
+	must(t, os.WriteFile(file, []byte(shim), 0o600))
+	for _, p := range []string{"multus", "multus-shim"} {
+		must(t, os.WriteFile(filepath.Join(n.PluginDir(), p), []byte("#!/bin/sh\n"), 0o700))
+	}
+	plugins := listing(t, n.PluginDir())
+	forth, back := n.migrate("migrate", "multus", "--yes"), n.migrate("migrate", "multus", "--yes", "--back")
+	says := func(args []string, want string) {
+		t.Helper()
+		if out := n.command(args...); !strings.Contains(out, want) {
+			t.Fatalf("%q: %s: want %q", args, out, want)
+		}
+	}
+	says(forth, "it has no kubeconfig, and "+kubeconfig+" cannot be used")
+	must(t, os.MkdirAll(filepath.Dir(kubeconfig), 0o700))
+	must(t, os.WriteFile(kubeconfig, []byte("{}"), 0o600))
+	daemon := exec.Command("sleep", "1000")
+	daemon.Args[0] = "multus-daemon"
+	must(t, daemon.Start())
+	t.Cleanup(func() { _ = daemon.Process.Kill() })
+	says(forth, "the next step is yours: stop multus-daemon, process "+strconv.Itoa(daemon.Process.Pid))
+	must(t, daemon.Process.Kill())
+	_ = daemon.Wait()
+	says(forth, "wrote "+file)
+	says(forth, "done    network 00-multus.conf: "+file+" has the type multus")
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	var conf object
+	must(t, json.Unmarshal(raw, &conf))
+	if conf["type"] != "multus" || conf["clusterNetwork"] != n.confDir()+"/net1.conflist" || conf["kubeconfig"] != kubeconfig || conf["cniDir"] != dir {
+		t.Errorf("the network is %s", raw)
+	}
+	conf["cniVersion"], conf["prevResult"] = "1.0.0", result
+	raw, err = json.Marshal(conf)
+	must(t, err)
+	call := rolestest.Call{Verb: "CHECK", Type: "multus", ID: pod.id, Netns: pod.ns.Path(), IfName: "eth0", Conf: string(raw)}
+	n.OK(call)
+	call.Verb = "DEL"
+	n.OK(call)
+	says(back, "the next step is yours: start multus-daemon")
+	if raw, err = os.ReadFile(file); err != nil || string(raw) != shim {
+		t.Errorf("the network is %s, %v", raw, err)
+	}
+	daemon = exec.Command("sleep", "1000")
+	daemon.Args[0] = "multus-daemon"
+	must(t, daemon.Start())
+	says(back, "has returned to multus")
+	if now := listing(t, n.PluginDir()); now != plugins {
+		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
+	}
+	l, err := netlink.LinkByName("br10")
+	must(t, err)
+	must(t, netlink.LinkDel(l))
+	n.same(before, "at the end")
 }
