@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -74,8 +76,8 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 		}
 		found = found || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
 	}
-	if i := slices.IndexFunc(m.record.Flanneld, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "ip-blackhole-route") }); i >= 0 {
-		return fmt.Errorf("flanneld has the flag %s, which the agent does not have: remove it from flanneld's flags first", m.record.Flanneld[i])
+	if hasFlag(m.record.Flanneld, "ip-blackhole-route") {
+		return errors.New("flanneld has the flag --ip-blackhole-route, which the agent does not have: start flanneld without it first")
 	}
 	if found {
 		return nil
@@ -101,7 +103,8 @@ func (m *migrator) agentStep(rules []string) (step, error) {
 	if err != nil {
 		return s, err
 	}
-	if !o.IPMasq && slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, masqueradeChain) }) {
+	masquerades := slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, masqueradeChain) })
+	if !o.IPMasq && (masquerades || hasFlag(m.record.Flanneld, "ip-masq")) {
 		s.What = "start the agent again with --ip-masq, which flanneld has: without it pods do not reach addresses outside"
 		return s, nil
 	}
@@ -161,7 +164,7 @@ func (m *migrator) backFlannel() ([]step, error) {
 	if is, _ := m.agentStatus(); is != nil { // an error means that it is not ready
 		stop.State, stop.What = stepManual, "stop the agent"
 	}
-	start := step{Name: "flanneld", State: stepDone, What: "flanneld runs", Why: "it takes over the device with its MAC address, the routes and the record"}
+	start := step{Name: "flanneld", State: stepDone, What: "flanneld has taken over the device", Why: "it takes over the device with its MAC address, the routes and the record"}
 	if running == nil && !m.record.Released {
 		start.State = stepManual
 		start.What = strings.TrimSpace("start flanneld and wait until it is ready: flanneld " + strings.Join(m.record.Flanneld, " "))
@@ -180,6 +183,15 @@ func (m *migrator) release() error {
 	}
 	m.record.Released = true
 	return m.save()
+}
+
+// hasFlag reports whether a switch is on.
+func hasFlag(args []string, name string) bool {
+	return slices.ContainsFunc(args, func(a string) bool {
+		flag, value, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		on, err := strconv.ParseBool(cmp.Or(value, "true"))
+		return flag == name && err == nil && on
+	})
 }
 
 // withoutPassword returns flanneld's arguments without etcd's password.

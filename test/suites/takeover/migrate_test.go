@@ -52,6 +52,9 @@ func newReferenceNode(t *testing.T) *node {
 
 func (n *node) confDir() string { return filepath.Join(n.Dir(), "net.d") }
 
+// programs is the directory of the node's runtimes.
+func (n *node) programs() string { return filepath.Join(n.Dir(), "programs") }
+
 // run attaches a container with the installed plugins, as a runtime does.
 func (n *node) run(id string, port int) *container {
 	n.t.Helper()
@@ -78,7 +81,7 @@ func (c *container) end() {
 func (n *node) command(args ...string) string {
 	n.t.Helper()
 	cmd := command.Cmd(n.Env, args...)
-	cmd.Env = append(cmd.Env, "PATH=/usr/sbin") // without runtimes, whose configuration would be written
+	cmd.Env = append(cmd.Env, "PATH="+n.programs()+":/usr/sbin") // without runtimes of this machine, whose configuration would be written
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -227,7 +230,7 @@ func (n *node) kill(at int, args []string) bool {
 	_, err = unix.InotifyAddWatch(fd, n.PluginDir(), unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE)
 	must(n.t, err)
 	cmd := command.Cmd(n.Env, args...)
-	cmd.Env = append(cmd.Env, "PATH=/usr/sbin")
+	cmd.Env = append(cmd.Env, "PATH="+n.programs()+":/usr/sbin")
 	must(n.t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -264,6 +267,17 @@ func TestMigrateRefused(t *testing.T) {
 			return os.Mkdir(filepath.Join(n.PluginDir(), "vlan"), 0o700)
 		}},
 		{"no flannel", "there is no flannel on this node", []string{"migrate", "flannel", "--yes"}, nil},
+		{"flannel with WireGuard", `flanneld has the backend "wireguard", device "flannel-wg"`, []string{"migrate", "flannel", "--yes"}, func(n *node) error {
+			n.t.Cleanup(func() { must(n.t, exec.Command("ip", "link", "del", "flannel-wg").Run()) })
+			return exec.Command("ip", "link", "add", "flannel-wg", "type", "veth", "peer", "name", "other").Run()
+		}},
+		{"flannel with a blackhole route", "start flanneld without it first", []string{"migrate", "flannel", "--yes"}, func(n *node) error {
+			cmd := exec.Command("sleep", "1000")
+			cmd.Path, cmd.Args = "/bin/sh", []string{"/opt/bin/flanneld", "-c", "read x", "--ip-masq=false", "--ip-blackhole-route"}
+			in, err := cmd.StdinPipe()
+			n.t.Cleanup(func() { must(n.t, errors.Join(in.Close(), ignoreExit(cmd.Wait()))) })
+			return errors.Join(err, cmd.Start())
+		}},
 		{"never migrated", "this node was not migrated from reference", []string{"migrate", "reference", "--back", "--yes"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -286,4 +300,67 @@ func TestMigrateRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ignoreExit returns no error for a process that ended with an exit code.
+func ignoreExit(err error) error {
+	if errors.As(err, new(*exec.ExitError)) {
+		return nil
+	}
+	return err
+}
+
+// TestMigrateRuntime: the migration makes podman use the plugins, and the return removes that file. With --json the steps, changes
+// and differences are one document, with the same exit codes.
+func TestMigrateRuntime(t *testing.T) {
+	n := newReferenceNode(t)
+	privateEtc(t)
+	must(t, os.Mkdir(n.programs(), 0o700))
+	must(t, os.WriteFile(filepath.Join(n.programs(), "podman"), nil, 0o700))
+	c := n.run("web-1", 8080)
+	const file = "/etc/containers/containers.conf.d/90-cnibox.conf"
+	for _, call := range []struct {
+		args    []string
+		states  string
+		changed bool
+		code    string
+	}{
+		{[]string{"--json"}, "plugins todo, podman todo", false, "[exit code 3]\n"},
+		{[]string{"--json", "--yes"}, "plugins done, podman done", true, ""},
+		{[]string{"--json", "--yes"}, "plugins done, podman done", false, ""},
+		{[]string{"--json", "--yes", "--back"}, "plugins done, drain done", true, ""},
+	} {
+		out := n.command(n.migrate(append([]string{"migrate", "reference"}, call.args...)...)...)
+		var answer struct {
+			Steps                []struct{ Step, State string }
+			Changes, Differences []json.RawMessage
+		}
+		d := json.NewDecoder(strings.NewReader(out[strings.Index(out, "{"):]))
+		must(t, d.Decode(&answer))
+		var states []string
+		for _, s := range answer.Steps {
+			states = append(states, s.Step+" "+s.State)
+		}
+		if strings.Join(states, ", ") != call.states || len(answer.Changes) > 0 != call.changed || answer.Differences == nil || len(answer.Differences) > 0 || !strings.HasSuffix(out, "\n"+call.code) {
+			t.Errorf("%q: %s", call.args, out)
+		}
+		_, err := os.Stat(file)
+		if there := err == nil; there != (call.states == "plugins done, podman done") {
+			t.Errorf("%q: %s: %v", call.args, file, err)
+		}
+	}
+	c.end()
+}
+
+// privateEtc makes changes in /etc for this test only.
+func privateEtc(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	must(t, errors.Join(os.Mkdir(dir+"/upper", 0o755), os.Mkdir(dir+"/work", 0o755)))
+	must(t, unix.Mount("overlay", "/etc", "overlay", 0, "lowerdir=/etc,upperdir="+dir+"/upper,workdir="+dir+"/work"))
+	t.Cleanup(func() {
+		must(t, errors.Join(unix.Unmount("/etc", unix.MNT_DETACH), unix.Unmount(dir, unix.MNT_DETACH)))
+	})
+	must(t, os.RemoveAll("/etc/containers"))
 }
