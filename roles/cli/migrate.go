@@ -30,6 +30,8 @@ type migration struct {
 	back func(*migrator) ([]step, error)
 }
 
+// migrations are in the order in which a node can be migrated from several programs. It returns to
+// them in reverse.
 func migrations() []migration {
 	return []migration{
 		{name: "reference", usage: "replace the reference plugins", look: (*migrator).lookReference, back: (*migrator).backReference},
@@ -124,12 +126,31 @@ attachments with their specifications, as "cnibox check --all". It exits with 3 
 				defer done()
 				return stateHint(p.migrate(&migrator{
 					Process: p, migration: &m, c: c, h: h,
-					path: filepath.Join(filepath.Dir(h.Store.KeepPath()), "migrate-"+m.name+".json"),
+					path: recordPath(h, m.name),
 				}))
 			},
 		})
 	}
 	return cmd
+}
+
+func recordPath(h *roles.Host, name string) string {
+	return filepath.Join(filepath.Dir(h.Store.KeepPath()), "migrate-"+name+".json")
+}
+
+// others returns the other migrations of this node that come before this one, and after it.
+func (m *migrator) others() (before, after []string) {
+	into := &before
+	for _, one := range migrations() {
+		if one.name == m.name {
+			into = &after
+			continue
+		}
+		if _, err := os.Lstat(recordPath(m.h, one.name)); err == nil {
+			*into = append(*into, one.name)
+		}
+	}
+	return before, after
 }
 
 // migrationAnswer is the output with --json.
@@ -166,6 +187,9 @@ func (m *migrator) run() ([]step, error) {
 	look, confirmed := m.look, false
 	if m.c.Bool("back") {
 		look = m.back
+		if _, after := m.others(); len(after) > 0 {
+			return nil, withHint(fmt.Errorf("this node was then migrated from %s: return to that first", after[0]), "cnibox migrate "+after[0]+" --back")
+		}
 	}
 	for last := ""; ; {
 		steps, err := look(m)

@@ -162,12 +162,24 @@ func (m *migrator) runtimeStep(r containerRuntime, names []string) (step, error)
 	return s, err
 }
 
+// keepsCnibox reports whether the return restores the migration's own plugins only, because the node
+// was migrated from another program before.
+func (m *migrator) keepsCnibox() bool {
+	before, _ := m.others()
+	return len(m.replaces) > 0 && len(before) > 0
+}
+
 // restoreStep restores the plugins that were replaced.
 func (m *migrator) restoreStep() (step, error) {
 	s := step{Name: "plugins", State: stepDone, What: "the plugins in " + m.dir + " are not cnibox's"}
 	names, err := fileNames(m.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, err
+	}
+	restore := func() error { return m.handBack(m.c.Context, m.c, m.h) }
+	if m.keepsCnibox() {
+		names, s.What = m.replaces, fmt.Sprintf("%s in %s is not cnibox's", strings.Join(m.replaces, ", "), m.dir)
+		restore = func() error { return m.uninstall(m.c, m.replaces, false) }
 	}
 	d := newPluginDir(m.dir, m.Executable)
 	var restored []string
@@ -191,7 +203,7 @@ func (m *migrator) restoreStep() (step, error) {
 	}
 	s.State, s.What = stepTodo, fmt.Sprintf("restore %s in %s and remove %d others", dash(strings.Join(restored, ", ")), m.dir, removed)
 	s.Why = "new containers are attached by them; they know the addresses that are in use"
-	s.do = func() error { return m.quietly(func() error { return m.handBack(m.c.Context, m.c, m.h) }) }
+	s.do = func() error { return m.quietly(restore) }
 	return s, nil
 }
 
@@ -200,6 +212,9 @@ func (m *migrator) drainStep() step {
 	s := step{
 		Name: "drain", State: stepTodo, What: "remove cnibox from " + m.dir + " when no container is attached by it",
 		Why: "containers that cnibox attached keep running until then",
+	}
+	if m.keepsCnibox() {
+		s.State, s.What = stepDone, "cnibox stays in place of the programs from which the node was migrated before"
 	}
 	if m.drained {
 		s.State = stepDone

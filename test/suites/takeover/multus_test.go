@@ -70,6 +70,38 @@ func detachMultus(t *testing.T, withNetns bool) {
 	n.same(before, "at the end")
 }
 
+// TestMigrateTwice: a node is migrated from the reference plugins and then from Multus. It returns in reverse, and the return to Multus
+// keeps cnibox's other plugins.
+func TestMigrateTwice(t *testing.T) {
+	n := newReferenceNode(t)
+	multus := filepath.Join(n.PluginDir(), "multus")
+	must(t, os.WriteFile(multus, []byte("#!/bin/sh\n"), 0o700))
+	network := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"multus-cni-network","type":"multus","clusterNetwork":%q}`, n.confDir()+"/net1.conflist")
+	must(t, os.WriteFile(filepath.Join(n.confDir(), "00-multus.conf"), []byte(network), 0o600))
+	plugins := listing(t, n.PluginDir())
+	for _, c := range []struct {
+		args         []string
+		want, target string
+	}{
+		{[]string{"reference"}, "replace bridge, firewall, host-local, loopback, portmap in", ""},
+		{[]string{"multus"}, "replace multus in", "cnibox"},
+		{[]string{"reference", "--back"}, "this node was then migrated from multus", "cnibox"},
+		{[]string{"multus", "--back"}, "has returned to multus", ""},
+		{[]string{"reference", "--back"}, "has returned to reference", ""},
+	} {
+		out := n.command(n.migrate(append([]string{"migrate"}, append(c.args, "--yes")...)...)...)
+		if target, _ := os.Readlink(multus); !strings.Contains(out, c.want) || target != c.target {
+			t.Fatalf("%q: %s: want %q; multus leads to %q, want %q", c.args, out, c.want, target, c.target)
+		}
+		if target, _ := os.Readlink(filepath.Join(n.PluginDir(), "bridge")); (target == "cnibox") == strings.Contains(c.want, "to reference") {
+			t.Errorf("%q: bridge leads to %q", c.args, target)
+		}
+	}
+	if now := listing(t, n.PluginDir()); now != plugins {
+		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
+	}
+}
+
 // delegate attaches the container as Multus does: with the reference plugins, and files in Multus's directory.
 func (c *container) delegate(dir, network, ifName, bridge string) json.RawMessage {
 	c.t.Helper()
