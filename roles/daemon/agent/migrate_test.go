@@ -37,6 +37,11 @@ func (n *node) useReference() {
 	must(t, os.Symlink(n.CacheDir(), filepath.Join(n.RunDir(), "cli", "results")))
 }
 
+// migrate returns the arguments of a migration of this node.
+func (n *node) migrate(args ...string) []string {
+	return append(args, "--dir", n.PluginDir(), "--conf-dir", n.confDir())
+}
+
 func (n *node) confDir() string { return filepath.Join(n.Dir(), "net.d") }
 
 func (n *node) flannelConf() string {
@@ -123,7 +128,8 @@ func TestFlanneldMigrate(t *testing.T) {
 	if rules := moves.rules(); strings.Count(rules, "FLANNEL-") < 2 {
 		t.Fatalf("flanneld has no rules:\n%s", rules)
 	}
-	ours.until("flanneld's nodes", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+	programmed := func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} }
+	ours.until("flanneld's nodes", programmed)
 	pods := []*pod{ours.attach(), theirs.attachFlannel(), moves.attachReference()}
 	w.reach(false, pods...)
 	tunnels, device := theirs.tunnels(), strings.Fields(moves.ip("-o link show flannel.1"))
@@ -137,10 +143,19 @@ func TestFlanneldMigrate(t *testing.T) {
 		"systemctl stop cnibox-agent": moves.stop,
 		"systemctl start flanneld":    func() { flanneld(moves) },
 		"systemctl start cnibox-agent": func() {
-			agent := moves.agent("-ip-masq")
-			agent.Path = filepath.Join(ours.PluginDir(), "agent") // only plugins are installed
-			moves.runReady(agent)
-			moves.until("the others", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+			start := func(flags ...string) {
+				agent := moves.agent(flags...)
+				agent.Path = filepath.Join(ours.PluginDir(), "agent") // only plugins are installed
+				moves.runReady(agent)
+				moves.until("the others", programmed)
+			}
+			start()
+			out := moves.command(moves.migrate("migrate", "flannel", "--yes")...)
+			if !strings.Contains(out, "start the agent again with --ip-masq, which flanneld has") || !strings.Contains(moves.rules(), "FLANNEL-POSTRTG") {
+				t.Errorf("without --ip-masq: %s", out)
+			}
+			moves.stop()
+			start("-ip-masq")
 		},
 		"cnibox agent status": func() {
 			if rules := moves.rules(); strings.Contains(rules, "FLANNEL-") || !strings.Contains(rules, "cnibox_overlay") {
@@ -165,7 +180,7 @@ func TestFlanneldMigrate(t *testing.T) {
 		}
 		given := strings.Fields(args)
 		if given[0] == "migrate" {
-			given = append(given, "--dir", moves.PluginDir(), "--conf-dir", moves.confDir())
+			given = moves.migrate(given...)
 		}
 		return moves.documented(moves.command(given...), server.URL)
 	})
