@@ -89,3 +89,10 @@ func (n *Net) CollectReferencePluginHostPorts(ctx context.Context, network strin
 func (n *Net) ReferencePluginPorts(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]ReferencePluginPort, error) {
 	return n.leftovers().Ports(ctx, is6, wanted)
 }
+
+// FlannelRules lists flanneld's chains of iptables, of both backends, and its nftables tables.
+func (n *Net) FlannelRules(ctx context.Context) ([]string, error) { return n.leftovers().Flannel(ctx) }
+
+// RemoveFlannelRules removes what FlannelRules lists, and the jumps to it. A running flanneld makes
+// them again every few seconds.
+func (n *Net) RemoveFlannelRules(ctx context.Context) error { return n.leftovers().RemoveFlannel(ctx) }

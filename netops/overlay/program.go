@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // program makes the missing objects of peers. It makes a peer's route last:
@@ -201,6 +203,11 @@ func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) err
 
 // pruneDevices deletes the labelled devices of the family except the wanted one.
 func (o *Kernel) pruneDevices(ctx context.Context) error {
+	return o.eachLabelled(ctx, func(v *vtepState) error { return o.deleteLink(ctx, &v.Link) })
+}
+
+// eachLabelled calls do with the labelled devices of the family except the wanted one.
+func (o *Kernel) eachLabelled(ctx context.Context, do func(*vtepState) error) error {
 	all, err := o.vteps(ctx)
 	if err != nil {
 		return err
@@ -210,7 +217,7 @@ func (o *Kernel) pruneDevices(ctx context.Context) error {
 		if v.Alias != deviceAlias || v.Index == o.device.Index || v.local.Is6() != (o.family == unix.AF_INET6) {
 			continue
 		}
-		if err := o.deleteLink(ctx, &v.Link); err != nil {
+		if err := do(v); err != nil {
 			return err
 		}
 	}
@@ -239,7 +246,20 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 
 // Remove deletes all objects of the overlay: routes with the protocol, nexthop
 // objects in the range, and labelled devices of the family.
-func (o *Kernel) Remove(ctx context.Context) error {
+func (o *Kernel) Remove(ctx context.Context) error { return o.remove(ctx, o.pruneDevices) }
+
+// Release is Remove for a node on which flanneld took over the devices. It keeps
+// the devices with their neighbour and forwarding entries, and removes the label.
+func (o *Kernel) Release(ctx context.Context) error {
+	return o.remove(ctx, func(ctx context.Context) error {
+		return o.eachLabelled(ctx, func(v *vtepState) error {
+			return o.setLink(ctx, &VTEP{Name: v.Name}, v.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, nil) })
+		})
+	})
+}
+
+// remove deletes routes and nexthop objects, and then calls devices.
+func (o *Kernel) remove(ctx context.Context, devices func(context.Context) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.conn == nil { // the last Apply could not open a new one
@@ -252,7 +272,7 @@ func (o *Kernel) Remove(ctx context.Context) error {
 	}
 	o.have, o.known, o.wanted, o.device, o.order, o.peers = newKernelState(), false, nil, vtepState{}, nil, newPeerIndex(0)
 	o.index.Store(0)
-	return o.pruneDevices(ctx)
+	return devices(ctx)
 }
 
 // Peers returns the state of each peer in the order of the last spec.

@@ -356,6 +356,16 @@ func (p *Process) writeDifferences(found []difference, s style) error {
 	return t.write(p.Stdout, s)
 }
 
+// auditAll compares all attachments.
+func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) (*auditor, []*audited, error) {
+	a, err := p.newAuditor(ctx, h, path, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := a.all(ctx)
+	return a, all, err
+}
+
 // checkAll is `cnibox check --all`.
 func (p *Process) checkAll(ctx context.Context, path string, asJSON bool, s style) error {
 	h, done, err := p.host(ctx, "")
@@ -363,11 +373,7 @@ func (p *Process) checkAll(ctx context.Context, path string, asJSON bool, s styl
 		return err
 	}
 	defer done()
-	a, err := p.newAuditor(ctx, h, path, nil)
-	if err != nil {
-		return err
-	}
-	all, err := a.all(ctx)
+	_, all, err := p.auditAll(ctx, h, path)
 	if err != nil {
 		return stateHint(err)
 	}

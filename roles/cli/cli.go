@@ -93,6 +93,7 @@ func (p *Process) app() *cli.App {
 		Commands: []*cli.Command{
 			p.installCommand(),
 			p.uninstallCommand(),
+			p.migrateCommand(),
 			p.listCommand(),
 			p.lintCommand(),
 			p.fuseCommand(),

@@ -54,11 +54,7 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 	if err := p.repairFiles(c, h); err != nil {
 		return err
 	}
-	a, err := p.newAuditor(c.Context, h, c.String("cni-path"), nil)
-	if err != nil {
-		return err
-	}
-	all, err := a.all(c.Context)
+	a, all, err := p.auditAll(c.Context, h, c.String("cni-path"))
 	if err != nil {
 		return err
 	}

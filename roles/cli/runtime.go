@@ -141,15 +141,19 @@ func (r *containerRuntime) searched(without string) ([]string, error) {
 	return dirs, nil
 }
 
-// unused returns the plugins of a directory that the runtime does not use, and the directories in
-// which it searches.
+// unused returns the plugins of a directory that the runtime does not use, or will not use when they
+// are installed, and the directories in which it searches.
 func (r *containerRuntime) unused(dir string, names []string) (unused, searched []string, err error) {
 	searched, err = r.searched("")
 	if err != nil {
 		return nil, nil, err
 	}
+	until := slices.IndexFunc(searched, func(d string) bool { return filepath.Clean(d) == filepath.Clean(dir) || sameDir(d, dir) })
+	if until < 0 {
+		return names, searched, nil
+	}
 	for _, n := range names {
-		if found, ok := findPlugin(searched, n); !ok || !sameDir(found, dir) {
+		if _, earlier := findPlugin(searched[:until], n); earlier {
 			unused = append(unused, n)
 		}
 	}

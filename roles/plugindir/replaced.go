@@ -7,21 +7,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-// replacedDir is the directory for files that install --force replaces, inside the plugin
+// ReplacedDir is the directory for files that install --force replaces, inside the plugin
 // directory. It is on the same filesystem, so keeping a file is a link and restoring it a rename.
 // Runtimes search for files with a plugin's name only.
-const replacedDir = ".cnibox-replaced"
+const ReplacedDir = ".cnibox-replaced"
+
+// tempReplaced begins the names of files that are not yet kept.
+const tempReplaced = ".new-"
 
 // keepReplaced keeps a third-party file before this program replaces it. It does not overwrite a file
 // that was kept before, and does not keep a file that another installation has replaced meanwhile.
 func (d *Dir) keepReplaced(name string) error {
-	kept := filepath.Join(d.path, replacedDir)
+	kept := filepath.Join(d.path, ReplacedDir)
 	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	temp := ".new-" + rand.Text()
+	temp := tempReplaced + rand.Text()
 	err := os.Link(filepath.Join(d.path, name), filepath.Join(kept, temp))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -40,7 +44,7 @@ func (d *Dir) keepReplaced(name string) error {
 // that the name always exists.
 func (d *Dir) Remove(names []string, report func(Change)) error {
 	for _, name := range names {
-		err := os.Rename(filepath.Join(d.path, replacedDir, name), filepath.Join(d.path, name))
+		err := os.Rename(filepath.Join(d.path, ReplacedDir, name), filepath.Join(d.path, name))
 		if err == nil {
 			report(Change{Action: "restored", Name: name})
 			continue
@@ -53,8 +57,26 @@ func (d *Dir) Remove(names []string, report func(Change)) error {
 		}
 		report(Change{Action: "removed", Name: name})
 	}
-	_ = os.Remove(filepath.Join(d.path, replacedDir)) // the kernel removes only an empty directory
+	d.removeReplacedDir()
 	return nil
+}
+
+// removeReplacedDir removes the directory of kept files if it is empty, and what a killed installation
+// left in it.
+func (d *Dir) removeReplacedDir() {
+	kept := filepath.Join(d.path, ReplacedDir)
+	entries, _ := os.ReadDir(kept) // usually it does not exist
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempReplaced) {
+			_ = os.Remove(filepath.Join(kept, e.Name())) // otherwise the directory stays
+		}
+	}
+	_ = os.Remove(kept) // the kernel removes only an empty directory
+}
+
+// IsLeftover reports whether a killed installation left the file.
+func (f *File) IsLeftover() bool {
+	return f.Standing == Foreign && strings.HasPrefix(f.Name, tempPrefix)
 }
 
 // Files lists the files of this program, with the binary at the end.
@@ -69,7 +91,7 @@ func (d *Dir) Files() (names []string, err error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("look at %q: %w", e.Name(), err)
-		case f.Standing != Ours:
+		case f.Standing != Ours && !f.IsLeftover():
 		case e.Name() == Binary:
 			binary = true
 		default:

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// tempPrefix begins the names of temporary files.
+const tempPrefix = ".cnibox-"
+
 // staged is a file with its temporary name.
 type staged struct {
 	temp, name string
@@ -93,7 +96,7 @@ func sameContent(a, b string) (bool, error) {
 
 // writable checks first that the directory can be written.
 func (s *stager) writable() error {
-	f, err := os.CreateTemp(s.path, ".cnibox-*")
+	f, err := os.CreateTemp(s.path, tempPrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -142,7 +145,7 @@ func hardLink(source, target string) error {
 // tempName finds a free temporary name.
 func (s *stager) tempName(create func(string) error) (string, error) {
 	for {
-		t := filepath.Join(s.path, ".cnibox-"+rand.Text())
+		t := filepath.Join(s.path, tempPrefix+rand.Text())
 		if err := create(t); !errors.Is(err, fs.ErrExist) {
 			return t, err
 		}
@@ -155,7 +158,7 @@ func (s *stager) copy(source string) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := os.CreateTemp(s.path, ".cnibox-*")
+	out, err := os.CreateTemp(s.path, tempPrefix+"*")
 	if err != nil {
 		return "", err
 	}

@@ -28,7 +28,9 @@ func RemoveNode(ctx context.Context, h *roles.Host) (dir string, err error) {
 	for _, n := range networks {
 		errs = append(errs, RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
 	}
-	errs = append(errs, h.Net.RemoveTables(ctx))
+	// Rules for a bridge with another program's ports are kept until now. Those ports have their own.
+	rules, err := h.Net.Labelled(ctx, record.LabelPrefix)
+	errs = append(errs, err, h.Net.Undo(ctx, record.Inverses(rules), nil), h.Net.RemoveTables(ctx))
 	if err := errors.Join(errs...); err != nil {
 		return "", err
 	}

@@ -148,7 +148,7 @@ func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 			removeChain(ctx, n.NFT, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *rule) bool {
 				return f.owns(r.source.Addr())
 			}),
-			n.removeLegacyChain(ctx, family, "POSTROUTING", chain, f.owns))
+			n.removeLegacyChain(ctx, family, "nat", "POSTROUTING", chain, f.owns))
 	}
 	return errors.Join(errs...)
 }
@@ -166,7 +166,7 @@ func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 			removeChain(ctx, n.NFT, iptablesTable(family, "nat"), hostPortChain, chain, func(*rule) bool {
 				return !f.Shares
 			}),
-			n.removeLegacyChain(ctx, family, hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
+			n.removeLegacyChain(ctx, family, "nat", hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
 	}
 	return errors.Join(errs...)
 }

@@ -45,11 +45,10 @@ func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string,
 	return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), last)
 }
 
-// removeLegacyChain removes the rules of an entry chain that jump to a
-// container's chain and for which chosen returns true. With the last of them it
-// deletes the chain.
-func (n *Leftovers) removeLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
-	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+// removeLegacyChain removes the rules of an entry chain that jump to a chain and
+// for which chosen returns true. With the last of them it deletes the chain.
+func (n *Leftovers) removeLegacyChain(ctx context.Context, family byte, table, entry, chain string, chosen func(source netip.Addr) bool) error {
+	return n.removeLegacy(ctx, family, table, func(st *iptables.State) []string {
 		if st.Chains[chain] == nil {
 			return nil
 		}

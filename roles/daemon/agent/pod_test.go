@@ -21,6 +21,10 @@ type pod struct {
 	ns           *netopstest.NS
 	addr4, addr6 netip.Addr
 	call         rolestest.Call
+	// result is the output of ADD.
+	result string
+	// servers are the sockets that hold the namespace.
+	servers []*net.UDPConn
 }
 
 // attach attaches a pod with the CNI plugins for the node's hand-off file.
@@ -57,6 +61,7 @@ func (n *node) attachBy(plugin, conf string) *pod {
 	})
 	var r roles.Result
 	must(t, json.Unmarshal(out, &r))
+	p.result = string(out)
 	for _, i := range r.IPs {
 		a, _ := netip.AddrFromSlice(i.Address.IP)
 		if a = a.Unmap(); a.Is4() {
@@ -80,11 +85,20 @@ const answerTime = 100 * time.Millisecond
 func (p *pod) echo(a netip.Addr) {
 	p.w.t.Helper()
 	if a.IsValid() {
-		echo(p.w.t, p.ns, a)
+		p.servers = append(p.servers, echo(p.w.t, p.ns, a))
 	}
 }
 
-func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) {
+// end removes the pod's namespace, and its interface with it.
+func (p *pod) end() {
+	p.w.t.Helper()
+	for _, s := range p.servers {
+		must(p.w.t, s.Close())
+	}
+	p.ns.Remove(p.w.t)
+}
+
+func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
 	ns.Do(t, func() (err error) {
@@ -102,6 +116,7 @@ func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) {
 			_, _ = c.WriteToUDPAddrPort(b[:n], from)
 		}
 	}()
+	return c
 }
 
 // asks sends one request to the other pod in one family, and reports whether it is answered.

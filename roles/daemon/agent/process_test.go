@@ -176,3 +176,38 @@ func TestPorts(t *testing.T) {
 		n.stop()
 	}
 }
+
+// TestCleanupKeepsDevice: with keep-device the device and its entries stay, as flanneld would use them, without label. Routes and
+// nexthops of the agent and its rules are removed, but not the subnet file. The agent can take the device over again.
+func TestCleanupKeepsDevice(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll("-ip-masq")
+	w.reach(false, pods...)
+	n := w.nodes[0]
+	mac := n.status().IPv4.MAC
+	n.stop()
+	before := n.ip("neigh show dev flannel.1 nud permanent") + n.exec("bridge", "fdb", "show", "dev", "flannel.1")
+	for range 2 { // a killed call is repeated
+		_, err := n.verb("agent cleanup", map[string]string{"keep-device": "true", "subnet-file": n.subnetFile()})
+		must(t, err)
+	}
+	if now := n.ip("neigh show dev flannel.1 nud permanent") + n.exec("bridge", "fdb", "show", "dev", "flannel.1"); now != before || before == "" {
+		t.Errorf("the entries were\n%s\nand are\n%s", before, now)
+	}
+	for _, device := range []string{"flannel.1", "flannel-v6.1"} {
+		if link := n.ip("-d link show " + device); strings.Contains(link, "alias") {
+			t.Errorf("the device is labelled: %s", link)
+		}
+	}
+	if left := n.ip("route show proto 142") + n.ip("-6 route show proto 142") + n.ip("nexthop show") + n.exec("nft", "list", "tables"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	if _, err := os.Stat(n.subnetFile()); err != nil {
+		t.Error(err)
+	}
+	n.start("-ip-masq")
+	if now := n.status().IPv4.MAC; now != mac {
+		t.Errorf("the MAC address was %s and is %s", mac, now)
+	}
+	w.reach(false, pods...)
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -82,7 +83,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 			return fmt.Errorf("withdraw this node's record: %w", err)
 		}
 	}
-	if err := a.set.clean(ctx, a.host); err != nil {
+	if err := a.set.clean(ctx, a.host, (*overlay.Kernel).Remove); err != nil {
 		return err
 	}
 	if _, err := recovery.RemoveNode(ctx, a.host); err != nil {

@@ -37,10 +37,15 @@ func verbs() []roles.CommandVerb {
 		},
 		{
 			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
-			Flags: cleanupFlags(), Run: cleanup,
+			Flags: append(cleanupFlags(), roles.Flag{
+				Name: keepDevice, Switch: true, Help: "keep the devices and the subnet file, for a flanneld that runs again and has taken them over",
+			}), Run: cleanup,
 		},
 	}
 }
+
+// keepDevice is a flag of cleanup.
+const keepDevice = "keep-device"
 
 // cleanupFlags returns the agent's flags for registries and paths.
 func cleanupFlags() (all []roles.Flag) {
@@ -87,19 +92,23 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 		errs = append(errs, err)
 		done = "removed everything of the agent from this node, and its record from the registry " + name
 	}
-	errs = append(errs, s.clean(ctx, h), os.Remove(s.socket+".lock"))
+	remove := (*overlay.Kernel).Remove
+	if flags[keepDevice] != "" {
+		remove, s.subnetEnv = (*overlay.Kernel).Release, ""
+	}
+	errs = append(errs, s.clean(ctx, h, remove), os.Remove(s.socket+".lock"))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return done, nil
 }
 
-// clean removes devices, routes, packet filter rules and files, and deletes the memory. It continues
-// after an error.
-func (s *settings) clean(ctx context.Context, h *roles.Host) error {
+// clean removes devices and routes with remove, then packet filter rules and files, and deletes the
+// memory. It continues after an error.
+func (s *settings) clean(ctx context.Context, h *roles.Host, remove func(*overlay.Kernel, context.Context) error) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		errs = append(errs, removeFamily(ctx, h.Net, v6))
+		errs = append(errs, removeFamily(ctx, h.Net, v6, remove))
 	}
 	errs = append(errs, removeFilter(ctx, h.Net))
 	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
@@ -119,12 +128,12 @@ func (s *settings) release(ctx context.Context, h *roles.Host) (name string, err
 	return e.name, errors.Join(e.Release(ctx), e.Close())
 }
 
-func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
+func removeFamily(ctx context.Context, n *netops.Net, v6 bool, remove func(*overlay.Kernel, context.Context) error) error {
 	o, err := overlay.Open(n, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
-	return errors.Join(o.Remove(ctx), o.Close())
+	return errors.Join(remove(o, ctx), o.Close())
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {

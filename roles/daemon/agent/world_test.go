@@ -20,6 +20,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
@@ -29,13 +30,14 @@ import (
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/command"
 )
 
 func table() roles.Table {
 	return roles.Table{bridge.Role(), hostlocal.Role(), overlay.Role(), agent.Role()}
 }
 
-func TestMain(m *testing.M) { rolestest.Main(m, table()) }
+func TestMain(m *testing.M) { command.Main(m, all.Table()) }
 
 // world is a set of nodes on one network with a directory as the registry.
 type world struct {

@@ -61,6 +61,9 @@ type Conf struct {
 	// EligibleNetworks are the networks that a pod may select with the annotation "cni"
 	// (CNI-Genie). The values have the same forms as clusterNetwork. Default: none.
 	EligibleNetworks []string `json:"eligibleNetworks,omitempty"`
+	// CNIDir is the directory of Multus's cache. DEL and CHECK take over the containers that Multus
+	// attached. The records of this role are in the state directory. Default: /var/lib/cni/multus.
+	CNIDir string `json:"cniDir,omitempty"`
 	// InterfacePrefix is the prefix of interface names that the pod does not specify. A number from
 	// 1 follows. Default: net.
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
@@ -70,8 +73,6 @@ type Conf struct {
 	// Default: false.
 	InOrder bool `json:"inOrder,omitempty"`
 
-	// CNIDir has no effect: the records are in the state directory.
-	CNIDir string `json:"cniDir,omitempty"`
 	// LogFile has no effect: messages go to standard error.
 	LogFile string `json:"logFile,omitempty"`
 	// LogLevel has no effect: set CNIBOX_LOG.
@@ -103,7 +104,7 @@ type Conf struct {
 
 // ignored are the keys that have no effect.
 var ignored = []string{ //nolint:gochecknoglobals // a constant
-	"cniDir", "logFile", "logLevel", "logToStderr", "logOptions", "retryDeleteOnError",
+	"logFile", "logLevel", "logToStderr", "logOptions", "retryDeleteOnError",
 	"socketDir", "chrootDir", "metricsPort", "enablePprof", "connectionLimit", "perNodeCertificate",
 }
 
@@ -113,6 +114,7 @@ func readConf(raw []byte) (*Conf, error) {
 	c := new(Conf)
 	err := roles.Decode(raw, c)
 	preset(&c.ConfDir, "/etc/cni/multus/net.d")
+	preset(&c.CNIDir, "/var/lib/cni/multus")
 	preset(&c.MultusNamespace, "kube-system")
 	preset(&c.NetworksDir, nad.DefaultDir)
 	preset(&c.InterfacePrefix, "net")
@@ -145,7 +147,7 @@ func (c *Conf) Validate() error {
 	if c.AuxiliaryCNIChainName != "" {
 		f.Addf("auxiliaryCNIChainName", "is not supported: add these plugins to the networks' lists")
 	}
-	for path, dir := range map[string]string{"confDir": c.ConfDir, "binDir": c.BinDir, "networksDir": c.NetworksDir, "kubeconfig": c.Kubeconfig, "readinessindicatorfile": c.ReadinessIndicatorFile} {
+	for path, dir := range map[string]string{"confDir": c.ConfDir, "binDir": c.BinDir, "cniDir": c.CNIDir, "networksDir": c.NetworksDir, "kubeconfig": c.Kubeconfig, "readinessindicatorfile": c.ReadinessIndicatorFile} {
 		if dir != "" && !filepath.IsAbs(dir) {
 			f.Addf(path, "%q is not an absolute path", dir)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Del detaches the container from all networks recorded at ADD. It does not depend on the present
+// Del detaches the container from all networks recorded at ADD, also if Multus recorded them. It does not depend on the present
 // annotations, networks and configuration. A network that fails stays recorded, and the next DEL
 // detaches only that one.
 func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
@@ -21,7 +21,7 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	defer held.Unlock()
-	request, out, err := loadRecords(ctx, h, req.Key())
+	request, out, took, err := m.multusRecords(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,11 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if ns != nil {
 		defer ns.Close()
 	}
-	return m.detachAll(ctx, m.recordedRunner(h, req, request, out), request, ns)
+	err = m.detachAll(ctx, m.recordedRunner(h, req, request, out), request, ns)
+	if err == nil && took != nil {
+		err = took.forget(m.conf.CNIDir)
+	}
+	return err
 }
 
 // removeUnrecorded removes a container's attachments from the state file if the record of the
@@ -80,7 +84,7 @@ func (m *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	request, out, err := loadRecords(ctx, h, req.Key())
+	request, out, _, err := m.multusRecords(ctx, h, req)
 	if err != nil {
 		return err
 	}

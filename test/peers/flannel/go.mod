@@ -1,4 +1,5 @@
-module github.com/cnibox/cnibox/test/peers/flannel
+// Not below cnibox's path, by which cnibox recognizes its own programs.
+module peers/flannel
 
 go 1.26.0
 
@@ -16,6 +17,7 @@ require (
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.2.3 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
+	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect

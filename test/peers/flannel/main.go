@@ -1,7 +1,7 @@
 // Command flanneld is flannel's daemon on etcd, for the tests. It consists of flannel's own registry, device and peers
 // (github.com/flannel-io/flannel), without the backends, cloud SDKs and Kubernetes client of flannel's command, which take three
-// times as long to compile; one of them needs a C compiler. It makes no packet filter rules, like flanneld with --ip-masq=false
-// --iptables-forward-rules=false.
+// times as long to compile; one of them needs a C compiler. Without -ip-masq it makes no packet filter rules at all, like flanneld
+// with --iptables-forward-rules=false.
 package main
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/flannel-io/flannel/pkg/ipmatch"
 	"github.com/flannel-io/flannel/pkg/subnet"
 	"github.com/flannel-io/flannel/pkg/subnet/etcd"
+	"github.com/flannel-io/flannel/pkg/trafficmngr/iptables"
 	"k8s.io/klog/v2"
 )
 
@@ -28,17 +29,18 @@ func main() {
 	prefix := flag.String("etcd-prefix", "/coreos.com/network", "")
 	iface := flag.String("iface", "", "")
 	file := flag.String("subnet-file", "/run/flannel/subnet.env", "")
+	masq := flag.Bool("ip-masq", false, "")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, stop, *endpoints, *prefix, *iface, *file); err != nil {
+	if err := run(ctx, stop, *endpoints, *prefix, *iface, *file, *masq); err != nil {
 		klog.Fatal(err)
 	}
 }
 
-// run does what flanneld does, in its order: configuration, interface, device and lease, the file for plugins, then peers until it
-// is stopped.
-func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string) error {
+// run does what flanneld does, in its order: configuration, interface, device and lease, rules, the file for plugins, then peers
+// until it is stopped.
+func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string, masq bool) error {
 	const renewMargin = 60 // minutes, flanneld's default
 	registry, err := etcd.NewLocalManager(ctx, &etcd.EtcdConfig{Endpoints: strings.Split(endpoints, ","), Prefix: prefix}, ip.IP4Net{}, ip.IP6Net{}, renewMargin)
 	if err != nil {
@@ -61,7 +63,18 @@ func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string
 		return err
 	}
 	lease := network.Lease()
-	if err := registry.HandleSubnetFile(file, config, false, lease.Subnet, lease.IPv6Subnet, network.MTU()); err != nil {
+	if masq {
+		const resync = 5 // seconds, flanneld's default
+		rules := &iptables.IPTablesManager{}
+		if err := rules.Init(ctx); err != nil {
+			return err
+		}
+		if err := rules.SetupAndEnsureMasqRules(ctx, config.Network, lease.Subnet, config.Network, config.IPv6Network, lease.IPv6Subnet, config.IPv6Network, lease, resync, false); err != nil {
+			return err
+		}
+		rules.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, resync)
+	}
+	if err := registry.HandleSubnetFile(file, config, masq, lease.Subnet, lease.IPv6Subnet, network.MTU()); err != nil {
 		return err
 	}
 	var all sync.WaitGroup

@@ -18,9 +18,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/command"
 )
 
-func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+func TestMain(m *testing.M) { command.Main(m, all.Table()) }
 
 // object is a plugin's configuration, or a part of one.
 type object = map[string]any

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+
+	"github.com/cnibox/cnibox/roles/plugindir"
+)
+
+// process is a running process.
+type process struct {
+	pid int
+	// args are its arguments without its name.
+	args []string
+}
+
+const maxArguments = 1 << 20
+
+// findProcess returns a process in this thread's network namespace whose name, its first argument,
+// is the given one and whose program is not cnibox, or nil.
+func findProcess(name string) (*process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join("/proc", e.Name())
+		raw, err := smallfile.Read(filepath.Join(dir, "cmdline"), maxArguments)
+		args := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+		if err != nil || filepath.Base(args[0]) != name {
+			continue // a process that ended, or another one
+		}
+		ns, err := os.Readlink(filepath.Join(dir, "ns/net"))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && ns != own {
+			continue
+		}
+		if err != nil {
+			return nil, withHint(err, "run it as root")
+		}
+		if _, isOurs, err := plugindir.Identify(filepath.Join(dir, "exe")); err != nil || isOurs {
+			continue // it ended, or it is cnibox by that name
+		}
+		return &process{pid, args[1:]}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,245 @@
+//go:build kube
+
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/command"
+)
+
+// useReference installs the reference plugins in place of cnibox's, and a file with the name of flannel's plugin, which is not a Go
+// module that can be built here. attachReference does what it does.
+func (n *node) useReference() {
+	t := n.w.t
+	t.Helper()
+	must(t, os.RemoveAll(n.PluginDir()))
+	must(t, os.MkdirAll(n.PluginDir(), 0o700))
+	for _, p := range []string{"bridge", "host-local", "loopback", "portmap"} {
+		must(t, exec.Command("cp", filepath.Join("../../../bin/peers", p), n.PluginDir()).Run())
+	}
+	must(t, os.WriteFile(filepath.Join(n.PluginDir(), "flannel"), []byte("#!/bin/sh\nexit 1\n"), 0o700))
+	must(t, os.MkdirAll(n.confDir(), 0o700))
+	must(t, os.WriteFile(filepath.Join(n.confDir(), "10-flannel.conflist"), []byte(n.flannelList()), 0o600))
+	// The command line reads the runtime's cache here, too.
+	must(t, os.MkdirAll(filepath.Join(n.RunDir(), "cli"), 0o700))
+	must(t, os.Symlink(n.CacheDir(), filepath.Join(n.RunDir(), "cli", "results")))
+}
+
+// migrate returns the arguments of a migration of this node.
+func (n *node) migrate(args ...string) []string {
+	return append(args, "--dir", n.PluginDir(), "--conf-dir", n.confDir())
+}
+
+func (n *node) confDir() string { return filepath.Join(n.Dir(), "net.d") }
+
+func (n *node) flannelConf() string {
+	return fmt.Sprintf(`"type":"flannel","subnetFile":%q,"dataDir":%q,"delegate":{"hairpinMode":true},"ipam":{"dataDir":%q}`, n.subnetFile(), n.Dir()+"/flannel-data", n.Dir()+"/networks")
+}
+
+func (n *node) flannelList() string {
+	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","plugins":[{%s}]}`, n.flannelConf())
+}
+
+// attachInstalled attaches a pod with cnibox's flannel, as a runtime does.
+func (n *node) attachInstalled() *pod {
+	n.w.t.Helper()
+	return n.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0",%s}`, n.flannelConf()))
+}
+
+// attachReference attaches a pod with the reference's bridge and host-local, the configuration that flannel's plugin makes for
+// them, and the file that it keeps for DEL.
+func (n *node) attachReference() *pod {
+	t := n.w.t
+	t.Helper()
+	raw, err := os.ReadFile(n.subnetFile())
+	must(t, err)
+	env := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		env[key] = value
+	}
+	subnet := strings.Replace(env["FLANNEL_SUBNET"], ".1/", ".0/", 1)
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"bridge","mtu":%s,"isGateway":true,"ipMasq":false,"hairpinMode":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":%q}]],"routes":[{"dst":%q}],"dataDir":%q}}`, env["FLANNEL_MTU"], subnet, env["FLANNEL_NETWORK"], n.Dir()+"/networks")
+	p := n.attachBy("bridge", conf)
+	must(t, os.MkdirAll(n.Dir()+"/flannel-data", 0o700))
+	must(t, os.WriteFile(filepath.Join(n.Dir(), "flannel-data", p.call.ID), []byte(conf), 0o600))
+	call := p.call
+	call.Conf = n.flannelList()
+	n.Cache(call, p.result)
+	return p
+}
+
+// command runs a command line on the node and returns its output, with the exit code if it is not 0.
+func (n *node) command(args ...string) string {
+	n.w.t.Helper()
+	cmd := command.Cmd(n.Env, args...)
+	cmd.Env = append(cmd.Env, "PATH=/usr/sbin") // without runtimes, whose configuration would be written
+	var out []byte
+	var exit *exec.ExitError
+	n.ns.Do(n.w.t, func() (err error) {
+		out, err = cmd.CombinedOutput()
+		if errors.As(err, &exit) {
+			return nil
+		}
+		return err
+	})
+	if exit != nil {
+		return fmt.Sprintf("%s[exit code %d]\n", out, exit.ExitCode())
+	}
+	return string(out)
+}
+
+// TestFlanneldMigrate makes the documented migration of a node from flanneld to the agent, and returns, in a cluster with a node
+// that keeps flanneld and one that has the agent. Connections in both directions continue, the other nodes and the record do not
+// change, and at the end nothing of cnibox is left.
+func TestFlanneldMigrate(t *testing.T) {
+	runtime.LockOSThread() // etcd ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	server := etcdtest.Start(t)
+	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
+	w := newWorld(t, 3, vxlan)
+	w.registry = []string{"-etcd-endpoints=" + server.URL}
+	for _, n := range w.nodes {
+		n.forward(strings.TrimPrefix(server.URL, "http://"))
+	}
+	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
+	flanneld := func(n *node) {
+		cmd := n.flanneld(server.URL)
+		cmd.Args = append(cmd.Args, "-ip-masq")
+		n.runReady(cmd)
+	}
+	flanneld(theirs)
+	ours.start("-ip-masq")
+	moves.useReference()
+	flanneld(moves)
+	if rules := moves.rules(); strings.Count(rules, "FLANNEL-") < 2 {
+		t.Fatalf("flanneld has no rules:\n%s", rules)
+	}
+	programmed := func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} }
+	ours.until("flanneld's nodes", programmed)
+	pods := []*pod{ours.attach(), theirs.attachFlannel(), moves.attachReference()}
+	w.reach(false, pods...)
+	tunnels, device := theirs.tunnels(), strings.Fields(moves.ip("-o link show flannel.1"))
+	ends := []func() (d any){}
+	for _, pair := range [][2]*pod{{pods[1], pods[2]}, {pods[2], pods[0]}} {
+		end := w.transfer(pair[0], pair[1])
+		ends = append(ends, func() any { return end() })
+	}
+	later := map[string]func(){
+		"systemctl stop flanneld":     moves.stop,
+		"systemctl stop cnibox-agent": moves.stop,
+		"systemctl start flanneld":    func() { flanneld(moves) },
+		"systemctl start cnibox-agent": func() {
+			start := func(flags ...string) {
+				agent := moves.agent(flags...)
+				agent.Path = filepath.Join(ours.PluginDir(), "agent") // only plugins are installed
+				moves.runReady(agent)
+				moves.until("the others", programmed)
+			}
+			start()
+			out := moves.command(moves.migrate("migrate", "flannel", "--yes")...)
+			if !strings.Contains(out, "start the agent again with --ip-masq, which flanneld has") || !strings.Contains(moves.rules(), "FLANNEL-POSTRTG") {
+				t.Errorf("without --ip-masq: %s", out)
+			}
+			moves.stop()
+			start("-ip-masq")
+		},
+		"cnibox agent status": func() {
+			if rules := moves.rules(); strings.Contains(rules, "FLANNEL-") || !strings.Contains(rules, "cnibox_overlay") {
+				t.Errorf("the rules are\n%s", rules)
+			}
+			pods = append(pods, moves.attachInstalled())
+			w.reach(false, pods...)
+		},
+		"kubectl drain node-2": func() {
+			w.reach(false, pods...)
+			pods[3].end() // flannel's plugin does not know the pod
+			pods = pods[:3]
+		},
+	}
+	command.Documented(t, "../../../docs/migrate.md", "flannel", func(line string) string {
+		if do := later[line]; do != nil {
+			do()
+		}
+		args, is := strings.CutPrefix(line, "cnibox ")
+		if !is {
+			return ""
+		}
+		given := strings.Fields(args)
+		if given[0] == "migrate" {
+			given = moves.migrate(given...)
+		}
+		return moves.documented(moves.command(given...), server.URL)
+	})
+	for _, end := range ends {
+		t.Logf("during the migration and the return the longest silence was %s", end())
+	}
+	w.reach(false, pods...)
+	if now := theirs.tunnels(); now != tunnels {
+		t.Errorf("flanneld's other node had\n%s\nand has\n%s", tunnels, now)
+	}
+	if now := strings.Fields(moves.ip("-o link show flannel.1")); now[0] != device[0] || moves.mac(now) != moves.mac(device) {
+		t.Errorf("the device was %s and is %s", device, now)
+	}
+	if out := moves.ip("route show proto 142") + moves.ip("nexthop show") + moves.ip("-d link show flannel.1"); strings.Contains(out, "142") || strings.Contains(out, "alias") {
+		t.Errorf("left: %s", out)
+	}
+	if now := moves.rules(); strings.Contains(now, "cnibox") {
+		t.Errorf("rules are left:\n%s", now)
+	}
+	if leases, err := filepath.Glob(filepath.Join(moves.Dir(), "networks/cbr0/10.*")); err != nil || len(leases) != 1 || filepath.Base(leases[0]) != pods[2].addr4.String() {
+		t.Errorf("leases %q, %v", leases, err)
+	}
+	if left, err := filepath.Glob(moves.StateDir() + "/migrate-*"); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// mac returns the MAC address in the fields of `ip -o link show`.
+func (n *node) mac(fields []string) string {
+	for i, f := range fields {
+		if f == "link/ether" {
+			return fields[i+1]
+		}
+	}
+	return ""
+}
+
+// rules returns the node's packet filter rules.
+func (n *node) rules() string { return n.exec("nft", "-s", "list", "ruleset") }
+
+// documented replaces what differs between runs, and the test's directories by those of a node.
+func (n *node) documented(out, etcd string) string {
+	out = strings.NewReplacer(n.PluginDir(), "/opt/cni/bin", n.subnetFile(), "/run/flannel/subnet.env", n.StateDir(), "/var/lib/cnibox", n.RunDir(), "/run/cnibox",
+		etcd, "http://10.0.0.10:2379").Replace(out)
+	for _, r := range [][2]string{
+		{`20[0-9]{2}-[0-9-]{5}T[0-9:]{8}Z`, "2026-01-01T10:00:00Z"},
+		{`process [0-9]+`, "process 4711"},
+		{`\t[0-9]+m?s(\t|\n)`, "\t1s$1"},
+		{`/run/cnibox/[0-9a-f-]{36}`, "/run/cnibox/BOOT"},
+		{`veth[0-9a-f]{11}`, "veth0a1b2c3d4e5"},
+		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "02:00:00:00:00:01"},
+		{`10\.244\.[1-9][0-9]*\.`, "10.244.7."},
+	} {
+		out = regexp.MustCompile(r[0]).ReplaceAllString(out, r[1])
+	}
+	lines := strings.SplitAfter(out, "\n")
+	peers := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "10.244.7.0-24\t") })
+	if peers > 0 {
+		slices.Sort(lines[peers : peers+2]) // their names differ between runs, too
+	}
+	return strings.Join(lines, "")
+}
