@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-
 	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
