@@ -190,7 +190,7 @@ func (m *migrator) restoreStep() (step, error) {
 		switch {
 		case err != nil:
 			return s, fmt.Errorf("look at %q: %w", n, err)
-		case f.Standing != plugindir.Ours:
+		case f.Standing != plugindir.Ours, n == plugindir.Binary: // the step drain removes the binary
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(m.dir, plugindir.ReplacedDir, n)); err == nil {
