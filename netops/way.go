@@ -15,10 +15,6 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// ErrSource means that the kernel drops a packet because of its source address: rp_filter
-// (kernel: ip-sysctl), or an address that no packet may have.
-var ErrSource = errors.New("the source address is refused")
-
 // Packet is what the kernel needs to choose a packet's way.
 type Packet struct {
 	To netip.Addr
@@ -31,8 +27,10 @@ type Packet struct {
 
 // Way is where the kernel sends a packet.
 type Way struct {
-	// Local means that the packet is for this namespace.
-	Local bool
+	// Local means that the packet is for this namespace. Refused means that the kernel drops it
+	// because of its source address: by rp_filter (kernel: ip-sysctl), or because no packet may
+	// have that source.
+	Local, Refused bool
 	// Link is the outgoing link. Via is the gateway; it is invalid if the destination is on
 	// the link. From is the source address.
 	Link      string
@@ -40,8 +38,7 @@ type Way struct {
 }
 
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
-// The error wraps ErrNotExist if there is no route, and ErrSource if the source address is
-// refused.
+// The error wraps ErrNotExist if there is no route.
 func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	c, err := n.observed(ns).socket()
 	if err != nil {
@@ -71,7 +68,7 @@ func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	what := fmt.Sprintf("route to %s", p.To)
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
-		return Way{}, fmt.Errorf("%s from %s on %q: %w", what, p.From, p.In, ErrSource)
+		return Way{Refused: true}, nil
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return Way{}, fmt.Errorf("%s: %w", what, ErrNotExist)
 	case err != nil:

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -77,7 +76,7 @@ func (w *walker) walk(source *pathEnd) {
 func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way netops.Way, link netops.LinkInfo, ok bool) {
 	way, err := w.net.Way(w.ctx, ns, p)
 	switch {
-	case errors.Is(err, netops.ErrSource):
+	case way.Refused:
 		w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
 		return way, link, false
 	case isNotExist(err):

@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"encoding/xml"
 	"fmt"
-	"html"
 	"slices"
 	"strings"
 )
@@ -33,7 +33,14 @@ type drawing struct {
 // box draws a box with a text. details are shown by the page's script.
 func (d *drawing) box(class string, x, y, width int, text, details string) {
 	fmt.Fprintf(&d.boxes, `<g class="%s" data-details="%[2]s"><svg x="%d" y="%d" width="%d" height="%d"><rect x="1" y="1" width="%d" height="%d" rx="4"/><text x="%d" y="%d">%s</text></svg><title>%[2]s</title></g>`+"\n",
-		class, html.EscapeString(details), x, y, width, boxHeight, width-2, boxHeight-2, textPad, boxHeight-7, html.EscapeString(text))
+		class, escaped(details), x, y, width, boxHeight, width-2, boxHeight-2, textPad, boxHeight-7, escaped(text))
+}
+
+// escaped returns a text without markup, for XML and HTML.
+func escaped(text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(text)) // a builder takes all
+	return b.String()
 }
 
 // line draws a line from the right side of one box to the left side of another.
@@ -111,5 +118,5 @@ func (t *Topology) HTML() string {
 <pre id="details">Click on a box.</pre>
 %[7]s<script>%[8]s</script>
 </html>
-`, html.EscapeString(t.Node), base64.StdEncoding.EncodeToString(sum[:]), style, len(t.Devices), len(t.Attachments), problems, t.svg(`id="drawing"`), script)
+`, escaped(t.Node), base64.StdEncoding.EncodeToString(sum[:]), style, len(t.Devices), len(t.Attachments), problems, t.svg(`id="drawing"`), script)
 }
