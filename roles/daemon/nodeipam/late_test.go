@@ -133,8 +133,8 @@ func TestServerTimeout(t *testing.T) {
 		case !isAssignment(r, body):
 			return 0
 		case strings.HasSuffix(r.URL.Path, "/executed"):
-			forward()
 			executed.Add(1)
+			forward()
 			return http.StatusGatewayTimeout
 		case strings.HasSuffix(r.URL.Path, "/lost") && lost.Add(1) <= 5:
 			return http.StatusGatewayTimeout
