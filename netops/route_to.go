@@ -48,26 +48,11 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
 	}
-	c, err = n.observed(ns).socket()
-	if err != nil {
-		return 0, nil, err
+	r, c, err := n.route(ctx, ns, Packet{To: to})
+	if err == nil && (r.Kind != unix.RTN_UNICAST || r.Link == 0) {
+		err = fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(to), Dst_len: uint8(to.BitLen())}}}
-	m.Bytes(unix.RTA_DST, to.AsSlice())
-	err = c.Ask(ctx, m, func(_ uint16, data []byte) error {
-		routes, err := rtnl.ParseRoute(data)
-		for _, r := range routes {
-			index = r.Link
-		}
-		return err
-	})
-	switch {
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), err == nil && index == 0:
-		return 0, nil, fmt.Errorf("route to %s: %w", to, ErrNotExist)
-	case err != nil:
-		return 0, nil, nlconn.Explain(err, fmt.Sprintf("route to %s", to))
-	}
-	return index, c, nil
+	return r.Link, c, err
 }
 
 // routesLike reads the routes over r's link that have r's type, in one table, or

@@ -40,9 +40,29 @@ type Way struct {
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
 // The error wraps ErrNotExist if there is no route.
 func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
-	c, err := n.observed(ns).socket()
+	r, c, err := n.route(ctx, ns, p)
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
+		return Way{Refused: true}, nil
+	case err != nil:
+		return Way{}, err
+	case r.Kind == unix.RTN_LOCAL:
+		return Way{Local: true, From: r.Src}, nil
+	case r.Kind != unix.RTN_UNICAST:
+		return Way{}, fmt.Errorf("route to %s: a route refuses it: %w", p.To, ErrNotExist)
+	}
+	l, err := c.LinkByIndex(ctx, r.Link)
 	if err != nil {
 		return Way{}, err
+	}
+	return Way{Link: l.Name, Via: r.Via, From: r.Src}, nil
+}
+
+// route asks the kernel for the route of a packet. It returns the connection of the namespace, too.
+func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route, c *rtnl.Conn, err error) {
+	c, err = n.observed(ns).socket()
+	if err != nil {
+		return r, nil, err
 	}
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(p.To), Dst_len: uint8(p.To.BitLen())}}
 	if p.From.IsValid() {
@@ -56,33 +76,19 @@ func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	if p.In != "" {
 		in, err := c.Link(ctx, p.In)
 		if err != nil {
-			return Way{}, err
+			return r, nil, err
 		}
 		m.Uint32(unix.RTA_IIF, uint32(in.Index))
 	}
-	var r rtnl.Route
 	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
 		return err
 	})
 	what := fmt.Sprintf("route to %s", p.To)
-	switch {
-	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
-		return Way{Refused: true}, nil
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return Way{}, fmt.Errorf("%s: %w", what, ErrNotExist)
-	case err != nil:
-		return Way{}, nlconn.Explain(err, what)
-	case r.Kind == unix.RTN_LOCAL:
-		return Way{Local: true, From: r.Src}, nil
-	case r.Kind != unix.RTN_UNICAST:
-		return Way{}, fmt.Errorf("%s: a route refuses it: %w", what, ErrNotExist)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return r, nil, fmt.Errorf("%s: %w", what, ErrNotExist)
 	}
-	l, err := c.LinkByIndex(ctx, r.Link)
-	if err != nil {
-		return Way{}, err
-	}
-	return Way{Link: l.Name, Via: r.Via, From: r.Src}, nil
+	return r, c, nlconn.Explain(err, what)
 }
 
 // Neighbour is an entry of the ARP or neighbour table.

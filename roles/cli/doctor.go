@@ -378,11 +378,7 @@ func (p *Process) mend(ctx context.Context, h *roles.Host, findings []doctor.Fin
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	a, err := p.newAuditor(ctx, h, pluginPathOf(runtimes), nil)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	all, err := a.all(ctx)
+	a, all, err := p.auditAll(ctx, h, pluginPathOf(runtimes))
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

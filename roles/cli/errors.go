@@ -20,6 +20,12 @@ var errDifferent = errors.New("differences found")
 // errWarnings ends doctor if it found warnings only.
 var errWarnings = errors.New("warnings found")
 
+// problem is what a verb found, in words of its own. The exit code is that of errDifferent.
+type problem string
+
+func (p problem) Error() string      { return string(p) }
+func (problem) Is(target error) bool { return target == errDifferent } //nolint:errorlint // an Is compares as errors.Is does
+
 // verbError adds the verb to an error.
 type verbError struct {
 	verb string

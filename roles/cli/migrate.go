@@ -90,12 +90,6 @@ type migrator struct {
 	drained bool
 }
 
-// unfinished is the error of a migration whose next step is the administrator's.
-type unfinished string
-
-func (u unfinished) Error() string      { return string(u) }
-func (unfinished) Is(target error) bool { return target == errDifferent } //nolint:errorlint // an Is compares as errors.Is does
-
 func (p *Process) migrateCommand() *cli.Command {
 	cmd := nounCommand("migrate", "replace another program on a node with running pods, or return to it")
 	for _, m := range migrations() {
@@ -210,12 +204,12 @@ func (m *migrator) run() ([]step, error) {
 		s := steps[at]
 		switch {
 		case s.State == stepManual:
-			return steps, withHint(unfinished("the next step is yours: "+s.What), "the same command afterwards")
+			return steps, withHint(problem("the next step is yours: "+s.What), "the same command afterwards")
 		case s.Name == last:
 			return steps, fmt.Errorf("step %s: it was made, but is still to do: %s", s.Name, s.What)
 		case !confirmed:
 			if confirmed = m.confirm(m.c); !confirmed {
-				return steps, withHint(unfinished("nothing was changed"), "the same command with --yes")
+				return steps, withHint(problem("nothing was changed"), "the same command with --yes")
 			}
 			m.record.Released = m.record.Released && m.c.Bool("back")
 			if err := m.save(); err != nil {

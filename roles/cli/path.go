@@ -53,7 +53,7 @@ examples:
 				err = p.writePath(found, p.style(c))
 			}
 			if err == nil && found.Stopped != "" {
-				err = fmt.Errorf("the packet does not arrive: %w", errDifferent)
+				err = problem("the packet does not arrive")
 			}
 			return err
 		},
@@ -175,15 +175,7 @@ func splitPort(to string) (end string, port uint16, err error) {
 // end finds the end that an argument names.
 func (w *walker) end(name string) (*pathEnd, error) {
 	if name == hostName {
-		e := &pathEnd{name: hostName}
-		for _, l := range w.links {
-			for _, a := range l.Addresses {
-				if !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast() {
-					e.addresses = append(e.addresses, a.Addr())
-				}
-			}
-		}
-		return e, nil
+		return &pathEnd{name: hostName, addresses: reachable(w.links)}, nil
 	}
 	addr, err := netip.ParseAddr(name)
 	isAddr := err == nil
@@ -202,22 +194,26 @@ func (w *walker) end(name string) (*pathEnd, error) {
 		if err != nil {
 			return nil, err
 		}
-		e := &pathEnd{name: name, ns: ns}
 		links, err := w.net.Links(w.ctx, ns)
-		for _, l := range links {
-			for _, a := range l.Addresses {
-				if !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast() {
-					e.addresses = append(e.addresses, a.Addr())
-				}
-			}
-		}
-		return e, err
+		return &pathEnd{name: name, ns: ns, addresses: reachable(links)}, err
 	}
 	state := nodeState{Attachments: append([]attached{}, w.attachments...)}
 	if err := state.onlyContainer(name); err != nil {
 		return nil, withHint(err, "cnibox state")
 	}
 	return w.container(&state.Attachments[0])
+}
+
+// reachable returns the addresses of links that other hosts can reach.
+func reachable(links []netops.LinkInfo) (all []netip.Addr) {
+	for _, l := range links {
+		for _, p := range l.Addresses {
+			if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
 }
 
 // container opens the container of an attachment as an end.

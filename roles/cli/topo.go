@@ -153,11 +153,7 @@ func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
 
 // problems returns what `cnibox check --all` finds, by attachment.
 func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]string, error) {
-	a, err := p.newAuditor(ctx, h, "", nil)
-	if err != nil {
-		return nil, err
-	}
-	all, err := a.all(ctx)
+	_, all, err := p.auditAll(ctx, h, "")
 	if err != nil {
 		return nil, err
 	}

@@ -29,48 +29,36 @@ func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Nam
 // more function that returns a feature.
 func Schema() nft.Schema {
 	return nft.Schema{
-		masqueradeFeature(), vethMasqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(),
+		masqueradeFeature("masq", "postrouting", nft.IfPattern, nft.InputLink()),
+		masqueradeFeature("masq_kind", "veth_postrouting", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()),
+		macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(),
 		uplinkFeature(), routedFeature("routed_kind", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()), routedFeature("routed", nft.IfPattern, nft.InputLink()),
 		macNATFeature(), macNATHostFeature(),
 	}
 }
 
 // masqueradeFeature masquerades networks behind the node's addresses. An element
-// is one network: its subnet, and the host device at which its packets arrive.
+// is one network: its subnet, and where its packets arrive, which input loads.
 // Packets to the same subnet and to multicast addresses keep their source. Packets
-// of the node itself have no input device, so they match no element. Older versions
-// added elements with a name pattern where vethMasqueradeFeature is used now.
-func masqueradeFeature() nft.Feature {
+// of the node itself have no input device, so they match no element.
+//
+//   - masq4 and masq6 have the name of the host device. Older versions added
+//     elements with a name pattern where masq_kind4 is used now.
+//   - masq_kind4 and masq_kind6 serve networks whose containers have one host
+//     device each, a veth with a name that begins with "veth". They have the kind
+//     of the devices: nftables before 1.0 cannot list a name pattern within a set,
+//     and aborts with -j.
+func masqueradeFeature(name, chain string, key nft.Field, input ...nft.Part) nft.Feature {
 	table := inetTable()
-	masq4 := &nft.Set{Table: table, Name: "masq4", Key: []nft.Field{nft.IfPattern, nft.IP4Prefix}}
-	masq6 := &nft.Set{Table: table, Name: "masq6", Key: []nft.Field{nft.IfPattern, nft.IP6Prefix}}
+	masq4 := &nft.Set{Table: table, Name: name + "4", Key: []nft.Field{key, nft.IP4Prefix}}
+	masq6 := &nft.Set{Table: table, Name: name + "6", Key: []nft.Field{key, nft.IP6Prefix}}
 	return nft.Feature{
 		Table: table,
 		Sets:  []*nft.Set{masq4, masq6},
 		Chains: func() []nft.Chain {
 			return []nft.Chain{{
-				Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
-				Rules: masqueradeRules(nft.Masquerade(), masq4, masq4, masq6, masq6, nft.InputLink()),
-			}}
-		},
-	}
-}
-
-// vethMasqueradeFeature masquerades networks whose containers have one host device
-// each, a veth with a name that begins with "veth". An element is the kind of the
-// devices and a subnet. nftables before 1.0 cannot list a name pattern within a
-// set, and aborts with -j.
-func vethMasqueradeFeature() nft.Feature {
-	table := inetTable()
-	masq4 := &nft.Set{Table: table, Name: "masq_kind4", Key: []nft.Field{nft.IfKind, nft.IP4Prefix}}
-	masq6 := &nft.Set{Table: table, Name: "masq_kind6", Key: []nft.Field{nft.IfKind, nft.IP6Prefix}}
-	return nft.Feature{
-		Table: table,
-		Sets:  []*nft.Set{masq4, masq6},
-		Chains: func() []nft.Chain {
-			return []nft.Chain{{
-				Name: "veth_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
-				Rules: masqueradeRules(nft.Masquerade(), masq4, masq4, masq6, masq6, nft.InputBegins("veth"), nft.InputKind()),
+				Name: chain, Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
+				Rules: masqueradeRules(nft.Masquerade(), masq4, masq4, masq6, masq6, input...),
 			}}
 		},
 	}

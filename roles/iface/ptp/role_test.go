@@ -211,12 +211,12 @@ func TestNoGateway(t *testing.T) {
 	script := "#!/bin/sh\ncat >/dev/null\n" +
 		`[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}'` + "\n" +
 		"echo $CNI_COMMAND >>" + e.Dir() + "/asked\n"
-	must(t, os.WriteFile(filepath.Join(e.PluginDir(), "strangers"), []byte(script), 0o700))
+	must(t, os.WriteFile(filepath.Join(e.PluginDir(), "other-ipam"), []byte(script), 0o700))
 	ns := netopstest.New(t)
 	pristine := e.State(nil, ns)
 	a := e.Fail(rolestest.Call{
 		Type: "ptp", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0",
-		Conf: `{"cniVersion":"1.1.0","name":"n","type":"ptp","ipMasq":true,"ipam":{"type":"strangers"}}`,
+		Conf: `{"cniVersion":"1.1.0","name":"n","type":"ptp","ipMasq":true,"ipam":{"type":"other-ipam"}}`,
 	}, 7)
 	if !strings.Contains(a.Stdout, "ipam: gave 10.1.0.2/24 without a gateway") {
 		t.Errorf("the error does not contain the cause: %s", a.Stdout)

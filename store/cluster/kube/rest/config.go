@@ -83,8 +83,9 @@ func Kubeconfig(path string) Source {
 	}
 }
 
-// Choose is the Source of a kubeconfig file, with another server if address is not empty, of an
-// address alone, or of the pod if both are empty. getenv returns environment variables.
+// Choose returns the Source for a kubeconfig file, or without one for the server at address. An
+// address beside a file replaces the file's server. Without both, the Source is that of the pod in
+// which this process runs, and getenv returns its environment variables.
 func Choose(kubeconfig, address string, getenv func(name string) string) Source {
 	switch {
 	case kubeconfig == "" && address != "":
