@@ -49,58 +49,61 @@ nothing else of this node.`,
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
 		},
-		Action: p.withChanges(func(c *cli.Context) error {
-			kind := plugindir.LinkKind(c.String("link"))
-			if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
-				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
-			}
-			names, err := p.pluginNames(c.Args().Slice())
-			if err != nil {
-				return err
-			}
-			dir, confDir, root := c.String("dir"), c.String("conf-dir"), c.String("root")
-			if dir == "" {
-				return usagef("cnibox help install", "--dir: want a directory")
-			}
-			runtime, err := findRuntime(c.String("runtime"))
-			if err != nil {
-				return err
-			}
-			if root != "" {
-				if runtime != nil {
-					return usagef("docs/runtimes.md has the files to add to the image", "--runtime works on this node, not on the image of --root")
-				}
-				if dir, err = inImage(root, dir); err != nil {
-					return err
-				}
-				if confDir, err = inImage(root, confDir); err != nil {
-					return err
-				}
-			}
-			network, err := p.readNetworkFile(c.String("conflist"), confDir)
-			if err != nil {
-				return err
-			}
-			replaced, err := p.install(dir, kind, c.Bool("force"), names)
-			if replaced && root == "" {
-				p.reapDetached(c.Context)
-			}
-			switch {
-			case err != nil:
-				return err
-			case runtime != nil:
-				if err := p.configure(runtime, dir, names); err != nil {
-					return err
-				}
-			case root == "":
-				p.warnUnused(dir, names)
-			}
-			if network != nil {
-				return network.place(p, dir)
-			}
-			return nil
-		}),
+		Action: p.withChanges(p.installFromFlags),
 	}
+}
+
+// installFromFlags is `cnibox install`.
+func (p *Process) installFromFlags(c *cli.Context) error {
+	kind := plugindir.LinkKind(c.String("link"))
+	if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
+		return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
+	}
+	names, err := p.pluginNames(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	dir, confDir, root := c.String("dir"), c.String("conf-dir"), c.String("root")
+	if dir == "" {
+		return usagef("cnibox help install", "--dir: want a directory")
+	}
+	runtime, err := findRuntime(c.String("runtime"))
+	if err != nil {
+		return err
+	}
+	if root != "" {
+		if runtime != nil {
+			return usagef("docs/runtimes.md has the files to add to the image", "--runtime works on this node, not on the image of --root")
+		}
+		if dir, err = inImage(root, dir); err != nil {
+			return err
+		}
+		if confDir, err = inImage(root, confDir); err != nil {
+			return err
+		}
+	}
+	network, err := p.readNetworkFile(c.String("conflist"), confDir)
+	if err != nil {
+		return err
+	}
+	replaced, err := p.install(dir, kind, c.Bool("force"), names)
+	if replaced && root == "" {
+		p.reapDetached(c.Context)
+	}
+	switch {
+	case err != nil:
+		return err
+	case runtime != nil:
+		if err := p.configure(runtime, dir, names); err != nil {
+			return err
+		}
+	case root == "":
+		p.warnUnused(dir, names)
+	}
+	if network != nil {
+		return network.place(p, dir)
+	}
+	return nil
 }
 
 // pluginNames checks role names. Without names it returns those of all plugins.
