@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -84,9 +83,8 @@ func TestGoProgram(t *testing.T) {
 	if main != modulePath+"/roles/plugindir.test" {
 		t.Errorf("main package %q", main)
 	}
-	text := strings.Repeat("s", 16) + "path\texample.com/x\nmod\texample.com\tv1.2.3\n" + strings.Repeat("s", 16)
-	record := append(buildInfo("\x06go1.26"), append([]byte{byte(len(text))}, text...)...)
-	for _, at := range []int{0, 16, 1<<20 - 16, 1 << 20, 3<<20 - 32} {
+	record := buildInfo("path\texample.com/x\nmod\texample.com\tv1.2.3\n")
+	for _, at := range []int{0, 16, 3*maxInfo - 40, 3 * maxInfo, 4*maxInfo - 8, 3<<20 - 32} {
 		data := append(make([]byte, at), record...)
 		if main, version := goProgram(executable(data)); main != "example.com/x" || version != "v1.2.3" {
 			t.Errorf("record at %d: %q %q", at, main, version)
@@ -94,8 +92,7 @@ func TestGoProgram(t *testing.T) {
 	}
 	for name, r := range map[string]io.ReaderAt{
 		"nothing": bytes.NewReader(nil), "no executable": bytes.NewReader(record), "empty": executable(nil),
-		"magic only": executable([]byte(buildMagic)), "not aligned": executable(append([]byte("x"), record...)),
-		"cut": executable(record[:60]), "huge length": executable(buildInfo("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")),
+		"mark only": executable([]byte(infoStart)), "cut": executable(record[:60]), "no text": executable(buildInfo("\x00\x01mod\n")),
 	} {
 		if main, version := goProgram(r); main != "" || version != "" {
 			t.Errorf("%s: %q %q", name, main, version)
@@ -103,13 +100,8 @@ func TestGoProgram(t *testing.T) {
 	}
 }
 
-// buildMagic is the start of a Go program's build information, see package debug/buildinfo.
-const buildMagic = "\xff Go buildinf:"
-
-// buildInfo is build information that begins with the given text. Byte 15 announces texts behind a header of 32 bytes.
-func buildInfo(text string) []byte {
-	return append([]byte(buildMagic+"\x08\x02"+strings.Repeat("\x00", 16)), text...)
-}
+// buildInfo is a text between the marks that the linker puts around build information.
+func buildInfo(text string) []byte { return []byte(infoStart + text + infoEnd) }
 
 // executable is an ELF file whose only segment has the given bytes as writable data.
 func executable(data []byte) io.ReaderAt {
@@ -134,7 +126,7 @@ func executable(data []byte) io.ReaderAt {
 }
 
 func FuzzBuildInfo(f *testing.F) {
-	f.Add(buildInfo("\x03go1\x21" + strings.Repeat("x", 40)))
+	f.Add(buildInfo("path\tx"))
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		goProgram(executable(data))
 		goProgram(bytes.NewReader(data))
