@@ -61,8 +61,9 @@ type Remote interface {
 type Snapshot struct {
 	// Config is the network's configuration, or nil in Kubernetes, where it is a file of the node.
 	Config *Config
-	// Nodes are all nodes with a record, including this one, in the order of names.
-	Nodes []Node
+	// Nodes are all nodes with a record, including this one, in the order of names. Snapshots share
+	// the nodes that did not change between them.
+	Nodes []*Node
 	// Faults has, by name, the reasons why entries are not in Nodes. A name that begins with "/" is
 	// that of the configuration, of which Config is the last valid version.
 	Faults map[string]error

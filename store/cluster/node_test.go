@@ -94,11 +94,11 @@ func TestTable(t *testing.T) {
 		{func() bool { return tab.Keep(map[string]bool{"c": true}) }, true, "c"},
 	} {
 		before := tab.Snapshot()
-		said := fmt.Sprint(before)
+		said := describe(before)
 		if got := step.do(); got != step.changed {
 			t.Errorf("step %d: changed %t", i, got)
 		}
-		if fmt.Sprint(before) != said {
+		if describe(before) != said {
 			t.Errorf("step %d changed a snapshot", i)
 		}
 		var got []string
@@ -114,11 +114,19 @@ func TestTable(t *testing.T) {
 	}
 }
 
+func describe(s *Snapshot) string {
+	text := fmt.Sprint(s.Faults)
+	for _, n := range s.Nodes {
+		text += fmt.Sprintf(" %+v", *n)
+	}
+	return text
+}
+
 // A slow consumer gets the newest snapshot, an error after the snapshot that preceded it, and no error
 // that a snapshot has followed.
 func TestRelay(t *testing.T) {
 	var got []string
-	name := func(s string) *Snapshot { return &Snapshot{Nodes: []Node{{Name: s}}} }
+	name := func(s string) *Snapshot { return &Snapshot{Nodes: []*Node{{Name: s}}} }
 	first, go_, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	down := errors.New("down")
 	err := WatchWith(t.Context(), func(u Update) {

@@ -15,8 +15,7 @@ import (
 type Table struct {
 	mu     sync.Mutex
 	config *Config
-	// nodes are in order of their names. They are pointers, because a thousand nodes may leave a large
-	// table at once, and each removal moves those that follow.
+	// nodes are in order of their names. A node does not change, because snapshots have it too.
 	nodes  []*Node
 	faults map[string]error
 }
@@ -113,11 +112,7 @@ func (t *Table) Len() int {
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := &Snapshot{Config: t.config, Nodes: make([]Node, len(t.nodes)), Faults: maps.Clone(t.faults)}
-	for i, n := range t.nodes {
-		s.Nodes[i] = *n
-	}
-	return s
+	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults)}
 }
 
 // sameJSON compares the values of two JSON texts. Most records are written by one

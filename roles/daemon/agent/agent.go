@@ -168,7 +168,7 @@ func (a *agent) resync(ctx context.Context) (again bool) {
 }
 
 // The memory for a snapshot of manyNodes nodes or more is returned to the kernel after
-// freeMemoryDelay, because most of it is not needed again.
+// freeMemoryDelay, and that for saving one after the save, because most of it is not needed again.
 const (
 	freeMemoryDelay = 2 * time.Second
 	manyNodes       = 1000
@@ -438,6 +438,6 @@ func keepLastGood(before, next *cluster.Snapshot, own string) *cluster.Snapshot 
 			kept.Nodes = append(kept.Nodes, n)
 		}
 	}
-	slices.SortFunc(kept.Nodes, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(kept.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
 	return &kept
 }

@@ -102,8 +102,7 @@ func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Nod
 // when the state of one node was copied to the other. A record with this node's public address is
 // an older record of this node under a former name, and is skipped.
 func (a *agent) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
-	for i := range a.snapshot.Nodes {
-		n := &a.snapshot.Nodes[i]
+	for _, n := range a.snapshot.Nodes {
 		data, public, own := n.BackendData, n.PublicIP, a.underlay.public4
 		if v6 {
 			data, public, own = n.BackendV6Data, n.PublicIPv6, a.underlay.public6
@@ -185,10 +184,8 @@ func (a *agent) ownRecord() *cluster.Node {
 		return nil
 	}
 	find := func(is func(*cluster.Node) bool) *cluster.Node {
-		for i := range a.snapshot.Nodes {
-			if n := &a.snapshot.Nodes[i]; is(n) {
-				return n
-			}
+		if i := slices.IndexFunc(a.snapshot.Nodes, is); i >= 0 {
+			return a.snapshot.Nodes[i]
 		}
 		return nil
 	}

@@ -28,7 +28,7 @@ func TestSameMAC(t *testing.T) {
 		{"another VNI", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":7,"VtepMAC":"` + mac + `"}`)}, [2]string{}},
 		{"another address", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}`)}, [2]string{}},
 	} {
-		a.snapshot = &cluster.Snapshot{Nodes: []cluster.Node{c.node}}
+		a.snapshot = &cluster.Snapshot{Nodes: []*cluster.Node{&c.node}}
 		for i, v6 := range []bool{false, true} {
 			got := ""
 			if twin := a.nodeWithSameMAC(mac, v6); twin != nil {

@@ -118,14 +118,13 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 
 // evaluate returns the verdicts of nodes, which are sorted by name. The overlaps stay resolved if
 // all claims are unchanged.
-func (k *verdicts) evaluate(nodes []cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
+func (k *verdicts) evaluate(nodes []*cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
 	if k.config != *config || !k.own.Same(own) {
 		*k = verdicts{config: *config, own: *own}
 	}
 	all, old := make([]verdict, len(nodes)), k.all
 	k.resolved = k.resolved && len(all) == len(k.all)
-	for i := range nodes {
-		n := &nodes[i]
+	for i, n := range nodes {
 		for len(old) > 0 && old[0].node.Name < n.Name {
 			old = old[1:]
 		}
@@ -142,7 +141,7 @@ func (k *verdicts) evaluate(nodes []cluster.Node, config *cluster.Config, own *c
 
 // unchanged reports whether two records are equal.
 func unchanged(a, b *cluster.Node) bool {
-	return a.Name == b.Name && a.PublicIP == b.PublicIP && a.PublicIPv6 == b.PublicIPv6 && a.BackendType == b.BackendType &&
+	return a == b || a.Name == b.Name && a.PublicIP == b.PublicIP && a.PublicIPv6 == b.PublicIPv6 && a.BackendType == b.BackendType &&
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && bytes.Equal(a.BackendData, b.BackendData) && bytes.Equal(a.BackendV6Data, b.BackendV6Data)
 }
 

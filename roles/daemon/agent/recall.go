@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/store"
@@ -32,7 +34,7 @@ type clusterMemory struct {
 	Config    *cluster.Config   `json:"config"`
 	Own       *cluster.Node     `json:"own"`
 	Overrides cluster.Overrides `json:"overrides,omitzero"`
-	Nodes     []cluster.Node    `json:"nodes"`
+	Nodes     []*cluster.Node   `json:"nodes"`
 }
 
 // remember passes the state of the cluster to saveClusters if it changed.
@@ -75,6 +77,9 @@ func (a *agent) saveClusters(ctx context.Context) {
 		}
 		if err == nil {
 			err = a.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, clusterMark, raw) })
+		}
+		if len(m.Nodes) >= manyNodes {
+			debug.FreeOSMemory()
 		}
 		if err == nil {
 			saved, failure = sum, ""
@@ -126,6 +131,7 @@ func (a *agent) loadCluster(ctx context.Context) *clusterMemory {
 	if err != nil || m.Registry != a.registry.name || m.Node != a.registry.node {
 		return &clusterMemory{}
 	}
+	m.Nodes = slices.DeleteFunc(m.Nodes, func(n *cluster.Node) bool { return n == nil }) // JSON's null
 	if a.registry.config != nil {
 		m.Config = a.registry.config
 	}

@@ -117,7 +117,7 @@ func repair(t *testing.T, w *World) {
 	other, _ := w.join(t, 2, node(2))
 	seen := watch(t, other)
 	without := func(s *cluster.Snapshot) bool {
-		return !slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return n.Same(&got) })
+		return !slices.ContainsFunc(s.Nodes, func(n *cluster.Node) bool { return n.Same(&got) })
 	}
 	with := func(s *cluster.Snapshot) bool { return !without(s) && len(s.Nodes) == 2 }
 	seen.until("both", with)

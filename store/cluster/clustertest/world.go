@@ -192,11 +192,11 @@ func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 			return false
 		}
 		for _, n := range nodes {
-			if !slices.ContainsFunc(s.Nodes, func(o cluster.Node) bool { return o.Same(&n) }) {
+			if !slices.ContainsFunc(s.Nodes, func(o *cluster.Node) bool { return o.Same(&n) }) {
 				return false
 			}
 		}
-		return slices.IsSortedFunc(s.Nodes, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+		return slices.IsSortedFunc(s.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
 	}
 }
 

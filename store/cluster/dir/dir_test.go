@@ -194,7 +194,7 @@ func TestNewRecords(t *testing.T) {
 	r := open(t, dir, "a")
 	at := r.path("b")
 	has := func(u cluster.Update) bool {
-		return slices.ContainsFunc(u.Snapshot.Nodes, func(n cluster.Node) bool { return n.Name == "b" })
+		return slices.ContainsFunc(u.Snapshot.Nodes, func(n *cluster.Node) bool { return n.Name == "b" })
 	}
 	steps := []struct {
 		name string

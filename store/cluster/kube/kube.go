@@ -175,9 +175,9 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 	if published {
 		w.Own = n.PodCIDRs
 	}
-	for i := range s.Nodes {
-		for _, p := range s.Nodes[i].PodCIDRs {
-			w.Others = append(w.Others, cluster.Holder{Name: s.Nodes[i].Name, Subnet: p})
+	for _, other := range s.Nodes {
+		for _, p := range other.PodCIDRs {
+			w.Others = append(w.Others, cluster.Holder{Name: other.Name, Subnet: p})
 		}
 	}
 	_, err := r.config.Assign(w)

@@ -159,7 +159,8 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	if err != nil {
 		return l, err
 	}
-	const settled, quiet = 3 * time.Second, 5 * time.Second
+	// The agent saves 10,000 changed nodes after ten seconds.
+	const settled, quiet = 12 * time.Second, 5 * time.Second
 	<-time.After(settled)
 	before := a.ticks()
 	<-time.After(quiet)
