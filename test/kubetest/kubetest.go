@@ -211,6 +211,9 @@ func (s *Server) StartManager(tb testing.TB, flags ...string) (stop func()) {
 	return p.kill
 }
 
+// ProcessID returns the process ID of the API server.
+func (s *Server) ProcessID() int { return s.api.Process.Pid }
+
 // Stop kills both programs and removes their files.
 func (s *Server) Stop() {
 	s.api.kill()

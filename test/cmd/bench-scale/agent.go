@@ -166,13 +166,13 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	<-time.After(quiet)
 	const ticksPerSecond = 100 // USER_HZ
 	l.idle = float64(a.ticks()-before) / ticksPerSecond / quiet.Seconds()
-	l.rss, l.peak = a.status("VmRSS"), a.status("VmHWM")
+	l.rss, l.peak = memory(a.cmd.Process.Pid, "VmRSS"), memory(a.cmd.Process.Pid, "VmHWM")
 	return l, nil
 }
 
-// status returns a number of /proc/PID/status.
-func (a *agent) status(key string) int {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+// memory returns a number of /proc/PID/status in KiB.
+func memory(pid int, key string) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == key+":" {
 			n, _ := strconv.Atoi(f[1])

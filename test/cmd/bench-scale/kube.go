@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
@@ -29,10 +30,10 @@ type kubeServer struct {
 }
 
 // onKube measures an agent on a kube-apiserver.
-func onKube(ctx context.Context, o options, dir string) (l live, err error) {
+func onKube(ctx context.Context, o options, dir string) (l live, f fleet, err error) {
 	s, err := kubetest.Start(kubetest.CurrentEtcd)
 	if err != nil {
-		return l, err
+		return l, f, err
 	}
 	defer s.Stop()
 	k := &kubeServer{Server: s, client: &http.Client{Transport: &http.Transport{
@@ -45,26 +46,54 @@ func onKube(ctx context.Context, o options, dir string) (l live, err error) {
 	k.ballast = strings.Join(images, ",")
 	note("%d nodes on a kube-apiserver", o.peers)
 	if err := k.create(ctx, `{"metadata":{"name":"self"},"spec":{"podCIDR":"10.0.1.0/24","podCIDRs":["10.0.1.0/24"]}}`); err != nil {
-		return l, err
+		return l, f, err
 	}
 	if err := k.each(o.peers, func(i int) error { return k.create(ctx, k.node(i)) }); err != nil {
-		return l, err
+		return l, f, err
 	}
-	conf, kubeconfig := filepath.Join(dir, "net-conf.json"), filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(conf, []byte(`{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`), 0o600); err != nil {
-		return l, err
+	const network = `{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`
+	conf := filepath.Join(dir, "net-conf.json")
+	if err := os.WriteFile(conf, []byte(network), 0o600); err != nil {
+		return l, f, err
 	}
-	if err := os.WriteFile(kubeconfig, []byte(k.kubeconfig()), 0o600); err != nil {
-		return l, err
+	access := func(address string) (string, error) {
+		file := filepath.Join(dir, "kubeconfig-"+address)
+		return file, os.WriteFile(file, []byte(k.kubeconfig(address)), 0o600)
+	}
+	kubeconfig, err := access(k.Address)
+	if err != nil {
+		return l, f, err
 	}
 	a := &agent{binary: o.cnibox, dir: dir, peers: o.peers, flags: []string{"-kube-subnet-mgr", "-kubeconfig-file", kubeconfig, "-net-config-path", conf}}
+	before, err := k.requests(ctx)
+	if err != nil {
+		return l, f, err
+	}
+	// The first start is that of a node that joins. A watch is counted when it ends.
+	if _, err := a.startTimes(ctx, 1); err != nil {
+		return l, f, err
+	}
+	after, err := k.requests(ctx)
+	if err != nil {
+		return l, f, err
+	}
 	start, err := a.startTimes(ctx, 3)
 	if err != nil {
-		return l, err
+		return l, f, err
 	}
 	l, err = a.live(ctx, k)
+	if err != nil {
+		return l, f, err
+	}
 	l.start = start
-	return l, err
+	config, _, err := cluster.ParseConfig([]byte(network))
+	if err != nil {
+		return l, f, err
+	}
+	note("%d agents", followers)
+	f, err = k.measureFleet(ctx, config, access, o.peers)
+	f.requests = after - before
+	return l, f, err
 }
 
 // node returns the k-th Node, as large as real ones.
@@ -134,10 +163,10 @@ func (k *kubeServer) request(ctx context.Context, method, path, kind, body strin
 	return err
 }
 
-func (k *kubeServer) kubeconfig() string {
+func (k *kubeServer) kubeconfig(address string) string {
 	b, _ := json.Marshal(map[string]any{ // JSON is YAML
 		"apiVersion": "v1", "kind": "Config", "current-context": "bench",
-		"clusters": []any{map[string]any{"name": "bench", "cluster": map[string]string{"server": "https://" + k.Address, "certificate-authority-data": base64.StdEncoding.EncodeToString(k.CA)}}},
+		"clusters": []any{map[string]any{"name": "bench", "cluster": map[string]string{"server": "https://" + address, "certificate-authority-data": base64.StdEncoding.EncodeToString(k.CA)}}},
 		"users":    []any{map[string]any{"name": "bench", "user": map[string]string{"token": kubetest.Admin}}},
 		"contexts": []any{map[string]any{"name": "bench", "context": map[string]string{"cluster": "bench", "user": "bench"}}},
 	})

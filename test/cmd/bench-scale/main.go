@@ -129,7 +129,7 @@ func measure(ctx context.Context, o options, dir string) (*results, error) {
 		return nil, err
 	}
 	if o.kube {
-		r.kube, err = onKube(ctx, o, dir)
+		r.kube, r.fleet, err = onKube(ctx, o, dir)
 		if err != nil {
 			return nil, err
 		}
