@@ -107,6 +107,7 @@ func (p *Process) app() *cli.App {
 			p.stateCommand(),
 			p.pathCommand(),
 			p.topoCommand(),
+			p.diffCommand(),
 			p.repairNodeCommand(),
 			p.labCommand(),
 			p.versionCommand(),

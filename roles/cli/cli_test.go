@@ -101,6 +101,9 @@ func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 // TestRepair breaks real attachments.
 func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
 
+// TestDiff finds what has no record, and what a new configuration would change.
+func TestDiff(t *testing.T) { runScripts(t, "testdata/diff") }
+
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 

@@ -313,7 +313,7 @@ product doctor --fix $WORK/report && exit 1
 [ $? = 3 ]
 echo 1 >/proc/sys/net/ipv4/ip_forward
 product doctor
-product check --all
+product diff
 `)
 	for _, want := range []string{
 		"gone\tstate-mode\t", "refused\tforwarding4\tnet/ipv4/ip_forward\trun: sysctl -w net/ipv4/ip_forward=1\n", "mended\trules-flushed\tnftables\n",
