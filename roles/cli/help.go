@@ -74,7 +74,7 @@ func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
 		{"look and mend", []string{"doctor", "state", "path", "topo", "diff", "repair", "ipam", "cloud"}},
-		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "lab"}},
+		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "bench", "lab"}},
 	}
 }
 

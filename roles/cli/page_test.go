@@ -53,5 +53,28 @@ func (n *testNode) documented(page string) {
 	}
 }
 
+// shBlocks returns a script of the blocks "sh" of a page.
+func shBlocks(page string) string {
+	script := "cd $WORK\nalias cnibox=product\n"
+	for i, block := range strings.Split(page, "```") {
+		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
+			script += commands
+		}
+	}
+	return script
+}
+
+// TestMeasureDocs runs the commands of docs/measure.md.
+func TestMeasureDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/measure.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newTestNode(t, false).run(strings.ReplaceAll(shBlocks(string(page)), "cnibox bench", "cnibox bench --rounds 2"))
+	if !strings.Contains(out, "DEL with /opt/cni/bin takes ") {
+		t.Error(out)
+	}
+}
+
 // TestDiffDocs runs the commands of docs/diff.md.
 func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
