@@ -57,6 +57,7 @@ func commandLine(p dispatch.Process) int {
 		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: dispatch.IsTerminal(os.Stdout), ErrIsTerminal: dispatch.IsTerminal(os.Stderr),
 		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, p.Table) }, ErrorCode: dispatch.ErrorCode,
 		Version: p.Version, Executable: p.Executable, Self: dispatch.Self{Executable: p.Executable},
+		Plugins: dispatch.NewDelegator(dispatch.Process{Stderr: p.Stderr}, new(roles.Host), log),
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := p.OpenHost(ctx, role, log)
 			if err == nil {

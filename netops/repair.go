@@ -6,32 +6,36 @@ import (
 	"fmt"
 )
 
-// PlanRepair lists the changes that remove differences which Verify found. An absent object
-// is made, a link is configured, and another object is replaced. It returns the reasons for
-// the objects that it cannot repair. The changes have inverses only so that a failed Apply
-// undoes itself: an attachment's record already has the inverses of its objects. After the
-// changes Verify can find more, because settings of an absent link do not differ.
-func (n *Net) PlanRepair(ctx context.Context, diffs []Difference, container *Namespace) (Plan, map[Object]error) {
+// Repair has the changes for one object, or the reason why it cannot be repaired.
+type Repair struct {
+	Changes []Change
+	Err     error
+}
+
+// PlanRepair lists the changes that remove differences which Verify found, and the part for each
+// object. An absent object is made, a link is configured, and another object is replaced. The
+// changes have inverses only so that a failed Apply undoes itself: an attachment's record already
+// has the inverses of its objects. After the changes Verify can find more, because settings of an
+// absent link do not differ.
+func (n *Net) PlanRepair(ctx context.Context, diffs []Difference, container *Namespace) (Plan, map[Object]Repair) {
 	s := n.session(container)
 	out := Plan{index: s.index}
-	refused := map[Object]error{}
-	planned := map[Object]bool{}
+	repairs := map[Object]Repair{}
 	for _, d := range diffs {
-		if planned[d.Object] {
+		if _, planned := repairs[d.Object]; planned {
 			continue
 		}
-		planned[d.Object] = true
 		changes, err := s.planRepair(ctx, d)
 		if err == nil && len(changes) == 0 {
 			err = fmt.Errorf("%s: %w in place", d.Object, ErrNotSupported)
 		}
 		if err != nil {
-			refused[d.Object] = err
-			continue
+			changes = nil
 		}
+		repairs[d.Object] = Repair{changes, err}
 		out.Changes = append(out.Changes, changes...)
 	}
-	return out, refused
+	return out, repairs
 }
 
 // planRepair lists the changes for the object of one difference.

@@ -44,9 +44,11 @@ func TestPlanRepair(t *testing.T) {
 			t.Fatalf("%s: differences %v, %v", c.tamper, diffs, err)
 		}
 		for range 2 { // the settings of a link that was made
-			plan, refused := n.PlanRepair(ctx, diffs, ns)
-			if len(refused) > 0 {
-				t.Errorf("%s: refused %v", c.tamper, refused)
+			plan, repairs := n.PlanRepair(ctx, diffs, ns)
+			for o, r := range repairs {
+				if r.Err != nil {
+					t.Errorf("%s: %s: %v", c.tamper, o, r.Err)
+				}
 			}
 			if err := n.Apply(ctx, plan, ns); err != nil {
 				t.Fatalf("%s: repair: %v", c.tamper, err)
@@ -73,8 +75,8 @@ func TestPlanRepairRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, refused := n.PlanRepair(ctx, diffs, nil)
-	if len(plan.Changes) > 0 || !errors.Is(refused[veth], netops.ErrExists) {
-		t.Errorf("plan %v, refused %v", plan.Changes, refused)
+	plan, repairs := n.PlanRepair(ctx, diffs, nil)
+	if len(plan.Changes) > 0 || !errors.Is(repairs[veth].Err, netops.ErrExists) {
+		t.Errorf("plan %v, repairs %v", plan.Changes, repairs)
 	}
 }

@@ -67,6 +67,53 @@ func (spec Spec) Without(earlier Spec) Spec {
 	return out
 }
 
+// Since lists the changes that lead from an earlier Spec to spec: what it has and the earlier one
+// lacks, then what the earlier one has, the last object first. A link of the same name and a sysctl
+// of the same key are the same object. Other settings are not changed back.
+func (spec Spec) Since(earlier Spec) []Change {
+	before, now := earlier.byName(), spec.byName()
+	var changes []Change
+	for _, o := range spec.Objects {
+		old, known := before[nameOf(o)]
+		switch del := deletion(o); {
+		case known && old.String() != o.String():
+			changes = append(changes, Change{Do: Step{VerbSet, o}, Undo: &Step{VerbSet, old}})
+		case !known && del == nil:
+			changes = append(changes, Change{Do: Step{VerbSet, o}})
+		case !known && o.IsShared():
+			changes = append(changes, Change{Do: Step{VerbAdd, o}})
+		case !known:
+			changes = append(changes, Change{Do: Step{VerbAdd, o}, Undo: del})
+		}
+	}
+	for _, o := range slices.Backward(earlier.Objects) {
+		if del := deletion(o); del != nil && now[nameOf(o)] == nil {
+			changes = append(changes, Change{Do: *del, Undo: &Step{VerbAdd, o}})
+		}
+	}
+	return changes
+}
+
+// byName returns the objects by their names.
+func (spec Spec) byName() map[string]Object {
+	all := map[string]Object{}
+	for _, o := range spec.Objects {
+		all[nameOf(o)] = o
+	}
+	return all
+}
+
+// nameOf returns a text that is equal for the same object with other attributes.
+func nameOf(o Object) string {
+	if s, ok := o.(*Sysctl); ok {
+		return fmt.Sprintf("sysctl %s %s", s.In, s.Key)
+	}
+	if refs := linksMade(o); len(refs) > 0 {
+		return fmt.Sprint(refs[0])
+	}
+	return o.String()
+}
+
 func linksMade(o Object) []linkRef {
 	if m, ok := o.(linkMaker); ok {
 		return m.made()

@@ -58,6 +58,9 @@ type Request struct {
 	// after the ADD calls DEL with it, and DEL keeps the parts of other ADDs if it is false. It is
 	// nil in all other calls.
 	Recorded *bool
+	// Compared is set for `cnibox diff --after`: CHECK of cnibox's own roles adds the objects to
+	// it that it compares. It is nil in all other calls.
+	Compared *netops.Spec
 	// Env is the whole environment, for delegates that are executed.
 	Env []string
 }

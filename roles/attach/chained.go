@@ -229,11 +229,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
-	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
-	if err != nil {
-		return err
-	}
-	return roles.Differences(append(missing, diffs...))
+	return compare(ctx, h, req, w.Spec, ns, missing)
 }
 
 // GC removes the role's parts of the network's attachments that are not in the runtime's

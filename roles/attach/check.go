@@ -61,7 +61,15 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 			return err
 		}
 	}
-	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
+	return compare(ctx, h, req, w.Spec, ns, missing)
+}
+
+// compare returns the differences from a Spec, after those in missing.
+func compare(ctx context.Context, h *roles.Host, req *roles.Request, spec netops.Spec, ns *netops.Namespace, missing []netops.Difference) error {
+	if req.Compared != nil {
+		req.Compared.Add(spec.Objects...)
+	}
+	diffs, err := h.Net.Verify(ctx, spec, ns)
 	if err != nil {
 		return err
 	}

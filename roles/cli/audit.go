@@ -24,7 +24,9 @@ const (
 	fixRepair  = "cnibox repair"
 	fixRestart = "restart the container"
 	fixRemove  = "remove the container with its runtime"
-	fixPath    = "name the plugins' directory with --cni-path"
+	// fixRecord is for an interface without a record, whose container may run.
+	fixRecord = "cnibox state repair --force"
+	fixPath   = "name the plugins' directory with --cni-path"
 )
 
 // difference is one difference between an attachment and its specification.
@@ -34,8 +36,10 @@ type difference struct {
 	Object string `json:"object"`
 	Want   string `json:"want"`
 	Have   string `json:"have"`
-	// Fix is what to do about it.
-	Fix string `json:"fix"`
+	// Fix is what to do about it, Changes what that changes in the kernel. Of several differences
+	// of an object the first one has the changes.
+	Fix     string          `json:"fix"`
+	Changes []netops.Change `json:"changes,omitempty"`
 	// of is the object, or nil.
 	of netops.Object
 }
@@ -62,6 +66,8 @@ type auditor struct {
 	path     []string
 	census   *record.Census
 	records  map[store.Key]*store.Attachment
+	// after replaces the configuration of its network, whose attachments alone are compared then.
+	after *network
 }
 
 // pluginDirs are the directories in which runtimes look for plugins by default.
@@ -120,6 +126,9 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 			out = append(out, &audited{Key: key, record: r})
 		}
 	}
+	if a.after != nil {
+		out = slices.DeleteFunc(out, func(one *audited) bool { return one.Network != a.after.Name })
+	}
 	slices.SortFunc(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
@@ -129,6 +138,46 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 		}
 	}
 	return out, nil
+}
+
+// afterAll compares the plans of ADD for a new container with the configuration of a cached
+// attachment and with the new one. CHECK does not compare what a later plugin of the list may change,
+// such as the MTU.
+func (a *auditor) afterAll(ctx context.Context, all []*audited) (*audited, error) {
+	out := &audited{Key: store.Key{Network: a.after.Name, ContainerID: "a new container"}}
+	i := slices.IndexFunc(all, func(one *audited) bool { return one.cached != nil })
+	if i < 0 {
+		return out, nil
+	}
+	out.IfName = all[i].IfName
+	now, err := a.planned(ctx, all[i].cached.Config, out.IfName)
+	if err != nil {
+		return nil, fmt.Errorf("plan of the present configuration: %w", err)
+	}
+	then, err := a.planned(ctx, a.after.raw, out.IfName)
+	if err != nil {
+		out.add("ADD", "success", err.Error(), "cnibox plan FILE")
+		return out, nil
+	}
+	for _, c := range then.Since(now) {
+		out.addChange(c)
+	}
+	return out, nil
+}
+
+// planned returns what ADD would make for a new container.
+func (a *auditor) planned(ctx context.Context, conf []byte, ifName string) (spec netops.Spec, err error) {
+	list, err := netlist.Parse(conf, "0.1.0")
+	if err != nil {
+		return spec, err
+	}
+	plans, err := list.Unfused().Plan(ctx, a.delegate, netlist.Call{Request: &roles.Request{ContainerID: "plan", IfName: ifName, Path: a.path, Env: a.p.Env}})
+	for _, p := range plans {
+		for _, c := range p.Changes {
+			spec.Add(c.Do.Object)
+		}
+	}
+	return spec, err
 }
 
 // checkable reports whether CHECK can compare an attachment: its list has CHECK, and the cache
@@ -206,12 +255,27 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return nil
 	}
 	var diffs []netops.Difference
-	if one.cached != nil {
-		diffs = one.addErrors(a.check(ctx, one.cached))
-	} else if diffs, err = a.verifyRecord(ctx, one.record, ns); err != nil {
-		return err
+	var wanted, earlier netops.Spec
+	switch {
+	case a.after != nil && one.cached == nil:
+		one.add("attachment", "a cached result", "a record only", fixRestart)
+		return nil
+	case a.after != nil:
+		changed := *one.cached
+		changed.Config = a.after.raw
+		_ = a.check(ctx, one.cached, &earlier) // its differences are those of `cnibox diff`
+		diffs = one.addErrors(a.check(ctx, &changed, &wanted))
+	case one.cached != nil:
+		diffs = one.addErrors(a.check(ctx, one.cached, nil))
+	default:
+		if diffs, err = a.verifyRecord(ctx, one.record, ns); err != nil {
+			return err
+		}
 	}
 	a.addDifferences(ctx, one, diffs, ns)
+	if a.after != nil {
+		one.addFormer(wanted.Since(earlier))
+	}
 	if then == nil || ns == nil {
 		return nil
 	}
@@ -232,14 +296,14 @@ func (a *auditor) open(path string) (*netops.Namespace, error) {
 	return ns, nil
 }
 
-// check runs CHECK as the runtime would.
-func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry) error {
+// check runs CHECK as the runtime would. It adds the objects that cnibox's own roles compare to wanted, if that is not nil.
+func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry, wanted *netops.Spec) error {
 	list, err := netlist.Parse(c.Config, "0.1.0")
 	if err != nil {
 		return fmt.Errorf("cached configuration: %w", err)
 	}
 	call := netlist.Call{Runtime: c.CapabilityArgs, Request: &roles.Request{
-		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.path, Env: a.p.Env,
+		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.path, Env: a.p.Env, Compared: wanted,
 	}}
 	call.Request.Args, err = cachedArgs(c)
 	if err != nil {
@@ -284,27 +348,56 @@ func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []neto
 		certain = certain || ns != nil && r.ContainerID == one.ContainerID && record.IsRecorded(ns, r.Netns)
 	}
 	whole := one.cached != nil
-	var refused map[netops.Object]error
+	var repairs map[netops.Object]netops.Repair
 	if certain {
 		mendable := slices.DeleteFunc(slices.Clone(diffs), func(d netops.Difference) bool {
 			_, link := d.Object.(*netops.Link)
 			return link && !whole // a record does not have the whole link
 		})
-		one.plan, refused = a.h.Net.PlanRepair(ctx, mendable, ns)
+		one.plan, repairs = a.h.Net.PlanRepair(ctx, mendable, ns)
 	}
 	for _, d := range diffs {
+		r, planned := repairs[d.Object]
 		fix := fixRepair
-		_, link := d.Object.(*netops.Link)
-		if !certain || refused[d.Object] != nil || link && !whole {
+		if !planned || r.Err != nil || a.after != nil {
 			fix = fixRestart
 		}
-		one.add(d.Object.String(), d.Want, d.Have, fix)
-		one.found[len(one.found)-1].of = d.Object
+		added := one.add(d.Object.String(), d.Want, d.Have, fix)
+		added.of, added.Changes = d.Object, r.Changes
+		if planned {
+			repairs[d.Object] = netops.Repair{Err: r.Err}
+		}
 	}
 }
 
-func (one *audited) add(object, want, have, fix string) {
+func (one *audited) add(object, want, have, fix string) *difference {
 	one.found = append(one.found, difference{Key: one.Key, Pod: one.pod, Object: object, Want: want, Have: have, Fix: fix})
+	return &one.found[len(one.found)-1]
+}
+
+// addFormer adds the changes that remove what a new configuration does not want, unless a CHECK
+// did not compare anything.
+func (one *audited) addFormer(changes []netops.Change) {
+	if slices.ContainsFunc(one.found, func(d difference) bool { return d.of == nil }) {
+		return
+	}
+	for _, c := range changes {
+		if c.Do.Verb == netops.VerbDel {
+			one.addChange(c)
+		}
+	}
+}
+
+// addChange adds a planned change as a difference.
+func (one *audited) addChange(c netops.Change) {
+	want, have := "present", "absent"
+	switch {
+	case c.Do.Verb == netops.VerbDel:
+		want, have = have, want
+	case c.Do.Verb == netops.VerbSet && c.Undo != nil:
+		want, have = c.Do.Object.String(), c.Undo.Object.String()
+	}
+	one.add(c.Do.Object.String(), want, have, fixRestart).Changes = []netops.Change{c}
 }
 
 // addErrors returns the differences in an error of CHECK. It adds the errors that have none
@@ -345,17 +438,6 @@ func differences(all []*audited) []difference {
 	return out
 }
 
-func (p *Process) writeDifferences(found []difference, s style) error {
-	t := table{head: []string{"CONTAINER", "NETWORK", "IFNAME", "OBJECT", "WANT", "HAVE", "FIX"}}
-	for _, d := range found {
-		t.add(s.name(d.Pod, d.ContainerID), d.Network, d.IfName, d.Object, d.Want, d.Have, d.Fix)
-	}
-	if len(t.rows) == 0 {
-		return nil
-	}
-	return t.write(p.Stdout, s)
-}
-
 // auditAll compares all attachments.
 func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) (*auditor, []*audited, error) {
 	a, err := p.newAuditor(ctx, h, path, nil)
@@ -364,35 +446,4 @@ func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) (*au
 	}
 	all, err := a.all(ctx)
 	return a, all, err
-}
-
-// checkAll is `cnibox check --all`.
-func (p *Process) checkAll(ctx context.Context, path string, asJSON bool, s style) error {
-	h, done, err := p.host(ctx, "")
-	if err != nil {
-		return err
-	}
-	defer done()
-	_, all, err := p.auditAll(ctx, h, path)
-	if err != nil {
-		return stateHint(err)
-	}
-	found := differences(all)
-	if asJSON {
-		err = writeJSON(p.Stdout, found)
-	} else {
-		err = p.writeDifferences(found, s)
-	}
-	if err != nil {
-		return err
-	}
-	if len(found) == 0 {
-		_, err = fmt.Fprintf(p.Stderr, "cnibox: check: no differences found in %d attachments\n", len(all))
-		return err
-	}
-	err = fmt.Errorf("%d %w in %d attachments", len(found), errDifferent, len(all))
-	if slices.ContainsFunc(found, func(d difference) bool { return d.Fix == fixRepair }) {
-		err = withHint(err, "cnibox repair, which prints its plan first")
-	}
-	return err
 }

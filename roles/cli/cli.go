@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/bench"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
@@ -58,8 +59,13 @@ type Process struct {
 	CheckRequest func(req *roles.Request) error
 	// ErrorCode is the CNI code of a plugin's error, and its details.
 	ErrorCode func(err error) (code uint, details string)
-	// Self runs this program again, for the lab.
-	Self lab.Self
+	// Self runs this program again, for the lab and for bench.
+	Self interface {
+		lab.Self
+		bench.Self
+	}
+	// Plugins executes plugins, also those of this program.
+	Plugins roles.Delegator
 
 	// changes collects the changes of install and uninstall for JSON.
 	changes *[]change
@@ -107,7 +113,9 @@ func (p *Process) app() *cli.App {
 			p.stateCommand(),
 			p.pathCommand(),
 			p.topoCommand(),
+			p.diffCommand(),
 			p.repairNodeCommand(),
+			p.benchCommand(),
 			p.labCommand(),
 			p.versionCommand(),
 			p.completionCommand(),

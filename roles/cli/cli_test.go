@@ -75,6 +75,7 @@ func mainOf(table roles.Table) int {
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "",
 		Version:    "v0.0.0-test", Executable: exe, ErrorCode: dispatch.ErrorCode,
+		Self: dispatch.Self{Executable: exe}, Plugins: dispatch.NewDelegator(dispatch.Process{Stderr: os.Stderr}, new(roles.Host), slog.New(slog.DiscardHandler)),
 		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, table) },
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := openHost(ctx, role)
@@ -100,6 +101,12 @@ func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 
 // TestRepair breaks real attachments.
 func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
+
+// TestDiff finds what has no record, and what a new configuration would change.
+func TestDiff(t *testing.T) { runScripts(t, "testdata/diff") }
+
+// TestBench measures plugins without a change of the node.
+func TestBench(t *testing.T) { runScripts(t, "testdata/bench") }
 
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }

@@ -313,7 +313,7 @@ product doctor --fix $WORK/report && exit 1
 [ $? = 3 ]
 echo 1 >/proc/sys/net/ipv4/ip_forward
 product doctor
-product check --all
+product diff
 `)
 	for _, want := range []string{
 		"gone\tstate-mode\t", "refused\tforwarding4\tnet/ipv4/ip_forward\trun: sysctl -w net/ipv4/ip_forward=1\n", "mended\trules-flushed\tnftables\n",
@@ -404,13 +404,7 @@ func TestDoctorDocs(t *testing.T) {
 	} else if want != string(b) {
 		t.Error("docs/doctor.md differs from the checks; run: go test ./roles/cli -run TestDoctorDocs -update")
 	}
-	script := "cd $WORK\nalias cnibox=product\n"
-	for i, block := range strings.Split(before, "```") {
-		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
-			script += commands
-		}
-	}
-	if out := newTestNode(t, false).run(script); strings.Count(out, " checks passed") != 2 {
+	if out := newTestNode(t, false).run(shBlocks(before)); strings.Count(out, " checks passed") != 2 {
 		t.Errorf("the commands of docs/doctor.md print\n%s", out)
 	}
 }

@@ -73,8 +73,8 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look and mend", []string{"doctor", "state", "path", "topo", "repair", "ipam", "cloud"}},
-		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "lab"}},
+		{"look and mend", []string{"doctor", "state", "path", "topo", "diff", "repair", "ipam", "cloud"}},
+		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "bench", "lab"}},
 	}
 }
 

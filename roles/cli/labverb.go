@@ -96,7 +96,7 @@ func (p *Process) labStatus(c *cli.Context) error {
 	defer done()
 	var pinged func(done, all int)
 	if c.Bool("ping") {
-		pinged = p.showPings
+		pinged = p.progress("pings")
 	}
 	return p.writeLab(c, l, pinged)
 }
@@ -136,17 +136,6 @@ func labHint(err error) error {
 		return usagef("cnibox help lab up", "%w", err)
 	}
 	return err
-}
-
-// showPings shows progress on a terminal, and removes it at the end.
-func (p *Process) showPings(done, all int) {
-	switch {
-	case !p.ErrIsTerminal:
-	case done == all:
-		fmt.Fprint(p.Stderr, "\r\x1b[K")
-	default:
-		fmt.Fprintf(p.Stderr, "\r%d of %d pings", done, all)
-	}
 }
 
 // writeLab prints the state of the lab. A node that is not ready, and a ping without an answer, count as

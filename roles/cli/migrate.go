@@ -99,7 +99,7 @@ func (p *Process) migrateCommand() *cli.Command {
 			Description: `Looks at the node, prints the steps, and asks on a terminal. It makes the steps at once
 with --yes, and none otherwise. A step that is "manual" is yours: make it and repeat
 the command. A killed command is repeated, too. When all steps are done, it compares all
-attachments with their specifications, as "cnibox check --all". It exits with 3 until then.
+attachments with their specifications, as "cnibox diff". It exits with 3 until then.
 
 --back returns to the replaced program in the same way. See docs/migrate.md.`,
 			Flags: []cli.Flag{
@@ -260,7 +260,7 @@ func (m *migrator) finish() error {
 	if m.c.Bool("json") {
 		return nil
 	}
-	return m.checkAll(m.c.Context, m.pluginPaths(), false, m.style(m.c))
+	return m.diff(m.c, m.pluginPaths())
 }
 
 // verify returns the differences of all attachments.

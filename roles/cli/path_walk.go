@@ -80,7 +80,7 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
 		return way, link, false
 	case isNotExist(err):
-		w.stop("cnibox check --all", "%s has no route to %s", where, p.To)
+		w.stop("cnibox diff", "%s has no route to %s", where, p.To)
 		return way, link, false
 	case w.fail(err):
 		return way, link, false
@@ -189,7 +189,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		}
 	}
 	if len(outside) == 0 {
-		w.stop("cnibox check --all", "nobody on %s has %s", bridge.Name, next)
+		w.stop("cnibox diff", "nobody on %s has %s", bridge.Name, next)
 		return
 	}
 	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
@@ -417,7 +417,7 @@ func (w *walker) arrive(a *attached) {
 func (w *walker) hostLink(name string) *netops.LinkInfo {
 	l := w.find(name)
 	if l == nil {
-		w.stop("cnibox check --all", "this node has no interface %s", name)
+		w.stop("cnibox diff", "this node has no interface %s", name)
 	}
 	return l
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -18,75 +17,68 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) repairNodeCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "repair",
-		Usage: "make the node's attachments as they should be; print the plan first",
-		Description: `Repairs what "cnibox check --all" reports, and what "cnibox state repair" repairs: damaged
-state files, rules that another program deleted, interfaces, addresses, routes and settings
-of running containers, and what ended containers left. It prints the plan and asks on a
-terminal. It makes the changes at once with --yes, and none otherwise. Exits with 3 if something
-is left to repair.
-
-examples:
-  cnibox repair              print the plan, and ask
-  cnibox repair --yes        for scripts`,
-		Flags: append(cniFlags(),
-			&cli.BoolFlag{Name: "yes", Usage: "make the changes without a question"},
-			&cli.BoolFlag{Name: "json", Usage: "print the differences that are left as JSON"},
-		),
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
-			return stateHint(p.repairNode(c, h))
-		},
-	}
-}
-
 // repairNode repairs the state files, and then the attachments that they describe.
-func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
+func (p *Process) repairNode(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	h, done, err := p.host(c.Context, "")
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := p.repairFiles(c, h); err != nil {
-		return err
+		return stateHint(err)
 	}
-	a, all, err := p.auditAll(c.Context, h, c.String("cni-path"))
+	a, err := p.newAuditor(c.Context, h, c.String("cni-path"), nil)
 	if err != nil {
-		return err
+		return stateHint(err)
 	}
-	lost, err := lostSets(c.Context, h)
+	plan, err := a.plan(c.Context)
 	if err != nil {
-		return err
+		return stateHint(err)
 	}
 	out := p.Stdout
 	if c.Bool("json") {
 		out = p.Stderr
 	}
-	if writeRepair(out, all, lost, p.style(c)) {
+	if plan.changes() {
+		plan.write(out, p.style(c))
 		if !p.confirm(c) {
 			return errNotRepaired()
 		}
-		if err := a.repair(c.Context, all, len(lost) > 0); err != nil {
-			return err
+		err := a.repair(c.Context, plan.all, len(plan.lost) > 0)
+		plan.lost = nil
+		if err := errors.Join(err, a.removeExtra(c.Context, plan)); err != nil {
+			return stateHint(err)
 		}
 	}
-	left := differences(all)
+	left := plan.differences()
 	if len(left) == 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: repair: nothing is left to repair in %d attachments\n", len(all))
+		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %d attachments\n", verbOf(c.Command), len(plan.all))
 	}
 	if c.Bool("json") {
 		err = writeJSON(p.Stdout, left)
 	} else if len(left) > 0 {
 		fmt.Fprintln(p.Stdout, "left:")
-		err = p.writeDifferences(left, p.style(c))
+		plan.write(p.Stdout, p.style(c))
 	}
 	if err == nil && len(left) > 0 {
 		err = errDifferent
 	}
+	return err
+}
+
+// removeExtra removes the extra objects that still have no record, and finds what is left.
+func (a *auditor) removeExtra(ctx context.Context, n *nodePlan) error {
+	extra, err := a.findExtra(ctx, n.all)
+	if err != nil {
+		return err
+	}
+	if err := a.h.Net.Apply(ctx, extra.plan, nil); err != nil {
+		return err
+	}
+	n.other, err = a.findExtra(ctx, n.all)
 	return err
 }
 
@@ -114,7 +106,7 @@ func (p *Process) repairFiles(c *cli.Context, h *roles.Host) error {
 
 // errNotRepaired is the error of a repair that was not confirmed.
 func errNotRepaired() error {
-	return withHint(fmt.Errorf("%w, nothing was changed", errDifferent), "cnibox repair --yes")
+	return withHint(problem("nothing was changed"), "the same command with --yes")
 }
 
 // lostSets returns cnibox's nftables sets that records need and another program deleted.
@@ -132,28 +124,6 @@ func lostSets(ctx context.Context, h *roles.Host) ([]string, error) {
 	return lost, err
 }
 
-// writeRepair prints the plan and reports whether it has changes.
-func writeRepair(out io.Writer, all []*audited, lost []string, s style) bool {
-	some := len(lost) > 0
-	if len(lost) > 0 {
-		fmt.Fprintf(out, "nftables\n  %s rules of cnibox in %d sets\n", s.paint(green, "+"), len(lost))
-	}
-	for _, one := range all {
-		if !one.dead && len(one.plan.Changes) == 0 {
-			continue
-		}
-		some = true
-		fmt.Fprintf(out, "%s on %s, %s\n", s.paint(bold, s.name(one.pod, one.ContainerID)), printable(one.Network), printable(one.IfName))
-		if one.dead {
-			fmt.Fprintf(out, "  %s the record, and what the ended container left\n", s.paint(red, "-"))
-		}
-		for _, c := range one.plan.Changes {
-			fmt.Fprintln(out, "  "+changeLine(c, s))
-		}
-	}
-	return some
-}
-
 // confirm reports whether the user wants the printed changes.
 func (p *Process) confirm(c *cli.Context) bool {
 	if c.Bool("yes") || !p.IsTerminal {
@@ -164,7 +134,7 @@ func (p *Process) confirm(c *cli.Context) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
-// repair makes the changes, and compares the attachments again. Under the lock of an
+// repair makes the changes of all attachments, and compares the attachments again. Under the lock of an
 // attachment it compares and plans again, because the node may have changed since.
 func (a *auditor) repair(ctx context.Context, all []*audited, rules bool) error {
 	var errs []error

@@ -78,15 +78,11 @@ func (p *Process) checkCommand() *cli.Command {
 	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
 	cmd.Description += `
 
---all compares every attachment of the node, also those of other plugins: those in the caches of
-containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
-It prints one line for a difference, with what is wanted, what the kernel has, and what to
-do. It exits with 3 if there are differences.
+--all is "cnibox diff".
 
 examples:
   cnibox check NET.conflist web /run/netns/web
-  cnibox check --all
-  cnibox check --all --json | jq -r '.[] | .containerID' | sort -u`
+  cnibox check --all`
 	cmd.Flags = append(cmd.Flags,
 		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
 		&cli.BoolFlag{Name: "json", Usage: "with --all: print JSON"},
@@ -96,10 +92,7 @@ examples:
 		if !c.Bool("all") {
 			return one(c)
 		}
-		if err := noArgs(c); err != nil {
-			return err
-		}
-		return p.checkAll(c.Context, c.String("cni-path"), c.Bool("json"), p.style(c))
+		return p.diff(c, c.String("cni-path"))
 	}
 	return cmd
 }
@@ -116,7 +109,7 @@ func (p *Process) check(c *cli.Context, r *call) error {
 	}
 	if r.Result == nil && !r.list.DisableCheck {
 		err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
-		return withHint(err, "cnibox check --all, which compares the attachments of runtimes")
+		return withHint(err, "cnibox diff, which compares the attachments of runtimes")
 	}
 	err = r.list.Check(c.Context, r.host.Delegate, r.Call)
 	if err == nil {

@@ -21,7 +21,7 @@ func (p *Process) topoCommand() *cli.Command {
 		Name:  "topo",
 		Usage: "draw the networks of this node",
 		Description: `Draws the host's devices, the containers behind each, their addresses and counters, and
-marks what "cnibox check --all" finds. The page of --format html needs no network: click
+marks what "cnibox diff" finds. The page of --format html needs no network: click
 on a box, or search for a pod.
 
 examples:
@@ -151,7 +151,7 @@ func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
 	return l.PeerIndex
 }
 
-// problems returns what `cnibox check --all` finds, by attachment.
+// problems returns what `cnibox diff` finds, by attachment.
 func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]string, error) {
 	_, all, err := p.auditAll(ctx, h, "")
 	if err != nil {

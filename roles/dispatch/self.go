@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// Self runs further processes of this program. The command line's lab makes its nodes
-// with it.
+// Self runs further processes of this program. The command line's lab and bench make their
+// nodes with it.
 type Self struct {
 	// Executable is the running binary's path.
 	Executable string
@@ -52,6 +53,18 @@ func (s Self) Output(ctx context.Context, ns *netops.Namespace, env, args []stri
 		return out.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(errorText.String()))
 	}
 	return out.Bytes(), nil
+}
+
+// Isolated runs a process to its end in new network and mount namespaces.
+func (s Self) Isolated(ctx context.Context, env, args []string, in io.Reader, out, log io.Writer) error {
+	cmd := s.command(exec.CommandContext(ctx, s.Executable), env, args)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	cmd.WaitDelay = stopTimeout
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return nil
 }
 
 // command sets the arguments, environment and working directory of cmd. The program's

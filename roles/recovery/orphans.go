@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"maps"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -9,60 +10,139 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveOrphans deletes objects that have one of our labels, have no record and are not
-// of a valid attachment. Losing the state leaves such objects. They are the network's
-// interfaces with the rules that are bound to them, and the nftables elements and policy
-// rules of interfaces that do not exist, of any network, because these objects do not
-// contain a network's name.
-func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+// Orphans are objects that have one of our labels and no record. Losing the state leaves such
+// objects.
+type Orphans struct {
+	// Links are interfaces of the host.
+	Links []OrphanLink
+	// Elements are nftables elements and rules in iptables' filter table.
+	Elements []netops.Object
+	// Rules are policy rules of interfaces that have no attachment.
+	Rules []*netops.Rule
+}
+
+// OrphanLink is an interface of the host that has no record.
+type OrphanLink struct {
+	netops.LinkInfo
+	record.AliasInfo
+}
+
+// Known returns the labels of recorded attachments, to which the caller can add others.
+func Known(atts []store.Attachment) map[string]bool {
+	known := map[string]bool{}
+	for i := range atts {
+		known[record.Label(atts[i].Key)] = true
+		known[atts[i].ContainerID] = true // a rebuilt record's label
+	}
+	return known
+}
+
+// OrphanLinks returns the links with a label that is not known.
+func OrphanLinks(links []netops.LinkInfo, known map[string]bool) (all []OrphanLink) {
+	for _, l := range links {
+		if info, ok := record.ParseAlias(l.Alias); ok && !known[info.Label] {
+			all = append(all, OrphanLink{l, info})
+		}
+	}
+	return all
+}
+
+// FindOrphans returns the orphans whose labels are not in others. It reads the kernel before the
+// records, because an ADD records an object before it makes it.
+func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*Orphans, error) {
 	rules, err := h.Net.BoundRules(ctx) // before the links: an ADD makes its link first
 	if err != nil {
-		return err
+		return nil, err
 	}
-	links, err := h.Net.Links(ctx, nil) // before the records: an ADD records first
+	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	known, bound := map[string]bool{}, map[string]bool{}
-	for _, v := range valid {
-		known[record.Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
-	}
+	bound, known := map[string]bool{}, map[string]bool{}
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
-		for _, a := range atts {
-			known[record.Label(a.Key)] = true
-			known[a.ContainerID] = true
-			bound[a.HostLink] = true
+		known = Known(atts)
+		for i := range atts {
+			bound[atts[i].HostLink] = true
 		}
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var stray []netops.Object
+	maps.Copy(known, others)
+	out := &Orphans{Links: OrphanLinks(links, known)}
 	for _, l := range links {
 		info, ok := record.ParseAlias(l.Alias)
-		bound[l.Name] = bound[l.Name] || !ok || info.Key.Network != network || known[info.Label]
-		if ok && info.Key.Network == network && !known[info.Label] {
-			stray = append(stray, orphanLink(l, info))
-			h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
-		}
+		bound[l.Name] = bound[l.Name] || !ok || known[info.Label]
 	}
 	for _, e := range elements {
 		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
-			stray = append(stray, e)
-			h.Log.Info("removing firewall rule without a record", "rule", e.String())
+			out.Elements = append(out.Elements, e)
 		}
 	}
 	for _, r := range rules {
 		if !bound[r.IIF] {
-			stray = append(stray, r)
-			h.Log.Info("removing policy rule without an attachment", "rule", r.String())
+			out.Rules = append(out.Rules, r)
 		}
+	}
+	return out, nil
+}
+
+// Unbound returns the elements and rules that are of none of the links.
+func (o *Orphans) Unbound() []netops.Object {
+	linked := map[string]bool{}
+	for i := range o.Links {
+		linked[o.Links[i].Label], linked[o.Links[i].Name] = true, true
+	}
+	var all []netops.Object
+	for _, e := range o.Elements {
+		if !linked[labelOf(e)] {
+			all = append(all, e)
+		}
+	}
+	for _, r := range o.Rules {
+		if !linked[r.IIF] {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// RemoveOrphans deletes the orphans that are not of a valid attachment. They are the network's
+// interfaces with the rules that are bound to them, and the nftables elements and policy
+// rules of interfaces that do not exist, of any network, because these objects do not
+// contain a network's name.
+func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+	others := map[string]bool{}
+	for _, v := range valid {
+		others[record.Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
+	}
+	o, err := FindOrphans(ctx, h, others)
+	if err != nil {
+		return err
+	}
+	var stray []netops.Object
+	kept := map[string]bool{}
+	for _, l := range o.Links {
+		if l.Key.Network == network {
+			stray = append(stray, orphanLink(l.LinkInfo, l.AliasInfo))
+		} else {
+			kept[l.Name] = true
+		}
+	}
+	stray = append(stray, o.Elements...)
+	for _, r := range o.Rules {
+		if !kept[r.IIF] {
+			stray = append(stray, r)
+		}
+	}
+	for _, s := range stray {
+		h.Log.Info("removing an object without a record", "object", s.String())
 	}
 	return h.Net.Undo(ctx, record.Inverses(stray), nil)
 }

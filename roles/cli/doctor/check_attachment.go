@@ -110,7 +110,7 @@ func attachmentChecks() []Check {
 	var all []Check
 	for _, k := range kinds() {
 		all = append(all, Check{
-			ID: k.id, Title: k.title, Reads: "the attachments and the kernel, as 'cnibox check --all'", Severity: k.severity,
+			ID: k.id, Title: k.title, Reads: "the attachments and the kernel, as 'cnibox diff'", Severity: k.severity,
 			Safe: k.id != "check-failed" && k.id != "namespace-gone",
 			find: func(f *Facts, add add) { f.addDifferences(k, add) },
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -94,14 +95,8 @@ func eachFile(f *Facts, each func(name string, err error)) {
 
 // unrecorded returns the interfaces with a label of an attachment that has no record.
 func (f *Facts) unrecorded() (names []string) {
-	known := map[string]bool{}
-	for _, a := range f.attachments() {
-		known[record.Label(a.Key)], known[a.ContainerID] = true, true
-	}
-	for _, l := range f.Links {
-		if info, ok := record.ParseAlias(l.Alias); ok && !known[info.Label] {
-			names = append(names, l.Name)
-		}
+	for _, l := range recovery.OrphanLinks(f.Links, recovery.Known(f.attachments())) {
+		names = append(names, l.Name)
 	}
 	return names
 }

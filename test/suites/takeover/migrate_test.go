@@ -114,7 +114,7 @@ func TestMigrateReference(t *testing.T) {
 	first, second := n.run("web-1", 8080), n.run("web-2", 8081)
 	var third *container
 	steps := map[string]func(){
-		"cnibox check --all": func() {
+		"cnibox diff": func() {
 			third = n.run("web-3", 8082)
 			reaches(t, first, third)
 			reaches(t, third, first)

@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
+)
+
+func (p *Process) diffCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "diff",
+		Usage: "compare all attachments of the node with their specifications, as a plan; --apply makes it",
+		Description: `Compares every attachment of the node, also those of other plugins: those in the caches of
+containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
+Prints what is missing (+), changed (~) and extra (-), each with its inverse, and what
+cannot be changed in place (!), with what to do. Extra are objects of cnibox without a record.
+Exits with 3 if there are differences. "cnibox check --all" is the same.
+
+--apply asks on a terminal, and makes the changes at once with --yes. It also does what
+"cnibox state repair" does for damaged state files. "cnibox repair" is the same.
+
+--after compares the attachments of FILE's network with what FILE would make of them, and
+changes nothing. A container gets the new configuration when it is restarted.
+
+examples:
+  cnibox diff
+  cnibox diff --json | jq -r '.[] | .containerID' | sort -u
+  cnibox diff --apply              print the plan, and ask
+  cnibox diff --after NEW.conflist`,
+		Flags: append(repairFlags(),
+			&cli.BoolFlag{Name: "apply", Usage: "make the changes"},
+			&cli.StringFlag{Name: "after", Usage: "the network's new `FILE`"},
+		),
+		Action: func(c *cli.Context) error {
+			switch {
+			case c.Bool("apply") && c.String("after") != "":
+				return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
+			case c.Bool("apply"):
+				return p.repairNode(c)
+			}
+			return p.diff(c, c.String("cni-path"))
+		},
+	}
+}
+
+func (p *Process) repairNodeCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "make the node's attachments as they should be; print the plan first",
+		Description: `Prints the plan of "cnibox diff" and asks on a terminal, as "cnibox diff --apply". It makes the
+changes at once with --yes, and none otherwise. Exits with 3 if something is left to repair.
+
+examples:
+  cnibox repair              print the plan, and ask
+  cnibox repair --yes        for scripts`,
+		Flags:  repairFlags(),
+		Action: p.repairNode,
+	}
+}
+
+func repairFlags() []cli.Flag {
+	return append(cniFlags(),
+		&cli.BoolFlag{Name: "yes", Usage: "make the changes without a question"},
+		&cli.BoolFlag{Name: "json", Usage: "print the differences as JSON; of changes, those that are left"},
+	)
+}
+
+// diff is `cnibox diff` without --apply.
+func (p *Process) diff(c *cli.Context, path string) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	h, done, err := p.host(c.Context, "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	a, err := p.newAuditor(c.Context, h, path, nil)
+	if err != nil {
+		return err
+	}
+	if file := c.String("after"); file != "" {
+		a.after, err = p.loadNetwork(file)
+		if err != nil {
+			return err
+		}
+	}
+	plan, err := a.plan(c.Context)
+	if err != nil {
+		return stateHint(err)
+	}
+	found := plan.differences()
+	if c.Bool("json") {
+		err = writeJSON(p.Stdout, found)
+	} else {
+		plan.write(p.Stdout, p.style(c))
+	}
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %d attachments\n", verbOf(c.Command), len(plan.all))
+		return err
+	}
+	err = fmt.Errorf("%d %w in %d attachments", len(found), errDifferent, len(plan.all))
+	if plan.changes() {
+		err = withHint(err, "cnibox repair, which prints its plan first")
+	}
+	return err
+}
+
+// nodePlan is the plan that repairs a node.
+type nodePlan struct {
+	all []*audited
+	// lost are cnibox's nftables sets that records need and another program deleted.
+	lost []string
+	// other has what is of no attachment: the objects of cnibox without a record, or with --after
+	// the differences of a new container.
+	other *audited
+}
+
+// plan compares all attachments, and finds what is of none of them.
+func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
+	all, err := a.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := &nodePlan{all: all}
+	if a.after != nil {
+		n.other, err = a.afterAll(ctx, all)
+		return n, err
+	}
+	n.lost, err = lostSets(ctx, a.h)
+	if err != nil {
+		return nil, err
+	}
+	n.other, err = a.findExtra(ctx, all)
+	return n, err
+}
+
+// findExtra finds the objects of cnibox without a record. An attachment in a runtime's cache may
+// have lost its record, and so may the container of an interface, so both keep their objects.
+func (a *auditor) findExtra(ctx context.Context, all []*audited) (*audited, error) {
+	others := map[string]bool{}
+	for _, one := range all {
+		others[record.Label(one.Key)] = true
+	}
+	o, err := recovery.FindOrphans(ctx, a.h, others)
+	if err != nil {
+		return nil, err
+	}
+	extra := &audited{}
+	for _, l := range o.Links {
+		extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
+	}
+	for _, made := range record.Inverses(o.Unbound()) {
+		c := netops.Change{Do: *made.Undo, Undo: &made.Do}
+		extra.plan.Changes = append(extra.plan.Changes, c)
+		extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
+	}
+	return extra, nil
+}
+
+// differences returns the differences of the plan. It is not nil.
+func (n *nodePlan) differences() []difference { return append(differences(n.all), n.other.found...) }
+
+// changes reports whether the plan changes anything.
+func (n *nodePlan) changes() bool {
+	return len(n.lost) > 0 || slices.ContainsFunc(n.differences(), func(d difference) bool { return d.Fix == fixRepair })
+}
+
+// write prints the plan.
+func (n *nodePlan) write(out io.Writer, s style) {
+	if len(n.lost) > 0 {
+		fmt.Fprintf(out, "nftables\n  %s rules of cnibox in %d sets\n", s.paint(green, "+"), len(n.lost))
+	}
+	for _, one := range append(n.all, n.other) {
+		switch {
+		case len(one.found) == 0:
+			continue
+		case one.Network == "":
+			fmt.Fprintln(out, s.paint(bold, "without a record"))
+		default:
+			fmt.Fprintf(out, "%s on %s, %s\n", s.paint(bold, printable(s.name(one.pod, one.ContainerID))), printable(one.Network), printable(one.IfName))
+		}
+		one.write(out, s)
+	}
+}
+
+func (one *audited) write(out io.Writer, s style) {
+	if one.dead {
+		fmt.Fprintf(out, "  %s the record, and what the ended container left\n", s.paint(red, "-"))
+		return
+	}
+	var last netops.Object
+	for _, d := range one.found {
+		for _, c := range d.Changes {
+			fmt.Fprintln(out, "  "+changeLine(c, s)+inverse(c))
+		}
+		if len(d.Changes) > 0 {
+			last = d.of
+		} else if d.of == nil || d.of != last { // the changes of an object are those of all of its differences
+			fmt.Fprintf(out, "  %s %s: want %s, have %s: %s\n", s.paint(yellow, "!"), printable(d.Object), printable(d.Want), printable(d.Have), d.Fix)
+		}
+	}
+}
+
+// inverse returns the inverse of a change for people. An object that is made or deleted is not repeated.
+func inverse(c netops.Change) string {
+	if c.Undo == nil {
+		return ""
+	}
+	line := changeLine(netops.Change{Do: *c.Undo}, style{})
+	if c.Do.Verb != netops.VerbSet {
+		line = line[:1]
+	}
+	return "  (undo " + line + ")"
+}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// documented runs the commands in the blocks "console" of a page on the node, and compares their outputs. A command
+// has the prompt "#". With -update it writes the outputs instead.
+func (n *testNode) documented(page string) {
+	n.t.Helper()
+	raw, err := os.ReadFile(page)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	const begin, mark = "```console\n", "\x01\n"
+	script := "cd $WORK\nrun() { printf '\\001\\n'; sh -c \"$1\" 2>&1 || echo \"[exit code $?]\"; }\n"
+	blocks := strings.Split(string(raw), begin)
+	for _, block := range blocks[1:] {
+		for line := range strings.Lines(block) {
+			if line == "```\n" {
+				break
+			}
+			if command, is := strings.CutPrefix(line, "# "); is {
+				if args, ours := strings.CutPrefix(command, "cnibox "); ours {
+					command = "product " + args // the test's program has its own roles as "cnibox"
+				}
+				script += "run '" + strings.ReplaceAll(strings.TrimSpace(command), "'", `'\''`) + "'\n"
+			}
+		}
+	}
+	outputs := strings.Split(n.run(script), mark)[1:]
+	got := blocks[0]
+	for _, block := range blocks[1:] {
+		old, after, _ := strings.Cut(block, "```\n")
+		got += begin
+		for line := range strings.Lines(old) {
+			if strings.HasPrefix(line, "# ") {
+				got += line + outputs[0]
+				outputs = outputs[1:]
+			}
+		}
+		got += "```\n" + after
+	}
+	if got == string(raw) {
+		return
+	}
+	if !*update {
+		n.t.Errorf("%s differs from what its commands print; run the test with -update\n%s", page, got)
+	} else if err := os.WriteFile(page, []byte(got), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// shBlocks returns a script of the blocks "sh" of a page.
+func shBlocks(page string) string {
+	script := "cd $WORK\nalias cnibox=product\n"
+	for i, block := range strings.Split(page, "```") {
+		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
+			script += commands
+		}
+	}
+	return script
+}
+
+// TestMeasureDocs runs the commands of docs/measure.md.
+func TestMeasureDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/measure.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newTestNode(t, false).run(strings.ReplaceAll(shBlocks(string(page)), "cnibox bench", "cnibox bench --rounds 2"))
+	if !strings.Contains(out, "DEL with /opt/cni/bin takes ") {
+		t.Error(out)
+	}
+}
+
+// TestDiffDocs runs the commands of docs/diff.md.
+func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
