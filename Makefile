@@ -163,12 +163,14 @@ test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -count 1 -timeout 20m ./roles/daemon/nodeipam
 
-# A Kubernetes of one node with containerd, to which the image and examples/kubernetes are applied. CI does not run it: the build of the
-# kubelet and the scheduler takes minutes more when Go's build cache is empty. The test takes about a minute.
+# A Kubernetes of three nodes with containerd, to which the image and examples/kubernetes are applied. The test takes three to four minutes.
 bin/kube/kubelet: test/peers/kube/go.sum
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-scheduler
-test-cluster: setup build bin/kube/kube-apiserver bin/kube/kubelet
-	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run Cluster -count 1 -timeout 10m ./test/suites/e2e
+bin/kube/kube-proxy: test/peers/kube/go.sum
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kube-proxy
+CLUSTER := build bin/kube/kube-apiserver bin/kube/kubelet bin/kube/kube-proxy
+test-cluster: setup $(CLUSTER)
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestCluster$$' -count 1 -timeout 20m ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge
@@ -195,8 +197,9 @@ bench-scale: setup build bin/kube/kube-apiserver
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
 
-soak: setup build
+soak: setup $(CLUSTER)
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...
+	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestCluster$$' -v -count 1 -timeout 60m ./test/suites/e2e
 	CNIBOX_SWEEP=1 $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run '(Role|Suite|UnderBridge|Alone|Virtual)/.*/sweep' ./roles/...
 
 # Runs every fuzz target for FUZZ, one after the other.

@@ -138,6 +138,9 @@ func New(t testing.TB) *NS {
 	return ns
 }
 
+// At returns the existing namespace that is mounted at a path.
+func At(path string) *NS { return &NS{path: path} }
+
 // Path returns the value for CNI_NETNS.
 func (ns *NS) Path() string { return ns.path }
 

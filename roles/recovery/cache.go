@@ -202,5 +202,28 @@ func ReadCache(path string) (*CacheEntry, error) {
 	if err := json.Unmarshal(b, &c); err != nil {
 		return nil, fmt.Errorf("%q: %w: %w", path, roles.ErrDecode, err)
 	}
+	if c.Netns == "" {
+		c.Netns = c.sandbox()
+	}
 	return &c, nil
+}
+
+// sandbox returns the namespace of the interface in the result, or "". An older libcni, such as that of containerd 1.6, does not
+// cache CNI_NETNS.
+func (c *CacheEntry) sandbox() string {
+	var result struct {
+		Interfaces []struct {
+			Name    string `json:"name"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
+	}
+	if json.Unmarshal(c.Result, &result) != nil {
+		return ""
+	}
+	for _, i := range result.Interfaces {
+		if i.Name == c.IfName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
 }

@@ -89,3 +89,27 @@ func FuzzCache(f *testing.F) {
 		}
 	})
 }
+
+// TestCachedNamespace: a cache without CNI_NETNS, as containerd 1.6 writes it, has it in the result.
+func TestCachedNamespace(t *testing.T) {
+	for _, tc := range []struct{ name, cache, want string }{
+		{"cached", `{"ifName":"eth0","netns":"/a","result":{"interfaces":[{"name":"eth0","sandbox":"/b"}]}}`, "/a"},
+		{"in the result", `{"ifName":"eth0","result":{"interfaces":[{"name":"br0"},{"name":"net1","sandbox":"/a"},{"name":"eth0","sandbox":"/b"}]}}`, "/b"},
+		{"host's interface of the same name", `{"ifName":"eth0","result":{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/b"}]}}`, "/b"},
+		{"other interface", `{"ifName":"eth0","result":{"interfaces":[{"name":"net1","sandbox":"/a"}]}}`, ""},
+		{"no result", `{"ifName":"eth0"}`, ""},
+		{"faulty result", `{"ifName":"eth0","result":{"interfaces":3}}`, ""},
+	} {
+		path := filepath.Join(t.TempDir(), "cache")
+		if err := os.WriteFile(path, []byte(tc.cache), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := ReadCache(path)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if c.Netns != tc.want {
+			t.Errorf("%s: namespace %q, want %q", tc.name, c.Netns, tc.want)
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ type host struct {
 	conf   string // the directory of the network configuration
 	dir    string // for files of the test
 	cgroup string // the parent of the containers' cgroups, which no namespace removes
+	stop   func() // ends all its processes, before the test ends
 }
 
 // newHost starts a host. All its processes end with the test.
@@ -68,13 +70,14 @@ func newHost(t *testing.T) *host {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start host: %v", err)
 	}
-	t.Cleanup(func() {
+	h.stop = sync.OnceFunc(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("stop host: %v", err)
 		}
 		removeCgroups(t, h.cgroup)
 	})
+	t.Cleanup(h.stop)
 	h.pid = cmd.Process.Pid
 	h.cgroup = fmt.Sprintf("/cnibox-e2e-%d", h.pid)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
@@ -148,7 +151,13 @@ func runEnv(t *testing.T, env []string, h *host, args ...string) string {
 // start runs a program inside the host until the host ends. Its output is printed if the test fails.
 func (h *host) start(t *testing.T, args ...string) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(h.dir, filepath.Base(args[0])+".log"))
+	h.startAs(t, args[0], args...)
+}
+
+// startAs is start of a program that another one starts.
+func (h *host) startAs(t *testing.T, name string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(h.dir, filepath.Base(name)+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +168,7 @@ func (h *host) start(t *testing.T, args ...string) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s said:\n%s", args[0], lastLines(log, 60))
+			t.Logf("%s said:\n%s", name, lastLines(log, 60))
 		}
 		// The context has ended nsenter, whose status has no meaning. The program itself ends with the host, in a later clean-up.
 		_ = cmd.Wait()
