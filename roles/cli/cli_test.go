@@ -104,6 +104,9 @@ func TestRepair(t *testing.T) { runScripts(t, "testdata/repair") }
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 
+// TestProbe sends packets between real attachments, and breaks their paths.
+func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
+
 // TestTopo draws real attachments.
 func TestTopo(t *testing.T) { runScripts(t, "testdata/topo") }
 

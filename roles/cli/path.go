@@ -29,11 +29,17 @@ published port of this node. The kernel answers each question: routes in every n
 neighbours, forwarding tables, rules that drop by addresses or devices. Nothing is sent
 and nothing is changed. A chain of another program that drops by its policy is mentioned.
 
+--probe also sends packets for at most a second: an ARP request, ICMP echo requests, a
+large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
+nftables that the packets reach, and the rule that decides. For that time nftables tables
+"cnibox_trace" without verdicts are in the namespaces of FROM, the node and TO. Rules of
+iptables-legacy are not seen.
+
 examples:
   cnibox path default/web 10.244.2.7
-  cnibox path 3f8a default/db
+  cnibox path --probe default/web default/db:5432
   cnibox path host 192.0.2.10:8080`,
-		Flags: tableFlags(),
+		Flags: append([]cli.Flag{&cli.BoolFlag{Name: "probe", Usage: "send packets and trace them"}}, tableFlags()...),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 2 {
 				return usagef("cnibox help path", "want FROM and TO")
@@ -43,7 +49,7 @@ examples:
 				return err
 			}
 			defer done()
-			found, err := followPath(c.Context, h, c.Args().Get(0), c.Args().Get(1))
+			found, err := followPath(c.Context, h, c.Args().Get(0), c.Args().Get(1), c.Bool("probe"))
 			if err != nil {
 				return stateHint(err)
 			}
@@ -114,8 +120,8 @@ func (e *pathEnd) address(v6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// followPath returns the path between two ends.
-func followPath(ctx context.Context, h *roles.Host, from, to string) (*packetPath, error) {
+// followPath returns the path between two ends. With probe it also sends packets.
+func followPath(ctx context.Context, h *roles.Host, from, to string, probe bool) (*packetPath, error) {
 	state, err := readState(ctx, h)
 	if err != nil {
 		return nil, err
@@ -146,7 +152,11 @@ func followPath(ctx context.Context, h *roles.Host, from, to string) (*packetPat
 		w.found.From, w.found.To = source.address(v6), target.address(v6)
 		if w.found.To.IsValid() && (w.found.From.IsValid() || source.ns == nil) {
 			w.port = port
+			to := netip.AddrPortFrom(w.found.To, port) // the walk may change it
 			w.walk(source)
+			if probe && w.err == nil {
+				w.err = w.probe(source, to)
+			}
 			return &w.found, w.err
 		}
 	}

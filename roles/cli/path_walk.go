@@ -21,10 +21,19 @@ type walker struct {
 	// links are the host's.
 	links []netops.LinkInfo
 	// port is the destination's port, or 0.
-	port  uint16
-	hops  int
+	port uint16
+	hops int
+	// asked are the neighbours on the path.
+	asked []askedNeighbour
 	found packetPath
 	err   error
+}
+
+// askedNeighbour is an address whose MAC a namespace needs on a link.
+type askedNeighbour struct {
+	ns          *netops.Namespace
+	where, link string
+	ip          netip.Addr
 }
 
 func (w *walker) step(where, what, format string, a ...any) {
@@ -119,6 +128,7 @@ func (w *walker) usable(where string, l *netops.LinkInfo) bool {
 
 // neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it.
 func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Addr) (mac string, ok bool) {
+	w.asked = append(w.asked, askedNeighbour{ns, where, link, ip})
 	n, err := w.net.Neighbour(w.ctx, ns, link, ip)
 	switch {
 	case w.fail(err):
