@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,11 @@ func runScripts(t *testing.T, dir string) {
 			e.Setenv("CNIBOX_RUN_DIR", e.WorkDir+"/run")
 			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
 			e.Setenv("CLITEST_INSIDE", "1")
+			docs, err := filepath.Abs("../../docs")
+			if err != nil {
+				return err
+			}
+			e.Setenv("DOCS", docs)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},

@@ -18,9 +18,10 @@ const probePatience = time.Second
 // tracedPlace is a namespace on the path, and what its trace has recorded.
 type tracedPlace struct {
 	name string
-	ns   *netops.Namespace
-	// owned reports whether the place closes ns.
-	owned  bool
+	// path is that of a namespace which the probe opens and closes. Otherwise ns is the
+	// source's, or nil for the host's.
+	path   string
+	ns     *netops.Namespace
 	trace  *netops.Trace
 	events []netops.TraceEvent
 }
@@ -80,12 +81,17 @@ func (w *walker) openTraces(source *pathEnd, f netops.TraceFlow) (places []trace
 	}
 	places = append(places, tracedPlace{name: hostName})
 	if a := w.attachmentWith(w.found.To); a != nil && containerName(a) != source.name {
-		if ns, err := w.net.OpenNamespace(a.Netns); err == nil { // otherwise the walk has reported it
-			places = append(places, tracedPlace{name: containerName(a), ns: ns, owned: true})
-		}
+		places = append(places, tracedPlace{name: containerName(a), path: a.Netns})
 	}
+	places = append(places, w.beyond...)
 	for i := range places {
 		p := &places[i]
+		if p.path != "" {
+			p.ns, err = w.net.OpenNamespace(p.path)
+			if err != nil {
+				continue // the walk has reported it
+			}
+		}
 		p.trace, err = w.net.OpenTrace(w.ctx, p.ns, f)
 		switch {
 		case errors.Is(err, netops.ErrNotSupported):
@@ -103,7 +109,7 @@ func (p *tracedPlace) close(ctx context.Context) {
 	if p.trace != nil {
 		_ = p.trace.Close(ctx) // the next probe removes what is left
 	}
-	if p.owned {
+	if p.path != "" && p.ns != nil {
 		_ = p.ns.Close()
 	}
 }
