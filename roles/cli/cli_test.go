@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,6 +112,9 @@ func TestBench(t *testing.T) { runScripts(t, "testdata/bench") }
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 
+// TestProbe sends packets between real attachments, and breaks their paths.
+func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
+
 // TestTopo draws real attachments.
 func TestTopo(t *testing.T) { runScripts(t, "testdata/topo") }
 
@@ -125,6 +129,11 @@ func runScripts(t *testing.T, dir string) {
 			e.Setenv("CNIBOX_RUN_DIR", e.WorkDir+"/run")
 			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
 			e.Setenv("CLITEST_INSIDE", "1")
+			docs, err := filepath.Abs("../../docs")
+			if err != nil {
+				return err
+			}
+			e.Setenv("DOCS", docs)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},

@@ -120,6 +120,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-chain", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
+		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
 // hostName is the name of this node's own namespace as an end of a path.
@@ -29,11 +29,25 @@ published port of this node. The kernel answers each question: routes in every n
 neighbours, forwarding tables, rules that drop by addresses or devices. Nothing is sent
 and nothing is changed. A chain of another program that drops by its policy is mentioned.
 
+--probe also sends packets for at most a second: an ARP request, ICMP echo requests, a
+large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
+nftables that the packets reach, and the rule that decides. For that time nftables tables
+"cnibox_trace" without verdicts are in the namespaces of FROM, the node and TO. Rules of
+iptables-legacy are not seen.
+
+A path through the overlay ends where the packet leaves for the other node. There
+"cnibox path --in flannel.1 FROM TO" goes on. In a node of a lab this happens by itself.
+
 examples:
   cnibox path default/web 10.244.2.7
-  cnibox path 3f8a default/db
+  cnibox path --in flannel.1 10.244.0.5 default/db
+  cnibox path --probe default/web default/db:5432
   cnibox path host 192.0.2.10:8080`,
-		Flags: tableFlags(),
+		Flags: append([]cli.Flag{
+			&cli.BoolFlag{Name: "probe", Usage: "send packets and trace them"},
+			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
+			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
+		}, tableFlags()...),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 2 {
 				return usagef("cnibox help path", "want FROM and TO")
@@ -43,7 +57,15 @@ examples:
 				return err
 			}
 			defer done()
-			found, err := followPath(c.Context, h, c.Args().Get(0), c.Args().Get(1))
+			in, probe := c.String("in"), c.Bool("probe")
+			if in != "" && probe {
+				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
+			}
+			w := &walker{ctx: c.Context, net: h.Net}
+			if p.Self != nil && in == "" {
+				w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
+			}
+			found, err := w.follow(h, c.Args().Get(0), c.Args().Get(1), in, probe)
 			if err != nil {
 				return stateHint(err)
 			}
@@ -114,24 +136,28 @@ func (e *pathEnd) address(v6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// followPath returns the path between two ends.
-func followPath(ctx context.Context, h *roles.Host, from, to string) (*packetPath, error) {
-	state, err := readState(ctx, h)
+// follow returns the path between two ends. With probe it also sends packets. With in
+// the packet arrives on that link.
+func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packetPath, error) {
+	state, err := readState(w.ctx, h)
 	if err != nil {
 		return nil, err
 	}
-	links, err := h.Net.Links(ctx, nil)
+	w.attachments = state.Attachments
+	w.links, err = h.Net.Links(w.ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{ctx: ctx, net: h.Net, attachments: state.Attachments, links: links}
 	source, err := w.end(from)
 	if err != nil {
 		return nil, err
 	}
 	defer source.close()
-	if source.elsewhere {
+	switch {
+	case source.elsewhere && in == "":
 		return nil, usagef("cnibox state", "FROM %q is neither a container of this node nor %q", from, hostName)
+	case !source.elsewhere && in != "":
+		return nil, usagef("cnibox help path", "--in %s: want an address elsewhere as FROM, not %q", in, from)
 	}
 	name, port, err := splitPort(to)
 	if err != nil {
@@ -146,7 +172,15 @@ func followPath(ctx context.Context, h *roles.Host, from, to string) (*packetPat
 		w.found.From, w.found.To = source.address(v6), target.address(v6)
 		if w.found.To.IsValid() && (w.found.From.IsValid() || source.ns == nil) {
 			w.port = port
-			w.walk(source)
+			to := netip.AddrPortFrom(w.found.To, port) // the walk may change it
+			if in == "" {
+				w.walk(source)
+			} else {
+				w.enter(w.hostLink(in), "", w.found.To)
+			}
+			if probe && w.err == nil {
+				w.err = w.probe(source, to)
+			}
 			return &w.found, w.err
 		}
 	}

@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.
@@ -21,10 +24,23 @@ type walker struct {
 	// links are the host's.
 	links []netops.LinkInfo
 	// port is the destination's port, or 0.
-	port  uint16
-	hops  int
+	port uint16
+	hops int
+	// lab continues a path on another of its nodes. It may be nil. beyond has what a
+	// probe traces there.
+	lab    *lab.Lab
+	beyond []tracedPlace
+	// asked are the neighbours on the path.
+	asked []askedNeighbour
 	found packetPath
 	err   error
+}
+
+// askedNeighbour is an address whose MAC a namespace needs on a link.
+type askedNeighbour struct {
+	ns          *netops.Namespace
+	where, link string
+	ip          netip.Addr
 }
 
 func (w *walker) step(where, what, format string, a ...any) {
@@ -119,6 +135,7 @@ func (w *walker) usable(where string, l *netops.LinkInfo) bool {
 
 // neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it.
 func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Addr) (mac string, ok bool) {
+	w.asked = append(w.asked, askedNeighbour{ns, where, link, ip})
 	n, err := w.net.Neighbour(w.ctx, ns, link, ip)
 	switch {
 	case w.fail(err):
@@ -356,7 +373,47 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		hop = way.Via
 	}
 	if _, ok := w.neighbour(nil, hostName, link.Name, hop); ok {
-		w.step(hostName, "leaves", "by %s to node %s; 'cnibox path host %s' there goes on", link.Name, entry.Remote, w.found.To)
+		w.otherNode(l.Name, link.Name, entry.Remote)
+	}
+}
+
+// otherNode continues the path on another node of the lab. The packet arrives there on the
+// device with the same name.
+func (w *walker) otherNode(tunnel, out string, node netip.Addr) {
+	var next *lab.Node
+	if w.lab != nil {
+		var err error
+		next, err = w.lab.NodeAt(node)
+		if w.fail(err) {
+			return
+		}
+	}
+	from := w.found.From.String()
+	if next == nil {
+		w.step(hostName, "leaves", "by %s to node %s; 'cnibox path --in %s %s %s' there goes on", out, node, tunnel, from, w.found.To)
+		return
+	}
+	w.step(hostName, "leaves", "by %s to node %s, %s of the lab", out, node, next.Name)
+	b, err := w.lab.Run(w.ctx, next, "path", "--json", "--in", tunnel, from, w.found.To.String())
+	var there packetPath
+	if json.Unmarshal(b, &there) != nil {
+		w.err = err // exit code 3 with JSON is a path that stops
+		return
+	}
+	for _, s := range there.Steps {
+		if s.Where == hostName {
+			s.Where = next.Name
+		}
+		w.found.Steps = append(w.found.Steps, s)
+	}
+	if there.Stopped != "" {
+		w.stop(there.Fix, "%s: %s", next.Name, there.Stopped)
+	}
+	w.beyond = append(w.beyond, tracedPlace{name: next.Name, path: filepath.Join(netops.NamespaceDir, next.Netns)})
+	for _, p := range next.Pods {
+		if p.Address == w.found.To {
+			w.beyond = append(w.beyond, tracedPlace{name: p.Name, path: filepath.Join(netops.NamespaceDir, p.Netns)})
+		}
 	}
 }
 

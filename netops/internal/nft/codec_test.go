@@ -265,3 +265,12 @@ func TestMessagesStayWithinAttributes(t *testing.T) {
 		t.Errorf("%d elements in the messages, want %d", total, len(entries))
 	}
 }
+
+// FuzzTraced feeds random bytes to the decoder of traces.
+func FuzzTraced(f *testing.F) {
+	m := Request(unix.NFT_MSG_TRACE, 0, unix.NFPROTO_INET)
+	m.Text(unix.NFTA_TRACE_TABLE, "t")
+	m.Nest(unix.NFTA_TRACE_VERDICT, func() { m.Net32(unix.NFTA_VERDICT_CODE, VerdictDrop) })
+	f.Add([]byte(m.Body))
+	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = DecodeTraced(b) })
+}

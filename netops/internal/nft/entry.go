@@ -226,15 +226,22 @@ func DecodeData(attrs []byte) ([]byte, error) {
 		case unix.NFTA_DATA_VALUE:
 			data = bytes.Clone(v)
 		case unix.NFTA_DATA_VERDICT:
-			code, err := nlconn.Find(v, unix.NFTA_VERDICT_CODE)
-			if err != nil {
-				return err
-			}
-			chain, err := nlconn.Find(v, unix.NFTA_VERDICT_CHAIN)
-			data = append(bytes.Clone(code), nlconn.Text(chain)...)
+			var err error
+			data, err = decodeVerdict(v)
 			return err
 		}
 		return nil
 	})
 	return data, err
+}
+
+// decodeVerdict reads the attributes NFTA_VERDICT_*. The result has the form of
+// encodeVerdict.
+func decodeVerdict(attrs []byte) ([]byte, error) {
+	code, err := nlconn.Find(attrs, unix.NFTA_VERDICT_CODE)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := nlconn.Find(attrs, unix.NFTA_VERDICT_CHAIN)
+	return append(bytes.Clone(code), nlconn.Text(chain)...), err
 }

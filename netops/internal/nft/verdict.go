@@ -55,6 +55,8 @@ func VerdictText(b []byte) string {
 		return "accept"
 	case VerdictDrop:
 		return "drop"
+	case unix.NFT_CONTINUE:
+		return "continue"
 	case unix.NFT_RETURN:
 		return "return"
 	case unix.NFT_JUMP:

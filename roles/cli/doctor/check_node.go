@@ -84,6 +84,11 @@ func filterChecks() []Check {
 				}
 			}
 		}},
+		{ID: "stray-trace", Title: "a killed probe left its nftables table, which costs a little time for each packet", Reads: "nftables", Severity: Info, find: func(f *Facts, add add) {
+			if f.Firewall.StrayTrace {
+				add("inet cnibox_trace", "the table has no owner", "nft delete table inet cnibox_trace")
+			}
+		}},
 	}
 }
 

@@ -159,6 +159,8 @@ type Firewall struct {
 	Labelled []netops.Object
 	// KubeProxy is true if the rules of kube-proxy are there.
 	KubeProxy bool
+	// StrayTrace is true if a killed probe left its table.
+	StrayTrace bool
 }
 
 // Overlay is the node's part in a network of several nodes.

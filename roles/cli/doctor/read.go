@@ -107,6 +107,7 @@ func (r *reader) readKernel(ctx context.Context) {
 		func() (err error) { w.Rules, err = n.ForwardDropRules(ctx); return err },
 		func() (err error) { w.Lost, err = n.LostSets(ctx); return err },
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
+		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
 		func() (err error) { w.KubeProxy, err = n.HasKubeProxy(ctx); return err },
 	} {
 		r.unread("packet filter", read())

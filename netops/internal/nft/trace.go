@@ -1,0 +1,232 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// TraceTable is the name of the tables that trace the packets of a flow. They
+// exist during a trace only.
+const TraceTable = "cnibox_trace"
+
+// Constants of linux/netfilter/nf_tables.h that x/sys/unix does not define.
+const (
+	// tableFlagOwner makes the kernel delete the table when its socket is closed,
+	// also after a kill. Kernels older than 5.12 refuse it.
+	tableFlagOwner = 2
+	tableOwner     = 7 // NFTA_TABLE_OWNER
+	// tracePriority is lower than the priority of any other chain, so that the
+	// trace shows these.
+	tracePriority = math.MinInt32 + 1
+)
+
+// hookNames has the names of nftables' hooks by number (NF_INET_*, NF_BR_*). The
+// chains of a trace table have these names.
+func hookNames() [5]string {
+	return [5]string{"prerouting", "input", "forward", "output", "postrouting"}
+}
+
+// Flow identifies the packets to trace, in both directions: TCP from the port ID
+// and ICMP echo messages with the identifier ID.
+type Flow struct {
+	// From is the address of the flow's first sender.
+	From netip.Addr
+	ID   uint16
+}
+
+// MakeTraceTable makes the trace table of one family in the socket's namespace. It
+// replaces the table of a trace that was killed. The error wraps ErrBusy if
+// another trace is running.
+func (c *Conn) MakeTraceTable(ctx context.Context, family byte, f Flow) error {
+	t := Table{Family: family, Name: TraceTable}
+	flags := uint32(tableFlagOwner)
+	for range Tries {
+		msgs, err := f.messages(t, flags)
+		if err != nil {
+			return err
+		}
+		err = c.Commit(ctx, 0, msgs...)
+		switch {
+		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM): // EPERM: it has another owner
+			err = c.DropTraceTable(ctx, family)
+		case flags != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
+			flags, err = 0, nil
+		default:
+			return nlconn.Explain(err, "make table "+t.String())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("table %s: %w: another trace is being started", t, nlconn.ErrBusy)
+}
+
+// DropTraceTable deletes the trace table of one family. An absent table is not an
+// error. The error wraps ErrBusy if another socket owns the table.
+func (c *Conn) DropTraceTable(ctx context.Context, family byte) error {
+	t := Table{Family: family, Name: TraceTable}
+	err := c.Commit(ctx, 0, t.Message(unix.NFT_MSG_DELTABLE, 0))
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EPERM) && c.Get(ctx, t.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {}) == nil:
+		return fmt.Errorf("table %s: %w: another trace is running", t, nlconn.ErrBusy)
+	}
+	return nlconn.Explain(err, "delete table "+t.String())
+}
+
+// HasStrayTrace reports whether a killed trace left its table, as it can before Linux
+// 5.12. A table with an owner belongs to a running one.
+func (c *Conn) HasStrayTrace(ctx context.Context, family byte) (bool, error) {
+	stray := false
+	var damaged error
+	err := c.Get(ctx, Table{Family: family, Name: TraceTable}.Message(unix.NFT_MSG_GETTABLE, 0), func(attrs []byte) {
+		var owner []byte
+		owner, damaged = nlconn.Find(attrs, tableOwner)
+		stray = owner == nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return stray, errors.Join(nlconn.Explain(err, "read table "+TraceTable), damaged)
+}
+
+// messages returns the requests that make the trace table: a chain on each hook,
+// with rules that match the flow. They give no verdict.
+func (f *Flow) messages(t Table, flags uint32) ([]nlconn.Message, error) {
+	m := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	m.Net32(unix.NFTA_TABLE_FLAGS, flags)
+	msgs := []nlconn.Message{m}
+	for hook, name := range hookNames() {
+		chain := Chain{Name: name, Kind: "filter", Hook: uint32(hook), Priority: tracePriority}
+		msgs = append(msgs, chain.Message(t))
+		for _, rule := range f.rules() {
+			m, err := rule.Message(t, name)
+			if err != nil {
+				return nil, err
+			}
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs, nil
+}
+
+// rules returns a rule for each protocol and direction. The offsets are those of
+// the sender's and the receiver's address (RFC 791, RFC 8200), of TCP's ports
+// (RFC 9293) and of the identifier of ICMP echo messages (RFC 792, RFC 4443).
+func (f *Flow) rules() []Rule {
+	ether, icmp, source, destination := uint16(unix.ETH_P_IP), byte(unix.IPPROTO_ICMP), uint32(12), uint32(16)
+	if f.From.Is6() {
+		ether, icmp, source, destination = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 8, 24
+	}
+	rule := func(proto byte, address, id uint32) Rule {
+		return NewRule(func(b *Builder) {
+			for _, m := range []struct {
+				key  expr.MetaKey
+				want []byte
+			}{{expr.MetaKeyPROTOCOL, binary.BigEndian.AppendUint16(nil, ether)}, {expr.MetaKeyL4PROTO, []byte{proto}}} {
+				b.Exprs = append(b.Exprs, &expr.Meta{Key: m.key, Register: b.Next}, &expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: m.want})
+			}
+			b.Match(expr.PayloadBaseNetworkHeader, address, f.From.AsSlice())
+			b.Match(expr.PayloadBaseTransportHeader, id, binary.BigEndian.AppendUint16(nil, f.ID))
+			b.Exprs = append(b.Exprs, &expr.Immediate{Register: b.Next, Data: []byte{1}},
+				&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: b.Next})
+		})
+	}
+	return []Rule{
+		rule(unix.IPPROTO_TCP, source, 0), rule(unix.IPPROTO_TCP, destination, 2),
+		rule(icmp, source, 4), rule(icmp, destination, 4),
+	}
+}
+
+// Traced is a message of the kernel about a packet that is traced: what a rule or
+// a chain's policy decided.
+type Traced struct {
+	// Packet identifies the packet among those of one namespace.
+	Packet uint32
+	Table  Table
+	Chain  string
+	// Handle is the rule's. It is 0 for the policy of the chain.
+	Handle  uint64
+	Verdict string
+	// In and Out are the indexes of the devices, or 0.
+	In, Out int
+	// Network and Transport are the beginnings of the packet's headers. Only the
+	// first message of a chain on a hook has them.
+	Network, Transport []byte
+}
+
+// IsTrace reports whether a message of the group NFNLGRP_NFTRACE is about a packet.
+func IsTrace(kind uint16) bool { return kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE }
+
+// DecodeTraced reads the body of NFT_MSG_TRACE. The headers are slices of data.
+func DecodeTraced(data []byte) (Traced, error) {
+	if len(data) < 4 {
+		return Traced{}, fmt.Errorf("trace of %d bytes: %w", len(data), nlconn.ErrDamaged)
+	}
+	e := Traced{Table: Table{Family: data[0]}}
+	isPolicy := false
+	var policy uint32
+	err := nlconn.EachAttr(data[4:], func(kind uint16, v []byte) (err error) {
+		switch kind {
+		case unix.NFTA_TRACE_TABLE:
+			e.Table.Name = nlconn.Text(v)
+		case unix.NFTA_TRACE_CHAIN:
+			e.Chain = nlconn.Text(v)
+		case unix.NFTA_TRACE_RULE_HANDLE:
+			if len(v) == 8 {
+				e.Handle = binary.BigEndian.Uint64(v)
+			}
+		case unix.NFTA_TRACE_TYPE:
+			isPolicy = nlconn.Net32(v) == unix.NFT_TRACETYPE_POLICY
+		case unix.NFTA_TRACE_VERDICT:
+			var verdict []byte
+			verdict, err = decodeVerdict(v)
+			e.Verdict = VerdictText(verdict)
+		case unix.NFTA_TRACE_POLICY:
+			policy = nlconn.Net32(v)
+		case unix.NFTA_TRACE_ID:
+			e.Packet = nlconn.Net32(v)
+		case unix.NFTA_TRACE_IIF:
+			e.In = int(nlconn.Net32(v))
+		case unix.NFTA_TRACE_OIF:
+			e.Out = int(nlconn.Net32(v))
+		case unix.NFTA_TRACE_NETWORK_HEADER:
+			e.Network = v
+		case unix.NFTA_TRACE_TRANSPORT_HEADER:
+			e.Transport = v
+		}
+		return err
+	})
+	if isPolicy {
+		e.Verdict = VerdictText(binary.BigEndian.AppendUint32(nil, policy))
+	}
+	return e, err
+}
+
+// Rule reads the rule of a traced message. It returns nil if the rule is gone.
+func (c *Conn) Rule(ctx context.Context, t Table, chain string, handle uint64) (*HeldRule, error) {
+	m := t.RuleMessage(unix.NFT_MSG_GETRULE, 0, chain)
+	m.Bytes(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle))
+	var found *HeldRule
+	var damaged error
+	err := c.Get(ctx, m, func(attrs []byte) {
+		var r HeldRule
+		r, damaged = DecodeRule(t, attrs)
+		r.Expressions = nil // slices of attrs
+		found = &r
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return found, errors.Join(nlconn.Explain(err, "read rule of "+t.String()), damaged)
+}

@@ -1,0 +1,45 @@
+package netops_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestTrace: one probe traces a namespace at a time. Its tables are gone after Close.
+func TestTrace(t *testing.T) {
+	host := netopstest.New(t)
+	n := netops.New(netops.Options{})
+	defer n.Close() //nolint:errcheck // the test is over
+	ns, err := n.OpenNamespace(host.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	before := host.Snapshot(t)
+	flow := netops.TraceFlow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
+	first, err := n.OpenTrace(t.Context(), ns, flow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if events, err := first.Read(t.Context()); err != nil || len(events) > 0 {
+		t.Errorf("without a packet: %v, %v", events, err)
+	}
+	// Before Linux 5.12 a table has no owner, and the second trace replaces the first one's.
+	if second, err := n.OpenTrace(t.Context(), ns, flow); err == nil {
+		if err := second.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	} else if !errors.Is(err, netops.ErrBusy) {
+		t.Errorf("second trace: %v", err)
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if after := host.Snapshot(t); after != before {
+		t.Errorf("after the trace:\n%s\nbefore:\n%s", after, before)
+	}
+}

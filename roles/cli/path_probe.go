@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+)
+
+// probePatience is how long a probe waits for answers.
+const probePatience = time.Second
+
+// tracedPlace is a namespace on the path, and what its trace has recorded.
+type tracedPlace struct {
+	name string
+	// path is that of a namespace which the probe opens and closes. Otherwise ns is the
+	// source's, or nil for the host's.
+	path   string
+	ns     *netops.Namespace
+	trace  *netops.Trace
+	events []netops.TraceEvent
+}
+
+// probe sends packets from the source, and compares the result with the walk: an answer
+// refutes a reason to stop that the walk has found.
+func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
+	if !w.found.From.IsValid() {
+		way, err := w.net.Way(w.ctx, source.ns, netops.Packet{To: to.Addr()})
+		if isNotExist(err) {
+			return nil // the walk has reported it
+		}
+		if err != nil {
+			return err
+		}
+		w.found.From = way.From
+	}
+	s, err := w.net.OpenSender(source.ns, w.found.From, to.Addr())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	places, err := w.openTraces(source, netops.TraceFlow{From: w.found.From, ID: s.ID()})
+	defer func() {
+		for _, p := range places {
+			p.close(w.ctx)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	answers, err := s.Send(w.ctx, to.Port(), probePatience)
+	if isNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for i := range places {
+		p := &places[i]
+		if p.trace == nil {
+			continue
+		}
+		p.events, err = p.trace.Read(w.ctx)
+		if err != nil {
+			return err
+		}
+	}
+	w.reportAnswers(source, to, &answers)
+	return w.judge(to, &answers, places)
+}
+
+// openTraces starts a trace in every namespace on the path that this node has.
+func (w *walker) openTraces(source *pathEnd, f netops.TraceFlow) (places []tracedPlace, err error) {
+	if source.ns != nil {
+		places = append(places, tracedPlace{name: source.name, ns: source.ns})
+	}
+	places = append(places, tracedPlace{name: hostName})
+	if a := w.attachmentWith(w.found.To); a != nil && containerName(a) != source.name {
+		places = append(places, tracedPlace{name: containerName(a), path: a.Netns})
+	}
+	places = append(places, w.beyond...)
+	for i := range places {
+		p := &places[i]
+		if p.path != "" {
+			p.ns, err = w.net.OpenNamespace(p.path)
+			if err != nil {
+				continue // the walk has reported it
+			}
+		}
+		p.trace, err = w.net.OpenTrace(w.ctx, p.ns, f)
+		switch {
+		case errors.Is(err, netops.ErrNotSupported):
+			w.step(p.name, "trace", "not possible: %v", err)
+		case errors.Is(err, netops.ErrBusy):
+			return places, withHint(err, "the same call when the other probe has ended")
+		case err != nil:
+			return places, err
+		}
+	}
+	return places, nil
+}
+
+func (p *tracedPlace) close(ctx context.Context) {
+	if p.trace != nil {
+		_ = p.trace.Close(ctx) // the next probe removes what is left
+	}
+	if p.path != "" && p.ns != nil {
+		_ = p.ns.Close()
+	}
+}
+
+// reportAnswers adds a step for each kind of packet.
+func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *netops.Answers) {
+	if a.ARPSent && len(w.asked) > 0 {
+		text := "nobody answers"
+		switch len(a.MACs) {
+		case 0:
+		case 1:
+			text = "answer from " + a.MACs[0]
+		default:
+			text = "several answer: " + strings.Join(a.MACs, ", ")
+		}
+		w.step(source.name, "arp", "%s on %s: %s", w.asked[0].ip, w.asked[0].link, text)
+	}
+	answer := map[bool]string{true: "answer", false: "no answer"}
+	w.step(source.name, "ping", "%s: %s", to.Addr(), answer[a.Small])
+	w.step(source.name, "ping", "%s with %d bytes and DF: %s", to.Addr(), a.MTU, answer[a.Large])
+	for _, r := range a.Refusals {
+		from, mtu := source.name, ""
+		if r.From.IsValid() {
+			from = r.From.String()
+		}
+		if r.MTU != 0 {
+			mtu = fmt.Sprintf(": its next link carries %d bytes", r.MTU)
+		}
+		w.step(source.name, "refused", "by %s: %s%s", from, r.Text, mtu)
+	}
+	if to.Port() == 0 {
+		return
+	}
+	text := a.TCP
+	switch text {
+	case "":
+		text = "no answer"
+	case netops.TCPRefused:
+		text = "refused (RST)"
+	}
+	w.step(source.name, "tcp", "%s: %s", to, text)
+}
+
+// judge adds what the traces show, and says whether the packet arrives.
+func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlace) error {
+	proto, answered := "icmp", a.Small || a.Large
+	if to.Port() != 0 {
+		proto, answered = "tcp", a.TCP == netops.TCPConnected || a.TCP == netops.TCPRefused
+	}
+	var last *netops.TraceEvent
+	var where string
+	for _, reply := range []bool{false, true} {
+		for i := range places {
+			p := &places[i]
+			if reply {
+				p = &places[len(places)-1-i]
+			}
+			if e := w.reportTrace(p, proto, reply); e != nil {
+				last, where = e, p.name
+			}
+		}
+	}
+	var drop *netops.TraceEvent
+	for i := range places {
+		for j := range places[i].events {
+			if e := &places[i].events[j]; drop == nil && e.Proto == proto && e.Verdict == "drop" {
+				drop, last, where = e, e, places[i].name
+			}
+		}
+	}
+	switch {
+	case drop != nil && (!answered || !drop.Reply): // an RST with a drop is a rejection; a dropped answer may be a copy
+		w.stop("nft --handle list chain "+drop.Chain, "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
+	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r netops.Refusal) bool { return r.MTU != 0 }):
+		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
+	case answered:
+		if w.found.Stopped != "" {
+			w.step(hostName, "answered", "although: %s", w.found.Stopped)
+			w.stop("", "")
+		}
+	case w.found.Stopped != "":
+	default:
+		return w.judgeSilence(proto, a, last, where)
+	}
+	return nil
+}
+
+// packetName names the packet of a probe.
+func (w *walker) packetName(proto string, reply bool) string {
+	switch {
+	case proto == "tcp" && reply:
+		return "answer to the SYN"
+	case proto == "tcp":
+		return "SYN"
+	case reply:
+		return "echo reply"
+	}
+	return "echo request"
+}
+
+// reportTrace adds a step for the hooks that packets of a protocol and direction reached
+// in one place, and one for every decision. It returns the last hook, or nil.
+func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *netops.TraceEvent) {
+	var hooks []string
+	var decisions []string
+	for i := range p.events {
+		e := &p.events[i]
+		if e.Proto != proto || e.Reply != reply {
+			continue
+		}
+		if e.Hook == "" {
+			if text := e.String(); !slices.Contains(decisions, text) {
+				decisions = append(decisions, text)
+			}
+			continue
+		}
+		last = e
+		text := e.Hook
+		if e.In != "" && strings.HasSuffix(e.Hook, "prerouting") {
+			text += " from " + e.In
+		}
+		if e.Out != "" && strings.HasSuffix(e.Hook, "postrouting") {
+			text += " to " + e.Out
+		}
+		if !slices.Contains(hooks, text) { // there are several packets of a protocol
+			hooks = append(hooks, text)
+		}
+	}
+	name := w.packetName(proto, reply)
+	if len(hooks) > 0 {
+		w.step(p.name, "traced", "%s: %s", name, strings.Join(hooks, ", "))
+	}
+	for _, text := range decisions {
+		w.step(p.name, "rule", "%s: %s", name, text)
+	}
+	return last
+}
+
+// judgeSilence finds the reason for an absent answer that no rule explains.
+func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.TraceEvent, where string) error {
+	for _, n := range w.asked {
+		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)
+		if err != nil {
+			return err
+		}
+		if have.MAC == "" {
+			w.stop("", "%s does not answer to %s on %s (ARP or neighbour discovery)", n.ip, n.where, n.link)
+			return nil
+		}
+	}
+	name := w.packetName(proto, last != nil && last.Reply)
+	for _, r := range a.Refusals {
+		if r.From.IsValid() && r.MTU == 0 {
+			w.stop("", "%s refuses the %s: %s", r.From, name, r.Text)
+			return nil
+		}
+	}
+	switch {
+	case last == nil:
+		w.stop("", "the %s does not leave %s", name, w.found.Steps[0].Where)
+	case strings.HasSuffix(last.Hook, "postrouting"):
+		w.stop("cnibox drops", "the %s leaves %s by %s and is not seen any more", name, where, last.Out)
+	case strings.HasSuffix(last.Hook, "input"):
+		w.stop("", "the %s arrives at %s, which does not answer", name, where)
+	default:
+		w.stop("cnibox drops", "%s loses the %s after the hook %s: by routing (rp_filter, forwarding), iptables-legacy or a full queue", where, name, last.Hook)
+	}
+	return nil
+}
