@@ -28,6 +28,9 @@ type Link struct {
 	// Alias is the ifalias label. cnibox limits it to 120 bytes.
 	Alias  string `json:"alias,omitempty"`
 	Master string `json:"master,omitempty"`
+	// DevGroup is the group (ip link set group) of a new link. CHECK does not compare it,
+	// because older versions did not set it.
+	DevGroup uint32 `json:"devGroup,omitempty"`
 	// Promisc enables promiscuous mode. AllMulti enables reception of all
 	// multicasts.
 	Promisc  bool `json:"promisc,omitempty"`
@@ -123,6 +126,9 @@ func (l *Link) String() string {
 	w.value("address", l.MAC)
 	w.number("mtu", l.MTU)
 	w.value("master", l.Master)
+	if l.DevGroup != 0 {
+		w = append(w, "group", strconv.FormatUint(uint64(l.DevGroup), 10))
+	}
 	if b := l.Bridge; b != nil {
 		w.flag(b.VLANFiltering, "vlan_filtering 1")
 		w.flag(b.KeepMAC, "keep address")

@@ -51,6 +51,9 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	if l.Peer != nil {
 		rtnl.AddOneQueue(&m.Body)
 	}
+	if l.DevGroup != 0 {
+		m.Uint32(unix.IFLA_GROUP, l.DevGroup)
+	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {

@@ -13,8 +13,9 @@ import (
 func TestNFTListedByOtherNFT(t *testing.T) {
 	programs := nftlist.Find(t)
 	c := freshNFT(t)
+	// nft 1.0 prints the bytes of a group in a concatenation in reverse order.
 	text := map[nft.Field]string{
-		nft.IfName: "veth1", nft.IfPattern: "cni0", nft.IfKind: "veth", nft.IP4Addr: "10.1.0.2", nft.IP6Addr: "fd00::2",
+		nft.IfName: "veth1", nft.IfPattern: "cni0", nft.IfKind: "veth", nft.IfGroup: "0x65000065", nft.IP4Addr: "10.1.0.2", nft.IP6Addr: "fd00::2",
 		nft.IP4Prefix: "10.1.0.0/24", nft.IP6Prefix: "fd00::/64", nft.EtherAddr: "02:00:00:00:00:01", nft.InetProto: "tcp",
 		nft.InetService: "8080", nft.ServiceRange: "9000-9100", nft.PacketMark: "0x2000", nft.Verdict: "accept",
 	}

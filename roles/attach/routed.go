@@ -23,6 +23,8 @@ type Routed struct {
 	HostMAC string
 	// MTU is the MTU of both ends; 0 means the kernel's default.
 	MTU int
+	// DevGroup is the group of the host's end; 0 means the kernel's default.
+	DevGroup uint32
 }
 
 // Result replaces every gateway in an IPAM plugin's result by the virtual gateway.
@@ -60,7 +62,7 @@ func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	}
 	AddForwarding(s, r.hostPlace(), ips)
 	pair := VethPair(in, r.MTU, ips)
-	pair.In, pair.MAC = r.hostPlace(), r.hostEndMAC(in)
+	pair.In, pair.MAC, pair.DevGroup = r.hostPlace(), r.hostEndMAC(in), r.DevGroup
 	s.Add(pair)
 	if err := r.addHostEnd(s, in, ips); err != nil {
 		return err

@@ -25,6 +25,7 @@ const (
 	IfName       Field = iota // "cni0"
 	IfPattern                 // "cni0", or "veth*" for every name with this prefix; makes the set an interval set
 	IfKind                    // "veth": what RTM_NEWLINK calls the kind
+	IfGroup                   // "0x656e69": the group of a device
 	IP4Addr                   // "10.0.0.1"
 	IP6Addr                   // "fd00::1"
 	IP4Prefix                 // "10.22.0.0/16"; makes the set an interval set
@@ -46,6 +47,7 @@ const (
 	nftTypeInetProto   = 12
 	nftTypeInetService = 13
 	nftTypeMark        = 19
+	nftTypeDevGroup    = 35
 	nftTypeIfName      = 41
 	// nftTypeVerdict is NFT_DATA_VERDICT.
 	nftTypeVerdict = 0xffffff00
@@ -73,6 +75,8 @@ func (f Field) number() uint32 {
 		return nftTypeInetService
 	case PacketMark:
 		return nftTypeMark
+	case IfGroup:
+		return nftTypeDevGroup
 	case IfName, IfPattern, IfKind:
 		return nftTypeIfName
 	default:
@@ -127,7 +131,7 @@ func (f Field) encode(text string) (low, high []byte, err error) {
 		low = binary.BigEndian.AppendUint16(nil, uint16(n))
 	case ServiceRange:
 		return encodeServices(text)
-	case PacketMark:
+	case PacketMark, IfGroup:
 		var n uint64
 		n, err = strconv.ParseUint(text, 0, 32)
 		low = binary.NativeEndian.AppendUint32(nil, uint32(n))
@@ -164,7 +168,7 @@ func (f Field) decode(low, high []byte) string {
 			text += "-" + last
 		}
 		return text
-	case PacketMark:
+	case PacketMark, IfGroup:
 		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low))
 	default:
 		return VerdictText(low)

@@ -41,6 +41,7 @@ func TestFieldTexts(t *testing.T) {
 		{ServiceRange, "8080", "\x1f\x90", "", ""},
 		{ServiceRange, "8080-8080", "\x1f\x90", "", "8080"},
 		{PacketMark, "8192", "\x00\x20\x00\x00", "", "0x2000"},
+		{IfGroup, "0x656e69", "\x69\x6e\x65\x00", "", ""},
 		{Verdict, "accept", "\x00\x00\x00\x01", "", ""},
 		{Verdict, "drop", "\x00\x00\x00\x00", "", ""},
 		{Verdict, "return", "\xff\xff\xff\xfb", "", ""},

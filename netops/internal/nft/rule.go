@@ -82,6 +82,13 @@ func InputKind() Part {
 	}
 }
 
+// InputGroup loads the group of the input device (iifgroup).
+func InputGroup() Part {
+	return func(b *Builder) {
+		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: b.Take(IfGroup)})
+	}
+}
+
 // InputBegins matches input devices whose name has a prefix (iifname "veth*").
 func InputBegins(prefix string) Part {
 	return func(b *Builder) {

@@ -69,10 +69,11 @@ func isNew() nft.Part { return nft.Tracked(expr.CtKeySTATE, expr.CtStateBitNEW) 
 // The rules for the pods' packets run after destinations are translated, because
 // a service's address is not in the cloud's network.
 //
-// The feature "routed" has the same sets with an interface's name or a name
-// pattern in the keys. It serves addresses without a known network, and networks
-// whose interfaces' names do not begin with "veth". input loads the keys' first
-// field.
+// The feature "routed_group" has the same sets with the group of the interfaces in
+// the keys. It serves networks whose interfaces' names do not begin with "veth".
+// The feature "routed" has an interface's name. It serves addresses without a known
+// network; older versions added elements with a name pattern. input loads the keys'
+// first field.
 func routedFeature(name string, key nft.Field, input ...nft.Part) nft.Feature {
 	table := inetTable()
 	sets := func(name string) (four, six *nft.Set) {

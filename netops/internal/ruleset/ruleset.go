@@ -32,7 +32,8 @@ func Schema() nft.Schema {
 		masqueradeFeature("masq", "postrouting", nft.IfPattern, nft.InputLink()),
 		masqueradeFeature("masq_kind", "veth_postrouting", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()),
 		macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(),
-		uplinkFeature(), routedFeature("routed_kind", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()), routedFeature("routed", nft.IfPattern, nft.InputLink()),
+		uplinkFeature(), routedFeature("routed_kind", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()),
+		routedFeature("routed_group", nft.IfGroup, nft.InputGroup()), routedFeature("routed", nft.IfPattern, nft.InputLink()),
 		macNATFeature(), macNATHostFeature(),
 	}
 }

@@ -31,7 +31,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, errors.New("routed: Observe was not called")
 	}
 	four, six := gateways()
-	pair := attach.Routed{Gateway4: four, Gateway6: six, MTU: r.conf.MTU}
+	pair := attach.Routed{Gateway4: four, Gateway6: six, MTU: r.conf.MTU, DevGroup: r.conf.devGroup()}
 	if pair.MTU == 0 {
 		pair.MTU = o.MTU
 	}

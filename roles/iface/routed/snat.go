@@ -1,6 +1,7 @@
 package routed
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -16,7 +17,7 @@ import (
 // elements, so its DEL needs an nftables transaction. On CHECK the result does
 // not contain the subnet, so CHECK accepts both kinds of element.
 func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
-	w := snat{Spec: s, in: in, prefix: r.conf.HostVethPrefix, made: map[string]bool{}}
+	w := snat{Spec: s, in: in, conf: r.conf, made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		network := o.nicOf(a).Network
@@ -67,23 +68,39 @@ func (c *Conf) noSNATPrefixes() []netip.Prefix {
 // snat adds each element to a Spec once.
 type snat struct {
 	*netops.Spec
-	in *attach.Input
-	// prefix begins the names of the pods' interfaces on the host.
-	prefix string
-	made   map[string]bool
+	in   *attach.Input
+	conf *Conf
+	made map[string]bool
 }
 
 // addShared adds the element of a prefix in a set: "", "_near" or "_out". The prefixes of
-// the interfaces' names keep networks apart. CHECK also accepts the pattern "veth*", which
-// older versions used.
+// the interfaces' names keep networks apart. CHECK also accepts a name pattern, which older
+// versions used.
 func (w *snat) addShared(set string, p netip.Prefix) {
 	set += suffix(p.Addr())
-	e := &netops.Element{Shared: true, Set: "routed" + set, Key: []string{w.prefix + "*", p.String()}, Label: sharedLabel(w.in)}
-	if w.prefix == record.HostLinkPrefix {
-		e.OrSet, e.OrKey = e.Set, []string{w.in.HostLink, p.String()}
-		e.Set, e.Key = "routed_kind"+set, []string{"veth", p.String()}
-	}
+	e := &netops.Element{Shared: true, Label: sharedLabel(w.in), OrSet: "routed" + set, OrKey: []string{w.in.HostLink, p.String()}}
+	e.Set, e.Key = w.conf.sharedKey(set, p)
 	w.add(e)
+}
+
+// sharedKey returns the set of the network's element, and its key.
+func (c *Conf) sharedKey(set string, p netip.Prefix) (name string, key []string) {
+	if group := c.devGroup(); group != 0 {
+		return "routed_group" + set, []string{fmt.Sprintf("%#x", group), p.String()}
+	}
+	return "routed_kind" + set, []string{"veth", p.String()}
+}
+
+// devGroup returns the group of the pods' interfaces on the host, in which nftables
+// recognizes them: the bytes of HostVethPrefix. The default prefix needs none.
+func (c *Conf) devGroup() (group uint32) {
+	if c.HostVethPrefix == record.HostLinkPrefix {
+		return 0
+	}
+	for _, b := range []byte(c.HostVethPrefix) {
+		group = group<<8 | uint32(b)
+	}
+	return group
 }
 
 // addOwn adds an element for this attachment only.
@@ -92,7 +109,7 @@ func (w *snat) addOwn(set string, p netip.Prefix) {
 	e := &netops.Element{Set: "routed" + set, Key: []string{w.in.HostLink, p.String()}, Label: w.in.Label}
 	if w.in.Prev != nil {
 		e.Shared, e.Label = true, sharedLabel(w.in)
-		e.OrSet, e.OrKey = "routed_kind"+set, []string{"veth", p.String()}
+		e.OrSet, e.OrKey = w.conf.sharedKey(set, p)
 	}
 	w.add(e)
 }
