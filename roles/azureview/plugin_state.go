@@ -207,7 +207,8 @@ func (r *stateReader) endpoint(ctx context.Context, network string, e *fileEndpo
 		return err
 	}
 	a.Parts = []store.Part{{Role: role, State: store.Done, Changes: changes, Time: r.now}}
-	if a.Note, err = e.note(n); err != nil {
+	a.Note, err = e.note(n)
+	if err != nil {
 		return err
 	}
 	for i, p := range a.Addresses {
