@@ -118,7 +118,9 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 		covered[one.Key] = true
 		out = append(out, one)
 	}
-	if err := a.coverDelegates(ctx, covered); err != nil {
+	// The CHECK of a meta role compares the networks to which it delegated.
+	err := a.eachDelegate(ctx, func(owner, key store.Key) { covered[key] = covered[key] || covered[owner] })
+	if err != nil {
 		return nil, err
 	}
 	for key, r := range a.records {
@@ -187,16 +189,15 @@ func checkable(c *recovery.CacheEntry) bool {
 	return err != nil || len(c.Result) > 0 && !l.DisableCheck && result.AtLeast(l.CNIVersion, "0.4.0")
 }
 
-// coverDelegates marks the networks to which a meta role delegated, because the CHECK of the
-// meta role compares them.
-func (a *auditor) coverDelegates(ctx context.Context, covered map[store.Key]bool) error {
+// eachDelegate calls each with the attachments of meta roles and those to which they delegated.
+func (a *auditor) eachDelegate(ctx context.Context, each func(owner, key store.Key)) error {
 	return a.h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		all, err := tx.Delegations("")
 		for i := range all {
 			owner := all[i].Owner
 			for _, d := range all[i].Delegates {
-				if l, _ := netlist.Parse(d.List, d.Version); l != nil && covered[owner] {
-					covered[store.Key{Network: l.Name, ContainerID: owner.ContainerID, IfName: d.IfName}] = true
+				if l, _ := netlist.Parse(d.List, d.Version); l != nil {
+					each(owner, store.Key{Network: l.Name, ContainerID: owner.ContainerID, IfName: d.IfName})
 				}
 			}
 		}

@@ -113,6 +113,7 @@ func (p *Process) app() *cli.App {
 			p.stateCommand(),
 			p.pathCommand(),
 			p.topoCommand(),
+			p.uiCommand(),
 			p.diffCommand(),
 			p.repairNodeCommand(),
 			p.benchCommand(),

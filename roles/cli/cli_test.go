@@ -109,6 +109,9 @@ func TestDiff(t *testing.T) { runScripts(t, "testdata/diff") }
 // TestBench measures plugins without a change of the node.
 func TestBench(t *testing.T) { runScripts(t, "testdata/bench") }
 
+// TestUI serves the page of real attachments.
+func TestUI(t *testing.T) { runScripts(t, "testdata/ui") }
+
 // TestPath breaks the ways of packets between real attachments.
 func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 

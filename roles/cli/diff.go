@@ -11,6 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/store"
 )
 
 func (p *Process) diffCommand() *cli.Command {
@@ -44,6 +46,8 @@ examples:
 				return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
 			case c.Bool("apply"):
 				return p.repairNode(c)
+			case c.Bool("yes"):
+				return usagef("cnibox diff --apply --yes", "--yes is for --apply")
 			}
 			return p.diff(c, c.String("cni-path"))
 		},
@@ -90,6 +94,9 @@ func (p *Process) diff(c *cli.Context, path string) error {
 		a.after, err = p.loadNetwork(file)
 		if err != nil {
 			return err
+		}
+		if a.after.DisableCheck || !result.AtLeast(a.after.CNIVersion, "0.4.0") {
+			return fmt.Errorf("%s: a list without CHECK cannot be compared: want cniVersion 0.4.0 or newer, and no disableCheck", file)
 		}
 	}
 	plan, err := a.plan(c.Context)
@@ -141,29 +148,41 @@ func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.other, err = a.findExtra(ctx, all)
+	n.other, err = a.findExtra(ctx)
 	return n, err
 }
 
 // findExtra finds the objects of cnibox without a record. An attachment in a runtime's cache may
 // have lost its record, and so may the container of an interface, so both keep their objects.
-func (a *auditor) findExtra(ctx context.Context, all []*audited) (*audited, error) {
+func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 	others := map[string]bool{}
-	for _, one := range all {
-		others[record.Label(one.Key)] = true
+	for label := range recovery.ReadCaches(a.h, a.p.cacheDirs()) {
+		others[label] = true
 	}
-	o, err := recovery.FindOrphans(ctx, a.h, others)
+	err := a.eachDelegate(ctx, func(_, key store.Key) { others[record.Label(key)] = true })
 	if err != nil {
 		return nil, err
 	}
-	extra := &audited{}
-	for _, l := range o.Links {
-		extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
+	extra, before := &audited{}, &audited{}
+	for range 2 { // a DEL between the reads of the kernel and of the records leaves nothing for the second time
+		o, err := recovery.FindOrphans(ctx, a.h, others)
+		if err != nil {
+			return nil, err
+		}
+		before, extra = extra, &audited{}
+		for _, l := range o.Links {
+			extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
+		}
+		for _, made := range record.Inverses(o.Unbound()) {
+			c := netops.Change{Do: *made.Undo, Undo: &made.Do}
+			extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
+		}
 	}
-	for _, made := range record.Inverses(o.Unbound()) {
-		c := netops.Change{Do: *made.Undo, Undo: &made.Do}
-		extra.plan.Changes = append(extra.plan.Changes, c)
-		extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
+	extra.found = slices.DeleteFunc(extra.found, func(d difference) bool {
+		return !slices.ContainsFunc(before.found, func(b difference) bool { return b.Object == d.Object })
+	})
+	for _, d := range extra.found {
+		extra.plan.Changes = append(extra.plan.Changes, d.Changes...)
 	}
 	return extra, nil
 }
@@ -181,7 +200,7 @@ func (n *nodePlan) write(out io.Writer, s style) {
 	if len(n.lost) > 0 {
 		fmt.Fprintf(out, "nftables\n  %s rules of cnibox in %d sets\n", s.paint(green, "+"), len(n.lost))
 	}
-	for _, one := range append(n.all, n.other) {
+	for _, one := range slices.Concat(n.all, []*audited{n.other}) {
 		switch {
 		case len(one.found) == 0:
 			continue

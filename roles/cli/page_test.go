@@ -76,5 +76,17 @@ func TestMeasureDocs(t *testing.T) {
 	}
 }
 
+// TestUIDocs runs the commands of docs/ui.md.
+func TestUIDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/ui.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newTestNode(t, false).run("PATH=$PATH:/usr/bin:/bin\n" + shBlocks(string(page)) + "cat node.json")
+	if !strings.Contains(out, `"container":"p1"`) {
+		t.Error(out)
+	}
+}
+
 // TestDiffDocs runs the commands of docs/diff.md.
 func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }

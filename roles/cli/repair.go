@@ -71,14 +71,14 @@ func (p *Process) repairNode(c *cli.Context) error {
 
 // removeExtra removes the extra objects that still have no record, and finds what is left.
 func (a *auditor) removeExtra(ctx context.Context, n *nodePlan) error {
-	extra, err := a.findExtra(ctx, n.all)
+	extra, err := a.findExtra(ctx)
 	if err != nil {
 		return err
 	}
 	if err := a.h.Net.Apply(ctx, extra.plan, nil); err != nil {
 		return err
 	}
-	n.other, err = a.findExtra(ctx, n.all)
+	n.other, err = a.findExtra(ctx)
 	return err
 }
 

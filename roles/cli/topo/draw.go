@@ -33,11 +33,11 @@ type drawing struct {
 // box draws a box with a text. details are shown by the page's script.
 func (d *drawing) box(class string, x, y, width int, text, details string) {
 	fmt.Fprintf(&d.boxes, `<g class="%s" data-details="%[2]s"><svg x="%d" y="%d" width="%d" height="%d"><rect x="1" y="1" width="%d" height="%d" rx="4"/><text x="%d" y="%d">%s</text></svg><title>%[2]s</title></g>`+"\n",
-		class, escaped(details), x, y, width, boxHeight, width-2, boxHeight-2, textPad, boxHeight-7, escaped(text))
+		class, Escaped(details), x, y, width, boxHeight, width-2, boxHeight-2, textPad, boxHeight-7, Escaped(text))
 }
 
-// escaped returns a text without markup, for XML and HTML.
-func escaped(text string) string {
+// Escaped returns a text without markup, for XML and HTML.
+func Escaped(text string) string {
 	var b strings.Builder
 	_ = xml.EscapeText(&b, []byte(text)) // a builder takes all
 	return b.String()
@@ -103,20 +103,45 @@ func (t *Topology) SVG() string {
 }
 
 // HTML returns one page that needs nothing else: the drawing, a search, and the properties of what is clicked.
-func (t *Topology) HTML() string {
-	sum := sha256.Sum256([]byte(script))
+func (t *Topology) HTML() string { return Page(t.Node, t.Content(), false) }
+
+// Content returns the part of the page that changes with the node.
+func (t *Topology) Content() string {
 	problems := 0
 	for i := range t.Attachments {
 		problems += min(len(t.Attachments[i].Problems), 1)
 	}
+	return fmt.Sprintf("<span>%d devices, %d attachments, %d with problems</span>\n%s", len(t.Devices), len(t.Attachments), problems, t.svg(`id="drawing"`))
+}
+
+// Page returns a page around a content. A live page replaces its content by the events of the server that sent it.
+func Page(node, content string, live bool) string {
+	mark := ""
+	if live {
+		mark = ` <span id="live"></span>`
+	}
 	return fmt.Sprintf(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>%[1]s</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%[2]s'">
+<meta http-equiv="Content-Security-Policy" content="%[2]s">
 <style>%[3]s</style>
-<header><h1>%[1]s</h1> <span>%[4]d devices, %[5]d attachments, %[6]d with problems</span>
+<header><h1>%[1]s</h1>%[4]s
 <input id="search" type="search" placeholder="pod, container, address, network" autofocus> <span id="count"></span></header>
 <pre id="details">Click on a box.</pre>
-%[7]s<script>%[8]s</script>
+<main id="content">%[5]s</main>
+<script>%[6]s</script>
 </html>
-`, escaped(t.Node), base64.StdEncoding.EncodeToString(sum[:]), style, len(t.Devices), len(t.Attachments), problems, t.svg(`id="drawing"`), script)
+`, Escaped(node), Policy(live), style, mark, content, script)
+}
+
+// Policy returns the Content-Security-Policy of a page: its own script and style, and for a live page its own server.
+func Policy(live bool) string {
+	hash := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	policy := "default-src 'none'; style-src " + hash(style) + "; script-src " + hash(script) + "; base-uri 'none'; form-action 'none'"
+	if live {
+		policy += "; connect-src 'self'"
+	}
+	return policy
 }

@@ -1,24 +1,45 @@
 "use strict";
-const boxes = [...document.querySelectorAll("g[data-details]")];
+const content = document.getElementById("content");
 const details = document.getElementById("details");
 const search = document.getElementById("search");
+const boxes = () => [...content.querySelectorAll("g[data-details]")];
+const name = (box) => box.dataset.details.split("\n")[0];
+let chosen = "";
 const choose = (box) => {
-  boxes.forEach((b) => b.classList.toggle("chosen", b === box));
+  chosen = name(box);
+  boxes().forEach((b) => b.classList.toggle("chosen", b === box));
   details.textContent = box.dataset.details;
 };
-boxes.forEach((b) => b.addEventListener("click", () => choose(b)));
+content.addEventListener("click", (e) => {
+  const box = e.target.closest("g[data-details]");
+  if (box !== null) choose(box);
+});
 const find = () => {
   const text = search.value.trim().toLowerCase();
-  const found = boxes.filter((b) => b.dataset.details.toLowerCase().includes(text));
-  boxes.forEach((b) => b.classList.toggle("faded", text !== "" && !found.includes(b)));
+  const found = boxes().filter((b) => b.dataset.details.toLowerCase().includes(text));
+  boxes().forEach((b) => b.classList.toggle("faded", text !== "" && !found.includes(b)));
   document.getElementById("count").textContent = text === "" ? "" : found.length + " found";
-  if (text !== "" && found.length > 0) {
-    found[0].scrollIntoView({ block: "center" });
-    if (found.length === 1) choose(found[0]);
-  }
+  return text === "" ? [] : found;
 };
-search.addEventListener("input", find);
+const go = () => {
+  const found = find();
+  if (found.length > 0) found[0].scrollIntoView({ block: "center" });
+  if (found.length === 1) choose(found[0]);
+};
+search.addEventListener("input", go);
 if (location.hash !== "") {
   search.value = decodeURIComponent(location.hash.slice(1));
-  find();
+  go();
+}
+const live = document.getElementById("live");
+if (live !== null) {
+  const events = new EventSource("events");
+  events.onmessage = (e) => {
+    content.innerHTML = JSON.parse(e.data);
+    live.textContent = "live";
+    find();
+    const box = boxes().find((b) => name(b) === chosen);
+    if (box !== undefined) choose(box);
+  };
+  events.onerror = () => { live.textContent = "not connected"; };
 }

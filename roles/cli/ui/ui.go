@@ -1,0 +1,205 @@
+// Package ui serves the page of a node's networks, which follows the node. It only reads.
+//
+// A browser on the machine of an administrator also shows other pages. They cannot read this one: the
+// server answers only requests for a local name, so that no other site's name can lead to it, and
+// refuses requests that other sites' pages make. Nothing allows other origins.
+package ui
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/cli/topo"
+)
+
+// maxStreams is the maximum number of pages that follow the node at a time.
+const maxStreams = 8
+
+// writeTime is the maximum time to write one answer or event.
+const writeTime = 10 * time.Second
+
+// State is what the page shows.
+type State struct {
+	Topology *topo.Topology `json:"topology"`
+	Tables   []Table        `json:"tables"`
+}
+
+// Table is shown under the drawing. The first cell of a row of findings is a severity.
+type Table struct {
+	Title string     `json:"title"`
+	Head  []string   `json:"head"`
+	Rows  [][]string `json:"rows"`
+}
+
+// Server serves the page.
+type Server struct {
+	// Read reads the node, at most once per Interval.
+	Read     func(ctx context.Context) (*State, error)
+	Interval time.Duration
+	// Secret is the first element of all paths, if it is not empty.
+	Secret string
+
+	mu    sync.Mutex
+	state *State
+	err   error
+	read  time.Time
+}
+
+// Serve serves until ctx ends.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: writeTime, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	prefix := "/"
+	if s.Secret != "" {
+		prefix += s.Secret + "/"
+	}
+	streams := make(chan struct{}, maxStreams)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range map[string]string{
+			"Content-Security-Policy":      topo.Policy(true) + "; frame-ancestors 'none'",
+			"X-Content-Type-Options":       "nosniff",
+			"Referrer-Policy":              "no-referrer",
+			"Cache-Control":                "no-store",
+			"Cross-Origin-Opener-Policy":   "same-origin",
+			"Cross-Origin-Resource-Policy": "same-origin",
+		} {
+			w.Header().Set(name, value)
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // a real connection has one
+		path := r.URL.Path
+		site := r.Header.Get("Sec-Fetch-Site")
+		switch {
+		case !isLocal(r.Host):
+			http.Error(w, "use the name localhost or a loopback address", http.StatusMisdirectedRequest)
+		case site != "" && site != "same-origin" && site != "none":
+			http.Error(w, "another site's page may not ask", http.StatusForbidden)
+		case len(path) < len(prefix) || subtle.ConstantTimeCompare([]byte(path[:len(prefix)]), []byte(prefix)) != 1:
+			http.NotFound(w, r)
+		case r.Method != http.MethodGet:
+			w.Header().Set("Allow", http.MethodGet)
+			http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		case path == prefix:
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			state, err := s.current(r.Context())
+			_, _ = fmt.Fprint(w, topo.Page(title(state), content(state, err), true))
+		case path == prefix+"json":
+			s.json(w, r)
+		case path == prefix+"events":
+			select {
+			case streams <- struct{}{}:
+				s.events(w, r)
+				<-streams
+			default:
+				http.Error(w, "too many pages follow this node", http.StatusServiceUnavailable)
+			}
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// isLocal reports whether a Host header names this machine by a name that no other site can have.
+func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// current returns the state, which is as old as the interval at most.
+func (s *Server) current(ctx context.Context) (*State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.read) < s.Interval {
+		return s.state, s.err
+	}
+	state, err := s.Read(ctx)
+	if ctx.Err() == nil { // otherwise the page was closed
+		s.state, s.err, s.read = state, err, time.Now()
+	}
+	return state, err
+}
+
+func (s *Server) json(w http.ResponseWriter, r *http.Request) {
+	state, err := s.current(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(state)
+}
+
+// events sends the content when it changes (server-sent events).
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	tick := time.NewTicker(s.Interval)
+	defer tick.Stop()
+	for last := ""; ; {
+		event := ": nothing changed\n\n" // it finds a closed connection
+		if now := content(s.current(r.Context())); now != last {
+			text, _ := json.Marshal(now) // a string has a JSON form, in one line
+			event, last = "data: "+string(text)+"\n\n", now
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+		if _, err := fmt.Fprint(w, event); err != nil || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func title(s *State) string {
+	if s == nil {
+		return "cnibox"
+	}
+	return s.Topology.Node
+}
+
+// content returns the markup of a state, or of the error that reading it had.
+func content(s *State, err error) string {
+	if err != nil {
+		return "<p>" + topo.Escaped(err.Error()) + "</p>"
+	}
+	var b strings.Builder
+	b.WriteString(s.Topology.Content())
+	row := func(cell string, cells []string) {
+		for _, text := range cells {
+			fmt.Fprintf(&b, "<%s>%s</%[1]s>", cell, topo.Escaped(text))
+		}
+	}
+	for _, t := range s.Tables {
+		fmt.Fprintf(&b, "<h2>%s</h2>\n<table><tr>", topo.Escaped(t.Title))
+		row("th", t.Head)
+		for _, r := range t.Rows {
+			fmt.Fprintf(&b, "</tr>\n<tr class=\"%s\">", topo.Escaped(r[0])) // the severity has a colour
+			row("td", r)
+		}
+		b.WriteString("</tr></table>\n")
+	}
+	return b.String()
+}

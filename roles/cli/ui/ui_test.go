@@ -1,0 +1,190 @@
+package ui
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/cli/topo"
+)
+
+// node is a node whose state has a number that every read increases.
+func node(reads *atomic.Int64) func(context.Context) (*State, error) {
+	return func(context.Context) (*State, error) {
+		n := reads.Add(1)
+		return &State{
+			Topology: &topo.Topology{Node: "n1", Attachments: []topo.Attachment{{Container: fmt.Sprintf("pod-%d", n), IfName: "eth0", Network: "</script><script>alert(1)</script>"}}},
+			Tables:   []Table{{Title: "findings <b>", Head: []string{"severity", "what"}, Rows: [][]string{{"error", "<img src=x onerror=alert(2)>"}}}},
+		}, nil
+	}
+}
+
+// serve returns the address of a server on loopback.
+func serve(t *testing.T, s *Server) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// TestRefused: other sites' names and pages, other methods and paths without the secret get nothing of the node,
+// and no answer allows another origin.
+func TestRefused(t *testing.T) {
+	var reads atomic.Int64
+	addr := serve(t, &Server{Read: node(&reads), Interval: time.Minute, Secret: "abc"})
+	_, port, _ := net.SplitHostPort(addr)
+	for _, c := range []struct {
+		method, path, host, site string
+		status                   int
+	}{
+		{"GET", "/abc/", "127.0.0.1:" + port, "", 200},
+		{"GET", "/abc/", "localhost:8009", "none", 200},
+		{"GET", "/abc/", "[::1]:8009", "same-origin", 200},
+		{"GET", "/abc/json", "localhost", "", 200},
+		{"GET", "/abc/", "evil.example:" + port, "", 421},
+		{"GET", "/abc/", "localhost.evil.example", "", 421},
+		{"GET", "/abc/", "192.0.2.1", "", 421},
+		{"GET", "/abc/", "", "", 421},
+		{"GET", "/abc/events", "evil.example", "", 421},
+		{"GET", "/abc/json", "localhost", "cross-site", 403},
+		{"GET", "/abc/events", "localhost", "same-site", 403},
+		{"POST", "/abc/", "localhost", "", 405},
+		{"OPTIONS", "/abc/json", "localhost", "", 405},
+		{"HEAD", "/abc/", "localhost", "", 405},
+		{"GET", "/", "localhost", "", 404},
+		{"GET", "/abd/", "localhost", "", 404},
+		{"GET", "/abc", "localhost", "", 404},
+		{"GET", "/abc/x", "localhost", "", 404},
+		{"GET", "/abc/../abc/x", "localhost", "", 404},
+	} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := c.method + " " + c.path + " HTTP/1.1\r\nHost: " + c.host + "\r\nConnection: close\r\nOrigin: http://evil.example\r\n"
+		if c.site != "" {
+			text += "Sec-Fetch-Site: " + c.site + "\r\n"
+		}
+		_, err = conn.Write([]byte(text + "\r\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := &http.Request{Method: c.method}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body bytes.Buffer
+		_, _ = body.ReadFrom(resp.Body) // the connection ends it
+		_ = conn.Close()
+		if resp.StatusCode != c.status {
+			t.Errorf("%+v: status %d", c, resp.StatusCode)
+		}
+		if c.status != 200 && strings.Contains(body.String(), "pod-") {
+			t.Errorf("%+v: the answer has the node's state", c)
+		}
+		for name := range resp.Header {
+			if strings.HasPrefix(name, "Access-Control-") || name == "Set-Cookie" {
+				t.Errorf("%+v: header %s", c, name)
+			}
+		}
+		policy := resp.Header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(policy, "default-src 'none'; ") || !strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%+v: policy %q", c, policy)
+		}
+	}
+	if n := reads.Load(); n != 1 {
+		t.Errorf("the node was read %d times within the interval", n)
+	}
+}
+
+// TestEvents: events have the content in one line each, and an error is shown.
+func TestEvents(t *testing.T) {
+	var reads atomic.Int64
+	read := node(&reads)
+	addr := serve(t, &Server{Interval: time.Millisecond, Read: func(ctx context.Context) (*State, error) {
+		if reads.Load() == 2 {
+			reads.Add(1)
+			return nil, errors.New("store: busy <b>")
+		}
+		return read(ctx)
+	}})
+	resp, err := http.Get("http://" + addr + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var events []string
+	for lines := bufio.NewScanner(resp.Body); len(events) < 4 && lines.Scan(); {
+		if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
+			events = append(events, data)
+		}
+	}
+	for i, want := range []string{"pod-1", "pod-2", `\u003cp\u003estore: busy \u0026lt;b\u0026gt;\u003c/p\u003e`, "pod-4"} {
+		if !strings.Contains(events[i], want) || strings.Contains(events[i], "<") {
+			t.Errorf("event %d lacks %q: %s", i, want, events[i])
+		}
+	}
+}
+
+// TestBrowser opens the page in a browser. It follows the node, has no error, and no text becomes markup.
+func TestBrowser(t *testing.T) {
+	browser, err := exec.LookPath("chromium-headless-shell")
+	if err != nil {
+		t.Fatal("install chromium-headless-shell, as 'make setup' does")
+	}
+	var reads atomic.Int64
+	addr := serve(t, &Server{Read: node(&reads), Interval: 50 * time.Millisecond, Secret: "abc"})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	const live = `<span id="live">live</span>`
+	text := ""
+	for !strings.Contains(text, live) { // the browser may print the page before the first event
+		text = open(ctx, t, browser, "http://"+addr+"/abc/#pod-")
+	}
+	for _, want := range []string{`<span id="count">1 found</span>`, "<h2>findings &lt;b&gt;</h2>", "&lt;img src=x onerror=alert(2)&gt;</td>"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "<script>alert") || strings.Contains(text, "<img") {
+		t.Error("a text became markup")
+	}
+}
+
+// open returns the document of a page, which may have no error.
+func open(ctx context.Context, t *testing.T, browser, url string) string {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--enable-logging=stderr",
+		"--timeout=3000", "--dump-dom", url)
+	var messages strings.Builder
+	cmd.Stderr = &messages
+	dom, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, messages.String())
+	}
+	if strings.Contains(messages.String(), "CONSOLE") {
+		t.Errorf("errors of the page:\n%s", messages.String())
+	}
+	return string(dom)
+}

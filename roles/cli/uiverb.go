@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/ui"
+	daemon "github.com/cnibox/cnibox/roles/daemon/process"
+)
+
+// uiInterval is the time between two reads of the node while a page is open.
+const uiInterval = 5 * time.Second
+
+func (p *Process) uiCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ui",
+		Usage: "serve the page of topo, live, with doctor's findings and the pools, until it is interrupted",
+		Description: `The page only reads, and the node is read only while a page is open. Without --port it is on a
+unix socket that only root can use. Reach it from another machine with ssh:
+
+  ssh -L 8009:/run/cnibox/ui.sock root@NODE      then open http://localhost:8009/
+
+With --port it is on 127.0.0.1. The path has a secret, because all users of the node can
+connect to a port.
+
+examples:
+  cnibox ui
+  cnibox ui --port 8009`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "socket", Usage: "`PATH` of the socket (ui.sock in the run directory)"},
+			&cli.IntFlag{Name: "port", Usage: "a port of 127.0.0.1 instead; 0 is any free port"},
+			&cli.BoolFlag{Name: "json", Usage: "print the address as JSON"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			if port := c.Int("port"); port < 0 || port > 65535 || c.IsSet("port") && c.IsSet("socket") {
+				return usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
+			}
+			if os.Geteuid() != 0 {
+				return withHint(errors.New("only root can read a node"), "run it as root")
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			return p.serveUI(c.Context, c, h)
+		},
+	}
+}
+
+func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) error {
+	s := &ui.Server{Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return p.readUI(ctx, h) }}
+	var l net.Listener
+	var address string
+	if c.IsSet("port") {
+		tcp, err := (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.Int("port"))).String())
+		if err != nil {
+			return err
+		}
+		s.Secret = rand.Text()
+		l, address = tcp, "http://"+tcp.Addr().String()+"/"+s.Secret+"/"
+	} else {
+		address = c.String("socket")
+		if address == "" {
+			address = filepath.Join(h.Store.RunDir(), "ui.sock")
+		}
+		unix, unlock, err := daemon.Listen(address)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		l = unix
+	}
+	if c.Bool("json") {
+		if err := writeJSON(p.Stdout, map[string]string{"address": address}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintln(p.Stdout, address)
+	}
+	return s.Serve(ctx, l)
+}
+
+// readUI reads what the page shows.
+func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) {
+	t, err := p.readTopology(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.examine(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	findings := ui.Table{Title: fmt.Sprintf("%d findings of cnibox doctor, %d checks passed", len(r.Findings), r.Passed), Head: []string{"severity", "check", "object", "what", "evidence", "fix"}}
+	for _, f := range r.Findings {
+		findings.Rows = append(findings.Rows, []string{string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix})
+	}
+	pools := ui.Table{Title: "pools", Head: []string{"cnibox ipam show"}}
+	for i := range p.Table {
+		v := p.Table[i].Verb("ipam show")
+		if v == nil {
+			continue
+		}
+		shown, err := v.Run(ctx, h, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		if text, ok := shown.(fmt.Stringer); ok && text.String() != "" {
+			for line := range strings.SplitSeq(text.String(), "\n") {
+				pools.Rows = append(pools.Rows, []string{line})
+			}
+		}
+		break
+	}
+	return &ui.State{Topology: t, Tables: []ui.Table{findings, pools}}, nil
+}
