@@ -106,6 +106,7 @@ func (p *Process) app() *cli.App {
 			p.doctorCommand(),
 			p.stateCommand(),
 			p.pathCommand(),
+			p.dropsCommand(),
 			p.topoCommand(),
 			p.repairNodeCommand(),
 			p.labCommand(),
