@@ -1,8 +1,12 @@
 package netops_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
@@ -37,6 +41,60 @@ func TestTrace(t *testing.T) {
 		t.Errorf("second trace: %v", err)
 	}
 	if err := first.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if after := host.Snapshot(t); after != before {
+		t.Errorf("after the trace:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// TestTraceKilled: a trace whose process was killed does not prevent the next one.
+func TestTraceKilled(t *testing.T) {
+	const variable = "NETOPS_TEST_TRACE"
+	flow := netops.TraceFlow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
+	open := func(path string) (*netops.Trace, error) {
+		n := netops.New(netops.Options{})
+		ns, err := n.OpenNamespace(path)
+		if err != nil {
+			return nil, err
+		}
+		return n.OpenTrace(t.Context(), ns, flow)
+	}
+	if path := os.Getenv(variable); path != "" { // the process to be killed
+		if _, err := open(path); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("tracing")
+		select {}
+	}
+	host := netopstest.New(t)
+	before := host.Snapshot(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run", "^TestTraceKilled$")
+	cmd.Env = append(os.Environ(), variable+"="+host.Path())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "tracing\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	next, err := open(host.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if after := host.Snapshot(t); after != before {

@@ -112,6 +112,7 @@ func (p *Process) app() *cli.App {
 			p.doctorCommand(),
 			p.stateCommand(),
 			p.pathCommand(),
+			p.dropsCommand(),
 			p.topoCommand(),
 			p.uiCommand(),
 			p.diffCommand(),

@@ -132,6 +132,7 @@ func runScripts(t *testing.T, dir string) {
 			e.Setenv("CNIBOX_RUN_DIR", e.WorkDir+"/run")
 			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
 			e.Setenv("CLITEST_INSIDE", "1")
+			e.Setenv("FIRST", "nsenter --net=/proc/1/ns/net")
 			docs, err := filepath.Abs("../../docs")
 			if err != nil {
 				return err

@@ -1,0 +1,49 @@
+package netops
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/dropmon"
+)
+
+// frame returns an Ethernet frame with an IPv4 header and the beginning of a TCP header.
+func frame(ether ...byte) []byte {
+	b := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}, ether...)
+	b = append(b, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
+	return append(b, 0x9c, 0x40, 0, 80)
+}
+
+func TestNewDrop(t *testing.T) {
+	from, to := netip.MustParseAddrPort("10.0.0.1:40000"), netip.MustParseAddrPort("10.0.0.2:80")
+	fragment := frame(8, 0)
+	fragment[etherHeader+7] = 1
+	for _, v := range []struct {
+		name, proto, mac string
+		protocol         uint16
+		packet           []byte
+		from, to         netip.AddrPort
+	}{
+		{"ethernet", "tcp", "02:00:00:00:00:02", unix.ETH_P_IP, frame(8, 0), from, to},
+		{"VLAN", "tcp", "02:00:00:00:00:02", unix.ETH_P_IP, frame(0x81, 0, 0, 7, 8, 0), from, to},
+		{"tunnel", "tcp", "", unix.ETH_P_IP, frame(8, 0)[etherHeader:], from, to},
+		{"later fragment", "tcp", "02:00:00:00:00:02", unix.ETH_P_IP, fragment, netip.AddrPortFrom(from.Addr(), 0), netip.AddrPortFrom(to.Addr(), 0)},
+		{"cut", "ip", "02:00:00:00:00:02", unix.ETH_P_IP, frame(8, 0)[:30], netip.AddrPort{}, netip.AddrPort{}},
+		{"ARP", "arp", "02:00:00:00:00:02", unix.ETH_P_ARP, frame(8, 6), netip.AddrPort{}, netip.AddrPort{}},
+		{"unknown", "0x88cc", "", 0x88cc, nil, netip.AddrPort{}, netip.AddrPort{}},
+	} {
+		got := newDrop(&dropmon.Drop{Protocol: v.protocol, Packet: v.packet})
+		if got.Proto != v.proto || got.SourceMAC != v.mac || got.From != v.from || got.To != v.to {
+			t.Errorf("%s: %+v", v.name, got)
+		}
+	}
+}
+
+// FuzzNewDrop feeds random packets to the decoder.
+func FuzzNewDrop(f *testing.F) {
+	f.Add(uint16(unix.ETH_P_IP), frame(8, 0))
+	f.Add(uint16(unix.ETH_P_IPV6), make([]byte, 80))
+	f.Fuzz(func(_ *testing.T, protocol uint16, b []byte) { newDrop(&dropmon.Drop{Protocol: protocol, Packet: b}) })
+}

@@ -1,0 +1,201 @@
+// Package dropmon reads the kernel's reports of dropped packets: the netlink family
+// NET_DM of the module drop_monitor, in packet mode.
+package dropmon
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Constants of linux/net_dropmon.h.
+const (
+	familyName = "NET_DM"
+	version    = 2
+	group      = 1 // NET_DM_GRP_ALERT, the same number in every kernel
+
+	cmdConfig, cmdStart, cmdStop, cmdPacketAlert = 2, 3, 4, 5
+
+	attrAlertMode, attrSymbol, attrInPort, attrTimestamp = 1, 3, 4, 5
+	attrProto, attrPayload, attrTruncLen, attrOrigLen    = 6, 7, 9, 10
+	attrReason                                           = 23
+
+	alertModePacket = 1
+	inPortIndex     = 0 // NET_DM_ATTR_PORT_NETDEV_IFINDEX
+)
+
+const (
+	// truncate is the number of bytes of a packet that the kernel reports: headers only.
+	truncate = 160
+	buffer   = 4 << 20
+)
+
+// Monitor receives the reports. The kernel has one switch for the machine: whoever turned it
+// on receives them.
+type Monitor struct {
+	conn   *nlconn.Conn
+	family uint16
+	events *nlconn.Listener
+	isOn   bool
+}
+
+// Drop is the report of one dropped packet.
+type Drop struct {
+	Time time.Time
+	// Reason is the kernel's name of the reason, "" before Linux 5.17. Symbol is the place in
+	// the kernel that dropped the packet.
+	Reason, Symbol string
+	// InPort is the index of the device on which the packet arrived, in an unknown namespace.
+	InPort int
+	// Size is that of the packet with its MAC header.
+	Size int
+	// Protocol is an EtherType. Packet begins with the MAC header. It is valid until the next
+	// report.
+	Protocol uint16
+	Packet   []byte
+}
+
+// Open turns the reports on, in the calling thread's namespace. The error wraps
+// ErrNotSupported if the kernel has no reports, or not in this namespace, and ErrBusy if
+// another program receives them. Reports that a killed program left on are taken over.
+func Open(ctx context.Context) (m *Monitor, err error) {
+	m = &Monitor{}
+	defer func() {
+		if err != nil {
+			_ = m.Close(ctx) // err is the cause
+			m = nil
+		}
+	}()
+	m.conn, err = nlconn.Open(unix.NETLINK_GENERIC, "generic netlink")
+	if err != nil {
+		return m, err
+	}
+	m.family, err = m.conn.Family(ctx, familyName)
+	if errors.Is(err, unix.ENOENT) {
+		return m, fmt.Errorf("reports of dropped packets: %w, or not in this network namespace", nlconn.ErrNotSupported)
+	}
+	if err != nil {
+		return m, err
+	}
+	err = m.configure(ctx)
+	if errors.Is(err, unix.EBUSY) {
+		err = m.takeOver(ctx)
+	}
+	if err != nil {
+		return m, nlconn.Explain(err, "configure "+familyName)
+	}
+	m.events, err = nlconn.Listen(unix.NETLINK_GENERIC, "generic netlink", []int{group})
+	if err != nil {
+		return m, err
+	}
+	m.events.SetReceiveBuffer(buffer)
+	err = m.conn.One(ctx, nlconn.NewGeneric(m.family, cmdStart, version))
+	m.isOn = err == nil
+	return m, nlconn.Explain(err, "start "+familyName)
+}
+
+// configure requests a report for each packet. The kernel refuses it while reports are on.
+func (m *Monitor) configure(ctx context.Context) error {
+	c := nlconn.NewGeneric(m.family, cmdConfig, version)
+	c.Uint8(attrAlertMode, alertModePacket)
+	c.Uint32(attrTruncLen, truncate)
+	return m.conn.One(ctx, c)
+}
+
+// takeOver stops reports that nobody receives, and configures them.
+func (m *Monitor) takeOver(ctx context.Context) error {
+	list, err := os.ReadFile("/proc/thread-self/net/netlink")
+	if err != nil {
+		return err
+	}
+	if ports := readers(list); len(ports) > 0 {
+		return fmt.Errorf("%w: another program receives them (netlink port %s, usually its process ID)", nlconn.ErrBusy, ports[0])
+	}
+	if err := m.conn.One(ctx, nlconn.NewGeneric(m.family, cmdStop, version)); err != nil {
+		return err
+	}
+	return m.configure(ctx)
+}
+
+// readers returns the netlink ports of the sockets that receive the reports. list is
+// /proc/net/netlink: its columns are the socket, protocol, port, and a mask of groups.
+func readers(list []byte) (ports []string) {
+	for line := range bytes.Lines(list) {
+		f := bytes.Fields(line)
+		if len(f) < 4 || string(f[1]) != strconv.Itoa(unix.NETLINK_GENERIC) {
+			continue
+		}
+		groups, err := strconv.ParseUint(string(f[3]), 16, 32)
+		if err == nil && groups&(1<<(group-1)) != 0 {
+			ports = append(ports, string(f[2]))
+		}
+	}
+	return ports
+}
+
+// Next waits for reports and calls each for every one. lost is true if the kernel could
+// not deliver some.
+func (m *Monitor) Next(ctx context.Context, each func(Drop)) (lost bool, err error) {
+	lost, err = m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
+		if h.Type == m.family && len(data) >= nlconn.GenericHeader && data[0] == cmdPacketAlert {
+			if d, err := decode(data[nlconn.GenericHeader:]); err == nil {
+				each(d)
+			}
+		}
+		return false
+	})
+	return lost, nlconn.Explain(err, "receive reports")
+}
+
+// decode reads the attributes of one report.
+func decode(attrs []byte) (d Drop, err error) {
+	err = nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
+		switch kind {
+		case attrSymbol:
+			d.Symbol = nlconn.Printable(nlconn.Text(v))
+		case attrReason:
+			d.Reason = nlconn.Printable(nlconn.Text(v))
+		case attrInPort:
+			index, err := nlconn.Find(v, inPortIndex)
+			d.InPort = nlconn.Int(index)
+			return err
+		case attrTimestamp:
+			if len(v) == 8 {
+				d.Time = time.Unix(0, int64(binary.NativeEndian.Uint64(v)))
+			}
+		case attrProto:
+			d.Protocol = uint16(nlconn.Short(v))
+		case attrOrigLen:
+			d.Size = nlconn.Int(v)
+		case attrPayload:
+			d.Packet = v
+		}
+		return nil
+	})
+	d.Size = max(d.Size, len(d.Packet)) // the kernel reports the size of a truncated packet only
+	return d, err
+}
+
+// Close turns the reports off and closes the sockets.
+func (m *Monitor) Close(ctx context.Context) error {
+	var errs []error
+	if m.isOn {
+		errs = append(errs, m.conn.One(context.WithoutCancel(ctx), nlconn.NewGeneric(m.family, cmdStop, version)))
+	}
+	if m.events != nil {
+		errs = append(errs, m.events.Close())
+	}
+	if m.conn != nil {
+		errs = append(errs, m.conn.Close())
+	}
+	return errors.Join(errs...)
+}
