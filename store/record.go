@@ -59,6 +59,9 @@ type Attachment struct {
 	MAC       string         `json:"mac,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	Routes    []string       `json:"routes,omitempty"`
+	// Imported means that another program attached the container, and that the record was made
+	// of that program's state. CHECK compares the recorded objects.
+	Imported bool `json:"imported,omitempty"`
 	// Note is private data of the role that made the attachment.
 	Note json.RawMessage `json:"note,omitempty"`
 	// Parts has an entry for each role of the attachment, in the order of ADD.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 )
 
@@ -32,6 +33,13 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		if err := h.Delegate.Check(ctx, a.ipam, req); err != nil {
 			return err
 		}
+	}
+	if rec != nil && rec.Imported {
+		diffs, err := record.Verify(ctx, h, rec, ns)
+		if err != nil {
+			return err
+		}
+		return roles.Differences(diffs)
 	}
 	in := a.newInput(req)
 	in.Prev = req.PrevResult

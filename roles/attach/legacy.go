@@ -77,14 +77,15 @@ func (c *ChainedHandler) collectLegacy(ctx context.Context, h *roles.Host, req *
 	return nil
 }
 
-// checkLegacy calls the role's CheckLegacy if the reference plugin made the attachment.
+// checkLegacy calls the role's CheckLegacy if the reference plugin of its name extended the
+// attachment, because another program made it.
 func (c *ChainedHandler) checkLegacy(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, ns *netops.Namespace, spec *netops.Spec) ([]netops.Difference, error) {
 	s, ok := c.role.(LegacyChecker)
 	if !ok {
 		return nil, nil
 	}
 	rec, err := recovery.Attachment(ctx, h, in.Key)
-	if err != nil || rec != nil {
+	if err != nil || rec != nil && !rec.Imported {
 		return nil, err
 	}
 	byReference, err := isLegacy(ctx, h, req, in, ns)

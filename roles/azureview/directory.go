@@ -60,14 +60,13 @@ func (d *directory) close() { d.f.Close() }
 
 // revision is the revision of the store that a file shows, zero if it is unknown.
 func (d *directory) revision(f File) store.Revision {
-	fd, err := unix.Openat(int(d.f.Fd()), string(f), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	file, err := d.open(string(f))
 	if err != nil {
 		return store.Revision{}
 	}
-	file := os.NewFile(uintptr(fd), string(f))
 	defer file.Close()
 	fi, err := file.Stat()
-	if err != nil || !fi.Mode().IsRegular() {
+	if err != nil {
 		return store.Revision{}
 	}
 	tail := make([]byte, min(fi.Size(), tailSize))
@@ -75,6 +74,23 @@ func (d *directory) revision(f File) store.Revision {
 		return store.Revision{}
 	}
 	return parseRevision(tail)
+}
+
+// open opens a regular file for reading. It follows no link, and does not wait for a FIFO.
+func (d *directory) open(name string) (*os.File, error) {
+	fd, err := unix.Openat(int(d.f.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // behind are the files that do not show all that this process knows of the store.

@@ -208,7 +208,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	var diffs []netops.Difference
 	if one.cached != nil {
 		diffs = one.addErrors(a.check(ctx, one.cached))
-	} else if diffs, err = a.verifyRecord(ctx, one.record, ns); err != nil {
+	} else if diffs, err = record.Verify(ctx, a.h, one.record, ns); err != nil {
 		return err
 	}
 	a.addDifferences(ctx, one, diffs, ns)
@@ -250,29 +250,6 @@ func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry) error {
 		return fmt.Errorf("cached %w", err)
 	}
 	return list.Check(ctx, a.delegate, call)
-}
-
-// verifyRecord compares the recorded objects that DEL removes. Of a link only its presence
-// is compared, because a chained plugin may have changed the rest. A rebuilt record may not
-// have the namespace; then ns is nil, and the objects in it are not compared.
-func (a *auditor) verifyRecord(ctx context.Context, r *store.Attachment, ns *netops.Namespace) ([]netops.Difference, error) {
-	var spec netops.Spec
-	for _, part := range r.Parts {
-		changes, err := record.DecodeChanges(part.Changes)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range changes {
-			if c.Undo == nil || c.Undo.Verb != netops.VerbDel || ns == nil && c.Undo.Object.Where() != netops.Host {
-				continue
-			}
-			switch c.Undo.Object.(type) {
-			case *netops.Link, *netops.Element, *netops.Rule, *netops.Addr, *netops.Route:
-				spec.Add(c.Undo.Object)
-			}
-		}
-	}
-	return a.h.Net.Verify(ctx, spec, ns)
 }
 
 // addDifferences adds differences, and the plan that repairs them. Repair changes only a

@@ -37,6 +37,10 @@ func migrations() []migration {
 		{name: "reference", usage: "replace the reference plugins", look: (*migrator).lookReference, back: (*migrator).backReference},
 		{name: "flannel", usage: "replace flanneld and flannel's plugin", look: (*migrator).lookFlannel, back: (*migrator).backFlannel},
 		{
+			name: "azure-vnet", usage: "replace Azure's azure-vnet and azure-vnet-ipam", replaces: []string{azureVNet, azureVNetIPAM},
+			look: (*migrator).lookAzure, back: (*migrator).backAzure,
+		},
+		{
 			name: "multus", usage: "replace Multus, with or without its daemon", replaces: []string{"multus"},
 			look: (*migrator).lookMultus, back: (*migrator).backMultus,
 		},

@@ -2,11 +2,15 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/plugindir"
@@ -56,4 +60,26 @@ func findProcess(name string) (*process, error) {
 		return &process{pid, args[1:]}, nil
 	}
 	return nil, nil
+}
+
+// awaitEnd waits until no process is left that findProcess finds, for the given time each.
+func awaitEnd(name string, timeout time.Duration) error {
+	for {
+		one, err := findProcess(name)
+		if one == nil || err != nil {
+			return err
+		}
+		fd, err := unix.PidfdOpen(one.pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait for %s, process %d: %w", name, one.pid, err)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(timeout.Milliseconds()))
+		interrupted := errors.Is(err, unix.EINTR)
+		if err = errors.Join(err, unix.Close(fd)); !interrupted && (n == 0 || err != nil) {
+			return errors.Join(fmt.Errorf("%s, process %d, does not end: stop it", name, one.pid), err)
+		}
+	}
 }

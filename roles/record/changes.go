@@ -1,12 +1,14 @@
 package record
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
 )
 
 // DecodeChanges decodes stored changes. Empty input is not an error.
@@ -31,4 +33,27 @@ func Inverses(made []netops.Object) []netops.Change {
 		}
 	}
 	return out
+}
+
+// Verify compares the recorded objects that DEL removes. Of a link only its presence
+// is compared, because a chained plugin may have changed the rest. A rebuilt record may not
+// have the namespace; then ns is nil, and the objects in it are not compared.
+func Verify(ctx context.Context, h *roles.Host, r *store.Attachment, ns *netops.Namespace) ([]netops.Difference, error) {
+	var spec netops.Spec
+	for _, part := range r.Parts {
+		changes, err := DecodeChanges(part.Changes)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range changes {
+			if c.Undo == nil || c.Undo.Verb != netops.VerbDel || ns == nil && c.Undo.Object.Where() != netops.Host {
+				continue
+			}
+			switch c.Undo.Object.(type) {
+			case *netops.Link, *netops.Element, *netops.Rule, *netops.Addr, *netops.Route:
+				spec.Add(c.Undo.Object)
+			}
+		}
+	}
+	return h.Net.Verify(ctx, spec, ns)
 }

@@ -126,7 +126,6 @@ func TestMigrateReference(t *testing.T) {
 			third.end()
 		},
 	}
-	age := regexp.MustCompile(`\t[0-9]+m?s\t`)
 	command.Documented(t, "../../../docs/migrate.md", "The reference plugins", func(line string) string {
 		if do := steps[line]; do != nil {
 			do()
@@ -141,8 +140,7 @@ func TestMigrateReference(t *testing.T) {
 		} else {
 			given = append(given, "--cni-path", n.PluginDir())
 		}
-		out := strings.NewReplacer(n.PluginDir(), "/opt/cni/bin", n.StateDir(), "/var/lib/cnibox", n.RunDir(), "/run/cnibox").Replace(n.command(given...))
-		return age.ReplaceAllString(hostLinks(out), "\t1s\t")
+		return n.masked(n.command(given...))
 	})
 	if now := listing(t, n.PluginDir()); now != plugins {
 		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
@@ -154,9 +152,15 @@ func TestMigrateReference(t *testing.T) {
 	}
 }
 
-// hostLinks replaces what differs between runs.
+// masked replaces what differs between runs.
+func (n *node) masked(out string) string {
+	out = strings.NewReplacer(n.PluginDir(), "/opt/cni/bin", n.StateDir(), "/var/lib/cnibox", n.RunDir(), "/run/cnibox").Replace(out)
+	return regexp.MustCompile(`\t[0-9]+m?s\t`).ReplaceAllString(hostLinks(out), "\t1s\t")
+}
+
+// hostLinks replaces the names of links and of the boot.
 func hostLinks(out string) string {
-	return regexp.MustCompile(`veth[0-9a-f]{11}`).ReplaceAllString(regexp.MustCompile(`/run/cnibox/[0-9a-f-]{36}`).ReplaceAllString(out, "/run/cnibox/BOOT"), "veth0a1b2c3d4e5")
+	return regexp.MustCompile(`(veth|azv)[0-9a-f]{11}`).ReplaceAllString(regexp.MustCompile(`/run/cnibox/[0-9a-f-]{36}`).ReplaceAllString(out, "/run/cnibox/BOOT"), "${1}0a1b2c3d4e5")
 }
 
 // listing returns the names and sizes of a directory's files.
