@@ -58,18 +58,31 @@ func (f Family) Add(v float64, values ...string) { f.add("", v, f.Labels, values
 // AddHistogram adds a histogram.
 func (f Family) AddHistogram(h *Histogram, values ...string) {
 	var n uint64
+	var at []float64
+	var upTo []uint64
+	for i, count := range h.Buckets {
+		n += count
+		upTo = append(upTo, n)
+		if i < len(bounds()) {
+			at = append(at, bounds()[i].Seconds())
+		}
+	}
+	f.AddBuckets(at, upTo, h.Sum.Seconds(), values...)
+}
+
+// AddBuckets adds a histogram. upTo has the number of values up to each bound, and then of all.
+func (f Family) AddBuckets(bounds []float64, upTo []uint64, sum float64, values ...string) {
 	values = append([]string{""}, values...)
 	names := append([]string{"le"}, f.Labels...)
-	for i, at := range bounds() {
-		n += h.Buckets[i]
-		values[0] = number(at.Seconds())
+	for i, n := range upTo {
+		values[0] = "+Inf"
+		if i < len(bounds) {
+			values[0] = number(bounds[i])
+		}
 		f.add("_bucket", float64(n), names, values)
 	}
-	n += h.Buckets[len(h.Buckets)-1]
-	values[0] = "+Inf"
-	f.add("_bucket", float64(n), names, values)
-	f.add("_sum", h.Sum.Seconds(), f.Labels, values[1:])
-	f.add("_count", float64(n), f.Labels, values[1:])
+	f.add("_sum", sum, f.Labels, values[1:])
+	f.add("_count", float64(upTo[len(upTo)-1]), f.Labels, values[1:])
 }
 
 func (f Family) add(suffix string, v float64, names, values []string) {

@@ -29,10 +29,7 @@ func TestEtcdSoak(t *testing.T) {
 	t.Logf("seed %d", seed)
 	s := &etcdSoak{w: newWorld(t, 5, vxlan), r: rand.New(rand.NewPCG(seed, 0)), server: etcdtest.Start(t)}
 	s.put("/config", `{"Network":"10.0.0.0/8","SubnetMin":"10.1.0.0","SubnetMax":"10.1.255.0","Backend":{"Type":"vxlan"}}`)
-	s.w.registry = []string{"-etcd-endpoints=" + s.server.URL}
-	for _, n := range s.w.nodes {
-		n.forward(strings.TrimPrefix(s.server.URL, "http://"))
-	}
+	s.w.useEtcd(s.server.URL)
 	pods := s.w.startAll("-ip-masq")
 	s.w.reach(false, pods...)
 

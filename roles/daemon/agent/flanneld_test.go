@@ -16,6 +16,18 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
+// newFlannelWorld makes three nodes and their etcd with flannel's configuration.
+func newFlannelWorld(t *testing.T) (*world, *etcdtest.Server) {
+	t.Helper()
+	runtime.LockOSThread() // etcd ends with the thread that started it
+	t.Cleanup(runtime.UnlockOSThread)
+	server := etcdtest.Start(t)
+	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
+	w := newWorld(t, 3, vxlan)
+	w.useEtcd(server.URL)
+	return w, server
+}
+
 // flanneld returns the command of flannel's daemon for the node.
 func (n *node) flanneld(etcd string) *exec.Cmd {
 	cmd := exec.Command(kubetest.Built("flanneld"), "-etcd-endpoints="+etcd, "-iface=eth1", "-subnet-file="+n.subnetFile())
@@ -41,15 +53,7 @@ func (n *node) tunnels() string {
 // the subnet stay, a TCP connection from another node continues, and that node changes nothing.
 // Pods that were attached before can be detached. Then flanneld replaces the agent.
 func TestFlanneld(t *testing.T) {
-	runtime.LockOSThread() // etcd ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	server := etcdtest.Start(t)
-	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
-	w := newWorld(t, 3, vxlan)
-	w.registry = []string{"-etcd-endpoints=" + server.URL}
-	for _, n := range w.nodes {
-		n.forward(strings.TrimPrefix(server.URL, "http://"))
-	}
+	w, server := newFlannelWorld(t)
 	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
 	theirs.runReady(theirs.flanneld(server.URL))
 	ours.start()

@@ -3,9 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
+
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // loopTimeout is the time after which a loop without a reconciliation counts as stuck. The loop
@@ -54,17 +55,9 @@ func (a *agent) health() http.Handler {
 
 // serveHealth serves health checks on addr until the returned function is called.
 func (a *agent) serveHealth(ctx context.Context, addr string) (stop func(), err error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	stop, err = process.ServeHTTP(ctx, addr, a.health(), a.log)
 	if err != nil {
 		return nil, fmt.Errorf("listen on -healthz-port: %w", err)
 	}
-	s := &http.Server{Handler: a.health(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := s.Serve(l); err != nil && err != http.ErrServerClosed {
-			a.log.Warn("health checks are no longer served", "error", err)
-		}
-	}()
-	return func() { _ = s.Close(); <-done }, nil
+	return stop, nil
 }

@@ -9,13 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/store"
-	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/command"
 )
 
@@ -106,15 +104,7 @@ func (n *node) command(args ...string) string {
 // that keeps flanneld and one that has the agent. Connections in both directions continue, the other nodes and the record do not
 // change, and at the end nothing of cnibox is left.
 func TestFlanneldMigrate(t *testing.T) {
-	runtime.LockOSThread() // etcd ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	server := etcdtest.Start(t)
-	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
-	w := newWorld(t, 3, vxlan)
-	w.registry = []string{"-etcd-endpoints=" + server.URL}
-	for _, n := range w.nodes {
-		n.forward(strings.TrimPrefix(server.URL, "http://"))
-	}
+	w, server := newFlannelWorld(t)
 	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
 	flanneld := func(n *node) {
 		cmd := n.flanneld(server.URL)

@@ -16,6 +16,15 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
+// useEtcd makes an etcd of the test the registry of all nodes.
+func (w *world) useEtcd(url string) {
+	w.t.Helper()
+	w.registry = []string{"-etcd-endpoints=" + url}
+	for _, n := range w.nodes {
+		n.forward(strings.TrimPrefix(url, "http://"))
+	}
+}
+
 // forward makes a server of the test, which listens on the loopback interface, available on the
 // node's loopback interface at the same address.
 func (n *node) forward(addr string) {
@@ -93,10 +102,7 @@ func TestEtcd(t *testing.T) {
 	}
 	put("/config", vxlan)
 	w := newWorld(t, 3, vxlan)
-	w.registry = []string{"-etcd-endpoints=" + server.URL}
-	for _, n := range w.nodes {
-		n.forward(strings.TrimPrefix(server.URL, "http://"))
-	}
+	w.useEtcd(server.URL)
 	pods := w.startAll()
 	w.reach(false, pods...)
 	n := w.nodes[0]

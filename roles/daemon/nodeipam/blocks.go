@@ -21,6 +21,8 @@ type blocks struct {
 
 // metrics are kube-controller-manager's metrics of one cluster network.
 type metrics struct {
+	// Range is the ClusterCIDR, or empty for -cluster-cidr.
+	Range       string       `json:"range,omitempty"`
 	ClusterCIDR netip.Prefix `json:"clusterCIDR"`
 	Allocations int          `json:"node_ipam_controller_cidrset_cidrs_allocations_total"`
 	Releases    int          `json:"node_ipam_controller_cidrset_cidrs_releases_total"`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,9 +41,10 @@ type controller struct {
 	mu    sync.Mutex
 	table *table
 	err   error // of following the nodes
-	// listed is closed when all nodes are known.
-	listed chan struct{}
-	isDone bool // listed is closed
+	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
+	listed     chan struct{}
+	unlisted   map[string]bool // the collections that are not known
+	fromRanges bool
 	// assigning is true when every former leader's requests are finished.
 	assigning bool
 
@@ -50,10 +52,28 @@ type controller struct {
 	unanswered atomic.Bool
 }
 
-func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table) *controller {
-	return &controller{
-		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
-		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+// newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
+func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
+	c := &controller{
+		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges,
+		unlisted: map[string]bool{nodesPath: true},
+		queue:    newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+	}
+	if fromRanges {
+		c.unlisted[rangesPath] = true
+	}
+	return c
+}
+
+func (c *controller) isSynced() bool { return len(c.unlisted) == 0 }
+
+// synced is called when all objects of a collection are known.
+func (c *controller) synced(path string) {
+	if c.unlisted[path] {
+		delete(c.unlisted, path)
+		if c.isSynced() {
+			close(c.listed)
+		}
 	}
 }
 
@@ -66,6 +86,9 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	defer stop()
 	defer c.queue.stop()
 	running.Go(func() { _ = rest.Follow(ctx, c.client, nodesPath, c) })
+	if c.fromRanges {
+		running.Go(func() { _ = rest.Follow(ctx, c.client, rangesPath, rangeFollower{c}) })
+	}
 	select {
 	case <-c.listed:
 	case <-ctx.Done():
@@ -77,6 +100,9 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	c.mu.Lock()
 	c.assigning = true
 	c.queue.add(c.table.waiting()...)
+	for _, r := range c.table.ranges {
+		c.queueRanges(r.name)
+	}
 	c.mu.Unlock()
 	var working sync.WaitGroup
 	for range workers {
@@ -86,7 +112,11 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 				if !ok {
 					return
 				}
-				c.queue.done(name, c.assign(ctx, name))
+				if of, is := strings.CutPrefix(name, rangeKey); is {
+					c.queue.done(name, c.keepRange(ctx, of))
+				} else {
+					c.queue.done(name, c.assign(ctx, name))
+				}
 			}
 		})
 	}
@@ -109,8 +139,14 @@ func (c *controller) Put(o *rest.Node, listing bool) {
 		c.queue.add(o.Metadata.Name)
 	}
 	if released {
-		c.queue.add(c.table.starved()...)
+		c.released()
 	}
+}
+
+// released adds what waits for blocks to be released.
+func (c *controller) released() {
+	c.queue.add(c.table.starved()...)
+	c.queueRanges(c.table.draining()...)
 }
 
 // Remove removes a deleted Node.
@@ -119,7 +155,7 @@ func (c *controller) Remove(name string, listing bool) {
 	defer c.mu.Unlock()
 	c.table.remove(name)
 	if !listing && c.assigning {
-		c.queue.add(c.table.starved()...)
+		c.released()
 	}
 }
 
@@ -131,11 +167,9 @@ func (c *controller) Complete(names map[string]bool) {
 	c.table.keep(names)
 	if c.assigning {
 		c.queue.add(c.table.waiting()...)
+		c.queueRanges(c.table.draining()...)
 	}
-	if !c.isDone {
-		c.isDone = true
-		close(c.listed)
-	}
+	c.synced(nodesPath)
 }
 
 // Failed stores why the Nodes cannot be followed.
@@ -143,7 +177,7 @@ func (c *controller) Failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
-		c.log.Warn("cannot follow the nodes", "error", err)
+		c.log.Warn("cannot follow the nodes or ClusterCIDRs", "error", err)
 	}
 	c.err = err
 }
@@ -167,15 +201,15 @@ func (c *controller) refresh(o *rest.Node) {
 
 func (c *controller) fault(name string) error {
 	if n := c.table.nodes[name]; n != nil {
-		return n.fault
+		return n.why()
 	}
 	return nil
 }
 
 // warn logs a new fault of an assigned node.
 func (c *controller) warn(name string, before error) {
-	if n := c.table.nodes[name]; n != nil && n.assigned && n.fault != nil && (before == nil || before.Error() != n.fault.Error()) {
-		c.log.Warn("a node needs an operator", "node", name, "error", n.fault)
+	if n := c.table.nodes[name]; n != nil && n.assigned && n.why() != nil && (before == nil || before.Error() != n.why().Error()) {
+		c.log.Warn("a node needs an operator", "node", name, "error", n.why())
 	}
 }
 
@@ -243,8 +277,14 @@ const (
 func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 	var err error
 	for range attempts {
+		var labels map[string]string
+		if c.fromRanges {
+			if labels, err = c.labels(ctx, name); err != nil {
+				break
+			}
+		}
 		c.mu.Lock()
-		a, full := c.table.assign(name)
+		a, full := c.table.assign(name, labels)
 		c.mu.Unlock()
 		switch {
 		case full != nil:

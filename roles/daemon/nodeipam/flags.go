@@ -23,13 +23,17 @@ type settings struct {
 	kubeconfig string
 	master     string
 	socket     string
-	lease      election.Options
+	// listen is the address of /metrics and /healthz, or empty.
+	listen string
+	lease  election.Options
 }
 
 // networks are the flags that define the blocks.
 type networks struct {
 	clusters []netip.Prefix
 	services []netip.Prefix
+	// objects is true if ClusterCIDR objects are used. Then clusters may be empty.
+	objects bool
 	// A mask of 0 is not given.
 	mask, mask4, mask6 int
 }
@@ -80,6 +84,8 @@ func (s *settings) register(f *flag.FlagSet) {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "`path` of a kubeconfig; default: the pod's service account")
 	f.StringVar(&s.master, "master", "", "`URL` of the API server, instead of the kubeconfig's")
 	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: nodeipam.sock in the run directory")
+	f.BoolVar(&s.networks.objects, "cluster-cidr-objects", false, "use the ClusterCIDR objects of networking.x-k8s.io/v1, in addition to -cluster-cidr if that is given")
+	f.StringVar(&s.listen, "metrics-bind-address", "", "`address` for /metrics and /healthz, as 127.0.0.1:9109; default: none")
 	f.StringVar(&s.lease.Namespace, "leader-elect-resource-namespace", "kube-system", "`namespace` of the Lease")
 	f.StringVar(&s.lease.Name, "leader-elect-resource-name", lockName, "`name` of the Lease")
 	f.DurationVar(&s.lease.Duration, "leader-elect-lease-duration", 15*time.Second, "time without a renewal after which another process may lead")
@@ -114,6 +120,8 @@ func prefixes(to *[]netip.Prefix) func(string) error {
 func (n *networks) blocks() ([]*blocks, error) {
 	dual := len(n.clusters) == 2
 	switch {
+	case len(n.clusters) == 0 && n.objects:
+		return nil, nil
 	case len(n.clusters) == 0:
 		return nil, errors.New("-cluster-cidr is missing: give the pods' network, as 10.244.0.0/16")
 	case len(n.clusters) > 2, dual && n.clusters[0].Addr().Is4() == n.clusters[1].Addr().Is4():

@@ -42,6 +42,13 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	defer l.Close() //nolint:errcheck // it ends serve
 	serving.Go(func() { d.serve(l) })
 
+	if s.listen != "" {
+		end, err := process.ServeHTTP(ctx, s.listen, d.handler(), h.Log)
+		if err != nil {
+			return fmt.Errorf("listen on -metrics-bind-address: %w", err)
+		}
+		defer end()
+	}
 	o := s.lease
 	o.Client, o.Identity, o.Log, o.Seen = client, d.identity, h.Log, d.seen
 	h.Log.Info("waiting for the lease", "lease", d.lease, "identity", d.identity)
@@ -51,7 +58,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 			h.Log.Error("the networks were valid before", "error", err)
 			return true
 		}
-		c := newController(client, h.Log, term, t)
+		c := newController(client, h.Log, term, t, s.networks.objects)
 		d.leading.Store(c)
 		defer d.leading.Store(nil)
 		return c.run(ctx)

@@ -1,6 +1,7 @@
 package nodeipam
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,9 +63,10 @@ type status struct {
 	Faults []nodeFault `json:"faults"`
 }
 
-// nodeFault is why a node needs an operator.
+// nodeFault is why a node, or a ClusterCIDR, needs an operator.
 type nodeFault struct {
-	Node  string `json:"node"`
+	Node  string `json:"node,omitempty"`
+	Range string `json:"range,omitempty"`
 	Error string `json:"error"`
 }
 
@@ -92,7 +94,7 @@ func (c *controller) describe(s *status) {
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
-	s.Synced, s.Nodes, s.Waiting = c.isDone, len(c.table.nodes), len(c.table.waiting())
+	s.Synced, s.Nodes, s.Waiting = c.isSynced(), len(c.table.nodes), len(c.table.waiting())
 	for _, b := range c.table.sets {
 		s.Networks = append(s.Networks, b.metrics)
 	}
@@ -108,8 +110,8 @@ func (t *table) faults() []nodeFault {
 	var all []holding
 	errs := map[string]error{}
 	for name, n := range t.nodes {
-		if n.fault != nil {
-			errs[name] = n.fault
+		if err := n.why(); err != nil {
+			errs[name] = err
 		}
 		for _, p := range n.held {
 			all = append(all, holding{p, name})
@@ -132,9 +134,16 @@ func (t *table) faults() []nodeFault {
 	}
 	out := make([]nodeFault, 0, min(len(errs), maxFaults))
 	for name, err := range errs {
-		out = append(out, nodeFault{name, err.Error()})
+		out = append(out, nodeFault{Node: name, Error: err.Error()})
 	}
-	slices.SortFunc(out, func(a, b nodeFault) int { return strings.Compare(a.Node, b.Node) })
+	for _, r := range t.ranges {
+		if r.fault != nil {
+			out = append(out, nodeFault{Range: r.name, Error: r.fault.Error()})
+		}
+	}
+	slices.SortFunc(out, func(a, b nodeFault) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Range, b.Range))
+	})
 	return out[:min(len(out), maxFaults)]
 }
 
@@ -225,7 +234,11 @@ func (s *status) String() string {
 		text += "\nerror: " + s.Error
 	}
 	for _, f := range s.Faults {
-		text += fmt.Sprintf("\nnode %s: %s", f.Node, f.Error)
+		what := "node " + f.Node
+		if f.Node == "" {
+			what = "ClusterCIDR " + f.Range
+		}
+		text += fmt.Sprintf("\n%s: %s", what, f.Error)
 	}
 	return text
 }

@@ -1,6 +1,7 @@
 package nodeipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,8 +16,11 @@ import (
 // table has the nodes of the cluster and the blocks that they hold. It does no I/O. A block is free
 // only if no node has it in its spec.podCIDRs and none may get it from a request that was sent.
 type table struct {
-	sets  []*blocks // one of each family
-	nodes map[string]*node
+	ranges []*nodeRange
+	// sets are the blocks of all ranges.
+	sets     []*blocks
+	services []netip.Prefix
+	nodes    map[string]*node
 	// alone is true while this process makes every assignment, unless another program assigns pod
 	// networks, too.
 	alone bool
@@ -33,18 +37,25 @@ type node struct {
 	held []netip.Prefix
 	// fault is the reason why the node needs an operator.
 	fault error
+	// misplaced is the reason why no range has the node's blocks, or nil.
+	misplaced error
 	// event is the reason of the last event about the node.
 	event string
 }
 
+// newTable returns a table without nodes. sets are the blocks of -cluster-cidr, if it is given.
 func newTable(sets []*blocks, services []netip.Prefix) *table {
-	for _, b := range sets {
-		for _, p := range services {
-			b.occupy(p)
-		}
+	t := &table{services: services, nodes: map[string]*node{}}
+	if len(sets) > 0 {
+		t.ranges = []*nodeRange{{sets: sets}}
 	}
-	return &table{sets: sets, nodes: map[string]*node{}}
+	t.occupyAll(sets)
+	t.rangesChanged()
+	return t
 }
+
+// why returns the reasons why a node needs an operator.
+func (n *node) why() error { return errors.Join(n.fault, n.misplaced) }
 
 // put stores a Node as it was read. It returns true if the node waits for pod networks and is new,
 // and whether other nodes may get blocks that were released.
@@ -77,12 +88,12 @@ func (t *table) update(n *node, o *rest.Node, isNew bool) bool {
 	n.version, n.deleting = o.Metadata.ResourceVersion, o.Metadata.DeletionTimestamp != ""
 	_, n.fenced = o.Metadata.Annotations[fenceAnnotation]
 	if !n.assigned && (len(o.Spec.PodCIDRs) > 0 || o.Spec.PodCIDR != "") {
-		held, fault := t.read(o)
+		held, fault := readCIDRs(o)
 		if t.alone && !isNew && !slices.Equal(held, n.held) {
 			fault = errors.Join(fault, fmt.Errorf("another program assigned %v: run one program that assigns pod networks, and start kube-controller-manager with --allocate-node-cidrs=false", held))
 		}
 		t.hold(n, held)
-		n.assigned, n.fault = true, fault
+		n.assigned, n.fault, n.misplaced = true, fault, t.misplaced(held)
 	}
 	return !n.assigned && !n.deleting
 }
@@ -100,35 +111,52 @@ func (t *table) hold(n *node, held []netip.Prefix) {
 	n.held = held
 }
 
-// read returns the pod networks of a Node, and an error if they are not one of each cluster network.
-func (t *table) read(o *rest.Node) (held []netip.Prefix, fault error) {
+// readCIDRs returns the pod networks of a Node, and an error for those that cannot be read.
+func readCIDRs(o *rest.Node) (held []netip.Prefix, fault error) {
 	texts := o.Spec.PodCIDRs
 	if len(texts) == 0 {
 		texts = []string{o.Spec.PodCIDR}
 	}
 	var faults []error
-	var in []*blocks
 	for i, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().Is4In6() {
 			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %.60q is not a network: delete the Node, and it gets another", i, text))
 			continue
 		}
-		p = p.Masked()
-		held = append(held, p)
+		held = append(held, p.Masked())
+	}
+	return held, errors.Join(faults...)
+}
+
+// misplaced returns an error if pod networks are not one of each cluster network of one range.
+func (t *table) misplaced(held []netip.Prefix) error {
+	var faults []error
+	var in []*blocks
+	for _, p := range held {
 		at := slices.IndexFunc(t.sets, func(b *blocks) bool { return b.network.Contains(p.Addr()) && p.Bits() >= b.network.Bits() })
 		if at < 0 {
-			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %s is outside of the cluster networks %s: use a cluster network that contains it, or delete the Node, and it gets another", i, p, t.networks()))
+			faults = append(faults, fmt.Errorf("spec.podCIDRs: %s is outside of the cluster networks %s: use a cluster network that contains it, or delete the Node, and it gets another", p, t.networks()))
 			continue
 		}
 		in = append(in, t.sets[at])
 	}
-	for _, b := range t.sets {
-		if len(faults) == 0 && !slices.Contains(in, b) {
-			faults = append(faults, fmt.Errorf("spec.podCIDRs: %v has none in %s, and cannot be changed: delete the Node, and it gets all", held, b.network))
+	if len(faults) > 0 || len(held) == 0 {
+		return errors.Join(faults...)
+	}
+	for _, r := range t.ranges {
+		lacks := func(b *blocks) bool {
+			return !slices.ContainsFunc(held, func(p netip.Prefix) bool { return b.network.Contains(p.Addr()) && p.Bits() >= b.network.Bits() })
+		}
+		at := slices.IndexFunc(r.sets, lacks)
+		if at < 0 && len(r.sets) > 0 {
+			return nil
+		}
+		if at >= 0 && slices.ContainsFunc(r.sets, func(b *blocks) bool { return slices.Contains(in, b) }) {
+			faults = append(faults, fmt.Errorf("spec.podCIDRs: %v has none in %s, and cannot be changed: delete the Node, and it gets all", held, r.sets[at].network))
 		}
 	}
-	return held, errors.Join(faults...)
+	return errors.Join(faults...)
 }
 
 // networks returns the cluster networks as --cluster-cidr has them.
@@ -137,7 +165,7 @@ func (t *table) networks() string {
 	for _, b := range t.sets {
 		all = append(all, b.network.String())
 	}
-	return strings.Join(all, ",")
+	return cmp.Or(strings.Join(all, ","), "(none)")
 }
 
 // remove removes a deleted Node.
@@ -155,10 +183,10 @@ type assignment struct {
 	cidrs        []netip.Prefix
 }
 
-// assign chooses a block of each family for a node, or none. It returns the same blocks until the node
+// assign chooses a block of each family for a node, or none, from the best range with free blocks. It returns the same blocks until the node
 // has pod networks or is deleted, because a request may have been sent with them. It returns nil if the
-// node does not wait, and cluster.ErrFull if a family has no free block.
-func (t *table) assign(name string) (*assignment, error) {
+// node does not wait, and cluster.ErrFull if no range has a free block of each family.
+func (t *table) assign(name string, labels map[string]string) (*assignment, error) {
 	n := t.nodes[name]
 	if n == nil || n.assigned || n.deleting {
 		return nil, nil
@@ -168,18 +196,37 @@ func (t *table) assign(name string) (*assignment, error) {
 		return nil, nil
 	}
 	if n.held == nil {
-		for _, b := range t.sets {
-			if b.Used == b.Max {
-				n.fault = fmt.Errorf("%w: every /%d of %s is taken: delete unused Nodes, or use a larger cluster network", cluster.ErrFull, b.length, b.network)
-				return nil, n.fault
-			}
-		}
-		for _, b := range t.sets {
-			p, _ := b.take()
-			n.held = append(n.held, p)
+		n.held, n.fault = t.take(t.ordered(name, labels))
+		if n.fault != nil {
+			return nil, n.fault
 		}
 	}
 	return &assignment{uid: n.uid, version: n.version, fenced: n.fenced, cidrs: n.held}, nil
+}
+
+// take takes a block of each family from the first range that has them. Ranges can overlap, so the
+// blocks are taken in all of them.
+func (t *table) take(from []*nodeRange) (taken []netip.Prefix, err error) {
+	err = fmt.Errorf("%w: no ClusterCIDR selects this node: label the node, or make one without nodeSelector", cluster.ErrFull)
+	for i, r := range from {
+		full := slices.IndexFunc(r.sets, func(b *blocks) bool { return b.Used == b.Max })
+		if full < 0 {
+			for _, b := range r.sets {
+				p, _ := b.take()
+				taken = append(taken, p)
+				for _, other := range t.sets {
+					if other != b {
+						other.occupy(p)
+					}
+				}
+			}
+			return taken, nil
+		}
+		if b := r.sets[full]; i == 0 {
+			err = fmt.Errorf("%w: every /%d of %s is taken: delete unused Nodes, or use a larger cluster network", cluster.ErrFull, b.length, b.network)
+		}
+	}
+	return nil, err
 }
 
 // fail stores why an assignment is not made yet.

@@ -55,7 +55,7 @@ func (t *testTable) give(name string) string {
 	if waits, _ := t.put(t.object(name, name)); !waits {
 		t.t.Fatalf("%s does not wait", name)
 	}
-	a, err := t.assign(name)
+	a, err := t.assign(name, nil)
 	if err != nil {
 		return err.Error()
 	}
@@ -90,7 +90,7 @@ func TestAssign(t *testing.T) {
 	}
 	s.remove("old")
 	s.want("starved", fmt.Sprint(s.starved()), "[f]")
-	a, err := s.assign("f")
+	a, err := s.assign("f", nil)
 	if err != nil || a.cidrs[0].String() != "10.244.2.0/24" {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -103,7 +103,7 @@ func TestAllOrNothing(t *testing.T) {
 	s.want("b", s.give("b"), "fd00:0:0:1::/64,10.244.1.0/24")
 	s.put(s.object("c", "c"))
 	for range 10 {
-		if a, err := s.assign("c"); !errors.Is(err, cluster.ErrFull) || a != nil {
+		if a, err := s.assign("c", nil); !errors.Is(err, cluster.ErrFull) || a != nil {
 			t.Fatalf("%+v, %v", a, err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestAllOrNothing(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	s.remove("a")
-	a, err := s.assign("c")
+	a, err := s.assign("c", nil)
 	if err != nil || fmt.Sprint(a.cidrs) != "[fd00::/64 10.244.2.0/24]" {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -121,16 +121,16 @@ func TestAllOrNothing(t *testing.T) {
 func TestUnanswered(t *testing.T) {
 	s := newTestTable(t, "10.244.0.0/16", 0, 0, "")
 	s.put(s.object("a", "1"))
-	first, _ := s.assign("a")
+	first, _ := s.assign("a", nil)
 	s.refresh(s.object("a", "1")) // another change of the Node
-	second, _ := s.assign("a")
+	second, _ := s.assign("a", nil)
 	if first.cidrs[0] != second.cidrs[0] || first.version == second.version {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	s.want("another node", s.give("b"), "10.244.1.0/24")
 	// The Node is replaced: the request cannot be executed any more.
 	waits, released := s.put(s.object("a", "2"))
-	if third, _ := s.assign("a"); !waits || !released || third.cidrs[0].String() != "10.244.2.0/24" || s.sets[0].Used != 2 {
+	if third, _ := s.assign("a", nil); !waits || !released || third.cidrs[0].String() != "10.244.2.0/24" || s.sets[0].Used != 2 {
 		t.Errorf("%v %v %+v", waits, released, third)
 	}
 	// A reply about the first one comes late.
@@ -142,11 +142,11 @@ func TestUnanswered(t *testing.T) {
 	late := s.object("a", "2")
 	s.refresh(s.object("a", "2", "10.244.2.0/24"))
 	s.put(late)
-	if a, err := s.assign("a"); a != nil || err != nil || s.nodes["a"].fault != nil {
+	if a, err := s.assign("a", nil); a != nil || err != nil || s.nodes["a"].fault != nil {
 		t.Errorf("%+v, %v, %v", a, err, s.nodes["a"].fault)
 	}
 	s.put(s.object("c", "c"))
-	gone, _ := s.assign("c")
+	gone, _ := s.assign("c", nil)
 	s.remove("c")
 	s.refresh(s.object("c", "c", gone.cidrs[0].String()))
 	if len(s.nodes) != 2 || s.sets[0].Used != 2 {
@@ -162,10 +162,10 @@ func TestFaults(t *testing.T) {
 		want  string
 	}{
 		{[]string{"10.244.0.0/24", "fd00::/64"}, ""},
-		{[]string{"10.9.0.0/24", "fd00:0:0:1::/64"}, "spec.podCIDRs[0]: 10.9.0.0/24 is outside of the cluster networks 10.244.0.0/16,fd00::/48"},
+		{[]string{"10.9.0.0/24", "fd00:0:0:1::/64"}, "spec.podCIDRs: 10.9.0.0/24 is outside of the cluster networks 10.244.0.0/16,fd00::/48"},
 		{[]string{"10.244.2.0/24"}, "has none in fd00::/48"},
 		{[]string{"rubbish", "fd00:0:0:3::/64"}, `spec.podCIDRs[0]: "rubbish" is not a network`},
-		{[]string{"10.0.0.0/8", "::ffff:10.0.0.0/104"}, `spec.podCIDRs[0]: 10.0.0.0/8 is outside`},
+		{[]string{"10.0.0.0/8", "::ffff:10.0.0.0/104"}, `spec.podCIDRs: 10.0.0.0/8 is outside`},
 		{[]string{"10.244.0.0/25", "fd00:0:0:5::/64"}, "10.244.0.0/25 overlaps 10.0.0.0/8 of node 4"},
 	} {
 		name := strconv.Itoa(i)
@@ -196,7 +196,7 @@ func TestFaults(t *testing.T) {
 func TestName(t *testing.T) {
 	s := newTestTable(t, "10.244.0.0/16", 0, 0, "")
 	s.put(s.object("..", "a"))
-	if a, err := s.assign(".."); a != nil || err != nil || len(s.faults()) != 1 || s.sets[0].Used != 0 {
+	if a, err := s.assign("..", nil); a != nil || err != nil || len(s.faults()) != 1 || s.sets[0].Used != 0 {
 		t.Errorf("%+v, %v, %v", a, err, s.faults())
 	}
 }
@@ -232,7 +232,7 @@ func FuzzTable(f *testing.F) {
 				delete(made, name)
 				s.remove(name)
 			case 3:
-				a, err := s.assign(name)
+				a, err := s.assign(name, nil)
 				if err != nil || a == nil {
 					continue
 				}

@@ -53,6 +53,7 @@ func TestRelease(t *testing.T) {
 	repo := filepath.Join(dir, "repo")
 	run(t, "", nil, "git", "clone", "--quiet", "../../..", repo)
 	run(t, repo, nil, "git", "tag", "v0.1.0")
+	commit := strings.TrimSpace(run(t, repo, nil, "git", "rev-parse", "v0.1.0"))
 	run(t, repo, nil, "git", "-c", "user.name=x", "-c", "user.email=x@localhost", "commit", "--quiet", "--allow-empty", "--message", "next")
 	run(t, repo, nil, "git", "tag", "v0.2.0-rc.1")
 	key := filepath.Join(dir, "key")
@@ -88,7 +89,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("two releases of one commit differ:\n%s\n%s", a, b)
 		}
 	})
-	t.Run("sums", func(t *testing.T) { checkSums(t, first, key) })
+	t.Run("sums", func(t *testing.T) { checkSums(t, first, key, commit) })
 	t.Run("components", func(t *testing.T) { checkComponents(t, first) })
 	t.Run("vulnerabilities", func(t *testing.T) {
 		const product = "pkg:golang/github.com/cnibox/cnibox@v0.1.0"
@@ -156,7 +157,7 @@ func decode(t *testing.T, doc string, into any) {
 
 // checkSums compares the checksums with the files and the provenance, and verifies the signature. A file with one other
 // byte must not pass.
-func checkSums(t *testing.T, dir, key string) {
+func checkSums(t *testing.T, dir, key, commit string) {
 	listed := map[string]string{}
 	for line := range strings.Lines(read(t, dir, "SHA256SUMS")) {
 		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
@@ -192,7 +193,6 @@ func checkSums(t *testing.T, dir, key string) {
 			t.Errorf("provenance of %s: %s, listed %s", s.Name, s.Digest["sha256"], listed[s.Name])
 		}
 	}
-	commit := strings.TrimSpace(run(t, "../../..", nil, "git", "rev-parse", "HEAD"))
 	if d := statement.Predicate.BuildDefinition.ResolvedDependencies; len(statement.Subject) < 11 || len(d) == 0 || d[0].Digest["gitCommit"] != commit {
 		t.Errorf("provenance: %d subjects, sources %v, want commit %s", len(statement.Subject), d, commit)
 	}

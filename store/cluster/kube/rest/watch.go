@@ -34,6 +34,8 @@ type Metadata struct {
 	UID             string            `json:"uid"`
 	ResourceVersion string            `json:"resourceVersion"`
 	Annotations     map[string]string `json:"annotations"`
+	// Finalizers is not read from protobuf.
+	Finalizers []string `json:"finalizers"`
 	// DeletionTimestamp is not empty if the object is being deleted.
 	DeletionTimestamp string `json:"deletionTimestamp"`
 }

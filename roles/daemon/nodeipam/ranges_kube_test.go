@@ -1,0 +1,98 @@
+//go:build kube
+
+package nodeipam_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/port"
+)
+
+const rangesPath = "/apis/networking.x-k8s.io/v1/clustercidrs"
+
+// addRange makes a ClusterCIDR. Without a label it is for all nodes.
+func (w *world) addRange(name, ipv4 string, hostBits int, label string) {
+	w.t.Helper()
+	spec := map[string]any{"perNodeHostBits": hostBits, "ipv4": ipv4}
+	if label != "" {
+		spec["nodeSelector"] = map[string]any{"nodeSelectorTerms": []any{map[string]any{"matchExpressions": []any{map[string]any{"key": label, "operator": "Exists"}}}}}
+	}
+	w.Must(w.t, http.MethodPost, rangesPath, "", map[string]any{
+		"apiVersion": "networking.x-k8s.io/v1", "kind": "ClusterCIDR", "metadata": map[string]any{"name": name}, "spec": spec,
+	})
+}
+
+// finalizers returns those of a ClusterCIDR, and whether it exists.
+func (w *world) finalizers(name string) (all []string, exists bool) {
+	w.t.Helper()
+	var o rest.Object
+	w.decode(w.Must(w.t, http.MethodGet, rangesPath+"/"+name, "", nil, http.StatusNotFound), &o)
+	return o.Metadata.Finalizers, o.Code != http.StatusNotFound
+}
+
+// TestRanges: with the rights of the examples, a ClusterCIDR that is made serves a Node that waits, and one that is deleted is not used
+// and goes when no Node has a block of it. A next leader continues.
+func TestRanges(t *testing.T) {
+	w := newWorld(t)
+	w.apply("../../../examples/kubernetes/clustercidr.yaml")
+	await.Until(t, func() bool { _, err := w.Do(http.MethodGet, rangesPath, "", nil); return err == nil }, func() string { return "the API server does not serve ClusterCIDRs" })
+	free, err := port.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := fmt.Sprintf("127.0.0.1:%d", free)
+	r := w.start("", "-cluster-cidr-objects", "-metrics-bind-address="+at)
+	r.leads()
+	w.create("a")
+	await.Until(t, func() bool { return slices.Contains(w.events("a"), "CIDRNotAvailable") }, func() string { return "a Node without a range has no event" })
+	w.addRange("general", "10.1.0.0/22", 8, "")
+	if got := w.assigned("a"); got != "10.1.0.0/24" {
+		t.Errorf("a has %s", got)
+	}
+	w.addRange("gpu", "10.2.0.0/24", 7, "gpu")
+	await.Until(t, func() bool { f, _ := w.finalizers("gpu"); return len(f) == 1 }, func() string { return "the new range has no finalizer" })
+	r.until("second range", func(s status) bool { return len(s.Networks) == 2 })
+	w.Must(t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": "b", "labels": map[string]string{"gpu": "2"}}})
+	if got := w.assigned("b"); got != "10.2.0.0/25" {
+		t.Errorf("b has %s", got)
+	}
+	resp, err := http.Get("http://" + at + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	for _, want := range []string{
+		"cnibox_nodeipam_leader 1", `node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR="10.2.0.0/24",range="gpu"} 1`,
+		`node_ipam_controller_cidrset_usage_cidrs{clusterCIDR="10.2.0.0/24",range="gpu"} 0.5`, `node_ipam_controller_cirdset_max_cidrs{clusterCIDR="10.1.0.0/22",range="general"} 4`,
+		`node_ipam_controller_cidrset_allocation_tries_per_request_bucket{le="+Inf",clusterCIDR="10.1.0.0/22",range="general"} 1`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	// The next leader sees the deletion, and the range stays for b.
+	r.stop()
+	w.Must(t, http.MethodDelete, rangesPath+"/gpu", "", nil)
+	w.start("", "-cluster-cidr-objects").leads()
+	w.Must(t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": "c", "labels": map[string]string{"gpu": "2"}}})
+	if got := w.assigned("c"); got != "10.1.1.0/24" {
+		t.Errorf("c has %s", got)
+	}
+	if f, exists := w.finalizers("gpu"); !exists || len(f) != 1 {
+		t.Errorf("a range with a Node has the finalizers %v", f)
+	}
+	w.remove("b")
+	await.Until(t, func() bool { _, exists := w.finalizers("gpu"); return !exists }, func() string { return "the range stays without Nodes" })
+	w.assignedAll(2)
+}
