@@ -81,6 +81,7 @@ func TestRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second)) // a wrong answer can be without an end
 		text := c.method + " " + c.path + " HTTP/1.1\r\nHost: " + c.host + "\r\nConnection: close\r\nOrigin: http://evil.example\r\n"
 		if c.site != "" {
 			text += "Sec-Fetch-Site: " + c.site + "\r\n"
