@@ -5,7 +5,6 @@ package plugindir
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -225,22 +224,29 @@ func goProgram(r io.ReaderAt) (main, version string) {
 }
 
 // writableData returns the first writable segment of a 64-bit little-endian ELF file that is not
-// executable. It is empty for any other file.
+// executable (elf(5)). It is empty for any other file.
 func writableData(r io.ReaderAt) *io.SectionReader {
-	in := io.NewSectionReader(r, 0, 1<<62)
-	var head elf.Header64
-	if binary.Read(in, binary.LittleEndian, &head) != nil || head.Phoff >= 1<<62 {
-		return io.NewSectionReader(r, 0, 0)
+	const (
+		headerSize, segmentSize = 64, 56 // Elf64_Ehdr, Elf64_Phdr
+		load                    = 1      // PT_LOAD
+		executable, writable    = 1, 2   // PF_X, PF_W
+		limit                   = 1 << 62
+	)
+	none, number := io.NewSectionReader(r, 0, 0), binary.LittleEndian
+	head := make([]byte, headerSize)
+	if _, err := r.ReadAt(head, 0); err != nil {
+		return none
 	}
-	_, _ = in.Seek(int64(head.Phoff), io.SeekStart) // a section reader refuses a negative offset only
-	for range head.Phnum {
-		var segment elf.Prog64
-		if binary.Read(in, binary.LittleEndian, &segment) != nil {
-			break
+	at, count := number.Uint64(head[32:]), number.Uint16(head[56:]) // e_phoff, e_phnum
+	segment := make([]byte, segmentSize)
+	for ; count > 0 && at < limit; count, at = count-1, at+segmentSize {
+		if _, err := r.ReadAt(segment, int64(at)); err != nil {
+			return none
 		}
-		if elf.ProgType(segment.Type) == elf.PT_LOAD && elf.ProgFlag(segment.Flags)&(elf.PF_W|elf.PF_X) == elf.PF_W && segment.Off < 1<<62 {
-			return io.NewSectionReader(r, int64(segment.Off), int64(min(segment.Filesz, 1<<62)))
+		start, size := number.Uint64(segment[8:]), number.Uint64(segment[32:]) // p_offset, p_filesz
+		if number.Uint32(segment) == load && number.Uint32(segment[4:])&(writable|executable) == writable && start < limit {
+			return io.NewSectionReader(r, int64(start), int64(min(size, limit)))
 		}
 	}
-	return io.NewSectionReader(r, 0, 0)
+	return none
 }
