@@ -19,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/cli/trace"
 )
 
 // Exit codes of the program.
@@ -58,8 +59,11 @@ type Process struct {
 	CheckRequest func(req *roles.Request) error
 	// ErrorCode is the CNI code of a plugin's error, and its details.
 	ErrorCode func(err error) (code uint, details string)
-	// Self runs this program again, for the lab.
-	Self lab.Self
+	// Self runs this program again, for the lab and the replay of a trace, and plugins for the replay.
+	Self interface {
+		lab.Self
+		trace.Self
+	}
 
 	// changes collects the changes of install and uninstall for JSON.
 	changes *[]change
@@ -107,6 +111,8 @@ func (p *Process) app() *cli.App {
 			p.stateCommand(),
 			p.pathCommand(),
 			p.topoCommand(),
+			p.traceCommand(),
+			p.historyCommand(),
 			p.repairNodeCommand(),
 			p.labCommand(),
 			p.versionCommand(),
