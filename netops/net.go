@@ -3,6 +3,7 @@ package netops
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/cnibox/cnibox/internal/dbus"
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -26,7 +27,13 @@ type Options struct {
 	// IPTables runs the iptables-legacy programs. Without it the legacy
 	// tables are not accessible.
 	IPTables IPTables
+	// Spent is where the Net and its clones add their times.
+	Spent *Spent
 }
+
+// Spent is the time that was spent in rtnetlink and in nftables requests, in nanoseconds. The times of clones
+// overlap.
+type Spent struct{ Rtnetlink, Nftables atomic.Int64 }
 
 // Net reads and changes the kernel's networking. It opens its sockets on first
 // use, in the network namespace of the calling thread, and keeps them open until
@@ -47,11 +54,20 @@ type Net struct {
 	// system bus.
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
+	spent   *Spent
 }
 
 // New returns a Net. It opens no sockets.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: nft.New(ruleset.Schema, restorer(o.Restore)), restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
+	if o.Spent == nil {
+		o.Spent = &Spent{}
+	}
+	n := &Net{
+		probe: o.Probe, host: &Namespace{spent: &o.Spent.Rtnetlink}, nft: nft.New(ruleset.Schema, restorer(o.Restore)),
+		restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards, spent: o.Spent,
+	}
+	n.nft.Spent = &o.Spent.Nftables
+	return n
 }
 
 // restorer adapts restore to the nft package. It returns nil for nil.
@@ -71,7 +87,7 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 
 // Options returns the options of New.
 func (n *Net) Options() Options {
-	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables}
+	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables, Spent: n.spent}
 }
 
 // Clone returns a Net with the same options and its own sockets, for concurrent

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,8 @@ type Namespace struct {
 	fd         netns.NsHandle
 	dev, inode uint64
 	conn       *rtnl.Conn
+	// spent is the time of conn's requests, in nanoseconds. It may be nil.
+	spent *atomic.Int64
 	// ct lists and deletes tracked connections.
 	ct *ctConn
 }
@@ -37,6 +40,7 @@ func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
+	ns.spent = &n.spent.Rtnetlink
 	return ns, nil
 }
 
@@ -131,6 +135,9 @@ func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	err := ns.visit(func() error {
 		var err error
 		ns.conn, err = rtnl.Open()
+		if err == nil {
+			ns.conn.Spent = ns.spent
+		}
 		return err
 	})
 	return ns.conn, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -32,6 +33,26 @@ type Host struct {
 	// Env is a daemon's environment, "K=V". It sets the flags that the command line does
 	// not set.
 	Env []string
+	// Steps measures the call. It is nil if nothing is measured.
+	Steps *Steps
+}
+
+// Steps has the durations of parts of a call so far, in nanoseconds; see store.Steps. Goroutines may share it.
+type Steps struct {
+	Lock, IPAM, Delegate atomic.Int64
+	Net                  netops.Spent
+}
+
+// Read returns the durations. Those of nil are 0.
+func (s *Steps) Read() store.Steps {
+	if s == nil {
+		return store.Steps{}
+	}
+	read := func(n *atomic.Int64) time.Duration { return time.Duration(n.Load()) }
+	return store.Steps{
+		Lock: read(&s.Lock), IPAM: read(&s.IPAM), Delegate: read(&s.Delegate),
+		Netlink: read(&s.Net.Rtnetlink), Nftables: read(&s.Net.Nftables),
+	}
 }
 
 // Delegator calls another plugin by type: in process when the type resolves on

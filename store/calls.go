@@ -87,7 +87,11 @@ func (s *Store) Calls(ctx context.Context) ([]Calls, error) {
 }
 
 func (s *Store) withCalls(ctx context.Context, fn func(fd int) error) error {
-	err := s.run.WithPlain(ctx, s.callLocks, callsName, fn)
+	return ignoreAbsent(s.run.WithPlain(ctx, s.callLocks, callsName, fn))
+}
+
+// ignoreAbsent returns nil for an error that means that this boot has no directory yet.
+func ignoreAbsent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

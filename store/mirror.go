@@ -30,9 +30,12 @@ type Released struct {
 	Lease
 }
 
-// updateMirrored is Update with a Mirror. It waits without node.db's lock, so a stopped
+// updateMirrored runs fn in a transaction, with a Mirror if there is one. It waits without node.db's lock, so a stopped
 // program stops the calls of one network only.
 func (s *Store) updateMirrored(ctx context.Context, fn func(*Tx) error) error {
+	if s.o.Mirror == nil {
+		return s.node().Run(ctx, true, s.withTx(fn))
+	}
 	var m Mirror
 	within := s.withTx(func(tx *Tx) error {
 		if err := fn(tx); err != nil || len(tx.released) == 0 {

@@ -116,10 +116,16 @@ func (s *Store) Check(ctx context.Context, fn func(*Tx) error) error {
 // first; see Options.Fresh. If Mirror has to wait for another program, the changes are
 // discarded and fn is called again.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	if s.o.Mirror == nil {
-		return s.node().Run(ctx, true, s.withTx(fn))
+	var ended []*Holding
+	err := s.updateMirrored(ctx, func(tx *Tx) error {
+		err := fn(tx)
+		ended = tx.ended
+		return err
+	})
+	if err == nil {
+		s.remember(ended)
 	}
-	return s.updateMirrored(ctx, fn)
+	return err
 }
 
 // KeepView is View for keep.db.

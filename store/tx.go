@@ -26,6 +26,8 @@ type Tx struct {
 	now func() time.Time
 	// released are the leases that pools released.
 	released []Released
+	// ended are the attachments that were deleted.
+	ended []*Holding
 }
 
 // clock returns the time to record.
@@ -85,7 +87,17 @@ func (tx *Tx) PutAttachment(a *Attachment) error {
 
 // DeleteAttachment deletes an attachment's record. A missing one is not an error.
 func (tx *Tx) DeleteAttachment(k Key) error {
+	if a, err := tx.Attachment(k); err == nil && len(a.Addresses) > 0 && a.WasAttached() {
+		h := a.Holding()
+		h.Until = tx.clock().UTC()
+		tx.ended = append(tx.ended, h)
+	}
 	return record.Delete(tx.b, bucketAttachments, k.Encode())
+}
+
+// WasAttached reports whether an ADD of a role has succeeded.
+func (a *Attachment) WasAttached() bool {
+	return slices.ContainsFunc(a.Parts, func(p Part) bool { return p.State != Pending })
 }
 
 // Attachments returns the attachments of a network, or of all with "", ordered by

@@ -20,6 +20,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/bench"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/cli/trace"
 )
 
 // Exit codes of the program.
@@ -59,10 +60,11 @@ type Process struct {
 	CheckRequest func(req *roles.Request) error
 	// ErrorCode is the CNI code of a plugin's error, and its details.
 	ErrorCode func(err error) (code uint, details string)
-	// Self runs this program again, for the lab and for bench.
+	// Self runs this program again, for the lab, for bench and for the replay of a trace, and plugins for the replay.
 	Self interface {
 		lab.Self
 		bench.Self
+		trace.Self
 	}
 	// Plugins executes plugins, also those of this program.
 	Plugins roles.Delegator
@@ -116,6 +118,8 @@ func (p *Process) app() *cli.App {
 			p.topoCommand(),
 			p.uiCommand(),
 			p.diffCommand(),
+			p.traceCommand(),
+			p.historyCommand(),
 			p.repairNodeCommand(),
 			p.benchCommand(),
 			p.labCommand(),

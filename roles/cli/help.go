@@ -24,6 +24,7 @@ const environment = `environment:
   CNIBOX_RUN_DIR    directory of the state that ends with the boot (/run/cnibox)
   CNIBOX_STATE_DIR  directory of the state that survives a reboot (/var/lib/cnibox)
   CNIBOX_LOG        debug, info, warn or error (warn)
+  CNIBOX_TRACE      how many calls of plugins the trace keeps (1000); 0 is none
   CNI_PATH          directories of plugins (/opt/cni/bin)
   NO_COLOR          if set, no colours on a terminal
 `
@@ -73,7 +74,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look and mend", []string{"doctor", "state", "path", "topo", "ui", "diff", "repair", "ipam", "cloud"}},
+		{"look and mend", []string{"doctor", "state", "path", "topo", "ui", "trace", "history", "diff", "repair", "ipam", "cloud"}},
 		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "bench", "lab"}},
 	}
 }

@@ -314,18 +314,18 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 	}
 	for i := range attachments {
 		a := &attachments[i]
-		t.add(s.name(a.Pod, a.ContainerID), a.Network, a.IfName, dash(a.addresses()), dash(strings.Join(a.Ports, " ")), dash(a.HostLink),
+		t.add(s.name(a.Pod, a.ContainerID), a.Network, a.IfName, dash(joinPrefixes(a.Addresses)), dash(strings.Join(a.Ports, " ")), dash(a.HostLink),
 			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), a.link(), yesNo(a.Alive))
 	}
 	return t.write(p.Stdout, s)
 }
 
-func (a *attached) addresses() string {
-	var all []string
-	for _, x := range a.Addresses {
-		all = append(all, x.String())
+func joinPrefixes(all []netip.Prefix) string {
+	texts := make([]string, len(all))
+	for i, a := range all {
+		texts[i] = a.String()
 	}
-	return strings.Join(all, " ")
+	return strings.Join(texts, " ")
 }
 
 // link is the state of the interface on the host.
@@ -357,7 +357,7 @@ func (p *Process) writeContainer(state *nodeState, now time.Time, s style) error
 			{"pod", a.Pod},
 			{"alive", yesNo(a.Alive)},
 			{"namespace", a.Netns},
-			{"addresses", a.addresses()},
+			{"addresses", joinPrefixes(a.Addresses)},
 			{"routes", strings.Join(a.Routes, ", ")},
 			{"ports", strings.Join(a.Ports, " ")},
 			{"mac", a.MAC},

@@ -29,6 +29,8 @@ type call struct {
 	// configuration is read, then the configuration's if it is supported.
 	version string
 	req     *roles.Request
+	// stdin is the input, and result the printed result of ADD.
+	stdin, result []byte
 	// printed means that writing a document was attempted, with or without success.
 	printed bool
 	// host is set when the node is open.
@@ -39,20 +41,21 @@ type call struct {
 // code.
 func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
-	start := time.Now()
+	t := newTraced(name, verb, nil)
 	err := catchPanic(c.log, "call", func() error { return c.run(ctx, verb) })
-	took := time.Since(start)
-	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", took, "error", err)
-	c.count(ctx, verb, err, took)
+	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", time.Since(t.Time), "error", err)
 	if err == nil {
+		c.finish(ctx, t, nil)
 		return exitOK
 	}
+	failure := newErrorObject(c.version, c.name, verb, err)
+	c.finish(ctx, t, &failure)
 	if c.printed {
 		// With two documents, standard output is not valid JSON.
 		c.log.Error("call failed after its result was printed", "error", err)
 		return exitFailed
 	}
-	doc, merr := marshal(newErrorObject(c.version, c.name, verb, err))
+	doc, merr := marshal(failure)
 	if merr == nil {
 		merr = c.print(doc)
 	}
@@ -62,18 +65,37 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	return exitFailed
 }
 
-// count counts the call for metrics. A call that did not need the node is not counted.
-func (c *call) count(ctx context.Context, verb roles.Verb, err error, took time.Duration) {
-	if c.host == nil {
+// finish counts the call for metrics and adds it to the trace. A call that did not need the node is not
+// counted. It is traced, because then its environment or configuration has faults.
+func (c *call) finish(ctx context.Context, t *traced, failure *errorObject) {
+	h := c.host
+	if h != nil {
+		var code uint
+		if failure != nil {
+			code = failure.Code
+		}
+		if err := h.Store.CountCall(ctx, c.name, t.Verb, uint16(min(code, math.MaxUint16)), time.Since(t.Time)); err != nil {
+			c.log.Debug("the call is not counted", "error", err)
+		}
+	}
+	if !isTraced(roles.Verb(t.Verb)) {
 		return
 	}
-	var code uint
-	if err != nil {
-		code = newErrorObject(c.version, c.name, verb, err).Code
+	if h == nil {
+		opened, done, err := c.p.OpenHost(ctx, c.name, c.log)
+		if err != nil {
+			c.log.Debug("the call is not traced", "error", err)
+			return
+		}
+		defer done()
+		h = opened
 	}
-	if err := c.host.Store.CountCall(ctx, c.name, string(verb), uint16(min(code, math.MaxUint16)), took); err != nil {
-		c.log.Debug("the call is not counted", "error", err)
+	network := ""
+	if c.req != nil {
+		network = c.req.Network
 	}
+	t.Role, t.Caller = c.name, callerName()
+	t.finish(h, c.log, c.p.Env, network, c.stdin, c.result, failure)
 }
 
 // run validates the environment, then the configuration, then calls the role. The
@@ -88,6 +110,7 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if err != nil {
 		return err
 	}
+	c.stdin = raw
 	if verb == roles.Version {
 		return c.versions(raw)
 	}
@@ -211,6 +234,7 @@ func (c *call) printResult(r *roles.Result) error {
 	if err != nil {
 		return err
 	}
+	c.result = doc
 	return c.print(doc)
 }
 

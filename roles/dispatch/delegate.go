@@ -233,7 +233,42 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	r.Verb = verb
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	return p.call(ctx, &r)
+	t := newTraced(typ, verb, d.host)
+	res, err := p.call(ctx, &r)
+	d.spend(typ, p, time.Since(t.Time))
+	// An executed plugin traces itself. The command line's CHECKs are many and change nothing.
+	if _, inProcess := p.(*builtin); inProcess && d.asRuntime && isTraced(verb) && verb != roles.Check {
+		d.trace(t, &r, res, err)
+	}
+	return res, err
+}
+
+// trace adds a call of the command line to the trace.
+func (d *delegator) trace(t *traced, req *roles.Request, res *roles.Result, err error) {
+	t.Caller = "cnibox"
+	var doc []byte
+	if res != nil {
+		doc, _ = render(res, req.CNIVersion) // a version that cannot express the result has none
+	}
+	var failure *errorObject
+	if err != nil {
+		o := newErrorObject(req.CNIVersion, t.Role, req.Verb, err)
+		failure = &o
+	}
+	t.finish(d.host, d.log, delegateEnv(req), req.Network, req.Conf, doc, failure)
+}
+
+// spend adds the duration of a plugin's call to the step that it belongs to.
+func (d *delegator) spend(typ string, p plugin, took time.Duration) {
+	role, known := d.table.Lookup(typ)
+	_, isExecuted := p.(*executed)
+	switch {
+	case d.host.Steps == nil:
+	case known && role.Kind == roles.IPAM:
+		d.host.Steps.IPAM.Add(int64(took))
+	case isExecuted:
+		d.host.Steps.Delegate.Add(int64(took))
+	}
 }
 
 // checkKind refuses an IPAM plugin that is not one. An interface role calls its

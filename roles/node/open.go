@@ -61,11 +61,15 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.CacheDirs = recovery.CacheDirs(so.RunDir)
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
-	so.Waited = func(what string, d time.Duration) { o.Log.Debug("waited for a lock", "lock", what, "took", d) }
+	steps := &roles.Steps{}
+	so.Waited = func(what string, d time.Duration) {
+		steps.Lock.Add(int64(d))
+		o.Log.Debug("waited for a lock", "lock", what, "took", d)
+	}
 
-	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
+	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow, Steps: steps}
 	h.Net = netops.New(netops.Options{
-		Probe: o.NetProbe, IPTables: o.IPTables,
+		Probe: o.NetProbe, IPTables: o.IPTables, Spent: &steps.Net,
 		Restore:  func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },
 		Forwards: func(ctx context.Context) ([]*netops.Forward, error) { return wanted[*netops.Forward](ctx, h.Store) },
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,8 @@ type Client struct {
 	makeSchema func() Schema
 	known      Schema
 	conn       *Conn
+	// Spent is that of the socket. It may be nil.
+	Spent *atomic.Int64
 }
 
 // New returns a Client and opens nothing. It calls schema only when the schema is
@@ -67,6 +70,7 @@ func (c *Client) Conn() (*Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		conn.Spent = c.Spent
 		c.conn = conn
 	}
 	return c.conn, nil

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,8 @@ type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
+	// Spent is the time in Send, Receive and Close, in nanoseconds. Several sockets may share it; nil is valid.
+	Spent *atomic.Int64
 }
 
 // Open opens a socket of one protocol (NETLINK_*) in the calling thread's network
@@ -107,7 +110,10 @@ func (c *Conn) Port() (uint32, bool) {
 func (c *Conn) Requests() uint32 { return c.seq }
 
 // Close closes the socket.
-func (c *Conn) Close() error { return unix.Close(c.fd) }
+func (c *Conn) Close() error {
+	defer c.spend(time.Now())
+	return unix.Close(c.fd)
+}
 
 // Exchange sends up to MaxWrite requests in one write and returns an error or nil
 // for each. The kernel also executes the requests after a refused one. The second
@@ -350,6 +356,7 @@ func (c *Conn) Join(group int) error {
 // requests must not stop in the middle, and an Undo continues after its time is
 // over. A caller checks its context before a step.
 func (c *Conn) Send(b []byte) error {
+	defer c.spend(time.Now())
 	for {
 		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if !errors.Is(err, unix.EINTR) {
@@ -362,6 +369,7 @@ func (c *Conn) Send(b []byte) error {
 // it. It first tries without waiting: the kernel executes requests during the
 // write, so the answer is usually there.
 func (c *Conn) Receive(ctx context.Context, each func(unix.NlMsghdr, []byte)) error {
+	defer c.spend(time.Now())
 	for {
 		n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
 		switch {
@@ -381,6 +389,13 @@ func (c *Conn) Receive(ctx context.Context, each func(unix.NlMsghdr, []byte)) er
 			splitMessages(c.buf[:n], each)
 			return nil
 		}
+	}
+}
+
+// spend adds the time since start to Spent.
+func (c *Conn) spend(start time.Time) {
+	if c.Spent != nil {
+		c.Spent.Add(int64(time.Since(start)))
 	}
 }
 
