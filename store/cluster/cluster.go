@@ -98,6 +98,7 @@ type Registry interface {
 	Release(ctx context.Context) error
 	// Close ends every connection.
 	Close() error
+	Ranges
 }
 
 var (
