@@ -31,6 +31,7 @@ type (
 // Constants of package pool.
 const (
 	CloudDataDir = pool.CloudDataDir
+	RangeDataDir = pool.RangeDataDir
 	KeepForever  = pool.KeepForever
 
 	Held    = pool.Held
@@ -53,7 +54,7 @@ func (tx *Tx) Pool(id PoolID) (*Pool, error) {
 func (tx *Tx) Pools() ([]PoolID, error) { return pool.List(tx.b, "") }
 
 // Freed returns the released addresses of a pool. A pool whose data directory is
-// not CloudDataDir has none.
+// neither CloudDataDir nor of RangeDataDir has none.
 func (tx *Tx) Freed(id PoolID) (*Freed, error) { return pool.OpenFreed(tx.b, id) }
 
 // LeasesOf returns the leases of an owner in every pool of its network.

@@ -24,6 +24,7 @@ const (
 	bucketDerived     = "derived"     // a bucket for each name given to Tx.Derive
 	bucketDelegated   = "delegated"   // network, container ID, interface
 	bucketNetworksOf  = "networksOf"  // network of a meta role, network
+	bucketRanges      = "ranges"      // "grants", or network and number of the range set
 	bucketCloud       = "cloud"       // name of the source; in both files
 
 	// In keep.db.

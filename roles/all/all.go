@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/tap"
 	"github.com/cnibox/cnibox/roles/iface/vlan"
 	"github.com/cnibox/cnibox/roles/ipam/cloud"
+	"github.com/cnibox/cnibox/roles/ipam/clusterrange"
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
@@ -49,6 +50,7 @@ func Table() roles.Table {
 		cloud.Role(),
 		dhcp.Role(),
 		hostlocal.Role(),
+		clusterrange.Role(),
 		static.Role(),
 
 		bandwidth.Role(),

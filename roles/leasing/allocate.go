@@ -64,7 +64,7 @@ func (p *Plan) assignOne(bySet []AddressRequest, req AddressRequest) error {
 
 // refusal returns the reason why a range does not allow an address.
 func (p *Plan) refusal() string {
-	if p.Reuse == nil {
+	if p.Reuse == nil || p.Within != nil {
 		return "is excluded from"
 	}
 	return "is not an address that the cloud gives this node for pods, of"

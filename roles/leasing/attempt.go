@@ -197,7 +197,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 		return nil, errRepeated
 	}
 	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped, avoid: t.avoid}
-	if err := c.openReuse(tx, id); err != nil {
+	if err := c.open(tx, id); err != nil {
 		return nil, err
 	}
 	if kept != nil {
@@ -222,7 +222,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 			}
 		}
 	}
-	if err := pool.SetSizes(a.Plan.sizes()); err != nil {
+	if err := pool.SetSizes(c.plan.sizes()); err != nil {
 		return nil, err
 	}
 	if c.freed != nil {
@@ -305,7 +305,7 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 	text := ""
 	viewErr := a.view(ctx, h, network, func(c *chooser) error {
 		var err error
-		if text, err = a.Plan.describe(c, full.set); err != nil {
+		if text, err = c.plan.describe(c, full.set); err != nil {
 			return err
 		}
 		cools, err := c.coolingText(full.set)
@@ -333,7 +333,7 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 			if err != nil {
 				return err
 			}
-			if err := c.openReuse(tx, a.ID(network)); err != nil {
+			if err := c.open(tx, a.ID(network)); err != nil {
 				return err
 			}
 			return f(c)

@@ -98,6 +98,9 @@ func (c *chooser) choose(set int, req AddressRequest) (Grant, error) {
 
 func (c *chooser) requested(set int, req AddressRequest) (Grant, error) {
 	g := Grant{addr: req.addr, in: c.plan.Sets[set].RangeOf(req.addr), origin: requested}
+	if !g.in.Allows(req.addr) {
+		return Grant{}, fmt.Errorf("%s: address %s: %w: it is not in a block of this node", req.path, req.addr, store.ErrTaken)
+	}
 	l, err := c.lease(req.addr)
 	if err == nil {
 		return Grant{}, fmt.Errorf("%s: %w", req.path, &store.TakenError{What: "address " + req.addr.String(), Owner: l.Owner})

@@ -17,6 +17,9 @@ type Plan struct {
 	// DataDir names the pool, together with the network.
 	DataDir string
 	Sets    []Set
+	// Within returns the part of Sets that this node may give out now, with a set for each. Nil means
+	// all. It is called in each transaction.
+	Within func(tx *store.Tx, now time.Time) ([]Set, error)
 	// Reuse is nil if addresses are given out round robin.
 	Reuse *Reuse
 	// Requested are the addresses that the configuration requests. They take precedence
@@ -51,8 +54,9 @@ func (p *Plan) sizes() (n [2]float64) {
 
 // Reuse says that the ranges of a set are in the order of preference. In each range,
 // addresses that were never leased come first, then the one that has been free for
-// the longest time. The pool must be one of store.CloudDataDir: an address that one
-// network of this node has is not given to another.
+// the longest time. The pool must be one of store.CloudDataDir or store.RangeDataDir: an
+// address that one network of this node has is not given to another with the same
+// DataDir.
 type Reuse struct {
 	// Cooldown is the time after its release in which an address is given only to the
 	// identity that it is kept for.

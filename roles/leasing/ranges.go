@@ -101,6 +101,23 @@ func Subtract(from Interval, cuts []Interval) []Interval {
 	return append(out, Interval{lo, from.Hi})
 }
 
+// Within returns the parts of intervals that are in another one.
+func Within(of []Interval, in Interval) (out []Interval) {
+	for _, i := range of {
+		if !i.Overlaps(in) {
+			continue
+		}
+		if i.Lo.Less(in.Lo) {
+			i.Lo = in.Lo
+		}
+		if in.Hi.Less(i.Hi) {
+			i.Hi = in.Hi
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
 // Merge returns the same addresses as disjoint intervals that are not adjacent, in
 // ascending order. It overwrites its argument.
 func Merge(in []Interval) []Interval {
@@ -188,6 +205,9 @@ func (s Set) Size() *big.Int {
 func (s Set) String() string {
 	var out []byte
 	for i, r := range s {
+		if i > 0 && s[i-1].Subnet == r.Subnet {
+			continue // blocks of one range
+		}
 		if i > 0 {
 			out = append(out, ", "...)
 		}

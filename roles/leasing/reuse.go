@@ -11,8 +11,16 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// openReuse opens the data for Plan.Reuse.
-func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
+// open limits the plan to Plan.Within and opens the data for Plan.Reuse.
+func (c *chooser) open(tx *store.Tx, id store.PoolID) error {
+	if c.plan.Within != nil {
+		sets, err := c.plan.Within(tx, c.now)
+		if err != nil {
+			return err
+		}
+		limited := *c.plan
+		limited.Sets, c.plan = sets, &limited
+	}
 	if c.plan.Reuse == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,8 +86,8 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 			return err
 		}
 		for _, id := range ids {
-			if id.DataDir == store.CloudDataDir {
-				continue // not a pool of ranges
+			if id.DataDir == store.CloudDataDir || strings.HasPrefix(id.DataDir, store.RangeDataDir) {
+				continue // the reference host-local has no such pools
 			}
 			p := exported{id: id, cursors: map[int]netip.Addr{}}
 			if err := p.read(tx); err != nil {

@@ -63,9 +63,13 @@ type cachedPlugin struct {
 	IPAM struct {
 		Type    string `json:"type"`
 		DataDir string `json:"dataDir"`
+		// NetworkName and Overlapping are keys of the type range.
+		NetworkName string `json:"network_name"`
+		Overlapping *bool  `json:"enable_overlapping_ranges"`
 	} `json:"ipam"`
 	// Plugins are the plugins of a list, fused or not.
 	Plugins []cachedPlugin `json:"plugins"`
+	network string
 }
 
 // plugin returns the configuration of the list's first plugin, which makes the interface.
@@ -78,6 +82,7 @@ func (c *CacheEntry) plugin() cachedPlugin {
 	for len(p.Plugins) > 0 {
 		p = p.Plugins[0]
 	}
+	p.network = c.Network
 	return p
 }
 
@@ -87,6 +92,9 @@ func (c *CacheEntry) plugin() cachedPlugin {
 func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 	if p.IPAM.Type == "cloud-ipam" || p.IPAM.Type == "azure-vnet-ipam" {
 		return store.CloudDataDir, true
+	}
+	if p.IPAM.Type == "range" || p.IPAM.Type == "whereabouts" {
+		return store.RangeDir(store.RangePool(p.network, p.IPAM.NetworkName, p.IPAM.Overlapping == nil || *p.IPAM.Overlapping)), true
 	}
 	if p.IPAM.Type != "" && p.IPAM.Type != "host-local" {
 		return "", false

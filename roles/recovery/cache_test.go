@@ -50,10 +50,13 @@ func TestCachedPool(t *testing.T) {
 		{"static", `{"type":"macvlan","ipam":{"type":"static"}}`, "", false},
 		{"fused list", `{"plugins":[{"type":"chain","plugins":[{"type":"macvlan","ipam":{"type":"host-local","dataDir":"/b"}},{"type":"tuning"}]}]}`, "/b", true},
 		{"fused cloud", `{"plugins":[{"type":"chain","plugins":[{"type":"routed","ipam":{"type":"cloud-ipam"}}]}]}`, store.CloudDataDir, true},
+		{"range", `{"type":"macvlan","ipam":{"type":"range"}}`, "range:", true},
+		{"a range of one network", `{"type":"macvlan","ipam":{"type":"whereabouts","enable_overlapping_ranges":false}}`, "range:net", true},
+		{"a named pool", `{"type":"macvlan","ipam":{"type":"whereabouts","network_name":"lan","enable_overlapping_ranges":false}}`, "range:lan", true},
 		{"garbage", `{"plugins":`, DefaultDataDir, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := CacheEntry{Config: []byte(c.conf)}
+			e := CacheEntry{Network: "net", Config: []byte(c.conf)}
 			p := e.plugin()
 			if dir, pooled := p.dataDir(); dir != c.dir || pooled != c.pooled {
 				t.Errorf("have %q, %v, want %q, %v", dir, pooled, c.dir, c.pooled)

@@ -99,6 +99,7 @@ type Registry interface {
 	Release(ctx context.Context) error
 	// Close ends every connection.
 	Close() error
+	Ranges
 }
 
 var (

@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -33,6 +34,8 @@ type agent struct {
 	set      *settings
 	registry *registryClient
 	memory   memory
+	// ranges leases blocks of cluster-wide ranges.
+	ranges *ranges.Keeper
 
 	// updates carries the latest state of the registry. acquired carries the results of publishing
 	// this node. The loop receives from both.
@@ -132,6 +135,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[0].changes():
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
+		case <-a.ranges.Changes():
 		case <-a.fileMonitor.changes():
 			a.install.hasPlugins, a.install.hasNetwork = false, false
 		case <-idle:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,7 +66,10 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 // openKube opens Kubernetes as the registry.
 func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string)) (*registryClient, error) {
 	r := &s.registry
-	config, err := readNetConf(s.netConf, warn)
+	config, err := &cluster.Config{}, error(nil)
+	if !s.rangesOnly {
+		config, err = readNetConf(s.netConf, warn)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +81,8 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations})
+	namespace := cmp.Or(r.rangeNamespace, process.Getenv(h.Env, "POD_NAMESPACE"))
+	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: namespace})
 	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 
@@ -109,7 +114,7 @@ func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string))
 	}
 	r := &s.registry
 	o := etcd.Options{
-		Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
+		Node: node, Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
 		Previous: former.PodCIDRs, PublicIP: former.PublicIP, PublicIPv6: former.PublicIPv6, RenewMargin: r.renewMargin, Warn: warn,
 	}
 	if r.etcdCA != "" || r.etcdCert != "" {
@@ -132,6 +137,8 @@ type remembered struct {
 	// PublicIP and PublicIPv6 are the addresses that were published last.
 	PublicIP   netip.Addr `json:"publicIP,omitzero"`
 	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
+	// Machine distinguishes this machine from another one with the same node name.
+	Machine string `json:"machine,omitempty"`
 }
 
 // markKind and markName are the key in keep.db.

@@ -36,7 +36,7 @@ type settings struct {
 	// cniBinDir and cniConf are empty if the agent installs no plugins and no network.
 	cniBinDir, cniConf, cniConfDir string
 	cniPlugins                     []string
-	uninstall                      bool
+	uninstall, rangesOnly          bool
 	// ignored are the given flags that have no effect.
 	ignored []string
 }
@@ -46,6 +46,7 @@ type registryFlags struct {
 	kube                            bool
 	kubeconfig, apiURL, annotations string
 	networkUnavailable              bool
+	rangeNamespace                  string
 	dir                             string
 	etcd                            []string
 	etcdPrefix                      string
@@ -128,6 +129,7 @@ func (s *settings) flags() *flag.FlagSet {
 	f.SetOutput(io.Discard)
 	s.registry.register(f)
 	s.underlay.register(f)
+	f.BoolVar(&s.rangesOnly, "ranges-only", false, "lease blocks of cluster-wide ranges and do nothing else, beside another pod network")
 	s.registerPaths(f)
 	s.registerInstallation(f)
 	f.BoolVar(&s.ipMasq, "ip-masq", false, "translate pods' addresses to the node's in traffic that leaves the pod network")
@@ -191,6 +193,7 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	f.StringVar(&r.apiURL, "kube-api-url", "", "`URL` of the API server, instead of the kubeconfig's")
 	f.StringVar(&r.annotations, "kube-annotation-prefix", defaultPrefix, "`prefix` of the annotations of Node objects")
 	f.BoolVar(&r.networkUnavailable, "set-node-network-unavailable", true, "clear the Node's condition NetworkUnavailable")
+	f.StringVar(&r.rangeNamespace, "range-namespace", "", "`namespace` of the ConfigMaps with the blocks of cluster-wide ranges; default: POD_NAMESPACE, then kube-system")
 	f.StringVar(&r.dir, "cluster-dir", "", "use the directory at this `path` as the registry: config.json and nodes/")
 	f.Func("etcd-endpoints", "use etcd as the registry: comma-separated `URLs`", func(v string) error {
 		r.etcd = splitList(v)

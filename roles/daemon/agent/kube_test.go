@@ -4,6 +4,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,9 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
@@ -187,6 +191,7 @@ func TestKubeManifests(t *testing.T) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 
+	w.rangeRights(s, kubeconfig)
 	for i, rule := range rights.Rules {
 		for j, verb := range rule.Verbs {
 			less := slices.Clone(rights.Rules)
@@ -208,6 +213,41 @@ func TestKubeManifests(t *testing.T) {
 			setRules(rights.Rules)
 		}
 	}
+}
+
+// rangeRights: with the rights of examples/kubernetes a node reads and writes pages of cluster-wide ranges, and
+// without any one of them it does not.
+func (w *world) rangeRights(s *kubetest.Server, kubeconfig string) {
+	t := w.t
+	t.Helper()
+	const role = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/cnibox"
+	var rights struct{ Rules []kubetest.Rule }
+	must(t, json.Unmarshal(s.Must(t, http.MethodGet, role, "", nil), &rights))
+	client, err := rest.Open(rest.Kubeconfig(kubeconfig))
+	must(t, err)
+	r, err := kube.Open(kube.Options{Client: client, Node: "node", Config: &cluster.Config{}})
+	must(t, err)
+	defer r.Close()
+	n := 0
+	attempt := func() error {
+		n++
+		name := fmt.Sprintf("10-0-0-%d", n)
+		_, version, err := r.ReadPage(t.Context(), "10-1-0-0")
+		return errors.Join(err, r.WritePage(t.Context(), name, []byte("{}"), ""), r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), version),
+			r.Pages(t.Context(), func(string, []byte) {}))
+	}
+	must(t, r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), ""))
+	must(t, attempt())
+	all := rights.Rules[0].Verbs
+	for i := range all {
+		rights.Rules[0].Verbs = slices.Delete(slices.Clone(all), i, i+1)
+		s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rights.Rules})
+		w.within(func() bool { err = attempt(); return errors.Is(err, rest.ErrForbidden) }, func() string {
+			return fmt.Sprintf("without %s: %v", all[i], err)
+		})
+	}
+	rights.Rules[0].Verbs = all
+	s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rights.Rules})
 }
 
 // attachAgain replaces a pod by one in the node's new pod network.

@@ -4,12 +4,13 @@ import (
 	"net"
 	"strings"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // notifySystemd informs the service manager that the agent is ready (sd_notify(3)).
-func (a *agent) notifySystemd() {
-	path := process.Getenv(a.host.Env, "NOTIFY_SOCKET")
+func notifySystemd(h *roles.Host) {
+	path := process.Getenv(h.Env, "NOTIFY_SOCKET")
 	if path == "" {
 		return
 	}
@@ -22,6 +23,6 @@ func (a *agent) notifySystemd() {
 		_ = c.Close()
 	}
 	if err != nil {
-		a.log.Debug("cannot notify the service manager", "error", err)
+		h.Log.Debug("cannot notify the service manager", "error", err)
 	}
 }

@@ -41,6 +41,9 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 		}
 	}
 	set.setDefaultPaths(runDir(h))
+	if set.rangesOnly {
+		return keepRanges(ctx, h, set)
+	}
 	s, err := openSocket(set.socket)
 	if err != nil {
 		return err
@@ -94,6 +97,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
+	a.ranges = newKeeper(ctx, h, a.registry)
 	a.current.Store(a.buildState(errors.New("starting")))
 	a.filter, err = overlay.OpenFilter(h.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {
@@ -132,6 +136,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
 	running.Go(func() { a.warnPolicies(ctx) })
+	running.Go(func() { a.runRanges(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })

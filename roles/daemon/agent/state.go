@@ -105,7 +105,7 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 		if !a.fromMemory { // the registry does not answer; setOwn leads to another announcement
 			sendLatest(a.ready, struct{}{})
 		}
-		a.notifySystemd()
+		notifySystemd(a.host)
 	}
 }
 

@@ -24,6 +24,9 @@ func (a *agent) warnings() (texts []string) {
 			}
 		}
 	}
+	if err := a.ranges.Fault(); err != nil {
+		texts = append(texts, "cluster-wide ranges: "+err.Error())
+	}
 	slices.Sort(texts)
 	return texts
 }

@@ -32,6 +32,7 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		{"hostile records", apart, hostile, false},
 		{"release", network, release, false},
 		{"end", network, end, false},
+		{"ranges", network, ranges, false},
 		{"conflict", network, conflict, true},
 		{"full", tiny, full, true},
 		{"at once", network, atOnce, true},

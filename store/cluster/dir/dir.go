@@ -4,7 +4,9 @@
 //	config.json        net-conf.json, written by the operator of the cluster
 //	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
 //	                   backendType, backendData, backendV6Data
-//	lock               locked (flock) while a node chooses its subnets
+//	lock               locked (flock) while a node chooses its subnets or blocks
+//	ranges/            pages of cluster-wide ranges
+//	range-nodes/       a file for each node with blocks of them
 //
 // Files have mode 0644, because they have no secrets. They are replaced by renaming, so that a reader
 // gets either the old record or the new one. An incomplete file of another writer is a fault of its
@@ -144,7 +146,7 @@ func (r *Registry) write(n cluster.Node) error {
 // Ready does nothing: this registry has no readiness.
 func (r *Registry) Ready(context.Context) error { return nil }
 
-// Release removes the node's file.
+// Release removes the node's files.
 func (r *Registry) Release(ctx context.Context) error {
 	unlock, err := r.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,8 +156,10 @@ func (r *Registry) Release(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := os.Remove(r.path(r.o.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("withdraw node: %w", err)
+	for _, path := range []string{r.path(r.o.Name), filepath.Join(r.o.Dir, rangeNodes, r.o.Name+suffix)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("withdraw node: %w", err)
+		}
 	}
 	return nil
 }

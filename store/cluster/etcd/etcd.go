@@ -47,6 +47,8 @@ type Options struct {
 	TLS *web.TLS
 	// Username and Password are for etcd's own authentication. Set both or none.
 	Username, Password string
+	// Node is the node's name, which only cluster-wide ranges need.
+	Node string
 	// PublicIP and PublicIPv6 identify the node's own record before Acquire.
 	PublicIP, PublicIPv6 netip.Addr
 	// Previous are the subnets of the node's lost record. It gets them again if they are free.

@@ -84,8 +84,8 @@ func TestRegistry(t *testing.T) {
 		a := newAdmin(t, server.URL)
 		a.put(prefix+"/config", conf, 0)
 		return &clustertest.World{
-			Open: func(tb testing.TB, _ string) cluster.Registry {
-				return open(tb, Options{Endpoints: []string{server.URL}, Prefix: prefix})
+			Open: func(tb testing.TB, name string) cluster.Registry {
+				return open(tb, Options{Endpoints: []string{server.URL}, Prefix: prefix, Node: name})
 			},
 			Writes: func(testing.TB) string {
 				var b strings.Builder

@@ -49,7 +49,8 @@ func newLab(t *testing.T, s *kubetest.Server, conf string) *lab {
 func (l *lab) allow(tb testing.TB) {
 	tb.Helper()
 	l.s.Allow(tb, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}})
 }
 
 // open opens the registry as a node's agent does, with only the rights that it needs.

@@ -2,7 +2,8 @@
 // controllers assign to them, and annotations. These are flannel's, so that nodes of both programs
 // can share a cluster.
 //
-// It needs get, list and watch on nodes, and patch on nodes/status.
+// It needs get, list and watch on nodes, and patch on nodes/status. Cluster-wide ranges need get, list,
+// create and patch on configmaps of one namespace.
 package kube
 
 import (
@@ -26,6 +27,8 @@ type Options struct {
 	Config *cluster.Config
 	// Prefix begins the names of the annotations. Empty means DefaultPrefix.
 	Prefix string
+	// Namespace has the pages of cluster-wide ranges. Empty means DefaultNamespace.
+	Namespace string
 }
 
 // Registry is Kubernetes, opened for one node. See cluster.Registry.
@@ -35,6 +38,8 @@ type Registry struct {
 	path   string
 	config *cluster.Config
 	keys   keys
+	// namespace is Options.Namespace.
+	namespace string
 	// seen is the last snapshot of a running Watch.
 	seen atomic.Pointer[cluster.Snapshot]
 }
@@ -49,6 +54,9 @@ func Open(o Options) (*Registry, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
+	if o.Namespace == "" {
+		o.Namespace = DefaultNamespace
+	}
 	k, err := newKeys(o.Prefix)
 	if err != nil {
 		return nil, err
@@ -56,10 +64,13 @@ func Open(o Options) (*Registry, error) {
 	if err := rest.CheckName("node name", o.Node); err != nil {
 		return nil, err
 	}
+	if err := rest.CheckName("range namespace", o.Namespace); err != nil {
+		return nil, err
+	}
 	if o.Client == nil || o.Config == nil {
 		return nil, fmt.Errorf("%w: a client and the network's configuration are needed", cluster.ErrInvalid)
 	}
-	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k}, nil
+	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k, namespace: o.Namespace}, nil
 }
 
 // Config returns nil, because Kubernetes does not have the configuration.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -83,7 +84,7 @@ func (r *Registry) Policies(ctx context.Context) ([]string, error) {
 		return nil, nil
 	}
 	selecting := map[string]bool{}
-	_, err = rest.ListFields(ctx, r.client, "/api/v1/pods", "spec.nodeName="+r.name, func(pod *labelledPod) {
+	_, err = rest.ListWhere(ctx, r.client, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName=" + r.name}}, func(pod *labelledPod) {
 		for i := range all[pod.Metadata.Namespace] {
 			p := &all[pod.Metadata.Namespace][i]
 			if !pod.Spec.HostNetwork && p.Spec.PodSelector.selects(pod.Metadata.Labels) {

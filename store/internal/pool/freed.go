@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -16,6 +17,16 @@ import (
 // records when an address was released, because a cloud's addresses belong to the node and not to one
 // network.
 const CloudDataDir = "cloud"
+
+// RangeDataDir begins what is in place of the data directory of pools of cluster-wide ranges. They record
+// when an address was released, because an address that was free for a short time is still in the
+// neighbour caches of other nodes.
+const RangeDataDir = "range:"
+
+// keepsFreed reports whether a pool records when an address was released.
+func keepsFreed(id ID) bool {
+	return id.DataDir == CloudDataDir || strings.HasPrefix(id.DataDir, RangeDataDir)
+}
 
 // FreedBucket is the bucket of node.db that has a bucket with the released
 // addresses of each pool, under the pool's network and data directory.
@@ -36,7 +47,7 @@ type Freed struct {
 }
 
 // OpenFreed returns the released addresses of a pool. A pool whose data directory
-// is not CloudDataDir has none.
+// is neither CloudDataDir nor of RangeDataDir has none.
 func OpenFreed(tx *bolt.Tx, id ID) (*Freed, error) {
 	b, err := bucket(tx, FreedBucket, "released addresses", id)
 	if err != nil {

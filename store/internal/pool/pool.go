@@ -97,7 +97,7 @@ func Open(tx *bolt.Tx, id ID, clock func() time.Time) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{id: id, b: b, used: bitmap{id: id, b: b}, clock: clock}
-	if id.DataDir == CloudDataDir && tx != nil && tx.Writable() {
+	if keepsFreed(id) && tx != nil && tx.Writable() {
 		p.tx = tx
 	}
 	return p, nil
@@ -238,7 +238,7 @@ func (p *Pool) Lease(addr netip.Addr) (*Lease, error) {
 }
 
 // Release deletes an address's lease, even one that cannot be decoded. A missing
-// lease is not an error. In a pool of CloudDataDir the time is recorded.
+// lease is not an error. In a pool of CloudDataDir or RangeDataDir the time is recorded.
 func (p *Pool) Release(addr netip.Addr) error { return p.release(addr, p.Released) }
 
 // Forget is Release without a call of Released.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -62,17 +63,15 @@ var errEndless = fmt.Errorf("%w: the list has no end", cluster.ErrUnavailable)
 // List calls each with the objects of a collection, one after the other, and returns the version from
 // which to watch. After an error the objects are incomplete.
 func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each func(P)) (version string, err error) {
-	return ListFields(ctx, c, path, "", each)
+	return ListWhere(ctx, c, path, nil, each)
 }
 
-// ListFields is List of the objects that a field selector selects.
-func ListFields[T any, P Kind[T]](ctx context.Context, c *Client, path, fields string, each func(P)) (version string, err error) {
+// ListWhere is List of the objects that the parameters fieldSelector and labelSelector select.
+func ListWhere[T any, P Kind[T]](ctx context.Context, c *Client, path string, where url.Values, each func(P)) (version string, err error) {
 	count, next := 0, ""
 	for {
 		query := url.Values{"limit": {strconv.Itoa(page)}}
-		if fields != "" {
-			query.Set("fieldSelector", fields)
-		}
+		maps.Copy(query, where)
 		if next != "" {
 			query.Set("continue", next)
 		}

@@ -1,0 +1,67 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestRanges: an agent of a pod network and one with -ranges-only lease blocks of one range. Pods get different
+// addresses, also while an agent is stopped. A fault is in the agent's warnings.
+func TestRanges(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	w.nodes[0].start()
+	w.nodes[1].run(w.nodes[1].agent("-ranges-only"))
+	seen := map[string]string{}
+	add := func(n *node, id string) rolestest.Answer {
+		return n.Run(rolestest.Call{Type: "whereabouts", Verb: "ADD", ID: id, Netns: n.ns.Path(), IfName: "net1", Conf: `{"cniVersion": "1.1.0", "name": "lan",
+			"type": "macvlan", "ipam": {"type": "whereabouts", "range": "192.168.2.225/28", "kubernetes": {"kubeconfig": "/x"}}}`})
+	}
+	attach := func(n *node, id string) {
+		t.Helper()
+		var a rolestest.Answer
+		w.within(func() bool { a = add(n, id); return a.Code == 0 }, func() string { return a.Stdout + n.log.String() })
+		var r struct {
+			IPs []struct{ Address netip.Prefix }
+		}
+		must(t, json.Unmarshal([]byte(a.Stdout), &r))
+		text := r.IPs[0].Address.String()
+		if seen[text] != "" || !strings.HasSuffix(text, "/28") {
+			t.Errorf("%s has %s, and %s too", id, text, seen[text])
+		}
+		seen[text] = id
+	}
+	for i := range 3 {
+		attach(w.nodes[0], fmt.Sprint("a", i))
+		attach(w.nodes[1], fmt.Sprint("b", i))
+	}
+	if _, err := os.Stat(w.path(w.nodes[1].name)); err == nil {
+		t.Error("the agent with -ranges-only published its node")
+	}
+	w.nodes[1].kill()
+	more := 0
+	w.within(func() bool {
+		more++
+		return strings.Contains(add(w.nodes[1], fmt.Sprint("c", more)).Stdout, `"code": 11`)
+	}, func() string { return "ADD does not fail" })
+	w.nodes[1].run(w.nodes[1].agent("-ranges-only"))
+	attach(w.nodes[1], "d")
+
+	page := w.dir + "/ranges/192-168-2-0.json"
+	must(t, os.WriteFile(page, []byte("x"), 0o600))
+	var a rolestest.Answer
+	w.within(func() bool { a = add(w.nodes[0], "e"); return strings.Contains(a.Stdout, "192-168-2-0") }, func() string { return a.Stdout })
+	var text []byte
+	w.within(func() bool {
+		raw, err := w.nodes[0].verb("agent status", nil)
+		must(t, err)
+		text, err = json.Marshal(raw)
+		must(t, err)
+		return strings.Contains(string(text), "cluster-wide ranges: ")
+	}, func() string { return "no warning: " + string(text) })
+}

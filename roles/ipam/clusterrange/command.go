@@ -1,0 +1,30 @@
+package clusterrange
+
+import (
+	"context"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/ranges"
+)
+
+// commands returns the role's commands of the command line.
+func commands() []roles.CommandVerb {
+	read := func(_ context.Context, _ *roles.Host, conf []byte) (*leasing.Allocator, error) {
+		a, err := newHandler(conf)
+		if err != nil {
+			return nil, err
+		}
+		return a.Allocator, nil
+	}
+	return []roles.CommandVerb{
+		{Name: "range", Help: "blocks of cluster-wide ranges"},
+		{
+			Name: "range show", Help: "show this node's blocks, with their use and the end of their validity",
+			Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
+				return ranges.Show(ctx, h)
+			},
+		},
+		leasing.PlanVerb("range plan", read, "range", "whereabouts"),
+	}
+}

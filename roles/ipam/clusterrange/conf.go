@@ -1,0 +1,86 @@
+package clusterrange
+
+import (
+	"encoding/json"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Conf is the network configuration of the role range. Its keys in "ipam" are those of whereabouts.
+type Conf struct {
+	roles.NetConf
+	// IPAM is required.
+	IPAM *IPAM `json:"ipam"`
+}
+
+// IPAM is the "ipam" object.
+type IPAM struct {
+	// Type is "range" or "whereabouts".
+	Type string `json:"type,omitempty"`
+	// Range is a CIDR, such as 192.168.2.0/24, or its first and last address, such as
+	// 192.168.2.10-192.168.2.99/24. Every node has the same. A container gets one address of it.
+	Range string `json:"range,omitempty"`
+	// RangeStart is the first address of range. Default: the first that a host can have.
+	RangeStart string `json:"range_start,omitempty"`
+	// RangeEnd is the last address of range. Default: the last that a host can have.
+	RangeEnd string `json:"range_end,omitempty"`
+	// Exclude has addresses and CIDRs of range that are not given out.
+	Exclude []string `json:"exclude,omitempty"`
+	// IPRanges are further ranges. A container gets one address of each.
+	IPRanges []Range `json:"ipRanges,omitempty"`
+	// Gateway is in the result, for the ranges of its family, and is not given out.
+	Gateway string `json:"gateway,omitempty"`
+	// Routes are copied to the result.
+	Routes []roles.Route `json:"routes,omitempty"`
+	// DNS is copied to the result.
+	DNS types.DNS `json:"dns,omitzero"`
+	// Overlapping means that networks whose ranges overlap share one pool, so that an address is given out
+	// once. With false the network has a pool of its own. Default true.
+	Overlapping *bool `json:"enable_overlapping_ranges,omitempty"`
+	// NetworkName is the name of a pool that the networks with this name share, instead of the pool of all
+	// networks: the same addresses exist in several networks that are not connected.
+	NetworkName string `json:"network_name,omitempty"`
+	// Addresses are further addresses of whereabouts. They are refused.
+	Addresses json.RawMessage `json:"addresses,omitempty"`
+
+	// Kubernetes has no effect: the agent has the connection.
+	Kubernetes json.RawMessage `json:"kubernetes,omitempty"`
+	// NodeSliceSize has no effect: blocks grow with the use.
+	NodeSliceSize string `json:"node_slice_size,omitempty"`
+	// ConfigurationPath has no effect: write the keys into the network's configuration.
+	ConfigurationPath string `json:"configuration_path,omitempty"`
+	// LogFile has no effect.
+	LogFile string `json:"log_file,omitempty"`
+	// LogLevel has no effect.
+	LogLevel string `json:"log_level,omitempty"`
+	// LeaderLeaseDuration has no effect: there is no leader.
+	LeaderLeaseDuration json.RawMessage `json:"leader_lease_duration,omitempty"`
+	// LeaderRenewDeadline has no effect.
+	LeaderRenewDeadline json.RawMessage `json:"leader_renew_deadline,omitempty"`
+	// LeaderRetryPeriod has no effect.
+	LeaderRetryPeriod json.RawMessage `json:"leader_retry_period,omitempty"`
+	// ReconcilerCronExpression has no effect: the agent collects addresses of dead containers each minute.
+	ReconcilerCronExpression string `json:"reconciler_cron_expression,omitempty"`
+}
+
+// ignored are the keys that have no effect.
+func ignored() []string {
+	return []string{
+		"ipam.kubernetes", "ipam.node_slice_size", "ipam.configuration_path", "ipam.log_file", "ipam.log_level", "ipam.leader_lease_duration",
+		"ipam.leader_renew_deadline", "ipam.leader_retry_period", "ipam.reconciler_cron_expression",
+	}
+}
+
+// Range is one of ipRanges.
+type Range struct {
+	// Range is as ipam.range. Required.
+	Range string `json:"range,omitempty"`
+	// RangeStart is the first address.
+	RangeStart string `json:"range_start,omitempty"`
+	// RangeEnd is the last address.
+	RangeEnd string `json:"range_end,omitempty"`
+	// Exclude has addresses and CIDRs that are not given out.
+	Exclude []string `json:"exclude,omitempty"`
+}

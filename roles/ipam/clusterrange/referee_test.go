@@ -1,0 +1,261 @@
+package clusterrange
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
+)
+
+// referee has every address that is in use, and counts the results of all ADDs.
+type referee struct {
+	t      *testing.T
+	mu     sync.Mutex
+	used   map[netip.Addr]string
+	total  int
+	denied int
+}
+
+// given is called with the result of an ADD.
+func (r *referee) given(a netip.Addr, by string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.total++
+	if other, taken := r.used[a]; taken {
+		r.t.Errorf("%s was given to %s while %s had it", a, by, other)
+	}
+	r.used[a] = by
+}
+
+// ended is called before a DEL, which may make the address free at any time.
+func (r *referee) ended(a netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.used, a)
+}
+
+// computer is a node: a keeper in a process, and ADDs and DELs in this one.
+type computer struct {
+	r              *referee
+	name, registry string
+	// mu is held by each ADD and DEL for reading, and by a reinstallation for writing.
+	mu     sync.RWMutex
+	root   string
+	keeper *exec.Cmd
+}
+
+func (c *computer) start() {
+	c.r.t.Helper()
+	c.keeper = exec.Command("/proc/self/exe")
+	c.keeper.Env = append(os.Environ(), keeperEnv+"="+c.root, registryEnv+"="+c.registry, nameEnv+"="+c.name)
+	if err := c.keeper.Start(); err != nil {
+		c.r.t.Fatal(err)
+	}
+}
+
+func (c *computer) kill() {
+	_ = c.keeper.Process.Kill()
+	_ = c.keeper.Wait()
+}
+
+// install gives the node empty directories, which is another machine.
+func (c *computer) install() {
+	c.r.t.Helper()
+	c.root = c.r.t.TempDir()
+	_ = hostAt(c.r.t, c.root)
+}
+
+// attach makes containers of a network and removes them, until the test ends.
+func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struct{}) {
+	a := handlerFor(c.r.t, network, ipam)
+	type pod struct {
+		id   string
+		addr netip.Addr
+		root string
+	}
+	var pods []pod
+	var h *roles.Host
+	root := ""
+	for i := 0; ; i++ {
+		select {
+		case <-end:
+			return
+		default:
+		}
+		c.mu.RLock()
+		if root != c.root {
+			root, h = c.root, newHost(c.root, os.Stderr)
+		}
+		if len(pods) > 0 && (len(pods) > 6 || rnd.IntN(2) == 0) {
+			p := pods[0]
+			pods = pods[1:]
+			if p.root == c.root { // else the container ended with its machine
+				c.r.ended(p.addr)
+				if err := a.Del(c.r.t.Context(), h, request(network, p.id)); err != nil {
+					c.r.t.Error(err)
+				}
+			}
+			c.mu.RUnlock()
+			continue
+		}
+		p := pod{id: fmt.Sprint(c.name, "-", i), root: c.root}
+		res, err := a.Add(c.r.t.Context(), h, request(network, p.id))
+		switch {
+		case err == nil:
+			p.addr = addressOf(c.r.t, res)
+			c.r.given(p.addr, c.name+" "+p.id)
+			pods = append(pods, p)
+		case errors.Is(err, roles.ErrTryAgain), errors.Is(err, roles.ErrExhausted):
+			c.r.mu.Lock()
+			c.r.denied++
+			c.r.mu.Unlock()
+		default:
+			c.r.t.Error(err)
+		}
+		c.mu.RUnlock()
+	}
+}
+
+// reinstall switches the node off with all of its containers, removes its record, and starts an empty node.
+func (c *computer) reinstall(forget func(name string)) {
+	c.r.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kill()
+	err := c.leases(func(a netip.Addr) { c.r.ended(a) })
+	if err != nil {
+		c.r.t.Error(err)
+	}
+	forget(c.name)
+	c.install()
+	c.start()
+}
+
+// leases calls fn with every address in use on the node.
+func (c *computer) leases(fn func(netip.Addr)) error {
+	return newHost(c.root, os.Stderr).Store.View(c.r.t.Context(), func(tx *store.Tx) error {
+		ids, err := tx.Pools()
+		for _, id := range ids {
+			pool, err := tx.Pool(id)
+			if err != nil {
+				return err
+			}
+			for l, err := range pool.Leases() {
+				if err != nil {
+					return err
+				}
+				fn(l.Address)
+			}
+		}
+		return err
+	})
+}
+
+// TestReferee: nodes share overlapping ranges while their agents are killed and nodes are reinstalled. No address
+// is ever given to two containers at once. In a soak the registry etcd is killed, too.
+func TestReferee(t *testing.T) {
+	runtime.LockOSThread() // etcd ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))
+	t.Run("dir", func(t *testing.T) {
+		root := clusterDir(t)
+		play(t, root, max(time.Duration(soak)*time.Second/2, 3*time.Second), func(name string) {
+			if err := os.Remove(filepath.Join(root, "range-nodes", name+".json")); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+		}, nil)
+	})
+	t.Run("etcd", func(t *testing.T) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		server := etcdtest.Start(t)
+		play(t, server.URL, max(time.Duration(soak)*time.Second/2, 3*time.Second), nil, func() { server.Kill(); server.Up(t) })
+	})
+}
+
+// play runs one game. forget removes a node's record, or is nil. disturb disturbs the registry, or is nil.
+func play(t *testing.T, registry string, long time.Duration, forget func(string), disturb func()) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	r := &referee{t: t, used: map[netip.Addr]string{}}
+	end := make(chan struct{})
+	var working sync.WaitGroup
+	var all []*computer
+	for i := range 4 {
+		c := &computer{r: r, name: fmt.Sprint("node-", i), registry: registry}
+		c.install()
+		c.start()
+		all = append(all, c)
+		for j, ipam := range []string{`"range": "10.9.0.0/26"`, `"range": "10.9.0.32/27"`, `"range": "10.9.0.0/16", "range_end": "10.9.0.50"`} {
+			own := rand.New(rand.NewPCG(seed, uint64(10*i+j+1)))
+			working.Go(func() { c.attach(fmt.Sprint("net", j), ipam, own, end) })
+		}
+	}
+	kills, others := 0, 0
+	for until := time.Now().Add(long); time.Now().Before(until); {
+		c := all[rnd.IntN(len(all))]
+		switch n := rnd.IntN(10); {
+		case n == 0 && forget != nil:
+			c.reinstall(forget)
+			others++
+		case n == 1 && disturb != nil:
+			disturb()
+			others++
+		default:
+			c.kill()
+			c.start()
+			kills++
+		}
+		before := r.count()
+		await.Until(t, func() bool { return r.count() > before+10 }, func() string { return "no ADD succeeds" })
+	}
+	close(end)
+	working.Wait()
+	for _, c := range all {
+		c.kill()
+	}
+	t.Logf("%d addresses were given, %d ADDs were told to try again, %d kills of agents, %d of others", r.count(), r.denied, kills, others)
+	// What the nodes recorded is what the referee saw.
+	recorded := map[netip.Addr]bool{}
+	for _, c := range all {
+		if err := c.leases(func(a netip.Addr) {
+			if recorded[a] {
+				t.Errorf("%s is leased on two nodes", a)
+			}
+			recorded[a] = true
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(recorded) != len(r.used) {
+		t.Errorf("%d leases, %d addresses in use", len(recorded), len(r.used))
+	}
+	reg, err := openRegistry(registry, "referee")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := 0
+	if err := reg.Pages(t.Context(), func(string, []byte) { pages++ }); err != nil || pages != 1 {
+		t.Errorf("%d pages, %v", pages, err)
+	}
+}
+
+func (r *referee) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total
+}

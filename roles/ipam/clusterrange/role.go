@@ -1,0 +1,118 @@
+// Package clusterrange is the IPAM role range, which is also called whereabouts: addresses from ranges that
+// span nodes. The agent leases blocks of a range for this node in the cluster's registry, and ADD allocates
+// from them with no request to the registry. See docs/range.md.
+package clusterrange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/roles/sticky"
+)
+
+// Role returns the entry of the IPAM role range in the table of roles.
+func Role() roles.Role {
+	return roles.Role{
+		Names:   []string{"range", "whereabouts"},
+		Kind:    roles.IPAM,
+		Summary: "addresses from ranges that span the nodes of a cluster",
+		Args:    append([]string{"IP"}, sticky.Args()...),
+		Conf:    func() any { return new(Conf) },
+		Ignored: ignored(),
+		New:     func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:    func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs:   commands,
+	}
+}
+
+// handler implements the verbs for one network configuration.
+type handler struct {
+	*leasing.Allocator
+	// network is the network's name, pool the name of its pool of blocks.
+	network, pool string
+	routes        []*types.Route
+	dns           types.DNS
+}
+
+var (
+	_ roles.Checker   = (*handler)(nil)
+	_ roles.Collector = (*handler)(nil)
+	_ roles.Statuser  = (*handler)(nil)
+	_ roles.Previewer = (*handler)(nil)
+)
+
+// addTime bounds the attempts of one ADD, if other ADDs take the addresses of each new block.
+const addTime = 20 * time.Second
+
+// Add gives an attachment one address of each range, or none after an error. If this node's blocks have none, it
+// waits for the agent.
+func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	requests, err := a.Plan.AddressRequests(req)
+	if err != nil {
+		return nil, err
+	}
+	for began := h.Now(); ; {
+		grants, err := a.Allocate(ctx, h, req, requests)
+		if err == nil {
+			ranges.Notify(h)
+			return a.result(grants), nil
+		}
+		if !errors.Is(err, roles.ErrExhausted) || h.Now().Sub(began) > addTime {
+			return nil, err
+		}
+		if err := ranges.Ask(ctx, h, a.demands(h.Now())); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Preview returns the next addresses of this node's blocks. A repeated call returns the same.
+func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	requests, err := a.Plan.AddressRequests(req)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := a.Allocator.Preview(ctx, h, req, requests)
+	if errors.Is(err, roles.ErrExhausted) {
+		err = fmt.Errorf("%w: ADD would wait for a block of the agent: %w", roles.ErrUnplanned, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.result(grants), nil
+}
+
+func (a *handler) result(grants []leasing.Grant) *roles.Result {
+	r := &roles.Result{CNIVersion: roles.ResultVersion, DNS: *a.dns.Copy()}
+	leasing.AddIPs(r, grants)
+	for _, route := range a.routes {
+		r.Routes = append(r.Routes, route.Copy())
+	}
+	return r
+}
+
+// Del releases all addresses of an attachment. An attachment without addresses is not an error.
+func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	_, err := leasing.Release(ctx, h, req)
+	return err
+}
+
+// Status returns nil if an address is available for the next ADD. If this node's blocks have none, it waits for
+// the agent, so that the first ADD need not.
+func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	err := a.Allocator.Status(ctx, h, req)
+	if !errors.Is(err, roles.ErrExhausted) {
+		return err
+	}
+	if err := ranges.Ask(ctx, h, a.demands(h.Now())); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return a.Allocator.Status(ctx, h, req)
+}

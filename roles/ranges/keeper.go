@@ -1,0 +1,481 @@
+// Package ranges leases blocks of cluster-wide ranges for this node.
+//
+// The registry has pages. A page records which nodes have which blocks of 256 addresses, and a node changes it by
+// compare-and-swap. The keeper, a part of the agent, writes this node's blocks to node.db, where ADD allocates
+// from them without a request. A block is valid for a limited time after the keeper read it in the registry.
+// Another node takes a block of a node that has no record any more. Before, it writes a claim into the block
+// and waits for twice the time of validity. The owner, if it lives, removes the claim. So while both nodes
+// follow these rules they never give out the same address, whatever record the registry has lost.
+package ranges
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// Times of a Keeper.
+const (
+	// validity is the time after a page was read in which addresses are given out of this node's blocks.
+	validity = 15 * time.Minute
+	// grace is the time for which a claim must stay before another node takes the block.
+	grace = 2 * validity
+	// verifyInterval is the time between two readings of this node's pages.
+	verifyInterval = 4 * time.Minute
+	// idleTime is the time after which an empty block is returned.
+	idleTime = 10 * time.Minute
+	// demandTime is the time after which a demand of a network without addresses is forgotten.
+	demandTime = time.Hour
+	// settleTime is the delay after a notification, in which others arrive.
+	settleTime = 100 * time.Millisecond
+	// tickTime is the interval of the search for idle blocks.
+	tickTime = time.Minute
+	// passTime bounds one pass.
+	passTime = askTime - time.Second
+)
+
+// Options are the arguments of NewKeeper.
+type Options struct {
+	Host     *roles.Host
+	Registry cluster.Ranges
+	// Node is this node's name. Machine differs from that of every other machine.
+	Node, Machine string
+	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
+	Idle, Grace time.Duration
+}
+
+// Keeper leases blocks for this node.
+type Keeper struct {
+	Options
+	log *slog.Logger
+	// pages are the pages with blocks of this node, by name, as they were last read or written.
+	pages map[string]*heldPage
+	// listed is false until all pages were read, and after a write whose outcome is not known.
+	listed   bool
+	verified time.Time
+	// unsure has the pages to which a write without an answer may still come, also of a former process. Their
+	// blocks are not used before another write, after which the former one fails.
+	unsure map[string]bool
+	// claims has the times at which claims were seen first.
+	claims map[string]time.Time
+	// idle has the times since which blocks are empty, by pool and first address.
+	idle map[blockKey]time.Time
+
+	changes chan struct{}
+	mu      sync.Mutex
+	fault   error
+}
+
+// heldPage is a page and the times before it was read.
+type heldPage struct {
+	*page
+	read      time.Time
+	sinceBoot time.Duration
+}
+
+type blockKey struct {
+	pool  string
+	first netip.Addr
+}
+
+// NewKeeper returns a Keeper. Run starts it.
+func NewKeeper(o Options) *Keeper {
+	if o.Idle == 0 {
+		o.Idle = idleTime
+	}
+	if o.Grace == 0 {
+		o.Grace = grace
+	}
+	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{}, changes: make(chan struct{}, 1)}
+}
+
+// Fault returns the error of the last pass, or nil.
+func (k *Keeper) Fault() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fault
+}
+
+// Changes returns a channel that receives after Fault has changed.
+func (k *Keeper) Changes() <-chan struct{} { return k.changes }
+
+func (k *Keeper) setFault(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if fmt.Sprint(err) == fmt.Sprint(k.fault) {
+		return
+	}
+	if err != nil {
+		k.log.Warn("lease blocks of cluster-wide ranges", "error", err)
+	}
+	k.fault = err
+	select {
+	case k.changes <- struct{}{}:
+	default: // a wake-up is pending
+	}
+}
+
+// Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
+func (k *Keeper) Run(ctx context.Context) error {
+	l, unlock, err := process.Listen(socketPath(k.Host))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	requests := make(chan *request)
+	done := make(chan struct{})
+	defer close(done)
+	go accept(l, requests, done)
+	defer l.Close() //nolint:errcheck // the process or the agent ends
+	tick := time.NewTicker(tickTime)
+	defer tick.Stop()
+	next := time.After(0)
+	var waiting []*request
+	for {
+		select {
+		case <-ctx.Done():
+			for _, r := range waiting {
+				r.reply(ctx.Err())
+			}
+			return nil
+		case r := <-requests:
+			if r.network == "" {
+				r.reply(nil)
+				if next == nil {
+					next = time.After(settleTime)
+				}
+				continue
+			}
+			waiting = append(waiting, r)
+			waiting = append(waiting, pending(requests)...)
+		case <-tick.C:
+		case <-next:
+		}
+		next = nil
+		wanted := map[string]bool{}
+		for _, r := range waiting {
+			wanted[r.network] = true
+		}
+		err := k.pass(ctx, wanted)
+		for _, r := range waiting {
+			r.reply(err)
+		}
+		waiting = nil
+	}
+}
+
+// pending returns the clients that wait already. A notification among them needs no pass of its own.
+func pending(requests <-chan *request) (all []*request) {
+	for {
+		select {
+		case r := <-requests:
+			if r.network == "" {
+				r.reply(nil)
+				continue
+			}
+			all = append(all, r)
+		default:
+			return all
+		}
+	}
+}
+
+// pass verifies this node's blocks if that is due, takes blocks where addresses become scarce, and returns empty
+// ones. wanted are the networks whose ADDs wait.
+func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, passTime)
+	defer cancel()
+	defer func() { k.setFault(err) }()
+	due := time.Since(k.verified) >= verifyInterval
+	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
+		err = k.verify(ctx)
+		if !k.listed {
+			return k.unlisted(ctx, wanted, err)
+		}
+	}
+	if publishErr := k.publish(ctx); publishErr != nil {
+		return errors.Join(err, publishErr)
+	}
+	local, readErr := k.read(ctx)
+	if readErr != nil {
+		return errors.Join(err, readErr)
+	}
+	faults := []error{err}
+	for i := range local.demands {
+		if err := k.grow(ctx, local, &local.demands[i], wanted); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if err := k.publish(ctx); err != nil {
+		return errors.Join(append(faults, err)...)
+	}
+	return errors.Join(append(faults, k.shrink(ctx, local))...)
+}
+
+// unlisted returns the error of a failed list, or nil if this node uses no range. Then the agent may have no
+// right to read ranges.
+func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error) error {
+	if len(wanted) > 0 {
+		return err
+	}
+	used := false
+	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
+		blocks, blocksErr := tx.RangeBlocks()
+		demands, demandsErr := tx.RangeDemands()
+		used = len(blocks)+len(demands) > 0
+		return errors.Join(blocksErr, demandsErr)
+	})
+	if used || viewErr != nil {
+		return errors.Join(err, viewErr)
+	}
+	k.log.Debug("cannot read cluster-wide ranges", "error", err)
+	return nil
+}
+
+// expired reports whether a block of this node is not valid.
+func (k *Keeper) expired() bool {
+	for _, p := range k.pages {
+		for _, b := range k.blocks(p) {
+			if !b.Valid(k.Host.Now()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// own reports whether this machine has a block.
+func (k *Keeper) own(b *block) bool { return b.Node == k.Node && b.Machine == k.Machine }
+
+func (k *Keeper) owns(p *page) bool {
+	return slices.ContainsFunc(p.Blocks, func(b block) bool { return k.own(&b) })
+}
+
+// blocks returns this node's blocks of a page, unless an older write may still remove them. None has a claim,
+// because change removes it.
+func (k *Keeper) blocks(p *heldPage) (out []store.RangeBlock) {
+	for i := range p.Blocks {
+		b := &p.Blocks[i]
+		if !k.own(b) || k.unsure[p.name()] {
+			continue
+		}
+		out = append(out, store.RangeBlock{
+			Pool: p.Pool, First: b.First, Last: b.Last, Since: b.Since, Until: p.read.Add(validity).UTC(), UntilBoot: p.sinceBoot + validity,
+		})
+	}
+	return out
+}
+
+// verify reads this node's pages, or all pages if it does not know which ones are this node's.
+func (k *Keeper) verify(ctx context.Context) error {
+	var faults []error
+	if !k.listed {
+		if err := k.list(ctx); err != nil {
+			return err
+		}
+	}
+	if len(k.pages) > 0 {
+		if err := k.Registry.Join(ctx); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(k.pages)), slices.Collect(maps.Keys(k.unsure)))
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		if err := k.change(ctx, name, func(*page) bool { return false }); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	k.verified = time.Now()
+	if len(faults) > 0 {
+		k.verified = k.verified.Add(tickTime - verifyInterval) // it is due again at the next tick
+	}
+	return errors.Join(faults...)
+}
+
+// list finds all pages with a block of this node.
+func (k *Keeper) list(ctx context.Context) error {
+	now, sinceBoot := k.Host.Now(), store.SinceBoot()
+	pages := map[string]*heldPage{}
+	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+		p, err := decodePage(name, raw)
+		if err != nil {
+			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
+		} else if k.owns(p) {
+			pages[name] = &heldPage{p, now, sinceBoot}
+			k.unsure[name] = true
+		}
+	})
+	if err == nil {
+		k.pages, k.listed = pages, true
+	}
+	return err
+}
+
+// removeClaims removes the claims on this node's blocks and reports whether there were any.
+func (k *Keeper) removeClaims(p *page) (changed bool) {
+	for i := range p.Blocks {
+		if b := &p.Blocks[i]; k.own(b) && b.Claim != "" {
+			k.log.Warn("another node found no record of this node and claimed one of its blocks: the claim is removed", "block", b.interval().String())
+			b.Claim, changed = "", true
+		}
+	}
+	return changed
+}
+
+// raceLimit bounds the attempts to change a page that other nodes change.
+const raceLimit = 30
+
+// change reads a page, removes claims on this node's blocks, changes it with fn, and writes it if something has
+// changed, until no other node has written meanwhile. It stores the page in k.pages if this node has a block of it.
+func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
+	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
+	for try := 1; ; try++ {
+		held := &heldPage{page: &page{}, read: k.Host.Now(), sinceBoot: store.SinceBoot()}
+		raw, version, err := k.Registry.ReadPage(ctx, name)
+		if err == nil && version != "" {
+			held.page, err = decodePage(name, raw)
+		}
+		if err != nil {
+			return err
+		}
+		write := k.removeClaims(held.page) || k.unsure[name] && version != ""
+		write = fn(held.page) || write
+		if write {
+			held.Revision++
+			raw, err = held.encode()
+			if err == nil {
+				err = k.Registry.WritePage(ctx, name, raw, version)
+			}
+			if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
+				continue
+			}
+			if err != nil {
+				k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
+				k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
+				return fmt.Errorf("page %s of ranges: %w", name, err)
+			}
+		}
+		delete(k.unsure, name)
+		delete(k.pages, name)
+		if k.owns(held.page) {
+			k.pages[name] = held
+		}
+		return nil
+	}
+}
+
+// publish writes this node's blocks to node.db. A block with leases that the registry does not have any more is
+// taken again, or reported if another node has it.
+func (k *Keeper) publish(ctx context.Context) error {
+	var before []store.RangeBlock
+	used := map[blockKey][]string{} // leases of blocks that this node does not own
+	err := k.Host.Store.View(ctx, func(tx *store.Tx) (err error) {
+		before, err = tx.RangeBlocks()
+		for i := 0; i < len(before) && err == nil; i++ {
+			if b := &before[i]; !k.holds(b) {
+				used[blockKey{b.Pool, b.First}], err = leasesIn(tx, b)
+			}
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	for i := range before {
+		b := &before[i]
+		leases := used[blockKey{b.Pool, b.First}]
+		if len(leases) == 0 {
+			continue
+		}
+		if err := k.restore(ctx, b); err != nil {
+			return err
+		}
+		if !k.holds(b) {
+			k.log.Error("another node has a block of this node whose addresses are in use here: delete these containers", "block", b.First.String(), "leases", leases)
+		}
+	}
+	var now []store.RangeBlock
+	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
+		now = append(now, k.blocks(k.pages[name])...)
+	}
+	for i := range before { // a block with a claim, or of an unsure page, stays valid until its former time
+		b := &before[i]
+		if k.holds(b) && !slices.ContainsFunc(now, func(n store.RangeBlock) bool { return n.Pool == b.Pool && n.First == b.First }) {
+			now = append(now, *b)
+		}
+	}
+	if err == nil && slices.Equal(before, now) {
+		return nil
+	}
+	return k.Host.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutRangeBlocks(now) })
+}
+
+// holds reports whether this node has a block according to the registry.
+func (k *Keeper) holds(b *store.RangeBlock) bool {
+	p := k.pages[pageName(b.Pool, pageOf(b.First))]
+	return p != nil && slices.ContainsFunc(p.Blocks, func(o block) bool { return o.First == b.First && k.own(&o) })
+}
+
+// restore takes a block again whose page was deleted or restored from a backup, unless a part of it belongs to
+// another node.
+func (k *Keeper) restore(ctx context.Context, b *store.RangeBlock) error {
+	of := leasing.Interval{Lo: b.First, Hi: b.Last}
+	first := pageOf(b.First)
+	return k.change(ctx, pageName(b.Pool, first), func(p *page) bool {
+		p.Pool, p.First = b.Pool, first
+		if free := p.free([]leasing.Interval{of}); len(free) != 1 || free[0] != of {
+			return false
+		}
+		k.log.Warn("the registry has lost a block of this node: it is taken again", "block", of.String())
+		p.add(block{First: b.First, Last: b.Last, Node: k.Node, Machine: k.Machine, Since: b.Since})
+		return true
+	})
+}
+
+// leasesIn returns the leases of a block's addresses, as text.
+func leasesIn(tx *store.Tx, b *store.RangeBlock) (out []string, err error) {
+	in := leasing.Interval{Lo: b.First, Hi: b.Last}
+	err = eachLease(tx, func(dir string, l *store.Lease) {
+		if dir == store.RangeDir(b.Pool) && in.Contains(l.Address) {
+			out = append(out, fmt.Sprintf("%s container %.64q interface %.16q", l.Address, l.Owner.ContainerID, l.Owner.IfName))
+		}
+	})
+	return out, err
+}
+
+// eachLease calls fn with each lease of a range and the data directory of its pool.
+func eachLease(tx *store.Tx, fn func(dir string, l *store.Lease)) error {
+	ids, err := tx.Pools()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !isRange(id.DataDir) {
+			continue
+		}
+		pool, err := tx.Pool(id)
+		if err != nil {
+			return err
+		}
+		for l, err := range pool.Leases() {
+			if err != nil {
+				return err
+			}
+			fn(id.DataDir, &l)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package ranges
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// socketFile is the agent's socket for the role range, in the node's run directory. A client that writes a
+// network's name gets an answer when the agent has tried to lease a block for it. A client that closes the
+// connection tells the agent that addresses were given out.
+const socketFile = "ranges.sock"
+
+// askTime bounds the wait of an ADD for the agent.
+const askTime = 10 * time.Second
+
+// maxRequest bounds a request and an answer in bytes.
+const maxRequest = 4096
+
+func socketPath(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
+
+// answer is the agent's answer to a request.
+type answer struct {
+	Error string `json:"error,omitempty"`
+}
+
+// Ask stores what a network demands and waits until the agent has tried to lease blocks. Errors are
+// roles.ErrTryAgain.
+func Ask(ctx context.Context, h *roles.Host, demands []store.RangeDemand) error {
+	err := h.Store.Update(ctx, func(tx *store.Tx) error {
+		for i := range demands {
+			if err := tx.PutRangeDemand(&demands[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	got, err := ask(ctx, socketPath(h), demands[0].Network)
+	if err != nil {
+		return fmt.Errorf("%w: no block of the range is leased, and the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrTryAgain, err)
+	}
+	if got.Error != "" {
+		return fmt.Errorf("%w: the agent has no block of the range: %s", roles.ErrTryAgain, got.Error)
+	}
+	return nil
+}
+
+func ask(ctx context.Context, path, network string) (a answer, err error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return a, err
+	}
+	defer c.Close() //nolint:errcheck // the answer was read
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
+	if _, err := io.WriteString(c, network+"\n"); err != nil {
+		return a, err
+	}
+	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&a); err != nil {
+		return a, errors.Join(err, ctx.Err())
+	}
+	return a, nil
+}
+
+// Notify informs the agent that addresses were given out, so that it leases the next block before it is
+// needed. It does not wait, and without an agent it does nothing.
+func Notify(h *roles.Host) {
+	c, err := net.DialTimeout("unix", socketPath(h), time.Second)
+	if err == nil {
+		_ = c.Close()
+	}
+}
+
+// request is a client of the agent. Its network is "" if it does not wait for an answer.
+type request struct {
+	network string
+	conn    net.Conn
+}
+
+// reply answers and ends a request.
+func (r *request) reply(err error) {
+	var a answer
+	if err != nil {
+		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.2000s", err), "")
+	}
+	if r.network != "" {
+		_ = json.NewEncoder(r.conn).Encode(a) // the client may have ended
+	}
+	_ = r.conn.Close()
+}
+
+// accept sends each client's request to the keeper until the listener is closed.
+func accept(l net.Listener, to chan<- *request, done <-chan struct{}) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.SetDeadline(time.Now().Add(askTime + time.Second))
+		go func() {
+			line, _ := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
+			select {
+			case to <- &request{strings.TrimSuffix(line, "\n"), c}:
+			case <-done:
+				_ = c.Close()
+			}
+		}()
+	}
+}

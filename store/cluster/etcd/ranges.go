@@ -1,0 +1,118 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// The keys of cluster-wide ranges are beside the prefix of the nodes, so that agents do not read them
+// with the nodes:
+//
+//	<prefix>-ranges/pages/10-1-2-0   a page
+//	<prefix>-ranges/nodes/NAME       a node, with a lease of 24 hours
+func (r *Registry) rangePages() string { return r.o.Prefix + "-ranges/pages/" }
+
+func (r *Registry) rangeNode(name string) string { return r.o.Prefix + "-ranges/nodes/" + name }
+
+// Pages reads the pages one list after the other, each at its own revision.
+func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
+	ask := rangeRequest{Key: []byte(r.rangePages()), RangeEnd: end(r.rangePages()), Limit: page / 10}
+	for count := 0; ; {
+		var got rangeResponse
+		if err := r.c.call(ctx, "/v3/kv/range", ask, &got); err != nil {
+			return fmt.Errorf("list ranges: %w", err)
+		}
+		for _, kv := range got.KVs {
+			if name, ok := cluster.CutPageName(r.rangePages(), string(kv.Key)); ok {
+				each(name, kv.Value)
+			}
+		}
+		count += len(got.KVs)
+		if count > maxNodes {
+			return fmt.Errorf("list ranges: %w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, r.rangePages())
+		}
+		if !got.More || len(got.KVs) == 0 {
+			return nil
+		}
+		ask.Key = append(got.KVs[len(got.KVs)-1].Key, 0)
+	}
+}
+
+// ReadPage returns the revision of the key as the version.
+func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, version string, err error) {
+	kv, err := r.c.get(ctx, r.rangePages()+name)
+	if err != nil {
+		return nil, "", fmt.Errorf("read range %s: %w", name, err)
+	}
+	if kv == nil {
+		return nil, "", nil
+	}
+	return kv.Value, strconv.FormatInt(kv.ModRevision, 10), nil
+}
+
+// WritePage writes the key in a transaction.
+func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
+	key := []byte(r.rangePages() + name)
+	is := compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)}
+	if version != "" {
+		revision, err := strconv.ParseInt(version, 10, 64)
+		if err != nil {
+			return fmt.Errorf("write range %s: %w: version %q", name, cluster.ErrInvalid, version)
+		}
+		is.Target, is.CreateRevision, is.ModRevision = "MOD", nil, &revision
+	}
+	var got txnResponse
+	err := r.c.call(ctx, "/v3/kv/txn", txnRequest{Compare: []compare{is}, Success: []operation{{Put: &putRequest{Key: key, Value: page}}}}, &got)
+	if err != nil {
+		return fmt.Errorf("write range %s: %w", name, err)
+	}
+	if !got.Succeeded {
+		return cluster.ErrRaced
+	}
+	return nil
+}
+
+// Join renews the lease of the node's key, or makes the key with a new lease.
+func (r *Registry) Join(ctx context.Context) error {
+	if err := cluster.CheckName(r.o.Node); err != nil {
+		return err
+	}
+	key := r.rangeNode(r.o.Node)
+	kv, err := r.c.get(ctx, key)
+	if err != nil {
+		return fmt.Errorf("record node %s: %w", r.o.Node, err)
+	}
+	if kv != nil && kv.Lease != 0 {
+		if left, err := r.keepAlive(ctx, kv.Lease); err != nil || left > 0 {
+			return err
+		}
+	}
+	var lease leaseResponse
+	if err := r.c.call(ctx, "/v3/lease/grant", leaseRequest{TTL: int64(leaseTTL / time.Second)}, &lease); err != nil {
+		return fmt.Errorf("grant lease: %w", err)
+	}
+	if lease.ID == 0 || lease.Error != "" {
+		return fmt.Errorf("grant lease: %w: %q", cluster.ErrUnavailable, lease.Error)
+	}
+	put := txnRequest{Success: []operation{{Put: &putRequest{Key: []byte(key), Value: []byte("{}"), Lease: lease.ID}}}}
+	if err := r.c.call(ctx, "/v3/kv/txn", put, &txnResponse{}); err != nil {
+		return fmt.Errorf("record node %s: %w", r.o.Node, err)
+	}
+	return nil
+}
+
+// Gone reports whether the node's key does not exist.
+func (r *Registry) Gone(ctx context.Context, node string) (bool, error) {
+	if err := cluster.CheckName(node); err != nil {
+		return false, err
+	}
+	kv, err := r.c.get(ctx, r.rangeNode(node))
+	if err != nil {
+		return false, fmt.Errorf("read node %s: %w", node, err)
+	}
+	return kv == nil, nil
+}

@@ -1,0 +1,37 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+)
+
+// MaxPage bounds a page of a cluster-wide range in bytes.
+const MaxPage = 256 << 10
+
+// ErrRaced means that another node wrote first. The caller reads again.
+var ErrRaced = errors.New("another node wrote first")
+
+// Ranges is the part of a Registry for cluster-wide ranges. A page records which nodes have which
+// addresses. A name of a page begins and ends with a letter or digit and has only lower case letters,
+// digits and '-' between.
+type Ranges interface {
+	// Pages calls each with every page.
+	Pages(ctx context.Context, each func(name string, page []byte)) error
+	// ReadPage returns a page and the version of its object, which is "" if there is no page.
+	ReadPage(ctx context.Context, name string) (page []byte, version string, err error)
+	// WritePage creates or replaces a page. If its version is not the given one any more, it writes
+	// nothing and returns ErrRaced. After another error the page may have been written.
+	WritePage(ctx context.Context, name string, page []byte, version string) error
+	// Join records that this node exists, until it does not renew the record for long or an operator
+	// deletes it. It may be repeated.
+	Join(ctx context.Context) error
+	// Gone reports whether a node has no record any more.
+	Gone(ctx context.Context, node string) (bool, error)
+}
+
+// CutPageName returns the page of a key with a prefix, or false if it is not the key of a page.
+func CutPageName(prefix, key string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(key, prefix)
+	return name, ok && CheckName(name) == nil
+}
