@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster test-vm test-kernels test-kernels-short lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -171,6 +171,16 @@ bin/kube/kube-proxy: test/peers/kube/go.sum
 CLUSTER := build bin/kube/kube-apiserver bin/kube/kubelet bin/kube/kube-proxy
 test-cluster: setup $(CLUSTER)
 	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestCluster$$' -count 1 -timeout 20m ./test/suites/e2e
+
+# The conformance tests of Kubernetes' sig-network on that cluster.
+bin/kube/e2e.test: test/peers/kube/go.sum
+	cd test/peers/kube && $(GO) build -ldflags '-s -w' -o ../../../bin/kube/agnhost k8s.io/kubernetes/test/images/agnhost
+	cd test/peers/kube && $(GO) test -c -ldflags '-s -w' -o ../../../$@ k8s.io/kubernetes/test/e2e
+bin/kube/coredns: test/peers/coredns/go.sum test/peers/coredns/main.go
+	cd test/peers/coredns && $(GO) build -ldflags '-s -w' -o ../../../$@ .
+conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns
+	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 30 to 45 minutes.
 bench: setup build bin/peers/bridge

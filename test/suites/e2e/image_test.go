@@ -22,6 +22,12 @@ type entry struct {
 // a registry.
 func writeImage(t *testing.T, name string, entrypoint ...string) string {
 	t.Helper()
+	return writeImageWith(t, []string{name}, nil, entrypoint, nil)
+}
+
+// writeImageWith is writeImage of an image with several names, more files and default arguments.
+func writeImageWith(t *testing.T, names []string, more []entry, entrypoint, args []string) string {
+	t.Helper()
 	box, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		t.Fatalf("read busybox: %v: run test/apt.sh first", err)
@@ -36,14 +42,14 @@ func writeImage(t *testing.T, name string, entrypoint ...string) string {
 	for _, dir := range []string{"dev/", "proc/", "sys/", "tmp/"} {
 		layer = append(layer, entry{name: dir, perm: 0o755})
 	}
-	layerTar := tarOf(t, layer)
+	layerTar := tarOf(t, append(layer, more...))
 	sum := sha256.Sum256(layerTar)
 	config := jsonOf(t, map[string]any{
 		"architecture": "amd64", "os": "linux",
-		"config": map[string]any{"Entrypoint": entrypoint, "Env": []string{"PATH=/bin"}},
+		"config": map[string]any{"Entrypoint": entrypoint, "Cmd": args, "Env": []string{"PATH=/bin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
-	manifest := jsonOf(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	manifest := jsonOf(t, []map[string]any{{"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"}}})
 	image := tarOf(t, []entry{
 		{name: "layer.tar", perm: 0o644, data: layerTar},
 		{name: "config.json", perm: 0o644, data: config},

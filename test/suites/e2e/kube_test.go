@@ -24,9 +24,9 @@ import (
 type cluster struct {
 	*node
 	nodes      []*node
-	files      string // the control plane's directory
-	kubeconfig string // the administrator's
-	last       time.Time
+	files      string    // the control plane's directory
+	kubeconfig string    // the administrator's
+	last       time.Time // when the last step ended
 }
 
 // node is a machine of a cluster. Its disk outlives its host, which reboot replaces.
@@ -46,7 +46,8 @@ const (
 	podRange     = "10.244.0.0/16"
 )
 
-// nodeScript gives a host the disk $1, its own boot ID and the address $2, and no plugins.
+// nodeScript gives a host the disk $1, its own boot ID and the address $2, and no plugins. The machine's podman, which doctor
+// examines too, searches plugins where containerd does.
 const nodeScript = `set -e
 mkdir -p /etc/cni /opt/cni $1/lib $1/etc $1/opt $1/containerd
 mount --bind $1/lib /var/lib
@@ -205,7 +206,7 @@ func (n *node) startRuntime(t *testing.T) {
 	decode(t, n.run(t, "ctr", "oci", "spec"), &spec)
 	spec["hooks"] = json.RawMessage(bootHook)
 	writeFile(t, base, string(jsonOf(t, spec)))
-	writeFile(t, conf, fmt.Sprintf(containerdConf, n.disk, containerdSocket, "/opt/cni/bin", "/etc/cni/net.d")+fmt.Sprintf(clusterContainerdConf, base))
+	writeFile(t, conf, fmt.Sprintf(strings.Replace(containerdConf, `"native"`, `"overlayfs"`, 1), n.disk, containerdSocket, "/opt/cni/bin", "/etc/cni/net.d")+fmt.Sprintf(clusterContainerdConf, base))
 	n.keep(t, "containerd")
 	await.Until(t, func() bool { _, ok := n.try(t, "ctr", "--address", containerdSocket, "version"); return ok }, func() string { return "containerd does not answer" })
 }
@@ -230,7 +231,7 @@ func (n *node) keep(t *testing.T, args ...string) {
 // load imports an image.
 func (n *node) load(t *testing.T, file string) {
 	t.Helper()
-	n.run(t, "ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file)
+	n.run(t, "ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", file)
 }
 
 // load imports an image on each node.
