@@ -57,15 +57,15 @@ func (f Family) Add(v float64, values ...string) { f.add("", v, f.Labels, values
 
 // AddHistogram adds a histogram.
 func (f Family) AddHistogram(h *Histogram, values ...string) {
-	var n uint64
 	var at []float64
+	for _, d := range bounds() {
+		at = append(at, d.Seconds())
+	}
+	var n uint64
 	var upTo []uint64
-	for i, count := range h.Buckets {
+	for _, count := range h.Buckets {
 		n += count
 		upTo = append(upTo, n)
-		if i < len(bounds()) {
-			at = append(at, bounds()[i].Seconds())
-		}
 	}
 	f.AddBuckets(at, upTo, h.Sum.Seconds(), values...)
 }

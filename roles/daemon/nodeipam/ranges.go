@@ -110,7 +110,7 @@ func newRange(o *clusterCIDR) *nodeRange {
 }
 
 // selectorText returns a selector as the API writes label selectors, with the requirements in the
-// order of their keys, and the faults of its requirements.
+// order of their texts, and the faults of its requirements.
 func selectorText(terms []selectorTerm) (text string, faults []error) {
 	if len(terms) == 0 {
 		faults = append(faults, errors.New("spec.nodeSelector.nodeSelectorTerms: is empty: give a term, or leave out nodeSelector"))
@@ -118,7 +118,7 @@ func selectorText(terms []selectorTerm) (text string, faults []error) {
 	var all []string
 	for i, t := range terms {
 		var some []string
-		for _, q := range slices.SortedFunc(slices.Values(slices.Concat(t.Expressions, t.Fields)), func(a, b requirement) int { return strings.Compare(a.Key, b.Key) }) {
+		for _, q := range slices.Concat(t.Expressions, t.Fields) {
 			text, ok := q.text()
 			if !ok {
 				faults = append(faults, fmt.Errorf("spec.nodeSelector.nodeSelectorTerms[%d]: %.60q %.20q with %d values is not a requirement", i, q.Key, q.Operator, len(q.Values)))
@@ -130,6 +130,7 @@ func selectorText(terms []selectorTerm) (text string, faults []error) {
 				faults = append(faults, fmt.Errorf("spec.nodeSelector.nodeSelectorTerms[%d].matchFields: use %s with In or NotIn", i, nameField))
 			}
 		}
+		slices.Sort(some)
 		all = append(all, strings.Join(some, ","))
 	}
 	return strings.Join(all, "||"), faults
@@ -219,13 +220,13 @@ func (t *table) ordered(name string, labels map[string]string) []*nodeRange {
 		*nodeRange
 		matching int
 	}
-	var all []candidate
+	var all []*candidate
 	for _, r := range t.ranges {
 		if n, ok := r.selects(name, labels); ok && len(r.sets) > 0 && !r.deleting && (r.kept || r.name == "") {
-			all = append(all, candidate{r, n})
+			all = append(all, &candidate{r, n})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b candidate) int {
+	slices.SortStableFunc(all, func(a, b *candidate) int {
 		return cmp.Or(
 			b.matching-a.matching, a.capacity()-b.capacity(), b.sets[0].length-a.sets[0].length,
 			strings.Compare(a.selector, b.selector), strings.Compare(a.sets[0].network.String(), b.sets[0].network.String()))
