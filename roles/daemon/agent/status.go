@@ -55,7 +55,7 @@ type statusEnd struct {
 }
 
 // write writes one answer.
-func (s *agentState) write(w io.Writer) error {
+func (s *agentState) write(ctx context.Context, w io.Writer) error {
 	out := json.NewEncoder(w)
 	if err := out.Encode(&s.summary); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *agentState) write(w io.Writer) error {
 		if o == nil {
 			continue
 		}
-		for _, p := range o.Peers() {
+		for _, p := range o.Peers(ctx) {
 			if err := out.Encode(statusOf(&p, i == 1)); err != nil {
 				return err
 			}
