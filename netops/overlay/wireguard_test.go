@@ -135,15 +135,25 @@ func TestWireGuardRecords(t *testing.T) {
 	}
 }
 
-// TestWireGuardDeviceOfKernel makes a device, or gets an error that names the kernel's option. Remove
-// leaves nothing.
+// TestWireGuardDeviceOfKernel makes a device, or gets an error that names the kernel's option. Routes of
+// other backends to parts of the pod network are deleted even if not all nodes are known.
+// Another program's route stays. Remove leaves nothing.
 func TestWireGuardDeviceOfKernel(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
 			makeNodes(t, n)
 			o := openOverlay(t, n, Options{IPv6: n.is6})
 			subnet := netip.MustParsePrefix(n.ownSubnet)
-			spec := Spec{Network: netip.MustParsePrefix(n.network), Prune: true, Device: &VTEP{
+			// Routes of the agent's vxlan, flannel's vxlan and host-gw, and another program.
+			via := " via " + n.other + " dev under0"
+			parts := []string{n.otherSubnet, part(n, 3), part(n, 4), part(n, 5)}
+			nstest.IP(t, "route add "+parts[0]+via+" proto 142")
+			nstest.IP(t, "route add "+parts[1]+" via "+first(parts[1])+" dev under0 onlink")
+			nstest.IP(t, "route add "+parts[2]+via)
+			nstest.IP(t, "route add "+parts[3]+via)
+			defer nstest.IP(t, "route del "+parts[3])
+			nodes := map[netip.Prefix]netip.Addr{netip.MustParsePrefix(parts[2]): netip.MustParseAddr(n.other)}
+			spec := Spec{Network: netip.MustParsePrefix(n.network), Nodes: nodes, Device: &VTEP{
 				Name: "wg0", Port: 51820, MTU: 1400, WireGuard: WireGuard{PrivateKey: Secret{1}},
 				Address: netip.PrefixFrom(subnet.Addr(), subnet.Addr().BitLen()), Network: netip.MustParsePrefix(n.network),
 			}}
@@ -159,6 +169,11 @@ func TestWireGuardDeviceOfKernel(t *testing.T) {
 			if want := fmt.Sprintf("unreachable %s", n.network); !strings.Contains(routes, want) || err == nil && !strings.Contains(routes, "dev wg0 proto 142") {
 				t.Errorf("routes %s", routes)
 			}
+			for i, p := range parts {
+				if there := nstest.IP(t, family+" route show "+p) != ""; err == nil && there != (i == 3) {
+					t.Errorf("route %d to %s: %v", i, p, there)
+				}
+			}
 			if err := o.Remove(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -167,6 +182,14 @@ func TestWireGuardDeviceOfKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// part returns the i-th node's pod network.
+func part(n overlayNet, i int) string {
+	if n.is6 {
+		return fmt.Sprintf("fd44:%d::/64", i)
+	}
+	return fmt.Sprintf("10.244.%d.0/24", i)
 }
 
 // FuzzWireGuardDevice reads random bytes as an answer of the kernel without a panic.
