@@ -95,28 +95,28 @@ VMTESTS := ./netops ./netops/overlay \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops)$$'
-VM := bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops)$$' './roles/daemon/agent=TestWireGuard'
+VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)'
 
 .PHONY: bin/vm/run
 bin/vm/run:
 	$(GO) build -o $@ ./test/cmd/vm
 
-test-vm: setup bin/peers/bridge bin/vm/run
+test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	$(VM) $(VMTESTS)
 
 # All tests of the virtual machine on the oldest supported kernel, on 6.1 and on a newer one.
 KERNELS ?= bullseye bookworm trixie
-test-kernels: setup bin/peers/bridge bin/vm/run
+test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in $(KERNELS); do $(VM) -debian $$k $(VMTESTS) || exit 1; done
 
 # What depends on the kernel most, for CI.
 SHORT := './netops=TestFeatures|TestTrace|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
 	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
 	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
-	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \
+	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack|TestWireGuard$$' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \
 	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life' './roles/cli=Test(Probe|Drops)$$'
-test-kernels-short: setup bin/peers/bridge bin/vm/run
+test-kernels-short: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in bullseye trixie; do $(VM) -debian $$k $(SHORT) || exit 1; done
 
 bin/golangci-lint: test/peers/tools/go.sum
@@ -142,11 +142,13 @@ test-diff: setup build bin/peers/bridge bin/vm/run
 
 # Kubernetes' API server and controller manager, its allocator of pod networks, kubectl, and a current etcd. The build takes minutes when
 # Go's build cache is empty.
-bin/kube/kube-apiserver: test/peers/kube/go.sum test/peers/kube/cidrset/main.go
-	cd test/peers/kube && $(GO) build -o ../../../bin/kube/etcd go.etcd.io/etcd/server/v3
+bin/kube/kube-apiserver: bin/kube/etcd test/peers/kube/go.sum test/peers/kube/cidrset/main.go
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/cidrset ./cidrset
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/ k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kube-controller-manager
 	cd test/peers/kube && $(GO) build -o ../../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+
+bin/kube/etcd: test/peers/kube/go.sum
+	cd test/peers/kube && $(GO) build -o ../../../bin/kube/etcd go.etcd.io/etcd/server/v3
 
 # flannel's daemon, for tests in which its nodes share a cluster with ours.
 bin/kube/flanneld: test/peers/flannel/go.sum test/peers/flannel/main.go

@@ -46,6 +46,7 @@ func Features() []Feature {
 		kind("vrf", "CONFIG_NET_VRF", "`vrf`"),
 		kind("ifb", "CONFIG_IFB", "`bandwidth` with egress limits"),
 		kind("vxlan", "CONFIG_VXLAN", "`agent` with the backend vxlan"),
+		kind("wireguard", "CONFIG_WIREGUARD", "`agent` with the backend wireguard"),
 		{Name: "tun", Option: "CONFIG_TUN", Use: "`tap`", Without: refused, has: hasTun},
 		{Name: "nftables", Option: "CONFIG_NF_TABLES_INET", Use: "`ipMasq`, `portmap`, `firewall`, `macspoofchk`, `agent`", Without: refused, has: hasNFTables},
 		{

@@ -53,9 +53,10 @@ type Kernel struct {
 	// whether several of them claim the same subnet or MAC.
 	order       []*peerEntry
 	conflicting bool
-	// network is the pod network of the last spec. detoured reports whether a notification changed
+	// network is the pod network of the last spec, and nodes are its nodes. detoured reports whether a notification changed
 	// have.foreign since the last Apply.
 	network  netip.Prefix
+	nodes    map[netip.Prefix]netip.Addr
 	detoured bool
 	// disturbed reports whether a notification or Recheck led to the next read of the kernel.
 	// repaired and firstRepair count the writes of an Apply after that. refused counts its refusals.
@@ -63,6 +64,12 @@ type Kernel struct {
 	repaired    map[string]int
 	firstRepair string
 	refused     map[syscall.Errno]int
+	// writes counts the objects that this Apply made, changed or deleted.
+	writes int
+	// wg is the socket for the WireGuard device, nil if it is not open. ownKey is the device's public
+	// key.
+	wg     *wgConn
+	ownKey Key
 	// hasDetours reports whether the last Apply found detours.
 	hasDetours bool
 	// released has the objects that peers of the last Apply do not want any more.
@@ -117,6 +124,7 @@ func (o *Kernel) connect() error {
 	if o.conn != nil {
 		_ = o.conn.Close()
 	}
+	o.closeWG()
 	o.conn = nil
 	c, err := rtnl.Open()
 	if err != nil {
@@ -133,6 +141,7 @@ func (o *Kernel) Close() error {
 	o.monitor.close()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.closeWG()
 	if o.conn == nil {
 		return nil
 	}
@@ -166,7 +175,7 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	var err error
 	start := time.Now()
 	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
-	o.repaired, o.firstRepair, o.refused = map[string]int{}, "", map[syscall.Errno]int{}
+	o.repaired, o.firstRepair, o.refused, o.writes = map[string]int{}, "", map[syscall.Errno]int{}, 0
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
@@ -193,11 +202,17 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 			return err
 		}
 	}
-	if err := o.ensureDevice(ctx, spec.Device); err != nil {
-		return err
-	}
+	o.nodes = spec.Nodes
 	if o.network != spec.Network {
 		o.network, o.known = spec.Network, false
+	}
+	if v := spec.Device; v != nil && v.isWireGuard() && (!o.known || !o.isWireGuard()) {
+		if err := o.ensureGuard(ctx); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	if err := o.ensureDevice(ctx, spec.Device); err != nil {
+		return err
 	}
 	if !o.known {
 		if o.wanted == nil {
@@ -220,8 +235,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 	if err := o.setPeers(ctx, spec.Peers); err != nil {
 		return err
 	}
-	w := &opWriter{Kernel: o}
-	defer func() { r.Writes += w.done }()
+	w := o.writer()
 	if err := o.program(ctx, w, o.now()); err != nil {
 		return err
 	}
@@ -270,6 +284,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 
 func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
+	r.Writes = o.writes
 	r.Wanted, r.Programmed, r.Failed, r.RetryAt, r.Refused = len(o.order), 0, 0, time.Time{}, o.refused
 	r.Detours, o.detoured = o.detours(), false
 	o.hasDetours = len(r.Detours) > 0
@@ -290,7 +305,20 @@ func (o *Kernel) summarize(r *Report) {
 // detours returns other programs' routes that the kernel prefers to the routes of peers, in order.
 func (o *Kernel) detours() (all []Detour) {
 	for r := range o.have.foreign {
-		if p := o.peers.containing(r.dst); p != nil && (r.dst != p.Subnet || r.priority < o.priority()) {
+		p := o.peers.containing(r.dst)
+		switch {
+		case o.isWireGuard() && (r.dst != o.network || r.priority < o.priority()):
+			// All routes to a part of the network have precedence over the device's, also a
+			// route to several peers.
+			for i := 0; p == nil && i < len(o.order) && r.dst.Bits() <= o.order[i].Subnet.Bits(); i++ {
+				if o.order[i].invalid == nil && r.dst.Contains(o.order[i].Subnet.Addr()) {
+					p = o.order[i]
+				}
+			}
+		case p != nil && r.dst == p.Subnet && r.priority >= o.priority():
+			p = nil
+		}
+		if p != nil {
 			all = append(all, Detour{r.dst, p.Name})
 		}
 	}

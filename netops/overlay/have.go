@@ -20,8 +20,11 @@ type kernelState struct {
 	neighs map[netip.Addr]hwAddr
 	// fdb has the destination of each MAC. The zero Addr means that the MAC has
 	// several destinations, which are all in surplus.
-	fdb  map[hwAddr]netip.Addr
-	hops map[uint32]hop
+	fdb map[hwAddr]netip.Addr
+	// wg has the peers of a WireGuard device, and allowed the peer of each network.
+	wg      map[Key]wgPeer
+	allowed map[netip.Prefix]Key
+	hops    map[uint32]hop
 	// ids is the inverse of hops.
 	ids    map[hop]uint32
 	routes map[netip.Prefix]routeTo
@@ -35,13 +38,15 @@ type kernelState struct {
 // foreignRoute identifies another program's route.
 type foreignRoute struct {
 	dst      netip.Prefix
+	via      netip.Addr
 	priority int32
+	protocol uint8
 }
 
 func newKernelState() *kernelState {
 	return &kernelState{
-		foreign: map[foreignRoute]struct{}{},
-		neighs:  map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
+		foreign: map[foreignRoute]struct{}{}, wg: map[Key]wgPeer{}, allowed: map[netip.Prefix]Key{},
+		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
 		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]routeTo{},
 	}
 }
@@ -59,18 +64,39 @@ func (h *kernelState) update(op *kernelOp) {
 		}
 	case op.kind == opFDB:
 		h.fdb[op.mac] = op.ip
+	case op.kind == opPeer:
+		h.setPeer(op.key, op.wg)
 	case op.kind == opHop && op.del:
 		delete(h.ids, h.hops[op.id])
 		delete(h.hops, op.id)
 	case op.kind == opHop:
 		h.hops[op.id], h.ids[op.hop] = op.hop, op.id
 	case op.del:
+		delete(h.foreign, foreignRoute{op.dst, op.hop.via, op.priority, op.protocol})
 		if have := h.routes[op.dst]; have.protocol == op.protocol && have.priority == op.priority {
 			delete(h.routes, op.dst)
 		}
 	default:
 		h.routes[op.dst] = op.route()
 	}
+}
+
+// setPeer sets a peer of WireGuard, or removes it if p is nil. A network that another peer
+// had is taken from that peer.
+func (h *kernelState) setPeer(key Key, p *wgPeer) {
+	if was, ok := h.wg[key]; ok && h.allowed[was.allowed] == key {
+		delete(h.allowed, was.allowed)
+	}
+	if p == nil {
+		delete(h.wg, key)
+		return
+	}
+	if other, ok := h.allowed[p.allowed]; ok {
+		former := h.wg[other]
+		former.allowed = netip.Prefix{}
+		h.wg[other] = former
+	}
+	h.wg[key], h.allowed[p.allowed] = *p, key
 }
 
 // route returns the route that the op makes.
@@ -86,7 +112,17 @@ func (op *kernelOp) route() routeTo {
 // for none.
 func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 	h := newKernelState()
-	if link != 0 {
+	switch {
+	case link == 0:
+	case o.isWireGuard() && link == o.device.Index:
+		d, err := o.readWG(ctx, link)
+		if err != nil {
+			return nil, err
+		}
+		for key, p := range d.peers {
+			h.setPeer(key, &p)
+		}
+	default:
 		for _, fdb := range []bool{false, true} {
 			if err := o.readNeighs(ctx, h, link, fdb); err != nil {
 				return nil, nlconn.Explain(err, "list neighbours")
@@ -176,7 +212,7 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
 	err := o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
 		r, ok, err := parseRoute(data)
-		if err == nil && ok && (o.isOwnRoute(&r, link) || o.inNetwork(r.dst)) {
+		if err == nil && ok && !o.isGuard(&r) && (o.isOwnRoute(&r, link) || o.inNetwork(r.dst)) {
 			all = append(all, r)
 		}
 		return err
@@ -194,9 +230,22 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 	return nil
 }
 
-// isOwnRoute reports whether a route is the overlay's, or flannel's over the overlay's device.
+// isOwnRoute reports whether a route is the overlay's, or flannel's over the overlay's device. With
+// WireGuard it is flannel's over any device, because packets over another device are not encrypted.
 func (o *Kernel) isOwnRoute(r *routeState, link int) bool {
-	return r.kind == unix.RTN_UNICAST && (r.protocol == Protocol || link != 0 && int(r.linked) == link && r.isFromFlannel())
+	switch {
+	case r.protocol == Protocol:
+		return r.kind == unix.RTN_UNICAST || r.kind == unix.RTN_UNREACHABLE
+	case o.isWireGuard():
+		return r.isFromFlannel() && o.inNetwork(r.dst)
+	}
+	return r.kind == unix.RTN_UNICAST && link != 0 && int(r.linked) == link && r.isFromFlannel()
+}
+
+// isGuard reports whether a route is the guard of a WireGuard device. Without such a device the guard
+// is surplus.
+func (o *Kernel) isGuard(r *routeState) bool {
+	return o.isWireGuard() && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.dst == o.network && r.priority == guardPriority
 }
 
 // inNetwork reports whether a network is in the cluster's pod network.

@@ -120,6 +120,9 @@ func (o *Kernel) evaluateNeigh(n *neighState, del bool) bool {
 }
 
 func (o *Kernel) evaluateRoute(r routeState, del bool) (disturbed, moved bool) {
+	if o.isGuard(&r) {
+		return del, false
+	}
 	over := r.linked != 0 && int(r.linked) == o.device.Index
 	if o.inNetwork(r.dst) && !o.isOwnRoute(&r, o.device.Index) {
 		o.detoured = true

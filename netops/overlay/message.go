@@ -31,6 +31,7 @@ type opKind uint8
 const (
 	opNeigh opKind = iota
 	opFDB
+	opPeer
 	opHop
 	opRoute
 )
@@ -45,11 +46,15 @@ type kernelOp struct {
 	link int
 	ip   netip.Addr
 	mac  hwAddr
+	// key and wg belong to a peer of WireGuard.
+	key Key
+	wg  *wgPeer
 	// id is the number of a nexthop object, or of the nexthop object that a route
 	// uses. It is 0 for a route with its own hop.
 	id  uint32
 	hop hop
-	// dst, protocol and priority belong to a route.
+	// dst, protocol and priority belong to a route. guard is set if it refuses packets.
+	guard    bool
 	dst      netip.Prefix
 	protocol uint8
 	priority int32
@@ -63,8 +68,13 @@ func (op *kernelOp) request() (kind, flags uint16) {
 		opHop:   {unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP},
 		opRoute: {unix.RTM_NEWROUTE, unix.RTM_DELROUTE},
 	}[op.kind]
-	if op.del {
+	switch {
+	case op.del:
 		return kinds[1], 0
+	case op.guard:
+		return kinds[0], unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	case op.kind == opPeer:
+		return 0, 0 // the kernel chooses the type when it registers the family
 	}
 	return kinds[0], unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 }
@@ -83,6 +93,8 @@ func (op *kernelOp) body(to []byte) []byte {
 		b = appendNdmsg(b, unix.AF_BRIDGE, op.link, unix.NTF_SELF)
 		b.Bytes(unix.NDA_LLADDR, op.mac[:])
 		b.Bytes(unix.NDA_DST, op.ip.AsSlice())
+	case opPeer:
+		b = op.peerBody(b)
 	case opHop:
 		b = op.hopBody(b)
 	case opRoute:
@@ -122,25 +134,32 @@ func (h hop) flags() uint32 {
 // routeBody appends struct rtmsg and its attributes. A deletion names the
 // protocol and the metric, so that it does not delete another program's route.
 func (op *kernelOp) routeBody(b nlconn.Body) nlconn.Body {
-	scope, flags := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0)
+	scope, flags, kind := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0), uint8(unix.RTN_UNICAST)
 	switch {
 	case op.del:
-		scope = unix.RT_SCOPE_NOWHERE // any
+		scope, kind = unix.RT_SCOPE_NOWHERE, unix.RTN_UNSPEC // any
+	case op.guard:
+		kind = unix.RTN_UNREACHABLE
 	case op.id == 0:
 		flags = op.hop.flags()
+		if !op.hop.via.IsValid() {
+			scope = unix.RT_SCOPE_LINK
+		}
 	}
-	b = append(b, rtnl.Family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
+	b = append(b, rtnl.Family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, kind)
 	b = binary.NativeEndian.AppendUint32(b, flags)
 	b.Bytes(unix.RTA_DST, op.dst.Addr().AsSlice())
 	if op.priority != 0 {
 		b.Uint32(unix.RTA_PRIORITY, uint32(op.priority))
 	}
 	switch {
-	case op.del:
+	case op.del, op.guard:
 	case op.id != 0:
 		b.Uint32(rtnl.RTANexthopID, op.id)
 	default:
-		b.Bytes(unix.RTA_GATEWAY, op.hop.via.AsSlice())
+		if op.hop.via.IsValid() {
+			b.Bytes(unix.RTA_GATEWAY, op.hop.via.AsSlice())
+		}
 		b.Uint32(unix.RTA_OIF, uint32(op.hop.link))
 	}
 	return b

@@ -1,5 +1,5 @@
-// Package overlay maintains the kernel objects of an overlay network: VXLAN
-// devices, routes to other nodes, and the packet filter.
+// Package overlay maintains the kernel objects of an overlay network: VXLAN and
+// WireGuard devices, routes to other nodes, and the packet filter.
 package overlay
 
 import (
@@ -24,13 +24,18 @@ const (
 // port 4789. flannel uses it too.
 const linuxVXLANPort = 8472
 
-// VTEP is a VXLAN device (VXLAN tunnel end point, RFC 7348) of one address family.
+// VTEP is a tunnel device of one address family: a VXLAN device (VXLAN tunnel end
+// point, RFC 7348), or a WireGuard device if WireGuard has a private key.
 type VTEP struct {
-	// Name is the device's name. If a VXLAN device has this name, it is taken
-	// over. No other link may have it.
+	// Name is the device's name. If a device of the same kind has this name, it is
+	// taken over. No other link may have it.
 	Name string
-	VNI  uint32
-	// Port is the UDP port of both ends, linuxVXLANPort for 0.
+	// WireGuard has the keys of a WireGuard device. Such a device has no VNI, Parent,
+	// Local, MAC, Learning and GBP.
+	WireGuard WireGuard
+	VNI       uint32
+	// Port is the UDP port of both VXLAN ends, linuxVXLANPort for 0, or the port on
+	// which a WireGuard device receives.
 	Port uint16
 	// Parent is the link by which tunnelled packets leave. Local is their source
 	// address.
@@ -61,6 +66,10 @@ type Peer struct {
 	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this
 	// MAC. It is not used without a tunnel.
 	MAC string
+	// Key is the peer's public key in base64, and Port its UDP port. Only WireGuard
+	// uses them.
+	Key  string
+	Port uint16
 	// Direct sends packets without a tunnel if the gateway is on one of the
 	// host's links. Without a device all peers are Direct.
 	Direct bool
@@ -70,9 +79,14 @@ type Peer struct {
 type Spec struct {
 	// Device is nil if there are no tunnels (host-gw).
 	Device *VTEP
-	// Network is the cluster's pod network. Other programs' routes in it are watched.
+	// Network is the cluster's pod network. Other programs' routes in it are watched. A
+	// WireGuard device has one route, to this network.
 	Network netip.Prefix
 	Peers   []Peer
+	// Nodes has the addresses of all known nodes by their pod network, also of nodes that are no peers.
+	// A WireGuard device needs it to delete the routes to these networks over these addresses, which
+	// flannel's host-gw and DirectRouting made.
+	Nodes map[netip.Prefix]netip.Addr
 	// Prune removes the overlay's objects that no peer needs. It requires a
 	// complete list of peers.
 	Prune bool
@@ -153,6 +167,12 @@ type PeerState struct {
 	// kernel. A peer without a tunnel has only a route.
 	Route, FDB, Neighbour bool
 	State                 State
+	// Endpoint, Handshake, Received and Sent are set for a peer of WireGuard: the address
+	// that packets are sent to now, the time of the last handshake, zero for none, and
+	// numbers of bytes.
+	Endpoint       netip.AddrPort
+	Handshake      time.Time
+	Received, Sent uint64
 	// Since is the time when State began.
 	Since time.Time
 	// Err and RetryAt are set for a failed peer.

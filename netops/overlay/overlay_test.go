@@ -202,7 +202,7 @@ func TestOverlay(t *testing.T) {
 			o := openOverlay(t, c.net, Options{NoNexthops: c.classic})
 			r := apply(t, o, c.net.spec())
 			if r.Programmed != 1 || r.MAC != ownMAC || !r.Dumped {
-				t.Errorf("report %+v, peers %+v", r, o.Peers())
+				t.Errorf("report %+v, peers %+v", r, o.Peers(t.Context()))
 			}
 			if !reach(t, c.net, at) {
 				t.Fatalf("no answer from the other pod\n%s", nstest.IP(t, "-d addr"))

@@ -93,7 +93,9 @@ func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	return r, r.dst.IsValid(), nil
 }
 
-func (r *routeState) foreign() foreignRoute { return foreignRoute{r.dst, r.priority} }
+func (r *routeState) foreign() foreignRoute {
+	return foreignRoute{r.dst, r.hop.via, r.priority, r.protocol}
+}
 
 // isFromFlannel reports whether a route has the form that flannel gives it: protocol
 // boot, onlink, and the first address of its network as the gateway.

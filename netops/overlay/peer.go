@@ -26,6 +26,10 @@ type peerEntry struct {
 	tunnel bool
 	mac    hwAddr
 	hop    hop
+	// key is the peer's public key with WireGuard, and endpoint the address that the kernel was given
+	// last for the peer.
+	key      Key
+	endpoint netip.AddrPort
 	// done reports whether all of the peer's objects are in the kernel, as far as
 	// known.
 	done bool
@@ -46,6 +50,7 @@ type peerIndex struct {
 	// tunnel's gateway.
 	firsts map[netip.Addr]*peerEntry
 	macs   map[hwAddr]*peerEntry
+	keys   map[Key]*peerEntry
 	names  map[string]*peerEntry
 }
 
@@ -78,11 +83,11 @@ func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
 
 func newPeerIndex(n int) *peerIndex {
 	return &peerIndex{
-		firsts: make(map[netip.Addr]*peerEntry, n), macs: make(map[hwAddr]*peerEntry, n), names: make(map[string]*peerEntry, n),
+		firsts: make(map[netip.Addr]*peerEntry, n), macs: make(map[hwAddr]*peerEntry, n), keys: map[Key]*peerEntry{}, names: make(map[string]*peerEntry, n),
 	}
 }
 
-// add registers the peer's subnet and MAC. If another peer has registered one of
+// add registers the peer's subnet, and its MAC or key. If another peer has registered one of
 // them, add fails and that peer keeps it.
 func (x *peerIndex) add(p *peerEntry) error {
 	if other := x.firsts[p.Subnet.Addr()]; other != nil {
@@ -94,13 +99,19 @@ func (x *peerIndex) add(p *peerEntry) error {
 		}
 		x.macs[p.mac] = p
 	}
+	if p.key != (Key{}) {
+		if other := x.keys[p.key]; other != nil {
+			return fmt.Errorf("public key %s: %w: it is %q's too", p.key, nlconn.ErrConflict, other.Name)
+		}
+		x.keys[p.key] = p
+	}
 	x.firsts[p.Subnet.Addr()] = p
 	return nil
 }
 
 // resolve computes the peer's kernel objects.
 func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
-	p.tunnel, p.hop, p.mac = false, hop{}, hwAddr{}
+	p.tunnel, p.hop, p.mac, p.key = false, hop{}, hwAddr{}, Key{}
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
@@ -111,6 +122,17 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 		return nil
 	}
 	p.invalid = nil
+	if o.isWireGuard() {
+		p.key, p.invalid = ParseKey(p.Key)
+		switch {
+		case p.invalid != nil:
+		case p.key == o.ownKey:
+			p.invalid = fmt.Errorf("public key %s: %w: it is this node's", p.key, nlconn.ErrConflict)
+		case p.Port == 0:
+			p.invalid = fmt.Errorf("port 0: %w: it is not a UDP port", nlconn.ErrInvalid)
+		}
+		return nil
+	}
 	if p.Direct || o.device.Index == 0 {
 		h, ok, err := o.directHop(ctx, p.Gateway)
 		if err != nil {

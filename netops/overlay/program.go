@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // program makes the missing objects of peers. It makes a peer's route last:
 // without the route the kernel does not send requests for the gateway's MAC.
 func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error {
-	surplus := o.have.surplus
-	o.have.surplus = nil
-	for _, op := range surplus {
-		if err := w.add(ctx, op); err != nil {
-			return err
-		}
+	one := o.programPeer
+	if o.isWireGuard() {
+		w, one = &opWriter{Kernel: o, conn: o.wg.Conn}, o.programWGPeer
+	} else if err := o.deleteSurplus(ctx, w); err != nil {
+		return err
 	}
 	var tried []*peerEntry
 	for _, p := range o.order {
@@ -30,15 +30,32 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 		if p.invalid != nil {
 			continue
 		}
-		if err := o.programPeer(ctx, w, p); err != nil {
+		if err := one(ctx, w, p); err != nil {
 			return err
 		}
 	}
 	if err := w.flush(ctx); err != nil {
 		return err
 	}
+	if o.isWireGuard() {
+		if err := o.routeToWG(ctx); err != nil {
+			return err
+		}
+	}
 	for _, p := range tried {
 		p.recordResult(now)
+	}
+	return nil
+}
+
+// deleteSurplus deletes additional objects.
+func (o *Kernel) deleteSurplus(ctx context.Context, w *opWriter) error {
+	surplus := o.have.surplus
+	o.have.surplus = nil
+	for _, op := range surplus {
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -117,6 +134,11 @@ func (o *Kernel) prune(ctx context.Context, w *opWriter) error {
 		// Several peers may share a gateway on a link, so check all objects.
 		o.sweep = o.sweep || !c.tunnel
 	}
+	if o.sweep && o.isWireGuard() {
+		if err := o.pruneWG(ctx); err != nil {
+			return err
+		}
+	}
 	if o.sweep {
 		o.sweep = false // refuse sets it again
 		return o.pruneAll(ctx, w)
@@ -180,7 +202,7 @@ func (o *Kernel) pruneAll(ctx context.Context, w *opWriter) error {
 
 func (o *Kernel) pruneRoute(ctx context.Context, w *opWriter, dst netip.Prefix) error {
 	r, ok := o.have.routes[dst]
-	if !ok || o.peers.subnet(dst) != nil {
+	if !ok || !o.isWireGuard() && o.peers.subnet(dst) != nil || o.isWireGuard() && dst == o.network {
 		return nil
 	}
 	return w.add(ctx, kernelOp{kind: opRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
@@ -214,7 +236,8 @@ func (o *Kernel) eachLabelled(ctx context.Context, do func(*vtepState) error) er
 	}
 	for i := range all {
 		v := &all[i]
-		if v.Alias != deviceAlias || v.Index == o.device.Index || v.local.Is6() != (o.family == unix.AF_INET6) {
+		sameFamily := v.Kind == rtnl.KindWireGuard || v.local.Is6() == (o.family == unix.AF_INET6)
+		if v.Alias != o.aliasOf(v.Kind) || v.Index == o.device.Index || !sameFamily {
 			continue
 		}
 		if err := do(v); err != nil {
@@ -235,11 +258,9 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 	before, device, peers := o.have, o.device, o.peers
 	defer func() { o.have, o.device, o.peers = before, device, peers }()
 	o.have, o.peers, o.device.Index = have, newPeerIndex(0), link
-	w := &opWriter{Kernel: o}
-	for _, op := range have.surplus {
-		if err := w.add(ctx, op); err != nil {
-			return err
-		}
+	w := o.writer()
+	if err := o.deleteSurplus(ctx, w); err != nil {
+		return err
 	}
 	return o.pruneAll(ctx, w)
 }
@@ -267,18 +288,26 @@ func (o *Kernel) remove(ctx context.Context, devices func(context.Context) error
 			return err
 		}
 	}
+	o.wanted = nil // without a device the guard is surplus
 	if err := o.removePeers(ctx, 0); err != nil {
 		return err
 	}
-	o.have, o.known, o.wanted, o.device, o.order, o.peers = newKernelState(), false, nil, vtepState{}, nil, newPeerIndex(0)
+	o.have, o.known, o.device, o.order, o.peers = newKernelState(), false, vtepState{}, nil, newPeerIndex(0)
 	o.index.Store(0)
 	return devices(ctx)
 }
 
-// Peers returns the state of each peer in the order of the last spec.
-func (o *Kernel) Peers() []PeerState {
+// Peers returns the state of each peer in the order of the last spec. It reads the handshakes of
+// WireGuard from the kernel.
+func (o *Kernel) Peers(ctx context.Context) []PeerState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	d := &wgDevice{}
+	if o.wg != nil && o.isWireGuard() {
+		if read, err := o.readWG(ctx, o.device.Index); err == nil {
+			d = read
+		}
+	}
 	all := make([]PeerState, len(o.order))
 	for i, p := range o.order {
 		all[i] = PeerState{
@@ -286,6 +315,13 @@ func (o *Kernel) Peers() []PeerState {
 			State: p.state, Since: p.since, Err: p.err(), RetryAt: p.retryAt,
 		}
 		if p.invalid != nil {
+			continue
+		}
+		if o.isWireGuard() {
+			have := d.peers[p.key]
+			all[i].Tunnelled, all[i].Endpoint, all[i].Handshake = true, have.endpoint, have.handshake
+			all[i].Received, all[i].Sent = have.received, have.sent
+			_, all[i].Route = o.have.routes[o.network]
 			continue
 		}
 		_, all[i].Route = o.have.routes[p.Subnet]

@@ -45,7 +45,7 @@ func repair(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	close(done)
 	<-ended
 	if !ok {
-		t.Fatalf("no answer from the other pod: %+v\n%s", o.Peers(), nstest.IP(t, "-d link")+nstest.IP(t, "addr")+nstest.IP(t, "route")+nstest.IP(t, "nexthop")+nstest.IP(t, "neigh"))
+		t.Fatalf("no answer from the other pod: %+v\n%s", o.Peers(t.Context()), nstest.IP(t, "-d link")+nstest.IP(t, "addr")+nstest.IP(t, "route")+nstest.IP(t, "nexthop")+nstest.IP(t, "neigh"))
 	}
 }
 
@@ -136,7 +136,7 @@ func settled(t *testing.T, o *Kernel, spec Spec) {
 		}
 		return
 	}
-	t.Fatalf("changes do not end: %+v", o.Peers())
+	t.Fatalf("changes do not end: %+v", o.Peers(t.Context()))
 }
 
 func (n *overlayNet) fill(command string) string {
@@ -195,9 +195,9 @@ func TestOverlayDirect(t *testing.T) {
 			apply(t, o, spec)
 			works := func() bool { return reach(t, n, at) }
 			if !works() {
-				t.Fatalf("no answer: %+v", o.Peers())
+				t.Fatalf("no answer: %+v", o.Peers(t.Context()))
 			}
-			if p := o.Peers()[0]; p.Tunnelled || !p.Route {
+			if p := o.Peers(t.Context())[0]; p.Tunnelled || !p.Route {
 				t.Errorf("peer %+v", p)
 			}
 			nstest.IP(t, "link set under0 down")
@@ -207,10 +207,10 @@ func TestOverlayDirect(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.device && r.Programmed != 0 {
-				t.Errorf("without a link: %+v", o.Peers())
+				t.Errorf("without a link: %+v", o.Peers(t.Context()))
 			}
-			if c.device && !o.Peers()[0].Tunnelled {
-				t.Errorf("with the link down the tunnel is what remains: %+v", o.Peers())
+			if c.device && !o.Peers(t.Context())[0].Tunnelled {
+				t.Errorf("with the link down the tunnel is what remains: %+v", o.Peers(t.Context()))
 			}
 			nstest.IP(t, "link set under0 up")
 			if n.is6 {
@@ -218,7 +218,7 @@ func TestOverlayDirect(t *testing.T) {
 			}
 			repair(t, o, spec, works)
 			settled(t, o, spec)
-			if p := o.Peers()[0]; p.Tunnelled || p.State != Programmed {
+			if p := o.Peers(t.Context())[0]; p.Tunnelled || p.State != Programmed {
 				t.Errorf("after the flap: %+v", p)
 			}
 		})
@@ -240,13 +240,13 @@ func TestOverlayDirectAndBack(t *testing.T) {
 			spec := n.spec()
 			for _, direct := range []bool{true, false, true, false} {
 				spec.Peers[0].Direct = direct
-				if r := apply(t, o, spec); r.Programmed != 1 || o.Peers()[0].Tunnelled == direct {
-					t.Fatalf("direct %v: %+v", direct, o.Peers())
+				if r := apply(t, o, spec); r.Programmed != 1 || o.Peers(t.Context())[0].Tunnelled == direct {
+					t.Fatalf("direct %v: %+v", direct, o.Peers(t.Context()))
 				}
 				settled(t, o, spec)
 			}
 			if !reach(t, n, at) {
-				t.Errorf("no answer: %+v", o.Peers())
+				t.Errorf("no answer: %+v", o.Peers(t.Context()))
 			}
 		})
 	}
@@ -361,7 +361,7 @@ func TestNewcomerWithSameMAC(t *testing.T) {
 		}
 		spec.Peers = []Peer{newcomer, n.peer()}
 		apply(t, o, spec)
-		all := o.Peers()
+		all := o.Peers(t.Context())
 		if all[1].State != Programmed || all[0].State != Failed || !strings.Contains(fmt.Sprint(all[0].Err), `it is "other"'s too`) {
 			t.Errorf("%s: %+v", when, all)
 		}

@@ -26,9 +26,9 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	if err != nil {
 		return st, nil, err
 	}
-	parent, err := o.conn.Link(ctx, v.Parent)
+	parent, err := o.parentOf(ctx, v)
 	if err != nil {
-		return st, nil, fmt.Errorf("parent of %q: %w", v.Name, err)
+		return st, nil, err
 	}
 	if have != nil && !v.matches(have) {
 		if err := o.deleteVTEP(ctx, have); err != nil {
@@ -50,6 +50,11 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	// Set the sysctls before the device is up, because it then requests and
 	// configures addresses.
 	warnings = o.disableAutoconfiguration(v.Name)
+	if v.isWireGuard() {
+		if err := o.setKeys(ctx, v, have.Index); err != nil {
+			return st, warnings, err
+		}
+	}
 	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
 		return st, warnings, err
 	}
@@ -58,6 +63,19 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	}
 	st, err = o.verifyVTEP(ctx, v)
 	return st, warnings, err
+}
+
+// parentOf returns the device's lower link. WireGuard has none: the routes choose
+// the link of each packet.
+func (o *Kernel) parentOf(ctx context.Context, v *VTEP) (*rtnl.Link, error) {
+	if v.isWireGuard() {
+		return &rtnl.Link{}, nil
+	}
+	l, err := o.conn.Link(ctx, v.Parent)
+	if err != nil {
+		return nil, fmt.Errorf("parent of %q: %w", v.Name, err)
+	}
+	return l, nil
 }
 
 // findVTEP reads the device with the wanted name. It returns nil if the device is
@@ -73,13 +91,13 @@ func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 		return nil, nlconn.Explain(err, fmt.Sprintf("link %q", v.Name))
 	}
 	st, ok, err := parseVTEP(data)
-	if err == nil && !ok {
-		err = fmt.Errorf("link %q: %w: it is not a VXLAN device; rename it, or choose another VNI", v.Name, nlconn.ErrConflict)
+	if err == nil && (!ok || st.Kind != v.kind()) {
+		err = fmt.Errorf("link %q: %w: it is not of kind %q; rename it, or choose another VNI", v.Name, nlconn.ErrConflict, v.kind())
 	}
 	return &st, err
 }
 
-// vteps reads all VXLAN devices.
+// vteps reads all VXLAN and WireGuard devices.
 func (o *Kernel) vteps(ctx context.Context) ([]vtepState, error) {
 	var all []vtepState
 	err := o.conn.Dump(ctx, rtnl.LinkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
@@ -100,12 +118,16 @@ func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	m.Text(unix.IFLA_IFNAME, v.Name)
 	rtnl.AddHardware(&m.Body, v.MAC, v.MTU)
-	v.addTunnel(&m.Body, parent, func() {
-		m.Net16(nl.IFLA_VXLAN_PORT, v.port())
-		if v.GBP {
-			m.Bytes(nl.IFLA_VXLAN_GBP, nil)
-		}
-	})
+	if v.isWireGuard() {
+		m.Nest(unix.IFLA_LINKINFO, func() { m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindWireGuard)) })
+	} else {
+		v.addTunnel(&m.Body, parent, func() {
+			m.Net16(nl.IFLA_VXLAN_PORT, v.port())
+			if v.GBP {
+				m.Bytes(nl.IFLA_VXLAN_GBP, nil)
+			}
+		})
+	}
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
 	if errors.Is(err, unix.EEXIST) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
@@ -113,6 +135,8 @@ func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 		}
 	}
 	switch {
+	case errors.Is(err, unix.EOPNOTSUPP) && v.isWireGuard():
+		return fmt.Errorf("%w: the kernel needs CONFIG_WIREGUARD (Linux 5.6); see what 'modprobe wireguard' says", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%w: see what 'modprobe vxlan' says", err)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE):
@@ -159,7 +183,7 @@ func (v *VTEP) addTunnel(b *nlconn.Body, parent int, more func()) {
 // setVTEP changes what differs. The alias and the flags are last. When the MAC
 // changes, the kernel deletes permanent neighbours, which the next dump shows.
 func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
-	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
+	if !v.isWireGuard() && (have.parent != parent || have.local != v.Local || have.learning != v.Learning) {
 		if err := o.setLink(ctx, v, have.Index, "tunnel", func(b *nlconn.Body) { v.addTunnel(b, parent, func() {}) }); err != nil {
 			return err
 		}
@@ -176,8 +200,9 @@ func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent i
 		}
 	}
 	// Keep an alias that another program set before the device was taken over.
-	if have.Alias == "" || have.Alias != deviceAlias && have.Index == o.labelled {
-		if err := o.setLink(ctx, v, have.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, []byte(deviceAlias)) }); err != nil {
+	alias := o.aliasOf(have.Kind)
+	if have.Alias == "" || have.Alias != alias && have.Index == o.labelled {
+		if err := o.setLink(ctx, v, have.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, []byte(alias)) }); err != nil {
 			return err
 		}
 	}
@@ -186,14 +211,31 @@ func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent i
 			return err
 		}
 	}
-	if have.IsUp() && !have.IsNoARP() {
+	noARP := have.IsNoARP() && !v.isWireGuard()
+	if have.IsUp() && !noARP {
 		return nil
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.Index)
 	rtnl.SetFlag(ifi, true, false, unix.IFF_UP)
-	rtnl.SetFlag(ifi, false, have.IsNoARP(), unix.IFF_NOARP)
-	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi})
+	rtnl.SetFlag(ifi, false, noARP, unix.IFF_NOARP)
+	err := o.request(ctx, fmt.Sprintf("set link %q up", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%w: UDP port %d is used by another program; choose another listen port", err, v.Port)
+	}
+	return err
+}
+
+// aliasOf returns the alias of the overlay's devices of a kind. A WireGuard device has
+// no address that shows its family, so the alias has it.
+func (o *Kernel) aliasOf(kind string) string {
+	switch {
+	case kind != rtnl.KindWireGuard:
+		return deviceAlias
+	case o.family == unix.AF_INET6:
+		return deviceAlias + " IPv6"
+	}
+	return deviceAlias + " IPv4"
 }
 
 func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, add func(*nlconn.Body)) error {
@@ -204,8 +246,12 @@ func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, a
 
 // request sends one request in one write.
 func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) error {
+	return o.requestOn(ctx, o.conn.Conn, what, m)
+}
+
+func (o *Kernel) requestOn(ctx context.Context, conn *nlconn.Conn, what string, m nlconn.Message) error {
 	text := func() string { return what }
-	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(o.conn.One(ctx, m), what) })
+	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(conn.One(ctx, m), what) })
 	if err == nil {
 		o.countWrite("device", text)
 	}
@@ -277,9 +323,9 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if err != nil {
 		return vtepState{}, err
 	}
-	o.parent, err = o.conn.Link(ctx, v.Parent)
+	o.parent, err = o.parentOf(ctx, v)
 	if err != nil {
-		return vtepState{}, fmt.Errorf("parent of %q: %w", v.Name, err)
+		return vtepState{}, err
 	}
 	var wrong []error
 	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
@@ -291,13 +337,13 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if !have.IsUp() {
 		wrong = append(wrong, errors.New("it is down"))
 	}
-	if have.IsNoARP() {
+	if have.IsNoARP() && !v.isWireGuard() {
 		wrong = append(wrong, errors.New("its ARP is off"))
 	}
 	if have.Master != 0 {
 		wrong = append(wrong, errors.New("it is another link's port"))
 	}
-	if have.Alias == deviceAlias {
+	if have.Alias == o.aliasOf(have.Kind) {
 		o.labelled = have.Index
 	}
 	if len(wrong) > 0 {

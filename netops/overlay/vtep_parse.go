@@ -13,7 +13,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// vtepState is a VXLAN device as the kernel reports it.
+// vtepState is a VXLAN or WireGuard device as the kernel reports it. Only a VXLAN device
+// has more than the link.
 type vtepState struct {
 	rtnl.Link
 	vni    uint32
@@ -26,14 +27,17 @@ type vtepState struct {
 	learning, gbp, unsupported bool
 }
 
-// parseVTEP reads the body of RTM_NEWLINK of a VXLAN device. ok is false for
-// other links.
+// parseVTEP reads the body of RTM_NEWLINK of a VXLAN or WireGuard device. ok is false
+// for other links.
 func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
 	l, err := rtnl.ParseLink(b)
-	if err != nil || l.Kind != rtnl.KindVXLAN {
+	if err != nil || l.Kind != rtnl.KindVXLAN && l.Kind != rtnl.KindWireGuard {
 		return v, false, err
 	}
 	v.Link = *l
+	if l.Kind == rtnl.KindWireGuard {
+		return v, true, nil
+	}
 	data, err := nlconn.Find(b[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)
 	if err == nil {
 		err = nlconn.EachAttr(data, v.parseData)
@@ -65,6 +69,15 @@ func (v *vtepState) parseData(kind uint16, b []byte) error {
 	return nil
 }
 
+func (v *VTEP) isWireGuard() bool { return v.WireGuard.PrivateKey != Secret{} }
+
+func (v *VTEP) kind() string {
+	if v.isWireGuard() {
+		return rtnl.KindWireGuard
+	}
+	return rtnl.KindVXLAN
+}
+
 func (v *VTEP) port() uint16 {
 	if v.Port == 0 {
 		return linuxVXLANPort
@@ -75,18 +88,19 @@ func (v *VTEP) port() uint16 {
 // matches reports whether the kernel can change the existing device to match v. It
 // cannot change the VNI, the port, GBP and the address family.
 func (v *VTEP) matches(have *vtepState) bool {
-	return have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.unsupported &&
+	return v.isWireGuard() || have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.unsupported &&
 		(!have.local.IsValid() && v.Local.Is4() || have.local.Is4() == v.Local.Is4() && have.local.IsValid())
 }
 
 // validate checks values that the kernel would accept without an error.
 func (v *VTEP) validate(is6 bool) error {
-	errs := []error{rtnl.CheckName(v.Name), rtnl.CheckName(v.Parent), rtnl.CheckMAC(v.MAC), rtnl.CheckMTU(v.MTU)}
-	if v.VNI == 0 || v.VNI >= 1<<24 {
-		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, nlconn.ErrInvalid, 1<<24-1))
-	}
-	if !v.Local.IsValid() || v.Local.Is6() != is6 || v.Local.IsUnspecified() || v.Local.IsMulticast() {
-		errs = append(errs, fmt.Errorf("local address %q: %w", v.Local, nlconn.ErrInvalid))
+	errs := []error{rtnl.CheckName(v.Name), rtnl.CheckMTU(v.MTU)}
+	if v.isWireGuard() {
+		if v.Port == 0 || !v.Network.IsValid() {
+			errs = append(errs, fmt.Errorf("port %d, network %q: %w: a WireGuard device needs both", v.Port, v.Network, nlconn.ErrInvalid))
+		}
+	} else {
+		errs = append(errs, v.validateVXLAN(is6)...)
 	}
 	if a := v.Address; !a.IsValid() || a.Addr().Is6() != is6 || !a.IsSingleIP() {
 		errs = append(errs, fmt.Errorf("device address %q: %w: it is one address", v.Address, nlconn.ErrInvalid))
@@ -98,4 +112,15 @@ func (v *VTEP) validate(is6 bool) error {
 		return fmt.Errorf("tunnel device: %w", err)
 	}
 	return nil
+}
+
+func (v *VTEP) validateVXLAN(is6 bool) []error {
+	errs := []error{rtnl.CheckName(v.Parent), rtnl.CheckMAC(v.MAC)}
+	if v.VNI == 0 || v.VNI >= 1<<24 {
+		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, nlconn.ErrInvalid, 1<<24-1))
+	}
+	if !v.Local.IsValid() || v.Local.Is6() != is6 || v.Local.IsUnspecified() || v.Local.IsMulticast() {
+		errs = append(errs, fmt.Errorf("local address %q: %w", v.Local, nlconn.ErrInvalid))
+	}
+	return errs
 }

@@ -53,7 +53,7 @@ func TestOverlayInPlace(t *testing.T) {
 			} {
 				c.change(spec.Device)
 				if r := apply(t, o, spec); r.Programmed != 1 {
-					t.Errorf("%s: %+v", c.name, o.Peers())
+					t.Errorf("%s: %+v", c.name, o.Peers(t.Context()))
 				}
 				if have := nstest.IP(t, "-d link show dev "+n.device); !strings.Contains(have, c.want) {
 					t.Errorf("%s: no %q in %s", c.name, c.want, have)
@@ -63,7 +63,7 @@ func TestOverlayInPlace(t *testing.T) {
 				} else {
 					kept = now
 				}
-				for _, p := range o.Peers() {
+				for _, p := range o.Peers(t.Context()) {
 					if !p.Route || !p.FDB || !p.Neighbour {
 						t.Errorf("%s: %+v", c.name, p)
 					}
@@ -150,7 +150,7 @@ func TestOverlayRefuses(t *testing.T) {
 		want                string
 	}{
 		{"VNI of another program", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, nlconn.ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
-		{"name of another program", "link add flannel.1 type bridge", "link del flannel.1", nil, nlconn.ErrConflict, `link "flannel.1": conflicts with what is there: it is not a VXLAN device`},
+		{"name of another program", "link add flannel.1 type bridge", "link del flannel.1", nil, nlconn.ErrConflict, `link "flannel.1": conflicts with what is there: it is not of kind "vxlan"`},
 		{"no parent", "", "", func(s *Spec) { s.Device.Parent = "nosuch0" }, nlconn.ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
 		{"a large MTU", "", "", func(s *Spec) { s.Device.MTU = 1490 }, nlconn.ErrInvalid, "mtu 1490"},
 		{"no VNI", "", "", func(s *Spec) { s.Device.VNI = 0 }, nlconn.ErrInvalid, "VNI 0"},
@@ -204,14 +204,14 @@ func TestOverlayPeerFaults(t *testing.T) {
 	if r.Programmed != 2 || !r.RetryAt.IsZero() {
 		t.Errorf("report %+v", r)
 	}
-	for _, p := range o.Peers() {
+	for _, p := range o.Peers(t.Context()) {
 		if good := p.Name == "other" || p.Name == "good"; good != (p.Err == nil) || good != (p.State == Programmed) {
 			t.Errorf("%s: %s, %v", p.Name, p.State, p.Err)
 		}
 	}
 	spec.Peers = spec.Peers[1:]
 	if r := apply(t, o, spec); r.Programmed != 3 {
-		t.Errorf("after the first went: %+v", o.Peers())
+		t.Errorf("after the first went: %+v", o.Peers(t.Context()))
 	}
 	if have := nstest.IP(t, "route show "+n.otherSubnet); !strings.Contains(have, "flannel.1") {
 		t.Errorf("the subnet's new owner has no route: %s", have)
@@ -232,7 +232,7 @@ func TestOverlayBackOff(t *testing.T) {
 	spec.Peers = append(spec.Peers, bad)
 	r := apply(t, o, spec)
 	if r.Programmed != 1 || r.RetryAt.Before(now) || r.RetryAt.After(now.Add(2*time.Second)) {
-		t.Fatalf("report %+v, peers %+v", r, o.Peers())
+		t.Fatalf("report %+v, peers %+v", r, o.Peers(t.Context()))
 	}
 	was := r.RetryAt
 	if r = apply(t, o, spec); r.Writes != 0 || !r.RetryAt.Equal(was) {

@@ -54,11 +54,11 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 		}
 		order = append(order, p)
 	}
-	// Of peers with one MAC the one that is in the kernel stays, so that a new record
+	// Of peers with one MAC or key the one that is in the kernel stays, so that a new record
 	// does not cut off a working node.
 	for _, inKernel := range []bool{true, false} {
 		for _, p := range order {
-			if p.invalid == nil && (p.tunnel && o.have.fdb[p.mac] == p.Gateway) == inKernel {
+			if p.invalid == nil && o.hasTunnel(p) == inKernel {
 				p.invalid = index.add(p)
 				o.conflicting = o.conflicting || p.invalid != nil
 			}
@@ -66,6 +66,14 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	}
 	o.peers, o.order, o.released, o.sweep, o.moved = index, order, nil, true, false
 	return nil
+}
+
+// hasTunnel reports whether the kernel has the peer's MAC or key with the peer's address or network.
+func (o *Kernel) hasTunnel(p *peerEntry) bool {
+	if o.isWireGuard() {
+		return o.have.wg[p.key].allowed == p.Subnet
+	}
+	return p.tunnel && o.have.fdb[p.mac] == p.Gateway
 }
 
 // updatePeer sets a peer's new values and computes its kernel objects.
@@ -156,6 +164,9 @@ func (o *Kernel) release(p *peerEntry) {
 	delete(o.peers.firsts, p.Subnet.Addr())
 	if o.peers.macs[p.mac] == p {
 		delete(o.peers.macs, p.mac)
+	}
+	if o.peers.keys[p.key] == p {
+		delete(o.peers.keys, p.key)
 	}
 	o.released = append(o.released, p.objects())
 }

@@ -24,10 +24,14 @@ var errLinkGone = errors.New("the device was deleted or set down meanwhile")
 // of each.
 type opWriter struct {
 	*Kernel
+	// conn is the socket for rtnetlink, or for WireGuard's peers.
+	conn *nlconn.Conn
 	ops  []kernelOp
 	buf  []byte
-	done int
 }
+
+// writer returns a writer of all ops except opPeer.
+func (o *Kernel) writer() *opWriter { return &opWriter{Kernel: o, conn: o.conn.Conn} }
 
 // add queues an op. It sends the queue if the queue is full.
 func (w *opWriter) add(ctx context.Context, op kernelOp) error {
@@ -69,6 +73,9 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 	w.buf = w.buf[:0]
 	for i := range ops {
 		kind, flags := ops[i].request()
+		if ops[i].kind == opPeer {
+			kind = w.wg.family
+		}
 		if i == len(ops)-1 {
 			flags |= unix.NLM_F_ACK
 		}
@@ -84,7 +91,7 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 		case err == nil, ops[i].del && nlconn.IsAbsent(err):
 			w.have.update(&ops[i])
 			w.countWrite(ops[i].kind.String(), ops[i].String)
-			w.done++
+			w.writes++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])
 		case ops[i].onDevice(w.device.Index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
@@ -98,7 +105,7 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 
 // onDevice reports whether the op needs the tunnel device.
 func (op *kernelOp) onDevice(index int) bool {
-	return index != 0 && (op.kind <= opFDB || op.peer != nil && int(op.hop.link) == index)
+	return index != 0 && (op.kind <= opPeer || op.peer != nil && int(op.hop.link) == index)
 }
 
 // recordRefusal records a refusal in the op's peer. If the op has no peer, it requests a
@@ -131,6 +138,8 @@ func (op *kernelOp) String() string {
 		return fmt.Sprintf("%s %s", verb, op.ip)
 	case opFDB:
 		return fmt.Sprintf("%s %s dst %s", verb, net.HardwareAddr(op.mac[:]), op.ip)
+	case opPeer:
+		return fmt.Sprintf("%s %s", verb, op.key)
 	case opHop:
 		return fmt.Sprintf("%s id %d", verb, op.id)
 	}
@@ -139,5 +148,5 @@ func (op *kernelOp) String() string {
 
 // String returns the kind's name.
 func (k opKind) String() string {
-	return [...]string{"neighbour", "forwarding entry", "nexthop", "route"}[k]
+	return [...]string{"neighbour", "forwarding entry", "WireGuard peer", "nexthop", "route"}[k]
 }

@@ -72,7 +72,7 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 	for _, l := range links {
 		backend := map[string]string{"flannel-wg": "wireguard", "flannel-wg-v6": "wireguard", "flannel.ipip": "ipip", "flannel0": "udp"}[l.Name]
 		if backend != "" {
-			return fmt.Errorf("flanneld has the backend %q, device %q, which the agent does not have: change flannel's configuration to vxlan or host-gw first, see docs/overlay.md", backend, l.Name)
+			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/overlay.md#migrating-from-flannel", backend, l.Name)
 		}
 		found = found || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
 	}

@@ -26,7 +26,7 @@ type Node struct {
 	PodCIDRs []netip.Prefix `json:"podCIDRs"`
 	// BackendType is "vxlan" or "host-gw". Other values are kept as they are read.
 	BackendType string `json:"backendType"`
-	// BackendData and BackendV6Data are the backend's JSON: for vxlan
+	// BackendData and BackendV6Data are the backend's JSON: for wireguard WireGuard, for vxlan
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`

@@ -18,7 +18,7 @@ type Config struct {
 
 // Backend defines how packets reach the other nodes.
 type Backend struct {
-	// Type is "vxlan" or "host-gw", in lower case.
+	// Type is "vxlan", "host-gw" or "wireguard", in lower case.
 	Type string
 	// VNI and Port are the VXLAN tunnel's. Port 0 means the kernel's default, 8472.
 	VNI  uint32
@@ -29,4 +29,9 @@ type Backend struct {
 	DirectRouting bool
 	// MTU is the underlay's. 0 means the interface's.
 	MTU int
+	// ListenPort and ListenPortV6 are the UDP ports of WireGuard. PSK is the preshared key in base64, or
+	// empty. Keepalive is the interval of keepalive packets in seconds, 0 for none.
+	ListenPort, ListenPortV6 uint16
+	PSK                      string
+	Keepalive                uint16
 }

@@ -37,6 +37,14 @@ func TestParseConfig(t *testing.T) {
 			IPv6SubnetMin: netip.MustParseAddr("fd00:0:0:1::"), IPv6SubnetMax: netip.MustParseAddr("fd00:0:0:f::"),
 			Backend: Backend{Type: "vxlan", VNI: 4096, Port: 4789, GBP: true, Learning: true, DirectRouting: true, MTU: 9000},
 		}},
+		{"wireguard", `{"Network":"10.244.0.0/16","Backend":{"Type":"WireGuard","ListenPort":4500,"PSK":"YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=","Mode":"separate","PersistentKeepaliveInterval":25,"MTU":1400}}`, Config{
+			EnableIPv4: true, Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24,
+			SubnetMin: netip.MustParseAddr("10.244.1.0"), SubnetMax: netip.MustParseAddr("10.244.255.0"),
+			Backend: Backend{
+				Type: "wireguard", VNI: 1, MTU: 1400, ListenPort: 4500, ListenPortV6: 51821, Keepalive: 25,
+				PSK: "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=",
+			},
+		}},
 		{"IPv6 only, small", `{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/120","Backend":{"Type":"host-gw"}}`, Config{
 			EnableIPv6: true, IPv6Network: netip.MustParsePrefix("fd00::/120"), IPv6SubnetLen: 122,
 			IPv6SubnetMin: netip.MustParseAddr("fd00::40"), IPv6SubnetMax: netip.MustParseAddr("fd00::c0"),
@@ -59,8 +67,11 @@ func TestParseConfigFaults(t *testing.T) {
 		`[]`:                   {"decode"},
 		`{}`:                   {"Network is missing"},
 		`{"EnableIPv4":false}`: {"EnableIPv4 and EnableIPv6 are false"},
-		`{"EnableIPv6":true,"Network":"10.244.0.0/16"}`:                                                           {"IPv6Network is missing"},
-		`{"Network":5,"EnableIPv4":"yes","Backend":{"VNI":-1,"Port":65536,"Type":"udp","MTU":100,"GBP":1}}`:       {"Network is 5", `EnableIPv4 is "yes"`, "Backend.VNI is -1", "Backend.Port is 65536", `Backend.Type is "udp"`, "Backend.MTU is 100", "Backend.GBP is 1"},
+		`{"EnableIPv6":true,"Network":"10.244.0.0/16"}`:                                                     {"IPv6Network is missing"},
+		`{"Network":5,"EnableIPv4":"yes","Backend":{"VNI":-1,"Port":65536,"Type":"udp","MTU":100,"GBP":1}}`: {"Network is 5", `EnableIPv4 is "yes"`, "Backend.VNI is -1", "Backend.Port is 65536", `Backend.Type is "udp"`, "Backend.MTU is 100", "Backend.GBP is 1"},
+		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPort":0,"ListenPortV6":51820,"PSK":"c2hvcnQ=","Mode":"auto","PersistentKeepaliveInterval":65536}}`: {
+			"Backend.ListenPort is 0", "Backend.ListenPortV6 is the same", "Backend.PSK is not a key", `Backend.Mode is "auto"`, "Backend.PersistentKeepaliveInterval is 65536",
+		},
 		`{"Network":"fd00::/48","Backend":7}`:                                                                     {`Network is "fd00::/48"`, "Backend is 7"},
 		`{"Network":"10.0.0.0/29"}`:                                                                               {"too small"},
 		`{"Network":"10.0.0.0/24","SubnetLen":25}`:                                                                {"SubnetLen is 25: give 26 to 30"},

@@ -46,6 +46,21 @@ func FuzzVTEP(f *testing.F) {
 	})
 }
 
+// FuzzWireGuard: accepted data has the same value after it is encoded and decoded again.
+func FuzzWireGuard(f *testing.F) {
+	f.Add([]byte(`{"PublicKey":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=","Port":51820}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w, err := ParseWireGuard(data)
+		if err != nil {
+			return
+		}
+		again, err := ParseWireGuard(w.JSON())
+		if err != nil || again != w {
+			t.Fatalf("%s: %v, %v", w.JSON(), again, err)
+		}
+	})
+}
+
 // FuzzNode: Check ends for any record, and a record without faults can be written.
 func FuzzNode(f *testing.F) {
 	f.Add([]byte(`{"name":"a","publicIP":"192.0.2.1","podCIDRs":["10.0.0.0/24","fd00::/64"],"backendType":"vxlan","backendData":{"VtepMAC":"12:c6:65:89:b4:e3"}}`))

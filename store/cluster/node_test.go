@@ -30,6 +30,29 @@ func TestVTEP(t *testing.T) {
 	}
 }
 
+func TestParseWireGuard(t *testing.T) {
+	const key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+	for data, want := range map[string]string{
+		`{"PublicKey":"` + key + `","Port":51820}`:                     `{"PublicKey":"` + key + `","Port":51820}`,
+		`{"publickey":"` + key + `","Future":1}`:                       `{"PublicKey":"` + key + `","Port":0}`,
+		`{"PublicKey":"` + key[:43] + `","Port":1}`:                    "",
+		`{"PublicKey":"` + key + `","Port":65536}`:                     "",
+		`{"PublicKey":"` + key[:42] + `F="}`:                           "", // bits beyond 32 bytes
+		`{"PublicKey":"` + key + key + `","Port":1}`:                   "",
+		`{"PublicKey":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}`: "",
+		`{"PublicKey":""}`:                                             "", `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`: "", `{"PublicKey":7}`: "", "null": "", "": "", "[]": "",
+	} {
+		w, err := ParseWireGuard(json.RawMessage(data))
+		if want == "" {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %v, %v", data, w, err)
+			}
+		} else if err != nil || string(w.JSON()) != want {
+			t.Errorf("%s: %s, %v", data, w.JSON(), err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	good := func() Node {
 		return Node{

@@ -46,6 +46,8 @@ type rawConfig struct {
 type rawBackend struct {
 	Type, VNI, Port, GBP, Learning, DirectRouting, MTU json.RawMessage
 	MacPrefix, Name                                    json.RawMessage
+	ListenPort, ListenPortV6, PSK, Mode                json.RawMessage
+	PersistentKeepaliveInterval                        json.RawMessage
 }
 
 func parse(data []byte, subnets bool) (*Config, []string, error) {
@@ -91,7 +93,11 @@ func parse(data []byte, subnets bool) (*Config, []string, error) {
 	}
 	warnings := unknown("", data, "EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "SubnetLen", "SubnetMin", "SubnetMax",
 		"IPv6Network", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend")
-	return c, append(warnings, unknown("Backend.", raw.Backend, "Type", "VNI", "Port", "GBP", "Learning", "DirectRouting", "MTU", "MacPrefix", "Name")...), nil
+	keys := []string{"Type", "VNI", "Port", "GBP", "Learning", "DirectRouting", "MTU", "MacPrefix", "Name"}
+	if c.Backend.Type == "wireguard" {
+		keys = []string{"Type", "MTU", "ListenPort", "ListenPortV6", "PSK", "Mode", "PersistentKeepaliveInterval"}
+	}
+	return c, append(warnings, unknown("Backend.", raw.Backend, keys...)...), nil
 }
 
 func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() }
@@ -192,9 +198,9 @@ func (d *decoder) backend(data json.RawMessage, b *Backend) {
 	switch b.Type {
 	case "":
 		b.Type = "vxlan"
-	case "vxlan", "host-gw":
+	case "vxlan", "host-gw", "wireguard":
 	default:
-		d.fault("Backend.Type", "is %q: give vxlan or host-gw, no other backend is supported", shorten(b.Type))
+		d.fault("Backend.Type", "is %q: give vxlan, host-gw or wireguard, no other backend is supported", shorten(b.Type))
 	}
 	d.number("Backend.VNI", raw.VNI, 0, vniMax, func(n int) { b.VNI = uint32(n) })
 	d.number("Backend.Port", raw.Port, 0, 65535, func(n int) { b.Port = uint16(n) })
@@ -207,6 +213,37 @@ func (d *decoder) backend(data json.RawMessage, b *Backend) {
 	d.value("Backend.GBP", raw.GBP, &b.GBP)
 	d.value("Backend.Learning", raw.Learning, &b.Learning)
 	d.value("Backend.DirectRouting", raw.DirectRouting, &b.DirectRouting)
+	if b.Type == "wireguard" {
+		d.wireGuard(&raw, b)
+	}
+}
+
+// wireGuard decodes the keys of the backend wireguard. An error does not contain the preshared key.
+func (d *decoder) wireGuard(raw *rawBackend, b *Backend) {
+	b.ListenPort, b.ListenPortV6 = 51820, 51821
+	d.number("Backend.ListenPort", raw.ListenPort, 1, 65535, func(n int) { b.ListenPort = uint16(n) })
+	d.number("Backend.ListenPortV6", raw.ListenPortV6, 1, 65535, func(n int) { b.ListenPortV6 = uint16(n) })
+	if b.ListenPort == b.ListenPortV6 {
+		d.fault("Backend.ListenPortV6", "is the same as Backend.ListenPort: give each family a port")
+	}
+	d.number("Backend.PersistentKeepaliveInterval", raw.PersistentKeepaliveInterval, 0, 65535, func(n int) { b.Keepalive = uint16(n) })
+	mode := "separate"
+	d.value("Backend.Mode", raw.Mode, &mode)
+	if mode != "separate" && mode != "" {
+		d.fault("Backend.Mode", "is %q: give separate, which makes one tunnel for each address family", shorten(mode))
+	}
+	if len(raw.PSK) == 0 || string(raw.PSK) == "null" {
+		return
+	}
+	var psk string
+	key, err := "", json.Unmarshal(raw.PSK, &psk)
+	if err == nil && psk != "" {
+		key, err = parseKey(psk)
+	}
+	if err != nil {
+		d.fault("Backend.PSK", "is not a key: give 32 bytes in base64, as 'wg genpsk' prints them")
+	}
+	b.PSK = key
 }
 
 // unknown returns a warning for each key of an object that is not among known, in the

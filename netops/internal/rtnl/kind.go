@@ -20,6 +20,8 @@ const (
 	KindVRF     = "vrf"
 	KindIFB     = "ifb"
 	KindVXLAN   = "vxlan"
+	// KindWireGuard needs CONFIG_WIREGUARD, since Linux 5.6.
+	KindWireGuard = "wireguard"
 	// KindTap is the kernel's name for the links that /dev/net/tun makes: taps
 	// and tuns.
 	KindTap = "tun"

@@ -65,6 +65,9 @@ type agent struct {
 	registryErr error
 	unread      time.Time
 	macs        map[string]string
+	// key is this node's private key of WireGuard, and deviceKey the one that the devices were given
+	// last. Both are zero before the first use of this backend.
+	key, deviceKey overlay.Secret
 
 	// requested is the last record that the loop asked to publish. own is the record as it was
 	// published.
@@ -163,6 +166,11 @@ func (a *agent) resync(ctx context.Context) (again bool) {
 	a.readLinks(ctx)
 	a.unsaved = true // the last save may have failed
 	a.install.hasNetwork = false
+	if a.key != (overlay.Secret{}) {
+		if err := a.loadKey(ctx); err != nil { // 'agent rotate-key' may have run
+			a.log.Warn("the agent uses the WireGuard key that it has", "error", err)
+		}
+	}
 	for _, f := range a.families {
 		if f.overlay != nil {
 			f.overlay.Recheck()
@@ -304,7 +312,7 @@ func hasAddress(links []netops.HostLink, addr netip.Addr) bool {
 // the longest time to wait until the next call.
 func (a *agent) reconcile(ctx context.Context) time.Duration {
 	a.recall(ctx)
-	faults := a.prepare()
+	faults := a.prepare(ctx)
 	switch {
 	case len(faults) > 0:
 	case a.fromMemory:
@@ -332,7 +340,7 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 
 // prepare checks the configuration and selects the underlay. A fault keeps new pods from being
 // attached. Existing connections continue.
-func (a *agent) prepare() (faults []error) {
+func (a *agent) prepare(ctx context.Context) (faults []error) {
 	switch {
 	case a.snapshot == nil && a.registryErr != nil:
 		return []error{fmt.Errorf("the registry has not answered yet: %w", a.registryErr)}
@@ -343,6 +351,11 @@ func (a *agent) prepare() (faults []error) {
 	}
 	if a.linkErr != nil {
 		return []error{a.linkErr}
+	}
+	if a.key == (overlay.Secret{}) && a.config.Backend.Type == backendWireGuard {
+		if err := a.loadKey(ctx); err != nil {
+			return []error{err}
+		}
 	}
 	selection := a.set.underlay
 	selection.override(a.overrides)
@@ -397,8 +410,11 @@ func sameRequest(a, b cluster.Node) bool {
 func (a *agent) buildRecord(ctx context.Context) cluster.Node {
 	n := cluster.Node{Name: a.registry.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
 	data := func(v6 bool) []byte {
-		if n.BackendType != backendVXLAN {
+		switch n.BackendType {
+		case backendHostGW:
 			return []byte("null")
+		case backendWireGuard:
+			return a.wireGuardData(v6)
 		}
 		return cluster.VTEP{VNI: a.config.Backend.VNI, MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
 	}

@@ -193,6 +193,6 @@ func (m memory) save(ctx context.Context, change func(*remembered)) {
 // forget deletes the memory.
 func (m memory) forget(ctx context.Context) error {
 	return m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
-		return errors.Join(tx.Unmark(markKind, markName), tx.Unmark(markKind, clusterMark))
+		return errors.Join(tx.Unmark(markKind, markName), tx.Unmark(markKind, clusterMark), tx.Unmark(markKind, keyMark))
 	})
 }

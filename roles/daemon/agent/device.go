@@ -47,11 +47,13 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 		mtu, of = m, "the configured"
 	}
 	left := mtu
-	if config.Backend.Type == backendVXLAN {
+	switch {
+	case config.Backend.Type == backendWireGuard:
+		left -= wireGuardOverhead(v6)
+	case config.Backend.Type == backendVXLAN && v6:
+		left -= vxlanOverhead6
+	case config.Backend.Type == backendVXLAN:
 		left -= vxlanOverhead4
-		if v6 {
-			left = mtu - vxlanOverhead6
-		}
 	}
 	if least := map[bool]int{false: leastMTU4, true: leastMTU6}[v6]; left < least {
 		return 0, fmt.Errorf("%s MTU of %d leaves %d bytes for pods' %s packets, they need %d", of, mtu, left, familyName(v6), least)
@@ -201,15 +203,20 @@ func (a *agent) ownRecord() *cluster.Node {
 	})
 }
 
-// vtep returns one family's VXLAN device.
-func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *overlay.VTEP {
+// vtep returns one family's tunnel device, or nil for host-gw.
+func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int) *overlay.VTEP {
 	v6 := subnet.Addr().Is6()
 	b := &a.config.Backend
-	v := &overlay.VTEP{
-		Name: deviceName(b.VNI, v6), VNI: b.VNI, Port: b.Port, Parent: a.underlay.link, Local: a.underlay.local4,
-		MAC: mac, MTU: mtu, Learning: b.Learning, GBP: b.GBP,
-		Address: netip.PrefixFrom(subnet.Addr(), subnet.Addr().BitLen()), Network: network,
+	v := &overlay.VTEP{MTU: mtu, Address: netip.PrefixFrom(subnet.Addr(), subnet.Addr().BitLen()), Network: network}
+	switch b.Type {
+	case backendHostGW:
+		return nil
+	case backendWireGuard:
+		v.Name, v.Port, v.WireGuard = wireGuardDevice(v6), listenPort(b, v6), a.wireGuardSettings()
+		return v
 	}
+	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.Port, b.Learning, b.GBP
+	v.Parent, v.Local, v.MAC = a.underlay.link, a.underlay.local4, a.vtepMAC(ctx, v6)
 	if v6 {
 		v.Local = a.underlay.local6
 	}

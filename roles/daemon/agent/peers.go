@@ -14,8 +14,9 @@ import (
 
 // Backends that the agent supports.
 const (
-	backendVXLAN  = "vxlan"
-	backendHostGW = "host-gw"
+	backendVXLAN     = "vxlan"
+	backendHostGW    = "host-gw"
+	backendWireGuard = "wireguard"
 )
 
 // peers are the nodes of a snapshot that this node sends to, by family, and the nodes that are left
@@ -44,10 +45,11 @@ type verdict struct {
 }
 
 // familyVerdict is one family of a verdict. ok is true if the family is usable. mac is the VTEP's
-// MAC address.
+// MAC address. key and port are WireGuard's.
 type familyVerdict struct {
-	ok  bool
-	mac string
+	ok       bool
+	port     uint16
+	mac, key string
 }
 
 func (v *verdict) family(v6 bool) *familyVerdict {
@@ -161,12 +163,12 @@ func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 			_, v.family(v6).ok = subnetOf(&k.own, v6)
 			continue
 		}
-		mac, err := k.evaluateFamily(n, v6)
+		f, err := k.evaluateFamily(n, v6)
 		if err != nil {
 			v.reasons = append(v.reasons, familyName(v6)+": "+err.Error())
 			continue
 		}
-		*v.family(v6) = familyVerdict{true, mac}
+		*v.family(v6) = f
 	}
 	switch { // a fault of both families is reported once
 	case n.Name == k.own.Name:
@@ -181,8 +183,8 @@ func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 // peer returns one usable family of a node as a peer.
 func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
 	p := overlay.Peer{
-		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac,
-		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
+		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac, Key: v.family(v6).key, Port: v.family(v6).port,
+		Direct: k.config.Backend.Type == backendHostGW || k.config.Backend.DirectRouting,
 	}
 	if v6 {
 		p.Gateway = v.node.PublicIPv6
@@ -191,8 +193,8 @@ func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
 	return p
 }
 
-// evaluateFamily evaluates one family of a node and returns the MAC address of its VTEP.
-func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (mac string, err error) {
+// evaluateFamily evaluates one family of a node.
+func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, err error) {
 	gateway, ownGateway, network := n.PublicIP, k.own.PublicIP, k.config.Network
 	if v6 {
 		gateway, ownGateway, network = n.PublicIPv6, k.own.PublicIPv6, k.config.IPv6Network
@@ -200,20 +202,26 @@ func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (mac string, err err
 	subnet, ok := subnetOf(n, v6)
 	switch {
 	case !ok:
-		return "", fmt.Errorf("it has no pod network")
+		return f, fmt.Errorf("it has no pod network")
 	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
-		return "", fmt.Errorf("its pod network %s is not within %s", subnet, network)
+		return f, fmt.Errorf("its pod network %s is not within %s", subnet, network)
 	case !gateway.IsValid():
-		return "", fmt.Errorf("it has no public address")
+		return f, fmt.Errorf("it has no public address")
 	case gateway == ownGateway:
-		return "", fmt.Errorf("its public address %s is this node's", gateway)
+		return f, fmt.Errorf("its public address %s is this node's", gateway)
 	case network.Contains(gateway):
-		return "", fmt.Errorf("its public address %s is within the pod network %s", gateway, network)
+		return f, fmt.Errorf("its public address %s is within the pod network %s", gateway, network)
 	}
-	if k.config.Backend.Type != backendVXLAN {
-		return "", nil
+	switch k.config.Backend.Type {
+	case backendVXLAN:
+		f.mac, err = k.mac(n, v6)
+	case backendWireGuard:
+		var w cluster.WireGuard
+		w, err = k.wireGuardPeer(n, v6)
+		f.key, f.port = w.PublicKey, w.Port
 	}
-	return k.mac(n, v6)
+	f.ok = err == nil
+	return f, err
 }
 
 // mac returns the MAC address of a node's VTEP.

@@ -77,6 +77,9 @@ func printPeers(p *peers) string {
 			if o.MAC != "" {
 				fmt.Fprintf(&b, " vtep %s", o.MAC)
 			}
+			if o.Key != "" {
+				fmt.Fprintf(&b, " port %d key %s", o.Port, o.Key)
+			}
 			if o.Direct {
 				b.WriteString(" direct")
 			}

@@ -68,6 +68,10 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		f.after = min(max(2*f.after, retryLeast), retryMost)
 		*next = min(*next, f.after)
 	}
+	if a.deviceKey != a.key {
+		a.deviceKey = a.key
+		*next = 0 // publish it
+	}
 	a.formerErr = a.removeFormerGateways(ctx)
 	for _, f := range a.families {
 		if at := f.report.RetryAt; f.err == nil && !at.IsZero() {
@@ -174,8 +178,9 @@ func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
 	if err != nil {
 		return spec, 0, err
 	}
-	if a.config.Backend.Type == backendVXLAN {
-		spec.Device = a.vtep(subnet, network, mtu, a.vtepMAC(ctx, v6))
+	spec.Device = a.vtep(ctx, subnet, network, mtu)
+	if a.config.Backend.Type == backendWireGuard {
+		spec.Nodes = a.nodeAddresses(v6)
 	}
 	return spec, mtu, nil
 }
@@ -198,7 +203,7 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 				nat.Exceptions = append(nat.Exceptions, p)
 			}
 		}
-		if f.spec.Device != nil && a.set.sourceFilter {
+		if f.spec.Device != nil && a.config.Backend.Type == backendVXLAN && a.set.sourceFilter {
 			nat.Tunnel = &overlay.TunnelFilter{Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, Sources: a.peers.gateways(v6)}
 		}
 		all = append(all, nat)

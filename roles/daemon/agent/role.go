@@ -16,7 +16,7 @@ const ownName = "agent"
 func Role() roles.Role {
 	return roles.Role{
 		Names: []string{ownName, flanneld}, Kind: roles.Daemon,
-		Summary: "connects pods across nodes with VXLAN or plain routes",
+		Summary: "connects pods across nodes with VXLAN, WireGuard or plain routes",
 		Run:     Run, Verbs: verbs,
 	}
 }

@@ -88,7 +88,7 @@ func (a *agent) answer(ctx context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(answerTime))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
-	if err := errors.Join(a.current.Load().write(c), c.Close()); err != nil {
+	if err := errors.Join(a.current.Load().write(ctx, c), c.Close()); err != nil {
 		a.log.Debug("status", "error", err)
 	}
 }

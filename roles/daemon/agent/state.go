@@ -48,11 +48,13 @@ type summary struct {
 
 // familySummary is one family of a summary.
 type familySummary struct {
-	Device string     `json:"device,omitempty"`
-	MAC    string     `json:"mac,omitempty"`
-	Local  netip.Addr `json:"local"`
-	Public netip.Addr `json:"public"`
-	MTU    int        `json:"mtu"`
+	Device string `json:"device,omitempty"`
+	MAC    string `json:"mac,omitempty"`
+	// PublicKey is this node's key of WireGuard.
+	PublicKey string     `json:"publicKey,omitempty"`
+	Local     netip.Addr `json:"local"`
+	Public    netip.Addr `json:"public"`
+	MTU       int        `json:"mtu"`
 	// LostNotifications is how often notifications of the kernel were lost. The agent read the
 	// kernel again each time.
 	LostNotifications int    `json:"lostNotifications,omitempty"`
@@ -155,6 +157,9 @@ func (a *agent) buildState(fault error) *agentState {
 		}
 		if f.spec.Device != nil {
 			sum.Device = f.spec.Device.Name
+		}
+		if a.config.Backend.Type == backendWireGuard {
+			sum.PublicKey = a.publicKey()
 		}
 		if f.err != nil {
 			sum.Error = f.err.Error()

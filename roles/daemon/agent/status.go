@@ -37,6 +37,13 @@ type peerStatus struct {
 	Route     bool          `json:"route"`
 	FDB       bool          `json:"fdb"`
 	Neighbour bool          `json:"neighbour"`
+	// Endpoint, Handshake, Received and Sent are WireGuard's: the address that packets are sent to now,
+	// the time of the last handshake, which is absent if there was none, and numbers of bytes.
+	Endpoint  string    `json:"endpoint,omitempty"`
+	Key       string    `json:"publicKey,omitempty"`
+	Handshake time.Time `json:"handshake,omitzero"`
+	Received  uint64    `json:"received,omitempty"`
+	Sent      uint64    `json:"sent,omitempty"`
 	// Direct is true if packets are sent without a tunnel.
 	Direct bool `json:"direct,omitempty"`
 	// State is "programmed", "pending", "failed", or "left out". Error has the reason.
@@ -55,7 +62,7 @@ type statusEnd struct {
 }
 
 // write writes one answer.
-func (s *agentState) write(w io.Writer) error {
+func (s *agentState) write(ctx context.Context, w io.Writer) error {
 	out := json.NewEncoder(w)
 	if err := out.Encode(&s.summary); err != nil {
 		return err
@@ -64,7 +71,7 @@ func (s *agentState) write(w io.Writer) error {
 		if o == nil {
 			continue
 		}
-		for _, p := range o.Peers() {
+		for _, p := range o.Peers(ctx) {
 			if err := out.Encode(statusOf(&p, i == 1)); err != nil {
 				return err
 			}
@@ -82,6 +89,10 @@ func statusOf(p *overlay.PeerState, v6 bool) *peerStatus {
 	s := &peerStatus{
 		Peer: p.Name, Family: familyName(v6), VTEP: &p.Gateway, MAC: p.MAC, Subnet: &p.Subnet, Route: p.Route, FDB: p.FDB, Neighbour: p.Neighbour,
 		Direct: !p.Tunnelled, State: string(p.State), Since: p.Since.UTC(), Retry: p.RetryAt,
+		Key: p.Key, Handshake: p.Handshake, Received: p.Received, Sent: p.Sent,
+	}
+	if p.Endpoint.IsValid() {
+		s.Endpoint = p.Endpoint.String()
 	}
 	if p.Err != nil {
 		s.Error = p.Err.Error()
@@ -147,6 +158,9 @@ func readStatus(r io.Reader) (*status, error) {
 // Table shows this node and then the kernel's entries for each peer.
 func (s *status) Table() (head []string, rows [][]string) {
 	head = []string{"PEER", "VTEP", "MAC", "ROUTE", "FDB", "NEIGHBOUR", "STATE", "SINCE"}
+	if s.Backend == backendWireGuard {
+		head = []string{"PEER", "ENDPOINT", "PUBLIC KEY", "ROUTE", "HANDSHAKE", "RECEIVED/SENT", "STATE", "SINCE"}
+	}
 	state := "ready"
 	if !s.Ready {
 		state = "not ready"
@@ -158,7 +172,7 @@ func (s *status) Table() (head []string, rows [][]string) {
 		}
 		for _, p := range s.PodCIDRs {
 			if p.Addr().Is6() == (i == 1) {
-				rows, own = append(rows, []string{s.Node + " (this node)", f.Local.String(), dash(f.MAC), p.String(), "-", "-", state, "-"}), own+1
+				rows, own = append(rows, []string{s.Node + " (this node)", f.Local.String(), dash(f.MAC + f.PublicKey), p.String(), "-", "-", state, "-"}), own+1
 			}
 		}
 	}
@@ -214,6 +228,15 @@ func (p *peerStatus) row() []string {
 		return []string{p.Peer, "-", "-", "-", "-", "-", state, "-"}
 	}
 	route, fdb, neighbour := has(p.Route, p.Subnet.String()), "-", "-"
+	if p.Key != "" {
+		handshake := "none"
+		if !p.Handshake.IsZero() {
+			handshake = p.Handshake.Format(time.RFC3339)
+		}
+		return []string{
+			p.Peer, dash(p.Endpoint), p.Key, route, handshake, fmt.Sprintf("%d/%d", p.Received, p.Sent), state, p.Since.Format(time.RFC3339),
+		}
+	}
 	if !p.Direct {
 		fdb, neighbour = has(p.FDB, p.VTEP.String()), has(p.Neighbour, p.Subnet.Addr().String())
 	} else if p.Route {

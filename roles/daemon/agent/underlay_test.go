@@ -123,6 +123,8 @@ func TestPodMTU(t *testing.T) {
 		{backendVXLAN, 9000, 1500, true, 1430, ""}, // the kernel rejects a larger one
 		{backendHostGW, 0, 1500, true, 1500, ""},
 		{backendHostGW, 1400, 9000, false, 1400, ""},
+		{backendWireGuard, 0, 1500, false, 1440, ""},
+		{backendWireGuard, 1400, 1500, true, 1320, ""},
 		{backendVXLAN, 0, 1340, true, 0, "the interface's MTU of 1340 leaves 1270 bytes for pods' IPv6 packets, they need 1280"},
 		{backendVXLAN, 1280, 1500, true, 0, "the configured MTU of 1280 leaves 1210"},
 	} {

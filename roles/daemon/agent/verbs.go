@@ -36,6 +36,9 @@ func verbs() []roles.CommandVerb {
 			},
 		},
 		{
+			Name: "agent rotate-key", Help: "give this node a new WireGuard key, which the agent uses and publishes within a minute", Run: rotateKey,
+		},
+		{
 			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
 			Flags: append(cleanupFlags(), roles.Flag{
 				Name: keepDevice, Switch: true, Help: "keep the devices and the subnet file, for a flanneld that runs again and has taken them over",

@@ -333,6 +333,9 @@ type answer struct {
 		Peer, Family, State, Error string
 		Route, FDB, Neighbour      bool
 		Direct                     bool
+		PublicKey, Endpoint        string
+		Handshake                  time.Time
+		Received, Sent             uint64
 	}
 }
 

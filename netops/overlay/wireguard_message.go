@@ -1,0 +1,215 @@
+package overlay
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
+)
+
+// wgFamilyName is the name of WireGuard's generic netlink family (WG_GENL_NAME of
+// linux/wireguard.h).
+const wgFamilyName = "wireguard"
+
+// sizeofGenlmsghdr is the size of struct genlmsghdr of linux/genetlink.h.
+const sizeofGenlmsghdr = 4
+
+// Key is a public key of WireGuard (Curve25519).
+type Key [32]byte
+
+// Secret is a private or preshared key of WireGuard. It is never printed.
+type Secret [32]byte
+
+// Format implements fmt.Formatter for every verb.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(secret)")) }
+
+// MarshalText implements encoding.TextMarshaler, which JSON and log/slog use.
+func (Secret) MarshalText() ([]byte, error) { return []byte("(secret)"), nil }
+
+// ParseKey reads a public key in base64.
+func ParseKey(text string) (k Key, err error) {
+	b, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != len(k) || Key(b) == (Key{}) {
+		return k, fmt.Errorf("public key %.60q: %w: it is not 32 bytes in base64", text, nlconn.ErrInvalid)
+	}
+	return Key(b), nil
+}
+
+// String returns the key in base64.
+func (k Key) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
+
+// wgPeer is a peer of a WireGuard device.
+type wgPeer struct {
+	endpoint  netip.AddrPort
+	psk       Secret
+	keepalive uint16
+	// allowed is the network that the peer sends from and receives for. It is the zero
+	// Prefix if the peer has none or several.
+	allowed netip.Prefix
+	// handshake, received and sent are only read.
+	handshake      time.Time
+	received, sent uint64
+}
+
+// wgDevice is the configuration of a WireGuard device as the kernel reports it.
+type wgDevice struct {
+	privateKey Secret
+	port       uint16
+	peers      map[Key]wgPeer
+	// networks counts the allowed networks of each peer.
+	networks map[Key]int
+}
+
+// appendGenl appends struct genlmsghdr. The version of WireGuard's family and of the
+// families' own (GENL_ID_CTRL) is 1.
+func appendGenl(b nlconn.Body, command uint8) nlconn.Body { return append(b, command, 1, 0, 0) }
+
+// peerBody appends a request that sets or removes one peer. A request with one peer
+// needs no division, and the kernel's refusal concerns that peer only.
+func (op *kernelOp) peerBody(b nlconn.Body) nlconn.Body {
+	b = appendGenl(b, unix.WG_CMD_SET_DEVICE)
+	b.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(op.link))
+	b.Nest(unix.WGDEVICE_A_PEERS, func() {
+		b.Nest(0, func() {
+			b.Bytes(unix.WGPEER_A_PUBLIC_KEY, op.key[:])
+			if op.del {
+				b.Uint32(unix.WGPEER_A_FLAGS, unix.WGPEER_F_REMOVE_ME)
+				return
+			}
+			op.wg.append(&b)
+		})
+	})
+	return b
+}
+
+// append appends the attributes of a peer. Without an endpoint the peer keeps the one
+// that it has.
+func (p *wgPeer) append(b *nlconn.Body) {
+	b.Uint32(unix.WGPEER_A_FLAGS, unix.WGPEER_F_REPLACE_ALLOWEDIPS)
+	b.Bytes(unix.WGPEER_A_PRESHARED_KEY, p.psk[:])
+	if p.endpoint.IsValid() {
+		b.Bytes(unix.WGPEER_A_ENDPOINT, sockaddr(p.endpoint))
+	}
+	b.Uint16(unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, p.keepalive)
+	b.Nest(unix.WGPEER_A_ALLOWEDIPS, func() {
+		b.Nest(0, func() {
+			b.Uint16(unix.WGALLOWEDIP_A_FAMILY, uint16(rtnl.Family(p.allowed.Addr())))
+			b.Bytes(unix.WGALLOWEDIP_A_IPADDR, p.allowed.Addr().AsSlice())
+			b.Uint8(unix.WGALLOWEDIP_A_CIDR_MASK, uint8(p.allowed.Bits()))
+		})
+	})
+}
+
+// sockaddr returns struct sockaddr_in or sockaddr_in6.
+func sockaddr(a netip.AddrPort) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(rtnl.Family(a.Addr())))
+	b = binary.BigEndian.AppendUint16(b, a.Port())
+	if a.Addr().Is4() {
+		return append(append(b, a.Addr().AsSlice()...), make([]byte, 8)...)
+	}
+	b = append(append(b, 0, 0, 0, 0), a.Addr().AsSlice()...) // the flow label first
+	return append(b, 0, 0, 0, 0)                             // the scope
+}
+
+// parseSockaddr is the inverse of sockaddr. The result is invalid for other families.
+func parseSockaddr(b []byte) netip.AddrPort {
+	var addr []byte
+	switch {
+	case len(b) >= unix.SizeofSockaddrInet6 && binary.NativeEndian.Uint16(b) == unix.AF_INET6:
+		addr = b[8:24]
+	case len(b) >= unix.SizeofSockaddrInet4 && binary.NativeEndian.Uint16(b) == unix.AF_INET:
+		addr = b[4:8]
+	default:
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(addr)
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:]))
+}
+
+// parse reads one message of WG_CMD_GET_DEVICE. A device with many peers takes several
+// messages, and a peer with many allowed networks too.
+func (d *wgDevice) parse(b []byte) error {
+	if len(b) < sizeofGenlmsghdr {
+		return fmt.Errorf("WireGuard message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	return nlconn.EachAttr(b[sizeofGenlmsghdr:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.WGDEVICE_A_PRIVATE_KEY:
+			copy(d.privateKey[:], v)
+		case unix.WGDEVICE_A_LISTEN_PORT:
+			d.port = uint16(nlconn.Short(v))
+		case unix.WGDEVICE_A_PEERS:
+			return nlconn.EachAttr(v, func(_ uint16, v []byte) error { return d.parsePeer(v) })
+		}
+		return nil
+	})
+}
+
+func (d *wgDevice) parsePeer(b []byte) error {
+	raw, err := nlconn.Find(b, unix.WGPEER_A_PUBLIC_KEY)
+	if err != nil || len(raw) != len(Key{}) {
+		return fmt.Errorf("WireGuard peer with a key of %d bytes: %w", len(raw), unix.EBADMSG)
+	}
+	key := Key(raw)
+	p := d.peers[key]
+	err = nlconn.EachAttr(b, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.WGPEER_A_PRESHARED_KEY:
+			copy(p.psk[:], v)
+		case unix.WGPEER_A_ENDPOINT:
+			p.endpoint = parseSockaddr(v)
+		case unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL:
+			p.keepalive = uint16(nlconn.Short(v))
+		case unix.WGPEER_A_LAST_HANDSHAKE_TIME: // struct __kernel_timespec
+			if sec := int64(long(v)); sec > 0 && len(v) >= 16 {
+				p.handshake = time.Unix(sec, int64(long(v[8:]))).UTC()
+			}
+		case unix.WGPEER_A_RX_BYTES:
+			p.received = long(v)
+		case unix.WGPEER_A_TX_BYTES:
+			p.sent = long(v)
+		case unix.WGPEER_A_ALLOWEDIPS:
+			return nlconn.EachAttr(v, func(_ uint16, v []byte) error {
+				allowed, err := parseAllowed(v)
+				p.allowed = allowed
+				d.networks[key]++
+				return err
+			})
+		}
+		return nil
+	})
+	if d.networks[key] > 1 {
+		p.allowed = netip.Prefix{}
+	}
+	d.peers[key] = p
+	return err
+}
+
+func parseAllowed(b []byte) (p netip.Prefix, err error) {
+	var addr netip.Addr
+	bits := 0
+	err = nlconn.EachAttr(b, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.WGALLOWEDIP_A_IPADDR:
+			addr, _ = netip.AddrFromSlice(v)
+		case unix.WGALLOWEDIP_A_CIDR_MASK:
+			bits = int(nlconn.Byte(v))
+		}
+		return nil
+	})
+	return netip.PrefixFrom(addr, bits), err
+}
+
+// long returns the value of a 64-bit attribute, or 0 if v is shorter.
+func long(v []byte) uint64 {
+	if len(v) < 8 {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(v)
+}
