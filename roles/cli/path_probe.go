@@ -272,6 +272,8 @@ func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.Trac
 		w.stop("", "the %s does not leave %s", name, w.found.Steps[0].Where)
 	case strings.HasSuffix(last.Hook, "postrouting"):
 		w.stop("cnibox drops", "the %s leaves %s by %s and is not seen any more", name, where, last.Out)
+	case strings.HasSuffix(last.Hook, "input") && last.Reply:
+		w.stop("", "the %s reaches %s, which does not accept it", name, where)
 	case strings.HasSuffix(last.Hook, "input"):
 		w.stop("", "the %s arrives at %s, which does not answer", name, where)
 	default:

@@ -150,20 +150,18 @@ func (s *Sender) Close() {
 
 // Send sends everything once and waits for the answers, at most for patience.
 func (s *Sender) Send(ctx context.Context, r Request, patience time.Duration) (Answers, error) {
-	start := time.Now()
 	if err := s.start(r); err != nil {
 		return s.answers, nlconn.Explain(err, fmt.Sprintf("probe %s", s.to))
 	}
+	// Answers that have arrived are read in any case, also on a machine that is very slow.
+	start := time.Now()
 	for {
-		left := patience - time.Since(start)
-		if left <= 0 || s.read > maxMessages || s.isComplete(r) && (!s.answers.ARPSent || time.Since(start) > arpPatience) {
-			return s.answers, nil
-		}
+		left := max(patience-time.Since(start), 0)
 		fds := []unix.PollFd{{Fd: int32(s.icmp), Events: unix.POLLIN}, {Fd: int32(s.arp), Events: unix.POLLIN}}
 		if r.Port != 0 && s.answers.TCP == "" {
 			fds = append(fds, unix.PollFd{Fd: int32(s.tcp), Events: unix.POLLOUT})
 		}
-		_, err := unix.Poll(fds, int(min(left, pollInterval)/time.Millisecond)+1)
+		_, err := unix.Poll(fds, int(min(left, pollInterval)/time.Millisecond))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return s.answers, nlconn.Explain(err, "wait for answers")
 		}
@@ -174,6 +172,9 @@ func (s *Sender) Send(ctx context.Context, r Request, patience time.Duration) (A
 		s.receiveARP(r.Next)
 		if len(fds) == 3 && fds[2].Revents != 0 {
 			s.answers.TCP = s.outcome()
+		}
+		if left == 0 || s.read > maxMessages || s.isComplete(r) && (!s.answers.ARPSent || time.Since(start) > arpPatience) {
+			return s.answers, nil
 		}
 	}
 }
