@@ -3,11 +3,11 @@ package netops
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
@@ -23,7 +23,7 @@ func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(
 func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	var out []Object
 	sets := n.nft.Schema().Sets()
-	slices.SortFunc(sets, func(a, b *nft.Set) int { return strings.Compare(a.Name, b.Name) })
+	sorting.Func(sets, func(a, b *nft.Set) int { return strings.Compare(a.Name, b.Name) })
 	for _, set := range sets {
 		all, err := n.nft.List(ctx, set.Name)
 		if err != nil {

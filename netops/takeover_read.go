@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -166,7 +167,7 @@ func placedRoutes(ctx context.Context, c *rtnl.Conn, index int, family byte, p *
 	if len(p.routes) > before {
 		// The kernel looks up a gateway when its route is added.
 		// Therefore add the routes without a gateway first.
-		slices.SortStableFunc(p.routes[before:], func(a, b placedRoute) int {
+		sorting.Stable(p.routes[before:], func(a, b placedRoute) int {
 			return cmp.Compare(boolInt(a.Via.IsValid()), boolInt(b.Via.IsValid()))
 		})
 	}

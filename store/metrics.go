@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/metrics"
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
@@ -36,7 +37,7 @@ func (s *Store) WriteMetrics(ctx context.Context, w *metrics.Writer) error {
 	writePools(w.Gauge("cnibox_leases", "Leased addresses of the network's pools on this node.", "network", "family"), pools, func(p *poolUse) [2]float64 { return p.leases })
 	writePools(w.Gauge("cnibox_pool_addresses", "Addresses that the network's pools on this node have, leased and free, as of the last ADD.", "network", "family"), pools, func(p *poolUse) [2]float64 { return p.sizes })
 	calls, err := s.Calls(ctx)
-	slices.SortFunc(calls, func(a, b Calls) int {
+	sorting.Func(calls, func(a, b Calls) int {
 		return cmp.Or(strings.Compare(a.Role, b.Role), strings.Compare(a.Verb, b.Verb), cmp.Compare(a.Code, b.Code))
 	})
 	f = w.Histogram("cnibox_cni_call_duration_seconds", "Durations of CNI calls since the boot. The code is that of the CNI error, 0 for success.", "role", "verb", "code")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -322,7 +322,7 @@ func (o *Kernel) detours() (all []Detour) {
 			all = append(all, Detour{r.dst, p.Name})
 		}
 	}
-	slices.SortFunc(all, func(a, b Detour) int { return netip.Prefix.Compare(a.Route, b.Route) })
+	sorting.Func(all, func(a, b Detour) int { return netip.Prefix.Compare(a.Route, b.Route) })
 	return all
 }
 

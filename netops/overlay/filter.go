@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -234,7 +235,7 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 		sources[is6] = f.order(is6, t.Sources)
 		w.Tunnel.Sources = nil
 	}
-	slices.SortFunc(want, func(a, b NAT) int {
+	sorting.Func(want, func(a, b NAT) int {
 		return cmp.Compare(a.Network.Addr().BitLen(), b.Network.Addr().BitLen())
 	})
 	return want, sources, nil
@@ -247,7 +248,7 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 	for i, p := range all {
 		sorted[i] = p.Masked()
 	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+	sorting.Func(sorted, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	var out []netip.Prefix
@@ -270,7 +271,7 @@ func (f *Filter) order(is6 bool, given []netip.Addr) []netip.Addr {
 			all = append(all, a.WithZone(""))
 		}
 	}
-	slices.SortFunc(all, netip.Addr.Compare)
+	sorting.Func(all, netip.Addr.Compare)
 	all = slices.Compact(all)
 	f.ordered[is6] = orderedSources{given, all}
 	return all

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
@@ -43,7 +44,7 @@ func (a address) compare(o address) int { return a.addr.Compare(o.addr) }
 // sort sorts addresses; a cloud's are sorted already.
 func (p *pool) sort() {
 	if !slices.IsSortedFunc(p.addresses, address.compare) {
-		slices.SortFunc(p.addresses, address.compare)
+		sorting.Func(p.addresses, address.compare)
 	}
 	p.addresses = slices.CompactFunc(p.addresses, func(a, b address) bool { return a.addr == b.addr })
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -166,7 +167,7 @@ func (n *network) name() {
 			e.id = e.key.ContainerID + "-" + e.key.IfName
 		}
 	}
-	slices.SortFunc(n.endpoints, func(a, b endpoint) int { return cmp.Compare(a.id, b.id) })
+	sorting.Func(n.endpoints, func(a, b endpoint) int { return cmp.Compare(a.id, b.id) })
 }
 
 // externals writes ExternalInterfaces.

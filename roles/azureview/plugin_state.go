@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -120,7 +121,7 @@ func ReadPluginState(ctx context.Context, h *roles.Host) (*PluginState, error) {
 			}
 		}
 	}
-	slices.SortFunc(r.state.Attached, func(a, b store.Attachment) int { return bytes.Compare(a.Encode(), b.Encode()) })
+	sorting.Func(r.state.Attached, func(a, b store.Attachment) int { return bytes.Compare(a.Encode(), b.Encode()) })
 	return r.state, errors.Join(append(errs, r.addressesWithoutEndpoint())...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
@@ -131,7 +132,7 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 	if a.after != nil {
 		out = slices.DeleteFunc(out, func(one *audited) bool { return one.Network != a.after.Name })
 	}
-	slices.SortFunc(out, func(x, y *audited) int {
+	sorting.Func(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
 	for _, one := range out {

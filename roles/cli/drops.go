@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -272,7 +273,7 @@ func (l *dropLog) repetitions() error {
 			again = append(again, r)
 		}
 	}
-	slices.SortFunc(again, func(a, b *dropRecord) int { return cmp.Or(b.Count-a.Count, a.Time.Compare(b.Time)) })
+	sorting.Func(again, func(a, b *dropRecord) int { return cmp.Or(b.Count-a.Count, a.Time.Compare(b.Time)) })
 	for i, r := range again {
 		if i < maxDropLines {
 			l.write(r)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -113,7 +114,7 @@ func (p *Process) holdings(ctx context.Context, h *roles.Host) ([]*store.Holding
 		}
 		return err
 	})
-	slices.SortStableFunc(all, func(a, b *store.Holding) int { return a.Since.Compare(b.Since) })
+	sorting.Stable(all, func(a, b *store.Holding) int { return a.Since.Compare(b.Since) })
 	return all, err
 }
 
@@ -148,7 +149,7 @@ func changesSince(all []*store.Holding, since time.Time) []*addressChange {
 			changes = append(changes, &addressChange{h.Until, "removed", h})
 		}
 	}
-	slices.SortStableFunc(changes, func(a, b *addressChange) int {
+	sorting.Stable(changes, func(a, b *addressChange) int {
 		return cmp.Or(a.Time.Compare(b.Time), strings.Compare(b.Change, a.Change))
 	})
 	return changes

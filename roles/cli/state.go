@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -286,7 +287,7 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 		return err
 	}
 	l := table{head: []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SET", "AGE", "ORIGIN"}}
-	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
+	sorting.Stable(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
 	for i := range state.Leases {
 		x := &state.Leases[i]
 		l.add(x.Address.String(), x.Owner.Network, s.name(x.Pod, x.Owner.ContainerID), x.Owner.IfName,

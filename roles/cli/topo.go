@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/topo"
@@ -130,7 +130,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		}
 		t.Devices = append(t.Devices, d)
 	}
-	slices.SortFunc(t.Attachments, func(a, b topo.Attachment) int {
+	sorting.Func(t.Attachments, func(a, b topo.Attachment) int {
 		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(a.IfName, b.IfName))
 	})
 	return t, nil

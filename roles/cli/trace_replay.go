@@ -16,6 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/trace"
 	"github.com/cnibox/cnibox/roles/plugindir"
@@ -200,7 +201,7 @@ func summary(group []*trace.Replayed, of func(*trace.Replayed) *trace.Outcome) [
 		}
 	}
 	group = slices.Clone(group)
-	slices.SortFunc(group, func(a, b *trace.Replayed) int { return int(of(a).Took - of(b).Took) })
+	sorting.Func(group, func(a, b *trace.Replayed) int { return int(of(a).Took - of(b).Took) })
 	return []string{strconv.Itoa(failed), milliseconds(of(group[len(group)/2]).Took), milliseconds(of(group[len(group)-1]).Took)}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+
+	"github.com/cnibox/cnibox/internal/sorting"
 )
 
 // Interval is all addresses from Lo to Hi, both included, of one family.
@@ -81,7 +83,7 @@ func Hosts(p netip.Prefix) Interval {
 // other family.
 func Subtract(from Interval, cuts []Interval) []Interval {
 	cuts = slices.Clone(cuts)
-	slices.SortFunc(cuts, func(a, b Interval) int {
+	sorting.Func(cuts, func(a, b Interval) int {
 		return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi))
 	})
 	var out []Interval
@@ -121,7 +123,7 @@ func Within(of []Interval, in Interval) (out []Interval) {
 // Merge returns the same addresses as disjoint intervals that are not adjacent, in
 // ascending order. It overwrites its argument.
 func Merge(in []Interval) []Interval {
-	slices.SortFunc(in, func(a, b Interval) int { return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi)) })
+	sorting.Func(in, func(a, b Interval) int { return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi)) })
 	out := in[:0]
 	for _, i := range in {
 		if last := len(out) - 1; last >= 0 && (out[last].Contains(i.Lo) || out[last].Hi.Next() == i.Lo) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
@@ -91,7 +92,7 @@ func (v *inventory) pools() []store.PoolID {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, func(a, b store.PoolID) int {
+	sorting.Func(ids, func(a, b store.PoolID) int {
 		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.DataDir, b.DataDir))
 	})
 	return ids
@@ -271,7 +272,7 @@ func (v *inventory) pool(census *record.Census, id store.PoolID, now time.Time) 
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, func(a, b ShownAddress) int { return a.Address.Compare(b.Address) })
+	sorting.Func(all, func(a, b ShownAddress) int { return a.Address.Compare(b.Address) })
 	return all
 }
 

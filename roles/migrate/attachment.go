@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -46,7 +47,7 @@ func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev
 		}
 		return err
 	})
-	slices.SortFunc(f.Addresses, netip.Addr.Compare)
+	sorting.Func(f.Addresses, netip.Addr.Compare)
 	f.Addresses = slices.DeleteFunc(slices.Compact(f.Addresses), func(a netip.Addr) bool { return held[a] })
 	return f, err
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
@@ -240,7 +241,7 @@ func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, c
 			report.Stale = append(report.Stale, e.addr)
 		}
 	}
-	slices.SortStableFunc(live, func(a, b entry) int { return a.addr.Compare(b.addr) })
+	sorting.Stable(live, func(a, b entry) int { return a.addr.Compare(b.addr) })
 	for batch := range slices.Chunk(live, importBatch) {
 		err := im.update(ctx, h, func(pool *store.Pool) error {
 			for _, e := range batch {

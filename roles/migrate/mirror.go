@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -280,7 +281,7 @@ func (d *directory) isOf(l store.Lease) bool {
 
 // Lock takes the locks that Remove needs, in one order for all processes.
 func (m *Mirror) Lock(ctx context.Context) error {
-	slices.SortFunc(m.busy, func(a, b store.PoolID) int {
+	sorting.Func(m.busy, func(a, b store.PoolID) int {
 		return cmp.Or(cmp.Compare(a.DataDir, b.DataDir), cmp.Compare(a.Network, b.Network))
 	})
 	if m.unlock == nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -61,7 +62,7 @@ func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 			entries = append(entries, n)
 		}
 	}
-	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
+	sorting.Stable(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	return entries, nil
 }
 

@@ -8,11 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -237,7 +237,7 @@ func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 		entries = append(entries, n)
 	}
 	// One message holds the elements of one set.
-	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
+	sorting.Stable(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	return entries, nil
 }
 

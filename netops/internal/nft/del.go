@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -28,7 +28,7 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 			plain = append(plain, n.bare())
 		}
 	}
-	slices.SortStableFunc(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
+	sorting.Stable(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	err := c.delPlain(ctx, plain)
 	for _, of := range prefixes {
 		err = errors.Join(err, c.delPrefixes(ctx, of))

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -161,7 +162,7 @@ func (w *builder) fillTable(ip attach.IPConfig, table int) {
 	if !is4 {
 		own = append(own, &netops.Route{In: netops.Container, Link: w.in.Key.IfName, Dst: netip.MustParsePrefix("fe80::/64"), Table: table})
 	}
-	slices.SortStableFunc(own, func(a, b *netops.Route) int { return gatewayOrder(a) - gatewayOrder(b) })
+	sorting.Stable(own, func(a, b *netops.Route) int { return gatewayOrder(a) - gatewayOrder(b) })
 	for _, r := range own {
 		w.spec.Add(r)
 	}
@@ -233,7 +234,7 @@ func (w *builder) belongs(r *netops.Route, ip attach.IPConfig) bool {
 // send them again.
 func (w *builder) removeFromMain() {
 	all := w.mainRoutes()
-	slices.SortStableFunc(all, func(a, b netops.Route) int { return gatewayOrder(&b) - gatewayOrder(&a) })
+	sorting.Stable(all, func(a, b netops.Route) int { return gatewayOrder(&b) - gatewayOrder(&a) })
 	for _, r := range all {
 		if w.isHint(&r) || w.in.Prev != nil && r.Protocol == unix.RTPROT_RA {
 			continue

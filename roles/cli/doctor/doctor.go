@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -108,7 +109,7 @@ func Diagnose(f *Facts) *Report {
 			r.Passed++
 		}
 	}
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+	sorting.Stable(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
 	})
 	return r

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/internal/sorting"
 )
 
 // Merged is one finding of several nodes.
@@ -46,7 +48,7 @@ func Merge(reports []*Report) []Merged {
 		slices.Sort(m.Nodes)
 		out = append(out, *m)
 	}
-	slices.SortStableFunc(out, func(a, b Merged) int {
+	sorting.Stable(out, func(a, b Merged) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(len(b.Nodes), len(a.Nodes)), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
 	})
 	return out

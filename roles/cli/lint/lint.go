@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
 )
@@ -126,7 +127,7 @@ func (c *check) sorted() []Finding {
 	for i := range c.found {
 		c.found[i].File = c.file
 	}
-	slices.SortStableFunc(c.found, func(a, b Finding) int {
+	sorting.Stable(c.found, func(a, b Finding) int {
 		if a.Line != b.Line {
 			return a.Line - b.Line
 		}

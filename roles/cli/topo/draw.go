@@ -6,8 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/xml"
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/internal/sorting"
 )
 
 //go:embed page.css
@@ -70,7 +71,7 @@ func (t *Topology) svg(attributes string) string {
 			}
 		}
 		d.box(class(down, "device"), groupX, y, groupWidth, title, details)
-		slices.SortStableFunc(g.attachments, func(a, b *Attachment) int { return min(len(b.Problems), 1) - min(len(a.Problems), 1) })
+		sorting.Stable(g.attachments, func(a, b *Attachment) int { return min(len(b.Problems), 1) - min(len(a.Problems), 1) })
 		for i, a := range g.attachments {
 			if i%columns == 0 {
 				y += row

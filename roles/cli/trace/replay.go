@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/internal/rawjson"
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -77,7 +78,7 @@ func IsPlayable(c *store.TracedCall) bool { return c.Role != "" && !c.Cut && c.S
 // recorded, so that slower plugins do not change the order.
 func (p *Player) Play(ctx context.Context, calls []*store.TracedCall) ([]*Replayed, error) {
 	calls = slices.DeleteFunc(calls, func(c *store.TracedCall) bool { return !IsPlayable(c) })
-	slices.SortStableFunc(calls, func(a, b *store.TracedCall) int { return a.Time.Compare(b.Time) })
+	sorting.Stable(calls, func(a, b *store.TracedCall) int { return a.Time.Compare(b.Time) })
 	p.results, p.netns = map[store.Key][]byte{}, map[string]string{}
 	if err := p.prepare(ctx, calls); err != nil {
 		return nil, err

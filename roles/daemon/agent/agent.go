@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
@@ -458,6 +459,6 @@ func keepLastGood(before, next *cluster.Snapshot, own string) *cluster.Snapshot 
 			kept.Nodes = append(kept.Nodes, n)
 		}
 	}
-	slices.SortFunc(kept.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+	sorting.Func(kept.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
 	return &kept
 }

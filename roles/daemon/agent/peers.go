@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -258,7 +259,7 @@ func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 		}
 		claims = append(claims, claim{subnet, i})
 	}
-	slices.SortFunc(claims, func(a, b claim) int {
+	sorting.Func(claims, func(a, b claim) int {
 		return cmp.Or(a.subnet.Addr().Compare(b.subnet.Addr()), cmp.Compare(a.subnet.Bits(), b.subnet.Bits()), cmp.Compare(a.at, b.at))
 	})
 	losers := map[int]string{}
@@ -285,7 +286,7 @@ type claim struct {
 // resolveGroup gives each subnet of an overlapping group to the first node by name. This node's
 // subnet always stays with this node, because its bridge uses it.
 func resolveGroup(all []verdict, group []claim, own *cluster.Node, mine netip.Prefix, losers map[int]string) {
-	slices.SortFunc(group, func(a, b claim) int { return cmp.Compare(a.at, b.at) })
+	sorting.Func(group, func(a, b claim) int { return cmp.Compare(a.at, b.at) })
 	h := subnetOwners{assigned: map[netip.Prefix]string{}, above: map[netip.Prefix]string{}, top: largest(group)}
 	for _, c := range group {
 		name := all[c.at].node.Name
@@ -361,6 +362,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	for k := range m {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, strings.Compare)
+	sorting.Func(keys, strings.Compare)
 	return keys
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
@@ -226,7 +227,7 @@ func (t *table) ordered(name string, labels map[string]string) []*nodeRange {
 			all = append(all, &candidate{r, n})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *candidate) int {
+	sorting.Stable(all, func(a, b *candidate) int {
 		return cmp.Or(
 			b.matching-a.matching, a.capacity()-b.capacity(), b.sets[0].length-a.sets[0].length,
 			strings.Compare(a.selector, b.selector), strings.Compare(a.sets[0].network.String(), b.sets[0].network.String()))

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -117,7 +117,7 @@ func (t *table) faults() []nodeFault {
 			all = append(all, holding{p, name})
 		}
 	}
-	slices.SortFunc(all, func(a, b holding) int {
+	sorting.Func(all, func(a, b holding) int {
 		if c := a.cidr.Compare(b.cidr); c != 0 {
 			return c
 		}
@@ -141,7 +141,7 @@ func (t *table) faults() []nodeFault {
 			out = append(out, nodeFault{Range: r.name, Error: r.fault.Error()})
 		}
 	}
-	slices.SortFunc(out, func(a, b nodeFault) int {
+	sorting.Func(out, func(a, b nodeFault) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Range, b.Range))
 	})
 	return out[:min(len(out), maxFaults)]

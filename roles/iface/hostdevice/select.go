@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -129,7 +130,7 @@ func (c *Conf) byAddress(ctx context.Context, n *netops.Net) (netops.LinkInfo, e
 	case 1:
 		return links[0], nil
 	}
-	slices.SortFunc(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Name, b.Name) })
+	sorting.Func(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Name, b.Name) })
 	return netops.LinkInfo{}, fmt.Errorf("%q and %q both have the address %s: select by device", links[0].Name, links[1].Name, mac)
 }
 

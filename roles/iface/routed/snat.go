@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -61,7 +62,7 @@ func (c *Conf) noSNATPrefixes() []netip.Prefix {
 	for i := range c.Uplinks {
 		all = append(all, c.Uplinks[i].parsedSubnets()...)
 	}
-	slices.SortFunc(all, netip.Prefix.Compare)
+	sorting.Func(all, netip.Prefix.Compare)
 	return slices.Compact(all)
 }
 

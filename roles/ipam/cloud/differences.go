@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,7 +41,7 @@ func (v *inventory) differences() []Difference {
 	for key, att := range v.attachments {
 		v.differencesOfAttachment(key, att, add)
 	}
-	slices.SortFunc(out, func(a, b Difference) int { return cmp.Or(strings.Compare(a.What, b.What), strings.Compare(a.Is, b.Is)) })
+	sorting.Func(out, func(a, b Difference) int { return cmp.Or(strings.Compare(a.What, b.What), strings.Compare(a.Is, b.Is)) })
 	return out
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -152,7 +153,7 @@ func (v *inventory) shown(of []string) *Shown {
 	out.Addresses = slices.DeleteFunc(out.Addresses, func(a ShownAddress) bool {
 		return len(of) > 0 && !slices.Contains(of, a.Address.String())
 	})
-	slices.SortFunc(out.Addresses, func(a, b ShownAddress) int {
+	sorting.Func(out.Addresses, func(a, b ShownAddress) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Source, b.Source))
 	})
 	return out

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
@@ -41,7 +42,7 @@ func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (p
 				}
 			}
 		}
-		slices.SortStableFunc(all, ranked.compare)
+		sorting.Stable(all, ranked.compare)
 		for _, r := range all {
 			p.Sets[i] = append(p.Sets[i], r.Range)
 		}

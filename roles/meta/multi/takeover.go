@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
@@ -64,7 +64,7 @@ func (m *handler) readMultus(h *roles.Host, req *roles.Request) *multus {
 		}
 		return 1
 	}
-	slices.SortFunc(found, func(a, b *recovery.CacheEntry) int {
+	sorting.Func(found, func(a, b *recovery.CacheEntry) int {
 		return cmp.Or(later(a)-later(b), cmp.Compare(len(a.IfName), len(b.IfName)), cmp.Compare(a.IfName, b.IfName)) // net2 before net10
 	})
 	t := &multus{

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
@@ -192,7 +193,7 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 		}
 		s.own = append(s.own, found{*kv, n, err})
 	}
-	slices.SortFunc(s.own, func(a, b found) int { return strings.Compare(a.node.Name, b.node.Name) })
+	sorting.Func(s.own, func(a, b found) int { return strings.Compare(a.node.Name, b.node.Name) })
 	return s, nil
 }
 

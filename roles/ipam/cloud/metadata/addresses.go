@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -49,7 +50,7 @@ func (n *normaliser) ownOf(mac string, to *store.CloudSubnet, s *subnet, links [
 			to.Own = append(to.Own, a)
 		}
 	}
-	slices.SortFunc(to.Own, netip.Addr.Compare)
+	sorting.Func(to.Own, netip.Addr.Compare)
 	to.Own = slices.Compact(to.Own)
 }
 
@@ -91,7 +92,7 @@ func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*su
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b found) int { return comparePrefix(a.p, b.p) })
+	sorting.Stable(all, func(a, b found) int { return comparePrefix(a.p, b.p) })
 	for _, f := range all {
 		if len(n.ranges) > 0 && n.ranges[len(n.ranges)-1].Overlaps(f.p) {
 			n.drop("%s: range %s is in %s, which is also listed", f.of, f.p, n.ranges[len(n.ranges)-1])
@@ -136,7 +137,7 @@ func (n *normaliser) takeAddresses(mac string, to *store.CloudSubnet, s *subnet)
 		n.taken[a] = mac
 		to.Addresses = append(to.Addresses, a)
 	}
-	slices.SortFunc(to.Addresses, netip.Addr.Compare)
+	sorting.Func(to.Addresses, netip.Addr.Compare)
 }
 
 // unusable returns the reason why a pod cannot have an address of the subnet, or "".

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -102,7 +103,7 @@ func (n *normaliser) interfaces(raw []nic) []nic {
 		at[mac] = len(nics)
 		nics = append(nics, r)
 	}
-	slices.SortStableFunc(nics, func(a, b nic) int {
+	sorting.Stable(nics, func(a, b nic) int {
 		return cmp.Or(cmp.Compare(a.device, b.device), trueFirst(a.primary, b.primary), cmp.Compare(a.mac, b.mac))
 	})
 	primary := false
@@ -148,7 +149,7 @@ func (n *normaliser) describe(r nic) store.CloudNIC {
 			c.Network = append(c.Network, p)
 		}
 	}
-	slices.SortFunc(c.Network, comparePrefix)
+	sorting.Func(c.Network, comparePrefix)
 	for _, s := range r.dns {
 		a, err := netip.ParseAddr(strings.TrimSpace(s))
 		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || len(c.DNS) >= maxDNS {
@@ -207,7 +208,7 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return comparePrefix(list[a].Prefix, list[b].Prefix) })
+	sorting.Func(order, func(a, b int) int { return comparePrefix(list[a].Prefix, list[b].Prefix) })
 	sorted, rawSorted := make([]store.CloudSubnet, len(list)), make([]*subnet, len(list))
 	for i, j := range order {
 		sorted[i], rawSorted[i] = list[j], raw[j]
