@@ -118,7 +118,7 @@ func (m *Monitor) takeOver(ctx context.Context) error {
 		return err
 	}
 	if ports := readers(list); len(ports) > 0 {
-		return fmt.Errorf("%w: another program receives them (netlink port %s, usually its process ID)", nlconn.ErrBusy, ports[0])
+		return fmt.Errorf("%w: another program receives them (port %s in /proc/net/netlink)", nlconn.ErrBusy, ports[0])
 	}
 	if err := m.conn.One(ctx, nlconn.NewGeneric(m.family, cmdStop, version)); err != nil {
 		return err
