@@ -22,6 +22,8 @@ type containerRuntime struct {
 	files []string
 	// keys is a pattern for the keys that list the directories.
 	keys string
+	// table returns the table of a configuration that has the keys. It is nil if no other table has keys of these names.
+	table func(toml []byte) []byte
 	// builtin are the directories without such a key.
 	builtin []string
 	// dropIn is an additional file, which install writes. Without one the administrator edits the first of files.
@@ -64,10 +66,10 @@ func containerRuntimes() []containerRuntime {
 			dirKey:  "network_dir", nameKey: "cni_default_network",
 		},
 		{
-			name: "containerd", keys: "bin_dirs?", builtin: []string{defaultPluginDir}, restart: "systemctl restart containerd",
+			name: "containerd", keys: "bin_dirs?", table: containerdTable, builtin: []string{defaultPluginDir}, restart: "systemctl restart containerd",
 			files: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml"},
 			setting: first("[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = %[1]q\n" +
-				"or with \"version = 3\":\n[plugins.\"io.containerd.cri.v1.runtime\".cni]\n  bin_dirs = [%[1]q]\n"),
+				"or with \"version = 3\" or later:\n[plugins.\"io.containerd.cri.v1.runtime\".cni]\n  bin_dirs = [%[1]q]\n"),
 			dirKey: "conf_dir",
 		},
 		{
@@ -96,6 +98,20 @@ func findRuntime(name string) (*containerRuntime, error) {
 		return &all[i], nil
 	}
 	return nil, usagef("cnibox help install", "--runtime %q: want %s", name, strings.Join(runtimeNames(), ", "))
+}
+
+// containerdTable returns the table in which containerd has the settings of CNI. Other tables have keys of the same names, such as
+// bin_dir of the image verifier, and versions 3 and later of the configuration ignore the table of version 2.
+func containerdTable(toml []byte) []byte {
+	plugin := `(?:io\.containerd\.grpc\.v1\.)?cri`
+	if regexp.MustCompile(`(?m)^[ \t]*version[ \t]*=[ \t]*(?:[3-9]|[1-9][0-9])`).Match(toml) {
+		plugin = `io\.containerd\.cri\.v1\.runtime`
+	}
+	m := regexp.MustCompile(`(?ms)^[ \t]*\[ *plugins *\. *["']?` + plugin + `["']? *\. *cni *\](.*?)(?:^[ \t]*\[|\z)`).FindSubmatch(toml)
+	if m == nil {
+		return nil
+	}
+	return m[1]
 }
 
 // directories returns the strings of the last assignment of a key in a TOML file. It suffices that
@@ -132,6 +148,9 @@ func (r *containerRuntime) searched(without string) ([]string, error) {
 			conf, err := smallfile.Read(f, maxRuntimeConf)
 			if err != nil {
 				return nil, fmt.Errorf("read configuration of %s: %w", r.name, err)
+			}
+			if r.table != nil {
+				conf = r.table(conf)
 			}
 			if d := directories(conf, r.keys); len(d) > 0 {
 				dirs = d

@@ -24,3 +24,32 @@ func TestDirectories(t *testing.T) {
 		})
 	}
 }
+
+// TestContainerdTable: the keys of CNI are those of one table, whose name depends on the version of the configuration.
+func TestContainerdTable(t *testing.T) {
+	const (
+		second   = "[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/two\"\n"
+		third    = "  [plugins.'io.containerd.cri.v1.runtime'.cni] # pods\n  bin_dirs = [\n  '/a',\n'/b']\n  conf_dir = '/c'\n"
+		verifier = "[plugins.'io.containerd.image-verifier.v1.bindir']\n  bin_dir = '/verifier'\n"
+	)
+	for _, c := range []struct {
+		name, toml string
+		want       []string
+	}{
+		{"version 1", "[plugins.cri.cni]\nbin_dir = \"/one\"\n[plugins.cri.registry]\n", []string{"/one"}},
+		{"version 2", "version = 2\n" + verifier + second + verifier, []string{"/two"}},
+		{"version 2 with the table of 3", "version = 2\n" + third, nil},
+		{"version 3", "version = 3\n[plugins]\n" + verifier + third + verifier, []string{"/a", "/b"}},
+		{"version 3 with the table of 2", "version = 3\n" + second, nil},
+		{"version 3 with both tables", "version = 3\n" + third + second, []string{"/a", "/b"}},
+		{"version 3 of containerd 2.0", "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".cni]\nbin_dir = \"/zero\"", []string{"/zero"}},
+		{"version 4", "version = 4\n" + second + third, []string{"/a", "/b"}},
+		{"no CNI", "version = 3\n" + verifier, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := directories(containerdTable([]byte(c.toml)), "bin_dirs?"); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
