@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,6 +30,21 @@ const askTime = 10 * time.Second
 const maxRequest = 4096
 
 func socketPath(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
+
+// RemoveSocket removes the socket and its lock file from a node, unless an agent with -ranges-only uses them.
+func RemoveSocket(h *roles.Host) error {
+	path := socketPath(h)
+	unlock, err := process.Lock(path + ".lock")
+	if err != nil {
+		return nil //nolint:nilerr // another agent serves the socket
+	}
+	defer unlock()
+	err = os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.Remove(path+".lock"))
+}
 
 // answer is the agent's answer to a request.
 type answer struct {

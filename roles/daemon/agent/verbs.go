@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/ranges"
 )
 
 // verbs returns the role's commands.
@@ -119,7 +120,7 @@ func (s *settings) clean(ctx context.Context, h *roles.Host, remove func(*overla
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, memory{h}.forget(ctx))...)
+	return errors.Join(append(errs, ranges.RemoveSocket(h), memory{h}.forget(ctx))...)
 }
 
 // release withdraws this node's record and returns the name of the registry.
