@@ -131,8 +131,8 @@ func TestKube(t *testing.T) {
 }
 
 // TestKubeManifests: with the arguments, the configuration and the rights of examples/kubernetes the agent
-// becomes ready and installs the network. Without any one of the rights it does not, or reports that it
-// cannot read the registry.
+// becomes ready, installs the network, and can lease blocks of cluster-wide ranges. Without any one of the
+// rights of its roles it does not, or reports that it cannot read the registry.
 func TestKubeManifests(t *testing.T) {
 	runtime.LockOSThread() // the server ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -150,13 +150,6 @@ func TestKubeManifests(t *testing.T) {
 		}
 	}
 	must(t, json.Unmarshal(s.Must(t, http.MethodGet, "/apis/apps/v1/namespaces/kube-system/daemonsets/cnibox", "", nil), &set))
-	const role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/cnibox"
-	var rights struct{ Rules []kubetest.Rule }
-	must(t, json.Unmarshal(s.Must(t, http.MethodGet, role, "", nil), &rights))
-	setRules := func(rules []kubetest.Rule) {
-		t.Helper()
-		s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rules})
-	}
 
 	w := newWorld(t, 1, vxlan)
 	kubeconfig := s.Kubeconfig(t, s.Address, s.Token(t, "kube-system", "cnibox"))
@@ -191,63 +184,88 @@ func TestKubeManifests(t *testing.T) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 
-	w.rangeRights(s, kubeconfig)
-	for i, rule := range rights.Rules {
-		for j, verb := range rule.Verbs {
-			less := slices.Clone(rights.Rules)
-			less[i].Verbs = slices.Delete(slices.Clone(rule.Verbs), j, j+1)
-			setRules(slices.DeleteFunc(less, func(r kubetest.Rule) bool { return len(r.Verbs) == 0 }))
-			resource, sub, _ := strings.Cut(rule.Resources[0], "/")
-			review := map[string]any{"spec": map[string]any{
-				"user": "system:serviceaccount:kube-system:cnibox", "resourceAttributes": map[string]string{"verb": verb, "resource": resource, "subresource": sub},
-			}}
-			w.within(func() bool {
-				var is struct{ Status struct{ Allowed bool } }
-				must(t, json.Unmarshal(s.Must(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "", review), &is))
-				return !is.Status.Allowed
-			}, func() string { return "the right is still granted" })
-			w.addNode()
-			launch().until("without "+verb+" of "+rule.Resources[0], func(a answer) bool {
-				return strings.Contains(a.RegistryError, "forbidden") || !a.Ready && strings.Contains(a.Reason, "forbidden")
+	lease := w.leasePages(kubeconfig)
+	must(t, lease())
+	w.withoutEachRight(s, func(resource, verb string) {
+		if resource == "configmaps" {
+			w.within(func() bool { err = lease(); return errors.Is(err, rest.ErrForbidden) }, func() string {
+				return fmt.Sprintf("without %s of configmaps: %v", verb, err)
 			})
-			setRules(rights.Rules)
+			return
 		}
+		resource, sub, _ := strings.Cut(resource, "/")
+		review := map[string]any{"spec": map[string]any{
+			"user": "system:serviceaccount:kube-system:cnibox", "resourceAttributes": map[string]string{"verb": verb, "resource": resource, "subresource": sub},
+		}}
+		w.within(func() bool {
+			var is struct{ Status struct{ Allowed bool } }
+			must(t, json.Unmarshal(s.Must(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "", review), &is))
+			return !is.Status.Allowed
+		}, func() string { return "the right is still granted" })
+		w.addNode()
+		launch().until("without "+verb+" of "+resource+"/"+sub, func(a answer) bool {
+			return strings.Contains(a.RegistryError, "forbidden") || !a.Ready && strings.Contains(a.Reason, "forbidden")
+		})
+	})
+}
+
+// withoutEachRight takes each right, a verb of a resource, from the roles of examples/kubernetes in turn.
+func (w *world) withoutEachRight(s *kubetest.Server, f func(resource, verb string)) {
+	t := w.t
+	t.Helper()
+	const api = "/apis/rbac.authorization.k8s.io/v1/"
+	rights := 0
+	for _, kind := range []string{"clusterroles", "namespaces/kube-system/roles"} {
+		var roles struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Rules    []kubetest.Rule
+			}
+		}
+		must(t, json.Unmarshal(s.Must(t, http.MethodGet, api+kind+"?labelSelector=app.kubernetes.io/name=cnibox", "", nil), &roles))
+		for _, role := range roles.Items {
+			set := func(rules []kubetest.Rule) {
+				s.Must(t, http.MethodPatch, api+kind+"/"+role.Metadata.Name, "application/merge-patch+json", map[string]any{"rules": rules})
+			}
+			var single []kubetest.Rule
+			for _, rule := range role.Rules {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						single = append(single, kubetest.Rule{APIGroups: rule.APIGroups, Resources: []string{resource}, Verbs: []string{verb}})
+					}
+				}
+			}
+			for i, right := range single {
+				set(slices.Delete(slices.Clone(single), i, i+1))
+				f(right.Resources[0], right.Verbs[0])
+			}
+			set(role.Rules)
+			rights += len(single)
+		}
+	}
+	if rights == 0 {
+		t.Error("no role of examples/kubernetes has the label of cnibox")
 	}
 }
 
-// rangeRights: with the rights of examples/kubernetes a node reads and writes pages of cluster-wide ranges, and
-// without any one of them it does not.
-func (w *world) rangeRights(s *kubetest.Server, kubeconfig string) {
+// leasePages returns a function that reads and writes the pages of cluster-wide ranges as a node does.
+func (w *world) leasePages(kubeconfig string) func() error {
 	t := w.t
 	t.Helper()
-	const role = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/cnibox"
-	var rights struct{ Rules []kubetest.Rule }
-	must(t, json.Unmarshal(s.Must(t, http.MethodGet, role, "", nil), &rights))
 	client, err := rest.Open(rest.Kubeconfig(kubeconfig))
 	must(t, err)
 	r, err := kube.Open(kube.Options{Client: client, Node: "node", Config: &cluster.Config{}})
 	must(t, err)
-	defer r.Close()
+	t.Cleanup(func() { must(t, r.Close()) })
+	must(t, r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), ""))
 	n := 0
-	attempt := func() error {
+	return func() error {
 		n++
 		name := fmt.Sprintf("10-0-0-%d", n)
 		_, version, err := r.ReadPage(t.Context(), "10-1-0-0")
 		return errors.Join(err, r.WritePage(t.Context(), name, []byte("{}"), ""), r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), version),
 			r.Pages(t.Context(), func(string, []byte) {}))
 	}
-	must(t, r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), ""))
-	must(t, attempt())
-	all := rights.Rules[0].Verbs
-	for i := range all {
-		rights.Rules[0].Verbs = slices.Delete(slices.Clone(all), i, i+1)
-		s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rights.Rules})
-		w.within(func() bool { err = attempt(); return errors.Is(err, rest.ErrForbidden) }, func() string {
-			return fmt.Sprintf("without %s: %v", all[i], err)
-		})
-	}
-	rights.Rules[0].Verbs = all
-	s.Must(t, http.MethodPatch, role, "application/merge-patch+json", map[string]any{"rules": rights.Rules})
 }
 
 // attachAgain replaces a pod by one in the node's new pod network.
