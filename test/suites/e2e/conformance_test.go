@@ -107,7 +107,7 @@ type testcase struct {
 
 // TestConformance runs Kubernetes' conformance tests of sig-network on a cluster of three nodes and writes docs/conformance.md.
 func TestConformance(t *testing.T) {
-	c := newCluster(t, 3)
+	c := newCluster(t, 3, 0)
 	c.load(t, image(t, filepath.Join(root(t), "bin", "cnibox"), "v0.1.0"))
 	porter := filepath.Join(kubernetesModule(t), "test/images/agnhost/porter")
 	programs := []entry{
@@ -206,8 +206,9 @@ func conformancePage(run []testcase, failed int) string {
 	fmt.Fprintf(&b, `# Conformance
 
 `+"`make conformance`"+` runs the conformance tests of Kubernetes' sig-network, from Kubernetes' own `+"`e2e.test`"+`, on the cluster of
-[its test](kubernetes.md#proof), and writes this page. It builds kube-proxy, `+"`agnhost`"+` and CoreDNS from their Go modules. The image of
-`+"`agnhost`"+` has curl, dig and nc of Debian 12, and that of nginx has busybox's web server: the tests need only that it runs.
+[its test](kubernetes.md#proof), with containerd 1.6 on each node, and writes this page. It builds kube-proxy, `+"`agnhost`"+` and CoreDNS
+from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that of nginx has busybox's web server: the tests
+need only that it runs.
 
 %d tests of version 1.36.3 ran: %d passed and %d failed.
 

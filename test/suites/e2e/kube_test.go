@@ -32,10 +32,11 @@ type cluster struct {
 // node is a machine of a cluster. Its disk outlives its host, which reboot replaces.
 type node struct {
 	*host
-	name, ip   string
-	wire       *host // has the bridge
-	disk       string
-	kubeconfig string // the kubelet's
+	containerd2 bool // instead of Debian's 1.6
+	name, ip    string
+	wire        *host // has the bridge
+	disk        string
+	kubeconfig  string // the kubelet's
 }
 
 // apiServer is node-a's address. The API server's Service has the first address of the range.
@@ -131,16 +132,16 @@ func (c *cluster) within(t *testing.T, want string, args ...string) {
 	}, func() string { return fmt.Sprintf("kubectl %q says %q, want %q", args, out, want) })
 }
 
-// newCluster starts etcd, the control plane and the nodes node-a, node-b and so on.
-func newCluster(t *testing.T, size int) *cluster {
+// newCluster starts etcd, the control plane and the nodes node-a, node-b and so on. The last nodes run containerd 2.
+func newCluster(t *testing.T, containerd1, containerd2 int) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	wire := newHost(t)
 	wire.run(t, "sh", "-ec", "ip link add br0 type bridge; ip addr add 192.0.2.1/24 dev br0; ip link set br0 up")
 	c := &cluster{last: time.Now(), files: dir, kubeconfig: kubeconfigOf(t, dir, "admin")}
 	tokens := "admin,admin,1,system:masters\nproxy,system:kube-proxy,2\n"
-	for i := range size {
-		n := &node{name: fmt.Sprintf("node-%c", 'a'+i), ip: fmt.Sprintf("192.0.2.%d", 11+i), wire: wire}
+	for i := range containerd1 + containerd2 {
+		n := &node{containerd2: i >= containerd1, name: fmt.Sprintf("node-%c", 'a'+i), ip: fmt.Sprintf("192.0.2.%d", 11+i), wire: wire}
 		n.disk = filepath.Join(dir, n.name)
 		n.kubeconfig = kubeconfigOf(t, dir, n.name)
 		n.connect(t)
@@ -187,6 +188,9 @@ func (n *node) connect(t *testing.T) {
 	n.host = newHost(t)
 	n.onWire(t, "link", "add", n.name, "up", "master", "br0", "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(n.pid))
 	n.run(t, "sh", "-c", nodeScript, "sh", n.disk, n.ip)
+	if n.containerd2 {
+		n.useContainerd2(t)
+	}
 }
 
 // onWire runs ip in the network namespace of the bridge only, so that it knows the hosts by their process IDs.
@@ -206,7 +210,11 @@ func (n *node) startRuntime(t *testing.T) {
 	decode(t, n.run(t, "ctr", "oci", "spec"), &spec)
 	spec["hooks"] = json.RawMessage(bootHook)
 	writeFile(t, base, string(jsonOf(t, spec)))
-	writeFile(t, conf, fmt.Sprintf(strings.Replace(containerdConf, `"native"`, `"overlayfs"`, 1), n.disk, containerdSocket, "/opt/cni/bin", "/etc/cni/net.d")+fmt.Sprintf(clusterContainerdConf, base))
+	if n.containerd2 {
+		writeFile(t, conf, fmt.Sprintf(containerd2Conf, n.disk, containerdSocket, base))
+	} else {
+		writeFile(t, conf, fmt.Sprintf(strings.Replace(containerdConf, `"native"`, `"overlayfs"`, 1), n.disk, containerdSocket, "/opt/cni/bin", "/etc/cni/net.d")+fmt.Sprintf(clusterContainerdConf, base))
+	}
 	n.keep(t, "containerd")
 	await.Until(t, func() bool { _, ok := n.try(t, "ctr", "--address", containerdSocket, "version"); return ok }, func() string { return "containerd does not answer" })
 }

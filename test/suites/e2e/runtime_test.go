@@ -63,17 +63,24 @@ func TestInstallPodman(t *testing.T) {
 
 // TestInstallContainerd: containerd reads what install prints as install does.
 func TestInstallContainerd(t *testing.T) {
-	h := newHost(t)
+	newHost(t).installContainerd(t, `printf 'version = 2\n[plugins."io.containerd.grpc.v1.cri".cni]\n  bin_dir = "/usr/lib/cni"\n'`,
+		"io.containerd.grpc.v1.cri", `bin_dir = "/opt/cni/bin"`)
+}
+
+// installContainerd gives containerd a configuration with Debian's directory, which a command prints. It sets the key as install says
+// for a table.
+func (h *host) installContainerd(t *testing.T, config, table, want string) {
+	t.Helper()
 	h.ownSystem(t)
 	cnibox := filepath.Join(root(t), "bin/cnibox")
-	h.run(t, "sh", "-ec", `mkdir -p /etc/containerd; printf 'version = 2\n[plugins."io.containerd.grpc.v1.cri".cni]\n  bin_dir = "/usr/lib/cni"\n' >/etc/containerd/config.toml`)
-	h.run(t, "sh", "-ec", `printed=$(`+cnibox+` install --runtime containerd) && exit 1
-setting=$(echo "$printed" | grep -m1 -A1 '^\[plugins')
-printf 'version = 2\n%s\n' "$setting" >/etc/containerd/config.toml`)
+	h.run(t, "sh", "-ec", `mkdir -p /etc/containerd; `+config+` >/etc/containerd/config.toml
+printed=$(`+cnibox+` install --runtime containerd) && exit 1
+line=$(echo "$printed" | grep -A1 "`+table+`" | tail -n1)
+sed -i "s|^ *bin_dirs* = .*/usr/lib/cni.*|$line|" /etc/containerd/config.toml`)
 	if out := h.run(t, cnibox, "install", "--runtime", "containerd"); !strings.Contains(out, "kept containerd") {
 		t.Errorf("install after the printed change:\n%s", out)
 	}
-	if out := h.run(t, "containerd", "config", "dump"); !strings.Contains(out, `bin_dir = "/opt/cni/bin"`) {
+	if out := h.run(t, "containerd", "config", "dump"); !strings.Contains(out, want) {
 		t.Errorf("containerd reads:\n%s", out)
 	}
 }
