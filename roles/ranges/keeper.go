@@ -130,7 +130,7 @@ func (k *Keeper) setFault(err error) {
 
 // Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
 func (k *Keeper) Run(ctx context.Context) error {
-	l, unlock, err := process.Listen(socketPath(k.Host))
+	l, unlock, err := process.Listen(Socket(k.Host))
 	if err != nil {
 		return err
 	}

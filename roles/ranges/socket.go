@@ -27,7 +27,8 @@ const askTime = 10 * time.Second
 // maxRequest bounds a request and an answer in bytes.
 const maxRequest = 4096
 
-func socketPath(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
+// Socket returns the path of the agent's socket for the role range.
+func Socket(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
 
 // answer is the agent's answer to a request.
 type answer struct {
@@ -50,7 +51,7 @@ func Ask(ctx context.Context, h *roles.Host, demands []store.RangeDemand) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	got, err := ask(ctx, socketPath(h), demands[0].Network)
+	got, err := ask(ctx, Socket(h), demands[0].Network)
 	if err != nil {
 		return fmt.Errorf("%w: no block of the range is leased, and the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrTryAgain, err)
 	}
@@ -79,7 +80,7 @@ func ask(ctx context.Context, path, network string) (a answer, err error) {
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is
 // needed. It does not wait, and without an agent it does nothing.
 func Notify(h *roles.Host) {
-	c, err := net.DialTimeout("unix", socketPath(h), time.Second)
+	c, err := net.DialTimeout("unix", Socket(h), time.Second)
 	if err == nil {
 		_ = c.Close()
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,8 +80,7 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	namespace := cmp.Or(r.rangeNamespace, process.Getenv(h.Env, "POD_NAMESPACE"))
-	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: namespace})
+	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: r.rangeNamespace})
 	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 

@@ -191,6 +191,7 @@ func TestKubeManifests(t *testing.T) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 
+	s.Kubectl(t, "apply", "-f", filepath.Join(examples, "ranges.yaml"))
 	w.rangeRights(s, kubeconfig)
 	for i, rule := range rights.Rules {
 		for j, verb := range rule.Verbs {
@@ -220,7 +221,7 @@ func TestKubeManifests(t *testing.T) {
 func (w *world) rangeRights(s *kubetest.Server, kubeconfig string) {
 	t := w.t
 	t.Helper()
-	const role = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/cnibox"
+	const role = "/apis/rbac.authorization.k8s.io/v1/namespaces/cnibox-ranges/roles/cnibox"
 	var rights struct{ Rules []kubetest.Rule }
 	must(t, json.Unmarshal(s.Must(t, http.MethodGet, role, "", nil), &rights))
 	client, err := rest.Open(rest.Kubeconfig(kubeconfig))

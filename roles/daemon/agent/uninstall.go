@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -89,8 +90,10 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	if _, err := recovery.RemoveNode(ctx, a.host); err != nil {
 		return err
 	}
-	if err := os.Remove(a.set.socket + ".lock"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	for _, socket := range []string{a.set.socket, ranges.Socket(a.host)} {
+		if err := os.Remove(socket + ".lock"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	return a.install.removePlugins(a.logChange)
 }
