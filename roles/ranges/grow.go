@@ -12,19 +12,24 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // probes is the number of pages that are read one by one before all are listed.
 const probes = 8
 
-func isRange(dataDir string) bool { return strings.HasPrefix(dataDir, store.RangeDataDir) }
-
 // local is the content of node.db that concerns ranges.
 type local struct {
 	demands []store.RangeDemand
-	// leased has the addresses in use by the data directory of their pools.
-	leased map[string][]netip.Addr
+	// leased has the addresses in use by the data directory of their pools, and unknown those of unknown pools.
+	leased  map[string][]netip.Addr
+	unknown []netip.Addr
+}
+
+// inUse returns the addresses of a pool that are, or may be, in use.
+func (l *local) inUse(pool string) []netip.Addr {
+	return slices.Concat(l.leased[store.RangeDir(pool)], l.unknown)
 }
 
 // read reads node.db. It deletes demands of networks that have had no address for long.
@@ -34,9 +39,13 @@ func (k *Keeper) read(ctx context.Context) (*local, error) {
 	err := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		out, old = &local{leased: map[string][]netip.Addr{}}, nil
 		networks := map[string]bool{}
-		err := eachLease(tx, func(dir string, l *store.Lease) {
-			out.leased[dir] = append(out.leased[dir], l.Address)
+		err := eachLease(tx, func(id store.PoolID, l *store.Lease) {
 			networks[l.Owner.Network] = true
+			if recovery.IsPoolUnknown(id) {
+				out.unknown = append(out.unknown, l.Address)
+			} else {
+				out.leased[id.DataDir] = append(out.leased[id.DataDir], l.Address)
+			}
 		})
 		if err != nil {
 			return err
@@ -84,7 +93,7 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 			}
 		}
 	}
-	for _, a := range l.leased[store.RangeDir(d.Pool)] {
+	for _, a := range l.inUse(d.Pool) {
 		if slices.ContainsFunc(here, func(i leasing.Interval) bool { return i.Contains(a) }) {
 			used++
 		}
@@ -268,7 +277,7 @@ func (k *Keeper) shrink(ctx context.Context, l *local) error {
 			if !k.own(b) {
 				continue
 			}
-			if slices.ContainsFunc(l.leased[store.RangeDir(p.Pool)], b.interval().Contains) {
+			if slices.ContainsFunc(l.inUse(p.Pool), b.interval().Contains) {
 				delete(k.idle, key)
 				continue
 			}

@@ -16,12 +16,14 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
@@ -448,22 +450,23 @@ func (k *Keeper) restore(ctx context.Context, b *store.RangeBlock) error {
 // leasesIn returns the leases of a block's addresses, as text.
 func leasesIn(tx *store.Tx, b *store.RangeBlock) (out []string, err error) {
 	in := leasing.Interval{Lo: b.First, Hi: b.Last}
-	err = eachLease(tx, func(dir string, l *store.Lease) {
-		if dir == store.RangeDir(b.Pool) && in.Contains(l.Address) {
+	err = eachLease(tx, func(id store.PoolID, l *store.Lease) {
+		if (id.DataDir == store.RangeDir(b.Pool) || recovery.IsPoolUnknown(id)) && in.Contains(l.Address) {
 			out = append(out, fmt.Sprintf("%s container %.64q interface %.16q", l.Address, l.Owner.ContainerID, l.Owner.IfName))
 		}
 	})
 	return out, err
 }
 
-// eachLease calls fn with each lease of a range and the data directory of its pool.
-func eachLease(tx *store.Tx, fn func(dir string, l *store.Lease)) error {
+// eachLease calls fn with each lease of a range and its pool, and with each rebuilt lease of an unknown pool,
+// which may be of any range.
+func eachLease(tx *store.Tx, fn func(id store.PoolID, l *store.Lease)) error {
 	ids, err := tx.Pools()
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if !isRange(id.DataDir) {
+		if !strings.HasPrefix(id.DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(id) {
 			continue
 		}
 		pool, err := tx.Pool(id)
@@ -474,7 +477,7 @@ func eachLease(tx *store.Tx, fn func(dir string, l *store.Lease)) error {
 			if err != nil {
 				return err
 			}
-			fn(id.DataDir, &l)
+			fn(id, &l)
 		}
 	}
 	return nil

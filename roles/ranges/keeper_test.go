@@ -228,6 +228,27 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// TestRebuilt: a block is not returned while a rebuilt lease of an unknown pool has one of its addresses.
+func TestRebuilt(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	m.must("net")
+	m.update(func(tx *store.Tx) error {
+		p, err := tx.Pool(store.PoolID{Network: "net"})
+		if err != nil {
+			return err
+		}
+		return p.Reserve(store.Lease{Address: ip("10.1.0.1"), Owner: store.Key{Network: "net", ContainerID: "c", IfName: "eth0"}, Time: m.Host.Now()})
+	})
+	m.Idle = time.Nanosecond
+	for range 2 {
+		m.must()
+	}
+	if len(m.addresses()) != 1 || len(m.pages) != 1 {
+		t.Errorf("the block is returned: %v", m.addresses())
+	}
+}
+
 // TestRestart: a restarted keeper finds the node's blocks, also when node.db was lost. They are valid only for
 // a time after they were read.
 func TestRestart(t *testing.T) {
