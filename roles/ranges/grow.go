@@ -102,18 +102,19 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 }
 
 // grow takes a block for a demand if few addresses are left, or if an ADD waits for one.
-func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) error {
+func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) (taken bool, err error) {
 	used, free := k.usage(l, d, blockKey{})
 	size := blockSize(count(intervals(d)), used)
 	if free > 0 && free >= reserve(size) || free == 0 && size == 1 && !wanted[d.Network] {
-		return nil
+		return false, nil
 	}
-	err := k.take(ctx, d, size)
+	err = k.take(ctx, d, size)
+	taken = err == nil
 	if err != nil && free > 0 {
 		k.log.Debug("no further block of a range", "network", d.Network, "error", err)
-		return nil // an ADD that finds no address returns it
+		err = nil // an ADD that finds no address returns it
 	}
-	return err
+	return taken, err
 }
 
 // errNone means that no address of a range is free.
@@ -312,10 +313,10 @@ func (k *Keeper) needed(l *local, pool string, key blockKey) bool {
 // giveBack returns a block. It first removes the block from node.db, in a transaction that finds no lease of it,
 // so that no ADD uses it any more.
 func (k *Keeper) giveBack(ctx context.Context, name, pool string, b *block) error {
-	first, in := b.First, &store.RangeBlock{Pool: pool, First: b.First, Last: b.Last}
+	first, in := b.First, b.interval()
 	used := false
 	err := k.Host.Store.Update(ctx, func(tx *store.Tx) error {
-		leases, err := leasesIn(tx, in)
+		leases, err := leasesIn(tx, pool, []leasing.Interval{in})
 		if used = len(leases) > 0; used || err != nil {
 			return err
 		}
@@ -334,7 +335,7 @@ func (k *Keeper) giveBack(ctx context.Context, name, pool string, b *block) erro
 		return len(p.Blocks) < before
 	})
 	if err != nil {
-		return fmt.Errorf("return block %s of a range: %w", in.First, err)
+		return fmt.Errorf("return block %s of a range: %w", first, err)
 	}
 	k.log.Info("an empty block of a range is returned", "first", first.String())
 	return nil
