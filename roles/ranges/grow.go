@@ -136,8 +136,9 @@ func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(k.Node + d.Pool))
+	start := int(h.Sum32() >> 1) // an int may have 32 bits
 	for i := range min(probes, len(all)) {
-		some = append(some, all[(int(h.Sum32())+i)%len(all)])
+		some = append(some, all[(start+i)%len(all)])
 	}
 	for _, first := range some {
 		if ok, err := k.takeIn(ctx, d, first, of, n); ok || err != nil {
@@ -174,17 +175,26 @@ func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.A
 func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []netip.Addr, of []leasing.Interval, n int) error {
 	pages := map[netip.Addr]*page{}
 	damaged := map[string]error{}
+	claims := map[string]time.Time{} // those that still exist
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
 		p, err := decodePage(name, raw)
 		if err != nil {
 			damaged[name] = err
-		} else if p.Pool == d.Pool {
+			return
+		}
+		for i := range p.Blocks {
+			if since, known := k.claims[p.Blocks[i].Claim]; known {
+				claims[p.Blocks[i].Claim] = since
+			}
+		}
+		if p.Pool == d.Pool {
 			pages[p.First] = p
 		}
 	})
 	if err != nil {
 		return err
 	}
+	k.claims = claims
 	faults := []error{fmt.Errorf("%w: give the network %q a larger range, or delete containers", errNone, d.Network)}
 	for _, first := range all {
 		if p := pages[first]; p != nil && len(p.free(of)) == 0 {
@@ -251,7 +261,6 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 			switch {
 			case b.Claim == "":
 				b.Claim, changed = rand.Text(), true
-				k.claims[b.Claim] = time.Now()
 			case !known:
 				k.claims[b.Claim] = time.Now()
 			case time.Since(since) >= k.Grace && !ok:

@@ -71,7 +71,8 @@ type Keeper struct {
 	// unsure has the pages to which a write without an answer may still come, also of a former process. Their
 	// blocks are not used before another write, after which the former one fails.
 	unsure map[string]bool
-	// claims has the times at which claims were seen first.
+	// claims has the times at which the registry's claims were read first. This node's own ones are no
+	// exception, because a write may be executed long after its request.
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time

@@ -340,6 +340,7 @@ func TestFence(t *testing.T) {
 	refused("a living node")
 
 	a.die()
+	refused("the claim was just written")
 	refused("the claim is new")
 	if err := b.step("net"); err != nil {
 		t.Fatal(err)
@@ -434,6 +435,16 @@ func TestTwin(t *testing.T) {
 	a.must()
 	if err := b.step("net"); err == nil || len(b.addresses()) > 0 {
 		t.Fatal("the claim of a living machine was removed")
+	}
+	if err := b.step("net"); err == nil || len(b.claims) != 1 {
+		t.Fatalf("%v; claims %v", err, b.claims)
+	}
+	a.verified = time.Time{}
+	a.must()
+	for range 2 {
+		if err := b.step("net"); err == nil || len(b.claims) > 1 {
+			t.Fatalf("%v; claims %v", err, b.claims)
+		}
 	}
 	b.must("net")
 	a.restart()
@@ -604,5 +615,31 @@ func TestLate(t *testing.T) {
 		if err := l.finish(); !errors.Is(err, cluster.ErrRaced) {
 			t.Errorf("the late write: %v", err)
 		}
+	}
+}
+
+// TestLateClaim: the grace period of a claim begins when it is in the registry, not when its write was requested.
+func TestLateClaim(t *testing.T) {
+	root := registry(t)
+	a, b := newMember(t, root, "a"), newMember(t, root, "b")
+	for _, m := range []*member{a, b} {
+		m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	}
+	a.must("net")
+	a.die()
+	l := &late{Ranges: b.Registry, armed: true}
+	b.Registry, b.Grace = l, time.Nanosecond
+	if err := b.step("net"); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if err := l.finish(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.step("net"); err == nil || len(b.addresses()) > 0 {
+		t.Errorf("the block is taken at once: %v", b.addresses())
+	}
+	b.must("net")
+	if len(b.addresses()) != 1 {
+		t.Error("the block is not taken")
 	}
 }
