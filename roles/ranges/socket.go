@@ -24,8 +24,13 @@ const socketFile = "ranges.sock"
 // askTime bounds the wait of an ADD for the agent.
 const askTime = 10 * time.Second
 
-// maxRequest bounds a request and an answer in bytes.
-const maxRequest = 4096
+// Bounds of a request and an answer in bytes, and of an error in an answer in characters. JSON has at most 6 bytes
+// for one.
+const (
+	maxRequest = 4096
+	maxError   = 2000
+	maxAnswer  = 6*maxError + 100
+)
 
 // Socket returns the path of the agent's socket for the role range.
 func Socket(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
@@ -71,7 +76,7 @@ func ask(ctx context.Context, path, network string) (a answer, err error) {
 	if _, err := io.WriteString(c, network+"\n"); err != nil {
 		return a, err
 	}
-	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&a); err != nil {
+	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&a); err != nil {
 		return a, errors.Join(err, ctx.Err())
 	}
 	return a, nil
@@ -96,7 +101,7 @@ type request struct {
 func (r *request) reply(err error) {
 	var a answer
 	if err != nil {
-		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.2000s", err), "")
+		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.*s", maxError, err), "")
 	}
 	if r.network != "" {
 		_ = json.NewEncoder(r.conn).Encode(a) // the client may have ended
@@ -104,12 +109,20 @@ func (r *request) reply(err error) {
 	_ = r.conn.Close()
 }
 
-// accept sends each client's request to the keeper until the listener is closed.
+// acceptDelay is the delay after a failed accept, for example because the process has too many open files.
+const acceptDelay = 100 * time.Millisecond
+
+// accept sends each client's request to the keeper until done is closed.
 func accept(l net.Listener, to chan<- *request, done <-chan struct{}) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return
+			select {
+			case <-done:
+				return
+			case <-time.After(acceptDelay):
+				continue
+			}
 		}
 		_ = c.SetDeadline(time.Now().Add(askTime + time.Second))
 		go func() {
