@@ -423,11 +423,10 @@ func differences(all []*audited) []difference {
 }
 
 // auditAll compares all attachments.
-func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) (*auditor, []*audited, error) {
+func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) ([]*audited, error) {
 	a, err := p.newAuditor(ctx, h, path, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	all, err := a.all(ctx)
-	return a, all, err
+	return a.all(ctx)
 }
