@@ -175,14 +175,21 @@ func (m memory) load(ctx context.Context) (r remembered) {
 	return r
 }
 
-// save applies change to the memory and writes it.
+// save applies change to the memory and writes it, in one transaction.
 func (m memory) save(ctx context.Context, change func(*remembered)) {
-	r := m.load(ctx)
-	change(&r)
-	raw, err := json.Marshal(r)
-	if err == nil {
-		err = m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, markName, raw) })
-	}
+	err := m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
+		var r remembered
+		raw, _, err := tx.Marked(markKind, markName)
+		if err != nil && !errors.Is(err, store.ErrDamaged) {
+			return err
+		}
+		_ = json.Unmarshal(raw, &r) // a damaged memory is replaced
+		change(&r)
+		if raw, err = json.Marshal(r); err != nil {
+			return err
+		}
+		return tx.Mark(markKind, markName, raw)
+	})
 	if err != nil {
 		m.host.Log.Warn("cannot save the state of this node", "error", err)
 	}
