@@ -4,18 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// SandboxPlugins is where Sandbox mounts a directory of plugins.
-const SandboxPlugins = "/run/plugins"
-
 // Sandbox prepares the mount namespace of this process for plugins that must not change the machine: everything
 // becomes read-only, except for empty /run, /tmp and /var/lib, in memory, and the sysctls of the network
-// namespace. It mounts a directory of plugins, unless that is empty, and requires Linux 5.12. The process must
-// have its own mount and network namespaces, and fails if it has those of its parent.
-func Sandbox(plugins string) error {
+// namespace. The directories in keep, and those to which links in them lead, stay where they are. The process must
+// have its own mount and network namespaces, and Sandbox fails if it has those of its parent. Before Linux 5.12
+// mounts stay writable, and the error wraps errors.ErrUnsupported.
+func Sandbox(keep []string) error {
 	for _, kind := range []string{"mnt", "net"} {
 		var own, parent unix.Stat_t
 		err := errors.Join(unix.Stat("/proc/self/ns/"+kind, &own), unix.Stat(fmt.Sprintf("/proc/%d/ns/%s", os.Getppid(), kind), &parent))
@@ -23,35 +24,74 @@ func Sandbox(plugins string) error {
 			return errors.Join(fmt.Errorf("make a sandbox: %w: the process is in the namespaces of its parent", ErrInvalid), err)
 		}
 	}
-	type mount struct {
-		from, at, kind string
-		flags          uintptr
-	}
-	const own = unix.MS_NOSUID | unix.MS_NODEV
-	mounts := []mount{{"", "/run", "tmpfs", own}, {"", "/tmp", "tmpfs", own}, {"", "/var/lib", "tmpfs", own}, {"", "/sys", "sysfs", own}, {"", "/proc", "proc", own}}
-	if plugins != "" { // opened now, because the mounts may cover it
-		fd, err := unix.Open(plugins, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	var kept []*os.File // opened now, because the mounts may cover them
+	for _, name := range withLinked(keep) {
+		dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err != nil {
-			return fmt.Errorf("open %q: %w", plugins, err)
+			return err
 		}
-		defer unix.Close(fd) //nolint:errcheck // nothing was written
-		mounts = append(mounts, mount{fmt.Sprintf("/proc/self/fd/%d", fd), SandboxPlugins, "", unix.MS_BIND})
+		defer dir.Close() //nolint:errcheck // nothing was written
+		kept = append(kept, dir)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return fmt.Errorf("make mounts read-only: %w (Linux 5.12 is required)", err)
+	readOnly := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if readOnly != nil {
+		readOnly = fmt.Errorf("make mounts read-only: %w (Linux 5.12 is required)", readOnly)
+		if !errors.Is(readOnly, errors.ErrUnsupported) {
+			return readOnly
+		}
 	}
-	for _, m := range mounts {
-		if m.at == SandboxPlugins {
-			if err := os.Mkdir(m.at, 0o755); err != nil {
-				return err
-			}
+	for _, m := range [][2]string{{"/run", "tmpfs"}, {"/tmp", "tmpfs"}, {"/var/lib", "tmpfs"}, {"/sys", "sysfs"}} {
+		if err := mountEmpty(m[0], m[1]); err != nil {
+			return err
 		}
-		if err := unix.Mount(m.from, m.at, m.kind, m.flags, ""); err != nil {
-			return fmt.Errorf("mount %s: %w", m.at, err)
+	}
+	for _, dir := range kept {
+		if err := mountKept(dir); err != nil {
+			return err
 		}
+	}
+	return errors.Join(mountEmpty("/proc", "proc"), readOnly)
+}
+
+func mountEmpty(at, kind string) error {
+	if err := unix.Mount("none", at, kind, unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", at, err)
 	}
 	return nil
+}
+
+// mountKept mounts a directory where it was, if a mount covers it.
+func mountKept(dir *os.File) error {
+	have, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := os.Stat(dir.Name()); err == nil && os.SameFile(have, now) {
+		return nil
+	}
+	if err := os.MkdirAll(dir.Name(), 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(int(dir.Fd())), dir.Name(), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %q: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+// withLinked returns directories and those to which links in them lead, parents first.
+func withLinked(dirs []string) []string {
+	all := slices.Clone(dirs)
+	for _, dir := range dirs {
+		entries, _ := os.ReadDir(dir) // the caller opens it
+		for _, e := range entries {
+			if file, err := filepath.EvalSymlinks(filepath.Join(dir, e.Name())); err == nil {
+				all = append(all, filepath.Dir(file))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -112,36 +112,40 @@ func text(s string, depth int) string {
 			return string(out)
 		}
 	}
-	return url(Args(s))
+	return Args(s)
 }
 
-// Args redacts "K=V;K2=V2", the form of CNI_ARGS.
+// Args redacts "K=V;K2=V2", the form of CNI_ARGS, and URLs in it.
 func Args(s string) string {
-	if !strings.Contains(s, "=") {
-		return s
-	}
 	pairs := strings.Split(s, ";")
 	for i, kv := range pairs {
-		if k, _, ok := strings.Cut(kv, "="); ok && mentions([]byte(k)) {
+		// Another separator than ";" leaves several pairs together.
+		if last := strings.LastIndexByte(kv, '='); last >= 0 && mentions([]byte(kv[:last])) {
+			k, _, _ := strings.Cut(kv, "=")
 			pairs[i] = k + "=" + Placeholder
 		}
 	}
-	return strings.Join(pairs, ";")
+	return URLs(strings.Join(pairs, ";"))
 }
 
-// url redacts the user and password of the first URL in a text.
-func url(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return s
+// URLs redacts the users and passwords of the URLs in a text.
+func URLs(s string) string {
+	var out strings.Builder
+	for {
+		scheme, rest, ok := strings.Cut(s, "://")
+		out.WriteString(scheme)
+		if !ok {
+			return out.String()
+		}
+		out.WriteString("://")
+		end := strings.IndexAny(rest, "/?# ")
+		if end < 0 {
+			end = len(rest)
+		}
+		if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
+			out.WriteString(Placeholder)
+			rest = rest[at:]
+		}
+		s = rest
 	}
-	end := strings.IndexAny(rest, "/?# ")
-	if end < 0 {
-		end = len(rest)
-	}
-	at := strings.LastIndexByte(rest[:end], '@')
-	if at < 0 {
-		return s
-	}
-	return scheme + "://" + Placeholder + rest[at:]
 }

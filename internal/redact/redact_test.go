@@ -18,6 +18,8 @@ func TestJSON(t *testing.T) {
 		"twice in a string":    {`{"a":"[\"{\\\"token\\\":1}\"]"}`, `{"a":"[\"{\\\"token\\\":\\\"REDACTED\\\"}\"]"}`},
 		"arguments":            {`{"args":"K8S_POD_NAME=web;TOKEN=x"}`, `{"args":"K8S_POD_NAME=web;TOKEN=REDACTED"}`},
 		"a URL":                {`{"endpoint":"https://me:pw@10.0.0.1:2379/v3"}`, `{"endpoint":"https://REDACTED@10.0.0.1:2379/v3"}`},
+		"several URLs":         {`{"endpoints":"http://a/,http://me:pw@b,http://me:pw@c"}`, `{"endpoints":"http://a/,http://REDACTED@b,http://REDACTED@c"}`},
+		"other separators":     {`{"options":"user=me password=x","b":"mtu=1\npsk=x"}`, `{"b":"mtu=REDACTED","options":"user=REDACTED"}`},
 		"an at in a path":      {`{"endpoint":"https://10.0.0.1/a@b"}`, `{"endpoint":"https://10.0.0.1/a@b"}`},
 		"not JSON":             {`{"type": "bridge"`, `{"type": "bridge"`},
 		"not JSON and secret":  {`{"password": "x`, `REDACTED`},

@@ -53,20 +53,11 @@ func openWG(ctx context.Context) (*wgConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := nlconn.Message{Kind: unix.GENL_ID_CTRL, Body: appendGenl(nil, unix.CTRL_CMD_GETFAMILY)}
-	m.Text(unix.CTRL_ATTR_FAMILY_NAME, wgFamilyName)
-	answer, err := c.Query(ctx, m)
-	var id []byte
-	if err == nil && len(answer) >= sizeofGenlmsghdr {
-		id, err = nlconn.Find(answer[sizeofGenlmsghdr:], unix.CTRL_ATTR_FAMILY_ID)
-	}
-	if err == nil && len(id) < 2 {
-		err = unix.EBADMSG
-	}
+	family, err := c.Family(ctx, wgFamilyName)
 	if err != nil {
-		return nil, errors.Join(nlconn.Explain(err, "find WireGuard's netlink family"), c.Close())
+		return nil, errors.Join(err, c.Close())
 	}
-	return &wgConn{c, uint16(nlconn.Short(id))}, nil
+	return &wgConn{c, family}, nil
 }
 
 // isWireGuard reports whether the tunnel device is a WireGuard device.
@@ -75,7 +66,7 @@ func (o *Kernel) isWireGuard() bool { return o.wanted != nil && o.wanted.isWireG
 // readWG reads the configuration and the peers of a WireGuard device.
 func (o *Kernel) readWG(ctx context.Context, link int) (*wgDevice, error) {
 	d := &wgDevice{}
-	m := nlconn.Message{Kind: o.wg.family, Body: appendGenl(nil, unix.WG_CMD_GET_DEVICE)}
+	m := nlconn.NewGeneric(o.wg.family, unix.WG_CMD_GET_DEVICE, wgVersion)
 	m.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(link))
 	reset := func() { d.peers, d.networks = map[Key]wgPeer{}, map[Key]int{} }
 	err := o.wg.Dump(ctx, m, reset, func(_ uint16, data []byte) error { return d.parse(data) })
@@ -103,7 +94,7 @@ func (o *Kernel) setKeys(ctx context.Context, v *VTEP, link int) (err error) {
 	if have.privateKey == v.WireGuard.PrivateKey && have.port == v.Port {
 		return nil
 	}
-	m := nlconn.Message{Kind: o.wg.family, Body: appendGenl(nil, unix.WG_CMD_SET_DEVICE)}
+	m := nlconn.NewGeneric(o.wg.family, unix.WG_CMD_SET_DEVICE, wgVersion)
 	m.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(link))
 	if have.privateKey != v.WireGuard.PrivateKey {
 		m.Bytes(unix.WGDEVICE_A_PRIVATE_KEY, v.WireGuard.PrivateKey[:])

@@ -13,12 +13,12 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// wgFamilyName is the name of WireGuard's generic netlink family (WG_GENL_NAME of
+// WireGuard's generic netlink family (WG_GENL_NAME and WG_GENL_VERSION of
 // linux/wireguard.h).
-const wgFamilyName = "wireguard"
-
-// sizeofGenlmsghdr is the size of struct genlmsghdr of linux/genetlink.h.
-const sizeofGenlmsghdr = 4
+const (
+	wgFamilyName = "wireguard"
+	wgVersion    = 1
+)
 
 // Key is a public key of WireGuard (Curve25519).
 type Key [32]byte
@@ -66,14 +66,10 @@ type wgDevice struct {
 	networks map[Key]int
 }
 
-// appendGenl appends struct genlmsghdr. The version of WireGuard's family and of the
-// families' own (GENL_ID_CTRL) is 1.
-func appendGenl(b nlconn.Body, command uint8) nlconn.Body { return append(b, command, 1, 0, 0) }
-
 // peerBody appends a request that sets or removes one peer. A request with one peer
 // needs no division, and the kernel's refusal concerns that peer only.
 func (op *kernelOp) peerBody(b nlconn.Body) nlconn.Body {
-	b = appendGenl(b, unix.WG_CMD_SET_DEVICE)
+	b = append(b, nlconn.NewGeneric(0, unix.WG_CMD_SET_DEVICE, wgVersion).Body...)
 	b.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(op.link))
 	b.Nest(unix.WGDEVICE_A_PEERS, func() {
 		b.Nest(0, func() {
@@ -135,10 +131,10 @@ func parseSockaddr(b []byte) netip.AddrPort {
 // parse reads one message of WG_CMD_GET_DEVICE. A device with many peers takes several
 // messages, and a peer with many allowed networks too.
 func (d *wgDevice) parse(b []byte) error {
-	if len(b) < sizeofGenlmsghdr {
+	if len(b) < nlconn.GenericHeader {
 		return fmt.Errorf("WireGuard message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	return nlconn.EachAttr(b[sizeofGenlmsghdr:], func(kind uint16, v []byte) error {
+	return nlconn.EachAttr(b[nlconn.GenericHeader:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.WGDEVICE_A_PRIVATE_KEY:
 			copy(d.privateKey[:], v)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -49,7 +50,7 @@ func TestWireGuardMessagesComeBack(t *testing.T) {
 
 // TestWireGuardDevice reads a device's keys, handshake and counters.
 func TestWireGuardDevice(t *testing.T) {
-	b := appendGenl(nil, unix.WG_CMD_GET_DEVICE)
+	b := nlconn.NewGeneric(0, unix.WG_CMD_GET_DEVICE, wgVersion).Body
 	private := Secret{8: 1}
 	b.Bytes(unix.WGDEVICE_A_PRIVATE_KEY, private[:])
 	b.Uint16(unix.WGDEVICE_A_LISTEN_PORT, 51820)
@@ -200,7 +201,7 @@ func FuzzWireGuardDevice(f *testing.F) {
 		f.Add([]byte(op.body(nil)))
 	}
 	f.Add(func() []byte {
-		b := appendGenl(nil, 0)
+		b := nlconn.NewGeneric(0, 0, wgVersion).Body
 		b.Nest(unix.WGDEVICE_A_PEERS, func() { b.Nest(0, func() { b.Bytes(unix.WGPEER_A_PUBLIC_KEY, []byte{1}) }) })
 		return b
 	}())

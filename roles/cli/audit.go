@@ -64,9 +64,11 @@ type auditor struct {
 	p        *Process
 	h        *roles.Host
 	delegate roles.Delegator
-	path     []string
-	census   *record.Census
-	records  map[store.Key]*store.Attachment
+	// path has the directories of plugins, and pathOf those of the networks whose runtime is known.
+	path    []string
+	pathOf  map[string][]string
+	census  *record.Census
+	records map[store.Key]*store.Attachment
 	// after replaces the configuration of its network, whose attachments alone are compared then.
 	after *network
 }
@@ -307,6 +309,9 @@ func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry, wanted *net
 	call := netlist.Call{Runtime: c.CapabilityArgs, Request: &roles.Request{
 		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.path, Env: a.p.Env, Compared: wanted,
 	}}
+	if path := a.pathOf[c.Network]; path != nil {
+		call.Request.Path = path
+	}
 	call.Request.Args, err = cachedArgs(c)
 	if err != nil {
 		return err
@@ -418,11 +423,10 @@ func differences(all []*audited) []difference {
 }
 
 // auditAll compares all attachments.
-func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) (*auditor, []*audited, error) {
+func (p *Process) auditAll(ctx context.Context, h *roles.Host, path string) ([]*audited, error) {
 	a, err := p.newAuditor(ctx, h, path, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	all, err := a.all(ctx)
-	return a, all, err
+	return a.all(ctx)
 }

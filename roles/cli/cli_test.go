@@ -27,8 +27,13 @@ import (
 // TestMain runs the tests in separate namespaces. Scripts run the test binary as
 // "cnibox".
 func TestMain(m *testing.M) {
-	if os.Getenv("CLITEST_INSIDE") == "" {
+	switch os.Getenv("CLITEST_INSIDE") {
+	case "":
 		os.Exit(inNamespaces())
+	case "new": // host-local writes to /var/lib/cni
+		if err := errors.Join(syscall.Mount("none", "/var/lib", "tmpfs", 0, "mode=755"), os.Setenv("CLITEST_INSIDE", "1")); err != nil {
+			panic(err)
+		}
 	}
 	commands := map[string]func(){
 		"cnibox":  func() { os.Exit(mainOf(testTable())) },
@@ -56,7 +61,7 @@ func plugin() int {
 // inNamespaces runs the test binary again in new mount and network namespaces.
 func inNamespaces() int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
-	c.Env = append(os.Environ(), "CLITEST_INSIDE=1")
+	c.Env = append(os.Environ(), "CLITEST_INSIDE=new")
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
 	if err := c.Run(); err != nil {

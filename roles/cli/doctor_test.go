@@ -329,6 +329,24 @@ product diff
 	}
 }
 
+// TestDoctorRuntimes: CHECK of a runtime's network uses the plugins of this runtime, not those of another one.
+func TestDoctorRuntimes(t *testing.T) {
+	r := newTestNode(t, false).diagnose(`
+touch $WORK/path/podman
+chmod +x $WORK/path/podman
+mkdir -p /etc/containers /opt/podman
+printf '[network]\nnetwork_backend = "cni"\ncni_plugin_dirs = ["/opt/podman"]\n' >/etc/containers/containers.conf
+for role in bridge portmap firewall; do
+	rm /opt/cni/bin/$role
+	plugin $role 'echo "{\"code\": 1, \"msg\": \"plugin version does not allow CHECK\"}"; exit 1'
+	mv /opt/cni/bin/$role /opt/podman
+	ln -s cnibox /opt/cni/bin/$role
+done`)
+	if ids(r) != nil {
+		t.Error(text(t, r))
+	}
+}
+
 // TestDoctorCluster: the same finding of many nodes is one line.
 func TestDoctorCluster(t *testing.T) {
 	dir := t.TempDir()

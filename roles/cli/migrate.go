@@ -269,7 +269,7 @@ func (m *migrator) finish() error {
 
 // verify returns the differences of all attachments.
 func (m *migrator) verify() ([]difference, error) {
-	_, all, err := m.auditAll(m.c.Context, m.h, m.pluginPaths())
+	all, err := m.auditAll(m.c.Context, m.h, m.pluginPaths())
 	if err != nil {
 		return nil, err
 	}

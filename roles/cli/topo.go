@@ -153,7 +153,7 @@ func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
 
 // problems returns what `cnibox diff` finds, by attachment.
 func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]string, error) {
-	_, all, err := p.auditAll(ctx, h, "")
+	all, err := p.auditAll(ctx, h, "")
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -79,12 +80,12 @@ func (p *Process) replay(c *cli.Context) error {
 		}
 		args = append(args, "--bin", dir)
 	}
-	out, err := p.Self.Sandbox(c.Context, args, raw, p.Stderr)
-	if err != nil {
+	var out bytes.Buffer
+	if err := p.Self.Isolated(c.Context, []string{}, args, bytes.NewReader(raw), &out, p.Stderr); err != nil {
 		return fmt.Errorf("play the calls: %w", err)
 	}
 	var played []*trace.Replayed
-	if err := json.Unmarshal(out, &played); err != nil {
+	if err := json.Unmarshal(out.Bytes(), &played); err != nil {
 		return fmt.Errorf("play the calls: %w", err)
 	}
 	if left := len(calls) - len(played); left > 0 {
@@ -123,19 +124,23 @@ func (p *Process) replayInside(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := netops.Sandbox(c.String("bin")); err != nil {
+	bin := c.String("bin")
+	if err := netops.Sandbox(filepath.SplitList(bin)); err != nil {
 		return withHint(err, "cnibox trace replay, which starts it")
 	}
-	if c.String("bin") == "" {
-		dir := plugindir.Open(netops.SandboxPlugins, p.Executable)
-		if _, err := dir.Install(p.Table.Types(), plugindir.Symbolic, false, func(plugindir.Change) {}); err != nil {
+	if bin == "" {
+		bin = "/run/plugins"
+		if err := os.Mkdir(bin, 0o755); err != nil {
+			return err
+		}
+		if _, err := plugindir.Open(bin, p.Executable).Install(p.Table.Types(), plugindir.Symbolic, false, func(plugindir.Change) {}); err != nil {
 			return err
 		}
 	}
 	n := netops.New(netops.Options{})
 	defer func() { _ = n.Close() }() // the namespace ends with this process
 	var done atomic.Int32
-	play := &trace.Player{Self: p.Self, Net: n, MaxPause: pause, Played: func() {
+	play := &trace.Player{Self: p.Self, Net: n, Plugins: bin, MaxPause: pause, Played: func() {
 		if p.ErrIsTerminal {
 			fmt.Fprintf(p.Stderr, "\r%d of %d calls", done.Add(1), len(calls))
 		}

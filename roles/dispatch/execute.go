@@ -51,19 +51,10 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 		out.full = func() { cancel(errOutput) }
 	}
 	errorText := &boundedBuffer{left: maxErrorText}
-	cmd := exec.CommandContext(ctx, e.file)
-	cmd.Env = delegateEnv(req)
-	cmd.Stdin = bytes.NewReader(req.Conf)
-	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(e.stderr, errorText)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopTimeout
 	e.log.Debug("execute plugin", "file", e.file, "verb", string(req.Verb))
-	err := cmd.Run()
+	err := runPlugin(ctx, e.file, delegateEnv(req), req.Conf, out, io.MultiWriter(e.stderr, errorText))
 	if out.cut && req.Verb == roles.Add {
 		return nil, e.invalid(req.Verb, errOutput)
-	}
-	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
-		err = nil
 	}
 	if err != nil {
 		return nil, e.failure(ctx, req.Verb, err, out, errorText.buf.String())
@@ -76,6 +67,20 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 		return nil, e.invalid(req.Verb, err)
 	}
 	return res, nil
+}
+
+// runPlugin executes a plugin's file to its end. A child of the plugin that holds the outputs open is not an error.
+func runPlugin(ctx context.Context, file string, env []string, stdin []byte, out, errorText io.Writer) error {
+	cmd := exec.CommandContext(ctx, file)
+	cmd.Env = env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, errorText
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
 
 func (e *executed) invalid(verb roles.Verb, err error) error {

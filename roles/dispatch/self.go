@@ -79,28 +79,11 @@ func (s Self) command(cmd *exec.Cmd, env, args []string) *exec.Cmd {
 	return cmd
 }
 
-// Sandbox runs this program to its end in new network and mount namespaces, and returns its standard output.
-func (s Self) Sandbox(ctx context.Context, args []string, stdin []byte, stderr io.Writer) ([]byte, error) {
-	var out bytes.Buffer
-	cmd := s.command(exec.CommandContext(ctx, s.Executable), nil, args)
-	cmd.Env = []string{"PATH=" + sandboxPath}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
-	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
-	}
-	return out.Bytes(), nil
-}
-
 // Plugin executes a plugin as a runtime does, and returns its standard output. The error says how it ended.
 func (s Self) Plugin(ctx context.Context, file string, env []string, stdin []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
 	defer cancel()
 	out := &boundedBuffer{left: maxOutput}
-	cmd := exec.CommandContext(ctx, file)
-	cmd.Env = append([]string{"PATH=" + sandboxPath}, env...)
-	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), out
-	cmd.WaitDelay = stopTimeout
-	err := cmd.Run()
+	err := runPlugin(ctx, file, append([]string{"PATH=" + sandboxPath}, env...), stdin, out, nil)
 	return out.buf.Bytes(), err
 }

@@ -113,6 +113,16 @@ func TestTraceFails(t *testing.T) {
 	}
 }
 
+// TestTraceErrorURL: the trace has no password of a URL in an error.
+func TestTraceErrorURL(t *testing.T) {
+	n := newNode(t, &actor{name: "one", onAdd: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+		return nil, errors.New("get https://me:hunter2@10.0.0.1/v3: refused")
+	}})
+	if c := n.one(t); !strings.Contains(c.Error+c.Details, "https://REDACTED@10.0.0.1/v3") || strings.Contains(c.Error+c.Details, "hunter2") {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestTraceBounded: long inputs are cut, and what is not traced is neither STATUS nor a call without a trace.
 func TestTraceBounded(t *testing.T) {
 	n := newNode(t, &actor{name: "one"})

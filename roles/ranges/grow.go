@@ -12,19 +12,24 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // probes is the number of pages that are read one by one before all are listed.
 const probes = 8
 
-func isRange(dataDir string) bool { return strings.HasPrefix(dataDir, store.RangeDataDir) }
-
 // local is the content of node.db that concerns ranges.
 type local struct {
 	demands []store.RangeDemand
-	// leased has the addresses in use by the data directory of their pools.
-	leased map[string][]netip.Addr
+	// leased has the addresses in use by the data directory of their pools, and unknown those of unknown pools.
+	leased  map[string][]netip.Addr
+	unknown []netip.Addr
+}
+
+// inUse returns the addresses of a pool that are, or may be, in use.
+func (l *local) inUse(pool string) []netip.Addr {
+	return slices.Concat(l.leased[store.RangeDir(pool)], l.unknown)
 }
 
 // read reads node.db. It deletes demands of networks that have had no address for long.
@@ -34,9 +39,13 @@ func (k *Keeper) read(ctx context.Context) (*local, error) {
 	err := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		out, old = &local{leased: map[string][]netip.Addr{}}, nil
 		networks := map[string]bool{}
-		err := eachLease(tx, func(dir string, l *store.Lease) {
-			out.leased[dir] = append(out.leased[dir], l.Address)
+		err := eachLease(tx, func(id store.PoolID, l *store.Lease) {
 			networks[l.Owner.Network] = true
+			if recovery.IsPoolUnknown(id) {
+				out.unknown = append(out.unknown, l.Address)
+			} else {
+				out.leased[id.DataDir] = append(out.leased[id.DataDir], l.Address)
+			}
 		})
 		if err != nil {
 			return err
@@ -84,7 +93,7 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 			}
 		}
 	}
-	for _, a := range l.leased[store.RangeDir(d.Pool)] {
+	for _, a := range l.inUse(d.Pool) {
 		if slices.ContainsFunc(here, func(i leasing.Interval) bool { return i.Contains(a) }) {
 			used++
 		}
@@ -93,18 +102,19 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 }
 
 // grow takes a block for a demand if few addresses are left, or if an ADD waits for one.
-func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) error {
+func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) (taken bool, err error) {
 	used, free := k.usage(l, d, blockKey{})
 	size := blockSize(count(intervals(d)), used)
 	if free > 0 && free >= reserve(size) || free == 0 && size == 1 && !wanted[d.Network] {
-		return nil
+		return false, nil
 	}
-	err := k.take(ctx, d, size)
+	err = k.take(ctx, d, size)
+	taken = err == nil
 	if err != nil && free > 0 {
 		k.log.Debug("no further block of a range", "network", d.Network, "error", err)
-		return nil // an ADD that finds no address returns it
+		err = nil // an ADD that finds no address returns it
 	}
-	return err
+	return taken, err
 }
 
 // errNone means that no address of a range is free.
@@ -126,8 +136,9 @@ func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(k.Node + d.Pool))
+	start := int(h.Sum32() >> 1) // an int may have 32 bits
 	for i := range min(probes, len(all)) {
-		some = append(some, all[(int(h.Sum32())+i)%len(all)])
+		some = append(some, all[(start+i)%len(all)])
 	}
 	for _, first := range some {
 		if ok, err := k.takeIn(ctx, d, first, of, n); ok || err != nil {
@@ -164,17 +175,26 @@ func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.A
 func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []netip.Addr, of []leasing.Interval, n int) error {
 	pages := map[netip.Addr]*page{}
 	damaged := map[string]error{}
+	claims := map[string]time.Time{} // those that still exist
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
 		p, err := decodePage(name, raw)
 		if err != nil {
 			damaged[name] = err
-		} else if p.Pool == d.Pool {
+			return
+		}
+		for i := range p.Blocks {
+			if since, known := k.claims[p.Blocks[i].Claim]; known {
+				claims[p.Blocks[i].Claim] = since
+			}
+		}
+		if p.Pool == d.Pool {
 			pages[p.First] = p
 		}
 	})
 	if err != nil {
 		return err
 	}
+	k.claims = claims
 	faults := []error{fmt.Errorf("%w: give the network %q a larger range, or delete containers", errNone, d.Network)}
 	for _, first := range all {
 		if p := pages[first]; p != nil && len(p.free(of)) == 0 {
@@ -241,7 +261,6 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 			switch {
 			case b.Claim == "":
 				b.Claim, changed = rand.Text(), true
-				k.claims[b.Claim] = time.Now()
 			case !known:
 				k.claims[b.Claim] = time.Now()
 			case time.Since(since) >= k.Grace && !ok:
@@ -268,7 +287,7 @@ func (k *Keeper) shrink(ctx context.Context, l *local) error {
 			if !k.own(b) {
 				continue
 			}
-			if slices.ContainsFunc(l.leased[store.RangeDir(p.Pool)], b.interval().Contains) {
+			if slices.ContainsFunc(l.inUse(p.Pool), b.interval().Contains) {
 				delete(k.idle, key)
 				continue
 			}
@@ -303,10 +322,10 @@ func (k *Keeper) needed(l *local, pool string, key blockKey) bool {
 // giveBack returns a block. It first removes the block from node.db, in a transaction that finds no lease of it,
 // so that no ADD uses it any more.
 func (k *Keeper) giveBack(ctx context.Context, name, pool string, b *block) error {
-	first, in := b.First, &store.RangeBlock{Pool: pool, First: b.First, Last: b.Last}
+	first, in := b.First, b.interval()
 	used := false
 	err := k.Host.Store.Update(ctx, func(tx *store.Tx) error {
-		leases, err := leasesIn(tx, in)
+		leases, err := leasesIn(tx, pool, []leasing.Interval{in})
 		if used = len(leases) > 0; used || err != nil {
 			return err
 		}
@@ -325,7 +344,7 @@ func (k *Keeper) giveBack(ctx context.Context, name, pool string, b *block) erro
 		return len(p.Blocks) < before
 	})
 	if err != nil {
-		return fmt.Errorf("return block %s of a range: %w", in.First, err)
+		return fmt.Errorf("return block %s of a range: %w", first, err)
 	}
 	k.log.Info("an empty block of a range is returned", "first", first.String())
 	return nil

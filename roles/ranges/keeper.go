@@ -16,12 +16,14 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
@@ -69,7 +71,8 @@ type Keeper struct {
 	// unsure has the pages to which a write without an answer may still come, also of a former process. Their
 	// blocks are not used before another write, after which the former one fails.
 	unsure map[string]bool
-	// claims has the times at which claims were seen first.
+	// claims has the times at which the registry's claims were read first. This node's own ones are no
+	// exception, because a write may be executed long after its request.
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
@@ -130,7 +133,7 @@ func (k *Keeper) setFault(err error) {
 
 // Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
 func (k *Keeper) Run(ctx context.Context) error {
-	l, unlock, err := process.Listen(socketPath(k.Host))
+	l, unlock, err := process.Listen(Socket(k.Host))
 	if err != nil {
 		return err
 	}
@@ -171,7 +174,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		err := k.pass(ctx, wanted)
 		for _, r := range waiting {
-			r.reply(err)
+			if wanted[r.network] {
+				r.reply(err)
+			} else {
+				r.reply(nil)
+			}
 		}
 		waiting = nil
 	}
@@ -194,7 +201,8 @@ func pending(requests <-chan *request) (all []*request) {
 }
 
 // pass verifies this node's blocks if that is due, takes blocks where addresses become scarce, and returns empty
-// ones. wanted are the networks whose ADDs wait.
+// ones. wanted are the networks whose ADDs wait. Those that got blocks are false after the pass, and its error does
+// not concern them.
 func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
@@ -206,22 +214,28 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 			return k.unlisted(ctx, wanted, err)
 		}
 	}
-	if publishErr := k.publish(ctx); publishErr != nil {
-		return errors.Join(err, publishErr)
-	}
+	_ = k.publish(ctx) // the second one returns the same error
 	local, readErr := k.read(ctx)
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
 	faults := []error{err}
+	served, refused := map[string]bool{}, map[string]bool{}
 	for i := range local.demands {
-		if err := k.grow(ctx, local, &local.demands[i], wanted); err != nil {
+		d := &local.demands[i]
+		taken, err := k.grow(ctx, local, d, wanted)
+		if taken {
+			served[d.Network] = true
+		}
+		if err != nil {
 			faults = append(faults, err)
+			refused[d.Network] = true
 		}
 	}
-	if err := k.publish(ctx); err != nil {
-		return errors.Join(append(faults, err)...)
+	for network := range served {
+		wanted[network] = refused[network]
 	}
+	faults = append(faults, k.publish(ctx))
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
 }
 
@@ -377,93 +391,118 @@ func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (change
 	}
 }
 
-// publish writes this node's blocks to node.db. A block with leases that the registry does not have any more is
-// taken again, or reported if another node has it.
+// publish writes this node's blocks to node.db. It first restores those that the registry has lost. A block
+// that it cannot restore, and one of an unsure page, stays valid until its former time.
 func (k *Keeper) publish(ctx context.Context) error {
 	var before []store.RangeBlock
-	used := map[blockKey][]string{} // leases of blocks that this node does not own
 	err := k.Host.Store.View(ctx, func(tx *store.Tx) (err error) {
 		before, err = tx.RangeBlocks()
-		for i := 0; i < len(before) && err == nil; i++ {
-			if b := &before[i]; !k.holds(b) {
-				used[blockKey{b.Pool, b.First}], err = leasesIn(tx, b)
-			}
-		}
 		return err
 	})
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
+	var faults []error
+	failed := map[int]bool{}
 	for i := range before {
-		b := &before[i]
-		leases := used[blockKey{b.Pool, b.First}]
-		if len(leases) == 0 {
-			continue
-		}
-		if err := k.restore(ctx, b); err != nil {
-			return err
-		}
-		if !k.holds(b) {
-			k.log.Error("another node has a block of this node whose addresses are in use here: delete these containers", "block", b.First.String(), "leases", leases)
+		if fault := k.restore(ctx, &before[i]); fault != nil {
+			faults, failed[i] = append(faults, fault), true
 		}
 	}
 	var now []store.RangeBlock
 	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
 		now = append(now, k.blocks(k.pages[name])...)
 	}
-	for i := range before { // a block with a claim, or of an unsure page, stays valid until its former time
-		b := &before[i]
-		if k.holds(b) && !slices.ContainsFunc(now, func(n store.RangeBlock) bool { return n.Pool == b.Pool && n.First == b.First }) {
+	for i := range before {
+		if b := &before[i]; failed[i] || len(k.lost(b)) == 0 && k.unsure[pageName(b.Pool, pageOf(b.First))] {
 			now = append(now, *b)
 		}
 	}
-	if err == nil && slices.Equal(before, now) {
-		return nil
+	if err != nil || !slices.Equal(before, now) {
+		faults = append(faults, k.Host.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutRangeBlocks(now) }))
 	}
-	return k.Host.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutRangeBlocks(now) })
+	return errors.Join(faults...)
 }
 
-// holds reports whether this node has a block according to the registry.
-func (k *Keeper) holds(b *store.RangeBlock) bool {
-	p := k.pages[pageName(b.Pool, pageOf(b.First))]
-	return p != nil && slices.ContainsFunc(p.Blocks, func(o block) bool { return o.First == b.First && k.own(&o) })
+// lost returns the parts of a block that this node does not have according to the registry.
+func (k *Keeper) lost(b *store.RangeBlock) []leasing.Interval {
+	if p := k.pages[pageName(b.Pool, pageOf(b.First))]; p != nil {
+		return k.missing(p.page, b)
+	}
+	return k.missing(&page{}, b)
 }
 
-// restore takes a block again whose page was deleted or restored from a backup, unless a part of it belongs to
-// another node.
-func (k *Keeper) restore(ctx context.Context, b *store.RangeBlock) error {
-	of := leasing.Interval{Lo: b.First, Hi: b.Last}
-	first := pageOf(b.First)
-	return k.change(ctx, pageName(b.Pool, first), func(p *page) bool {
-		p.Pool, p.First = b.Pool, first
-		if free := p.free([]leasing.Interval{of}); len(free) != 1 || free[0] != of {
-			return false
+// missing returns the parts of a block that this node does not have according to a page.
+func (k *Keeper) missing(p *page, b *store.RangeBlock) []leasing.Interval {
+	var own []leasing.Interval
+	for i := range p.Blocks {
+		if k.own(&p.Blocks[i]) {
+			own = append(own, p.Blocks[i].interval())
 		}
-		k.log.Warn("the registry has lost a block of this node: it is taken again", "block", of.String())
-		p.add(block{First: b.First, Last: b.Last, Node: k.Node, Machine: k.Machine, Since: b.Since})
-		return true
-	})
+	}
+	return leasing.Subtract(leasing.Interval{Lo: b.First, Hi: b.Last}, own)
 }
 
-// leasesIn returns the leases of a block's addresses, as text.
-func leasesIn(tx *store.Tx, b *store.RangeBlock) (out []string, err error) {
-	in := leasing.Interval{Lo: b.First, Hi: b.Last}
-	err = eachLease(tx, func(dir string, l *store.Lease) {
-		if dir == store.RangeDir(b.Pool) && in.Contains(l.Address) {
+// restore takes the lost parts of a block again if addresses of them are in use, because its page was deleted,
+// edited or restored from a backup. It logs the containers whose addresses another node has.
+func (k *Keeper) restore(ctx context.Context, b *store.RangeBlock) error {
+	leases, err := k.lostLeases(ctx, b)
+	if err != nil || len(leases) == 0 {
+		return err
+	}
+	first := pageOf(b.First)
+	err = k.change(ctx, pageName(b.Pool, first), func(p *page) bool {
+		p.Pool, p.First = b.Pool, first
+		free := p.free(k.missing(p, b))
+		for _, i := range free {
+			k.log.Warn("the registry has lost a block of this node: it is taken again", "block", i.String())
+			p.add(block{First: i.Lo, Last: i.Hi, Node: k.Node, Machine: k.Machine, Since: b.Since})
+		}
+		return len(free) > 0
+	})
+	if err != nil {
+		return err
+	}
+	leases, err = k.lostLeases(ctx, b)
+	if len(leases) > 0 {
+		k.log.Error("another node has a block of this node whose addresses are in use here: delete these containers", "block", b.First.String(), "leases", leases)
+	}
+	return err
+}
+
+// lostLeases returns the leases of the lost parts of a block.
+func (k *Keeper) lostLeases(ctx context.Context, b *store.RangeBlock) (leases []string, err error) {
+	lost := k.lost(b)
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err = leasesIn(tx, b.Pool, lost)
+		return err
+	})
+	return leases, err
+}
+
+// leasesIn returns the leases of a pool's addresses in intervals, as text.
+func leasesIn(tx *store.Tx, pool string, in []leasing.Interval) (out []string, err error) {
+	err = eachLease(tx, func(id store.PoolID, l *store.Lease) {
+		is := id.DataDir == store.RangeDir(pool) || recovery.IsPoolUnknown(id)
+		if is && slices.ContainsFunc(in, func(i leasing.Interval) bool { return i.Contains(l.Address) }) {
 			out = append(out, fmt.Sprintf("%s container %.64q interface %.16q", l.Address, l.Owner.ContainerID, l.Owner.IfName))
 		}
 	})
 	return out, err
 }
 
-// eachLease calls fn with each lease of a range and the data directory of its pool.
-func eachLease(tx *store.Tx, fn func(dir string, l *store.Lease)) error {
+// eachLease calls fn with each lease of a range and its pool, and with each rebuilt lease of an unknown pool,
+// which may be of any range.
+func eachLease(tx *store.Tx, fn func(id store.PoolID, l *store.Lease)) error {
 	ids, err := tx.Pools()
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if !isRange(id.DataDir) {
+		if !strings.HasPrefix(id.DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(id) {
 			continue
 		}
 		pool, err := tx.Pool(id)
@@ -474,7 +513,7 @@ func eachLease(tx *store.Tx, fn func(dir string, l *store.Lease)) error {
 			if err != nil {
 				return err
 			}
-			fn(id.DataDir, &l)
+			fn(id, &l)
 		}
 	}
 	return nil

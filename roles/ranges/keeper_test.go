@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -228,6 +229,27 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// TestRebuilt: a block is not returned while a rebuilt lease of an unknown pool has one of its addresses.
+func TestRebuilt(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	m.must("net")
+	m.update(func(tx *store.Tx) error {
+		p, err := tx.Pool(store.PoolID{Network: "net"})
+		if err != nil {
+			return err
+		}
+		return p.Reserve(store.Lease{Address: ip("10.1.0.1"), Owner: store.Key{Network: "net", ContainerID: "c", IfName: "eth0"}, Time: m.Host.Now()})
+	})
+	m.Idle = time.Nanosecond
+	for range 2 {
+		m.must()
+	}
+	if len(m.addresses()) != 1 || len(m.pages) != 1 {
+		t.Errorf("the block is returned: %v", m.addresses())
+	}
+}
+
 // TestRestart: a restarted keeper finds the node's blocks, also when node.db was lost. They are valid only for
 // a time after they were read.
 func TestRestart(t *testing.T) {
@@ -318,6 +340,7 @@ func TestFence(t *testing.T) {
 	refused("a living node")
 
 	a.die()
+	refused("the claim was just written")
 	refused("the claim is new")
 	if err := b.step("net"); err != nil {
 		t.Fatal(err)
@@ -413,6 +436,16 @@ func TestTwin(t *testing.T) {
 	if err := b.step("net"); err == nil || len(b.addresses()) > 0 {
 		t.Fatal("the claim of a living machine was removed")
 	}
+	if err := b.step("net"); err == nil || len(b.claims) != 1 {
+		t.Fatalf("%v; claims %v", err, b.claims)
+	}
+	a.verified = time.Time{}
+	a.must()
+	for range 2 {
+		if err := b.step("net"); err == nil || len(b.claims) > 1 {
+			t.Fatalf("%v; claims %v", err, b.claims)
+		}
+	}
 	b.must("net")
 	a.restart()
 	a.must()
@@ -434,14 +467,50 @@ func TestDamaged(t *testing.T) {
 	}
 	m.demand("other", "", spans("10.2.0.1-10.2.0.254")...)
 	m.demand("net", "", spans("10.1.0.1-10.1.0.254")...)
-	if err := m.step("net", "other"); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "10-1-0-0") {
-		t.Errorf("%v", err)
+	wanted := map[string]bool{"net": true, "other": true}
+	if err := m.pass(t.Context(), wanted); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "10-1-0-0") || !wanted["net"] || wanted["other"] {
+		t.Errorf("%v; refused %v", err, wanted)
 	}
 	if got := m.addresses(); len(got) == 0 || pageOf(got[0]) != ip("10.2.0.0") {
 		t.Errorf("%v", got)
 	}
 	if raw, err := os.ReadFile(bad); err != nil || !strings.Contains(string(raw), "{}") {
 		t.Errorf("the damaged page is now %s, %v", raw, err)
+	}
+}
+
+// TestDamagedOwn: a damaged page with a block of the node, whose addresses are in use, does not end the validity of
+// its other blocks. A restarted agent does not forget the block.
+func TestDamagedOwn(t *testing.T) {
+	root := registry(t)
+	m := newMember(t, root, "a")
+	m.demand("one", "", spans("10.1.0.1-10.1.0.1")...)
+	m.demand("two", "", spans("10.2.0.1-10.2.0.1")...)
+	m.must("one", "two")
+	m.lease("one", "", ip("10.1.0.1"))
+	path := filepath.Join(root, "ranges", "10-1-0-0.json")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.restart()
+	m.later = validity - time.Minute
+	if err := m.step(); !errors.Is(err, cluster.ErrInvalid) {
+		t.Error(err)
+	}
+	m.later = validity + time.Minute
+	if now := m.addresses(); !slices.Equal(now, []netip.Addr{ip("10.2.0.1")}) {
+		t.Errorf("beside the damaged page: %v", now)
+	}
+	if err := os.WriteFile(path, bytes.Replace(good, []byte(`"node":"a"`), []byte(`"node":"b"`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.must()
+	if !strings.Contains(m.log.String(), "c-10.1.0.1") {
+		t.Errorf("the lost block is forgotten: %s", m.log)
 	}
 }
 
@@ -468,6 +537,40 @@ func TestErased(t *testing.T) {
 	}
 	if log := a.log.String(); !strings.Contains(log, "taken again") || !strings.Contains(log, "c-10.1.0.1") || strings.Contains(log, "c-10.1.0.2") {
 		t.Errorf("%s", log)
+	}
+}
+
+// TestShrunk: a node takes the rest of a block again whose page was edited, or restored from a backup in which the
+// block was smaller, unless another node has it.
+func TestShrunk(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		root := registry(t)
+		a, b := newMember(t, root, "a"), newMember(t, root, "b")
+		a.demand("net", "", spans("10.1.0.1-10.1.255.254")...)
+		a.must("net")
+		before := a.addresses()
+		a.lease("net", "", before[5], before[12])
+		path := filepath.Join(root, "ranges", slices.Collect(maps.Keys(a.pages))[0]+".json")
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		smaller := bytes.Replace(raw, []byte(`"last":"`+before[15].String()), []byte(`"last":"`+before[7].String()), 1)
+		if err := os.WriteFile(path, smaller, 0o600); err != nil || bytes.Equal(raw, smaller) {
+			t.Fatalf("%s, %v", smaller, err)
+		}
+		if other {
+			b.demand("net", "", leasing.Single(before[12]))
+			b.must("net")
+		}
+		a.verified = time.Time{}
+		a.must()
+		switch now := a.addresses(); {
+		case other && (slices.Contains(now, before[12]) || !slices.Contains(now, before[5]) || !strings.Contains(a.log.String(), "c-"+before[12].String()) || strings.Contains(a.log.String(), "c-"+before[5].String())):
+			t.Errorf("%v of %v; %s", now, before, a.log)
+		case !other && !slices.Equal(now, before):
+			t.Errorf("%v, before %v", now, before)
+		}
 	}
 }
 
@@ -512,5 +615,31 @@ func TestLate(t *testing.T) {
 		if err := l.finish(); !errors.Is(err, cluster.ErrRaced) {
 			t.Errorf("the late write: %v", err)
 		}
+	}
+}
+
+// TestLateClaim: the grace period of a claim begins when it is in the registry, not when its write was requested.
+func TestLateClaim(t *testing.T) {
+	root := registry(t)
+	a, b := newMember(t, root, "a"), newMember(t, root, "b")
+	for _, m := range []*member{a, b} {
+		m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	}
+	a.must("net")
+	a.die()
+	l := &late{Ranges: b.Registry, armed: true}
+	b.Registry, b.Grace = l, time.Nanosecond
+	if err := b.step("net"); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if err := l.finish(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.step("net"); err == nil || len(b.addresses()) > 0 {
+		t.Errorf("the block is taken at once: %v", b.addresses())
+	}
+	b.must("net")
+	if len(b.addresses()) != 1 {
+		t.Error("the block is not taken")
 	}
 }

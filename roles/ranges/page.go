@@ -87,7 +87,7 @@ func decodePage(name string, raw []byte) (*page, error) {
 	var last netip.Addr
 	for _, b := range p.Blocks {
 		switch {
-		case !b.First.IsValid() || !b.Last.IsValid() || pageOf(b.First) != p.First || pageOf(b.Last) != p.First || b.Last.Less(b.First):
+		case pageOf(b.First) != p.First || pageOf(b.Last) != p.First || b.First.Zone()+b.Last.Zone() != "" || b.Last.Less(b.First):
 			return nil, fault("%s-%s is not a block", b.First, b.Last)
 		case last.IsValid() && !last.Less(b.First):
 			return nil, fault("block %s is not after %s", b.First, last)

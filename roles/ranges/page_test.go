@@ -120,6 +120,12 @@ func TestDecodePage(t *testing.T) {
 			t.Errorf("%.100s: %+v, %v", bad, p, err)
 		}
 	}
+	for _, bad := range []string{"fd00::1%a", "::ffff:10.1.0.1", ""} {
+		raw := fmt.Sprintf(`{"first":"fd00::","blocks":[{"first":%q,"last":%q,"node":"a"}]}`, bad, bad)
+		if p, err := decodePage("fd00-0000-0000-0000-0000-0000-0000-0000", []byte(raw)); !errors.Is(err, cluster.ErrInvalid) {
+			t.Errorf("%s: %+v, %v", raw, p, err)
+		}
+	}
 }
 
 // FuzzPage: an accepted page has disjoint blocks of one page.

@@ -45,12 +45,13 @@ func Show(ctx context.Context, h *roles.Host) (*Shown, error) {
 		}
 		for i := range blocks {
 			b := &blocks[i]
-			leases, err := leasesIn(tx, b)
+			of := []leasing.Interval{{Lo: b.First, Hi: b.Last}}
+			leases, err := leasesIn(tx, b.Pool, of)
 			if err != nil {
 				return err
 			}
 			out.Blocks = append(out.Blocks, ShownBlock{
-				Pool: b.Pool, First: b.First, Last: b.Last, Size: count([]leasing.Interval{{Lo: b.First, Hi: b.Last}}), Used: len(leases),
+				Pool: b.Pool, First: b.First, Last: b.Last, Size: count(of), Used: len(leases),
 				Since: b.Since, Valid: b.Valid(out.now), Until: b.Until,
 			})
 		}

@@ -26,14 +26,20 @@ const socketFile = "ranges.sock"
 // askTime bounds the wait of an ADD for the agent.
 const askTime = 10 * time.Second
 
-// maxRequest bounds a request and an answer in bytes.
-const maxRequest = 4096
+// Bounds of a request and an answer in bytes, and of an error in an answer in characters. JSON has at most 6 bytes
+// for one.
+const (
+	maxRequest = 4096
+	maxError   = 2000
+	maxAnswer  = 6*maxError + 100
+)
 
-func socketPath(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
+// Socket returns the path of the agent's socket for the role range.
+func Socket(h *roles.Host) string { return filepath.Join(h.Store.RunDir(), socketFile) }
 
 // RemoveSocket removes the socket and its lock file from a node, unless an agent with -ranges-only uses them.
 func RemoveSocket(h *roles.Host) error {
-	path := socketPath(h)
+	path := Socket(h)
 	unlock, err := process.Lock(path + ".lock")
 	if err != nil {
 		return nil //nolint:nilerr // another agent serves the socket
@@ -67,7 +73,7 @@ func Ask(ctx context.Context, h *roles.Host, demands []store.RangeDemand) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	got, err := ask(ctx, socketPath(h), demands[0].Network)
+	got, err := ask(ctx, Socket(h), demands[0].Network)
 	if err != nil {
 		return fmt.Errorf("%w: no block of the range is leased, and the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrTryAgain, err)
 	}
@@ -87,7 +93,7 @@ func ask(ctx context.Context, path, network string) (a answer, err error) {
 	if _, err := io.WriteString(c, network+"\n"); err != nil {
 		return a, err
 	}
-	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&a); err != nil {
+	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&a); err != nil {
 		return a, errors.Join(err, ctx.Err())
 	}
 	return a, nil
@@ -96,7 +102,7 @@ func ask(ctx context.Context, path, network string) (a answer, err error) {
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is
 // needed. It does not wait, and without an agent it does nothing.
 func Notify(h *roles.Host) {
-	c, err := net.DialTimeout("unix", socketPath(h), time.Second)
+	c, err := net.DialTimeout("unix", Socket(h), time.Second)
 	if err == nil {
 		_ = c.Close()
 	}
@@ -112,7 +118,7 @@ type request struct {
 func (r *request) reply(err error) {
 	var a answer
 	if err != nil {
-		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.2000s", err), "")
+		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.*s", maxError, err), "")
 	}
 	if r.network != "" {
 		_ = json.NewEncoder(r.conn).Encode(a) // the client may have ended
@@ -120,12 +126,20 @@ func (r *request) reply(err error) {
 	_ = r.conn.Close()
 }
 
-// accept sends each client's request to the keeper until the listener is closed.
+// acceptDelay is the delay after a failed accept, for example because the process has too many open files.
+const acceptDelay = 100 * time.Millisecond
+
+// accept sends each client's request to the keeper until done is closed.
 func accept(l net.Listener, to chan<- *request, done <-chan struct{}) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return
+			select {
+			case <-done:
+				return
+			case <-time.After(acceptDelay):
+				continue
+			}
 		}
 		_ = c.SetDeadline(time.Now().Add(askTime + time.Second))
 		go func() {

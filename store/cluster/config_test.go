@@ -72,7 +72,7 @@ func TestParseConfigFaults(t *testing.T) {
 		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPort":0,"ListenPortV6":51820,"PSK":"c2hvcnQ=","Mode":"auto","PersistentKeepaliveInterval":65536}}`: {
 			"Backend.ListenPort is 0", "Backend.ListenPortV6 is the same", "Backend.PSK is not a key", `Backend.Mode is "auto"`, "Backend.PersistentKeepaliveInterval is 65536",
 		},
-		`{"Network":"fd00::/48","Backend":7}`:                                                                     {`Network is "fd00::/48"`, "Backend is 7"},
+		`{"Network":"fd00::/48","Backend":[{"PSK":"c2VjcmV0"}]}`:                                                  {`Network is "fd00::/48"`, "Backend is not an object"},
 		`{"Network":"10.0.0.0/29"}`:                                                                               {"too small"},
 		`{"Network":"10.0.0.0/24","SubnetLen":25}`:                                                                {"SubnetLen is 25: give 26 to 30"},
 		`{"Network":"10.0.0.0/24","SubnetLen":31}`:                                                                {"SubnetLen is 31"},
@@ -90,6 +90,9 @@ func TestParseConfigFaults(t *testing.T) {
 			if !strings.Contains(err.Error(), f) {
 				t.Errorf("%s: %q is missing in %v", conf, f, err)
 			}
+		}
+		if strings.Contains(err.Error(), "c2") {
+			t.Errorf("%s: the preshared key is in %v", conf, err)
 		}
 		if n := strings.Count(err.Error(), "invalid: "); len(faults) > 1 && n != len(faults) {
 			t.Errorf("%s: %d faults, not %d: %v", conf, n, len(faults), err)

@@ -122,11 +122,15 @@ func (d *decoder) value(key string, raw json.RawMessage, v any) bool {
 	if len(raw) == 0 || string(raw) == "null" {
 		return false
 	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		d.fault(key, "is %s: %s", shorten(string(raw)), wanted(v))
-		return false
+	if err := json.Unmarshal(raw, v); err == nil {
+		return true
 	}
-	return true
+	shown := shorten(string(raw))
+	if _, ok := v.(*rawBackend); ok {
+		shown = "not an object" // it may contain the preshared key
+	}
+	d.fault(key, "is %s: %s", shown, wanted(v))
+	return false
 }
 
 func wanted(v any) string {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -277,21 +276,3 @@ func (t *tail) Write(b []byte) (int, error) {
 }
 
 func (t *tail) String() string { return strings.Join(strings.Fields(string(t.text)), " ") }
-
-// isolated reports whether this process has other network and mount namespaces than its parent.
-func isolated() error {
-	for _, kind := range []string{"net", "mnt"} {
-		own, err := os.Readlink("/proc/self/ns/" + kind)
-		if err != nil {
-			return err
-		}
-		parent, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", os.Getppid(), kind))
-		if err != nil {
-			return err
-		}
-		if own == parent {
-			return errors.New("--worker is only for 'cnibox bench' itself")
-		}
-	}
-	return nil
-}

@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -58,9 +55,6 @@ type worker struct {
 
 // Serve is the process of a worker. It reads requests until in ends.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, plugins roles.Delegator) error {
-	if err := isolated(); err != nil {
-		return err
-	}
 	w := &worker{net: netops.New(netops.Options{}), plugins: plugins}
 	defer w.net.Close() //nolint:errcheck // the process ends
 	requests, replies := json.NewDecoder(in), json.NewEncoder(out)
@@ -91,7 +85,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, plugins roles.Deleg
 // prepare makes the node and its containers.
 func (w *worker) prepare(ctx context.Context, s *setup) error {
 	path := filepath.SplitList(s.Path)
-	if err := hideNode(path); err != nil {
+	if err := netops.Sandbox(path); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	list, err := netlist.Parse(s.List, "0.1.0")
@@ -115,61 +109,6 @@ func (w *worker) prepare(ctx context.Context, s *setup) error {
 		w.calls = append(w.calls, netlist.Call{Request: &roles.Request{ContainerID: id, Netns: ns.Path(), IfName: "eth0", Path: path, Env: env}})
 	}
 	return nil
-}
-
-// hideNode makes the file systems read-only for this process and its plugins, if the kernel can (5.12),
-// and gives them empty directories for state. The directories of plugins stay where they are.
-func hideNode(path []string) error {
-	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	writable := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
-	err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &readOnly)
-	if err == nil {
-		err = unix.MountSetattr(unix.AT_FDCWD, "/proc", unix.AT_RECURSIVE, &writable) // sysctls of the new network namespace
-	}
-	if err != nil && !errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("make the file systems read-only: %w", err)
-	}
-	dirs := map[string]int{}
-	for _, dir := range pluginDirs(path) {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open %q: %w", dir, err)
-		}
-		defer unix.Close(fd) //nolint:errcheck // it was only bound
-		dirs[dir] = fd
-	}
-	for _, dir := range []string{"/run", "/var/lib", "/tmp"} {
-		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
-			return fmt.Errorf("mount an empty %s: %w", dir, err)
-		}
-	}
-	for dir, fd := range dirs {
-		if _, err := os.Stat(dir); err == nil {
-			continue
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind %q: %w", dir, err)
-		}
-	}
-	return nil
-}
-
-// pluginDirs returns the directories of a path, and those to which links in them lead.
-func pluginDirs(path []string) []string {
-	dirs := slices.Clone(path)
-	for _, dir := range path {
-		entries, _ := os.ReadDir(dir) // the caller opens it
-		for _, e := range entries {
-			if file, err := filepath.EvalSymlinks(filepath.Join(dir, e.Name())); err == nil {
-				dirs = append(dirs, filepath.Dir(file))
-			}
-		}
-	}
-	slices.Sort(dirs)
-	return slices.Compact(dirs)
 }
 
 // makeUplinks makes the interfaces that plugins expect on a node. They lead nowhere.

@@ -23,8 +23,8 @@ import (
 
 // Self runs processes.
 type Self interface {
-	// Sandbox runs this program to its end in new network and mount namespaces, and returns its output.
-	Sandbox(ctx context.Context, args []string, stdin []byte, stderr io.Writer) ([]byte, error)
+	// Isolated runs this program to its end in new network and mount namespaces.
+	Isolated(ctx context.Context, env, args []string, in io.Reader, out, log io.Writer) error
 	// Plugin executes a plugin as a runtime does, and returns its standard output.
 	Plugin(ctx context.Context, file string, env []string, stdin []byte) ([]byte, error)
 }
@@ -59,6 +59,8 @@ type Replayed struct {
 type Player struct {
 	Self Self
 	Net  *netops.Net
+	// Plugins is the directory of the plugins.
+	Plugins string
 	// MaxPause bounds the time between the starts of two calls.
 	MaxPause time.Duration
 	// Played is called after each call, by several goroutines.
@@ -127,7 +129,7 @@ func (p *Player) play(ctx context.Context, c *store.TracedCall) *Replayed {
 			conf = changed
 		}
 	}
-	env := []string{"CNI_COMMAND=" + c.Verb, "CNI_PATH=" + netops.SandboxPlugins}
+	env := []string{"CNI_COMMAND=" + c.Verb, "CNI_PATH=" + p.Plugins}
 	for _, kv := range [][2]string{
 		{"CNI_CONTAINERID", c.ContainerID}, {"CNI_NETNS", netns}, {"CNI_IFNAME", c.IfName}, {"CNI_ARGS", c.Args}, {"TRACEPARENT", c.TraceParent},
 	} {
@@ -136,7 +138,7 @@ func (p *Player) play(ctx context.Context, c *store.TracedCall) *Replayed {
 		}
 	}
 	start := time.Now()
-	stdout, err := p.Self.Plugin(ctx, filepath.Join(netops.SandboxPlugins, filepath.Base(c.Role)), env, conf)
+	stdout, err := p.Self.Plugin(ctx, filepath.Join(p.Plugins, filepath.Base(c.Role)), env, conf)
 	took := time.Since(start)
 	r.Replayed = outcome(stdout, err)
 	r.Replayed.Took = took

@@ -100,6 +100,13 @@ func (s *scrubber) word(word string) string {
 	if to, ok := s.names[word]; ok {
 		return to
 	}
+	for _, sep := range []string{"-", ":"} { // a range, or an IPv4 address with a port
+		if first, rest, ok := strings.Cut(word, sep); ok {
+			if _, err := netip.ParseAddr(first); err == nil {
+				return s.word(first) + sep + s.word(rest)
+			}
+		}
+	}
 	a, err := netip.ParseAddr(word)
 	if !s.addresses || err != nil || !a.IsGlobalUnicast() {
 		return word

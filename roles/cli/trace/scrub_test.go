@@ -17,7 +17,7 @@ func TestScrub(t *testing.T) {
 				Stdin:  `{"type":"bridge","name":"abcd","ipam":{"subnet":"10.9.0.0/16","password":"x"},"cni.dev/valid-attachments":[{"containerID":"abc"}]}`,
 				Result: `{"ips":[{"address":"10.9.2.3/16","gateway":"10.9.0.1"},{"address":"fd00:1::5/64"}]}`,
 			},
-			{Role: "bridge", ContainerID: "def", Stdin: `{"type": abc`, Error: `interface "eth0" of container "abc": shop/bridge has 10.9.2.3. And 192.0.2.7, 127.0.0.1`, Details: "abc:"},
+			{Role: "bridge", ContainerID: "def", Stdin: `{"type": abc`, Error: `interface "eth0" of container "abc": shop/bridge has 10.9.2.3. And 192.0.2.7, 127.0.0.1, 10.9.0.2:6443, 10.9.0.2-10.9.0.9, fd00:1::2-fd00:1::9`, Details: "abc:"},
 		}
 	}
 	names := calls()
@@ -31,7 +31,7 @@ func TestScrub(t *testing.T) {
 		t.Errorf("input %s", a.Stdin)
 	}
 	if b.Stdin != `{"type": container-1` || b.Details != "container-1:" ||
-		b.Error != `interface "eth0" of container "container-1": namespace-1/pod-1 has 10.9.2.3. And 192.0.2.7, 127.0.0.1` {
+		b.Error != `interface "eth0" of container "container-1": namespace-1/pod-1 has 10.9.2.3. And 192.0.2.7, 127.0.0.1, 10.9.0.2:6443, 10.9.0.2-10.9.0.9, fd00:1::2-fd00:1::9` {
 		t.Errorf("%+v", b)
 	}
 	both := calls()
@@ -39,7 +39,7 @@ func TestScrub(t *testing.T) {
 	if got := both[0].Result; got != `{"ips":[{"address":"10.1.2.3/16","gateway":"10.1.0.1"},{"address":"2001:db8:2::5/64"}]}` {
 		t.Errorf("addresses %s", got)
 	}
-	if !strings.Contains(both[0].Stdin, `"10.1.0.0/16"`) || !strings.HasSuffix(both[1].Error, "pod-1 has 10.1.2.3. And 10.3.2.7, 127.0.0.1") {
+	if !strings.Contains(both[0].Stdin, `"10.1.0.0/16"`) || !strings.HasSuffix(both[1].Error, "pod-1 has 10.1.2.3. And 10.3.2.7, 127.0.0.1, 10.1.0.2:6443, 10.1.0.2-10.1.0.9, 2001:db8:2::2-2001:db8:2::9") {
 		t.Errorf("%s, %s", both[0].Stdin, both[1].Error)
 	}
 	kept := calls()

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,8 +80,7 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	namespace := cmp.Or(r.rangeNamespace, process.Getenv(h.Env, "POD_NAMESPACE"))
-	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: namespace})
+	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: r.rangeNamespace})
 	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 
@@ -177,14 +175,21 @@ func (m memory) load(ctx context.Context) (r remembered) {
 	return r
 }
 
-// save applies change to the memory and writes it.
+// save applies change to the memory and writes it, in one transaction.
 func (m memory) save(ctx context.Context, change func(*remembered)) {
-	r := m.load(ctx)
-	change(&r)
-	raw, err := json.Marshal(r)
-	if err == nil {
-		err = m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, markName, raw) })
-	}
+	err := m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
+		var r remembered
+		raw, _, err := tx.Marked(markKind, markName)
+		if err != nil && !errors.Is(err, store.ErrDamaged) {
+			return err
+		}
+		_ = json.Unmarshal(raw, &r) // a damaged memory is replaced
+		change(&r)
+		if raw, err = json.Marshal(r); err != nil {
+			return err
+		}
+		return tx.Mark(markKind, markName, raw)
+	})
 	if err != nil {
 		m.host.Log.Warn("cannot save the state of this node", "error", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store/cluster/kube"
 )
 
 // settings are the agent's flags. A flag that flannel has too has flannel's name.
@@ -193,7 +194,7 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	f.StringVar(&r.apiURL, "kube-api-url", "", "`URL` of the API server, instead of the kubeconfig's")
 	f.StringVar(&r.annotations, "kube-annotation-prefix", defaultPrefix, "`prefix` of the annotations of Node objects")
 	f.BoolVar(&r.networkUnavailable, "set-node-network-unavailable", true, "clear the Node's condition NetworkUnavailable")
-	f.StringVar(&r.rangeNamespace, "range-namespace", "", "`namespace` of the ConfigMaps with the blocks of cluster-wide ranges; default: POD_NAMESPACE, then kube-system")
+	f.StringVar(&r.rangeNamespace, "range-namespace", kube.DefaultNamespace, "`namespace` of the ConfigMaps with the blocks of cluster-wide ranges")
 	f.StringVar(&r.dir, "cluster-dir", "", "use the directory at this `path` as the registry: config.json and nodes/")
 	f.Func("etcd-endpoints", "use etcd as the registry: comma-separated `URLs`", func(v string) error {
 		r.etcd = splitList(v)

@@ -184,6 +184,7 @@ func TestKubeManifests(t *testing.T) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 
+	s.Kubectl(t, "apply", "-f", filepath.Join(examples, "ranges.yaml"))
 	lease := w.leasePages(kubeconfig)
 	must(t, lease())
 	w.withoutEachRight(s, func(resource, verb string) {
@@ -215,7 +216,7 @@ func (w *world) withoutEachRight(s *kubetest.Server, f func(resource, verb strin
 	t.Helper()
 	const api = "/apis/rbac.authorization.k8s.io/v1/"
 	rights := 0
-	for _, kind := range []string{"clusterroles", "namespaces/kube-system/roles"} {
+	for _, kind := range []string{"clusterroles", "namespaces/kube-system/roles", "namespaces/cnibox-ranges/roles"} {
 		var roles struct {
 			Items []struct {
 				Metadata struct{ Name string }

@@ -15,7 +15,12 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient) *ra
 	machine := m.load(ctx).Machine
 	if machine == "" {
 		machine = rand.Text()
-		m.save(ctx, func(r *remembered) { r.Machine = machine })
+		m.save(ctx, func(r *remembered) {
+			if r.Machine == "" { // else the load failed, or another process has saved it meanwhile
+				r.Machine = machine
+			}
+			machine = r.Machine
+		})
 	}
 	return ranges.NewKeeper(ranges.Options{Host: h, Registry: registry, Node: registry.node, Machine: machine})
 }

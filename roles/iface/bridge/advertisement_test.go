@@ -54,12 +54,15 @@ func TestRouterAdvertisement(t *testing.T) {
 				}
 			})
 			other.Do(t, func() error { return netopstest.LinkUp("eth0") })
-			container.Do(t, func() error { // a receiver ignores an advertisement whose source is not link-local
-				if out, err := exec.CommandContext(t.Context(), "ip", "-6", "address", "add", "fe80::2/64", "dev", "eth0", "nodad").CombinedOutput(); err != nil {
-					return fmt.Errorf("%w: %s", err, out)
-				}
-				return advertise()
-			})
+			for _, sender := range []*netopstest.NS{container, other} { // a receiver ignores an advertisement whose source is not link-local
+				sender.Do(t, func() error {
+					if out, err := exec.CommandContext(t.Context(), "ip", "-6", "address", "add", "fe80::2/64", "dev", "eth0", "nodad").CombinedOutput(); err != nil {
+						return fmt.Errorf("%w: %s", err, out)
+					}
+					return nil
+				})
+			}
+			container.Do(t, advertise)
 			await.Until(t, func() bool {
 				other.Do(t, advertise)
 				return len(routers(t)) > 0

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/store/cluster/kube"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
@@ -22,6 +23,7 @@ func TestRefereeKube(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
+	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": kube.DefaultNamespace}})
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}})
 	join := func(name string) {

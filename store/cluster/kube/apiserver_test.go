@@ -48,6 +48,7 @@ func newLab(t *testing.T, s *kubetest.Server, conf string) *lab {
 // allow gives the agents the rights that the package's documentation lists.
 func (l *lab) allow(tb testing.TB) {
 	tb.Helper()
+	l.s.Must(tb, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": DefaultNamespace}}, http.StatusConflict)
 	l.s.Allow(tb, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}})

@@ -11,7 +11,7 @@ import (
 )
 
 // DefaultNamespace has the pages of cluster-wide ranges by default.
-const DefaultNamespace = "kube-system"
+const DefaultNamespace = "cnibox-ranges"
 
 // A page of a cluster-wide range is a ConfigMap, because that kind needs no installation.
 const (

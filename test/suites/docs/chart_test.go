@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -18,20 +19,27 @@ import (
 // TestKubeChart: the chart in examples/helm makes the same objects as the kustomizations, and refuses values that its
 // schema does not know.
 func TestKubeChart(t *testing.T) {
-	render := func(program string, args ...string) string {
+	render := func(kinds int, program string, args ...string) string {
 		t.Helper()
 		out, err := exec.Command(kubetest.Built(program), args...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %q: %v: %s", program, args, err, out)
 		}
-		return objects(t, string(out))
+		return objects(t, string(out), kinds)
 	}
 	template := []string{"template", "cnibox", "../../../examples/helm", "--namespace", "kube-system"}
 	for dir, flags := range map[string][]string{"kubernetes": nil, "kubernetes-uninstall": {"--set", "uninstall=true"}} {
-		want, got := render("kubectl", "kustomize", "../../../examples/"+dir), render("helm", append(template, flags...)...)
+		want, got := render(5, "kubectl", "kustomize", "../../../examples/"+dir), render(5, "helm", append(template, flags...)...)
 		if got != want {
 			t.Errorf("the chart with %q makes\n%s\nand examples/%s\n%s", flags, got, dir, want)
 		}
+	}
+	ranges, err := os.ReadFile("../../../examples/kubernetes/ranges.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := render(3, "helm", append(template, "--set", "ranges=true", "--show-only", "templates/ranges.yaml")...), objects(t, string(ranges), 3); got != want {
+		t.Errorf("the chart with ranges makes\n%s\nand examples/kubernetes/ranges.yaml\n%s", got, want)
 	}
 	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins"} {
 		out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", value)...).CombinedOutput()
@@ -42,7 +50,7 @@ func TestKubeChart(t *testing.T) {
 }
 
 // objects returns the YAML documents as JSON, one a line by kind. JSON within a ConfigMap is decoded, too.
-func objects(t *testing.T, text string) string {
+func objects(t *testing.T, text string, kinds int) string {
 	t.Helper()
 	all := map[string]map[string]any{}
 	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
@@ -67,7 +75,7 @@ func objects(t *testing.T, text string) string {
 		all[kind] = o
 	}
 	out, err := json.MarshalIndent(all, "", " ")
-	if err != nil || len(all) != 5 {
+	if err != nil || len(all) != kinds {
 		t.Fatalf("%d kinds of objects: %v", len(all), err)
 	}
 	return string(out)
