@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -118,6 +118,15 @@ SHORT := './netops=TestFeatures|TestTrace|TestNFT|TestMACNATCarries|TestFlows(Fo
 	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life' './roles/cli=Test(Probe|Drops)$$'
 test-kernels-short: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in bullseye trixie; do $(VM) -debian $$k $(SHORT) || exit 1; done
+
+# The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
+ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \
+	'./roles/chained/portmap=TestTraffic' './store=TestAttachment|TestClaims|TestPoolLikeModel|TestLock|TestTruncated' ./store/internal/record ./roles/leasing \
+	./netops/internal/nft ./netops/internal/rtnl './netops/internal/nlconn=Fuzz|TestListenerOverrun' ./internal/rawjson ./internal/coldjson
+test-arm64: setup bin/vm/run
+	CNIBOX_APT=qemu-system-arm sh test/apt.sh
+	GOARCH=arm64 $(GO) build -buildvcs=false -tags $(TAGS) -ldflags='-s -w' -o bin/arm64/cnibox .
+	bin/vm/run -arch arm64 -copy bin/arm64/cnibox -env CNIBOX_TEST_BINARY=/src/bin/arm64/cnibox -skip 'Race|Child|Beside|ListedByOther|ManyElements' $(ARM64)
 
 bin/golangci-lint: test/peers/tools/go.sum
 	cd test/peers/tools && $(GO) build -o ../../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The machine's first process. The words of the report (second serial port) are read by qemu.go.
+# The machine's first process. The words of the report are read by qemu.go.
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
@@ -18,8 +18,9 @@ ln -s /bin/busybox /sbin/modprobe
 mount --make-rshared /
 
 # A terminal would turn \n into \r\n and echo what the other side says.
-exec 3>/dev/ttyS1
-stty raw -echo </dev/ttyS1
+report=/dev/$(cat /etc/report)
+exec 3>"$report"
+stty raw -echo <"$report"
 mark=$(sed -n 's/.*cnibox\.mark=\([^ ]*\).*/\1/p' /proc/cmdline)
 
 for m in $(cat /etc/modules); do

@@ -17,8 +17,8 @@ import (
 //go:embed init.sh
 var initScript []byte
 
-// writeInitrd writes the RAM disk: busybox, a few programs, the modules, init, and the suites below /src.
-func writeInitrd(file string, k kernel, root string, suites []suite, o options) error {
+// writeInitrd writes the RAM disk: busybox and a few programs of the file system at from, the modules, init, and the suites below /src.
+func writeInitrd(file string, k kernel, root, from string, suites []suite, o options) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
@@ -31,11 +31,12 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	a.data("etc/suites", 0o644, suiteList(suites))
 	a.data("etc/timeout", 0o644, testTimeout(o))
 	a.data("etc/skip", 0o644, []byte(o.skip))
+	a.data("etc/report", 0o644, []byte(o.arch.report))
 	a.data("etc/environment", 0o644, environment(o))
 	a.data("etc/protocols", 0o644, []byte("icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n")) // nft shows names
 	a.data("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\n"))
-	a.file("bin/busybox", "/bin/busybox")
-	if err := addPrograms(a); err != nil {
+	a.file("bin/busybox", filepath.Join(from, "bin", "busybox"))
+	if err := addPrograms(a, o.arch, from); err != nil {
 		return err
 	}
 	a.tree("lib/modules", k.modules)

@@ -38,16 +38,16 @@ func moduleNames(text string) []string {
 	return names
 }
 
-// prepareKernel returns the cached kernel of a release of Debian, made first if modules.txt changed or the cache is empty.
-func prepareKernel(ctx context.Context, cache, release string) (kernel, error) {
+// prepareKernel returns the kernel of a release of Debian from its cache, made first if modules.txt changed or the cache is empty.
+func prepareKernel(ctx context.Context, cache, release, arch string) (kernel, error) {
 	sum := sha256.Sum256([]byte(modulesText))
-	dir := filepath.Join(cache, release, hex.EncodeToString(sum[:6]))
+	dir := filepath.Join(cache, hex.EncodeToString(sum[:6]))
 	k := kernel{image: filepath.Join(dir, "vmlinuz"), modules: filepath.Join(dir, "modules")}
 	if _, err := os.Stat(dir); err == nil {
 		return k, nil
 	}
-	all := filepath.Join(cache, release, "package")
-	if err := debian.UnpackOnce(ctx, all, release, debian.Kernel); err != nil {
+	all := filepath.Join(cache, "package")
+	if err := debian.UnpackOnce(ctx, all, release, arch, debian.Kernel); err != nil {
 		return kernel{}, err
 	}
 	tmp, err := os.MkdirTemp(cache, "unpack-")

@@ -3,9 +3,10 @@
 // It is for tests that need what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …) or devices
 // that outlive a network namespace. It compiles each package's tests as a static binary, boots a kernel with them in a RAM disk,
 // runs them as root, prints their output as it comes, and exits 0 only if all of them ended and passed without a skip. It installs
-// nothing: kernel and modules are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm.
+// nothing: packages are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm, and
+// can emulate an arm64: -arch arm64 compiles the tests for it, and takes the programs of the RAM disk from Debian's packages.
 //
-//	go run ./test/cmd/vm [-debian bookworm] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
+//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
@@ -37,6 +38,7 @@ type options struct {
 	skip    string
 	cache   string
 	release string
+	arch    arch
 	copies  []string
 	env     []string // NAME=VALUE for the tests
 	pkgs    []string
@@ -57,8 +59,17 @@ func parse() options {
 	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "kill the machine after this `time`")
 	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`, in packages that bring none of their own")
 	flag.StringVar(&o.skip, "skip", "", "leave out the tests that match `regexp`, in all packages")
-	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of the unpacked kernel, relative to the repository")
+	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of unpacked packages, relative to the repository")
 	flag.StringVar(&o.release, "debian", "bookworm", "`release` of Debian whose kernel boots: bullseye has 5.10, bookworm 6.1, trixie 6.12")
+	o.arch = archs()["amd64"]
+	flag.Func("arch", "`processor` of the machine: amd64 or arm64", func(v string) error {
+		a, ok := archs()[v]
+		if !ok {
+			return errors.New("want amd64 or arm64")
+		}
+		o.arch = a
+		return nil
+	})
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
 		return nil
@@ -93,23 +104,28 @@ func run(ctx context.Context, o options) error {
 	if !filepath.IsAbs(o.cache) {
 		o.cache = filepath.Join(root, o.cache)
 	}
-	k, err := prepareKernel(ctx, o.cache, o.release)
+	cache := filepath.Join(o.cache, o.release+"-"+o.arch.name)
+	k, err := prepareKernel(ctx, cache, o.release, o.arch.name)
 	if err != nil {
 		return fmt.Errorf("prepare kernel: %w", err)
+	}
+	files, err := prepareFiles(ctx, cache, o)
+	if err != nil {
+		return fmt.Errorf("prepare programs: %w", err)
 	}
 	work, err := os.MkdirTemp("", "cnibox-vm-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if err := buildSuites(ctx, root, work, suites); err != nil {
+	if err := buildSuites(ctx, root, work, o.arch.name, suites); err != nil {
 		return err
 	}
 	initrd := filepath.Join(work, "initrd")
-	if err := writeInitrd(initrd, k, root, suites, o); err != nil {
+	if err := writeInitrd(initrd, k, root, files, suites, o); err != nil {
 		return fmt.Errorf("write initrd: %w", err)
 	}
-	return boot(ctx, machine{kernel: k.image, initrd: initrd, console: filepath.Join(work, "console"), suites: suites, timeout: o.timeout}, os.Stdout)
+	return boot(ctx, machine{kernel: k.image, initrd: initrd, arch: o.arch, console: filepath.Join(work, "console"), suites: suites, timeout: o.timeout}, os.Stdout)
 }
 
 // repoRoot returns the closest directory with go.mod, from the working directory upwards.
@@ -164,12 +180,12 @@ func nameSuites(o options) ([]suite, error) {
 const buildTags = "urfave_cli_no_docs,nethttpomithttp2"
 
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
-func buildSuites(ctx context.Context, root, work string, suites []suite) error {
+func buildSuites(ctx context.Context, root, work, arch string, suites []suite) error {
 	for i := range suites {
 		s := &suites[i]
 		s.bin = filepath.Join(work, fmt.Sprintf("%d.test", i))
 		cmd := command(ctx, root, "go", "test", "-tags", buildTags, "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOOS=linux")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch, "GOOS=linux")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("compile tests of %q: %w", s.pkg, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,6 +18,7 @@ import (
 // machine is one boot.
 type machine struct {
 	kernel, initrd string
+	arch           arch
 	console        string // the kernel's messages are written to this file
 	suites         []suite
 	timeout        time.Duration
@@ -31,13 +33,13 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 	args := []string{
 		// One processor: the emulator keeps one of the host's processors busy all the time, and the other one is left to what runs
 		// beside it.
-		"-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1536",
+		"-accel", "tcg", "-smp", "1", "-m", "1536",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel, "-initrd", m.initrd,
-		"-append", "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 " + noStrings + " cnibox.mark=" + mark,
-		"-serial", "file:" + m.console, "-serial", "stdio",
+		"-append", m.arch.params + " quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark=" + mark,
+		"-serial", "file:" + m.console,
 	}
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, devices()...)...)
+	cmd := exec.CommandContext(ctx, m.arch.qemu, slices.Concat(args, m.arch.machine, devices())...)
 	cmd.Stderr = os.Stderr
 	report, err := cmd.StdoutPipe()
 	if err != nil {
@@ -64,10 +66,6 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 	return err
 }
 
-// noStrings hides the string instructions (REP_GOOD, ERMS, FSRM) from the kernel. The emulator executes them byte by byte; clearing
-// and copying pages with plain moves halves the time of starting a program.
-const noStrings = "clearcpuid=112,297,580"
-
 // devices are network devices on the machine's PCI bus. When a namespace ends, they return to the machine's own, as a veth does
 // not. They are connected to each other (by a hub of QEMU) and to nothing else.
 func devices() []string {
@@ -81,7 +79,7 @@ func devices() []string {
 	return args
 }
 
-// report reads the machine's second serial port. Lines with the mark, a random word, come from init.sh; all others are output of
+// report reads the report. Lines with the mark, a random word, come from init.sh; all others are output of
 // tests. So no output of a test can be taken for a result.
 type report struct {
 	mark   string

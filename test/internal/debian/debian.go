@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// Kernel is the package that depends on the release's kernel.
-const Kernel = "linux-image-amd64"
+// Kernel stands for the package of the release's kernel.
+const Kernel = "linux-image"
 
 // apt has the package lists of one release.
 type apt struct {
-	dir string
-	env []string
+	dir, arch string
+	env       []string
 }
 
-// UnpackOnce downloads packages of a release, such as "bookworm", and unpacks their files into dir, unless dir exists. Kernel
-// stands for the package that it depends on.
-func UnpackOnce(ctx context.Context, dir, release string, names ...string) error {
+// UnpackOnce downloads packages of a release, such as "bookworm", for a processor, such as "arm64", and unpacks their files into dir,
+// unless dir exists.
+func UnpackOnce(ctx context.Context, dir, release, arch string, names ...string) error {
 	// Programs run in other directories.
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func UnpackOnce(ctx context.Context, dir, release string, names ...string) error
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	a, err := open(ctx, tmp, release)
+	a, err := open(ctx, tmp, release, arch)
 	if err != nil {
 		return err
 	}
@@ -58,13 +58,14 @@ func UnpackOnce(ctx context.Context, dir, release string, names ...string) error
 }
 
 // open downloads the lists of a release into dir.
-func open(ctx context.Context, dir, release string) (*apt, error) {
-	a := &apt{dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"))}
+func open(ctx context.Context, dir, release, arch string) (*apt, error) {
+	a := &apt{dir: dir, arch: arch, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"))}
 	const source = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/"
 	sources := fmt.Sprintf("%[1]sdebian %[2]s main\n%[1]sdebian-security %[2]s-security main\n", source, release)
 	conf := fmt.Sprintf(`Dir::Etc::sourcelist "%[1]s/sources.list"; Dir::Etc::sourceparts "-"; Dir::State "%[1]s/state"; Dir::State::status "/dev/null";
-Dir::Cache "%[1]s/cache"; APT::Sandbox::User "root"; Acquire::Retries "3"; Acquire::Languages "none";
-`, dir)
+Dir::Cache "%[1]s/cache"; APT::Architecture "%[2]s"; APT::Architectures {"%[2]s";}; APT::Sandbox::User "root";
+Acquire::Retries "3"; Acquire::Languages "none";
+`, dir, arch)
 	for name, text := range map[string]string{"sources.list": sources, "apt.conf": conf} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
@@ -81,11 +82,12 @@ Dir::Cache "%[1]s/cache"; APT::Sandbox::User "root"; Acquire::Retries "3"; Acqui
 	return a, nil
 }
 
-// resolve returns the package that linux-image-amd64 depends on.
+// resolve returns the package that stands for name: linux-image-amd64 depends on the kernel's.
 func (a *apt) resolve(ctx context.Context, name string) (string, error) {
 	if name != Kernel {
 		return name, nil
 	}
+	name += "-" + a.arch
 	out, err := a.run(ctx, a.dir, "apt-cache", "depends", "--important", name)
 	if err != nil {
 		return "", fmt.Errorf("look up %q: %w", name, err)
