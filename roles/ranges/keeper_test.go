@@ -479,6 +479,29 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestUnreadable: files that are not readable as pages stop no other page, and the log names each once.
+func TestUnreadable(t *testing.T) {
+	root := registry(t)
+	pages := filepath.Join(root, "ranges")
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(pages, "10-1-0-0.json"), 0o755),
+		os.Symlink("/dev/zero", filepath.Join(pages, "10-1-1-0.json")),
+		os.WriteFile(filepath.Join(pages, "10-1-2-0.json"), make([]byte, cluster.MaxPage+1), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMember(t, root, "a")
+	m.demand("net", "", spans("10.2.0.1-10.2.0.254")...)
+	m.must("net")
+	m.must()
+	for _, name := range []string{"10-1-0-0", "10-1-1-0", "10-1-2-0"} {
+		if n := strings.Count(m.log.String(), name); n != 1 {
+			t.Errorf("the log names %s %d times: %s", name, n, m.log)
+		}
+	}
+}
+
 // TestDamagedOwn: a damaged page with a block of the node, whose addresses are in use, does not end the validity of
 // its other blocks. A restarted agent does not forget the block.
 func TestDamagedOwn(t *testing.T) {
