@@ -206,7 +206,8 @@ func pending(requests <-chan *request) (all []*request) {
 func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	defer func() { k.setFault(err) }()
+	var damaged error // concerns no ADD that waits: it has stored its demands again
+	defer func() { k.setFault(errors.Join(err, damaged)) }()
 	due := time.Since(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
@@ -219,6 +220,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
+	damaged = local.damaged
 	faults := []error{err}
 	served, refused := map[string]bool{}, map[string]bool{}
 	for i := range local.demands {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt" //nolint:depguard // to damage a record
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
@@ -476,6 +478,32 @@ func TestDamaged(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(bad); err != nil || !strings.Contains(string(raw), "{}") {
 		t.Errorf("the damaged page is now %s, %v", raw, err)
+	}
+}
+
+// TestDamagedDemand: a damaged record of one network is a fault of the keeper, and other networks get blocks.
+func TestDamagedDemand(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	m.demand("bad", "", spans("10.1.0.1-10.1.0.254")...)
+	m.demand("good", "", spans("10.2.0.1-10.2.0.254")...)
+	db, err := bolt.Open(m.Host.Store.Path(), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("ranges"))
+		k, _ := b.Cursor().First()
+		return b.Put(k, []byte("{"))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.must("good")
+	if got := m.addresses(); len(got) == 0 || pageOf(got[0]) != ip("10.2.0.0") {
+		t.Errorf("%v", got)
+	}
+	if err := m.Fault(); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "bad") {
+		t.Errorf("fault: %v", err)
 	}
 }
 
