@@ -68,6 +68,9 @@ type Keeper struct {
 	// listed is false until all pages were read, and after a write whose outcome is not known.
 	listed   bool
 	verified time.Time
+	// refused is the time of the last failed list if this node used no range then. The agent may have no right to
+	// read ranges, so it does not repeat the request at each tick.
+	refused time.Time
 	// unsure has the pages to which a write without an answer may still come, also of a former process. Their
 	// blocks are not used before another write, after which the former one fails.
 	unsure map[string]bool
@@ -208,6 +211,9 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
 	defer func() { k.setFault(errors.Join(err, damaged)) }()
+	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
+		return nil
+	}
 	due := time.Since(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
@@ -241,9 +247,9 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
 }
 
-// unlisted returns the error of a failed list, or nil if this node uses no range. Then the agent may have no
-// right to read ranges.
+// unlisted returns the error of a failed list, or nil if this node uses no range.
 func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error) error {
+	k.refused = time.Time{}
 	if len(wanted) > 0 {
 		return err
 	}
@@ -257,6 +263,7 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if used || viewErr != nil {
 		return errors.Join(err, viewErr)
 	}
+	k.refused = time.Now()
 	k.log.Debug("cannot read cluster-wide ranges", "error", err)
 	return nil
 }

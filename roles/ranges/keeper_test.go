@@ -507,6 +507,39 @@ func TestDamagedDemand(t *testing.T) {
 	}
 }
 
+// TestRefused: an agent whose node uses no range does not repeat a refused list at each tick. An ADD that waits gets
+// the error.
+func TestRefused(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	r := &refusing{Ranges: m.Registry}
+	m.Registry = r
+	for range 3 {
+		m.must()
+	}
+	if r.lists != 1 {
+		t.Errorf("%d requests in three ticks", r.lists)
+	}
+	m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	for _, wanted := range [][]string{{"net"}, nil} { // the demand is a use, so the next tick repeats the request
+		if err := m.step(wanted...); !errors.Is(err, cluster.ErrUnavailable) || m.Fault() == nil {
+			t.Errorf("wanted %v: %v", wanted, err)
+		}
+	}
+	m.Registry = r.Ranges
+	m.must("net")
+}
+
+// refusing counts and refuses lists.
+type refusing struct {
+	cluster.Ranges
+	lists int
+}
+
+func (r *refusing) Pages(context.Context, func(string, []byte)) error {
+	r.lists++
+	return cluster.ErrUnavailable
+}
+
 // TestUnreadable: files that are not readable as pages stop no other page, and the log names each once.
 func TestUnreadable(t *testing.T) {
 	root := registry(t)
