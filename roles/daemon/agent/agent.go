@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -106,7 +107,7 @@ type agent struct {
 	families    [2]*family
 	filter      *overlay.Filter
 	files       files
-	socket      *socket
+	socket      *process.Socket
 	fileMonitor *fileMonitor
 	install     *installation
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
