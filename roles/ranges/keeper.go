@@ -45,6 +45,8 @@ const (
 	settleTime = 100 * time.Millisecond
 	// tickTime is the interval of the search for idle blocks.
 	tickTime = time.Minute
+	// socketTime is the interval of attempts to open the socket, which another program may have deleted.
+	socketTime = 2 * time.Second
 	// passTime bounds one pass.
 	passTime = askTime - time.Second
 )
@@ -79,6 +81,9 @@ type Keeper struct {
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
+
+	// socketErr is why ADD calls are not served.
+	socketErr error
 
 	changes chan struct{}
 	mu      sync.Mutex
@@ -135,17 +140,16 @@ func (k *Keeper) setFault(err error) {
 }
 
 // Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
-func (k *Keeper) Run(ctx context.Context) error {
-	l, unlock, err := process.Listen(Socket(k.Host))
-	if err != nil {
-		return err
-	}
-	defer unlock()
+func (k *Keeper) Run(ctx context.Context) {
 	requests := make(chan *request)
-	done := make(chan struct{})
-	defer close(done)
-	go accept(l, requests, done)
-	defer l.Close() //nolint:errcheck // the process or the agent ends
+	socket := process.NewSocket(Socket(k.Host))
+	defer socket.Close()
+	serving := k.open(socket)
+	if serving {
+		go socket.Serve(ctx, accept(requests, ctx.Done()))
+	}
+	check := time.NewTicker(socketTime)
+	defer check.Stop()
 	tick := time.NewTicker(tickTime)
 	defer tick.Stop()
 	next := time.After(0)
@@ -156,7 +160,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			for _, r := range waiting {
 				r.reply(ctx.Err())
 			}
-			return nil
+			return
 		case r := <-requests:
 			if r.network == "" {
 				r.reply(nil)
@@ -167,6 +171,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 			}
 			waiting = append(waiting, r)
 			waiting = append(waiting, pending(requests)...)
+		case <-check.C:
+			before := k.socketErr
+			if k.open(socket) && !serving {
+				serving = true
+				go socket.Serve(ctx, accept(requests, ctx.Done()))
+			}
+			if fmt.Sprint(before) == fmt.Sprint(k.socketErr) {
+				continue
+			}
 		case <-tick.C:
 		case <-next:
 		}
@@ -185,6 +198,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		waiting = nil
 	}
+}
+
+// open opens the socket if it is not open or its file was deleted, and reports whether it is open.
+func (k *Keeper) open(s *process.Socket) bool {
+	k.socketErr = s.Open()
+	if k.socketErr != nil {
+		k.socketErr = fmt.Errorf("serve ADD calls: %w", k.socketErr)
+	}
+	return k.socketErr == nil
 }
 
 // pending returns the clients that wait already. A notification among them needs no pass of its own.
@@ -210,7 +232,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
-	defer func() { k.setFault(errors.Join(err, damaged)) }()
+	defer func() { k.setFault(errors.Join(err, damaged, k.socketErr)) }()
 	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
 		return nil
 	}
