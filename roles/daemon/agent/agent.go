@@ -67,9 +67,8 @@ type agent struct {
 	registryErr error
 	unread      time.Time
 	macs        map[string]string
-	// key is this node's private key of WireGuard, and deviceKey the one that the devices were given
-	// last. Both are zero before the first use of this backend.
-	key, deviceKey overlay.Secret
+	// key is this node's private key of WireGuard. It is zero before the first use of this backend.
+	key overlay.Secret
 
 	// requested is the last record that the loop asked to publish. own is the record as it was
 	// published.

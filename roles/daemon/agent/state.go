@@ -159,7 +159,7 @@ func (a *agent) buildState(fault error) *agentState {
 			sum.Device = f.spec.Device.Name
 		}
 		if a.config.Backend.Type == backendWireGuard {
-			sum.PublicKey = a.publicKey()
+			sum.PublicKey = a.publicKey(v6)
 		}
 		if f.err != nil {
 			sum.Error = f.err.Error()
