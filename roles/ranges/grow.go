@@ -22,6 +22,8 @@ const probes = 8
 // local is the content of node.db that concerns ranges.
 type local struct {
 	demands []store.RangeDemand
+	// damaged names the records that are not demands any more. The network's next ADD without an address replaces its own.
+	damaged error
 	// leased has the addresses in use by the data directory of their pools, and unknown those of unknown pools.
 	leased  map[string][]netip.Addr
 	unknown []netip.Addr
@@ -51,6 +53,9 @@ func (k *Keeper) read(ctx context.Context) (*local, error) {
 			return err
 		}
 		demands, err := tx.RangeDemands()
+		if errors.Is(err, store.ErrDamaged) {
+			out.damaged, err = err, nil
+		}
 		for _, d := range demands {
 			if networks[d.Network] || k.Host.Now().Sub(d.Time) < demandTime {
 				out.demands = append(out.demands, d)

@@ -45,6 +45,8 @@ const (
 	settleTime = 100 * time.Millisecond
 	// tickTime is the interval of the search for idle blocks.
 	tickTime = time.Minute
+	// socketTime is the interval of attempts to open the socket, which another program may have deleted.
+	socketTime = 2 * time.Second
 	// passTime bounds one pass.
 	passTime = askTime - time.Second
 )
@@ -68,6 +70,9 @@ type Keeper struct {
 	// listed is false until all pages were read, and after a write whose outcome is not known.
 	listed   bool
 	verified time.Time
+	// refused is the time of the last failed list if this node used no range then. The agent may have no right to
+	// read ranges, so it does not repeat the request at each tick.
+	refused time.Time
 	// unsure has the pages to which a write without an answer may still come, also of a former process. Their
 	// blocks are not used before another write, after which the former one fails.
 	unsure map[string]bool
@@ -76,6 +81,9 @@ type Keeper struct {
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
+
+	// socketErr is why ADD calls are not served.
+	socketErr error
 
 	changes chan struct{}
 	mu      sync.Mutex
@@ -132,17 +140,16 @@ func (k *Keeper) setFault(err error) {
 }
 
 // Run serves ADD calls and keeps this node's blocks until ctx ends. The blocks stay after that.
-func (k *Keeper) Run(ctx context.Context) error {
-	l, unlock, err := process.Listen(Socket(k.Host))
-	if err != nil {
-		return err
-	}
-	defer unlock()
+func (k *Keeper) Run(ctx context.Context) {
 	requests := make(chan *request)
-	done := make(chan struct{})
-	defer close(done)
-	go accept(l, requests, done)
-	defer l.Close() //nolint:errcheck // the process or the agent ends
+	socket := process.NewSocket(Socket(k.Host))
+	defer socket.Close()
+	serving := k.open(socket)
+	if serving {
+		go socket.Serve(ctx, accept(requests, ctx.Done()))
+	}
+	check := time.NewTicker(socketTime)
+	defer check.Stop()
 	tick := time.NewTicker(tickTime)
 	defer tick.Stop()
 	next := time.After(0)
@@ -153,7 +160,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			for _, r := range waiting {
 				r.reply(ctx.Err())
 			}
-			return nil
+			return
 		case r := <-requests:
 			if r.network == "" {
 				r.reply(nil)
@@ -164,6 +171,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 			}
 			waiting = append(waiting, r)
 			waiting = append(waiting, pending(requests)...)
+		case <-check.C:
+			before := k.socketErr
+			if k.open(socket) && !serving {
+				serving = true
+				go socket.Serve(ctx, accept(requests, ctx.Done()))
+			}
+			if fmt.Sprint(before) == fmt.Sprint(k.socketErr) {
+				continue
+			}
 		case <-tick.C:
 		case <-next:
 		}
@@ -182,6 +198,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		waiting = nil
 	}
+}
+
+// open opens the socket if it is not open or its file was deleted, and reports whether it is open.
+func (k *Keeper) open(s *process.Socket) bool {
+	k.socketErr = s.Open()
+	if k.socketErr != nil {
+		k.socketErr = fmt.Errorf("serve ADD calls: %w", k.socketErr)
+	}
+	return k.socketErr == nil
 }
 
 // pending returns the clients that wait already. A notification among them needs no pass of its own.
@@ -206,7 +231,11 @@ func pending(requests <-chan *request) (all []*request) {
 func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
-	defer func() { k.setFault(err) }()
+	var damaged error // concerns no ADD that waits: it has stored its demands again
+	defer func() { k.setFault(errors.Join(err, damaged, k.socketErr)) }()
+	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
+		return nil
+	}
 	due := time.Since(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
@@ -219,6 +248,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
+	damaged = local.damaged
 	faults := []error{err}
 	served, refused := map[string]bool{}, map[string]bool{}
 	for i := range local.demands {
@@ -239,9 +269,9 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
 }
 
-// unlisted returns the error of a failed list, or nil if this node uses no range. Then the agent may have no
-// right to read ranges.
+// unlisted returns the error of a failed list, or nil if this node uses no range.
 func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error) error {
+	k.refused = time.Time{}
 	if len(wanted) > 0 {
 		return err
 	}
@@ -255,6 +285,7 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if used || viewErr != nil {
 		return errors.Join(err, viewErr)
 	}
+	k.refused = time.Now()
 	k.log.Debug("cannot read cluster-wide ranges", "error", err)
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt" //nolint:depguard // to damage a record
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
@@ -476,6 +478,88 @@ func TestDamaged(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(bad); err != nil || !strings.Contains(string(raw), "{}") {
 		t.Errorf("the damaged page is now %s, %v", raw, err)
+	}
+}
+
+// TestDamagedDemand: a damaged record of one network is a fault of the keeper, and other networks get blocks.
+func TestDamagedDemand(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	m.demand("bad", "", spans("10.1.0.1-10.1.0.254")...)
+	m.demand("good", "", spans("10.2.0.1-10.2.0.254")...)
+	db, err := bolt.Open(m.Host.Store.Path(), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("ranges"))
+		k, _ := b.Cursor().First()
+		return b.Put(k, []byte("{"))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.must("good")
+	if got := m.addresses(); len(got) == 0 || pageOf(got[0]) != ip("10.2.0.0") {
+		t.Errorf("%v", got)
+	}
+	if err := m.Fault(); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "bad") {
+		t.Errorf("fault: %v", err)
+	}
+}
+
+// TestRefused: an agent whose node uses no range does not repeat a refused list at each tick. An ADD that waits gets
+// the error.
+func TestRefused(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	r := &refusing{Ranges: m.Registry}
+	m.Registry = r
+	for range 3 {
+		m.must()
+	}
+	if r.lists != 1 {
+		t.Errorf("%d requests in three ticks", r.lists)
+	}
+	m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+	for _, wanted := range [][]string{{"net"}, nil} { // the demand is a use, so the next tick repeats the request
+		if err := m.step(wanted...); !errors.Is(err, cluster.ErrUnavailable) || m.Fault() == nil {
+			t.Errorf("wanted %v: %v", wanted, err)
+		}
+	}
+	m.Registry = r.Ranges
+	m.must("net")
+}
+
+// refusing counts and refuses lists.
+type refusing struct {
+	cluster.Ranges
+	lists int
+}
+
+func (r *refusing) Pages(context.Context, func(string, []byte)) error {
+	r.lists++
+	return cluster.ErrUnavailable
+}
+
+// TestUnreadable: files that are not readable as pages stop no other page, and the log names each once.
+func TestUnreadable(t *testing.T) {
+	root := registry(t)
+	pages := filepath.Join(root, "ranges")
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(pages, "10-1-0-0.json"), 0o755),
+		os.Symlink("/dev/zero", filepath.Join(pages, "10-1-1-0.json")),
+		os.WriteFile(filepath.Join(pages, "10-1-2-0.json"), make([]byte, cluster.MaxPage+1), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMember(t, root, "a")
+	m.demand("net", "", spans("10.2.0.1-10.2.0.254")...)
+	m.must("net")
+	m.must()
+	for _, name := range []string{"10-1-0-0", "10-1-1-0", "10-1-2-0"} {
+		if n := strings.Count(m.log.String(), name); n != 1 {
+			t.Errorf("the log names %s %d times: %s", name, n, m.log)
+		}
 	}
 }
 

@@ -74,6 +74,9 @@ func decodePage(name string, raw []byte) (*page, error) {
 	fault := func(format string, args ...any) error {
 		return fmt.Errorf("page %s of ranges: %w: %s", name, cluster.ErrInvalid, fmt.Sprintf(format, args...))
 	}
+	if len(raw) == 0 {
+		return nil, fault("it is empty or not readable")
+	}
 	if len(raw) > cluster.MaxPage {
 		return nil, fault("larger than %d bytes", cluster.MaxPage)
 	}

@@ -126,21 +126,9 @@ func (r *request) reply(err error) {
 	_ = r.conn.Close()
 }
 
-// acceptDelay is the delay after a failed accept, for example because the process has too many open files.
-const acceptDelay = 100 * time.Millisecond
-
-// accept sends each client's request to the keeper until done is closed.
-func accept(l net.Listener, to chan<- *request, done <-chan struct{}) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			select {
-			case <-done:
-				return
-			case <-time.After(acceptDelay):
-				continue
-			}
-		}
+// accept returns a function that sends a client's request to the keeper, unless done is closed.
+func accept(to chan<- *request, done <-chan struct{}) func(net.Conn) {
+	return func(c net.Conn) {
 		_ = c.SetDeadline(time.Now().Add(askTime + time.Second))
 		go func() {
 			line, _ := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')

@@ -4,42 +4,31 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/test/await"
 )
 
-// failing is a listener whose first Accept fails.
-type failing struct {
-	net.Listener
-	failed bool
-}
-
-func (f *failing) Accept() (net.Conn, error) {
-	if !f.failed {
-		f.failed = true
-		return nil, unix.EMFILE
-	}
-	return f.Listener.Accept()
-}
-
-// TestAccept: a failed accept does not end the service, and the longest error arrives.
-func TestAccept(t *testing.T) {
+// TestLongError: the longest error arrives.
+func TestLongError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	requests, done, ended := make(chan *request), make(chan struct{}), make(chan struct{})
-	go func() { accept(&failing{Listener: l}, requests, done); close(ended) }()
+	defer l.Close() //nolint:errcheck // the test ends
+	requests := make(chan *request)
+	go process.Accept(l, accept(requests, t.Context().Done()))
 	text := strings.Repeat("<", maxError)
 	go func() {
 		select {
 		case r := <-requests:
 			r.reply(errors.New(text + "cut"))
-		case <-done:
+		case <-t.Context().Done():
 		}
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), askTime)
@@ -48,7 +37,33 @@ func TestAccept(t *testing.T) {
 	if err != nil || a.Error != text {
 		t.Errorf("%d characters, %v", len(a.Error), err)
 	}
-	close(done)
-	_ = l.Close()
-	<-ended
+}
+
+// TestSocket: a socket that cannot be opened is the keeper's fault until it is open, and a deleted one is made again.
+func TestSocket(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	path := Socket(m.Host)
+	unlock, err := process.Lock(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	await.Until(t, func() bool { return strings.Contains(errText(m.Fault()), "ranges.sock") }, func() string { return "no fault: " + errText(m.Fault()) })
+	unlock()
+	served := func() bool { _, err := ask(ctx, path, "net"); return err == nil && m.Fault() == nil }
+	await.Until(t, served, func() string { return errText(m.Fault()) })
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, served, func() string { return "not served after the file was deleted" })
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

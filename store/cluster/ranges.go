@@ -16,7 +16,7 @@ var ErrRaced = errors.New("another node wrote first")
 // addresses. A name of a page begins and ends with a letter or digit and has only lower case letters,
 // digits and '-' between.
 type Ranges interface {
-	// Pages calls each with every page.
+	// Pages calls each with every page. The text of one that cannot be read is nil.
 	Pages(ctx context.Context, each func(name string, page []byte)) error
 	// ReadPage returns a page and the version of its object, which is "" if there is no page.
 	ReadPage(ctx context.Context, name string) (page []byte, version string, err error)

@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -66,9 +67,8 @@ type agent struct {
 	registryErr error
 	unread      time.Time
 	macs        map[string]string
-	// key is this node's private key of WireGuard, and deviceKey the one that the devices were given
-	// last. Both are zero before the first use of this backend.
-	key, deviceKey overlay.Secret
+	// key is this node's private key of WireGuard. It is zero before the first use of this backend.
+	key overlay.Secret
 
 	// requested is the last record that the loop asked to publish. own is the record as it was
 	// published.
@@ -106,7 +106,7 @@ type agent struct {
 	families    [2]*family
 	filter      *overlay.Filter
 	files       files
-	socket      *socket
+	socket      *process.Socket
 	fileMonitor *fileMonitor
 	install     *installation
 	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was

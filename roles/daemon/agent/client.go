@@ -177,27 +177,32 @@ func (m memory) load(ctx context.Context) (r remembered) {
 
 // save applies change to the memory and writes it, in one transaction.
 func (m memory) save(ctx context.Context, change func(*remembered)) {
-	err := m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
-		var r remembered
-		raw, _, err := tx.Marked(markKind, markName)
-		if err != nil && !errors.Is(err, store.ErrDamaged) {
-			return err
-		}
-		_ = json.Unmarshal(raw, &r) // a damaged memory is replaced
-		change(&r)
-		if raw, err = json.Marshal(r); err != nil {
-			return err
-		}
-		return tx.Mark(markKind, markName, raw)
-	})
+	err := m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return rewrite(tx, change) })
 	if err != nil {
 		m.host.Log.Warn("cannot save the state of this node", "error", err)
 	}
 }
 
-// forget deletes the memory.
+// rewrite applies change to the memory.
+func rewrite(tx *store.KeepTx, change func(*remembered)) error {
+	var r remembered
+	raw, _, err := tx.Marked(markKind, markName)
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	_ = json.Unmarshal(raw, &r) // a damaged memory is replaced
+	change(&r)
+	if raw, err = json.Marshal(r); err != nil {
+		return err
+	}
+	return tx.Mark(markKind, markName, raw)
+}
+
+// forget deletes the memory except the machine's identity. If the agent is installed again, blocks of cluster-wide
+// ranges whose addresses containers still use belong to this machine.
 func (m memory) forget(ctx context.Context) error {
 	return m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
-		return errors.Join(tx.Unmark(markKind, markName), tx.Unmark(markKind, clusterMark), tx.Unmark(markKind, keyMark))
+		keep := func(r *remembered) { *r = remembered{Machine: r.Machine} }
+		return errors.Join(rewrite(tx, keep), tx.Unmark(markKind, clusterMark), tx.Unmark(markKind, keyMark))
 	})
 }

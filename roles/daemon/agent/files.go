@@ -73,11 +73,6 @@ func changedOnDisk(path string, was fs.FileInfo) bool {
 	return err != nil || was == nil || !os.SameFile(is, was) || !is.ModTime().Equal(was.ModTime()) || is.Size() != was.Size()
 }
 
-func isGone(path string) bool {
-	_, err := os.Lstat(path)
-	return err != nil
-}
-
 // isWritten reports whether the hand-off file has this content.
 func (w *files) isWritten(o *store.Overlay) bool {
 	return w.known && w.written.Ready == o.Ready && w.written.Reason == o.Reason && w.written.IPMasq == o.IPMasq && w.written.MTU == o.MTU &&

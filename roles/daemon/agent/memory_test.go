@@ -42,4 +42,15 @@ func TestMachine(t *testing.T) {
 	if len(slices.Compact(machines)) != 1 || machines[0] == "" || got.Machine != machines[0] || len(got.PodCIDRs) != len(machines) {
 		t.Errorf("%q, %+v", machines, got)
 	}
+
+	// After a cleanup the blocks of ranges are still this machine's.
+	if err := (memory{host()}).forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := newKeeper(t.Context(), host(), &registryClient{node: "a"}).Machine; again != machines[0] {
+		t.Errorf("after a cleanup the machine is %q, it was %q", again, machines[0])
+	}
+	if left := (memory{host()}).load(t.Context()); left.PodCIDRs != nil {
+		t.Errorf("cleanup left %+v", left)
+	}
 }

@@ -20,6 +20,8 @@ type family struct {
 	err    error
 	// mtu is the MTU of pods.
 	mtu int
+	// key is the private key of WireGuard that the device was given last. It is zero before the first.
+	key overlay.Secret
 	// tried is true after every peer was tried once.
 	tried bool
 	// repaired is the time of the last logged repair.
@@ -60,17 +62,18 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 	for i, v6 := range []bool{false, true} {
 		err := a.programFamily(ctx, a.families[i], v6)
 		if err == nil {
-			a.families[i].after = 0
+			f := a.families[i]
+			f.after = 0
+			if f.key != a.key {
+				f.key = a.key
+				*next = 0 // publish it
+			}
 			continue
 		}
 		faults = append(faults, fmt.Errorf("%s: %w", familyName(v6), err))
 		f := a.families[i]
 		f.after = min(max(2*f.after, retryLeast), retryMost)
 		*next = min(*next, f.after)
-	}
-	if a.deviceKey != a.key {
-		a.deviceKey = a.key
-		*next = 0 // publish it
 	}
 	a.formerErr = a.removeFormerGateways(ctx)
 	for _, f := range a.families {

@@ -25,13 +25,6 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient) *ra
 	return ranges.NewKeeper(ranges.Options{Host: h, Registry: registry, Node: registry.node, Machine: machine})
 }
 
-// runRanges keeps this node's blocks until ctx ends.
-func (a *agent) runRanges(ctx context.Context) {
-	if err := a.ranges.Run(ctx); err != nil && ctx.Err() == nil {
-		a.log.Error("cluster-wide ranges are not served", "error", err)
-	}
-}
-
 // keepRanges is the agent with -ranges-only.
 func keepRanges(ctx context.Context, h *roles.Host, set *settings) (err error) {
 	registry, err := set.open(ctx, h, remembered{})
@@ -41,5 +34,6 @@ func keepRanges(ctx context.Context, h *roles.Host, set *settings) (err error) {
 	defer func() { err = errors.Join(err, registry.Close()) }()
 	notifySystemd(h)
 	h.Log.Info("the agent leases blocks of cluster-wide ranges for this node until it is stopped", "node", registry.node, "registry", registry.name)
-	return newKeeper(ctx, h, registry).Run(ctx)
+	newKeeper(ctx, h, registry).Run(ctx)
+	return nil
 }

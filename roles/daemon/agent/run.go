@@ -44,11 +44,11 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	if set.rangesOnly {
 		return keepRanges(ctx, h, set)
 	}
-	s, err := openSocket(set.socket)
-	if err != nil {
+	s := process.NewSocket(set.socket)
+	if err := s.Open(); err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	if set.uninstall {
 		return uninstall(ctx, h, set)
 	}
@@ -89,7 +89,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 }
 
 // serve runs an agent with the present flags and files. It returns true if the files changed.
-func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again bool, err error) {
+func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket) (again bool, err error) {
 	a := newAgent(h, set)
 	a.socket = s
 	a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx)))
@@ -136,7 +136,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
 	running.Go(func() { a.warnPolicies(ctx) })
-	running.Go(func() { a.runRanges(ctx) })
+	running.Go(func() { a.ranges.Run(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })

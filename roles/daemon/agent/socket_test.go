@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // TestSocket: clients that connect and never read do not block others. The agent makes a socket
@@ -15,8 +17,8 @@ import (
 func TestSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, socketFile)
-	s, err := openSocket(path)
-	if err != nil {
+	s := process.NewSocket(path)
+	if err := s.Open(); err != nil {
 		t.Fatal(err)
 	}
 	a := &agent{log: slog.New(slog.DiscardHandler), socket: s}
@@ -40,18 +42,18 @@ func TestSocket(t *testing.T) {
 		defer c.Close()
 	}
 	answered("beside silent ones")
-	for _, path := range []string{path, dir} {
-		if err := errors.Join(os.RemoveAll(path), s.reopen(), s.reopen()); err != nil {
+	for _, removed := range []string{path, dir} {
+		if err := errors.Join(os.RemoveAll(removed), s.Open(), s.Open()); err != nil {
 			t.Fatal(err)
 		}
-		answered("after " + path + " was removed")
-		if _, err := openSocket(filepath.Join(dir, socketFile)); err == nil {
+		answered("after " + removed + " was removed")
+		if err := process.NewSocket(path).Open(); err == nil {
 			t.Error("a second agent got the socket")
 		}
 	}
 	stop()
 	<-end
-	s.close()
+	s.Close()
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the socket is left")
 	}

@@ -83,7 +83,7 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 	}
 	s.Warnings = a.warnings()
 	a.logWarnings(s.Warnings)
-	if err := a.socket.reopen(); err != nil {
+	if err := a.socket.Open(); err != nil {
 		a.log.Warn("cannot reopen the status socket", "error", err)
 	}
 	a.fileMonitor.addWatches()
@@ -159,7 +159,7 @@ func (a *agent) buildState(fault error) *agentState {
 			sum.Device = f.spec.Device.Name
 		}
 		if a.config.Backend.Type == backendWireGuard {
-			sum.PublicKey = a.publicKey()
+			sum.PublicKey = a.publicKey(v6)
 		}
 		if f.err != nil {
 			sum.Error = f.err.Error()

@@ -93,10 +93,13 @@ func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err er
 	return key, err
 }
 
-// publicKey returns the public key that this node's record has: that of the key in the kernel, so that
-// the other nodes do not use a new key before this node does.
-func (a *agent) publicKey() string {
-	key := a.deviceKey
+// publicKey returns the public key of a family that this node's record has: that of the key in the kernel, so
+// that the other nodes do not use a new key before this node does.
+func (a *agent) publicKey(v6 bool) string {
+	key := a.families[0].key
+	if v6 {
+		key = a.families[1].key
+	}
 	if key == (overlay.Secret{}) {
 		key = a.key
 	}
@@ -109,7 +112,7 @@ func (a *agent) publicKey() string {
 
 // wireGuardData returns the backend data of one family of this node's record.
 func (a *agent) wireGuardData(v6 bool) []byte {
-	return cluster.WireGuard{PublicKey: a.publicKey(), Port: listenPort(&a.config.Backend, v6)}.JSON()
+	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, v6)}.JSON()
 }
 
 func listenPort(b *cluster.Backend, v6 bool) uint16 {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -39,8 +38,8 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	defer l.Close() //nolint:errcheck // it ends serve
-	serving.Go(func() { d.serve(l) })
+	defer l.Close() //nolint:errcheck // it ends Accept
+	serving.Go(func() { process.Accept(l, d.answer) })
 
 	if s.listen != "" {
 		end, err := process.ServeHTTP(ctx, s.listen, d.handler(), h.Log)
@@ -75,15 +74,4 @@ func socketPath(h *roles.Host, flag string) string {
 		return flag
 	}
 	return filepath.Join(filepath.Dir(h.Store.OverlayPath()), name+".sock")
-}
-
-// serve answers each connection with the status until l is closed.
-func (d *daemon) serve(l *net.UnixListener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		d.answer(c)
-	}
 }

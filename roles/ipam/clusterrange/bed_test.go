@@ -105,7 +105,7 @@ func playKeeper() {
 	root, name := os.Getenv(keeperEnv), os.Getenv(nameEnv)
 	r, err := openRegistry(os.Getenv(registryEnv), name)
 	if err == nil {
-		err = ranges.NewKeeper(ranges.Options{
+		ranges.NewKeeper(ranges.Options{
 			Host: newHost(root, os.Stderr), Registry: r, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
 		}).Run(context.Background())
 	}
@@ -135,17 +135,12 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		done <- ranges.NewKeeper(ranges.Options{Host: h, Registry: r, Node: name, Machine: name}).Run(ctx)
+		defer close(done)
+		ranges.NewKeeper(ranges.Options{Host: h, Registry: r, Node: name, Machine: name}).Run(ctx)
 	}()
-	stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			tb.Error(err)
-		}
-		done <- nil
-	}
+	stop = func() { cancel(); <-done }
 	tb.Cleanup(stop)
 	await.Until(tb, func() bool {
 		c, err := net.Dial("unix", filepath.Join(h.Store.RunDir(), "ranges.sock"))

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -15,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
 )
 
 // Role returns the entry of the IPAM role range in the table of roles.
@@ -48,8 +51,12 @@ var (
 	_ roles.Previewer = (*handler)(nil)
 )
 
-// addTime bounds the attempts of one ADD, if other ADDs take the addresses of each new block.
-const addTime = 20 * time.Second
+// addTime bounds the attempts of one ADD, if other ADDs take the addresses of each new block. maxVain bounds the
+// answers after which this node has the same blocks as before: the agent counts free addresses that ADD does not find.
+const (
+	addTime = 20 * time.Second
+	maxVain = 2
+)
 
 // Add gives an attachment one address of each range, or none after an error. If this node's blocks have none, it
 // waits for the agent.
@@ -58,6 +65,8 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
+	var before []netip.Addr
+	vain := 0
 	for began := h.Now(); ; {
 		grants, err := a.Allocate(ctx, h, req, requests)
 		if err == nil {
@@ -67,10 +76,34 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		if !errors.Is(err, roles.ErrExhausted) || h.Now().Sub(began) > addTime {
 			return nil, err
 		}
+		held, readErr := blocks(ctx, h)
+		if readErr != nil {
+			return nil, readErr
+		}
+		if before != nil && slices.Equal(before, held) {
+			vain++
+		}
+		if vain == maxVain {
+			return nil, fmt.Errorf("%w: the agent leased no further block: %w", roles.ErrTryAgain, err)
+		}
+		before = held
 		if err := ranges.Ask(ctx, h, a.demands(h.Now())); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// blocks returns the first addresses of this node's blocks. It is not nil.
+func blocks(ctx context.Context, h *roles.Host) (firsts []netip.Addr, err error) {
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		firsts = []netip.Addr{}
+		all, err := tx.RangeBlocks()
+		for i := range all {
+			firsts = append(firsts, all[i].First)
+		}
+		return err
+	})
+	return firsts, err
 }
 
 // Preview returns the next addresses of this node's blocks. A repeated call returns the same.

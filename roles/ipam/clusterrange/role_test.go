@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -158,6 +159,20 @@ func TestAgent(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestVain: if the agent counts addresses as free that ADD does not give out, ADD ends after two answers. Here ADD's
+// clock is after the validity of the agent's blocks.
+func TestVain(t *testing.T) {
+	h := hostAt(t, t.TempDir())
+	keep(t, h, clusterDir(t), "a")
+	calls := 0
+	later := *h
+	later.Now = func() time.Time { calls++; return time.Now().Add(time.Hour) }
+	a := handlerFor(t, "net", `"range": "10.1.2.0/24"`)
+	if _, err := a.Add(t.Context(), &later, request("net", "c")); !errors.Is(err, roles.ErrTryAgain) || calls > 50 {
+		t.Errorf("%v, after %d readings of the clock", err, calls)
 	}
 }
 

@@ -46,7 +46,8 @@ func (r *Registry) mounted() error {
 	return err
 }
 
-// Pages calls each with every page.
+// Pages calls each with every page. A file that has another type, is too large or has no permission to be read stops
+// no other page. Other errors, such as those of a network file system, may pass, so they end the list.
 func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
 	if err := r.mounted(); err != nil {
 		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
@@ -61,10 +62,12 @@ func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte
 			continue
 		}
 		page, version, err := r.ReadPage(ctx, name)
-		if err != nil {
+		switch {
+		case !e.Type().IsRegular() || errors.Is(err, smallfile.ErrTooLarge) || errors.Is(err, fs.ErrPermission):
+			each(name, nil)
+		case err != nil:
 			return err
-		}
-		if version != "" {
+		case version != "":
 			each(name, page)
 		}
 	}
