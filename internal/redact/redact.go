@@ -41,8 +41,8 @@ func mentions(text []byte) bool {
 	return false
 }
 
-// JSON replaces the values of secret members, also in nested objects and in strings that are JSON themselves,
-// and the passwords of URLs. A text without secrets is returned as it is. One that cannot be decoded is replaced
+// JSON replaces the values of secret members, variables and flags, also in nested objects and in strings that are
+// JSON themselves, and the passwords of URLs. A text without secrets is returned as it is. One that cannot be decoded is replaced
 // as a whole if it mentions a secret.
 func JSON(text []byte) []byte {
 	// Most texts have no secrets, and decoding takes a hundred times as long. An escaped name ("\u0070sk") is
@@ -62,8 +62,19 @@ func redacted(raw []byte, depth int) ([]byte, bool) {
 		if mentions([]byte(name)) {
 			return Placeholder
 		}
-		if s, ok := v.(string); ok {
-			return text(s, depth)
+		switch v := v.(type) {
+		case string:
+			return text(v, depth)
+		case map[string]any: // {"name": "DB_PASSWORD", "value": "x"}
+			if s, ok := v["name"].(string); ok && v["value"] != nil && mentions([]byte(s)) {
+				v["value"] = Placeholder
+			}
+		case []any: // ["--token", "x"]
+			for i := range len(v) - 1 {
+				if s, ok := v[i].(string); ok && strings.HasPrefix(s, "-") && !strings.Contains(s, "=") && mentions([]byte(s)) {
+					v[i+1] = Placeholder
+				}
+			}
 		}
 		return v
 	})

@@ -20,6 +20,8 @@ func TestJSON(t *testing.T) {
 		"a URL":                {`{"endpoint":"https://me:pw@10.0.0.1:2379/v3"}`, `{"endpoint":"https://REDACTED@10.0.0.1:2379/v3"}`},
 		"several URLs":         {`{"endpoints":"http://a/,http://me:pw@b,http://me:pw@c"}`, `{"endpoints":"http://a/,http://REDACTED@b,http://REDACTED@c"}`},
 		"other separators":     {`{"options":"user=me password=x","b":"mtu=1\npsk=x"}`, `{"b":"mtu=REDACTED","options":"user=REDACTED"}`},
+		"a variable":           {`{"env":[{"name":"DB_PASSWORD","value":"x"},{"name":"A","value":"y"},{"name":"token"}]}`, `{"env":[{"name":"DB_PASSWORD","value":"REDACTED"},{"name":"A","value":"y"},{"name":"token"}]}`},
+		"a flag":               {`["--token","x","y","--token=x","z","token","y","--psk"]`, `["--token","REDACTED","y","--token=REDACTED","z","token","y","--psk"]`},
 		"an at in a path":      {`{"endpoint":"https://10.0.0.1/a@b"}`, `{"endpoint":"https://10.0.0.1/a@b"}`},
 		"not JSON":             {`{"type": "bridge"`, `{"type": "bridge"`},
 		"not JSON and secret":  {`{"password": "x`, `REDACTED`},

@@ -328,6 +328,12 @@ func (s *PluginState) Import(ctx context.Context, h *roles.Host) error {
 			if err != nil {
 				return err
 			}
+			if held, err := pool.Lease(l.Address); err == nil && held.Imported && held.Owner != l.Owner {
+				// Azure's plugin may have given it to another container since.
+				if err := pool.Release(l.Address); err != nil {
+					return err
+				}
+			}
 			var taken *store.TakenError
 			if err := pool.Reserve(l); err != nil && (!errors.As(err, &taken) || taken.Owner != l.Owner) {
 				return err

@@ -455,3 +455,35 @@ func TestJudge(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestImportAgain: after an interrupted migration azure's plugin may give an address to another container.
+func TestImportAgain(t *testing.T) {
+	dir := t.TempDir()
+	h, _ := open(t, dir)
+	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(file azureview.File, text string) {
+		if err := os.WriteFile(filepath.Join(dir, "run", string(file)), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(azureview.Network, `{"Network":{"ExternalInterfaces":{"eth0":{"Networks":{"azure":{}}}}}}`)
+	for _, id := range []string{"a", "b"} {
+		write(azureview.Addresses, `{"IPAM":{"AddressSpaces":{"local":{"Pools":{"p":{"Addresses":{"10.240.0.40":{"ID":"`+id+`","InUse":true}}}}}}}}`)
+		s, err := azureview.ReadPluginState(t.Context(), h)
+		if err == nil {
+			err = s.Import(t.Context(), h)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(t, h, func(tx *store.Tx) error {
+			own, err := tx.LeasesOf(store.Key{Network: "azure", ContainerID: id, IfName: "eth0"})
+			if len(own) != 1 {
+				t.Errorf("leases of %s: %v", id, own)
+			}
+			return err
+		})
+	}
+}

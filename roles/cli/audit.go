@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/netlist"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
@@ -77,16 +78,16 @@ type auditor struct {
 func pluginDirs() []string { return []string{defaultPluginDir, "/usr/lib/cni", "/usr/libexec/cni"} }
 
 // newAuditor reads the records, unless dump has them. The plugins are those in the directories of the flag
-// --cni-path or of CNI_PATH, else those of all runtimes.
+// --cni-path or of CNI_PATH, else those of the runtime whose network it is.
 func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, dump *store.Dump) (*auditor, error) {
-	a := &auditor{p: p, h: h, path: pluginDirs(), records: map[store.Key]*store.Attachment{}}
+	a := &auditor{p: p, h: h, records: map[store.Key]*store.Attachment{}}
 	// Only a role in this process returns its differences one by one.
 	a.delegate = h.Delegate.WithCopies(func(file string) bool {
 		f, err := plugindir.Open(filepath.Dir(file), p.Executable).Look(filepath.Base(file))
 		return err == nil && f.Standing == plugindir.Ours
 	})
-	if path != "" || p.getenv("CNI_PATH") != "" {
-		a.path = p.pluginPath(path)
+	if err := a.findPlugins(path); err != nil {
+		return nil, err
 	}
 	if dump == nil {
 		rebuilt, err := rebuildAndExport(ctx, h)
@@ -104,6 +105,35 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return a, nil
+}
+
+// findPlugins sets the directories of plugins.
+func (a *auditor) findPlugins(path string) error {
+	if path != "" || a.p.getenv("CNI_PATH") != "" {
+		a.path = a.p.pluginPath(path)
+		return nil
+	}
+	runtimes, _, err := a.p.runtimes()
+	if err != nil {
+		return err
+	}
+	doctor.Choose(a.p.Table, runtimes)
+	a.path, a.pathOf = pluginDirs(), map[string][]string{}
+	for _, r := range runtimes {
+		a.path = append(a.path, r.PluginDirs...)
+		if r.Network != nil {
+			a.pathOf[r.Network.Name] = append(a.pathOf[r.Network.Name], r.PluginDirs...)
+		}
+	}
+	return nil
+}
+
+// pathFor returns the directories of a network's plugins.
+func (a *auditor) pathFor(network string) []string {
+	if path := a.pathOf[network]; path != nil {
+		return path
+	}
+	return a.path
 }
 
 // all compares all attachments, in the order of their keys.
@@ -176,7 +206,7 @@ func (a *auditor) planned(ctx context.Context, conf []byte, ifName string) (spec
 	if err != nil {
 		return spec, err
 	}
-	plans, err := list.Unfused().Plan(ctx, a.delegate, netlist.Call{Request: &roles.Request{ContainerID: "plan", IfName: ifName, Path: a.path, Env: a.p.Env}})
+	plans, err := list.Unfused().Plan(ctx, a.delegate, netlist.Call{Request: &roles.Request{ContainerID: "plan", IfName: ifName, Path: a.pathFor(a.after.Name), Env: a.p.Env}})
 	for _, p := range plans {
 		for _, c := range p.Changes {
 			spec.Add(c.Do.Object)
@@ -307,11 +337,8 @@ func (a *auditor) check(ctx context.Context, c *recovery.CacheEntry, wanted *net
 		return fmt.Errorf("cached configuration: %w", err)
 	}
 	call := netlist.Call{Runtime: c.CapabilityArgs, Request: &roles.Request{
-		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.path, Env: a.p.Env, Compared: wanted,
+		ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Path: a.pathFor(c.Network), Env: a.p.Env, Compared: wanted,
 	}}
-	if path := a.pathOf[c.Network]; path != nil {
-		call.Request.Path = path
-	}
 	call.Request.Args, err = cachedArgs(c)
 	if err != nil {
 		return err

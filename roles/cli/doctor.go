@@ -69,7 +69,7 @@ examples:
 
 // diagnose is `cnibox doctor`.
 func (p *Process) diagnose(c *cli.Context, h *roles.Host) error {
-	r, _, err := p.examine(c.Context, h)
+	r, err := p.examine(c.Context, h)
 	if err != nil {
 		return err
 	}
@@ -92,16 +92,16 @@ func severityError(s doctor.Severity) error {
 	return nil
 }
 
-// examine runs all checks. It also returns the runtimes with the networks that they use.
-func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, []doctor.Runtime, error) {
+// examine runs all checks.
+func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, error) {
 	runtimes, netavark, err := p.runtimes()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f := doctor.Read(ctx, h, doctor.Options{
 		Table: p.Table, Program: p.Version, Runtimes: runtimes, Netavark: netavark, CacheDirs: p.cacheDirs(), Look: p.lookPlugin,
-		Audit: func(ctx context.Context, f *doctor.Facts) ([]doctor.Difference, error) {
-			a, err := p.runtimeAuditor(ctx, h, f.Runtimes, f.State.Dump)
+		Audit: func(ctx context.Context, dump *store.Dump) ([]doctor.Difference, error) {
+			a, err := p.newAuditor(ctx, h, "", dump)
 			if err != nil {
 				return nil, err
 			}
@@ -116,23 +116,7 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, [
 			return out, err
 		},
 	})
-	return doctor.Diagnose(f), f.Runtimes, nil
-}
-
-// runtimeAuditor returns an auditor with the plugins of the runtimes.
-func (p *Process) runtimeAuditor(ctx context.Context, h *roles.Host, runtimes []doctor.Runtime, dump *store.Dump) (*auditor, error) {
-	a, err := p.newAuditor(ctx, h, "", dump)
-	if err != nil {
-		return nil, err
-	}
-	a.path, a.pathOf = nil, map[string][]string{}
-	for _, r := range runtimes {
-		a.path = append(a.path, r.PluginDirs...)
-		if r.Network != nil {
-			a.pathOf[r.Network.Name] = append(a.pathOf[r.Network.Name], r.PluginDirs...)
-		}
-	}
-	return a, nil
+	return doctor.Diagnose(f), nil
 }
 
 // runtimes returns the container runtimes of the node. Without one it returns a runtime with the
@@ -157,7 +141,11 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		}
 	}
 	if len(all) == 0 {
-		all = append(all, doctor.Runtime{Name: "any runtime", Dir: defaultConfDir, BuiltIn: true, PluginDirs: p.pluginPath("")})
+		dirs := pluginDirs()
+		if p.getenv("CNI_PATH") != "" {
+			dirs = p.pluginPath("")
+		}
+		all = append(all, doctor.Runtime{Name: "any runtime", Dir: defaultConfDir, BuiltIn: true, PluginDirs: dirs})
 	}
 	if name := kubeletRuntime(); name != "" {
 		all = append(all, doctor.Runtime{Name: "kubelet", Delegate: name})
@@ -312,7 +300,7 @@ func (p *Process) fixReport(c *cli.Context, h *roles.Host, file string) error {
 	if err != nil {
 		return err
 	}
-	now, runtimes, err := p.examine(c.Context, h)
+	now, err := p.examine(c.Context, h)
 	if err != nil {
 		return err
 	}
@@ -331,10 +319,10 @@ func (p *Process) fixReport(c *cli.Context, h *roles.Host, file string) error {
 			mend = append(mend, now.Findings[j])
 		}
 	}
-	if err := p.mend(c.Context, h, runtimes, mend); err != nil {
+	if err := p.mend(c.Context, h, mend); err != nil {
 		return stateHint(err)
 	}
-	if now, _, err = p.examine(c.Context, h); err != nil {
+	if now, err = p.examine(c.Context, h); err != nil {
 		return err
 	}
 	for i := range mend {
@@ -361,7 +349,7 @@ func (p *Process) outcome(what string, f *doctor.Finding, fix string) {
 }
 
 // mend restores our own objects of findings and removes what ended containers left.
-func (p *Process) mend(ctx context.Context, h *roles.Host, runtimes []doctor.Runtime, findings []doctor.Finding) error {
+func (p *Process) mend(ctx context.Context, h *roles.Host, findings []doctor.Finding) error {
 	var keys []store.Key
 	networks := map[string]bool{}
 	rules := false
@@ -381,7 +369,7 @@ func (p *Process) mend(ctx context.Context, h *roles.Host, runtimes []doctor.Run
 	if !rules && len(keys) == 0 {
 		return errors.Join(errs...)
 	}
-	a, err := p.runtimeAuditor(ctx, h, runtimes, nil)
+	a, err := p.newAuditor(ctx, h, "", nil)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

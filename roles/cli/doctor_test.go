@@ -347,6 +347,20 @@ done`)
 	}
 }
 
+// TestDiffRuntimes: so do the other verbs that run CHECK.
+func TestDiffRuntimes(t *testing.T) {
+	newTestNode(t, false).run(`
+mv /opt/cni/bin /opt/containerd
+mkdir /opt/cni/bin /etc/containerd
+printf '[plugins."io.containerd.grpc.v1.cri".cni]\nbin_dir = "/opt/containerd"\n' >/etc/containerd/config.toml
+for role in bridge portmap firewall; do
+	plugin $role 'echo "{\"code\": 1, \"msg\": \"not this one\"}"; exit 1'
+done
+product diff --json
+product check --all
+product repair`)
+}
+
 // TestDoctorCluster: the same finding of many nodes is one line.
 func TestDoctorCluster(t *testing.T) {
 	dir := t.TempDir()

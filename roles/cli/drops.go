@@ -302,7 +302,7 @@ func (l *dropLog) write(r *dropRecord) {
 	} else {
 		_, err = fmt.Fprintln(l.p.Stdout, r.text())
 	}
-	l.failed = errors.Join(l.failed, err)
+	l.failed = cmp.Or(l.failed, err)
 }
 
 // text returns the line for people.

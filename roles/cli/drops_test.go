@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -80,3 +82,18 @@ func TestDropLines(t *testing.T) {
 	drop("192.0.2.1:5", "192.0.2.9:80", "02:00:00:00:00:03")
 	check(`other veth1`)
 }
+
+// TestDropOutput: an output that fails is one error, however many lines follow.
+func TestDropOutput(t *testing.T) {
+	l := &dropLog{p: &Process{Stdout: failingWriter{}}, h: &roles.Host{Now: time.Now}, each: true}
+	for range 3 {
+		l.add(netops.Drop{})
+	}
+	if err := l.repetitions(); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Error(err)
+	}
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, unix.ENOSPC }

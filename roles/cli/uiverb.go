@@ -101,7 +101,7 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	r, _, err := p.examine(ctx, h)
+	r, err := p.examine(ctx, h)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ type Options struct {
 	// Look finds the plugin of a type as a runtime does.
 	Look func(dirs []string, typ string) Plugin
 	// Audit compares the recorded attachments with the kernel.
-	Audit func(ctx context.Context, f *Facts) ([]Difference, error)
+	Audit func(ctx context.Context, dump *store.Dump) ([]Difference, error)
 }
 
 // reader collects the facts.
@@ -157,7 +157,7 @@ func (r *reader) readState(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, auditTime)
 	defer cancel()
-	r.f.Differences, err = r.o.Audit(ctx, r.f)
+	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
 	r.unread("attachments", err)
 }
 

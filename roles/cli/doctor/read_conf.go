@@ -27,8 +27,14 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// readConf reads the networks and what they name.
-func (r *reader) readConf() {
+// Choose sets the networks that runtimes use.
+func Choose(table roles.Table, runtimes []Runtime) {
+	r := &reader{o: Options{Table: table}, f: &Facts{Runtimes: runtimes}}
+	r.readNetworks()
+}
+
+// readNetworks reads the networks of the runtimes.
+func (r *reader) readNetworks() {
 	byDir := map[string][]*Network{}
 	for i := range r.f.Runtimes {
 		rt := &r.f.Runtimes[i]
@@ -41,6 +47,11 @@ func (r *reader) readConf() {
 		}
 		rt.choose(byDir[rt.Dir])
 	}
+}
+
+// readConf reads the networks and what they name.
+func (r *reader) readConf() {
+	r.readNetworks()
 	for i := range r.f.Runtimes {
 		rt := &r.f.Runtimes[i]
 		if rt.Delegate == "" {

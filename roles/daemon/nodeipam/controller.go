@@ -279,7 +279,13 @@ func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 	for range attempts {
 		var labels map[string]string
 		if c.fromRanges {
-			if labels, err = c.labels(ctx, name); err != nil {
+			labels, err = c.labels(ctx, name)
+			if errors.Is(err, rest.ErrNotFound) { // the next Node of this name can have other labels
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.table.nodes[name] != nil
+			}
+			if err != nil {
 				break
 			}
 		}

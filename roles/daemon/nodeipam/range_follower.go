@@ -72,9 +72,6 @@ func (c *controller) labels(ctx context.Context, name string) (map[string]string
 	if err == nil {
 		err = c.client.Get(ctx, rest.Path("api", "v1", "nodes", name), &o)
 	}
-	if errors.Is(err, rest.ErrNotFound) {
-		return nil, nil // the table learns it, too
-	}
 	return o.Metadata.Labels, err
 }
 

@@ -3,10 +3,14 @@ package nodeipam
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/store/cluster/kube/election"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
@@ -101,6 +105,28 @@ func TestRangeFaults(t *testing.T) {
 		if r.fault == nil || !strings.Contains(r.fault.Error(), want) || r.sets != nil {
 			t.Errorf("%v, %v; want %q", r.fault, r.sets, want)
 		}
+	}
+}
+
+// TestRangesDeletedNode: a Node that the server does not have gets no block, because its labels are unknown.
+func TestRangesDeletedNode(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	client, err := rest.Open(rest.Server(srv.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s := &testTable{table: newTable(nil, nil), t: t}
+	s.putRange(cidr(t, "all", "10.0.0.0/16", "", 8, ""))
+	s.put(s.object("n1", "1"))
+	c := newController(client, slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
+	if retry := c.assign(t.Context(), "n1"); !retry || s.nodes["n1"].held != nil {
+		t.Errorf("retry %v, blocks %v", retry, s.nodes["n1"].held)
+	}
+	c.Remove("n1", false)
+	if c.assign(t.Context(), "n1") {
+		t.Error("a deleted Node is tried again")
 	}
 }
 

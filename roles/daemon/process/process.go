@@ -3,6 +3,8 @@
 package process
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -104,12 +107,14 @@ func bind(path string) (*net.UnixListener, error) {
 			return nil, err
 		}
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	// bind makes the file with the mode of the socket, so that no other user can connect or replace the file before.
+	private := func(_, _ string, c syscall.RawConn) (err error) {
+		errControl := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
+		return cmp.Or(errControl, err)
+	}
+	l, err := (&net.ListenConfig{Control: private}).Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return l.(*net.UnixListener), nil
 }

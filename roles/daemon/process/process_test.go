@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestListen: only one process listens at a time, and the socket of a killed process is replaced.
@@ -34,6 +36,28 @@ func TestListen(t *testing.T) {
 	unlock()
 	if _, _, err := Listen(path); err == nil {
 		t.Error("took the socket of one that answers")
+	}
+}
+
+// TestListenMode: the socket's file has its mode from the beginning.
+func TestListenMode(t *testing.T) {
+	dir := t.TempDir()
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	l, unlock, err := Listen(filepath.Join(dir, "x.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	defer l.Close()
+	if n, err := unix.Read(watch, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the mode was changed after bind: %d bytes of events, %v", n, err)
 	}
 }
 
