@@ -96,6 +96,8 @@ func writeAt(f *os.File, s string) error {
 
 // bind replaces a socket that no process listens on. A socket that accepts connections
 // belongs to another program.
+//
+//nolint:contextcheck // bind(2) does not wait
 func bind(path string) (*net.UnixListener, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSocket != 0 {
