@@ -29,6 +29,7 @@ for m in $(cat /etc/modules); do
 	*) modprobe "$m" || echo "$mark fault load module $m" >&3 ;;
 	esac
 done
+[ -e /complete ] || echo "$mark fault unpack the RAM disk: give the machine more memory" >&3
 ip link set lo up
 for n in 0 1; do
 	ip link set "eth$n" name "nic$n" || echo "$mark fault find network device $n" >&3

@@ -54,6 +54,7 @@ func writeInitrd(file string, k kernel, root, from string, suites []suite, o opt
 		}
 		a.tree(path.Join("src", filepath.ToSlash(filepath.Clean(c))), filepath.Join(root, c))
 	}
+	a.data("complete", 0o644, nil) // the last file
 	if err := errors.Join(a.close(), buf.Flush()); err != nil {
 		return err
 	}

@@ -33,7 +33,8 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 	args := []string{
 		// One processor: the emulator keeps one of the host's processors busy all the time, and the other one is left to what runs
 		// beside it.
-		"-accel", "tcg", "-smp", "1", "-m", "1536",
+		"-accel", "tcg", "-smp", "1",
+		"-m", "2560", // the RAM disk may have the half of it
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel, "-initrd", m.initrd,
 		"-append", m.arch.params + " quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark=" + mark,
