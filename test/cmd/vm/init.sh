@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The machine's first process. The words of the report are read by qemu.go.
-/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
+/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var/lib
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
 . /etc/environment
