@@ -80,7 +80,7 @@ func (m *migrator) takeAzure(install func() error) error {
 		err = install()
 	}
 	if err == nil {
-		err = awaitEnd(azureVNet, azureLockTimeout)
+		err = awaitEnd(azureVNet, false, azureLockTimeout)
 	}
 	if err != nil {
 		return err
@@ -124,6 +124,15 @@ func (m *migrator) returnAzure(restore func() error) error {
 			return err
 		}
 		if err := restore(); err != nil {
+			return err
+		}
+		// A call of cnibox that began before writes the files again.
+		for _, name := range []string{azureVNet, "chain"} {
+			if err := awaitEnd(name, true, azureLockTimeout); err != nil {
+				return err
+			}
+		}
+		if err := azureview.HandOver(ctx, m.h); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,10 @@ const maxArguments = 1 << 20
 
 // findProcess returns a process in this thread's network namespace whose name, its first argument,
 // is the given one and whose program is not cnibox, or nil.
-func findProcess(name string) (*process, error) {
+func findProcess(name string) (*process, error) { return findProgram(name, false) }
+
+// findProgram is findProcess, or with ours for processes of cnibox.
+func findProgram(name string, ours bool) (*process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -54,18 +57,18 @@ func findProcess(name string) (*process, error) {
 		if err != nil {
 			return nil, withHint(err, "run it as root")
 		}
-		if _, isOurs, err := plugindir.Identify(filepath.Join(dir, "exe")); err != nil || isOurs {
-			continue // it ended, or it is cnibox by that name
+		if _, isOurs, err := plugindir.Identify(filepath.Join(dir, "exe")); err != nil || isOurs != ours {
+			continue // it ended, or it is another program by that name
 		}
 		return &process{pid, args[1:]}, nil
 	}
 	return nil, nil
 }
 
-// awaitEnd waits until no process is left that findProcess finds, for the given time each.
-func awaitEnd(name string, timeout time.Duration) error {
+// awaitEnd waits until no process is left that findProgram finds, for the given time each.
+func awaitEnd(name string, ours bool, timeout time.Duration) error {
 	for {
-		one, err := findProcess(name)
+		one, err := findProgram(name, ours)
 		if one == nil || err != nil {
 			return err
 		}

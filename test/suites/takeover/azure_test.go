@@ -421,6 +421,28 @@ func TestMigrateAzureWaits(t *testing.T) {
 	pod.del(installed, pod.ns.Path())
 }
 
+// TestMigrateAzureBackWaits: the return waits for a call of cnibox that began before, and azure-vnet's files then have its pod and all others.
+func TestMigrateAzureBackWaits(t *testing.T) {
+	n := newAzureNode(t)
+	n.attach("web-1", 8080)
+	n.writeState()
+	n.command(n.migrate("migrate", "azure-vnet", "--yes")...)
+	call := n.container("web-2").call("ADD", 0, nil)
+	call.Probe = "net:stop:1"
+	late := n.Stopped(call)
+	back := command.Cmd(n.Env, n.migrate("migrate", "azure-vnet", "--back", "--yes")...)
+	back.Env = append(back.Env, "PATH="+n.programs()+":/usr/sbin")
+	must(t, back.Start())
+	await.Until(t, func() bool { return waitsFor(back.Process.Pid, late.Process.Pid) }, func() string { return "the command does not wait for the call" })
+	must(t, errors.Join(late.Process.Signal(unix.SIGCONT), late.Wait()))
+	must(t, ignoreExit(back.Wait())) // web-2 is still attached by cnibox
+	var file azureFile
+	n.read("azure-vnet.json", &file)
+	if e := file.Network.ExternalInterfaces["eth0"].Networks["net1"].Endpoints; len(e) != 2 || e["web-1-eth0"] == nil || file.Cnibox != nil {
+		t.Errorf("azure-vnet.json: %+v", file)
+	}
+}
+
 // waitsFor reports whether a process has a pidfd of another one.
 func waitsFor(pid, other int) bool {
 	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
