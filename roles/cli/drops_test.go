@@ -59,7 +59,7 @@ func TestDropLines(t *testing.T) {
 		}
 		out.Reset()
 	}
-	for range 3 { // each with another source port
+	for range 3 { // with three source ports
 		drop("10.0.0.2:100"+string(rune('0'+l.printed)), "192.0.2.9:80", "02:00:00:00:00:02")
 	}
 	drop("10.0.0.2:5", "192.0.2.9:80", "02:00:00:00:00:09")

@@ -39,8 +39,8 @@ const (
 	buffer   = 4 << 20
 )
 
-// Monitor receives the reports. The kernel has one switch for the machine: whoever turned it
-// on receives them.
+// Monitor receives the reports. The kernel reports to all receivers after one of them has turned the
+// reports on, and stops for all when one turns them off. So only one program should use them.
 type Monitor struct {
 	conn   *nlconn.Conn
 	family uint16

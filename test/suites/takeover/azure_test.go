@@ -281,22 +281,7 @@ func TestMigrateAzure(t *testing.T) {
 			must(t, os.Remove(filepath.Join(n.CacheDir(), "net1-web-3-eth0")))
 		},
 	}
-	command.Documented(t, "../../../docs/migrate.md", "azure-vnet", func(line string) string {
-		if do := steps[line]; do != nil {
-			do()
-		}
-		args, is := strings.CutPrefix(line, "cnibox ")
-		if !is {
-			return ""
-		}
-		given := strings.Fields(args)
-		if given[0] == "migrate" {
-			given = n.migrate(given...)
-		} else {
-			given = append(given, "--cni-path", n.PluginDir())
-		}
-		return n.masked(n.command(given...))
-	})
+	n.documented("azure-vnet", steps)
 	if now := listing(t, n.PluginDir()); now != plugins {
 		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
 	}

@@ -126,7 +126,22 @@ func TestMigrateReference(t *testing.T) {
 			third.end()
 		},
 	}
-	command.Documented(t, "../../../docs/migrate.md", "The reference plugins", func(line string) string {
+	n.documented("The reference plugins", steps)
+	if now := listing(t, n.PluginDir()); now != plugins {
+		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
+	}
+	first.end()
+	n.same(before, "at the end")
+	if files, err := filepath.Glob(n.StateDir() + "/migrate-*"); err != nil || len(files) > 0 {
+		t.Errorf("left: %q, %v", files, err)
+	}
+}
+
+// documented executes the command lines of a section of docs/migrate.md and compares their output. steps are executed for lines of other
+// programs.
+func (n *node) documented(section string, steps map[string]func()) {
+	n.t.Helper()
+	command.Documented(n.t, "../../../docs/migrate.md", section, func(line string) string {
 		if do := steps[line]; do != nil {
 			do()
 		}
@@ -142,14 +157,6 @@ func TestMigrateReference(t *testing.T) {
 		}
 		return n.masked(n.command(given...))
 	})
-	if now := listing(t, n.PluginDir()); now != plugins {
-		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
-	}
-	first.end()
-	n.same(before, "at the end")
-	if files, err := filepath.Glob(n.StateDir() + "/migrate-*"); err != nil || len(files) > 0 {
-		t.Errorf("left: %q, %v", files, err)
-	}
 }
 
 // masked replaces what differs between runs.
