@@ -126,12 +126,15 @@ func (m *migrator) returnAzure(restore func() error) error {
 		if err := restore(); err != nil {
 			return err
 		}
-		// A call of cnibox that began before writes the files again.
-		for _, name := range []string{azureVNet, "chain"} {
-			if err := awaitEnd(name, true, azureLockTimeout); err != nil {
-				return err
-			}
+	}
+	// A call of cnibox that began before writes the files again. After Return it would write them without
+	// the returned containers.
+	for _, name := range []string{azureVNet, "chain"} {
+		if err := awaitEnd(name, true, azureLockTimeout); err != nil {
+			return err
 		}
+	}
+	if restore != nil {
 		if err := azureview.HandOver(ctx, m.h); err != nil {
 			return err
 		}
