@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
 )
 
 // probes is the number of pages that are read one by one before all are listed.
@@ -146,7 +147,8 @@ func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 		some = append(some, all[(start+i)%len(all)])
 	}
 	for _, first := range some {
-		if ok, err := k.takeIn(ctx, d, first, of, n); ok || err != nil {
+		ok, err := k.takeIn(ctx, d, first, of, n)
+		if ok || err != nil && !errors.Is(err, cluster.ErrInvalid) { // takeListed names a damaged page
 			return err
 		}
 	}

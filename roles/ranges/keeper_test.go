@@ -481,6 +481,25 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestDamagedBeside: a network with a damaged page gets blocks of its other page.
+func TestDamagedBeside(t *testing.T) {
+	for _, bad := range []string{"10-1-0-0", "10-1-1-0"} { // the node reads one of them first
+		root := registry(t)
+		m := newMember(t, root, "a")
+		if err := os.Mkdir(filepath.Join(root, "ranges"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, "ranges", bad+".json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.demand("net", "", spans("10.1.0.1-10.1.1.254")...)
+		m.must("net")
+		if got := m.addresses(); len(got) == 0 || pageName("", pageOf(got[0])) == bad {
+			t.Errorf("beside %s: %v", bad, got)
+		}
+	}
+}
+
 // TestDamagedDemand: a damaged record of one network is a fault of the keeper, and other networks get blocks.
 func TestDamagedDemand(t *testing.T) {
 	m := newMember(t, registry(t), "a")
