@@ -2,7 +2,10 @@
 // of elements: 0.4 MB of the 20 MB that the binary may have.
 package sorting
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // Func is slices.SortFunc.
 func Func[S ~[]T, T any](s S, compare func(a, b T) int) {
@@ -12,4 +15,11 @@ func Func[S ~[]T, T any](s S, compare func(a, b T) int) {
 // Stable is slices.SortStableFunc.
 func Stable[S ~[]T, T any](s S, compare func(a, b T) int) {
 	sort.SliceStable(s, func(i, j int) bool { return compare(s[i], s[j]) < 0 })
+}
+
+// Sorted returns a sorted copy, in which equal elements keep their order.
+func Sorted[S ~[]T, T any](s S, compare func(a, b T) int) S {
+	s = slices.Clone(s)
+	Stable(s, compare)
+	return s
 }

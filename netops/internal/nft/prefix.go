@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -84,7 +85,7 @@ func split(entries, wanted []*Entry) (alone, others []*Entry) {
 	for _, n := range wanted {
 		want[string(n.Key)+string(n.last())] = true
 	}
-	entries = slices.SortedFunc(slices.Values(entries), func(a, b *Entry) int { return bytes.Compare(a.Key, b.Key) })
+	entries = sorting.Sorted(entries, func(a, b *Entry) int { return bytes.Compare(a.Key, b.Key) })
 	var open []*Entry
 	for i, n := range entries {
 		open = slices.DeleteFunc(open, func(o *Entry) bool { return bytes.Compare(o.last(), n.Key) < 0 })
