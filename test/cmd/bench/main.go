@@ -20,6 +20,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/internal/page"
 )
 
 func main() {
@@ -62,7 +64,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.multus, "multus", "", "the Multus `binary`, the thin plugin, to measure beside multi; empty leaves it out")
 	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; empty for none")
 	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
-	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
+	fs.StringVar(&o.readme, "readme", "", "`file` whose block \"bench\" is replaced; empty for none")
 	fs.StringVar(&o.only, "only", "", "comma separated `sections` out of "+strings.Join(allSections(), ",")+"; default all")
 	fs.IntVar(&o.runs, "runs", 3, "how many times all sections are measured; the medians are written")
 	fs.IntVar(&o.job.Rounds, "n", 200, "rounds of every one-at-a-time measurement in a run")
@@ -192,5 +194,5 @@ func write(o options, res report) error {
 	if o.readme == "" {
 		return nil
 	}
-	return updateReadme(o.readme, renderSummary(res))
+	return page.Replace(o.readme, "bench", renderSummary(res))
 }
