@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -220,6 +220,16 @@ bench-scale: setup build bin/kube/kube-apiserver
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
+
+# whereabouts and the definitions of its kinds.
+bin/whereabouts/whereabouts: test/peers/whereabouts/go.sum
+	cd test/peers/whereabouts && $(GO) build -ldflags '-s -w' -o ../../../$@ github.com/k8snetworkplumbingwg/whereabouts/cmd
+	cd test/peers/whereabouts && cp -f "$$($(GO) list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)"/doc/crds/whereabouts.cni.cncf.io_*.yaml ../../../bin/whereabouts/
+
+# Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
+bench-ranges: setup build bin/kube/kube-apiserver bin/whereabouts/whereabouts
+	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges docs/range.md
 
 soak: setup $(CLUSTER) bin/containerd/containerd
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

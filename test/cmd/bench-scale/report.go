@@ -102,8 +102,10 @@ func (r *results) markdown(svg string) string {
 // plot draws seconds over nodes.
 func (r *results) plot() string {
 	l := chart.Lines{Title: "Seconds until so many nodes are in the kernel", Label: "nodes", Curves: []chart.Curve{
-		{Name: "classic form", Colour: "#cf222e"}, {Name: "agent on etcd", Colour: "#0969da"},
-		{Name: "iproute2 -batch", Colour: "#6e7781"}, {Name: "netops alone", Colour: "#1a7f37"},
+		{Name: "classic form", Colour: "#cf222e"},
+		{Name: "agent on etcd", Colour: "#0969da"},
+		{Name: "iproute2 -batch", Colour: "#6e7781"},
+		{Name: "netops alone", Colour: "#1a7f37"},
 	}}
 	for _, p := range r.points {
 		l.At = append(l.At, p.peers)
