@@ -284,7 +284,7 @@ func rangesMarkdown(ours, theirs allocations) string {
 	b.WriteString("\nAn ADD is a process, from its start until its end. It is not repeated if it fails. With cnibox, the first ADDs of a node wait for a block of the range. With whereabouts,\n" +
 		"each ADD waits until it is the leader of the cluster.\n")
 	if n := len(theirs.took) + theirs.failed; n < rangeNodes*rangePods {
-		fmt.Fprintf(&b, "whereabouts was stopped after %s, when %d of its ADDs had ended.\n", rangeTime, n)
+		fmt.Fprintf(&b, "whereabouts began no ADD after %s. It had begun %d by then.\n", rangeTime, n)
 	}
 	return b.String()
 }

@@ -35,7 +35,7 @@ func TestRangesMarkdown(t *testing.T) {
 	for _, want := range []string{
 		"| addresses given | 3 | 1 | |", "| addresses given twice | 0 | 1 | |", "| ADDs that failed | 0 | 1 | |",
 		"| one ADD, p50 | 2.0 ms | 1000.0 ms | 500 × as fast |", "| addresses per second | 3.0 | 0.1 | 30 × as many |",
-		"whereabouts was stopped after 10m0s, when 2 of its ADDs had ended.",
+		"whereabouts began no ADD after 10m0s. It had begun 2 by then.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -22,20 +22,19 @@ func renderStorm(res report) string {
 	s := res.Storm
 	first, last := s.Present[0], s.Present[len(s.Present)-1]
 	best := slices.MaxFunc(s.AtOnce, func(a, b atOnceResult) int { return cmp.Compare(a.Add.Ours, b.Add.Ours) })
-	grown := func(last, first stat) (float64, string) {
-		r := ratio(float64(last.P50), float64(first.P50))
-		return r, fmt.Sprintf("%.2f × that beside %d", r, s.Present[0].Containers)
+	growth := ratio(float64(last.Add.Ours.P50), float64(first.Add.Ours.P50))
+	onEmpty := ratio(float64(last.Empty.P50), float64(first.Empty.P50))
+	rows := []row{
+		{
+			What: fmt.Sprintf("ADD beside %d containers, p50", last.Containers), Ours: ms(last.Add.Ours.P50), Peer: msOrNone(last.Add.Peer.P50, last.Add.Peer.N),
+			Ratio: fmt.Sprintf("%.2f × that beside %d", growth, first.Containers), Target: fmt.Sprintf("≤ %.1f ×", presentAtMost), Met: growth > 0 && growth <= presentAtMost,
+		},
+		{
+			What: fmt.Sprintf("ADD to an empty bridge beside %d containers, p50", last.Containers), Ours: ms(last.Empty.P50),
+			Ratio: fmt.Sprintf("%.2f × that beside %d", onEmpty, first.Containers),
+		},
+		rateRow(fmt.Sprintf("ADD, %d at a time, most per second", best.AtATime), best.Add, 0),
 	}
-	bridge := row{
-		What: fmt.Sprintf("ADD beside %d containers, p50", last.Containers), Ours: ms(last.Add.Ours.P50), Peer: msOrNone(last.Add.Peer.P50, last.Add.Peer.N),
-		Target: fmt.Sprintf("≤ %.1f ×", presentAtMost),
-	}
-	empty := row{What: fmt.Sprintf("ADD to an empty bridge beside %d containers, p50", last.Containers), Ours: ms(last.Empty.P50)}
-	var times float64
-	times, bridge.Ratio = grown(last.Add.Ours, first.Add.Ours)
-	bridge.Met = times > 0 && times <= presentAtMost
-	_, empty.Ratio = grown(last.Empty, first.Empty)
-	rows := []row{bridge, empty, rateRow(fmt.Sprintf("ADD, %d at a time, most per second", best.AtATime), best.Add, 0)}
 	text := fmt.Sprintf("`make bench-storm` measures this part alone. Measured once on: %s.\n\n", res.Machine) +
 		renderTable(summaryHeader(), summaryCells(report{Rows: rows})) +
 		"\n![ADD against containers and against calls at a time](docs/storm.svg)\n\n" +
