@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-scale soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -196,9 +196,13 @@ conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns
 	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
 	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
 
-# Writes the medians of three runs. Takes 30 to 45 minutes.
+# Writes the medians of three runs. Takes 35 to 50 minutes.
 bench: setup build bin/peers/bridge
-	$(GO) run ./test/cmd/bench -runs 3 -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
+	$(GO) run ./test/cmd/bench -runs 3 -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -storm-svg docs/storm.svg -readme README.md
+
+# Only ADD beside up to 2,000 containers and with up to 64 calls at a time: replaces that part of the page.
+bench-storm: setup build bin/peers/bridge
+	$(GO) run ./test/cmd/bench -only storm -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -storm-svg docs/storm.svg
 
 # nfpm and syft. The build takes minutes when Go's build cache is empty.
 bin/syft: test/peers/release/go.sum
@@ -220,6 +224,16 @@ bench-scale: setup build bin/kube/kube-apiserver
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
+
+# whereabouts and the definitions of its kinds.
+bin/whereabouts/whereabouts: test/peers/whereabouts/go.sum
+	cd test/peers/whereabouts && $(GO) build -ldflags '-s -w' -o ../../../$@ github.com/k8snetworkplumbingwg/whereabouts/cmd
+	cd test/peers/whereabouts && cp -f "$$($(GO) list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)"/doc/crds/whereabouts.cni.cncf.io_*.yaml ../../../bin/whereabouts/
+
+# Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
+bench-ranges: setup build bin/kube/kube-apiserver bin/whereabouts/whereabouts
+	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges docs/range.md
 
 soak: setup $(CLUSTER) bin/containerd/containerd
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

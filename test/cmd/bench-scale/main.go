@@ -1,6 +1,7 @@
 // Command bench-scale measures the overlay with many nodes on a real etcd and a real kube-apiserver: the agent's start until all
 // nodes are in the kernel, single changes, and bursts. It compares the growth with the same objects made by iproute2 and with the
-// classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand.
+// classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand. With
+// -ranges it measures addresses from a range that spans nodes, beside whereabouts.
 //
 //	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out docs/scale.md -svg docs/scale.svg
 //
@@ -22,9 +23,10 @@ import (
 
 // options are read from the command line.
 type options struct {
-	cnibox, out, svg string
-	peers            int
-	kube, quick      bool
+	cnibox, out, svg    string
+	ranges, whereabouts string
+	peers               int
+	kube, quick         bool
 }
 
 func main() {
@@ -46,6 +48,8 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&o.peers, "peers", 10000, "nodes of the main measurements")
 	f.BoolVar(&o.kube, "kube", false, "measure on a kube-apiserver too")
 	f.BoolVar(&o.quick, "quick", false, "leave the plot's other sizes out")
+	f.StringVar(&o.ranges, "ranges", "", "measure only cluster-wide ranges, and replace the block \"bench\" of this `file`")
+	f.StringVar(&o.whereabouts, "whereabouts", "bin/whereabouts", "the `directory` with whereabouts and its definitions")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -62,6 +66,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if o.ranges != "" {
+		return benchRanges(ctx, o, dir)
+	}
 	r, err := measure(ctx, o, dir)
 	if err != nil {
 		return err

@@ -2,10 +2,11 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cnibox/cnibox/test/internal/chart"
 )
 
 // results are all measurements.
@@ -98,54 +99,19 @@ func (r *results) markdown(svg string) string {
 	return b.String()
 }
 
-// The plot's geometry.
-const (
-	plotWidth, plotHeight     = 720, 400
-	plotLeft, plotTop         = 60, 40
-	plotRight, plotBottom     = 150, 50
-	plotInnerW, plotInnerH    = plotWidth - plotLeft - plotRight, plotHeight - plotTop - plotBottom
-	plotLeast, plotMost, decs = 0.001, 10.0, 4
-)
-
-// plot draws seconds over nodes, both on logarithmic scales: linear growth is a straight line, quadratic growth a steeper one.
+// plot draws seconds over nodes.
 func (r *results) plot() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", plotWidth, plotHeight)
-	b.WriteString(`<style>text{fill:#24292f}.g{stroke:#d0d7de}path{fill:none;stroke-width:2}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.g{stroke:#30363d}}</style>` + "\n")
-	fmt.Fprintf(&b, `<text x="%d" y="22" font-size="14">Seconds until so many nodes are in the kernel</text>`+"\n", plotLeft)
-	first, last := float64(r.points[0].peers), float64(r.points[len(r.points)-1].peers)
-	x := func(n int) float64 {
-		return plotLeft + plotInnerW*math.Log(float64(n)/first)/math.Log(last/first)
-	}
-	y := func(s float64) float64 {
-		s = min(max(s, plotLeast), plotMost)
-		return plotTop + plotInnerH*(1-math.Log10(s/plotLeast)/decs)
-	}
-	for s := plotLeast; s < plotMost*1.1; s *= 10 {
-		fmt.Fprintf(&b, `<line class="g" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", plotLeft, plotLeft+plotInnerW, y(s), y(s), plotLeft-6, y(s)+4, math.Round(s*1000)/1000)
-	}
+	l := chart.Lines{Title: "Seconds until so many nodes are in the kernel", Label: "nodes", Curves: []chart.Curve{
+		{Name: "classic form", Colour: "#cf222e"},
+		{Name: "agent on etcd", Colour: "#0969da"},
+		{Name: "iproute2 -batch", Colour: "#6e7781"},
+		{Name: "netops alone", Colour: "#1a7f37"},
+	}}
 	for _, p := range r.points {
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%d</text>`+"\n", x(p.peers), plotHeight-plotBottom+18, p.peers)
-	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">nodes</text>`+"\n", plotLeft+plotInnerW/2, plotHeight-12)
-	var below float64
-	for _, c := range []struct {
-		name, colour string
-		of           func(point) seconds
-	}{
-		{"classic form", "#cf222e", func(p point) seconds { return p.classic }},
-		{"agent on etcd", "#0969da", func(p point) seconds { return p.agent }},
-		{"iproute2 -batch", "#6e7781", func(p point) seconds { return p.floor }},
-		{"netops alone", "#1a7f37", func(p point) seconds { return p.nexthops }},
-	} {
-		var d strings.Builder
-		for i, p := range r.points {
-			fmt.Fprintf(&d, "%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], x(p.peers), y(c.of(p).Seconds()))
+		l.At = append(l.At, p.peers)
+		for i, s := range []seconds{p.classic, p.agent, p.floor, p.nexthops} {
+			l.Curves[i].Values = append(l.Curves[i].Values, s.Seconds())
 		}
-		end := max(y(c.of(r.points[len(r.points)-1]).Seconds())+4, below+14)
-		below = end
-		fmt.Fprintf(&b, `<path d="%s" stroke="%s"/><text x="%d" y="%.1f" style="fill:%s">%s</text>`+"\n", d.String(), c.colour, plotLeft+plotInnerW+8, end, c.colour, c.name)
 	}
-	b.WriteString("</svg>\n")
-	return b.String()
+	return chart.SVG(l)
 }

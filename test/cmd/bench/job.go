@@ -22,13 +22,14 @@ const (
 	sectionStartup    = "startup"
 	sectionAlloc      = "alloc"
 	sectionDHCP       = "dhcp"
+	sectionStorm      = "storm"
 )
 
 // allSections lists every section in the order in which they run.
 func allSections() []string {
 	return []string{
 		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionNetworks, sectionAzure, sectionInterfaces, sectionRoles,
-		sectionStartup, sectionAlloc, sectionDHCP,
+		sectionStartup, sectionAlloc, sectionDHCP, sectionStorm,
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/internal/page"
 )
 
 func main() {
@@ -47,6 +49,7 @@ type options struct {
 	markdown   string
 	svg        string
 	readme     string
+	stormSVG   string
 	only       string
 	runs       int
 	job        job
@@ -60,11 +63,12 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.oursDir, "ours-dir", "", "a plugin `directory` to measure in place of -ours")
 	fs.StringVar(&o.peersDir, "peers", "bin/peers", "`directory` with the reference plugins")
 	fs.StringVar(&o.multus, "multus", "", "the Multus `binary`, the thin plugin, to measure beside multi; empty leaves it out")
-	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; empty for none")
+	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; with -only storm its block \"storm\" is replaced; empty for none")
 	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
-	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
+	fs.StringVar(&o.readme, "readme", "", "`file` whose block \"bench\" is replaced; empty for none")
+	fs.StringVar(&o.stormSVG, "storm-svg", "docs/storm.svg", "SVG `file` to write with the curves of the section storm; empty for none")
 	fs.StringVar(&o.only, "only", "", "comma separated `sections` out of "+strings.Join(allSections(), ",")+"; default all")
-	fs.IntVar(&o.runs, "runs", 3, "how many times all sections are measured; the medians are written")
+	fs.IntVar(&o.runs, "runs", 3, "how many times all sections except storm are measured; the medians are written")
 	fs.IntVar(&o.job.Rounds, "n", 200, "rounds of every one-at-a-time measurement in a run")
 	fs.IntVar(&o.job.Parallel, "parallel", 16, "calls at a time in the parallel section")
 	fs.IntVar(&o.job.Containers, "containers", 200, "containers in the parallel section")
@@ -134,34 +138,23 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			return err
 		}
 	}
-	var all []*results
-	for n := range o.runs {
-		fmt.Fprintf(stderr, "bench: run %d of %d\n", n+1, o.runs)
-		// Where a copy lies in memory changes the time of a start. The copies of earlier runs stay, so that they do not make room in the
-		// same place.
-		copies := filepath.Join(work, strconv.Itoa(n))
-		o.job.Sides, err = prepareSides(o, copies)
+	res := report{results: &results{}}
+	if sections := repeated(o.job.Sections); len(sections) > 0 {
+		res, err = measureRuns(ctx, o, sections, work, stderr)
 		if err != nil {
 			return err
 		}
-		o.job.Multus, err = prepareMultus(o, o.job.Sides, copies)
-		if err != nil {
-			return err
-		}
-		res, err := measureInSandbox(ctx, o.job, stderr)
-		if err != nil {
-			return err
-		}
-		all = append(all, res)
 	}
-	res, err := newReport(all)
-	if err != nil {
-		return err
-	}
-	if slices.Contains(o.job.Sections, sectionStartup) {
-		if err := addDependencies(ctx, res.results, o.job.Sides); err != nil {
+	if slices.Contains(o.job.Sections, sectionStorm) {
+		j, err := prepareJob(o, []string{sectionStorm}, filepath.Join(work, sectionStorm))
+		if err != nil {
 			return err
 		}
+		storm, err := measureInSandbox(ctx, j, stderr)
+		if err != nil {
+			return err
+		}
+		res.Storm = storm.Storm
 	}
 	res.Machine, err = describeMachine(ctx)
 	if err != nil {
@@ -170,8 +163,64 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	return write(o, res)
 }
 
+// repeated returns the sections that are measured in each run. The storm takes too long for that.
+func repeated(sections []string) []string {
+	return slices.DeleteFunc(slices.Clone(sections), func(s string) bool { return s == sectionStorm })
+}
+
+// measureRuns measures sections several times and returns the medians.
+func measureRuns(ctx context.Context, o options, sections []string, work string, stderr io.Writer) (report, error) {
+	var all []*results
+	var j job
+	for n := range o.runs {
+		fmt.Fprintf(stderr, "bench: run %d of %d\n", n+1, o.runs)
+		var err error
+		j, err = prepareJob(o, sections, filepath.Join(work, strconv.Itoa(n)))
+		if err != nil {
+			return report{}, err
+		}
+		res, err := measureInSandbox(ctx, j, stderr)
+		if err != nil {
+			return report{}, err
+		}
+		all = append(all, res)
+	}
+	res, err := newReport(all)
+	if err == nil && slices.Contains(sections, sectionStartup) {
+		err = addDependencies(ctx, res.results, j.Sides)
+	}
+	return res, err
+}
+
+// prepareJob returns the order for some sections, with copies of the programs. Where a copy lies in memory changes the time of a
+// start. Earlier copies stay, so that they do not make room in the same place.
+func prepareJob(o options, sections []string, copies string) (j job, err error) {
+	j = o.job
+	j.Sections = sections
+	j.Sides, err = prepareSides(o, copies)
+	if err != nil {
+		return j, err
+	}
+	j.Multus, err = prepareMultus(o, j.Sides, copies)
+	return j, err
+}
+
 // write writes the results to every place that the command line names.
 func write(o options, res report) error {
+	for _, chart := range []struct{ path, content string }{{o.svg, renderSVG(res.results)}, {o.stormSVG, renderStormSVG(res.Storm)}} {
+		if chart.path == "" || chart.content == "" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(chart.path), 0o755); err != nil {
+			return fmt.Errorf("make directory of %q: %w", chart.path, err)
+		}
+		if err := os.WriteFile(chart.path, []byte(chart.content), 0o644); err != nil {
+			return fmt.Errorf("write chart: %w", err)
+		}
+	}
+	if len(repeated(o.job.Sections)) == 0 {
+		return writeStorm(o.markdown, res)
+	}
 	markdown := renderMarkdown(res)
 	if _, err := os.Stdout.WriteString(markdown); err != nil {
 		return fmt.Errorf("print results: %w", err)
@@ -181,16 +230,19 @@ func write(o options, res report) error {
 			return fmt.Errorf("write tables: %w", err)
 		}
 	}
-	if chart := renderSVG(res.results); o.svg != "" && chart != "" {
-		if err := os.MkdirAll(filepath.Dir(o.svg), 0o755); err != nil {
-			return fmt.Errorf("make directory of %q: %w", o.svg, err)
-		}
-		if err := os.WriteFile(o.svg, []byte(chart), 0o644); err != nil {
-			return fmt.Errorf("write chart: %w", err)
-		}
-	}
 	if o.readme == "" {
 		return nil
 	}
-	return updateReadme(o.readme, renderSummary(res))
+	return page.Replace(o.readme, "bench", renderSummary(res))
+}
+
+// writeStorm replaces the block of a page that was written earlier.
+func writeStorm(path string, res report) error {
+	if _, err := os.Stdout.WriteString(renderStorm(res)); err != nil {
+		return fmt.Errorf("print results: %w", err)
+	}
+	if path == "" {
+		return nil
+	}
+	return page.Replace(path, sectionStorm, renderStorm(res))
 }

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cnibox/cnibox/test/internal/page"
 )
 
 // reproduce is the command that measures all figures again.
 const reproduce = "make bench"
 
-// chart embeds the result of renderSVG, where make bench puts it.
-const chart = "![ADD, DEL and VERSION compared with the reference plugins](docs/bench.svg)\n"
+// chartImage embeds the result of renderSVG, where make bench puts it.
+const chartImage = "![ADD, DEL and VERSION compared with the reference plugins](docs/bench.svg)\n"
 
 // renderMarkdown returns BENCHMARKS.md.
 func renderMarkdown(res report) string {
@@ -19,14 +21,17 @@ func renderMarkdown(res report) string {
 	b.WriteString("# Benchmarks\n\n")
 	b.WriteString("This page compares cnibox with the [reference plugins](https://github.com/containernetworking/plugins) v1.9.1. ")
 	b.WriteString("Calls of both alternate on one machine. Read the ratios: the milliseconds depend on the machine.\n\n")
-	fmt.Fprintf(&b, "To measure again, run `%s` as root. It builds both sides static and stripped and takes 30 to 45 minutes.\n\n", reproduce)
+	fmt.Fprintf(&b, "To measure again, run `%s` as root. It builds both sides static and stripped and takes 35 to 50 minutes.\n\n", reproduce)
 	fmt.Fprintf(&b, "Every figure is a median of %s, measured on: %s.\n\n", count(res.Runs, "run"), res.Machine)
 	b.WriteString("## Summary\n\n")
 	b.WriteString(renderTable(summaryHeader(), summaryCells(res)))
-	b.WriteString("\n" + chart)
+	b.WriteString("\n" + chartImage)
 	b.WriteString(renderPercentiles(res.results))
 	b.WriteString(renderPublished(res.Published))
 	b.WriteString(renderAlloc(res.results))
+	if res.Storm != nil {
+		b.WriteString("\n## Storm\n\n" + page.Block(sectionStorm, renderStorm(res)) + "\n")
+	}
 	if res.Startup != nil {
 		b.WriteString(renderStartup(*res.Startup))
 	}

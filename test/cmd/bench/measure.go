@@ -63,6 +63,8 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 			return nil
 		}
 		res.DHCP, err = measureDHCP(ctx, j)
+	case sectionStorm:
+		res.Storm, err = measureStorm(ctx, j)
 	}
 	return err
 }

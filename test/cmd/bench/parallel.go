@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // stormer runs a verb for one container of a network.
@@ -84,12 +84,22 @@ func (n stormer) warm(ctx context.Context, containers []container) error {
 
 // expectPorts checks that the timed work was done: a bridge has one port for each container, and none afterwards.
 func (n network) expectPorts(want int) error {
-	ports, err := os.ReadDir(filepath.Join("/sys/class/net", n.Bridge, "brif"))
+	bridge, err := netlink.LinkByName(n.Bridge)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", n.Bridge, err)
+	}
+	links, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list ports of %s: %w", n.Bridge, err)
 	}
-	if len(ports) != want {
-		return fmt.Errorf("bridge %s of %s has %d ports, not %d", n.Bridge, n.Side.Name, len(ports), want)
+	ports := 0
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge.Attrs().Index {
+			ports++
+		}
+	}
+	if ports != want {
+		return fmt.Errorf("bridge %s of %s has %d ports, not %d", n.Bridge, n.Side.Name, ports, want)
 	}
 	return nil
 }

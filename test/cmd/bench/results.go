@@ -20,6 +20,7 @@ type results struct {
 	Startup    *startupResult    `json:"startup,omitempty"`
 	Alloc      []allocResult     `json:"alloc,omitempty"`
 	DHCP       *dhcpResult       `json:"dhcp,omitempty"`
+	Storm      *stormResult      `json:"storm,omitempty"` // measured once, unlike the others
 	Notes      []string          `json:"notes,omitempty"` // sections that could not be measured, with the reasons
 }
 

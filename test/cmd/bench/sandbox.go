@@ -73,8 +73,8 @@ func runInside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return nil
 }
 
-// furnishSandbox prepares the new namespaces for plugins: mounts do not propagate out, /run is empty and in memory, /sys shows this
-// network namespace, lo is up, and forwarding is off, since a new namespace inherits it from the machine.
+// furnishSandbox prepares the new namespaces for plugins: mounts do not propagate out, /run is empty and in memory, and /sys shows
+// this network namespace.
 func furnishSandbox() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -90,6 +90,12 @@ func furnishSandbox() error {
 			return fmt.Errorf("make sandbox directory: %w", err)
 		}
 	}
+	return furnishHost()
+}
+
+// furnishHost prepares a new network namespace for the host's side: lo is up, and forwarding is off, since a new namespace inherits it
+// from the machine.
+func furnishHost() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o644); err != nil {
 		return fmt.Errorf("turn forwarding off: %w", err)
 	}

@@ -1,22 +1,23 @@
-package main
+package page
 
 import (
 	"errors"
 	"testing"
 )
 
-func TestReplaceBlock(t *testing.T) {
+func TestReplace(t *testing.T) {
+	blockStart, blockEnd := start("part"), end("part")
 	const content = "| a |\n"
-	const want = "top\n" + blockStart + "\n| a |\n" + blockEnd + "\nbottom\n"
+	want := "top\n" + blockStart + "\n| a |\n" + blockEnd + "\nbottom\n"
 	for name, text := range map[string]string{
 		"empty block": "top\n" + blockStart + blockEnd + "\nbottom\n",
 		"old block":   "top\n" + blockStart + "\nold\nolder\n" + blockEnd + "\nbottom\n",
 		"same block":  want,
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := replaceBlock(text, content)
+			got, err := replace(text, "part", content)
 			if err != nil || got != want {
-				t.Errorf("replaceBlock = %q, %v; want %q", got, err, want)
+				t.Errorf("replace = %q, %v; want %q", got, err, want)
 			}
 		})
 	}
@@ -31,8 +32,8 @@ func TestReplaceBlock(t *testing.T) {
 		"twice":      blockStart + blockEnd + blockStart + blockEnd,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := replaceBlock(text, content); !errors.Is(err, errNoBlock) {
-				t.Errorf("replaceBlock = %q, %v; want errNoBlock", got, err)
+			if got, err := replace(text, "part", content); !errors.Is(err, errNoBlock) {
+				t.Errorf("replace = %q, %v; want errNoBlock", got, err)
 			}
 		})
 	}
