@@ -153,6 +153,26 @@ func TestReplay(t *testing.T) {
 	n.shell("cnibox trace replay inside <calls.json 2>err; [ $? = 1 ] && grep -q 'namespaces of its parent' err")
 }
 
+// TestReplayKilled: a replay that is killed while a plugin hangs leaves no process, and so none of its namespaces with what is mounted
+// in them.
+func TestReplayKilled(t *testing.T) {
+	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge","ipam":{"type":"host-local","subnet":"10.22.0.0/24"}}`)
+	if out, ok := n.call("ADD", "web", netopstest.New(t)); !ok {
+		t.Fatal(out)
+	}
+	n.shell("cnibox trace --json >calls.json; mkdir other; mkfifo other/alive")
+	// The plugin and a child of it hold the pipe open until they end.
+	plugin := "#!/bin/sh\nexec 8>" + n.dir + "/other/alive\nsleep infinity &\necho >&8\nwait\n"
+	if err := os.WriteFile(filepath.Join(n.dir, "other", "bridge"), []byte(plugin), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.shell(`cnibox trace replay calls.json --bin other & p=$!
+exec 9<other/alive
+read line <&9
+kill -9 $p
+timeout 60 cat <&9`) // to the end of the last process
+}
+
 // TestTraceDamaged: damaged lines are left out, and the commands say so.
 func TestTraceDamaged(t *testing.T) {
 	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge","ipam":{"type":"host-local","subnet":"10.22.0.0/24"}}`)
