@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/dropmon"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/reach"
 )
 
 // Drop is a packet that the kernel dropped, and why.
@@ -29,6 +31,32 @@ type Drop struct {
 	// From and To are invalid for a packet that is not IP. The ports are 0 for a protocol
 	// without ports.
 	From, To netip.AddrPort
+	// Echo is the identifier of an ICMP echo message, and EchoReply reports whether that is a reply.
+	Echo      uint16
+	EchoReply bool
+}
+
+// Cause returns the reason and the place.
+func (d *Drop) Cause() string {
+	if d.Symbol == "" {
+		return d.Reason
+	}
+	return strings.TrimPrefix(d.Reason+" in "+d.Symbol, " ")
+}
+
+// In reports whether the packet is one of a flow to an address, or of its replies. NAT may have changed one of the addresses.
+func (d *Drop) In(f TraceFlow, to netip.Addr) (reply, ok bool) {
+	switch d.Proto {
+	case "tcp":
+		reply, ok = d.To.Port() == f.ID, d.From.Port() == f.ID || d.To.Port() == f.ID
+	case "icmp", "icmpv6":
+		reply, ok = d.EchoReply, d.Echo == f.ID
+	}
+	first, second := d.From.Addr(), d.To.Addr()
+	if reply {
+		first, second = second, first
+	}
+	return reply, ok && (first == f.From || second == to)
 }
 
 // Drops receives reports of dropped packets, of all namespaces of the machine.
@@ -96,8 +124,11 @@ func newDrop(d *dropmon.Drop) Drop {
 	}
 	out.Proto = nft.ProtocolName(proto)
 	switch proto {
-	case unix.IPPROTO_ICMPV6:
-		out.Proto = "icmpv6"
+	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+		if proto == unix.IPPROTO_ICMPV6 {
+			out.Proto = "icmpv6"
+		}
+		out.Echo, out.EchoReply = reach.EchoID(proto, b)
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
 		if len(b) >= 4 {
 			out.From = netip.AddrPortFrom(out.From.Addr(), binary.BigEndian.Uint16(b))

@@ -41,6 +41,54 @@ func TestNewDrop(t *testing.T) {
 	}
 }
 
+// TestDropIn: a packet of a flow has its ID and one of its addresses, in the direction of the ID.
+func TestDropIn(t *testing.T) {
+	flow, to := TraceFlow{From: netip.MustParseAddr("10.0.0.1"), ID: 40000}, netip.MustParseAddr("10.0.0.2")
+	echo := func(kind byte, id ...byte) []byte {
+		b := frame(8, 0)
+		b[etherHeader+9] = unix.IPPROTO_ICMP
+		return append(append(b[:etherHeader+ipv4Least], kind, 0, 0, 0), id...)
+	}
+	swapped := func(b []byte) []byte {
+		ip := b[etherHeader:]
+		for i := range 4 {
+			ip[12+i], ip[16+i] = ip[16+i], ip[12+i]
+		}
+		return b
+	}
+	ports := swapped(frame(8, 0))
+	copy(ports[etherHeader+ipv4Least:], []byte{0, 80, 0x9c, 0x40})
+	translated, other := frame(8, 0), frame(8, 0)
+	translated[etherHeader+15] = 9
+	other[etherHeader+15], other[etherHeader+19] = 9, 9
+	for _, v := range []struct {
+		name      string
+		packet    []byte
+		reply, in bool
+	}{
+		{"SYN", frame(8, 0), false, true},
+		{"answer", ports, true, true},
+		{"SYN in the wrong direction", swapped(frame(8, 0)), false, false},
+		{"SYN after NAT of one address", translated, false, true},
+		{"the ID of another flow", other, false, false},
+		{"echo request", echo(8, 0x9c, 0x40, 0, 1), false, true},
+		{"echo reply", swapped(echo(0, 0x9c, 0x40, 0, 1)), true, true},
+		{"echo request with another ID", echo(8, 0x9c, 0x41, 0, 1), false, false},
+		{"ICMP error", echo(3, 0x9c, 0x40, 0, 1), false, false},
+		{"cut", echo(8), false, false},
+	} {
+		d := newDrop(&dropmon.Drop{Protocol: unix.ETH_P_IP, Packet: v.packet})
+		if reply, in := d.In(flow, to); in != v.in || in && reply != v.reply {
+			t.Errorf("%s: reply %t, in the flow %t", v.name, reply, in)
+		}
+	}
+	for want, d := range map[string]Drop{"R in s": {Reason: "R", Symbol: "s"}, "R": {Reason: "R"}, "in s": {Symbol: "s"}, "": {}} {
+		if got := d.Cause(); got != want {
+			t.Errorf("cause %q, want %q", got, want)
+		}
+	}
+}
+
 // FuzzNewDrop feeds random packets to the decoder.
 func FuzzNewDrop(f *testing.F) {
 	f.Add(uint16(unix.ETH_P_IP), frame(8, 0))

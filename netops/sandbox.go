@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,9 +18,16 @@ import (
 // have its own mount and network namespaces, and Sandbox fails if it has those of its parent. Before Linux 5.12
 // mounts stay writable, and the error wraps errors.ErrUnsupported.
 func Sandbox(keep []string) error {
+	// In a PID namespace of its own the process has no parent but in the /proc from outside.
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	_, after, _ := strings.Cut(string(status), "\nPPid:\t")
+	ppid, _, _ := strings.Cut(after, "\n")
 	for _, kind := range []string{"mnt", "net"} {
 		var own, parent unix.Stat_t
-		err := errors.Join(unix.Stat("/proc/self/ns/"+kind, &own), unix.Stat(fmt.Sprintf("/proc/%d/ns/%s", os.Getppid(), kind), &parent))
+		err := errors.Join(unix.Stat("/proc/self/ns/"+kind, &own), unix.Stat("/proc/"+ppid+"/ns/"+kind, &parent))
 		if err != nil || own.Ino == parent.Ino {
 			return errors.Join(fmt.Errorf("make a sandbox: %w: the process is in the namespaces of its parent", ErrInvalid), err)
 		}

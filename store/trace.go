@@ -96,6 +96,8 @@ type Holding struct {
 	Since       time.Time      `json:"since"`
 	// Until is zero while the attachment exists.
 	Until time.Time `json:"until,omitzero"`
+	// Traced means that a third-party plugin made the interface, and that only the trace has its addresses. It is not stored.
+	Traced bool `json:"traced,omitempty"`
 }
 
 // Holding returns what the attachment has now.

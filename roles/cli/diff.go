@@ -70,7 +70,7 @@ examples:
 }
 
 func repairFlags() []cli.Flag {
-	return append(cniFlags(),
+	return append(pathFlag("those of the network's runtime, or of all runtimes"),
 		&cli.BoolFlag{Name: "yes", Usage: "make the changes without a question"},
 		&cli.BoolFlag{Name: "json", Usage: "print the differences as JSON; of changes, those that are left"},
 	)

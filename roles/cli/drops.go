@@ -317,11 +317,8 @@ func (r *dropRecord) text() string {
 	if r.Size != 0 {
 		words = append(words, fmt.Sprintf("%d bytes", r.Size))
 	}
-	if r.Reason != "" {
-		words = append(words, r.Reason)
-	}
-	if r.Symbol != "" {
-		words = append(words, "in", r.Symbol)
+	if d := (&netops.Drop{Reason: r.Reason, Symbol: r.Symbol}).Cause(); d != "" {
+		words = append(words, d)
 	}
 	if r.Count != 1 {
 		words = append(words, fmt.Sprintf("(%d packets)", r.Count))

@@ -33,9 +33,10 @@ func (p *Process) historyCommand() *cli.Command {
 		Usage:     "show who had which address, and when",
 		ArgsUsage: "[ADDRESS | POD | CONTAINER]",
 		Description: `Lists the attachments of this boot, also those that were removed. POD is NAMESPACE/NAME, and CONTAINER is
-a container's ID or the beginning of one. TIME is 15:04[:05] of the last 24 hours, "2006-01-02 15:04[:05]", or
-RFC 3339; local unless it has a zone. The history is bounded: of several thousand removed attachments it keeps
-the last.
+a container's ID or the beginning of one. What a third-party plugin attached is in it if it called cnibox's
+IPAM, as long as the trace has the call, or if a chained plugin of cnibox came after it. TIME is 15:04[:05]
+of the last 24 hours, "2006-01-02 15:04[:05]", or RFC 3339; local unless it has a zone. The history is
+bounded: of several thousand removed attachments it keeps the last.
 
 examples:
   cnibox history 10.2.3.4 --at 03:12      who had the address
@@ -114,8 +115,46 @@ func (p *Process) holdings(ctx context.Context, h *roles.Host) ([]*store.Holding
 		}
 		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	calls, _, err := h.Store.Traced() // cnibox trace reports damaged lines
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, tracedHoldings(calls, all)...)
 	sorting.Stable(all, func(a, b *store.Holding) int { return a.Since.Compare(b.Since) })
-	return all, err
+	return all, nil
+}
+
+// tracedHoldings returns what third-party plugins attached, as far as results of cnibox's IPAM, which they called, show it.
+// Recorded attachments are left out: a chained plugin of cnibox also records the interface that it was given.
+func tracedHoldings(calls []*store.TracedCall, recorded []*store.Holding) (all []*store.Holding) {
+	// A meta plugin answers with the result of its first network, which has a record of its own: the network is not compared.
+	isRecorded := map[store.Key]bool{}
+	for _, h := range recorded {
+		isRecorded[store.Key{ContainerID: h.ContainerID, IfName: h.IfName}] = true
+	}
+	current := map[store.Key]*store.Holding{}
+	for _, c := range calls {
+		key := c.Key()
+		now := current[key]
+		switch {
+		case c.Code != 0:
+		case c.Verb == string(roles.Del) && now != nil:
+			now.Until = c.Time.Add(c.Took)
+			delete(current, key)
+		case c.Verb == string(roles.Add) && now == nil:
+			one := &store.Holding{
+				Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Pod: c.Pod, Addresses: resultAddresses(c.Result), Since: c.Time, Traced: true,
+			}
+			if len(one.Addresses) > 0 && !isRecorded[store.Key{ContainerID: c.ContainerID, IfName: c.IfName}] {
+				current[key] = one
+				all = append(all, one)
+			}
+		}
+	}
+	return all
 }
 
 // warnDamaged reports damaged lines of a file of the store.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -85,6 +87,47 @@ func TestUIDocs(t *testing.T) {
 	out := newTestNode(t, false).run("PATH=$PATH:/usr/bin:/bin\n" + shBlocks(string(page)) + "cat node.json")
 	if !strings.Contains(out, `"container":"p1"`) {
 		t.Error(out)
+	}
+}
+
+// TestUIPage opens the page of a node in a browser: it has the calls that the node's plugins had. With -update it takes the picture of
+// docs/ui.md.
+func TestUIPage(t *testing.T) {
+	picture := ""
+	if *update {
+		file, err := filepath.Abs("../../docs/ui.png")
+		if err != nil {
+			t.Fatal(err)
+		}
+		picture = "browse --screenshot=" + file + "\n"
+	}
+	page := newTestNode(t, false).run(`PATH=$PATH:/usr/bin:/bin
+for i in 1 2 3 4; do pod $net web-$i-id --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-$i"; done
+product add $net db-0-id /run/ns/db-0 --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=db-0" 2>$WORK/failed && exit 1
+in_pod web-3-id ip addr flush dev eth0
+product ui --port 0 >$WORK/address & p=$!
+until [ -s $WORK/address ]; do :; done
+browse() {
+	chromium-headless-shell --no-sandbox --disable-gpu --user-data-dir=$WORK/browser --enable-logging=stderr --timeout=3000 --window-size=1290,800 \
+		"$@" "$(cat $WORK/address)" 2>>$WORK/messages
+}
+until browse --dump-dom >$WORK/page; grep -q '<span id="live">live</span>' $WORK/page; do :; done
+` + picture + `kill $p
+! grep CONSOLE $WORK/messages || exit 1
+cat $WORK/page`)
+	for _, want := range []string{
+		"<h2>1 findings of cnibox doctor", " calls of plugins, 1 failed</h2>",
+		"ADD bridge default/web-1\neth0 on network net, called by cnibox: ", "ADD bridge default/db-0\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if !regexp.MustCompile(`(?s)class="call problem" data-details="[^"]* ADD bridge default/db-0\n[^"]*error 8: `).MatchString(page) {
+		t.Error("the failed call is not marked")
+	}
+	if t.Failed() {
+		t.Log(page)
 	}
 }
 

@@ -33,7 +33,8 @@ and nothing is changed. A chain of another program that drops by its policy is m
 large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
 nftables that the packets reach, and the rule that decides. For that time nftables tables
 "cnibox_trace" without verdicts are in the namespaces of FROM, the node and TO. Rules of
-iptables-legacy are not seen.
+iptables-legacy are not seen. If a packet is lost without a rule, the kernel's reason is
+named where "cnibox drops" has reports.
 
 A path through the overlay ends where the packet leaves for the other node. There
 "cnibox path --in flannel.1 FROM TO" goes on. In a node of a lab this happens by itself.

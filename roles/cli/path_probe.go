@@ -44,7 +44,8 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		return err
 	}
 	defer s.Close()
-	places, err := w.openTraces(source, netops.TraceFlow{From: w.found.From, ID: s.ID()})
+	flow := netops.TraceFlow{From: w.found.From, ID: s.ID()}
+	places, err := w.openTraces(source, flow)
 	defer func() {
 		for _, p := range places {
 			p.close(w.ctx)
@@ -53,7 +54,9 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	lost := watchDrops(w.ctx, w.net, flow, to.Addr())
 	answers, err := s.Send(w.ctx, to.Port(), probePatience)
+	lost.close(w.ctx)
 	if isNotExist(err) {
 		return nil
 	}
@@ -71,7 +74,77 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		}
 	}
 	w.reportAnswers(source, to, &answers)
-	return w.judge(to, &answers, places)
+	return w.judge(to, &answers, places, lost)
+}
+
+// maxLost limits the reports of one probe.
+const maxLost = 100
+
+// lostPackets collects the kernel's reports about the probe's packets, of all namespaces.
+type lostPackets struct {
+	monitor *netops.Drops
+	// err is the reason why there are no reports.
+	err  error
+	stop context.CancelFunc
+	done chan struct{}
+	all  []lostPacket
+}
+
+// lostPacket is a packet of the probe that the kernel dropped.
+type lostPacket struct {
+	proto, cause string
+	reply        bool
+}
+
+// watchDrops collects reports until close. It is no error that another program receives them, or that the kernel has none.
+func watchDrops(ctx context.Context, n *netops.Net, f netops.TraceFlow, to netip.Addr) *lostPackets {
+	l := &lostPackets{done: make(chan struct{})}
+	l.monitor, l.err = n.OpenDrops(ctx)
+	if l.err != nil {
+		return l
+	}
+	ctx, l.stop = context.WithCancel(ctx)
+	go func() {
+		defer close(l.done)
+		for ctx.Err() == nil {
+			_, err := l.monitor.Next(ctx, func(d netops.Drop) {
+				if reply, ok := d.In(f, to); ok && len(l.all) < maxLost {
+					l.all = append(l.all, lostPacket{strings.TrimSuffix(d.Proto, "v6"), d.Cause(), reply})
+				}
+			})
+			if err != nil && ctx.Err() == nil {
+				l.err = err
+				return
+			}
+		}
+	}()
+	return l
+}
+
+func (l *lostPackets) close(ctx context.Context) {
+	if l.monitor != nil {
+		l.stop()
+		<-l.done
+		_ = l.monitor.Close(ctx) // the next reader takes over what is left
+	}
+}
+
+// reportDrops adds a step for each way in which packets of a protocol were lost, and returns the first, or nil.
+func (w *walker) reportDrops(l *lostPackets, proto string) (first *lostPacket) {
+	var known []lostPacket
+	for i := range l.all {
+		if p := &l.all[i]; p.proto == proto && !slices.Contains(known, *p) {
+			known = append(known, *p)
+			w.step("kernel", "dropped", "%s: %s", w.packetName(proto, p.reply), p.cause)
+		}
+	}
+	if l.err != nil {
+		w.step("kernel", "dropped", "not known: %v", l.err)
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	return &known[0]
 }
 
 // openTraces starts a trace in every namespace on the path that this node has.
@@ -154,7 +227,7 @@ func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *netops.Ans
 }
 
 // judge adds what the traces show, and says whether the packet arrives.
-func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlace) error {
+func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlace, l *lostPackets) error {
 	proto, answered := "icmp", a.Small || a.Large
 	if to.Port() != 0 {
 		proto, answered = "tcp", a.TCP == netops.TCPConnected || a.TCP == netops.TCPRefused
@@ -180,10 +253,15 @@ func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlac
 			}
 		}
 	}
+	var lost *lostPacket
+	if !answered && drop == nil {
+		lost = w.reportDrops(l, proto)
+	}
 	switch {
 	case drop != nil && (!answered || !drop.Reply): // an RST with a drop is a rejection; a dropped answer may be a copy
 		w.stop("nft --handle list chain "+drop.Chain, "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
 	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r netops.Refusal) bool { return r.MTU != 0 }):
+		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
 		if w.found.Stopped != "" {
@@ -192,7 +270,7 @@ func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlac
 		}
 	case w.found.Stopped != "":
 	default:
-		return w.judgeSilence(proto, a, last, where)
+		return w.judgeSilence(proto, a, last, where, lost)
 	}
 	return nil
 }
@@ -249,7 +327,7 @@ func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *ne
 }
 
 // judgeSilence finds the reason for an absent answer that no rule explains.
-func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.TraceEvent, where string) error {
+func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.TraceEvent, where string, lost *lostPacket) error {
 	for _, n := range w.asked {
 		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)
 		if err != nil {
@@ -268,6 +346,12 @@ func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.Trac
 		}
 	}
 	switch {
+	case lost != nil:
+		after := ""
+		if last != nil {
+			after = fmt.Sprintf(" after the hook %s of %s", last.Hook, where)
+		}
+		w.stop("", "the kernel drops the %s%s: %s", w.packetName(proto, lost.reply), after, lost.cause)
 	case last == nil:
 		w.stop("", "the %s does not leave %s", name, w.found.Steps[0].Where)
 	case strings.HasSuffix(last.Hook, "postrouting"):

@@ -174,10 +174,11 @@ func (r *call) withDelHint(c *cli.Context, err error) error {
 	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before the failed one")
 }
 
-func cniFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "cni-path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
-	}
+func cniFlags() []cli.Flag { return pathFlag(defaultPluginDir) }
+
+// pathFlag names the plugin directories without the flag and the variable.
+func pathFlag(fallback string) []cli.Flag {
+	return []cli.Flag{&cli.StringFlag{Name: "cni-path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + fallback + ")"}}
 }
 
 // runtime reads a network's file, checks that its plugins are installed, and opens the

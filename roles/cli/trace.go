@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,17 +138,24 @@ func answer(c *store.TracedCall) string {
 	if c.Code != 0 {
 		return fmt.Sprintf("error %d: %s", c.Code, strings.Join(append([]string{c.Error}, strings.Fields(c.Details)...), " "))
 	}
-	var result struct {
+	if all := resultAddresses(c.Result); len(all) > 0 {
+		return joinPrefixes(all)
+	}
+	return "ok"
+}
+
+// resultAddresses returns the addresses of a CNI result, and none if it is not complete.
+func resultAddresses(result string) (all []netip.Prefix) {
+	var r struct {
 		IPs []struct {
-			Address string `json:"address"`
+			Address netip.Prefix `json:"address"`
 		} `json:"ips"`
 	}
-	if json.Unmarshal([]byte(c.Result), &result) != nil || len(result.IPs) == 0 {
-		return "ok"
+	if json.Unmarshal([]byte(result), &r) != nil {
+		return nil
 	}
-	var all []string
-	for _, ip := range result.IPs {
+	for _, ip := range r.IPs {
 		all = append(all, ip.Address)
 	}
-	return strings.Join(all, ",")
+	return all
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,17 +16,22 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/topo"
 	"github.com/cnibox/cnibox/roles/cli/ui"
 	daemon "github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store"
 )
 
 // uiInterval is the time between two reads of the node while a page is open.
 const uiInterval = 5 * time.Second
 
+// uiCalls is the number of calls on the page, and uiAnswer the size of the answer that it shows of each.
+const uiCalls, uiAnswer = 1000, 1000
+
 func (p *Process) uiCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ui",
-		Usage: "serve the page of topo, live, with doctor's findings and the pools, until it is interrupted",
+		Usage: "serve the page of topo, live, with doctor's findings, the pools and the last calls, until it is interrupted",
 		Description: `The page only reads, and the node is read only while a page is open. Without --port it is on a
 unix socket that only root can use. Reach it from another machine with ssh:
 
@@ -126,5 +132,26 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 		}
 		break
 	}
-	return &ui.State{Topology: t, Tables: []ui.Table{findings, pools}}, nil
+	calls, _, err := h.Store.Traced() // damaged lines are left out
+	if err != nil {
+		return nil, err
+	}
+	state := &ui.State{Topology: t, Tables: []ui.Table{findings, pools}}
+	for _, one := range calls[max(0, len(calls)-uiCalls):] {
+		state.Calls = append(state.Calls, drawnCall(one))
+	}
+	return state, nil
+}
+
+// drawnCall returns what the page shows of a call.
+func drawnCall(c *store.TracedCall) topo.Call {
+	what := c.Verb + " " + dash(c.Role)
+	start, name := c.Time.Local(), dash(cmp.Or(c.Pod, c.ContainerID))
+	answered := answer(c)
+	return topo.Call{
+		Time: start, Took: c.Took, Container: name, Text: what + " " + milliseconds(c.Took) + " ms", Failed: c.Code != 0,
+		Details: fmt.Sprintf("%s %s %s\n%s on network %s, called by %s: %s ms (%s)\n%s", start.Format(stampLayout+".000"), what, name,
+			dash(c.IfName), dash(c.Network), dash(c.Caller), milliseconds(c.Took), cmp.Or(steps(c.Steps), "no step of 0.1 ms"),
+			answered[:min(len(answered), uiAnswer)]),
+	}
 }

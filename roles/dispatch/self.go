@@ -58,11 +58,16 @@ func (s Self) Output(ctx context.Context, ns *netops.Namespace, env, args []stri
 	return out.Bytes(), nil
 }
 
-// Isolated runs a process to its end in new network and mount namespaces.
+// Isolated runs a process to its end in new network, mount and PID namespaces. If this process is killed, that ends too, and with it
+// the namespaces and all processes in them.
 func (s Self) Isolated(ctx context.Context, env, args []string, in io.Reader, out, log io.Writer) error {
 	cmd := s.command(exec.CommandContext(ctx, s.Executable), env, args)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		// The signal comes when the starting thread ends. The runtime ends no thread before the process.
+		Pdeathsig: syscall.SIGKILL,
+	}
 	cmd.WaitDelay = stopTimeout
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)

@@ -28,6 +28,18 @@ func IsEchoReply(proto, kind byte) bool {
 	return proto == unix.IPPROTO_ICMP && kind == echoReply4 || proto == unix.IPPROTO_ICMPV6 && kind == echoReply6
 }
 
+// EchoID returns the identifier of an ICMP echo message of the protocol, which is 0 for other messages, and whether that is a reply.
+func EchoID(proto byte, m []byte) (id uint16, isReply bool) {
+	if len(m) < echoHeader {
+		return 0, false
+	}
+	isReply = IsEchoReply(proto, m[0])
+	if isReply || proto == unix.IPPROTO_ICMP && m[0] == echoRequest4 || proto == unix.IPPROTO_ICMPV6 && m[0] == echoRequest6 {
+		id = binary.BigEndian.Uint16(m[4:])
+	}
+	return id, isReply
+}
+
 // echo returns an echo request of size bytes. The kernel adds the checksum of ICMPv6.
 func echo(v6 bool, id, seq uint16, size int) []byte {
 	m := make([]byte, max(size, echoHeader))

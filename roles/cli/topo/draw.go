@@ -82,8 +82,13 @@ func (t *Topology) svg(attributes string) string {
 		}
 		y += row + row/2
 	}
+	return d.svg(attributes, max(y, len(bare)*row))
+}
+
+// svg returns the drawing.
+func (d *drawing) svg(attributes string, height int) string {
 	const width, margin = groupX + groupWidth, 4
-	height := max(y, len(bare)*row) + 2*margin
+	height += 2 * margin
 	return fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" %s viewBox=\"-4 -4 %d %d\" width=\"%d\" height=\"%d\">\n<g class=\"lines\">\n%s</g>\n%s</svg>\n",
 		attributes, width+2*margin, height, width+2*margin, height, d.lines.String(), d.boxes.String())
 }
@@ -112,7 +117,7 @@ func (t *Topology) Content() string {
 	for i := range t.Attachments {
 		problems += min(len(t.Attachments[i].Problems), 1)
 	}
-	return fmt.Sprintf("<span>%d devices, %d attachments, %d with problems</span>\n%s", len(t.Devices), len(t.Attachments), problems, t.svg(`id="drawing"`))
+	return fmt.Sprintf("<span>%d devices, %d attachments, %d with problems</span>\n%s", len(t.Devices), len(t.Attachments), problems, t.svg(""))
 }
 
 // Page returns a page around a content. A live page replaces its content by the events of the server that sent it.

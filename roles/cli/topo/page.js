@@ -27,6 +27,13 @@ const go = () => {
   if (found.length === 1) choose(found[0]);
 };
 search.addEventListener("input", go);
+search.addEventListener("keydown", (e) => {
+  const found = e.key === "Enter" ? find() : [];
+  if (found.length === 0) return;
+  const next = found[(found.findIndex((b) => b.classList.contains("chosen")) + 1) % found.length];
+  choose(next);
+  next.scrollIntoView({ block: "center" });
+});
 if (location.hash !== "") {
   search.value = decodeURIComponent(location.hash.slice(1));
   go();

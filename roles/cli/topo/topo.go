@@ -1,4 +1,5 @@
-// Package topo draws the networks of a node: as text, as a graph for Graphviz, as SVG, and as one HTML page.
+// Package topo draws the networks of a node: as text, as a graph for Graphviz, as SVG, and as one HTML page. It also draws the
+// calls of the plugins that made them.
 package topo
 
 import (

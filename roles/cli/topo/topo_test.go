@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,5 +87,52 @@ func TestDrawing(t *testing.T) {
 	}
 	if got := top.Devices[0].details(); got != "device 192.0.2.1/24 mtu 1500 rx 5.0 GiB tx 0 B dropped 2" {
 		t.Error(got)
+	}
+}
+
+// TestTimeline: the bars of many calls are within the drawing, those of a container are on one line of a group, and the
+// newest group is first.
+func TestTimeline(t *testing.T) {
+	if text := Timeline(nil); !strings.Contains(text, "No call") {
+		t.Error(text)
+	}
+	var calls []Call
+	start := time.Date(2026, 9, 30, 3, 10, 7, 0, time.UTC)
+	for i := range 1000 { // each container has two calls, one after the other
+		at := start.Add(time.Duration(i) * 4 * time.Millisecond)
+		if i >= 990 {
+			at = at.Add(time.Hour)
+		}
+		calls = append(calls, Call{
+			Time: at, Took: 3 * time.Millisecond, Container: fmt.Sprintf("web-%d", i/2), Text: "ADD bridge", Details: fmt.Sprintf("call %d.", i), Failed: i%100 == 0,
+		})
+	}
+	calls = append(calls, Call{Time: start.Add(2 * time.Hour), Took: -1, Container: "odd", Text: "DEL", Details: "last"})
+	text := Timeline(calls)
+	for i := range 1000 {
+		if n := strings.Count(text, fmt.Sprintf(`data-details="call %d."`, i)); n != 1 {
+			t.Errorf("call %d is drawn %d times", i, n)
+		}
+	}
+	for what, want := range map[string]int{`class="call problem"`: 10, ": 50 calls in 199.0 ms": 19, ": 40 calls in 159.0 ms": 1, ": 10 calls in 39.0 ms": 1, ">web-1<": 1} {
+		if n := strings.Count(text, what); n != want {
+			t.Errorf("%q %d times, want %d", what, n, want)
+		}
+	}
+	if last, first := strings.Index(text, "05:10:07.000"), strings.Index(text, "03:10:07.000"); last < 0 || last > first {
+		t.Error("the newest group is not first")
+	}
+	places := map[string]string{}
+	for _, m := range regexp.MustCompile(`data-details="(\w+) ?\d*\.?"><svg x="(\d+)" y="(\d+)" width="(\d+)"`).FindAllStringSubmatch(text, -1) {
+		x, _ := strconv.Atoi(m[2])
+		width, _ := strconv.Atoi(m[4])
+		if place := m[2] + " " + m[3]; x < groupX || width < barLeast || x+width > groupX+groupWidth || places[place] != "" {
+			t.Errorf("bar %q is at %s", m[0], place)
+		} else {
+			places[place] = m[0]
+		}
+	}
+	if len(places) != len(calls) {
+		t.Errorf("%d bars, want %d", len(places), len(calls))
 	}
 }

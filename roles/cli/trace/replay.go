@@ -23,7 +23,7 @@ import (
 
 // Self runs processes.
 type Self interface {
-	// Isolated runs this program to its end in new network and mount namespaces.
+	// Isolated runs this program to its end in new network, mount and PID namespaces, which end with it.
 	Isolated(ctx context.Context, env, args []string, in io.Reader, out, log io.Writer) error
 	// Plugin executes a plugin as a runtime does, and returns its standard output.
 	Plugin(ctx context.Context, file string, env []string, stdin []byte) ([]byte, error)

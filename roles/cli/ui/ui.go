@@ -6,6 +6,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/roles/cli/topo"
@@ -23,13 +25,19 @@ import (
 // maxStreams is the maximum number of pages that follow the node at a time.
 const maxStreams = 8
 
-// writeTime is the maximum time to write one answer or event.
-const writeTime = 10 * time.Second
+// maxConnections is the number of open connections above which all requests are refused. A browser opens up to six.
+// From twice that number on, further connections are closed without an answer.
+const maxConnections = 48
+
+// defaultTimeout is that of a Server.
+const defaultTimeout = 10 * time.Second
 
 // State is what the page shows.
 type State struct {
 	Topology *topo.Topology `json:"topology"`
 	Tables   []Table        `json:"tables"`
+	// Calls are drawn under the tables.
+	Calls []topo.Call `json:"calls"`
 }
 
 // Table is shown under the drawing. The first cell of a row of findings is a severity.
@@ -46,6 +54,11 @@ type Server struct {
 	Interval time.Duration
 	// Secret is the first element of all paths, if it is not empty.
 	Secret string
+	// Timeout is the maximum time to read a request, and to write one answer or event. 0 is 10 seconds.
+	Timeout time.Duration
+
+	// open is the number of connections.
+	open atomic.Int64
 
 	mu    sync.Mutex
 	state *State
@@ -55,15 +68,26 @@ type Server struct {
 
 // Serve serves until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
 	srv := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: writeTime, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: s.handler(), ReadTimeout: s.Timeout, WriteTimeout: s.Timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: s.count,
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
 	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// count follows the number of connections.
+func (s *Server) count(c net.Conn, state http.ConnState) {
+	switch {
+	case state == http.StateNew && s.open.Add(1) > 2*maxConnections:
+		_ = c.Close() // the server notices it, and counts its end
+	case state == http.StateClosed:
+		s.open.Add(-1)
+	}
 }
 
 func (s *Server) handler() http.Handler {
@@ -83,10 +107,12 @@ func (s *Server) handler() http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // a real connection has one
 		path := r.URL.Path
 		site := r.Header.Get("Sec-Fetch-Site")
 		switch {
+		case s.open.Load() > maxConnections:
+			w.Header().Set("Connection", "close")
+			http.Error(w, "too many connections are open; close pages, or end programs that connect to this port", http.StatusServiceUnavailable)
 		case !isLocal(r.Host):
 			http.Error(w, "use the name localhost or a loopback address", http.StatusMisdirectedRequest)
 		case site != "" && site != "same-origin" && site != "none":
@@ -161,7 +187,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			text, _ := json.Marshal(now) // a string has a JSON form, in one line
 			event, last = "data: "+string(text)+"\n\n", now
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(writeTime))
+		_ = control.SetWriteDeadline(time.Now().Add(s.Timeout))
 		if _, err := fmt.Fprint(w, event); err != nil || control.Flush() != nil {
 			return
 		}
@@ -201,5 +227,6 @@ func content(s *State, err error) string {
 		}
 		b.WriteString("</tr></table>\n")
 	}
+	b.WriteString(topo.Timeline(s.Calls))
 	return b.String()
 }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -24,6 +26,10 @@ func node(reads *atomic.Int64) func(context.Context) (*State, error) {
 		return &State{
 			Topology: &topo.Topology{Node: "n1", Attachments: []topo.Attachment{{Container: fmt.Sprintf("pod-%d", n), IfName: "eth0", Network: "</script><script>alert(1)</script>"}}},
 			Tables:   []Table{{Title: "findings <b>", Head: []string{"severity", "what"}, Rows: [][]string{{"error", "<img src=x onerror=alert(2)>"}}}},
+			Calls: []topo.Call{
+				{Time: time.Unix(100, 0), Took: 3 * time.Millisecond, Container: "<b>web", Text: "ADD bridge", Details: "1 ADD bridge\n3.0 ms (netlink 1.2)"},
+				{Time: time.Unix(200, 0), Took: time.Millisecond, Container: "db", Text: "DEL bridge", Details: "2 DEL bridge\nerror 11: <script>alert(3)</script>", Failed: true},
+			},
 		}, nil
 	}
 }
@@ -148,6 +154,84 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestConnections: too many connections are refused with an answer, and those beyond are closed. It ends with them.
+func TestConnections(t *testing.T) {
+	var reads atomic.Int64
+	addr := serve(t, &Server{Read: node(&reads), Interval: time.Minute})
+	var idle []net.Conn
+	connect := func() net.Conn {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		idle = append(idle, conn)
+		return conn
+	}
+	get := func() (int, error) {
+		conn := connect()
+		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, nil
+	}
+	for range maxConnections {
+		connect()
+	}
+	if status, err := get(); status != http.StatusServiceUnavailable {
+		t.Errorf("beside %d connections: status %d, %v", maxConnections, status, err)
+	}
+	for range maxConnections {
+		connect()
+	}
+	if status, err := get(); err == nil {
+		t.Errorf("beside %d connections: status %d, want none", 2*maxConnections, status)
+	}
+	for _, conn := range idle {
+		_ = conn.Close()
+	}
+	for status := 0; status != http.StatusOK; { // the server notices the ends one by one
+		status, _ = get()
+	}
+}
+
+// TestTimeout: a request that is not complete ends its connection, and events last longer than that: net/http removes the
+// deadline when it has read a request.
+func TestTimeout(t *testing.T) {
+	var reads atomic.Int64
+	addr := serve(t, &Server{Read: node(&reads), Interval: 50 * time.Millisecond, Timeout: 400 * time.Millisecond})
+	for _, part := range []string{"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n", "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := conn.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after %q the connection stays", part)
+		}
+		_ = conn.Close()
+	}
+	resp, err := http.Get("http://" + addr + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	events := 0
+	for lines := bufio.NewScanner(resp.Body); events < 16 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			events++
+		}
+	}
+	if events < 16 {
+		t.Errorf("the events ended after %d", events)
+	}
+}
+
 // TestBrowser opens the page in a browser. It follows the node, has no error, and no text becomes markup.
 func TestBrowser(t *testing.T) {
 	browser, err := exec.LookPath("chromium-headless-shell")
@@ -163,10 +247,17 @@ func TestBrowser(t *testing.T) {
 	for !strings.Contains(text, live) { // the browser may print the page before the first event
 		text = open(ctx, t, browser, "http://"+addr+"/abc/#pod-")
 	}
-	for _, want := range []string{`<span id="count">1 found</span>`, "<h2>findings &lt;b&gt;</h2>", "&lt;img src=x onerror=alert(2)&gt;</td>"} {
+	for _, want := range []string{
+		`<span id="count">1 found</span>`, "<h2>findings &lt;b&gt;</h2>", "&lt;img src=x onerror=alert(2)&gt;</td>",
+		"<h2>2 calls of plugins, 1 failed</h2>", `<g class="call problem faded" data-details="2 DEL bridge`,
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
+	}
+	failed := open(ctx, t, browser, "http://"+addr+"/abc/#error 11")
+	if !strings.Contains(failed, `<pre id="details">2 DEL bridge`) {
+		t.Errorf("a search does not find the failed call:\n%s", failed)
 	}
 	if strings.Contains(text, "<script>alert") || strings.Contains(text, "<img") {
 		t.Error("a text became markup")

@@ -153,6 +153,59 @@ func TestReplay(t *testing.T) {
 	n.shell("cnibox trace replay inside <calls.json 2>err; [ $? = 1 ] && grep -q 'namespaces of its parent' err")
 }
 
+// TestReplayKilled: a replay that is killed while a plugin hangs leaves no process, and so none of its namespaces with what is mounted
+// in them.
+func TestReplayKilled(t *testing.T) {
+	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge","ipam":{"type":"host-local","subnet":"10.22.0.0/24"}}`)
+	if out, ok := n.call("ADD", "web", netopstest.New(t)); !ok {
+		t.Fatal(out)
+	}
+	n.shell("cnibox trace --json >calls.json; mkdir other; mkfifo other/alive")
+	// The plugin and a child of it hold the pipe open until they end.
+	plugin := "#!/bin/sh\nexec 8>" + n.dir + "/other/alive\nsleep infinity &\necho >&8\nwait\n"
+	if err := os.WriteFile(filepath.Join(n.dir, "other", "bridge"), []byte(plugin), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.shell(`cnibox trace replay calls.json --bin other & p=$!
+exec 9<other/alive
+read line <&9
+kill -9 $p
+timeout 60 cat <&9`) // to the end of the last process
+}
+
+// TestHistoryOfOthers: the history has what a third-party plugin attached, from the record of a chained plugin of cnibox or else from
+// the calls of its IPAM.
+func TestHistoryOfOthers(t *testing.T) {
+	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"own","type":"bridge","ipam":{"type":"host-local","subnet":"10.24.0.0/24"}}`)
+	if out, ok := n.call("ADD", "web", netopstest.New(t)); !ok {
+		t.Fatal(out)
+	}
+	n.shell(`netns=` + netopstest.New(t).Path() + `
+call() { # VERB CONTAINER PLUGIN
+	CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=$netns CNI_IFNAME=eth0 CNI_ARGS="K8S_POD_NAMESPACE=default;K8S_POD_NAME=$2" ` + binDir + `/$3
+}
+ipam() {
+	echo '{"cniVersion":"1.0.0","name":"other","type":"third","ipam":{"type":"host-local","subnet":"10.23.0.0/24"}}' | call $1 $2 host-local
+}
+passed() {
+	echo '{"cniVersion":"1.0.0","name":"other","type":"firewall","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'$netns'"}],
+"ips":[{"address":"10.25.0.9/24","interface":0}]}}' | call $1 $2 firewall
+}
+ipam ADD gone && ipam DEL gone && ipam ADD here && passed ADD chained && passed ADD chained`)
+	out := n.shell("cnibox history | tail -n +2 | cut -f 2-")
+	want := regexp.MustCompile(`^-\t10.24.0.2/24\tdefault/web\teth0\town
+\d\S+ \S+\t10.23.0.2/24\tdefault/gone\teth0\tother
+-\t10.23.0.\d/24\tdefault/here\teth0\tother
+-\t10.25.0.9/24\tdefault/chained\teth0\tother
+$`)
+	if !want.MatchString(out) {
+		t.Errorf("history:\n%s", out)
+	}
+	if out := n.shell("cnibox history default/here --json; cnibox history 10.24.0.2 --json"); strings.Count(out, `"traced": true`) != 1 {
+		t.Errorf("history:\n%s", out)
+	}
+}
+
 // TestTraceDamaged: damaged lines are left out, and the commands say so.
 func TestTraceDamaged(t *testing.T) {
 	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"pods","type":"bridge","ipam":{"type":"host-local","subnet":"10.22.0.0/24"}}`)
