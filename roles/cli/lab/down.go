@@ -30,7 +30,7 @@ func (l *Lab) Down(ctx context.Context) error {
 // remove stops the processes and removes the namespaces, the keys in etcd, and the files. A missing
 // object is not an error.
 func (l *Lab) remove(ctx context.Context, s *State) error {
-	errs := []error{stopAll(l.isForwarder)}
+	errs := []error{stopAll(l.isHelper)}
 	for i := range s.Nodes {
 		is, err := l.isAgent(&s.Nodes[i])
 		errs = append(errs, err)
@@ -69,10 +69,11 @@ func (l *Lab) isAgent(n *Node) (match, error) {
 	}, ns.Close()
 }
 
-// isForwarder is the match of the lab's forwarder, which runs in no node's namespace.
-func (l *Lab) isForwarder(pid int) bool {
+// isHelper is the match of the lab's forwarder, which runs in no node's namespace, and of the processes that a killed
+// `lab up` waited for.
+func (l *Lab) isHelper(pid int) bool {
 	args := l.forwarderArgs("")
-	return called(pid, args[:len(args)-1]...)
+	return called(pid, args[:len(args)-1]...) || called(pid, l.installArgs()...) || called(pid, "add", l.list())
 }
 
 // called reports whether a process is this program, by any path, with these first arguments.

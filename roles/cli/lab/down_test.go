@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/cnibox/cnibox/test/await"
@@ -35,5 +36,37 @@ func TestCalled(t *testing.T) {
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+	}
+}
+
+// TestHelpers: down ends what a killed up waited for, and nothing of another lab.
+func TestHelpers(t *testing.T) {
+	l := &Lab{Dir: t.TempDir()}
+	other := &Lab{Dir: l.Dir + "2"}
+	for _, args := range [][]string{l.installArgs(), {"add", l.list(), "pod"}, l.forwarderArgs("x")} {
+		script := filepath.Join(l.Dir, args[0]) // the first argument, which the shell takes for a script
+		if err := os.WriteFile(script, []byte("read line; exit 0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh")
+		cmd.Args, cmd.Dir = append([]string{"cnibox"}, args...), l.Dir
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await.Until(t, func() bool { return called(cmd.Process.Pid, args...) }, func() string { return "the process has no arguments" })
+		if other.isHelper(cmd.Process.Pid) {
+			t.Errorf("%q belongs to another lab, too", args)
+		}
+		if err := stopAll(l.isHelper); err != nil {
+			t.Fatal(err)
+		}
+		_ = stdin.Close()
+		if err := cmd.Wait(); err == nil {
+			t.Errorf("%q was not ended", args)
+		}
 	}
 }

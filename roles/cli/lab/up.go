@@ -80,6 +80,9 @@ func (l *Lab) claim(p Plan) (*State, error) {
 	return s, l.save(s)
 }
 
+// installArgs returns the command line that links the plugins.
+func (l *Lab) installArgs() []string { return []string{"install", "--dir", l.plugins()} }
+
 // prepare links the plugins, writes the conflist for the pods, and fills the registry. It reserves
 // a network for each node in order.
 func (l *Lab) prepare(ctx context.Context, s *State) error {
@@ -93,7 +96,7 @@ func (l *Lab) prepare(ctx context.Context, s *State) error {
 		return err
 	}
 	defer here.Close()
-	if _, err := l.Self.Output(ctx, here, nil, []string{"install", "--dir", l.plugins()}); err != nil {
+	if _, err := l.Self.Output(ctx, here, nil, l.installArgs()); err != nil {
 		return err
 	}
 	list := `{"cniVersion": "1.0.0", "name": "lab", "plugins": [{"type": "vxlan"}]}` + "\n"
