@@ -111,15 +111,10 @@ func (p *Process) capture(c *cli.Context) error {
 	if err != nil {
 		return withHint(err, "cnibox state")
 	}
-	ns, err := h.Net.OpenNamespace(a.Netns)
-	if err != nil {
-		return fmt.Errorf("container %q: %w", a.ContainerID, err)
-	}
-	defer ns.Close()
 	t := &captureTask{
-		p: p, h: h, ns: ns, limit: c.Int("count"), done: captured{File: c.String("o"), ContainerID: a.ContainerID, Pod: a.Pod, Network: a.Network},
+		p: p, h: h, netns: a.Netns, limit: c.Int("count"), done: captured{File: c.String("o"), ContainerID: a.ContainerID, Pod: a.Pod, Network: a.Network},
 	}
-	if t.packets, err = t.open(c.Context, a, filter); err != nil {
+	if err := t.open(c.Context, a, filter); err != nil {
 		return err
 	}
 	defer t.packets.Close() //nolint:errcheck // sockets that were only read
@@ -151,9 +146,11 @@ func (s *nodeState) interfaceOf(container, ifName string) (*attached, error) {
 
 // captureTask is a running capture.
 type captureTask struct {
-	p       *Process
-	h       *roles.Host
-	ns      *netops.Namespace
+	p *Process
+	h *roles.Host
+	// netns is the path of the container's namespace, and dev and inode identify the namespace.
+	netns      string
+	dev, inode uint64
 	packets *netops.Capture
 	file    *capture.Writer
 	// limit is the number of packets to write, or 0, and written how many were written.
@@ -161,9 +158,15 @@ type captureTask struct {
 	done           captured
 }
 
-// open opens the ends of an attachment.
-func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockFilter) (*netops.Capture, error) {
-	ends := []netops.CaptureEnd{{Namespace: t.ns, Link: a.IfName}}
+// open opens the ends of an attachment. The open namespace is closed again, because it would keep the mount busy.
+func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockFilter) error {
+	ns, err := t.h.Net.OpenNamespace(t.netns)
+	if err != nil {
+		return fmt.Errorf("container %q: %w", a.ContainerID, err)
+	}
+	defer ns.Close()
+	t.dev, t.inode = ns.ID()
+	ends := []netops.CaptureEnd{{Namespace: ns, Link: a.IfName}}
 	t.done.Ends = []capturedEnd{{Interface: a.IfName, Where: containerName(a)}}
 	switch {
 	case a.LinkMissing:
@@ -172,7 +175,8 @@ func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockF
 		ends = append(ends, netops.CaptureEnd{Link: a.HostLink})
 		t.done.Ends = append(t.done.Ends, capturedEnd{Interface: a.HostLink, Where: hostName})
 	}
-	return t.h.Net.OpenCapture(ctx, ends, filter)
+	t.packets, err = t.h.Net.OpenCapture(ctx, ends, filter)
+	return err
 }
 
 // write writes the file until the capture ends.
@@ -188,7 +192,7 @@ func (t *captureTask) write(c *cli.Context, a *attached) (err error) {
 	}
 	comment := fmt.Sprintf("container %s\nnetwork %s\naddresses %s", a.ContainerID, a.Network, joinPrefixes(a.Addresses))
 	if a.Pod != "" {
-		comment = "pod " + a.Pod + "\n" + comment
+		comment = "pod " + printable(a.Pod) + "\n" + comment
 	}
 	t.file, err = capture.NewWriter(out, "cnibox "+t.p.Version, comment)
 	if err != nil {
@@ -196,7 +200,7 @@ func (t *captureTask) write(c *cli.Context, a *attached) (err error) {
 	}
 	for _, e := range t.done.Ends {
 		err := t.file.Interface(capture.Interface{
-			Name: e.Interface, Description: e.Where, Filter: c.String("filter"), Snaplen: uint32(c.Int("snaplen")),
+			Name: e.Interface, Description: printable(e.Where), Filter: c.String("filter"), Snaplen: uint32(c.Int("snaplen")),
 		})
 		if err != nil {
 			return err
@@ -284,17 +288,16 @@ func (t *captureTask) add(end int, packet *netops.CapturedPacket) error {
 	return nil
 }
 
-// isNamespaceGone reports whether the path of the namespace leads elsewhere. The namespace itself exists as long as the
-// capture is open.
+// isNamespaceGone reports whether the path leads to another namespace, or to none. The sockets of the capture keep the
+// namespace itself.
 func (t *captureTask) isNamespaceGone() bool {
-	now, err := t.h.Net.OpenNamespace(t.ns.Path())
+	ns, err := t.h.Net.OpenNamespace(t.netns)
 	if err != nil {
 		return errors.Is(err, netops.ErrNoNetns)
 	}
-	defer now.Close()
-	dev, inode := now.ID()
-	oldDev, oldInode := t.ns.ID()
-	return dev != oldDev || inode != oldInode
+	defer ns.Close()
+	dev, inode := ns.ID()
+	return dev != t.dev || inode != t.inode
 }
 
 // show writes the buffered packets to the file and, on a terminal, shows the counters.

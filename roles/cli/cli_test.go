@@ -123,6 +123,9 @@ func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 // TestProbe sends packets between real attachments, and breaks their paths.
 func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
 
+// TestCapture records the packets of real attachments.
+func TestCapture(t *testing.T) { runScripts(t, "testdata/capture") }
+
 // TestTopo draws real attachments.
 func TestTopo(t *testing.T) { runScripts(t, "testdata/topo") }
 

@@ -48,8 +48,8 @@ func (c *Capture) Add(l Link, filter []unix.SockFilter) error {
 }
 
 // Next waits a moment for packets and calls each for them, with the index of the link. A packet is valid
-// until each returns; an error of each is returned. Next returns io.EOF when everything before Stop has been read, and an
-// error that wraps ErrNotExist once if a link was deleted.
+// until each returns; an error of each is returned. Until Stop, the deletion of a link is an error that wraps
+// ErrNotExist. After Stop, Next returns io.EOF when everything has been read.
 func (c *Capture) Next(each func(link int, p *Packet) error) error {
 	behind, err := c.fill()
 	if err != nil {
@@ -122,12 +122,9 @@ func (c *Capture) wait(rings []*ring) error {
 		}
 		return nlconn.Explain(err, "wait for packets")
 	}
-	for i, r := range rings {
-		if fds[i].Revents&unix.POLLERR == 0 {
-			continue
-		}
+	for _, r := range rings {
 		gone, err := r.isGone()
-		if gone {
+		if gone && !c.stopped {
 			err = fmt.Errorf("%w any more", nlconn.ErrNotExist)
 		}
 		if err != nil {

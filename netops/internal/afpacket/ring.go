@@ -110,7 +110,8 @@ func (r *ring) close() error {
 }
 
 // isGone reads the pending error of the socket, and reports whether the link was deleted or moved to another namespace.
-// A link that is only down stays: the socket receives again when it is up.
+// A link that is only down stays: the socket receives again when it is up. A deletion sets the link down first,
+// and only this is an error of the socket.
 func (r *ring) isGone() (bool, error) {
 	code, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
