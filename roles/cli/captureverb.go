@@ -49,8 +49,8 @@ examples:
   cnibox capture default/web -o - | wireshark -k -i -`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "filter", Usage: "only packets that match `EXPR`"},
-			&cli.StringFlag{Name: "o", Value: "capture.pcapng", Usage: "write to `FILE`, or to stdout for -"},
-			&cli.StringFlag{Name: "i", Usage: "the container's interface `NAME`; without it, the one that was attached first"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "capture.pcapng", Usage: "also -o: the `FILE`, or - for stdout"},
+			&cli.StringFlag{Name: "interface", Aliases: []string{"i"}, Usage: "also -i: the container's interface; without it, the one that was attached first"},
 			&cli.IntFlag{Name: "count", Usage: "end after `N` packets, both ends together"},
 			&cli.DurationFlag{Name: "for", Usage: "end after this `TIME`"},
 			&cli.IntFlag{Name: "snaplen", Value: maxSnaplen, Usage: "keep at most `BYTES` of a packet"},
@@ -95,7 +95,7 @@ func (p *Process) capture(c *cli.Context) error {
 	if err != nil {
 		return usagef("cnibox help capture", "%v", err)
 	}
-	if c.String("o") == stdoutName && p.IsTerminal {
+	if c.String("output") == stdoutName && p.IsTerminal {
 		return usagef("cnibox help capture", "-o -: stdout is a terminal; give a file, or a pipe to another program")
 	}
 	h, done, err := p.host(c.Context, "")
@@ -107,12 +107,12 @@ func (p *Process) capture(c *cli.Context) error {
 	if err != nil {
 		return stateHint(err)
 	}
-	a, err := state.interfaceOf(c.Args().First(), c.String("i"))
+	a, err := state.interfaceOf(c.Args().First(), c.String("interface"))
 	if err != nil {
 		return withHint(err, "cnibox state")
 	}
 	t := &captureTask{
-		p: p, h: h, netns: a.Netns, limit: c.Int("count"), done: captured{File: c.String("o"), ContainerID: a.ContainerID, Pod: a.Pod, Network: a.Network},
+		p: p, h: h, netns: a.Netns, limit: c.Int("count"), done: captured{File: c.String("output"), ContainerID: a.ContainerID, Pod: a.Pod, Network: a.Network},
 	}
 	if err := t.open(c.Context, a, filter); err != nil {
 		return err
@@ -151,8 +151,8 @@ type captureTask struct {
 	// netns is the path of the container's namespace, and dev and inode identify the namespace.
 	netns      string
 	dev, inode uint64
-	packets *netops.Capture
-	file    *capture.Writer
+	packets    *netops.Capture
+	file       *capture.Writer
 	// limit is the number of packets to write, or 0, and written how many were written.
 	limit, written int
 	done           captured
@@ -305,7 +305,8 @@ func (t *captureTask) show() (err error) {
 	var texts []string
 	for i := range t.done.Ends {
 		e := &t.done.Ends[i]
-		if e.Dropped, err = t.packets.Dropped(i); err != nil {
+		e.Dropped, err = t.packets.Dropped(i)
+		if err != nil {
 			return err
 		}
 		texts = append(texts, fmt.Sprintf("%s of %s: %d packets, %d bytes, %d dropped", e.Interface, e.Where, e.Packets, e.Bytes, e.Dropped))
