@@ -82,6 +82,17 @@ type received struct {
 	end int
 }
 
+// next returns the packets of one Next.
+func next(c *netops.Capture) (all []received, err error) {
+	err = c.Next(func(end int, p *netops.CapturedPacket) error {
+		copied := *p
+		copied.Data = bytes.Clone(p.Data)
+		all = append(all, received{copied, end})
+		return nil
+	})
+	return all, err
+}
+
 // rest stops a capture and returns what it has.
 func rest(t *testing.T, c *netops.Capture) (all []received) {
 	t.Helper()
@@ -89,12 +100,8 @@ func rest(t *testing.T, c *netops.Capture) (all []received) {
 		t.Fatal(err)
 	}
 	for {
-		err := c.Next(func(end int, p *netops.CapturedPacket) error {
-			copied := *p
-			copied.Data = bytes.Clone(p.Data)
-			all = append(all, received{copied, end})
-			return nil
-		})
+		more, err := next(c)
+		all = append(all, more...)
 		if errors.Is(err, io.EOF) {
 			return all
 		}
@@ -111,17 +118,36 @@ func TestCapture(t *testing.T) {
 	c := openCapture(t, n, ns, testFilter(1<<18))
 	const frames = 3000
 	before := time.Now()
-	for i := range frames {
-		send := fromBox
-		if i%2 == 1 {
-			send = fromHost
+	sent := make(chan error)
+	go func() {
+		var errs error
+		for i := range frames {
+			send := fromBox
+			if i%2 == 1 {
+				send = fromHost
+			}
+			errs = errors.Join(errs, send(frame(i, 60+i%1400)))
 		}
-		if err := send(frame(i, 60+i%1400)); err != nil {
-			t.Fatal(err)
+		sent <- errs
+	}()
+	var got []received
+	for isSent := false; !isSent; {
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Fatal(err)
+			}
+			isSent = true
+		default:
+			more, err := next(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, more...)
 		}
 	}
 	after := time.Now()
-	got := rest(t, c)
+	got = append(got, rest(t, c)...)
 	if len(got) != 2*frames {
 		t.Fatalf("%d packets, want %d", len(got), 2*frames)
 	}
@@ -247,15 +273,11 @@ var errFound = errors.New("found a packet")
 func end(t *testing.T, c *netops.Capture) error {
 	t.Helper()
 	for deadline := await.Deadline(); time.Now().Before(deadline); {
-		found := 0
-		err := c.Next(func(int, *netops.CapturedPacket) error {
-			found++
-			return nil
-		})
+		found, err := next(c)
 		if err != nil {
 			return err
 		}
-		if found > 0 {
+		if len(found) > 0 {
 			return errFound
 		}
 	}
