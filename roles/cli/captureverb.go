@@ -162,7 +162,7 @@ type captureTask struct {
 func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockFilter) error {
 	ns, err := t.h.Net.OpenNamespace(t.netns)
 	if err != nil {
-		return fmt.Errorf("container %q: %w", a.ContainerID, err)
+		return withHint(fmt.Errorf("container %q: %w", a.ContainerID, err), "cnibox doctor")
 	}
 	defer ns.Close()
 	t.dev, t.inode = ns.ID()
@@ -227,9 +227,9 @@ func (t *captureTask) write(c *cli.Context, a *attached) (err error) {
 	return t.file.Flush()
 }
 
-// createCapture creates a new file. It does not follow links, because a user can make one in a shared directory.
+// createCapture creates a new file. O_EXCL does not follow links, which a user can make in a shared directory.
 func createCapture(path string, replace bool) (*os.File, error) {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL | unix.O_NOFOLLOW
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := os.OpenFile(path, flags, 0o600)
 	if !errors.Is(err, os.ErrExist) {
 		return f, err
@@ -309,10 +309,11 @@ func (t *captureTask) show() (err error) {
 		if err != nil {
 			return err
 		}
-		texts = append(texts, fmt.Sprintf("%s of %s: %d packets, %d bytes, %d dropped", e.Interface, e.Where, e.Packets, e.Bytes, e.Dropped))
+		texts = append(texts, fmt.Sprintf("%s: %d packets, %d bytes, %d dropped", e.Interface, e.Packets, e.Bytes, e.Dropped))
 	}
 	if t.p.ErrIsTerminal {
-		fmt.Fprint(t.p.Stderr, "\r\x1b[K"+printable(strings.Join(texts, "; ")))
+		// ?7l and ?7h turn the wrapping of long lines off and on.
+		fmt.Fprint(t.p.Stderr, "\r\x1b[K\x1b[?7l"+printable(strings.Join(texts, "; "))+"\x1b[?7h")
 	}
 	return t.file.Flush()
 }

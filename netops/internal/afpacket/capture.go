@@ -136,6 +136,9 @@ func (c *Capture) wait(rings []*ring) error {
 
 // Stop ends the capture. Next still returns the packets that came before.
 func (c *Capture) Stop() error {
+	if c.stopped {
+		return nil
+	}
 	c.stopped = true
 	var errs []error
 	for _, r := range c.rings {

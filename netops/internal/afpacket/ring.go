@@ -78,9 +78,9 @@ func (r *ring) open(l Link, program []unix.SockFilter) (err error) {
 	if err := unix.Bind(r.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Index}); err != nil {
 		return err
 	}
-	own, err := r.address()
-	if err == nil && own.Hatype != unix.ARPHRD_ETHER && own.Hatype != unix.ARPHRD_LOOPBACK {
-		err = fmt.Errorf("%w: its packets have no Ethernet header (type %d)", nlconn.ErrInvalid, own.Hatype)
+	_, kind, err := r.link()
+	if err == nil && kind != unix.ARPHRD_ETHER && kind != unix.ARPHRD_LOOPBACK {
+		err = fmt.Errorf("%w: its packets have no Ethernet header (type %d)", nlconn.ErrInvalid, kind)
 	}
 	return err
 }
@@ -90,12 +90,17 @@ func (r *ring) filter(program []unix.SockFilter) error {
 	return unix.SetsockoptSockFprog(r.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-func (r *ring) address() (*unix.SockaddrLinklayer, error) {
+// link returns the index of the link, which is -1 after its end, and its type (ARPHRD_ETHER and so on).
+func (r *ring) link() (index int, kind uint16, err error) {
 	sa, err := unix.Getsockname(r.fd)
 	if err != nil {
-		return nil, err
+		return 0, 0, err
 	}
-	return sa.(*unix.SockaddrLinklayer), nil //nolint:forcetypeassert // of a packet socket
+	own, isLink := sa.(*unix.SockaddrLinklayer)
+	if !isLink {
+		return 0, 0, nlconn.ErrDamaged
+	}
+	return own.Ifindex, own.Hatype, nil
 }
 
 func (r *ring) close() error {
@@ -120,8 +125,8 @@ func (r *ring) isGone() (bool, error) {
 	if code != 0 && unix.Errno(code) != unix.ENETDOWN {
 		return false, unix.Errno(code)
 	}
-	own, err := r.address()
-	return err == nil && own.Ifindex <= 0, err
+	index, _, err := r.link()
+	return err == nil && index <= 0, err
 }
 
 // count reads the kernel's counters, which it clears.
