@@ -33,7 +33,8 @@ type Link struct {
 	Index int
 }
 
-// Capture receives the packets of several links in the order of their times.
+// Capture receives the packets of several links in the order of their times. Packets that two processors receive at the
+// same time on one link can differ by less than a microsecond.
 type Capture struct {
 	rings   []*ring
 	stopped bool
