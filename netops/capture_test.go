@@ -111,6 +111,28 @@ func rest(t *testing.T, c *netops.Capture) (all []received) {
 	}
 }
 
+// readWhile returns what a capture has while frames are sent.
+func readWhile(t *testing.T, c *netops.Capture, send func() error) (all []received) {
+	t.Helper()
+	sent := make(chan error)
+	go func() { sent <- send() }()
+	for {
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return all
+		default:
+			more, err := next(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, more...)
+		}
+	}
+}
+
 // TestCapture: every frame is there at both ends, whole, and in the order in which it went.
 func TestCapture(t *testing.T) {
 	n, ns, box := pair(t)
@@ -118,34 +140,16 @@ func TestCapture(t *testing.T) {
 	c := openCapture(t, n, ns, testFilter(1<<18))
 	const frames = 3000
 	before := time.Now()
-	sent := make(chan error)
-	go func() {
-		var errs error
+	got := readWhile(t, c, func() (err error) {
 		for i := range frames {
 			send := fromBox
 			if i%2 == 1 {
 				send = fromHost
 			}
-			errs = errors.Join(errs, send(frame(i, 60+i%1400)))
+			err = errors.Join(err, send(frame(i, 60+i%1400)))
 		}
-		sent <- errs
-	}()
-	var got []received
-	for isSent := false; !isSent; {
-		select {
-		case err := <-sent:
-			if err != nil {
-				t.Fatal(err)
-			}
-			isSent = true
-		default:
-			more, err := next(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, more...)
-		}
-	}
+		return err
+	})
 	after := time.Now()
 	got = append(got, rest(t, c)...)
 	if len(got) != 2*frames {
@@ -193,26 +197,37 @@ func TestCaptureTag(t *testing.T) {
 	}
 }
 
-// TestCaptureDrops: what does not fit into the ring is counted, and headers alone fit.
+// TestCaptureDrops: what does not fit into the ring of a reader that pauses is counted.
 func TestCaptureDrops(t *testing.T) {
 	n, ns, box := pair(t)
 	_, fromBox := bothSenders(t, n, ns, box)
 	const frames = 20000 // of 1,500 bytes: 30 MB for a ring of 16 MiB
-	for _, snaplen := range []uint32{1500, 128} {
-		c := openCapture(t, n, ns, testFilter(snaplen))
+	send := func() (err error) {
 		for i := range frames {
-			if err := fromBox(frame(i, 1500)); err != nil {
-				t.Fatal(err)
-			}
+			err = errors.Join(err, fromBox(frame(i, 1500)))
+		}
+		return err
+	}
+	for _, pauses := range []bool{true, false} {
+		snaplen := uint32(128)
+		if pauses {
+			snaplen = 1500
+		}
+		c := openCapture(t, n, ns, testFilter(snaplen))
+		var got []received
+		if !pauses {
+			got = readWhile(t, c, send)
+		} else if err := send(); err != nil {
+			t.Fatal(err)
 		}
 		var count [2]uint64
-		for _, p := range rest(t, c) {
+		for _, p := range append(got, rest(t, c)...) {
 			count[p.end]++
 		}
 		for end := range count {
 			dropped, err := c.Dropped(end)
-			if err != nil || (dropped > 0) != (snaplen == 1500) || count[end]+dropped != frames {
-				t.Errorf("%d bytes, end %d: %d packets and %d dropped of %d, %v", snaplen, end, count[end], dropped, frames, err)
+			if err != nil || (dropped > 0) != pauses || count[end]+dropped != frames {
+				t.Errorf("pauses %t, end %d: %d packets and %d dropped of %d, %v", pauses, end, count[end], dropped, frames, err)
 			}
 		}
 	}

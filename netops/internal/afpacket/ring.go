@@ -17,8 +17,9 @@ const (
 	// blockSize is more than the largest packet and its header. A ring has 16 MiB.
 	blockSize = 512 << 10
 	blocks    = 32
-	// blockTime is the longest time in milliseconds for which the kernel keeps a block that is not full.
-	blockTime = 20
+	// blockTime is the longest time in milliseconds for which the kernel keeps a block that is not full. So the ring
+	// bridges a pause of its reader of blocks * blockTime, however few packets there are.
+	blockTime = 50
 )
 
 // Offsets of struct tpacket_block_desc, and of struct tpacket3_hdr with the struct sockaddr_ll that follows it
