@@ -111,7 +111,7 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in $(KERNELS); do $(VM) -debian $$k $(VMTESTS) || exit 1; done
 
 # What depends on the kernel most, for CI.
-SHORT := './netops=TestFeatures|TestTrace|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
+SHORT := './netops=TestFeatures|TestTrace|TestCapture|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
 	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
 	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
 	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack|TestWireGuard$$' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \

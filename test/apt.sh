@@ -32,6 +32,8 @@ qemu-user-static
 rpm
 runc
 systemd
+tcpdump
+wireshark-common
 "
 
 # Unpacks packages into bin/NAME. systemd-resolved is only unpacked, for tests that start it in namespaces of their own:

@@ -115,6 +115,7 @@ func (p *Process) app() *cli.App {
 			p.stateCommand(),
 			p.pathCommand(),
 			p.dropsCommand(),
+			p.captureCommand(),
 			p.topoCommand(),
 			p.uiCommand(),
 			p.diffCommand(),

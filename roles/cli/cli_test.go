@@ -79,8 +79,8 @@ func mainOf(table roles.Table) int {
 	return Main(context.Background(), Process{
 		Table: table, Args: os.Args[1:], Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "",
-		Version:    "v0.0.0-test", Executable: exe, ErrorCode: dispatch.ErrorCode,
+		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "", ErrIsTerminal: os.Getenv("CLITEST_ERR_TERMINAL") != "",
+		Version: "v0.0.0-test", Executable: exe, ErrorCode: dispatch.ErrorCode,
 		Self: dispatch.Self{Executable: exe}, Plugins: dispatch.NewDelegator(dispatch.Process{Stderr: os.Stderr}, new(roles.Host), slog.New(slog.DiscardHandler)),
 		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, table) },
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
@@ -122,6 +122,9 @@ func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 
 // TestProbe sends packets between real attachments, and breaks their paths.
 func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
+
+// TestCapture records the packets of real attachments.
+func TestCapture(t *testing.T) { runScripts(t, "testdata/capture") }
 
 // TestTopo draws real attachments.
 func TestTopo(t *testing.T) { runScripts(t, "testdata/topo") }

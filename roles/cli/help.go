@@ -74,7 +74,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look and mend", []string{"doctor", "state", "path", "topo", "ui", "trace", "history", "diff", "repair", "ipam", "cloud"}},
+		{"look and mend", []string{"doctor", "state", "path", "drops", "capture", "topo", "ui", "trace", "history", "diff", "repair", "ipam", "cloud"}},
 		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "bench", "lab"}},
 	}
 }
