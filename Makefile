@@ -163,13 +163,17 @@ bin/kube/etcd: test/peers/kube/go.sum
 bin/kube/flanneld: test/peers/flannel/go.sum test/peers/flannel/main.go
 	cd test/peers/flannel && $(GO) build -o ../../../bin/kube/flanneld .
 
+# whereabouts' plugin, whose pools the role range takes over.
+bin/kube/whereabouts: test/peers/whereabouts/go.sum
+	cd test/peers/whereabouts && $(GO) build -ldflags '-s -w' -o ../../../$@ tool
+
 # Helm, which renders the chart.
 bin/kube/helm: test/peers/helm/go.sum
 	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
 
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -count 1 -timeout 20m ./roles/daemon/nodeipam
