@@ -33,16 +33,20 @@ func (k *Keeper) expired() bool {
 // own reports whether this machine has a block.
 func (k *Keeper) own(b *block) bool { return b.Node == k.Node && b.Machine == k.Machine }
 
-func (k *Keeper) owns(p *page) bool {
-	return slices.ContainsFunc(p.Blocks, func(b block) bool { return k.own(&b) })
+// moves reports whether addresses of a block move from whereabouts to this node, or back.
+func (k *Keeper) moves(b *block) bool { return b.Node == k.Node && b.Machine == "" }
+
+// concerns reports whether this node has a block of a page.
+func (k *Keeper) concerns(p *page) bool {
+	return slices.ContainsFunc(p.Blocks, func(b block) bool { return k.own(&b) || k.moves(&b) })
 }
 
-// blocks returns this node's blocks of a page, unless an older write may still remove them. None has a claim,
-// because change removes it.
+// blocks returns this node's blocks of a page, unless an older write may still remove them or another program uses
+// their addresses. None has a claim, because change removes it.
 func (k *Keeper) blocks(p *heldPage) (out []store.RangeBlock) {
 	for i := range p.Blocks {
 		b := &p.Blocks[i]
-		if !k.own(b) || k.unsure[p.name()] {
+		if !k.own(b) || k.unsure[p.name()] || k.foreign.overlap(b.interval()) != nil {
 			continue
 		}
 		out = append(out, store.RangeBlock{
@@ -63,6 +67,9 @@ func (k *Keeper) verify(ctx context.Context) error {
 	if len(k.pages) > 0 {
 		if err := k.Registry.Join(ctx); err != nil {
 			faults = append(faults, err)
+		}
+		if err := k.readForeign(ctx); err != nil {
+			return err
 		}
 	}
 	names := slices.Concat(slices.Collect(maps.Keys(k.pages)), slices.Collect(maps.Keys(k.unsure)))
@@ -86,7 +93,7 @@ func (k *Keeper) list(ctx context.Context) error {
 		p, err := decodePage(name, raw)
 		if err != nil {
 			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
-		} else if k.owns(p) {
+		} else if k.concerns(p) {
 			pages[name] = &heldPage{p, now, sinceBoot}
 			k.unsure[name] = true
 		}
@@ -111,42 +118,53 @@ func (k *Keeper) removeClaims(p *page) (changed bool) {
 // raceLimit bounds the attempts to change a page that other nodes change.
 const raceLimit = 30
 
-// change reads a page, removes claims on this node's blocks, changes it with fn, and writes it if something has
-// changed, until no other node has written meanwhile. It stores the page in k.pages if this node has a block of it.
+// change changes a page with fn, and writes it if something has changed. It removes claims on this node's blocks, and
+// stores the page in k.pages if this node has a block of it.
 func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
+	held, failed, err := changePage(ctx, k.Registry, k.Host.Now, name, func(p *page, exists bool) bool {
+		write := k.removeClaims(p) || k.unsure[name] && exists
+		return fn(p) || write
+	})
+	if failed {
+		k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
+		k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
+	}
+	if err != nil {
+		return err
+	}
+	delete(k.unsure, name)
+	delete(k.pages, name)
+	if k.concerns(held.page) {
+		k.pages[name] = held
+	}
+	return nil
+}
+
+// changePage reads a page, changes it with fn, and writes it if something has changed, until nobody else has written
+// meanwhile. failed means that the write failed.
+func changePage(ctx context.Context, r cluster.Ranges, now func() time.Time, name string, fn func(p *page, exists bool) (changed bool)) (held *heldPage, failed bool, err error) {
 	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
 	for try := 1; ; try++ {
-		held := &heldPage{page: &page{}, read: k.Host.Now(), sinceBoot: store.SinceBoot()}
-		raw, version, err := k.Registry.ReadPage(ctx, name)
+		held := &heldPage{page: &page{}, read: now(), sinceBoot: store.SinceBoot()}
+		raw, version, err := r.ReadPage(ctx, name)
 		if err == nil && version != "" {
 			held.page, err = decodePage(name, raw)
 		}
+		if err != nil || !fn(held.page, version != "") {
+			return held, false, err
+		}
+		held.Revision++
+		raw, err = held.encode()
+		if err == nil {
+			err = r.WritePage(ctx, name, raw, version)
+		}
+		if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
+			continue
+		}
 		if err != nil {
-			return err
+			return held, true, fmt.Errorf("page %s of ranges: %w", name, err)
 		}
-		write := k.removeClaims(held.page) || k.unsure[name] && version != ""
-		write = fn(held.page) || write
-		if write {
-			held.Revision++
-			raw, err = held.encode()
-			if err == nil {
-				err = k.Registry.WritePage(ctx, name, raw, version)
-			}
-			if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
-				continue
-			}
-			if err != nil {
-				k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
-				k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
-				return fmt.Errorf("page %s of ranges: %w", name, err)
-			}
-		}
-		delete(k.unsure, name)
-		delete(k.pages, name)
-		if k.owns(held.page) {
-			k.pages[name] = held
-		}
-		return nil
+		return held, false, nil
 	}
 }
 
@@ -173,7 +191,9 @@ func (k *Keeper) publish(ctx context.Context) error {
 		now = append(now, k.blocks(k.pages[name])...)
 	}
 	for i := range before {
-		if b := &before[i]; failed[i] || len(k.lost(b)) == 0 && k.unsure[pageName(b.Pool, pageOf(b.First))] {
+		b := &before[i]
+		keep := failed[i] || len(k.lost(b)) == 0 && k.unsure[pageName(b.Pool, pageOf(b.First))]
+		if keep && k.foreign.overlap(leasing.Interval{Lo: b.First, Hi: b.Last}) == nil {
 			now = append(now, *b)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,6 +77,11 @@ type Keeper struct {
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
 
+	// foreign are the ranges of which another program gives addresses.
+	foreign foreignRanges
+	// absent has the times since which the runtimes' caches lack containers of whereabouts, by address.
+	absent map[netip.Addr]time.Time
+
 	// socketErr is why ADD calls are not served.
 	socketErr error
 
@@ -104,7 +110,7 @@ func NewKeeper(o Options) *Keeper {
 	if o.Grace == 0 {
 		o.Grace = grace
 	}
-	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{}, changes: make(chan struct{}, 1)}
+	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, idle: map[blockKey]time.Time{}, changes: make(chan struct{}, 1)}
 }
 
 // Fault returns the error of the last pass, or nil.
@@ -165,6 +171,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			waiting = append(waiting, r)
 			waiting = append(waiting, pending(requests)...)
+			k.listed = k.listed && !slices.ContainsFunc(waiting, func(r *request) bool { return r.network == everyNetwork })
 		case <-check.C:
 			before := k.socketErr
 			if k.open(socket) && !serving {
@@ -237,7 +244,12 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 			return k.unlisted(ctx, wanted, err)
 		}
 	}
-	_ = k.publish(ctx) // the second one returns the same error
+	if k.publish(ctx) == nil { // the second one returns the same error
+		err = errors.Join(err, k.adopt(ctx), k.handOver(ctx))
+	}
+	if wanted[everyNetwork] {
+		err = errors.Join(err, k.readForeign(ctx), k.foreign.err())
+	}
 	local, readErr := k.read(ctx)
 	if readErr != nil {
 		return errors.Join(err, readErr)
