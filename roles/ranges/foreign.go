@@ -31,15 +31,13 @@ func (f foreignRanges) overlap(i leasing.Interval) *cluster.ForeignRange {
 	return &f[at]
 }
 
-// err returns an error that names the ranges that are not being returned, or nil.
+// err returns an error for the first range that is not being returned, or nil.
 func (f foreignRanges) err() error {
-	var faults []error
-	for i := range f {
-		if !f[i].Returning {
-			faults = append(faults, foreignError(&f[i]))
-		}
+	at := slices.IndexFunc(f, func(r cluster.ForeignRange) bool { return !r.Returning })
+	if at < 0 {
+		return nil
 	}
-	return errors.Join(faults...)
+	return foreignError(&f[at])
 }
 
 var errReturning = errors.New("it is being returned: 'cnibox migrate whereabouts --back' replaces the plugin on this node")
@@ -83,22 +81,24 @@ func (k *Keeper) adopt(ctx context.Context) error {
 	var caches map[string][]*recovery.CacheEntry
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
-		p := k.pages[name]
-		var ready []block
-		for _, b := range p.Blocks {
-			if !k.moves(&b) || k.foreign.overlap(b.interval()) != nil {
+		p, ready := k.pages[name], map[netip.Addr][]holder{}
+		for i := range p.Blocks {
+			b := &p.Blocks[i]
+			if !k.moves(b) || k.foreign.overlap(b.interval()) != nil {
 				continue
 			}
 			if caches == nil {
 				caches = k.caches()
 			}
-			if leases, ok := k.leasesOf(&b, caches); ok {
-				if err := k.reserve(ctx, p.Pool, leases); err != nil {
-					faults = append(faults, err)
-					continue
-				}
-				ready = append(ready, b)
+			leases, ok := k.leasesOf(b, caches)
+			if !ok {
+				continue
 			}
+			if err := k.reserve(ctx, p.Pool, leases); err != nil {
+				faults = append(faults, err)
+				continue
+			}
+			ready[b.First] = b.Holders
 		}
 		if len(ready) == 0 {
 			continue
@@ -106,7 +106,8 @@ func (k *Keeper) adopt(ctx context.Context) error {
 		faults = append(faults, k.change(ctx, name, func(p *page) (changed bool) {
 			for i := range p.Blocks {
 				b := &p.Blocks[i]
-				if k.moves(b) && slices.ContainsFunc(ready, func(r block) bool { return r.First == b.First && slices.Equal(r.Holders, b.Holders) }) {
+				holders, is := ready[b.First]
+				if is && k.moves(b) && slices.Equal(holders, b.Holders) {
 					b.Machine, b.Claim, b.Holders, changed = k.Machine, "", nil, true
 				}
 			}
@@ -151,8 +152,10 @@ func (k *Keeper) leasesOf(b *block, caches map[string][]*recovery.CacheEntry) (l
 			ok = false
 		}
 	}
-	if ok {
-		maps.DeleteFunc(k.absent, func(a netip.Addr, _ time.Time) bool { return b.interval().Contains(a) })
+	for i := range b.Holders {
+		if ok {
+			delete(k.absent, b.Holders[i].Address)
+		}
 	}
 	return leases, ok
 }
@@ -205,8 +208,12 @@ func (k *Keeper) handOver(ctx context.Context) error {
 					if !returns(b) {
 						continue
 					}
-					b.Machine, b.Claim, changed = "", "", true
-					b.Holders = slices.DeleteFunc(slices.Clone(all), func(h holder) bool { return !b.interval().Contains(h.Address) })
+					b.Machine, b.Claim, b.Holders, changed = "", "", nil, true
+					for _, h := range all {
+						if b.interval().Contains(h.Address) {
+							b.Holders = append(b.Holders, h)
+						}
+					}
 				}
 				return changed
 			})

@@ -122,7 +122,9 @@ func (p *page) add(b block) {
 	for at < len(p.Blocks) && p.Blocks[at].First.Less(b.First) {
 		at++
 	}
-	p.Blocks = slices.Insert(p.Blocks, at, b)
+	p.Blocks = append(p.Blocks, block{})
+	copy(p.Blocks[at+1:], p.Blocks[at:])
+	p.Blocks[at] = b
 }
 
 // encode returns the page's JSON.

@@ -60,7 +60,6 @@ func (p *movedPool) holders() (out []holder, err error) {
 		}
 		out = append(out, holder{at, a.ContainerID, a.IfName, a.PodRef})
 	}
-	slices.SortFunc(out, func(a, b holder) int { return a.Address.Compare(b.Address) })
 	return out, nil
 }
 
@@ -92,7 +91,8 @@ func (t *Takeover) pools(ctx context.Context) (out []*movedPool, err error) {
 	}
 	for _, p := range all {
 		m := &movedPool{IPPool: p}
-		if m.of, err = p.Range(); err == nil {
+		m.of, err = p.Range()
+		if err == nil {
 			m.pool, err = p.NetworkName()
 		}
 		if err != nil {
@@ -106,27 +106,24 @@ func (t *Takeover) pools(ctx context.Context) (out []*movedPool, err error) {
 // Remaining returns the pools that Import would take over, and the number of their addresses. With back these are the
 // pools that Export would return.
 func (t *Takeover) Remaining(ctx context.Context, back bool) (names []string, addresses int, err error) {
-	all, err := t.pools(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
+	all, err := t.objects.Pools(ctx)
 	for _, p := range all {
-		is := !p.Taken() || p.Returning() || len(p.Spec.Allocations) > 0
-		if back {
-			is = p.Taken()
-		}
-		if is {
+		if back && p.Taken() || !back && (!p.Taken() || p.Returning() || len(p.Spec.Allocations) > 0) {
 			names = append(names, p.Metadata.Namespace+"/"+p.Metadata.Name)
 			addresses += len(p.Spec.Allocations)
 		}
 	}
-	return names, addresses, nil
+	return names, addresses, err
 }
 
 // Import takes over all pools of whereabouts. The agents then make leases for the containers.
 func (t *Takeover) Import(ctx context.Context) error {
-	if found, err := t.objects.HasNodeSlices(ctx); err != nil || found {
-		return errors.Join(err, errNodeSlices)
+	found, err := t.objects.HasNodeSlices(ctx)
+	if err != nil {
+		return err
+	}
+	if found {
+		return errors.New("whereabouts divides ranges among nodes (NodeSlicePools), which cnibox does not take over")
 	}
 	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
 	for try := 1; ; try++ {
@@ -136,8 +133,6 @@ func (t *Takeover) Import(ctx context.Context) error {
 		}
 	}
 }
-
-var errNodeSlices = errors.New("whereabouts divides ranges among nodes (NodeSlicePools), which cnibox does not take over")
 
 func (t *Takeover) importAll(ctx context.Context) error {
 	pools, err := t.pools(ctx)
@@ -214,14 +209,14 @@ func (t *Takeover) importPool(ctx context.Context, p *movedPool) error {
 // place writes the containers of a pool into pages, each with a block of its node. It leaves out containers whose pod
 // does not exist.
 func (t *Takeover) place(ctx context.Context, p *movedPool, holders []holder) error {
-	nodes, err := t.objects.PodNodes(ctx)
-	if err != nil {
-		return err
-	}
 	since := time.Now().UTC().Truncate(time.Second)
 	pages := map[netip.Addr][]block{}
 	for _, h := range holders {
-		if node := nodes[h.Pod]; node != "" {
+		node, err := t.objects.PodNode(ctx, h.Pod)
+		if err != nil {
+			return err
+		}
+		if node != "" {
 			first := pageOf(h.Address)
 			pages[first] = append(pages[first], block{First: h.Address, Last: h.Address, Node: node, Since: since, Holders: []holder{h}})
 		}
@@ -291,8 +286,6 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	holders := map[*movedPool][]holder{}
-	gone := map[string]bool{}
 	for _, p := range pools {
 		if p.Taken() && !p.Returning() {
 			if err := t.objects.BeginReturn(ctx, p.IPPool); err != nil {
@@ -300,31 +293,17 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 			}
 		}
 	}
+	holders := map[*movedPool][]holder{}
+	gone := map[string]bool{}
 	for _, p := range pools {
-		if !p.Taken() {
-			continue
-		}
-		if holders[p], err = p.holders(); err != nil {
-			return nil, err
-		}
-		err := t.eachBlock(ctx, p, func(b *block) error {
-			_, known := gone[b.Node]
-			if b.Machine != "" && !known {
-				is, err := t.pages.Gone(ctx, b.Node)
-				if err != nil {
-					return err
-				}
-				if gone[b.Node] = is; !is {
-					waiting = append(waiting, b.Node)
-				}
-			}
-			if b.Machine == "" {
-				holders[p] = append(holders[p], b.Holders...)
-			}
-			return nil
-		})
+		holders[p], err = t.collect(ctx, p, gone)
 		if err != nil {
 			return nil, err
+		}
+	}
+	for node, is := range gone {
+		if !is {
+			waiting = append(waiting, node)
 		}
 	}
 	if len(waiting) > 0 {
@@ -342,6 +321,33 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// collect returns the containers of a pool that is being returned. gone gets the nodes that have blocks of it, and
+// whether they do not exist any more.
+func (t *Takeover) collect(ctx context.Context, p *movedPool, gone map[string]bool) ([]holder, error) {
+	if !p.Taken() {
+		return nil, nil
+	}
+	out, err := p.holders()
+	if err != nil {
+		return nil, err
+	}
+	err = t.eachBlock(ctx, p, func(b *block) error {
+		_, known := gone[b.Node]
+		switch {
+		case b.Machine == "":
+			out = append(out, b.Holders...)
+		case !known:
+			is, err := t.pages.Gone(ctx, b.Node)
+			if err != nil {
+				return err
+			}
+			gone[b.Node] = is
+		}
+		return nil
+	})
+	return out, err
 }
 
 // exportPool returns a pool to whereabouts.

@@ -101,41 +101,35 @@ type Whereabouts struct{ client *rest.Client }
 // NewWhereabouts returns the objects of whereabouts in the client's cluster.
 func NewWhereabouts(c *rest.Client) *Whereabouts { return &Whereabouts{c} }
 
-// path returns the path of objects in all namespaces, or of one object.
-func (*Whereabouts) path(plural string, object ...string) string {
-	parts := []string{"apis", "whereabouts.cni.cncf.io", "v1alpha1"}
-	if len(object) > 0 {
-		parts = append(parts, "namespaces", object[0])
-	}
-	parts = append(parts, plural)
-	return rest.Path(append(parts, object[min(1, len(object)):]...)...)
+func (*Whereabouts) path(parts ...string) string {
+	return rest.Path(append([]string{"apis", "whereabouts.cni.cncf.io", "v1alpha1"}, parts...)...)
 }
 
-// listAll calls each with all objects of a kind. A kind that the cluster does not have has no objects.
-func listAll[T any, P rest.Kind[T]](ctx context.Context, w *Whereabouts, plural string, each func(P)) error {
-	_, err := rest.List(ctx, w.client, w.path(plural), each)
+// list returns all objects of a kind. A kind that the cluster does not have has no objects.
+func (w *Whereabouts) list(ctx context.Context, plural string) (all []*IPPool, err error) {
+	_, err = rest.List(ctx, w.client, w.path(plural), func(p *IPPool) { all = append(all, p) })
 	if err != nil && !errors.Is(err, rest.ErrNotFound) {
-		return fmt.Errorf("list %s of whereabouts: %w", plural, err)
+		return nil, fmt.Errorf("list %s of whereabouts: %w", plural, err)
 	}
-	return nil
+	return all, nil
 }
 
 // Pools returns all pools. It needs the verb list on ippools.
-func (w *Whereabouts) Pools(ctx context.Context) (all []*IPPool, err error) {
-	err = listAll(ctx, w, "ippools", func(p *IPPool) { all = append(all, p) })
-	return all, err
-}
+func (w *Whereabouts) Pools(ctx context.Context) ([]*IPPool, error) { return w.list(ctx, "ippools") }
 
 // HasNodeSlices reports whether whereabouts divides ranges among nodes. Such pools have other names.
-func (w *Whereabouts) HasNodeSlices(ctx context.Context) (found bool, err error) {
-	err = listAll(ctx, w, "nodeslicepools", func(*struct{ rest.Object }) { found = true })
-	return found, err
+func (w *Whereabouts) HasNodeSlices(ctx context.Context) (bool, error) {
+	all, err := w.list(ctx, "nodeslicepools") // only their number is used
+	return len(all) > 0, err
 }
 
 // Reservations returns NAMESPACE/NAME of all OverlappingRangeIPReservations.
 func (w *Whereabouts) Reservations(ctx context.Context) (map[string]bool, error) {
+	all, err := w.list(ctx, reservations) // only their names are used
 	names := map[string]bool{}
-	err := listAll(ctx, w, reservations, func(o *struct{ rest.Object }) { names[o.Metadata.Namespace+"/"+o.Metadata.Name] = true })
+	for _, o := range all {
+		names[o.Metadata.Namespace+"/"+o.Metadata.Name] = true
+	}
 	return names, err
 }
 
@@ -149,19 +143,13 @@ func ReservationName(a netip.Addr, networkName string) string {
 
 // Reserve makes the OverlappingRangeIPReservation of an address, or gives it to another container.
 func (w *Whereabouts) Reserve(ctx context.Context, namespace, name string, of IPAllocation) error {
-	type spec struct {
-		PodRef string `json:"podref"`
-		IfName string `json:"ifname,omitempty"`
+	object := map[string]any{
+		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation", "metadata": map[string]any{"name": name},
+		"spec": map[string]string{"podref": of.PodRef, "ifname": of.IfName},
 	}
-	object := struct {
-		APIVersion string            `json:"apiVersion"`
-		Kind       string            `json:"kind"`
-		Metadata   map[string]string `json:"metadata"`
-		Spec       spec              `json:"spec"`
-	}{"whereabouts.cni.cncf.io/v1alpha1", "OverlappingRangeIPReservation", map[string]string{"name": name}, spec{of.PodRef, of.IfName}}
-	err := w.client.Create(ctx, w.path(reservations, namespace), &object, nil)
+	err := w.client.Create(ctx, w.path("namespaces", namespace, reservations), object, nil)
 	if errors.Is(err, rest.ErrConflict) {
-		err = w.client.Patch(ctx, w.path(reservations, namespace, name), rest.MergePatch, &object, nil)
+		err = w.client.Patch(ctx, w.path("namespaces", namespace, reservations, name), rest.MergePatch, object, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("write OverlappingRangeIPReservation %s/%s: %w", namespace, name, err)
@@ -171,7 +159,7 @@ func (w *Whereabouts) Reserve(ctx context.Context, namespace, name string, of IP
 
 // Unreserve deletes an OverlappingRangeIPReservation. An absent object is not an error.
 func (w *Whereabouts) Unreserve(ctx context.Context, namespace, name string) error {
-	err := w.client.Delete(ctx, w.path(reservations, namespace, name))
+	err := w.client.Delete(ctx, w.path("namespaces", namespace, reservations, name))
 	if err != nil && !errors.Is(err, rest.ErrNotFound) {
 		return fmt.Errorf("delete OverlappingRangeIPReservation %s/%s: %w", namespace, name, err)
 	}
@@ -218,23 +206,27 @@ func (w *Whereabouts) patch(ctx context.Context, p *IPPool, text string, annotat
 	patch.Metadata.ResourceVersion, patch.Metadata.Annotations = p.Metadata.ResourceVersion, annotations
 	patch.Spec.Range, patch.Spec.Allocations = text, allocations
 	now := &IPPool{}
-	if err := w.client.Patch(ctx, w.path("ippools", p.Metadata.Namespace, p.Metadata.Name), rest.MergePatch, &patch, now); err != nil {
+	if err := w.client.Patch(ctx, w.path("namespaces", p.Metadata.Namespace, "ippools", p.Metadata.Name), rest.MergePatch, &patch, now); err != nil {
 		return fmt.Errorf("change %s: %w", p.Name(), err)
 	}
 	*p = *now
 	return nil
 }
 
-// PodNodes returns the nodes of all pods by NAMESPACE/NAME. It needs the verb list on pods.
-func (w *Whereabouts) PodNodes(ctx context.Context) (map[string]string, error) {
-	nodes := map[string]string{}
-	_, err := rest.List(ctx, w.client, rest.Path("api", "v1", "pods"), func(p *rest.Pod) {
-		nodes[p.Metadata.Namespace+"/"+p.Metadata.Name] = p.Spec.NodeName
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
+// PodNode returns the node of the pod NAMESPACE/NAME, or "" if the pod does not exist.
+func (w *Whereabouts) PodNode(ctx context.Context, pod string) (string, error) {
+	namespace, name, _ := strings.Cut(pod, "/")
+	if cluster.CheckName(namespace) != nil || cluster.CheckName(name) != nil {
+		return "", nil
 	}
-	return nodes, nil
+	p, err := w.client.Pod(ctx, namespace, name)
+	if errors.Is(err, rest.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return p.Spec.NodeName, nil
 }
 
 // ForeignRanges returns the ranges of whereabouts' pools that cnibox does not have, or not wholly. It needs the verb
