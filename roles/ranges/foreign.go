@@ -24,20 +24,22 @@ type foreignRanges []cluster.ForeignRange
 
 // overlap returns the first range with an address of an interval, or nil.
 func (f foreignRanges) overlap(i leasing.Interval) *cluster.ForeignRange {
-	at := slices.IndexFunc(f, func(r cluster.ForeignRange) bool { return leasing.Whole(r.Range).Overlaps(i) })
-	if at < 0 {
-		return nil
+	for j := range f {
+		if leasing.Whole(f[j].Range).Overlaps(i) {
+			return &f[j]
+		}
 	}
-	return &f[at]
+	return nil
 }
 
 // err returns an error for the first range that is not being returned, or nil.
 func (f foreignRanges) err() error {
-	at := slices.IndexFunc(f, func(r cluster.ForeignRange) bool { return !r.Returning })
-	if at < 0 {
-		return nil
+	for i := range f {
+		if !f[i].Returning {
+			return foreignError(&f[i])
+		}
 	}
-	return foreignError(&f[at])
+	return nil
 }
 
 var errReturning = errors.New("it is being returned: 'cnibox migrate whereabouts --back' replaces the plugin on this node")
@@ -183,24 +185,16 @@ func (k *Keeper) reserve(ctx context.Context, pool string, leases []store.Lease)
 // handOver writes the containers of blocks that whereabouts gets again into the blocks. Before, publish has removed the
 // blocks from node.db, so that no ADD uses them. The leases stay until the containers end.
 func (k *Keeper) handOver(ctx context.Context) error {
+	returns := func(b *block) bool {
+		r := k.foreign.overlap(b.interval())
+		return k.own(b) && r != nil && r.Returning
+	}
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
-		returns := func(b *block) bool {
-			r := k.foreign.overlap(b.interval())
-			return k.own(b) && r != nil && r.Returning
-		}
 		if !slices.ContainsFunc(k.pages[name].Blocks, func(b block) bool { return returns(&b) }) {
 			continue
 		}
-		var all []holder
-		err := k.Host.Store.View(ctx, func(tx *store.Tx) error {
-			all = nil
-			return eachLease(tx, func(id store.PoolID, l *store.Lease) {
-				if id.DataDir == store.RangeDir(k.pages[name].Pool) || recovery.IsPoolUnknown(id) {
-					all = append(all, holder{l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Pod})
-				}
-			})
-		})
+		all, err := k.holders(ctx, k.pages[name].Pool)
 		if err == nil {
 			err = k.change(ctx, name, func(p *page) (changed bool) {
 				for i := range p.Blocks {
@@ -221,4 +215,17 @@ func (k *Keeper) handOver(ctx context.Context) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
+}
+
+// holders returns the containers that have addresses of a pool.
+func (k *Keeper) holders(ctx context.Context, pool string) (out []holder, err error) {
+	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
+		out = nil
+		return eachLease(tx, func(id store.PoolID, l *store.Lease) {
+			if id.DataDir == store.RangeDir(pool) || recovery.IsPoolUnknown(id) {
+				out = append(out, holder{l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Pod})
+			}
+		})
+	})
+	return out, err
 }

@@ -49,13 +49,13 @@ type movedPool struct {
 func (p *movedPool) interval() leasing.Interval { return leasing.Whole(p.of.Masked()) }
 
 // maxHolderText bounds the texts of a holder, so that a page with 256 of them is not too large.
-const maxHolderText = 256
+const maxHolderText = 600
 
 // holders returns the containers of the pool's allocations.
 func (p *movedPool) holders() (out []holder, err error) {
 	for offset, a := range p.Spec.Allocations {
 		at, ok := addressAt(p.of.Addr(), offset)
-		if !ok || !p.of.Contains(at) || len(a.ContainerID) > maxHolderText || len(a.IfName) > maxHolderText || len(a.PodRef) > maxHolderText {
+		if !ok || !p.of.Contains(at) || len(a.ContainerID)+len(a.IfName)+len(a.PodRef) > maxHolderText {
 			return nil, fmt.Errorf("%s: %w: allocation %.40q: correct or delete it", p.Name(), cluster.ErrInvalid, offset)
 		}
 		out = append(out, holder{at, a.ContainerID, a.IfName, a.PodRef})
@@ -108,8 +108,8 @@ func (t *Takeover) pools(ctx context.Context) (out []*movedPool, err error) {
 func (t *Takeover) Remaining(ctx context.Context, back bool) (names []string, addresses int, err error) {
 	all, err := t.objects.Pools(ctx)
 	for _, p := range all {
-		if back && p.Taken() || !back && (!p.Taken() || p.Returning() || len(p.Spec.Allocations) > 0) {
-			names = append(names, p.Metadata.Namespace+"/"+p.Metadata.Name)
+		if back && p.Taken() || !back && !p.Moved() {
+			names = append(names, p.Name())
 			addresses += len(p.Spec.Allocations)
 		}
 	}

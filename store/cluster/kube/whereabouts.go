@@ -48,6 +48,9 @@ func (p *IPPool) Returning() bool {
 	return p.Taken() && p.Metadata.Annotations[returnsAnnotation] != ""
 }
 
+// Moved reports whether cnibox has the pool with all of its addresses, and is not returning it.
+func (p *IPPool) Moved() bool { return p.Taken() && !p.Returning() && len(p.Spec.Allocations) == 0 }
+
 // Name returns "IPPool NAMESPACE/NAME".
 func (p *IPPool) Name() string {
 	return fmt.Sprintf("IPPool %s/%s", p.Metadata.Namespace, p.Metadata.Name)
@@ -143,13 +146,22 @@ func ReservationName(a netip.Addr, networkName string) string {
 
 // Reserve makes the OverlappingRangeIPReservation of an address, or gives it to another container.
 func (w *Whereabouts) Reserve(ctx context.Context, namespace, name string, of IPAllocation) error {
-	object := map[string]any{
-		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation", "metadata": map[string]any{"name": name},
-		"spec": map[string]string{"podref": of.PodRef, "ifname": of.IfName},
+	var object struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+		Spec struct {
+			PodRef string `json:"podref"`
+			IfName string `json:"ifname"`
+		} `json:"spec"`
 	}
-	err := w.client.Create(ctx, w.path("namespaces", namespace, reservations), object, nil)
+	object.APIVersion, object.Kind, object.Metadata.Name = "whereabouts.cni.cncf.io/v1alpha1", "OverlappingRangeIPReservation", name
+	object.Spec.PodRef, object.Spec.IfName = of.PodRef, of.IfName
+	err := w.client.Create(ctx, w.path("namespaces", namespace, reservations), &object, nil)
 	if errors.Is(err, rest.ErrConflict) {
-		err = w.client.Patch(ctx, w.path("namespaces", namespace, reservations, name), rest.MergePatch, object, nil)
+		err = w.client.Patch(ctx, w.path("namespaces", namespace, reservations, name), rest.MergePatch, &object, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("write OverlappingRangeIPReservation %s/%s: %w", namespace, name, err)
@@ -237,7 +249,7 @@ func (r *Registry) ForeignRanges(ctx context.Context) (out []cluster.ForeignRang
 		return nil, err
 	}
 	for _, p := range pools {
-		if p.Taken() && !p.Returning() && len(p.Spec.Allocations) == 0 {
+		if p.Moved() {
 			continue
 		}
 		of, err := p.Range()
