@@ -114,7 +114,7 @@ func (k *Keeper) adopt(ctx context.Context) error {
 				}
 			}
 			return changed
-		}))
+		}), k.readForeign(ctx)) // the range may be returned meanwhile
 	}
 	return errors.Join(faults...)
 }
@@ -162,17 +162,24 @@ func (k *Keeper) leasesOf(b *block, caches map[string][]*recovery.CacheEntry) (l
 	return leases, ok
 }
 
-// reserve stores leases. A lease that its container has already, for example one that was rebuilt from a cache, gets the pod.
+// reserve stores leases. An address that another container has according to node.db was released by whereabouts. A lease
+// that was rebuilt from a cache gets its pod.
 func (k *Keeper) reserve(ctx context.Context, pool string, leases []store.Lease) error {
 	return k.Host.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, l := range leases {
 			p, err := tx.Pool(store.PoolID{DataDir: store.RangeDir(pool), Network: l.Owner.Network})
-			if err == nil {
-				err = p.Reserve(l)
+			if err != nil {
+				return err
 			}
-			var taken *store.TakenError
-			if errors.As(err, &taken) && taken.Owner == l.Owner {
-				err = errors.Join(p.Release(l.Address), p.Reserve(l))
+			held, err := p.Lease(l.Address)
+			if err == nil && held.Owner == l.Owner && held.Pod != "" {
+				continue
+			}
+			if err == nil {
+				err = p.Release(l.Address)
+			}
+			if err == nil || errors.Is(err, store.ErrNotFound) {
+				err = p.Reserve(l)
 			}
 			if err != nil {
 				return err

@@ -161,14 +161,22 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("without a cache: leases %v, addresses %v", got, m.addresses())
 	}
 	m.cache("one", ip("10.1.0.1"))
+	m.lease("lan", "", ip("10.1.0.1")) // of a container that whereabouts has detached
 	s.foreign = foreign("10.1.0.0/24", false)
 	m.restart()
 	m.must()
-	if got := m.leased(); len(got) > 0 {
+	if got := m.leased(); !slices.Equal(got, []string{"10.1.0.1 lan c-10.1.0.1 eth0 "}) {
 		t.Errorf("before whereabouts has lost the range: %v", got)
 	}
 	s.foreign = nil
 	m.Grace = time.Hour
+	m.restart()
+	s.wrote = func() { s.wrote, s.foreign = func() {}, foreign("10.1.0.0/24", true) }
+	m.must()
+	if got := m.addresses(); len(got) > 0 {
+		t.Errorf("the range is returned directly after the adoption: %v", got)
+	}
+	s.foreign = nil
 	m.restart()
 	m.must()
 	if got := m.leased(); !slices.Equal(got, []string{"10.1.0.1 lan one net1 ns/one"}) || !slices.Equal(m.addresses(), []netip.Addr{ip("10.1.0.1")}) {

@@ -127,12 +127,15 @@ func (p *page) add(b block) {
 	p.Blocks[at] = b
 }
 
-// encode returns the page's JSON.
+// encode returns the page's JSON. decodePage accepts it.
 func (p *page) encode() ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	err := e.Encode(p)
+	if err == nil && out.Len() > cluster.MaxPage {
+		err = fmt.Errorf("%w: larger than %d bytes", cluster.ErrInvalid, cluster.MaxPage)
+	}
 	return out.Bytes(), err
 }
 
