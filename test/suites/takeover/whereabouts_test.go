@@ -287,3 +287,54 @@ func TestKubeWhereabouts(t *testing.T) {
 	c.sameAsHeld(allocated, "the pool")
 	c.sameAsHeld(reserved, "the reservations")
 }
+
+// TestKubeWhereaboutsRefused: pools that cannot be taken over stay as they are. The address of a pod that does not exist is free.
+func TestKubeWhereaboutsRefused(t *testing.T) {
+	c := newRangeCluster(t)
+	n := c.nodes[0]
+	const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools"
+	page := object{"first": "10.9.0.0", "revision": 1, "blocks": []object{{"first": "10.9.0.1", "last": "10.9.0.4", "node": "b", "machine": "m", "since": "2026-01-01T00:00:00Z"}}}
+	raw, err := json.Marshal(page)
+	must(t, err)
+	c.Must(t, http.MethodPost, "/api/v1/namespaces/"+kube.DefaultNamespace+"/configmaps", "", object{
+		"metadata": object{"name": "cnibox-range-10-9-0-0", "labels": object{"cnibox.io/range": "page"}}, "data": object{"page": string(raw)},
+	})
+	for _, tc := range []struct{ name, of, offset, want string }{
+		{"10.1.0.0-24", "10.1.0.0/24", "x", `allocation "x": correct or delete it`},
+		{"10.1.0.0-24", "10.1.0.0/24", "256", `allocation "256": correct or delete it`},
+		{"10.1.0.0-24", "10.1.0.0/24", "5", `10.1.0.5 of pod "default/none" has no OverlappingRangeIPReservation`},
+		{"10.9.0.0-24", "10.9.0.0/24", "", "node b has the block 10.9.0.1-10.9.0.4 of cnibox"},
+		{"other", "10.1.0.0/24", "", "the name of a pool of 10.1.0.0/24 ends with 10.1.0.0-24"},
+		{"10.1.0.0-24", "10.1.0.0", "", `its range is "10.1.0.0"`},
+		{"lan-10.9.0.0-24", "10.9.0.0/24", "7", ""},
+	} {
+		allocations := object{}
+		if tc.offset != "" {
+			allocations[tc.offset] = object{"id": "c", "podref": "default/none", "ifname": "net1"}
+		}
+		if tc.want == "" {
+			c.Must(t, http.MethodPost, "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/overlappingrangeipreservations", "", object{
+				"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation",
+				"metadata": object{"name": "lan-10.9.0.7"}, "spec": object{"podref": "default/none"},
+			})
+			c.agent(n)
+		}
+		c.Must(t, http.MethodPost, pools, "", object{
+			"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
+			"metadata": object{"name": tc.name}, "spec": object{"range": tc.of, "allocations": allocations},
+		})
+		out := n.command(n.migrate("migrate", "whereabouts", "--yes", "--kubeconfig-file", n.config)...)
+		if !strings.Contains(out, tc.want) || strings.Contains(out, "exit code") != (tc.want != "") {
+			t.Errorf("%s: want %q: %s", tc.name, tc.want, out)
+		}
+		var pool kube.IPPool
+		must(t, json.Unmarshal(c.Must(t, http.MethodGet, pools+"/"+tc.name, "", nil), &pool))
+		if tc.want != "" && (pool.Spec.Range != tc.of || len(pool.Spec.Allocations) != len(allocations)) || tc.want == "" && !pool.Moved() {
+			t.Errorf("%s: %+v", tc.name, pool)
+		}
+		c.Must(t, http.MethodDelete, pools+"/"+tc.name, "", nil)
+	}
+	if out := c.Kubectl(t, "get", "configmaps", "-n", kube.DefaultNamespace, "-o", "yaml"); strings.Contains(out, "default/none") {
+		t.Errorf("the address of a pod that does not exist is in use: %s", out)
+	}
+}
