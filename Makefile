@@ -163,15 +163,20 @@ bin/kube/etcd: test/peers/kube/go.sum
 bin/kube/flanneld: test/peers/flannel/go.sum test/peers/flannel/main.go
 	cd test/peers/flannel && $(GO) build -o ../../../bin/kube/flanneld .
 
+# whereabouts' plugin, whose pools the role range takes over, and the definitions of its kinds.
+bin/kube/whereabouts: test/peers/whereabouts/go.sum
+	cd test/peers/whereabouts && $(GO) build -ldflags '-s -w' -o ../../../$@ tool
+	cp -f "$$(cd test/peers/whereabouts && $(GO) list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)"/doc/crds/whereabouts.cni.cncf.io_*.yaml bin/kube/
+
 # Helm, which renders the chart.
 bin/kube/helm: test/peers/helm/go.sum
 	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
 
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -count 1 -timeout 20m ./roles/daemon/nodeipam
 
 # A Kubernetes of three nodes, to which the image and examples/kubernetes are applied. One node runs a current containerd, the others
@@ -225,13 +230,8 @@ bench-scale: setup build bin/kube/kube-apiserver
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
 
-# whereabouts and the definitions of its kinds.
-bin/whereabouts/whereabouts: test/peers/whereabouts/go.sum
-	cd test/peers/whereabouts && $(GO) build -ldflags '-s -w' -o ../../../$@ github.com/k8snetworkplumbingwg/whereabouts/cmd
-	cd test/peers/whereabouts && cp -f "$$($(GO) list -m -f '{{.Dir}}' github.com/k8snetworkplumbingwg/whereabouts)"/doc/crds/whereabouts.cni.cncf.io_*.yaml ../../../bin/whereabouts/
-
 # Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
-bench-ranges: setup build bin/kube/kube-apiserver bin/whereabouts/whereabouts
+bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges docs/range.md
 

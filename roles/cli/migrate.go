@@ -23,6 +23,10 @@ type migration struct {
 	name, usage string
 	// replaces are the plugins of the program that other migrations keep.
 	replaces []string
+	// only means that no other plugin is replaced, and that cnibox stays on the node after the return.
+	only bool
+	// flags are the migration's own.
+	flags []cli.Flag
 	// look inspects the node and returns all steps in their order. The error is the reason why
 	// the node cannot be migrated.
 	look func(*migrator) ([]step, error)
@@ -43,6 +47,14 @@ func migrations() []migration {
 		{
 			name: "multus", usage: "replace Multus, with or without its daemon", replaces: []string{"multus"},
 			look: (*migrator).lookMultus, back: (*migrator).backMultus,
+		},
+		{
+			name: "whereabouts", usage: "replace whereabouts", replaces: []string{whereabouts}, only: true,
+			flags: []cli.Flag{
+				&cli.StringFlag{Name: kubeconfigFlag, Usage: "an administrator's kubeconfig, for the pools of the cluster"},
+				&cli.StringFlag{Name: "range-namespace", Usage: "the agents' --range-namespace"},
+			},
+			look: (*migrator).lookWhereabouts, back: (*migrator).backWhereabouts,
 		},
 	}
 }
@@ -92,6 +104,10 @@ type migrator struct {
 	// record has the zero time if the migration has not begun.
 	record  migrationRecord
 	drained bool
+	// refreshed means that the agent has the addresses of whereabouts' containers on this node.
+	refreshed bool
+	// waiting are the nodes whose agents still have blocks of whereabouts' pools.
+	waiting []string
 }
 
 func (p *Process) migrateCommand() *cli.Command {
@@ -106,13 +122,13 @@ the command. A killed command is repeated, too. When all steps are done, it comp
 attachments with their specifications, as "cnibox diff". It exits with 3 until then.
 
 --back returns to the replaced program in the same way. See docs/migrate.md.`,
-			Flags: []cli.Flag{
+			Flags: append([]cli.Flag{
 				&cli.BoolFlag{Name: "back", Usage: "return to the replaced program"},
 				&cli.BoolFlag{Name: "yes", Usage: "make the steps without a question"},
 				&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 				&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 				&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			},
+			}, m.flags...),
 			Action: func(c *cli.Context) error {
 				if err := noArgs(c); err != nil {
 					return err

@@ -111,6 +111,9 @@ func (m *migrator) plugins() (names, replaced, added []string, err error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	if m.only {
+		all = m.replaces
+	}
 	var others []string
 	for _, one := range migrations() {
 		if one.name != m.name {
@@ -163,11 +166,11 @@ func (m *migrator) runtimeStep(r containerRuntime, names []string) (step, error)
 	return s, err
 }
 
-// keepsCnibox reports whether the return restores the migration's own plugins only, because the node
-// was migrated from another program before.
+// keepsCnibox reports whether the return restores the migration's own plugins only, because it replaced no other, or
+// the node was migrated from another program before.
 func (m *migrator) keepsCnibox() bool {
 	before, _ := m.others()
-	return len(m.replaces) > 0 && len(before) > 0
+	return m.only || len(m.replaces) > 0 && len(before) > 0
 }
 
 // restoreStep restores the plugins that were replaced.

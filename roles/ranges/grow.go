@@ -111,8 +111,15 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) (taken bool, err error) {
 	used, free := k.usage(l, d, blockKey{})
 	size := blockSize(count(intervals(d)), used)
-	if free > 0 && free >= reserve(size) || free == 0 && size == 1 && !wanted[d.Network] {
+	enough := free > 0 && free >= reserve(size) || free == 0 && size == 1 && !wanted[d.Network]
+	if !enough || wanted[d.Network] {
+		err = k.refuseForeign(ctx, intervals(d))
+	}
+	if errors.Is(err, errReturning) && !wanted[d.Network] {
 		return false, nil
+	}
+	if err != nil || enough {
+		return false, err
 	}
 	err = k.take(ctx, d, size)
 	taken = err == nil
@@ -126,13 +133,21 @@ func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wante
 // errNone means that no address of a range is free.
 var errNone = errors.New("every address of the range belongs to a node")
 
-// take takes a block of at most n addresses. It tries the pages where this node has blocks, then some others,
-// then those that a list shows to be free.
+// take takes a block of at most n addresses.
 func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 	if err := k.Registry.Join(ctx); err != nil {
 		return err
 	}
 	of := intervals(d)
+	if err := k.takeFirst(ctx, d, of, n); err != nil {
+		return err
+	}
+	// Another program may have got the range before the page was written. The block is not used then: see blocks.
+	return k.refuseForeign(ctx, of)
+}
+
+// takeFirst tries the pages where this node has blocks, then some others, then those that a list shows to be free.
+func (k *Keeper) takeFirst(ctx context.Context, d *store.RangeDemand, of []leasing.Interval, n int) error {
 	all := pagesOf(of)
 	var some []netip.Addr
 	for _, p := range k.pages {
@@ -236,7 +251,7 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 	var lost []string
 	for i := range seen.Blocks {
 		b := &seen.Blocks[i]
-		if k.own(b) || len(leasing.Within(of, b.interval())) == 0 {
+		if k.own(b) || k.moves(b) || len(leasing.Within(of, b.interval())) == 0 {
 			continue
 		}
 		is, known := gone[b.Node]
@@ -261,7 +276,7 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 		ok = false
 		for i := range p.Blocks {
 			b := &p.Blocks[i]
-			if k.own(b) || !slices.Contains(lost, b.Node) || len(leasing.Within(of, b.interval())) == 0 {
+			if k.own(b) || k.moves(b) || !slices.Contains(lost, b.Node) || len(leasing.Within(of, b.interval())) == 0 {
 				continue
 			}
 			since, known := k.claims[b.Claim]
@@ -272,7 +287,7 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 				k.claims[b.Claim] = time.Now()
 			case time.Since(since) >= k.Grace && !ok:
 				k.log.Warn("a block of a node without a record is taken", "block", b.interval().String(), "node", b.Node)
-				b.Node, b.Machine, b.Claim, b.Since = k.Node, k.Machine, "", k.Host.Now().UTC().Truncate(time.Second)
+				*b = block{First: b.First, Last: b.Last, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
 				ok, changed = true, true
 			}
 		}

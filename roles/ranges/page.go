@@ -40,12 +40,24 @@ type block struct {
 	First netip.Addr `json:"first"`
 	Last  netip.Addr `json:"last"`
 	Node  string     `json:"node"`
-	// Machine differs between two machines with the same node name.
+	// Machine differs between two machines with the same node name. It is "" while addresses of the block move from
+	// whereabouts to the node, or back. The node then does not use the block.
 	Machine string    `json:"machine"`
 	Since   time.Time `json:"since"`
 	// Claim is set by another node that wants the block because it finds no record of Node. The owner
 	// removes it. A claim that was not removed for the grace period permits another node to take the block.
 	Claim string `json:"claim,omitempty"`
+	// Holders are the containers whose addresses move.
+	Holders []holder `json:"holders,omitempty"`
+}
+
+// holder is a container that has an address.
+type holder struct {
+	Address     netip.Addr `json:"address"`
+	ContainerID string     `json:"containerId"`
+	IfName      string     `json:"ifName,omitempty"`
+	// Pod is NAMESPACE/NAME.
+	Pod string `json:"pod,omitempty"`
 }
 
 func (b *block) interval() leasing.Interval { return leasing.Interval{Lo: b.First, Hi: b.Last} }
@@ -96,6 +108,8 @@ func decodePage(name string, raw []byte) (*page, error) {
 			return nil, fault("block %s is not after %s", b.First, last)
 		case cluster.CheckName(b.Node) != nil:
 			return nil, fault("block %s: %v", b.First, cluster.CheckName(b.Node))
+		case slices.ContainsFunc(b.Holders, func(h holder) bool { return !b.interval().Contains(h.Address) }):
+			return nil, fault("block %s has no such addresses as those of its containers", b.First)
 		}
 		last = b.Last
 	}
@@ -108,15 +122,20 @@ func (p *page) add(b block) {
 	for at < len(p.Blocks) && p.Blocks[at].First.Less(b.First) {
 		at++
 	}
-	p.Blocks = slices.Insert(p.Blocks, at, b)
+	p.Blocks = append(p.Blocks, block{})
+	copy(p.Blocks[at+1:], p.Blocks[at:])
+	p.Blocks[at] = b
 }
 
-// encode returns the page's JSON.
+// encode returns the page's JSON. decodePage accepts it.
 func (p *page) encode() ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	err := e.Encode(p)
+	if err == nil && out.Len() > cluster.MaxPage {
+		err = fmt.Errorf("%w: larger than %d bytes", cluster.ErrInvalid, cluster.MaxPage)
+	}
 	return out.Bytes(), err
 }
 

@@ -26,6 +26,10 @@ const socketFile = "ranges.sock"
 // askTime bounds the wait of an ADD for the agent.
 const askTime = 10 * time.Second
 
+// everyNetwork is in place of a network's name, of which no name begins with "*". The agent reads all pages again, and
+// the answer is also an error if another program gives addresses of a range.
+const everyNetwork = "*"
+
 // Bounds of a request and an answer in bytes, and of an error in an answer in characters. JSON has at most 6 bytes
 // for one.
 const (
@@ -79,6 +83,21 @@ func Ask(ctx context.Context, h *roles.Host, demands []store.RangeDemand) error 
 	}
 	if got.Error != "" {
 		return fmt.Errorf("%w: the agent has no block of the range: %s", roles.ErrTryAgain, got.Error)
+	}
+	return nil
+}
+
+// Refresh makes the agent read all pages, take over the addresses of this node's containers from whereabouts, and
+// return the blocks that whereabouts gets again.
+func Refresh(ctx context.Context, h *roles.Host) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	got, err := ask(ctx, Socket(h), everyNetwork)
+	if err != nil {
+		return fmt.Errorf("the agent does not answer: start 'cnibox agent' on this node: %w", err)
+	}
+	if got.Error != "" {
+		return fmt.Errorf("the agent: %s", got.Error)
 	}
 	return nil
 }

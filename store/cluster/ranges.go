@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 )
 
@@ -28,6 +29,17 @@ type Ranges interface {
 	Join(ctx context.Context) error
 	// Gone reports whether a node has no record any more.
 	Gone(ctx context.Context, node string) (bool, error)
+	// ForeignRanges returns the ranges that another program gives addresses of. No page may be used for them.
+	ForeignRanges(ctx context.Context) ([]ForeignRange, error)
+}
+
+// ForeignRange is a range that another program gives addresses of.
+type ForeignRange struct {
+	// Name is the name of the program's object.
+	Name  string
+	Range netip.Prefix
+	// Returning means that the nodes must return their blocks of the range.
+	Returning bool
 }
 
 // CutPageName returns the page of a key with a prefix, or false if it is not the key of a page.

@@ -188,9 +188,9 @@ func TestKubeManifests(t *testing.T) {
 	lease := w.leasePages(kubeconfig)
 	must(t, lease())
 	w.withoutEachRight(s, func(resource, verb string) {
-		if resource == "configmaps" {
+		if resource == "configmaps" || resource == "ippools" {
 			w.within(func() bool { err = lease(); return errors.Is(err, rest.ErrForbidden) }, func() string {
-				return fmt.Sprintf("without %s of configmaps: %v", verb, err)
+				return fmt.Sprintf("without %s of %s: %v", verb, resource, err)
 			})
 			return
 		}
@@ -264,7 +264,8 @@ func (w *world) leasePages(kubeconfig string) func() error {
 		n++
 		name := fmt.Sprintf("10-0-0-%d", n)
 		_, version, err := r.ReadPage(t.Context(), "10-1-0-0")
-		return errors.Join(err, r.WritePage(t.Context(), name, []byte("{}"), ""), r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), version),
+		_, foreignErr := r.ForeignRanges(t.Context())
+		return errors.Join(err, foreignErr, r.WritePage(t.Context(), name, []byte("{}"), ""), r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), version),
 			r.Pages(t.Context(), func(string, []byte) {}))
 	}
 }

@@ -25,7 +25,8 @@ func TestRefereeKube(t *testing.T) {
 	t.Cleanup(s.Stop)
 	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": kube.DefaultNamespace}})
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
-		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}})
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}},
+		kubetest.Rule{APIGroups: []string{"whereabouts.cni.cncf.io"}, Resources: []string{"ippools"}, Verbs: []string{"list"}})
 	join := func(name string) {
 		s.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{"metadata": map[string]any{"name": name}})
 	}

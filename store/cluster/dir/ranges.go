@@ -143,3 +143,6 @@ func (r *Registry) Gone(_ context.Context, node string) (bool, error) {
 	}
 	return false, nil
 }
+
+// ForeignRanges returns none: no other program has its ranges here.
+func (*Registry) ForeignRanges(context.Context) ([]cluster.ForeignRange, error) { return nil, nil }

@@ -116,3 +116,6 @@ func (r *Registry) Gone(ctx context.Context, node string) (bool, error) {
 	}
 	return kv == nil, nil
 }
+
+// ForeignRanges returns none: no other program has its ranges here.
+func (*Registry) ForeignRanges(context.Context) ([]cluster.ForeignRange, error) { return nil, nil }

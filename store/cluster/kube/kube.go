@@ -3,7 +3,7 @@
 // can share a cluster.
 //
 // It needs get, list and watch on nodes, and patch on nodes/status. Cluster-wide ranges need get, list,
-// create and patch on configmaps of one namespace.
+// create and patch on configmaps of one namespace, and list on ippools.whereabouts.cni.cncf.io.
 package kube
 
 import (

@@ -159,7 +159,7 @@ func installWhereabouts(ctx context.Context, s *kubetest.Server, from, dir, kube
 	}
 	crds, err := filepath.Glob(filepath.Join(from, "whereabouts.cni.cncf.io_*.yaml"))
 	if err != nil || len(crds) != 2 {
-		return side, fmt.Errorf("find the definitions of whereabouts in %s: %d, not 2: run 'make bin/whereabouts/whereabouts'", from, len(crds))
+		return side, fmt.Errorf("find the definitions of whereabouts in %s: %d, not 2: run 'make bin/kube/whereabouts'", from, len(crds))
 	}
 	for _, file := range crds {
 		b, err := os.ReadFile(file)

@@ -1,6 +1,7 @@
-module github.com/cnibox/cnibox/test/peers/whereabouts
+// Not below cnibox's path, by which cnibox recognizes its own programs.
+module peers/whereabouts
 
-go 1.26
+go 1.26.0
 
 tool github.com/k8snetworkplumbingwg/whereabouts/cmd
 

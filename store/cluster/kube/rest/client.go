@@ -197,6 +197,15 @@ func (c *Client) Create(ctx context.Context, path string, object, v any) error {
 	return c.write(ctx, http.MethodPost, path, "application/json", object, v)
 }
 
+// Delete removes an object. If it does not exist, the error is ErrNotFound.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	resp, err := c.do(ctx, &request{method: http.MethodDelete, path: path})
+	if err == nil {
+		web.Discard(resp.Body)
+	}
+	return err
+}
+
 func (c *Client) write(ctx context.Context, method, path, kind string, object, v any) error {
 	body, err := json.Marshal(object)
 	if err != nil {

@@ -1,0 +1,299 @@
+package ranges
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// This node's blocks are recorded in pages of the registry, and in node.db for ADD.
+
+// expired reports whether a block of this node is not valid.
+func (k *Keeper) expired() bool {
+	for _, p := range k.pages {
+		for _, b := range k.blocks(p) {
+			if !b.Valid(k.Host.Now()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// own reports whether this machine has a block.
+func (k *Keeper) own(b *block) bool { return b.Node == k.Node && b.Machine == k.Machine }
+
+// moves reports whether addresses of a block move from whereabouts to this node, or back.
+func (k *Keeper) moves(b *block) bool { return b.Node == k.Node && b.Machine == "" }
+
+// concerns reports whether this node has a block of a page.
+func (k *Keeper) concerns(p *page) bool {
+	return slices.ContainsFunc(p.Blocks, func(b block) bool { return k.own(&b) || k.moves(&b) })
+}
+
+// blocks returns this node's blocks of a page, unless an older write may still remove them or another program uses
+// their addresses. None has a claim, because change removes it.
+func (k *Keeper) blocks(p *heldPage) (out []store.RangeBlock) {
+	for i := range p.Blocks {
+		b := &p.Blocks[i]
+		if !k.own(b) || k.unsure[p.name()] || k.foreign.overlap(b.interval()) != nil {
+			continue
+		}
+		out = append(out, store.RangeBlock{
+			Pool: p.Pool, First: b.First, Last: b.Last, Since: b.Since, Until: p.read.Add(validity).UTC(), UntilBoot: p.sinceBoot + validity,
+		})
+	}
+	return out
+}
+
+// verify reads this node's pages, or all pages if it does not know which ones are this node's.
+func (k *Keeper) verify(ctx context.Context) error {
+	var faults []error
+	if !k.listed {
+		if err := k.list(ctx); err != nil {
+			return err
+		}
+	}
+	if len(k.pages) > 0 {
+		if err := k.Registry.Join(ctx); err != nil {
+			faults = append(faults, err)
+		}
+		if err := k.readForeign(ctx); err != nil {
+			return err
+		}
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(k.pages)), slices.Collect(maps.Keys(k.unsure)))
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		if err := k.change(ctx, name, func(*page) bool { return false }); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	k.verified = time.Now()
+	if len(faults) > 0 {
+		k.verified = k.verified.Add(tickTime - verifyInterval) // it is due again at the next tick
+	}
+	return errors.Join(faults...)
+}
+
+// list finds all pages with a block of this node.
+func (k *Keeper) list(ctx context.Context) error {
+	now, sinceBoot := k.Host.Now(), store.SinceBoot()
+	pages := map[string]*heldPage{}
+	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+		p, err := decodePage(name, raw)
+		if err != nil {
+			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
+		} else if k.concerns(p) {
+			pages[name] = &heldPage{p, now, sinceBoot}
+			k.unsure[name] = true
+		}
+	})
+	if err == nil {
+		k.pages, k.listed = pages, true
+	}
+	return err
+}
+
+// removeClaims removes the claims on this node's blocks and reports whether there were any.
+func (k *Keeper) removeClaims(p *page) (changed bool) {
+	for i := range p.Blocks {
+		if b := &p.Blocks[i]; k.own(b) && b.Claim != "" {
+			k.log.Warn("another node found no record of this node and claimed one of its blocks: the claim is removed", "block", b.interval().String())
+			b.Claim, changed = "", true
+		}
+	}
+	return changed
+}
+
+// raceLimit bounds the attempts to change a page that other nodes change.
+const raceLimit = 30
+
+// change changes a page with fn, and writes it if something has changed. It removes claims on this node's blocks, and
+// stores the page in k.pages if this node has a block of it.
+func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
+	held, failed, err := changePage(ctx, k.Registry, k.Host.Now, name, func(p *page, exists bool) bool {
+		write := k.removeClaims(p) || k.unsure[name] && exists
+		return fn(p) || write
+	})
+	if failed {
+		k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
+		k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
+	}
+	if err != nil {
+		return err
+	}
+	delete(k.unsure, name)
+	delete(k.pages, name)
+	if k.concerns(held.page) {
+		k.pages[name] = held
+	}
+	return nil
+}
+
+// changePage reads a page, changes it with fn, and writes it if something has changed, until nobody else has written
+// meanwhile. failed means that the write failed.
+func changePage(ctx context.Context, r cluster.Ranges, now func() time.Time, name string, fn func(p *page, exists bool) (changed bool)) (held *heldPage, failed bool, err error) {
+	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
+	for try := 1; ; try++ {
+		held := &heldPage{page: &page{}, read: now(), sinceBoot: store.SinceBoot()}
+		raw, version, err := r.ReadPage(ctx, name)
+		if err == nil && version != "" {
+			held.page, err = decodePage(name, raw)
+		}
+		if err != nil || !fn(held.page, version != "") {
+			return held, false, err
+		}
+		held.Revision++
+		raw, err = held.encode()
+		if err == nil {
+			err = r.WritePage(ctx, name, raw, version)
+		}
+		if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
+			continue
+		}
+		if err != nil {
+			return held, true, fmt.Errorf("page %s of ranges: %w", name, err)
+		}
+		return held, false, nil
+	}
+}
+
+// publish writes this node's blocks to node.db. It first restores those that the registry has lost. A block
+// that it cannot restore, and one of an unsure page, stays valid until its former time.
+func (k *Keeper) publish(ctx context.Context) error {
+	var before []store.RangeBlock
+	err := k.Host.Store.View(ctx, func(tx *store.Tx) (err error) {
+		before, err = tx.RangeBlocks()
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	var faults []error
+	failed := map[int]bool{}
+	for i := range before {
+		if fault := k.restore(ctx, &before[i]); fault != nil {
+			faults, failed[i] = append(faults, fault), true
+		}
+	}
+	var now []store.RangeBlock
+	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
+		now = append(now, k.blocks(k.pages[name])...)
+	}
+	for i := range before {
+		b := &before[i]
+		keep := failed[i] || len(k.lost(b)) == 0 && k.unsure[pageName(b.Pool, pageOf(b.First))]
+		if keep && k.foreign.overlap(leasing.Interval{Lo: b.First, Hi: b.Last}) == nil {
+			now = append(now, *b)
+		}
+	}
+	if err != nil || !slices.Equal(before, now) {
+		faults = append(faults, k.Host.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutRangeBlocks(now) }))
+	}
+	return errors.Join(faults...)
+}
+
+// lost returns the parts of a block that this node does not have according to the registry.
+func (k *Keeper) lost(b *store.RangeBlock) []leasing.Interval {
+	if p := k.pages[pageName(b.Pool, pageOf(b.First))]; p != nil {
+		return k.missing(p.page, b)
+	}
+	return k.missing(&page{}, b)
+}
+
+// missing returns the parts of a block that this node does not have according to a page.
+func (k *Keeper) missing(p *page, b *store.RangeBlock) []leasing.Interval {
+	var own []leasing.Interval
+	for i := range p.Blocks {
+		if k.own(&p.Blocks[i]) {
+			own = append(own, p.Blocks[i].interval())
+		}
+	}
+	return leasing.Subtract(leasing.Interval{Lo: b.First, Hi: b.Last}, own)
+}
+
+// restore takes the lost parts of a block again if addresses of them are in use, because its page was deleted,
+// edited or restored from a backup. It logs the containers whose addresses another node has.
+func (k *Keeper) restore(ctx context.Context, b *store.RangeBlock) error {
+	leases, err := k.lostLeases(ctx, b)
+	if err != nil || len(leases) == 0 {
+		return err
+	}
+	first := pageOf(b.First)
+	err = k.change(ctx, pageName(b.Pool, first), func(p *page) bool {
+		p.Pool, p.First = b.Pool, first
+		free := p.free(k.missing(p, b))
+		for _, i := range free {
+			k.log.Warn("the registry has lost a block of this node: it is taken again", "block", i.String())
+			p.add(block{First: i.Lo, Last: i.Hi, Node: k.Node, Machine: k.Machine, Since: b.Since})
+		}
+		return len(free) > 0
+	})
+	if err != nil {
+		return err
+	}
+	leases, err = k.lostLeases(ctx, b)
+	if len(leases) > 0 {
+		k.log.Error("another node has a block of this node whose addresses are in use here: delete these containers", "block", b.First.String(), "leases", leases)
+	}
+	return err
+}
+
+// lostLeases returns the leases of the lost parts of a block.
+func (k *Keeper) lostLeases(ctx context.Context, b *store.RangeBlock) (leases []string, err error) {
+	lost := k.lost(b)
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err = leasesIn(tx, b.Pool, lost)
+		return err
+	})
+	return leases, err
+}
+
+// leasesIn returns the leases of a pool's addresses in intervals, as text.
+func leasesIn(tx *store.Tx, pool string, in []leasing.Interval) (out []string, err error) {
+	err = eachLease(tx, func(id store.PoolID, l *store.Lease) {
+		is := id.DataDir == store.RangeDir(pool) || recovery.IsPoolUnknown(id)
+		if is && slices.ContainsFunc(in, func(i leasing.Interval) bool { return i.Contains(l.Address) }) {
+			out = append(out, fmt.Sprintf("%s container %.64q interface %.16q", l.Address, l.Owner.ContainerID, l.Owner.IfName))
+		}
+	})
+	return out, err
+}
+
+// eachLease calls fn with each lease of a range and its pool, and with each rebuilt lease of an unknown pool,
+// which may be of any range.
+func eachLease(tx *store.Tx, fn func(id store.PoolID, l *store.Lease)) error {
+	ids, err := tx.Pools()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !strings.HasPrefix(id.DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(id) {
+			continue
+		}
+		pool, err := tx.Pool(id)
+		if err != nil {
+			return err
+		}
+		for l, err := range pool.Leases() {
+			if err != nil {
+				return err
+			}
+			fn(id, &l)
+		}
+	}
+	return nil
+}
