@@ -84,19 +84,27 @@ func (h *kernelState) update(op *kernelOp) {
 // setPeer sets a peer of WireGuard, or removes it if p is nil. A network that another peer
 // had is taken from that peer.
 func (h *kernelState) setPeer(key Key, p *wgPeer) {
-	if was, ok := h.wg[key]; ok && h.allowed[was.allowed] == key {
-		delete(h.allowed, was.allowed)
+	for _, n := range h.wg[key].allowed {
+		if h.allowed[n] == key {
+			delete(h.allowed, n)
+		}
 	}
 	if p == nil {
 		delete(h.wg, key)
 		return
 	}
-	if other, ok := h.allowed[p.allowed]; ok {
-		former := h.wg[other]
-		former.allowed = netip.Prefix{}
-		h.wg[other] = former
+	h.wg[key] = *p
+	for i, n := range p.allowed {
+		if !n.IsValid() {
+			continue
+		}
+		if other, ok := h.allowed[n]; ok {
+			former := h.wg[other]
+			former.allowed[i] = netip.Prefix{}
+			h.wg[other] = former
+		}
+		h.allowed[n] = key
 	}
-	h.wg[key], h.allowed[p.allowed] = *p, key
 }
 
 // route returns the route that the op makes.

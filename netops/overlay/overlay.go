@@ -61,6 +61,10 @@ type Peer struct {
 	// Name identifies the peer.
 	Name   string
 	Subnet netip.Prefix
+	// OtherSubnet is the node's pod network of the other family if both families use the
+	// same WireGuard device. All peers of such a device need both networks, so that both
+	// overlays want the same peers.
+	OtherSubnet netip.Prefix
 	// Gateway is the node's address, to which tunnelled packets are sent.
 	Gateway netip.Addr
 	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this

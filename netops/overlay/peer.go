@@ -117,7 +117,10 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
 		p.invalid = fmt.Errorf("subnet %q: %w: it is not a network of the address family", p.Subnet, nlconn.ErrInvalid)
 		return nil
-	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
+	case p.OtherSubnet.IsValid() && (p.OtherSubnet != p.OtherSubnet.Masked() || p.OtherSubnet.Addr().Is6() == is6 || p.OtherSubnet.Bits() == 0):
+		p.invalid = fmt.Errorf("subnet %q: %w: it is not a network of the other address family", p.OtherSubnet, nlconn.ErrInvalid)
+		return nil
+	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 && !p.OtherSubnet.IsValid() || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
 		p.invalid = fmt.Errorf("address %q: %w: it is not a node address of the address family", p.Gateway, nlconn.ErrInvalid)
 		return nil
 	}

@@ -68,7 +68,7 @@ func (o *Kernel) readWG(ctx context.Context, link int) (*wgDevice, error) {
 	d := &wgDevice{}
 	m := nlconn.NewGeneric(o.wg.family, unix.WG_CMD_GET_DEVICE, wgVersion)
 	m.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(link))
-	reset := func() { d.peers, d.networks = map[Key]wgPeer{}, map[Key]int{} }
+	reset := func() { d.peers, d.networks = map[Key]wgPeer{}, map[Key][2]int{} }
 	err := o.wg.Dump(ctx, m, reset, func(_ uint16, data []byte) error { return d.parse(data) })
 	return d, nlconn.Explain(err, "read the WireGuard device")
 }
@@ -128,7 +128,7 @@ func (o *Kernel) ensureGuard(ctx context.Context) error {
 func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
 	settings := &o.wanted.WireGuard
 	want := wgPeer{
-		endpoint: netip.AddrPortFrom(p.Gateway, p.Port), psk: settings.PresharedKey, keepalive: settings.Keepalive, allowed: p.Subnet,
+		endpoint: netip.AddrPortFrom(p.Gateway, p.Port), psk: settings.PresharedKey, keepalive: settings.Keepalive, allowed: p.networks(),
 	}
 	have, known := o.have.wg[p.key]
 	if known && (have.endpoint == want.endpoint || p.endpoint == want.endpoint && p.state != Failed) {
@@ -154,6 +154,16 @@ func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) e
 	}
 	p.endpoint = netip.AddrPortFrom(p.Gateway, p.Port)
 	return w.add(ctx, op)
+}
+
+// networks returns the networks that a WireGuard device sends to the peer.
+func (p *Peer) networks() (all [2]netip.Prefix) {
+	for _, n := range []netip.Prefix{p.Subnet, p.OtherSubnet} {
+		if n.IsValid() {
+			all[familyIndex(n)] = n
+		}
+	}
+	return all
 }
 
 // routeToWG makes the route to the device. Then it deletes all routes to parts of the pod network that

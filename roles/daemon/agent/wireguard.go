@@ -19,7 +19,11 @@ import (
 // has the private key.
 const keyMark = "wireguard"
 
-// wireGuardDevice returns flannel's name of the WireGuard device.
+// deviceFamily returns the family of the WireGuard device that has the packets of a family. One device for
+// both families is IPv4's.
+func deviceFamily(c *cluster.Config, v6 bool) bool { return v6 && !c.SharesDevice() }
+
+// wireGuardDevice returns flannel's name of the WireGuard device of a family.
 func wireGuardDevice(v6 bool) string {
 	if v6 {
 		return "flannel-wg-v6"
@@ -27,10 +31,13 @@ func wireGuardDevice(v6 bool) string {
 	return "flannel-wg"
 }
 
-// wireGuardOverhead is the number of bytes that WireGuard adds to a packet: outer IPv4 or IPv6, UDP,
+// wireGuardOverhead is the number of bytes that WireGuard adds to a packet of a family: outer IPv4 or IPv6, UDP,
 // type, receiver, counter and authentication tag.
-func wireGuardOverhead(v6 bool) int {
+func wireGuardOverhead(c *cluster.Config, v6 bool) int {
 	const tunnel = 8 + 4 + 4 + 8 + 16
+	if c.SharesDevice() {
+		v6 = c.Backend.Mode != cluster.ModeIPv4
+	}
 	if v6 {
 		return 40 + tunnel
 	}
@@ -112,7 +119,7 @@ func (a *agent) publicKey(v6 bool) string {
 
 // wireGuardData returns the backend data of one family of this node's record.
 func (a *agent) wireGuardData(v6 bool) []byte {
-	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, v6)}.JSON()
+	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, deviceFamily(a.config, v6))}.JSON()
 }
 
 func listenPort(b *cluster.Backend, v6 bool) uint16 {
@@ -147,23 +154,46 @@ func (a *agent) nodeAddresses(v6 bool) map[netip.Prefix]netip.Addr {
 	return all
 }
 
-// wireGuardPeer returns the public key and the port of a node.
-func (k *verdicts) wireGuardPeer(n *cluster.Node, v6 bool) (w cluster.WireGuard, err error) {
-	raw, own := n.BackendData, k.own.BackendData
+// backendData returns the backend data of one family of a node.
+func backendData(n *cluster.Node, v6 bool) json.RawMessage {
 	if v6 {
-		raw, own = n.BackendV6Data, k.own.BackendV6Data
+		return n.BackendV6Data
 	}
-	w, err = cluster.ParseWireGuard(raw)
+	return n.BackendData
+}
+
+// wireGuardPeer returns the public key and the port of a node's device. For a device of both families these are in the
+// data of IPv4: that of IPv6 has ListenPortV6 in flanneld's records, on which flanneld's device does not receive.
+func (k *verdicts) wireGuardPeer(n *cluster.Node, v6 bool) (w cluster.WireGuard, err error) {
+	v6 = deviceFamily(&k.config, v6)
+	w, err = cluster.ParseWireGuard(backendData(n, v6))
 	if err != nil {
 		return w, err
 	}
-	if mine, err := cluster.ParseWireGuard(own); err == nil && mine.PublicKey == w.PublicKey {
+	if mine, err := cluster.ParseWireGuard(backendData(&k.own, v6)); err == nil && mine.PublicKey == w.PublicKey {
 		return w, fmt.Errorf("its public key %s is this node's: run 'cnibox agent rotate-key' on one of them", w.PublicKey)
 	}
 	if w.Port == 0 {
 		w.Port = listenPort(&k.config.Backend, v6)
 	}
 	return w, nil
+}
+
+// endpoint returns the address of a node that tunnelled packets of a family are sent to.
+func (k *verdicts) endpoint(n *cluster.Node, v6 bool) netip.Addr {
+	if k.config.SharesDevice() {
+		v6 = k.config.Backend.Mode == cluster.ModeIPv6 || k.config.Backend.Mode == cluster.ModeAuto && k.prefersIPv6(n)
+	}
+	if v6 {
+		return n.PublicIPv6
+	}
+	return n.PublicIP
+}
+
+// prefersIPv6 is flannel's choice in the mode auto. A public IPv4 address is preferred, because nodes behind a router that
+// translates addresses reach it too. IPv6 needs public addresses at both ends.
+func (k *verdicts) prefersIPv6(n *cluster.Node) bool {
+	return n.PublicIP.IsPrivate() && n.PublicIPv6.IsValid() && !n.PublicIPv6.IsPrivate() && !k.own.PublicIPv6.IsPrivate()
 }
 
 // rotateKey makes a new private key, which a running agent uses within a minute.

@@ -442,43 +442,107 @@ func TestWireGuardRotate(t *testing.T) {
 	w.keyIsSecret(n)
 }
 
-// TestWireGuardFlanneld: nodes with flanneld's backend wireguard and nodes with the agent share an etcd, a preshared key
-// and all pods.
-func TestWireGuardFlanneld(t *testing.T) {
-	netopstest.NeedKind(t, "wireguard")
+// newWireGuardFlannel makes three nodes and their etcd with a configuration that has a preshared key. flanneld runs on the second
+// node. start runs it on a node.
+func newWireGuardFlannel(t *testing.T, conf string) (w *world, start func(n *node, flags ...string)) {
+	t.Helper()
 	runtime.LockOSThread() // etcd ends with the thread that started it
-	defer runtime.UnlockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
 	built, err := filepath.Abs("../../../bin/kube")
 	must(t, err)
 	t.Setenv("PATH", built+":"+os.Getenv("PATH"))
-	conf := fmt.Sprintf(`{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"wireguard","PSK":%q}}`, b64(strings.Repeat("k", 32)))
+	conf = fmt.Sprintf(`{"EnableNFTables":true,"Network":"10.244.0.0/16",`+conf+`}`, b64(strings.Repeat("k", 32)))
 	server := etcdtest.Start(t)
 	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(conf)})
-	w := newWorld(t, 3, conf)
-	w.registry = []string{"-etcd-endpoints=" + server.URL}
-	for _, n := range w.nodes {
-		n.forward(strings.TrimPrefix(server.URL, "http://"))
+	w = newWorld(t, 3, conf)
+	w.useEtcd(server.URL)
+	start = func(n *node, flags ...string) {
+		cmd := exec.Command(filepath.Join(built, "flanneld"), "-etcd-endpoints="+server.URL, "-iface=eth1", "-subnet-file="+n.subnetFile())
+		cmd.Args = append(cmd.Args, flags...)
+		cmd.Env = append(os.Environ(), "WIREGUARD_KEY_FILE="+filepath.Join(n.Dir(), "wgkey"))
+		n.runReady(cmd)
 	}
-	theirs := w.nodes[1]
-	cmd := exec.Command(filepath.Join(built, "flanneld"), "-etcd-endpoints="+server.URL, "-iface=eth1", "-subnet-file="+theirs.subnetFile())
-	cmd.Env = append(os.Environ(), "WIREGUARD_KEY_FILE="+filepath.Join(theirs.Dir(), "wgkey"))
-	theirs.runReady(cmd)
-	var pods []*pod
-	for _, n := range []*node{w.nodes[0], w.nodes[2]} {
-		n.start()
-		n.until("two peers", func(a answer) bool { return a.Ready && a.Peers.Programmed == a.Peers.Wanted && a.Peers.Wanted >= 1 })
-		pods = append(pods, n.attach())
+	start(w.nodes[1])
+	return w, start
+}
+
+// TestWireGuardFlanneld: in each mode, nodes with flanneld's backend wireguard and nodes with the agent share an etcd, a preshared key
+// and all pods of both families.
+func TestWireGuardFlanneld(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	for mode, want := range map[string]struct {
+		device6, endpoint string
+		mtu               int
+	}{
+		"separate": {"flannel-wg-v6", "172.17.8.102:51820", 1440},
+		"ipv4":     {"flannel-wg", "172.17.8.102:51820", 1440},
+		"ipv6":     {"flannel-wg", "[2001:db8:8::102]:51820", 1420},
+		"auto":     {"flannel-wg", "[2001:db8:8::102]:51820", 1420},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			w, _ := newWireGuardFlannel(t, `"EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"wireguard","PSK":%q,"Mode":"`+mode+`"}`)
+			var pods []*pod
+			for _, n := range []*node{w.nodes[0], w.nodes[2]} {
+				n.start()
+				pods = append(pods, n.attach())
+			}
+			theirs := w.nodes[1]
+			pods = append(pods, theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, theirs.subnetFile(), theirs.Dir()+"/flannel-data")))
+			a := w.nodes[0].until("both peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 4, Programmed: 4} })
+			if a.IPv4.Device != "flannel-wg" || a.IPv6.Device != want.device6 || a.IPv4.MTU != want.mtu {
+				t.Errorf("%+v, %+v", a.IPv4, a.IPv6)
+			}
+			seen := w.observe()
+			w.reach(false, pods...)
+			w.reach(true, pods...)
+			if _, readable := seen.reset(); readable != 0 {
+				t.Errorf("%d readable frames", readable)
+			}
+			seen.check(mode)
+			found := false
+			for _, p := range w.nodes[0].status().Nodes {
+				found = found || p.Endpoint == want.endpoint
+				if p.Handshake.IsZero() {
+					t.Errorf("no handshake with %+v", p)
+				}
+			}
+			if !found {
+				t.Errorf("no peer has the endpoint %s: %+v", want.endpoint, w.nodes[0].status().Nodes)
+			}
+		})
 	}
-	pods = append(pods, theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, theirs.subnetFile(), theirs.Dir()+"/flannel-data")))
-	w.nodes[0].until("both peers", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+}
+
+// TestWireGuardMode: while pods send, the mode of a cluster changes to one device and back. The change leaves no other device, and cleanup
+// leaves none.
+func TestWireGuardMode(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 2, wireguard(t))
+	w.exposed()
+	pods := w.startAll()
 	seen := w.observe()
-	w.reach(false, pods...)
-	if _, readable := seen.reset(); readable != 0 {
-		t.Errorf("%d readable frames", readable)
-	}
-	for _, p := range w.nodes[0].status().Nodes {
-		if p.Handshake.IsZero() {
-			t.Errorf("no handshake with %+v", p)
+	end := w.exchangeAll(pods)
+	for _, mode := range []string{"auto", "separate"} {
+		w.configure(strings.Replace(wireguard(t), `"wireguard"`, `"wireguard", "Mode": "`+mode+`"`, 1))
+		device6 := map[string]string{"auto": "flannel-wg", "separate": "flannel-wg-v6"}[mode]
+		for _, n := range w.nodes {
+			n.until(mode, func(a answer) bool {
+				return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} && a.IPv6.Device == device6
+			})
+			if out := n.ip("-o link"); strings.Contains(out, "flannel-wg-v6") != (mode == "separate") {
+				t.Errorf("%s: %s", mode, out)
+			}
 		}
+		w.reach(false, pods...)
+		w.reach(true, pods...)
+		seen.check(mode)
+	}
+	end()
+	n := w.nodes[0]
+	n.stop()
+	_, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
+	must(t, err)
+	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
+		t.Errorf("cleanup leaves %s", left)
 	}
 }
