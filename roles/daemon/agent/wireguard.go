@@ -101,13 +101,19 @@ func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err er
 }
 
 // publicKey returns the public key of a family that this node's record has: that of the key in the kernel, so
-// that the other nodes do not use a new key before this node does.
+// that the other nodes do not use a new key before this node does. Before this agent has given the device
+// a key, it is the key that a former agent published.
 func (a *agent) publicKey(v6 bool) string {
 	key := a.families[0].key
 	if v6 {
 		key = a.families[1].key
 	}
 	if key == (overlay.Secret{}) {
+		if n := a.ownRecord(); n != nil {
+			if w, err := cluster.ParseWireGuard(backendData(n, v6)); err == nil {
+				return w.PublicKey
+			}
+		}
 		key = a.key
 	}
 	public, err := key.PublicKey()

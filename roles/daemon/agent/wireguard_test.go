@@ -546,3 +546,33 @@ func TestWireGuardMode(t *testing.T) {
 		t.Errorf("cleanup leaves %s", left)
 	}
 }
+
+// TestWireGuardKeyOrder: an agent that starts with a new key, and cannot give it to the device, leaves the published key unchanged
+// until it can.
+func TestWireGuardKeyOrder(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 1, wireguard(t))
+	n := w.nodes[0]
+	n.start()
+	key := func() string {
+		k, err := cluster.ParseWireGuard(w.record(n.name).BackendData)
+		must(t, err)
+		return k.PublicKey
+	}
+	before := key()
+	n.stop()
+	_, err := n.verb("agent rotate-key", nil)
+	must(t, err)
+	n.ip("link del flannel-wg")
+	n.ip("link add flannel-wg type dummy")
+	n.launch()
+	w.within(func() bool {
+		_, _ = n.verb("agent status", nil)
+		return n.exit != nil && strings.Contains(n.exit.Error(), `it is not of kind "wireguard"`)
+	}, func() string { return fmt.Sprintf("the device can be made: %v", n.exit) })
+	if key() != before {
+		t.Error("a key is published that the device does not have")
+	}
+	n.ip("link del flannel-wg")
+	w.within(func() bool { return key() != before }, func() string { return "the new key is not published" })
+}
