@@ -286,7 +286,7 @@ func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Writes = o.writes
 	r.Wanted, r.Programmed, r.Failed, r.RetryAt, r.Refused = len(o.order), 0, 0, time.Time{}, o.refused
-	r.Detours, o.detoured = o.detours(), false
+	r.Detours, r.Links, o.detoured = o.detours(), o.peerLinks(), false
 	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
 		switch p.state {

@@ -286,7 +286,7 @@ func (o *Kernel) priority() int32 {
 // lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Dst_len: uint8(gateway.BitLen())}}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(gateway), Dst_len: uint8(gateway.BitLen())}}}
 	m.Bytes(unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route
 	err = o.conn.Ask(ctx, m, func(_ uint16, data []byte) error {

@@ -134,6 +134,8 @@ type Report struct {
 	// that the kernel refused.
 	Failed  int
 	Refused map[syscall.Errno]int
+	// Links are the indexes of the links over which a WireGuard device sends to its peers.
+	Links []int
 	// Detours are other programs' routes that the kernel prefers to those of peers.
 	Detours []Detour
 	// Warnings are faults that do not affect peers, for example a sysctl that

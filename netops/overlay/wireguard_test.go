@@ -13,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // wgOps returns the requests for a peer of each family.
@@ -115,10 +116,8 @@ func TestSetPeer(t *testing.T) {
 // stays.
 func TestWireGuardRecords(t *testing.T) {
 	own := Key{9}
-	o := &Kernel{
-		family: unix.AF_INET, now: time.Now, have: newKernelState(), peers: newPeerIndex(0), ownKey: own,
-		wanted: &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}},
-	}
+	o := openOverlay(t, net4(), Options{})
+	o.ownKey, o.wanted = own, &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}}
 	peer := func(i int, key string, port uint16) Peer {
 		return Peer{Name: fmt.Sprint(i), Subnet: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)), Gateway: netip.MustParseAddr("192.0.2.9"), Key: key, Port: port}
 	}
@@ -133,6 +132,24 @@ func TestWireGuardRecords(t *testing.T) {
 		for i, p := range o.order {
 			if (p.invalid == nil) != (want[i] == "") || p.invalid != nil && !strings.Contains(p.invalid.Error(), want[i]) {
 				t.Errorf("peer %s: %v", p.Name, p.invalid)
+			}
+		}
+	}
+}
+
+// TestWireGuardMoved: the links to the peers are looked up again after a change of a route to a peer, or of an address of its link,
+// but not after that of another link.
+func TestWireGuardMoved(t *testing.T) {
+	peer := netip.MustParseAddr("192.0.2.9")
+	o := &Kernel{family: unix.AF_INET, have: newKernelState(), peers: newPeerIndex(0), wanted: &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}}}
+	o.direct = map[netip.Addr]hop{peer: {link: 3}}
+	for want, body := range map[bool][]any{
+		true:  {rtnl.Addr{Link: 3}, routeState{dst: netip.MustParsePrefix("192.0.2.0/24")}, routeState{dst: netip.MustParsePrefix("0.0.0.0/0")}},
+		false: {rtnl.Addr{Link: 4}, routeState{dst: netip.MustParsePrefix("10.1.0.0/24")}},
+	} {
+		for _, b := range body {
+			if _, moved := o.evaluateEvent(&event{body: b}); moved != want {
+				t.Errorf("%+v: moved %v", b, moved)
 			}
 		}
 	}

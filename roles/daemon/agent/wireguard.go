@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
@@ -142,6 +144,20 @@ func (a *agent) wireGuardSettings() overlay.WireGuard {
 		copy(w.PresharedKey[:], psk)
 	}
 	return w
+}
+
+// underlayMTU returns the smallest MTU of the interfaces to the other nodes. A VXLAN device has the selected
+// interface, and the packets of WireGuard have those of the routes to its peers.
+func (a *agent) underlayMTU() int {
+	mtu := 0
+	for _, f := range a.families {
+		for i := range a.links {
+			if l := &a.links[i]; slices.Contains(f.report.Links, l.Index) && (mtu == 0 || l.MTU < mtu) {
+				mtu = l.MTU
+			}
+		}
+	}
+	return cmp.Or(mtu, a.underlay.mtu)
 }
 
 // nodeAddresses returns the public addresses of the other nodes by their pod networks, whatever their

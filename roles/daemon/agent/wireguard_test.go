@@ -576,3 +576,39 @@ func TestWireGuardKeyOrder(t *testing.T) {
 	n.ip("link del flannel-wg")
 	w.within(func() bool { return key() != before }, func() string { return "the new key is not published" })
 }
+
+// TestWireGuardMTU: the MTU follows the interface to which the routes to the other node lead, and the MTU of that interface.
+func TestWireGuardMTU(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 2, wireguard(t))
+	for i, n := range w.nodes {
+		port := fmt.Sprintf("port%d-2", i)
+		ip(t, "link add "+port+" up master fabric type veth peer name eth2 netns "+n.ns.Path())
+		n.ip("link set eth2 up mtu 1400")
+		n.ip(fmt.Sprintf("addr add 172.17.9.%d/24 dev eth2", 101+i))
+		n.ip(fmt.Sprintf("addr add 2001:db8:9::%d/64 dev eth2 nodad", 101+i))
+	}
+	pods := w.startAll()
+	n := w.nodes[0]
+	mtu := func(what string, of4, of6 int) {
+		t.Helper()
+		n.until(what, func(a answer) bool { return a.Ready && a.IPv4.MTU == of4 && a.IPv6.MTU == of6 })
+		for device, want := range map[string]int{"flannel-wg": of4, "flannel-wg-v6": of6} {
+			if out := n.ip("link show " + device); !strings.Contains(out, fmt.Sprintf("mtu %d ", want)) {
+				t.Errorf("%s: %s", what, out)
+			}
+		}
+		w.reach(false, pods...)
+		w.reach(true, pods...)
+	}
+	mtu("eth1", 1440, 1420)
+	n.ip("route add 172.17.8.102 via 172.17.9.102 src 172.17.8.101")
+	mtu("IPv4 over eth2", 1340, 1320) // the pods' interfaces have both families
+	n.ip("link set eth2 mtu 1380")
+	mtu("a smaller eth2", 1320, 1300)
+	n.ip("-6 route add 2001:db8:8::102 via 2001:db8:9::102 src 2001:db8:8::101")
+	n.ip("route del 172.17.8.102")
+	mtu("IPv6 over eth2", 1320, 1300)
+	n.ip("-6 route del 2001:db8:8::102")
+	mtu("eth1 again", 1440, 1420)
+}
