@@ -72,6 +72,8 @@ type Kernel struct {
 	ownKey Key
 	// hasDetours reports whether the last Apply found detours.
 	hasDetours bool
+	// keepGuard is true during RemoveToGuard.
+	keepGuard bool
 	// released has the objects that peers of the last Apply do not want any more.
 	// Only these must be removed, unless sweep is set.
 	released []peerObjects
@@ -207,7 +209,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 		o.network, o.known = spec.Network, false
 	}
 	if v := spec.Device; v != nil && v.isWireGuard() && (!o.known || !o.isWireGuard()) {
-		if err := o.ensureGuard(ctx); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := o.ensureGuard(ctx, o.network); err != nil {
 			return err
 		}
 	}

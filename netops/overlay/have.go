@@ -216,16 +216,10 @@ func (o *Kernel) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
 // readRoutes reads the main table: the routes with the route protocol Protocol, flannel's routes over
 // the device, and other programs' routes in the pod network.
 func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error {
-	var all []routeState
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
-	err := o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
-		r, ok, err := parseRoute(data)
-		if err == nil && ok && !o.isGuard(&r) && (o.isOwnRoute(&r, link) || o.inNetwork(r.dst)) {
-			all = append(all, r)
-		}
-		return err
+	all, err := o.mainRoutes(ctx, func(r *routeState) bool {
+		return !o.isGuard(r) && (o.isOwnRoute(r, link) || o.inNetwork(r.dst))
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+	if err != nil {
 		return err
 	}
 	for _, r := range all {
@@ -236,6 +230,22 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 		}
 	}
 	return nil
+}
+
+// mainRoutes returns the selected routes of the main table.
+func (o *Kernel) mainRoutes(ctx context.Context, selected func(*routeState) bool) (all []routeState, err error) {
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
+	err = o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
+		r, ok, err := parseRoute(data)
+		if err == nil && ok && selected(&r) {
+			all = append(all, r)
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // isOwnRoute reports whether a route is the overlay's, or flannel's over the overlay's device. With
@@ -251,9 +261,9 @@ func (o *Kernel) isOwnRoute(r *routeState, link int) bool {
 }
 
 // isGuard reports whether a route is the guard of a WireGuard device. Without such a device the guard
-// is surplus.
+// is surplus, except for RemoveToGuard.
 func (o *Kernel) isGuard(r *routeState) bool {
-	return o.isWireGuard() && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.dst == o.network && r.priority == guardPriority
+	return (o.isWireGuard() && r.dst == o.network || o.keepGuard) && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.priority == guardPriority
 }
 
 // inNetwork reports whether a network is in the cluster's pod network.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,11 @@ func TestWireGuardDeviceOfKernel(t *testing.T) {
 				if there := nstest.IP(t, family+" route show "+p) != ""; err == nil && there != (i == 3) {
 					t.Errorf("route %d to %s: %v", i, p, there)
 				}
+			}
+			kept, err := o.RemoveToGuard(t.Context())
+			left := nstest.IP(t, family+" route show "+n.network) + nstest.IP(t, "-o link")
+			if err != nil || !slices.Equal(kept, []netip.Prefix{spec.Network}) || !strings.Contains(left, "unreachable") || strings.Contains(left, "wg0") {
+				t.Errorf("%v, %v: %s", kept, err, left)
 			}
 			if err := o.Remove(t.Context()); err != nil {
 				t.Error(err)

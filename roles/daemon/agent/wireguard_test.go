@@ -310,9 +310,24 @@ func TestWireGuard(t *testing.T) {
 	other := w.record("k8s-dev-1").PodCIDRs[0]
 	n.ip(fmt.Sprintf("route add %s via %s dev eth1", netip.PrefixFrom(other.Addr(), 25), w.nodes[1].addr4))
 	n.until("the detour", func(a answer) bool { return strings.Contains(a.Reason, "another program's route") })
+	n.ip(fmt.Sprintf("route del %s dev eth1", netip.PrefixFrom(other.Addr(), 25)))
 	n.stop()
-	_, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
-	must(t, err)
+	// Packets of pods that still run are refused after the cleanup, until they have ended.
+	cleanup := func(says string) {
+		t.Helper()
+		out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
+		must(t, err)
+		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached by cnibox") != (says != "") {
+			t.Errorf("cleanup says %q", text)
+		}
+	}
+	cleanup("guards")
+	if pods[0].asks(pods[1], false) || pods[0].asks(pods[1], true) {
+		t.Error("a pod is answered after the cleanup")
+	}
+	seen.check("after the cleanup")
+	n.detach(pods[0])
+	cleanup("")
 	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
 		t.Errorf("cleanup leaves %s", left)
 	}
@@ -540,41 +555,11 @@ func TestWireGuardMode(t *testing.T) {
 	end()
 	n := w.nodes[0]
 	n.stop()
-	_, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
+	_, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "force": "true"})
 	must(t, err)
 	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
 		t.Errorf("cleanup leaves %s", left)
 	}
-}
-
-// TestWireGuardKeyOrder: an agent that starts with a new key, and cannot give it to the device, leaves the published key unchanged
-// until it can.
-func TestWireGuardKeyOrder(t *testing.T) {
-	netopstest.NeedKind(t, "wireguard")
-	w := newWorld(t, 1, wireguard(t))
-	n := w.nodes[0]
-	n.start()
-	key := func() string {
-		k, err := cluster.ParseWireGuard(w.record(n.name).BackendData)
-		must(t, err)
-		return k.PublicKey
-	}
-	before := key()
-	n.stop()
-	_, err := n.verb("agent rotate-key", nil)
-	must(t, err)
-	n.ip("link del flannel-wg")
-	n.ip("link add flannel-wg type dummy")
-	n.launch()
-	w.within(func() bool {
-		_, _ = n.verb("agent status", nil)
-		return n.exit != nil && strings.Contains(n.exit.Error(), `it is not of kind "wireguard"`)
-	}, func() string { return fmt.Sprintf("the device can be made: %v", n.exit) })
-	if key() != before {
-		t.Error("a key is published that the device does not have")
-	}
-	n.ip("link del flannel-wg")
-	w.within(func() bool { return key() != before }, func() string { return "the new key is not published" })
 }
 
 // TestWireGuardMTU: the MTU follows the interface to which the routes to the other node lead, and the MTU of that interface.
@@ -611,4 +596,93 @@ func TestWireGuardMTU(t *testing.T) {
 	mtu("IPv6 over eth2", 1320, 1300)
 	n.ip("-6 route del 2001:db8:8::102")
 	mtu("eth1 again", 1440, 1420)
+}
+
+// TestWireGuardKeyOrder: an agent that starts with a new key, and cannot give it to the device, leaves the published key unchanged
+// until it can.
+func TestWireGuardKeyOrder(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 1, wireguard(t))
+	n := w.nodes[0]
+	n.start()
+	key := func() string {
+		k, err := cluster.ParseWireGuard(w.record(n.name).BackendData)
+		must(t, err)
+		return k.PublicKey
+	}
+	before := key()
+	n.stop()
+	_, err := n.verb("agent rotate-key", nil)
+	must(t, err)
+	n.ip("link del flannel-wg")
+	n.ip("link add flannel-wg type dummy")
+	n.launch()
+	w.within(func() bool {
+		_, _ = n.verb("agent status", nil)
+		return n.exit != nil && strings.Contains(n.exit.Error(), `it is not of kind "wireguard"`)
+	}, func() string { return fmt.Sprintf("the device can be made: %v", n.exit) })
+	if key() != before {
+		t.Error("a key is published that the device does not have")
+	}
+	n.ip("link del flannel-wg")
+	w.within(func() bool { return key() != before }, func() string { return "the new key is not published" })
+}
+
+// TestWireGuardMigrate migrates a node from flanneld to the agent and back. The connection continues, and packets between pods are never sent
+// unencrypted, although flanneld deletes its device when it ends, and when it begins.
+func TestWireGuardMigrate(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w, flanneld := newWireGuardFlannel(t, `"Backend":{"Type":"wireguard","PSK":%q}`)
+	w.exposed()
+	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
+	moves.useReference()
+	flanneld(moves, "-ip-masq")
+	ours.start()
+	programmed := func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} }
+	ours.until("flanneld's nodes", programmed)
+	pods := []*pod{ours.attach(), theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0",%s}`, theirs.flannelConf())), moves.attachReference()}
+	w.reach(false, pods...)
+	seen := w.observe()
+	end := w.transfer(pods[1], pods[2])
+	// refused sends a packet while the node has no device.
+	refused := func(what string) {
+		t.Helper()
+		if pods[2].asks(pods[1], false) {
+			t.Errorf("%s: a pod of the other node answers", what)
+		}
+		seen.check(what)
+	}
+	step := func(want string, args ...string) {
+		t.Helper()
+		out := moves.command(moves.migrate(append([]string{"migrate", "flannel", "--yes"}, args...)...)...)
+		if !strings.Contains(out, want) {
+			t.Fatalf("%q is not in\n%s", want, out)
+		}
+	}
+	step("the next step is yours: stop flanneld")
+	moves.stop()
+	refused("without flanneld")
+	step("start the agent with flanneld's flags")
+	agent := moves.agent("-ip-masq")
+	agent.Path = filepath.Join(ours.PluginDir(), "agent") // only plugins are installed
+	moves.runReady(agent)
+	moves.until("the others", programmed)
+	step("no differences found")
+	w.reach(false, pods...)
+	seen.check("with the agent")
+
+	step("the next step is yours: stop the agent", "--back")
+	moves.stop()
+	step("start flanneld and wait until it is ready", "--back")
+	flanneld(moves, "-ip-masq")
+	step("the node has returned to flannel", "--back")
+	w.reach(false, pods...)
+	seen.check("with flanneld again")
+	t.Logf("the longest silence was %s", end())
+	if _, readable := seen.reset(); readable != 0 {
+		t.Errorf("%d readable frames", readable)
+	}
+	if left := moves.ip("route show proto 142") + moves.ip("-d link show flannel-wg"); strings.Contains(left, "unreachable") || strings.Contains(left, "alias") {
+		t.Errorf("left: %s", left)
+	}
 }
