@@ -213,7 +213,7 @@ func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int)
 		return nil
 	case backendWireGuard:
 		of := deviceFamily(a.config, v6)
-		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), a.wireGuardSettings()
+		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), a.wireGuardSettings(v6)
 		return v
 	}
 	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.Port, b.Learning, b.GBP

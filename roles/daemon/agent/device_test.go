@@ -55,7 +55,7 @@ func TestPublishedKey(t *testing.T) {
 	_, before := key(8)
 	kept, after := key(16)
 	record := &cluster.Node{Name: "me", BackendV6Data: cluster.WireGuard{PublicKey: before, Port: 1}.JSON(), BackendData: []byte(`{"VNI":1}`)}
-	a := &agent{registry: &registryClient{node: "me"}, snapshot: &cluster.Snapshot{Nodes: []*cluster.Node{record}}, key: kept, families: [2]*family{{}, {}}}
+	a := &agent{registry: &registryClient{node: "me"}, snapshot: &cluster.Snapshot{Nodes: []*cluster.Node{record}}, key: kept, config: &cluster.Config{}, families: [2]*family{{}, {}}}
 	if got := a.publicKey(true); got != before {
 		t.Errorf("before the device has the new key: %s", got)
 	}

@@ -65,8 +65,8 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		if err == nil {
 			f := a.families[i]
 			f.after = 0
-			if f.key != a.key {
-				f.key = a.key
+			if key := a.deviceKey(v6); f.key != key {
+				f.key = key
 				*next = 0 // publish it
 			}
 			continue

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -88,13 +89,18 @@ func readKey(ctx context.Context, s *store.Store) (key overlay.Secret, err error
 	return key, err
 }
 
+// clamp clears and sets the bits that every private key of Curve25519 has so (RFC 7748, section 5). The kernel
+// does the same, and would otherwise report a different key than it was given.
+func clamp(key overlay.Secret) overlay.Secret {
+	key[0] &= 248
+	key[31] = key[31]&127 | 64
+	return key
+}
+
 // saveNewKey makes and saves a private key. The key is valid even if it cannot be saved.
 func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err error) {
 	_, _ = rand.Read(key[:]) // crypto/rand.Read never returns an error
-	// Clear and set the bits that every private key of Curve25519 has so (RFC 7748, section 5). The
-	// kernel does the same, and would otherwise report a different key than it was given.
-	key[0] &= 248
-	key[31] = key[31]&127 | 64
+	key = clamp(key)
 	raw, err := json.Marshal(key[:])
 	if err == nil {
 		err = s.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, keyMark, raw) })
@@ -116,13 +122,23 @@ func (a *agent) publicKey(v6 bool) string {
 				return w.PublicKey
 			}
 		}
-		key = a.key
+		key = a.deviceKey(v6)
 	}
 	public, err := key.PublicKey()
 	if err != nil {
 		return ""
 	}
 	return public.String()
+}
+
+// deviceKey returns the private key of a family's device. Those of the two devices differ. With one key, a device
+// accepts handshakes of the other node's device of the other family, and then sends to that device (roaming),
+// which drops the packets. This happens while the ports of a cluster change.
+func (a *agent) deviceKey(v6 bool) overlay.Secret {
+	if a.key == (overlay.Secret{}) || !deviceFamily(a.config, v6) {
+		return a.key
+	}
+	return clamp(sha256.Sum256(append([]byte("cnibox WireGuard IPv6"), a.key[:]...)))
 }
 
 // wireGuardData returns the backend data of one family of this node's record.
@@ -137,9 +153,9 @@ func listenPort(b *cluster.Backend, v6 bool) uint16 {
 	return b.ListenPort
 }
 
-// wireGuardSettings returns the keys and the interval of keepalive packets.
-func (a *agent) wireGuardSettings() overlay.WireGuard {
-	w := overlay.WireGuard{PrivateKey: a.key, Keepalive: a.config.Backend.Keepalive}
+// wireGuardSettings returns one family's keys and the interval of keepalive packets.
+func (a *agent) wireGuardSettings(v6 bool) overlay.WireGuard {
+	w := overlay.WireGuard{PrivateKey: a.deviceKey(v6), Keepalive: a.config.Backend.Keepalive}
 	if psk, err := base64.StdEncoding.DecodeString(a.config.Backend.PSK); err == nil { // the configuration was checked
 		copy(w.PresharedKey[:], psk)
 	}
