@@ -197,9 +197,10 @@ bin/kube/e2e.test: test/peers/kube/go.sum
 	cd test/peers/kube && $(GO) test -c -ldflags '-s -w' -o ../../../$@ k8s.io/kubernetes/test/e2e
 bin/kube/coredns: test/peers/coredns/go.sum test/peers/coredns/main.go
 	cd test/peers/coredns && $(GO) build -ldflags '-s -w' -o ../../../$@ .
-conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns
+# With CONTAINERD=2 on containerd 2.
+conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/containerd
 	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
-	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
+	CNIBOX_CONTAINERD=$(CONTAINERD) $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 35 to 50 minutes.
 bench: setup build bin/peers/bridge

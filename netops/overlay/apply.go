@@ -72,6 +72,8 @@ type Kernel struct {
 	ownKey Key
 	// hasDetours reports whether the last Apply found detours.
 	hasDetours bool
+	// keepGuard is true during RemoveToGuard.
+	keepGuard bool
 	// released has the objects that peers of the last Apply do not want any more.
 	// Only these must be removed, unless sweep is set.
 	released []peerObjects
@@ -207,7 +209,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 		o.network, o.known = spec.Network, false
 	}
 	if v := spec.Device; v != nil && v.isWireGuard() && (!o.known || !o.isWireGuard()) {
-		if err := o.ensureGuard(ctx); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := o.ensureGuard(ctx, o.network); err != nil {
 			return err
 		}
 	}
@@ -286,7 +288,7 @@ func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Writes = o.writes
 	r.Wanted, r.Programmed, r.Failed, r.RetryAt, r.Refused = len(o.order), 0, 0, time.Time{}, o.refused
-	r.Detours, o.detoured = o.detours(), false
+	r.Detours, r.Links, o.detoured = o.detours(), o.peerLinks(), false
 	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
 		switch p.state {

@@ -84,19 +84,27 @@ func (h *kernelState) update(op *kernelOp) {
 // setPeer sets a peer of WireGuard, or removes it if p is nil. A network that another peer
 // had is taken from that peer.
 func (h *kernelState) setPeer(key Key, p *wgPeer) {
-	if was, ok := h.wg[key]; ok && h.allowed[was.allowed] == key {
-		delete(h.allowed, was.allowed)
+	for _, n := range h.wg[key].allowed {
+		if h.allowed[n] == key {
+			delete(h.allowed, n)
+		}
 	}
 	if p == nil {
 		delete(h.wg, key)
 		return
 	}
-	if other, ok := h.allowed[p.allowed]; ok {
-		former := h.wg[other]
-		former.allowed = netip.Prefix{}
-		h.wg[other] = former
+	h.wg[key] = *p
+	for i, n := range p.allowed {
+		if !n.IsValid() {
+			continue
+		}
+		if other, ok := h.allowed[n]; ok {
+			former := h.wg[other]
+			former.allowed[i] = netip.Prefix{}
+			h.wg[other] = former
+		}
+		h.allowed[n] = key
 	}
-	h.wg[key], h.allowed[p.allowed] = *p, key
 }
 
 // route returns the route that the op makes.
@@ -208,16 +216,10 @@ func (o *Kernel) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
 // readRoutes reads the main table: the routes with the route protocol Protocol, flannel's routes over
 // the device, and other programs' routes in the pod network.
 func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error {
-	var all []routeState
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
-	err := o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
-		r, ok, err := parseRoute(data)
-		if err == nil && ok && !o.isGuard(&r) && (o.isOwnRoute(&r, link) || o.inNetwork(r.dst)) {
-			all = append(all, r)
-		}
-		return err
+	all, err := o.mainRoutes(ctx, func(r *routeState) bool {
+		return !o.isGuard(r) && (o.isOwnRoute(r, link) || o.inNetwork(r.dst))
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+	if err != nil {
 		return err
 	}
 	for _, r := range all {
@@ -228,6 +230,22 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 		}
 	}
 	return nil
+}
+
+// mainRoutes returns the selected routes of the main table.
+func (o *Kernel) mainRoutes(ctx context.Context, selected func(*routeState) bool) (all []routeState, err error) {
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Table: unix.RT_TABLE_MAIN}}
+	err = o.conn.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}, func() { all = nil }, func(_ uint16, data []byte) error {
+		r, ok, err := parseRoute(data)
+		if err == nil && ok && selected(&r) {
+			all = append(all, r)
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // isOwnRoute reports whether a route is the overlay's, or flannel's over the overlay's device. With
@@ -243,9 +261,9 @@ func (o *Kernel) isOwnRoute(r *routeState, link int) bool {
 }
 
 // isGuard reports whether a route is the guard of a WireGuard device. Without such a device the guard
-// is surplus.
+// is surplus, except for RemoveToGuard.
 func (o *Kernel) isGuard(r *routeState) bool {
-	return o.isWireGuard() && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.dst == o.network && r.priority == guardPriority
+	return (o.isWireGuard() && r.dst == o.network || o.keepGuard) && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.priority == guardPriority
 }
 
 // inNetwork reports whether a network is in the cluster's pod network.
@@ -278,7 +296,7 @@ func (o *Kernel) priority() int32 {
 // lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Dst_len: uint8(gateway.BitLen())}}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(gateway), Dst_len: uint8(gateway.BitLen())}}}
 	m.Bytes(unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route
 	err = o.conn.Ask(ctx, m, func(_ uint16, data []byte) error {

@@ -101,7 +101,11 @@ func (o *Kernel) evaluateAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
 		}
 		return !del && w.Network.IsValid() && w.Network.Contains(a.Prefix.Addr()), false
 	}
-	return o.hasGatewayOn(a.Link), len(o.direct) > 0
+	linked := o.hasGatewayOn(a.Link)
+	if o.isWireGuard() {
+		return linked, linked // of other links only routes count: interfaces of pods get addresses all the time
+	}
+	return linked, len(o.direct) > 0
 }
 
 func (o *Kernel) evaluateNeigh(n *neighState, del bool) bool {

@@ -61,6 +61,10 @@ type Peer struct {
 	// Name identifies the peer.
 	Name   string
 	Subnet netip.Prefix
+	// OtherSubnet is the node's pod network of the other family if both families use the
+	// same WireGuard device. All peers of such a device need both networks, so that both
+	// overlays want the same peers.
+	OtherSubnet netip.Prefix
 	// Gateway is the node's address, to which tunnelled packets are sent.
 	Gateway netip.Addr
 	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this
@@ -130,6 +134,8 @@ type Report struct {
 	// that the kernel refused.
 	Failed  int
 	Refused map[syscall.Errno]int
+	// Links are the indexes of the links over which a WireGuard device sends to its peers.
+	Links []int
 	// Detours are other programs' routes that the kernel prefers to those of peers.
 	Detours []Detour
 	// Warnings are faults that do not affect peers, for example a sysctl that

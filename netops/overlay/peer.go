@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -117,7 +118,10 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
 		p.invalid = fmt.Errorf("subnet %q: %w: it is not a network of the address family", p.Subnet, nlconn.ErrInvalid)
 		return nil
-	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
+	case p.OtherSubnet.IsValid() && (p.OtherSubnet != p.OtherSubnet.Masked() || p.OtherSubnet.Addr().Is6() == is6 || p.OtherSubnet.Bits() == 0):
+		p.invalid = fmt.Errorf("subnet %q: %w: it is not a network of the other address family", p.OtherSubnet, nlconn.ErrInvalid)
+		return nil
+	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 && !p.OtherSubnet.IsValid() || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
 		p.invalid = fmt.Errorf("address %q: %w: it is not a node address of the address family", p.Gateway, nlconn.ErrInvalid)
 		return nil
 	}
@@ -131,7 +135,7 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 		case p.Port == 0:
 			p.invalid = fmt.Errorf("port 0: %w: it is not a UDP port", nlconn.ErrInvalid)
 		}
-		return nil
+		return o.findLink(ctx, p.Gateway)
 	}
 	if p.Direct || o.device.Index == 0 {
 		h, ok, err := o.directHop(ctx, p.Gateway)
@@ -169,6 +173,33 @@ func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, 
 	}
 	o.direct[gateway] = h
 	return h, ok, nil
+}
+
+// findLink looks up the link to the gateway of a WireGuard peer, which can be behind a router, for peerLinks. The
+// result is cached until routes, links or addresses change.
+func (o *Kernel) findLink(ctx context.Context, gateway netip.Addr) error {
+	if _, known := o.direct[gateway]; known {
+		return nil
+	}
+	h, _, err := o.lookUpGateway(ctx, gateway)
+	if err == nil {
+		o.direct[gateway] = h
+	}
+	return err
+}
+
+// peerLinks returns the indexes of the links to the peers of a WireGuard device.
+func (o *Kernel) peerLinks() (links []int) {
+	if !o.isWireGuard() {
+		return nil
+	}
+	for _, p := range o.order {
+		link := int(o.direct[p.Gateway].link)
+		if link != 0 && link != o.device.Index && !slices.Contains(links, link) {
+			links = append(links, link)
+		}
+	}
+	return links
 }
 
 // due reports whether the peer must be tried now.

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -267,7 +268,20 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 
 // Remove deletes all objects of the overlay: routes with the protocol, nexthop
 // objects in the range, and labelled devices of the family.
-func (o *Kernel) Remove(ctx context.Context) error { return o.remove(ctx, o.pruneDevices) }
+func (o *Kernel) Remove(ctx context.Context) error { return o.remove(ctx, o.pruneDevices, false) }
+
+// RemoveToGuard is Remove, but keeps the guard of a WireGuard device and returns its networks. Packets of pods that still
+// run do not leave unencrypted.
+func (o *Kernel) RemoveToGuard(ctx context.Context) (networks []netip.Prefix, err error) {
+	err = o.remove(ctx, func(ctx context.Context) error {
+		guards, err := o.mainRoutes(ctx, o.isGuard)
+		for _, r := range guards {
+			networks = append(networks, r.dst)
+		}
+		return errors.Join(err, o.pruneDevices(ctx))
+	}, true)
+	return networks, err
+}
 
 // Release is Remove for a node on which flanneld took over the devices. It keeps
 // the devices with their neighbour and forwarding entries, and removes the label.
@@ -276,13 +290,15 @@ func (o *Kernel) Release(ctx context.Context) error {
 		return o.eachLabelled(ctx, func(v *vtepState) error {
 			return o.setLink(ctx, &VTEP{Name: v.Name}, v.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, nil) })
 		})
-	})
+	}, false)
 }
 
 // remove deletes routes and nexthop objects, and then calls devices.
-func (o *Kernel) remove(ctx context.Context, devices func(context.Context) error) error {
+func (o *Kernel) remove(ctx context.Context, devices func(context.Context) error, keepGuard bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.keepGuard = keepGuard
+	defer func() { o.keepGuard = false }()
 	if o.conn == nil { // the last Apply could not open a new one
 		if err := o.connect(); err != nil {
 			return err

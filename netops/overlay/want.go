@@ -71,7 +71,7 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 // hasTunnel reports whether the kernel has the peer's MAC or key with the peer's address or network.
 func (o *Kernel) hasTunnel(p *peerEntry) bool {
 	if o.isWireGuard() {
-		return o.have.wg[p.key].allowed == p.Subnet
+		return o.have.wg[p.key].allowed == p.networks()
 	}
 	return p.tunnel && o.have.fdb[p.mac] == p.Gateway
 }

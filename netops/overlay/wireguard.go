@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // WireGuard has the settings of a WireGuard device for all peers.
@@ -68,7 +71,7 @@ func (o *Kernel) readWG(ctx context.Context, link int) (*wgDevice, error) {
 	d := &wgDevice{}
 	m := nlconn.NewGeneric(o.wg.family, unix.WG_CMD_GET_DEVICE, wgVersion)
 	m.Uint32(unix.WGDEVICE_A_IFINDEX, uint32(link))
-	reset := func() { d.peers, d.networks = map[Key]wgPeer{}, map[Key]int{} }
+	reset := func() { d.peers, d.networks = map[Key]wgPeer{}, map[Key][2]int{} }
 	err := o.wg.Dump(ctx, m, reset, func(_ uint16, data []byte) error { return d.parse(data) })
 	return d, nlconn.Explain(err, "read the WireGuard device")
 }
@@ -117,18 +120,49 @@ func (o *Kernel) closeWG() {
 	}
 }
 
-// ensureGuard makes the guard before the device.
-func (o *Kernel) ensureGuard(ctx context.Context) error {
-	op := kernelOp{kind: opRoute, guard: true, dst: o.network, protocol: Protocol, priority: guardPriority}
+// ensureGuard makes the guard of a pod network.
+func (o *Kernel) ensureGuard(ctx context.Context, network netip.Prefix) error {
+	op := kernelOp{kind: opRoute, guard: true, dst: network, protocol: Protocol, priority: guardPriority}
 	kind, flags := op.request()
-	return o.request(ctx, op.String(), nlconn.Message{Kind: kind, Flags: flags, Body: op.body(nil)})
+	err := o.request(ctx, op.String(), nlconn.Message{Kind: kind, Flags: flags, Body: op.body(nil)})
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// GuardFlannel makes the guards of the networks to which flanneld's WireGuard devices have routes, and returns
+// the networks. flanneld deletes its devices when it ends.
+func (o *Kernel) GuardFlannel(ctx context.Context) (networks []netip.Prefix, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	devices, err := o.vteps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := o.mainRoutes(ctx, func(r *routeState) bool {
+		return r.kind == unix.RTN_UNICAST && r.protocol == unix.RTPROT_BOOT && r.dst.Bits() > 0 && !r.dst.IsSingleIP() &&
+			slices.ContainsFunc(devices, func(v vtepState) bool {
+				return v.Kind == rtnl.KindWireGuard && strings.HasPrefix(v.Name, "flannel-wg") && v.Index == int(r.linked)
+			})
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if err := o.ensureGuard(ctx, r.dst); err != nil {
+			return nil, err
+		}
+		networks = append(networks, r.dst)
+	}
+	return networks, nil
 }
 
 // programWGPeer makes a peer of the WireGuard device. The device's route is made after the peers.
 func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
 	settings := &o.wanted.WireGuard
 	want := wgPeer{
-		endpoint: netip.AddrPortFrom(p.Gateway, p.Port), psk: settings.PresharedKey, keepalive: settings.Keepalive, allowed: p.Subnet,
+		endpoint: netip.AddrPortFrom(p.Gateway, p.Port), psk: settings.PresharedKey, keepalive: settings.Keepalive, allowed: p.networks(),
 	}
 	have, known := o.have.wg[p.key]
 	if known && (have.endpoint == want.endpoint || p.endpoint == want.endpoint && p.state != Failed) {
@@ -154,6 +188,16 @@ func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) e
 	}
 	p.endpoint = netip.AddrPortFrom(p.Gateway, p.Port)
 	return w.add(ctx, op)
+}
+
+// networks returns the networks that a WireGuard device sends to the peer.
+func (p *Peer) networks() (all [2]netip.Prefix) {
+	for _, n := range []netip.Prefix{p.Subnet, p.OtherSubnet} {
+		if n.IsValid() {
+			all[familyIndex(n)] = n
+		}
+	}
+	return all
 }
 
 // routeToWG makes the route to the device. Then it deletes all routes to parts of the pod network that

@@ -49,9 +49,9 @@ type wgPeer struct {
 	endpoint  netip.AddrPort
 	psk       Secret
 	keepalive uint16
-	// allowed is the network that the peer sends from and receives for. It is the zero
-	// Prefix if the peer has none or several.
-	allowed netip.Prefix
+	// allowed are the networks of IPv4 and IPv6 that the peer sends from and receives
+	// for. A network is the zero Prefix if the peer has none or several of the family.
+	allowed [2]netip.Prefix
 	// handshake, received and sent are only read.
 	handshake      time.Time
 	received, sent uint64
@@ -62,8 +62,8 @@ type wgDevice struct {
 	privateKey Secret
 	port       uint16
 	peers      map[Key]wgPeer
-	// networks counts the allowed networks of each peer.
-	networks map[Key]int
+	// networks counts the allowed networks of each peer by family.
+	networks map[Key][2]int
 }
 
 // peerBody appends a request that sets or removes one peer. A request with one peer
@@ -94,11 +94,16 @@ func (p *wgPeer) append(b *nlconn.Body) {
 	}
 	b.Uint16(unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, p.keepalive)
 	b.Nest(unix.WGPEER_A_ALLOWEDIPS, func() {
-		b.Nest(0, func() {
-			b.Uint16(unix.WGALLOWEDIP_A_FAMILY, uint16(rtnl.Family(p.allowed.Addr())))
-			b.Bytes(unix.WGALLOWEDIP_A_IPADDR, p.allowed.Addr().AsSlice())
-			b.Uint8(unix.WGALLOWEDIP_A_CIDR_MASK, uint8(p.allowed.Bits()))
-		})
+		for _, n := range p.allowed {
+			if !n.IsValid() {
+				continue
+			}
+			b.Nest(0, func() {
+				b.Uint16(unix.WGALLOWEDIP_A_FAMILY, uint16(rtnl.Family(n.Addr())))
+				b.Bytes(unix.WGALLOWEDIP_A_IPADDR, n.Addr().AsSlice())
+				b.Uint8(unix.WGALLOWEDIP_A_CIDR_MASK, uint8(n.Bits()))
+			})
+		}
 	})
 }
 
@@ -173,18 +178,29 @@ func (d *wgDevice) parsePeer(b []byte) error {
 		case unix.WGPEER_A_ALLOWEDIPS:
 			return nlconn.EachAttr(v, func(_ uint16, v []byte) error {
 				allowed, err := parseAllowed(v)
-				p.allowed = allowed
-				d.networks[key]++
+				i, count := familyIndex(allowed), d.networks[key]
+				count[i]++
+				p.allowed[i], d.networks[key] = allowed, count
 				return err
 			})
 		}
 		return nil
 	})
-	if d.networks[key] > 1 {
-		p.allowed = netip.Prefix{}
+	for i, n := range d.networks[key] {
+		if n > 1 {
+			p.allowed[i] = netip.Prefix{}
+		}
 	}
 	d.peers[key] = p
 	return err
+}
+
+// familyIndex returns the index of a network in allowed.
+func familyIndex(p netip.Prefix) int {
+	if p.Addr().Is6() {
+		return 1
+	}
+	return 0
 }
 
 func parseAllowed(b []byte) (p netip.Prefix, err error) {

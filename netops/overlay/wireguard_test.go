@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // wgOps returns the requests for a peer of each family.
@@ -20,7 +22,7 @@ func wgOps() []kernelOp {
 	var ops []kernelOp
 	for i, n := range []overlayNet{net4(), net6()} {
 		ops = append(ops, kernelOp{kind: opPeer, link: 7, key: Key{1, byte(i)}, wg: &wgPeer{
-			endpoint: netip.AddrPortFrom(netip.MustParseAddr(n.other), 51820), psk: Secret{3}, keepalive: 25, allowed: netip.MustParsePrefix(n.otherSubnet),
+			endpoint: netip.AddrPortFrom(netip.MustParseAddr(n.other), 51820), psk: Secret{3}, keepalive: 25, allowed: (&Peer{Subnet: netip.MustParsePrefix(n.otherSubnet)}).networks(),
 		}})
 	}
 	return ops
@@ -29,20 +31,20 @@ func wgOps() []kernelOp {
 // TestWireGuardMessagesComeBack reads the requests for peers as an answer of the kernel, which has the
 // same attributes.
 func TestWireGuardMessagesComeBack(t *testing.T) {
-	for _, op := range wgOps() {
-		d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key]int{}}
+	for i, op := range wgOps() {
+		d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key][2]int{}}
 		if err := d.parse(op.body(nil)); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(map[Key]wgPeer{op.key: *op.wg}, d.peers, cmp.AllowUnexported(wgPeer{}), cmp.Comparer(func(a, b Secret) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Error(diff)
 		}
-		// A second network of the peer in another message: the peer has no single network.
-		more := op
+		// More networks of the peer in another message: of IPv4 or IPv6 the peer has no single network then.
+		more, both := op, [2]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 		wg := *op.wg
-		wg.allowed = netip.MustParsePrefix("192.0.2.0/24")
-		more.wg = &wg
-		if err := d.parse(more.body(nil)); err != nil || d.peers[op.key].allowed.IsValid() {
+		wg.allowed, more.wg = both, &wg
+		both[i] = netip.Prefix{}
+		if err := d.parse(more.body(nil)); err != nil || d.peers[op.key].allowed != both {
 			t.Errorf("%+v, %v", d.peers[op.key], err)
 		}
 	}
@@ -63,7 +65,7 @@ func TestWireGuardDevice(t *testing.T) {
 			b.Bytes(unix.WGPEER_A_TX_BYTES, []byte{4, 0, 0, 0, 0, 0, 0, 0})
 		})
 	})
-	d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key]int{}}
+	d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key][2]int{}}
 	if err := d.parse(b); err != nil {
 		t.Fatal(err)
 	}
@@ -95,10 +97,10 @@ func TestSecretIsNotPrinted(t *testing.T) {
 // TestSetPeer: a network that a peer gets is taken from the peer that had it, as the kernel does.
 func TestSetPeer(t *testing.T) {
 	h := newKernelState()
-	subnet := netip.MustParsePrefix("10.244.2.0/24")
-	h.setPeer(Key{1}, &wgPeer{allowed: subnet})
-	h.setPeer(Key{2}, &wgPeer{allowed: subnet})
-	if h.wg[Key{1}].allowed.IsValid() || h.allowed[subnet] != (Key{2}) {
+	subnet, subnet6 := netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00::/64")
+	h.setPeer(Key{1}, &wgPeer{allowed: [2]netip.Prefix{subnet, subnet6}})
+	h.setPeer(Key{2}, &wgPeer{allowed: [2]netip.Prefix{subnet}})
+	if h.wg[Key{1}].allowed != [2]netip.Prefix{1: subnet6} || h.allowed[subnet] != (Key{2}) || h.allowed[subnet6] != (Key{1}) {
 		t.Errorf("%+v", h)
 	}
 	h.setPeer(Key{1}, nil)
@@ -115,15 +117,15 @@ func TestSetPeer(t *testing.T) {
 // stays.
 func TestWireGuardRecords(t *testing.T) {
 	own := Key{9}
-	o := &Kernel{
-		family: unix.AF_INET, now: time.Now, have: newKernelState(), peers: newPeerIndex(0), ownKey: own,
-		wanted: &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}},
-	}
+	o := openOverlay(t, net4(), Options{})
+	o.ownKey, o.wanted = own, &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}}
 	peer := func(i int, key string, port uint16) Peer {
 		return Peer{Name: fmt.Sprint(i), Subnet: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)), Gateway: netip.MustParseAddr("192.0.2.9"), Key: key, Port: port}
 	}
-	list := []Peer{peer(1, Key{1}.String(), 1), peer(2, Key{1}.String(), 1), peer(3, own.String(), 1), peer(4, Key{}.String(), 1), peer(5, "x", 1), peer(6, Key{6}.String(), 0)}
-	want := []string{"", `it is "1"'s too`, "it is this node's", "not 32 bytes", "not 32 bytes", "not a UDP port"}
+	sixth, seventh := peer(6, Key{6}.String(), 0), peer(7, Key{7}.String(), 1)
+	seventh.OtherSubnet = netip.MustParsePrefix("10.244.8.0/24")
+	list := []Peer{peer(1, Key{1}.String(), 1), peer(2, Key{1}.String(), 1), peer(3, own.String(), 1), peer(4, Key{}.String(), 1), peer(5, "x", 1), sixth, seventh}
+	want := []string{"", `it is "1"'s too`, "it is this node's", "not 32 bytes", "not 32 bytes", "not a UDP port", "not a network of the other address family"}
 	for range 2 {
 		if err := o.setPeers(t.Context(), list); err != nil {
 			t.Fatal(err)
@@ -131,6 +133,24 @@ func TestWireGuardRecords(t *testing.T) {
 		for i, p := range o.order {
 			if (p.invalid == nil) != (want[i] == "") || p.invalid != nil && !strings.Contains(p.invalid.Error(), want[i]) {
 				t.Errorf("peer %s: %v", p.Name, p.invalid)
+			}
+		}
+	}
+}
+
+// TestWireGuardMoved: the links to the peers are looked up again after a change of a route to a peer, or of an address of its link,
+// but not after that of another link.
+func TestWireGuardMoved(t *testing.T) {
+	peer := netip.MustParseAddr("192.0.2.9")
+	o := &Kernel{family: unix.AF_INET, have: newKernelState(), peers: newPeerIndex(0), wanted: &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}}}
+	o.direct = map[netip.Addr]hop{peer: {link: 3}}
+	for want, body := range map[bool][]any{
+		true:  {rtnl.Addr{Link: 3}, routeState{dst: netip.MustParsePrefix("192.0.2.0/24")}, routeState{dst: netip.MustParsePrefix("0.0.0.0/0")}},
+		false: {rtnl.Addr{Link: 4}, routeState{dst: netip.MustParsePrefix("10.1.0.0/24")}},
+	} {
+		for _, b := range body {
+			if _, moved := o.evaluateEvent(&event{body: b}); moved != want {
+				t.Errorf("%+v: moved %v", b, moved)
 			}
 		}
 	}
@@ -175,6 +195,11 @@ func TestWireGuardDeviceOfKernel(t *testing.T) {
 					t.Errorf("route %d to %s: %v", i, p, there)
 				}
 			}
+			kept, err := o.RemoveToGuard(t.Context())
+			left := nstest.IP(t, family+" route show "+n.network) + nstest.IP(t, "-o link")
+			if err != nil || !slices.Equal(kept, []netip.Prefix{spec.Network}) || !strings.Contains(left, "unreachable") || strings.Contains(left, "wg0") {
+				t.Errorf("%v, %v: %s", kept, err, left)
+			}
 			if err := o.Remove(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -206,13 +231,15 @@ func FuzzWireGuardDevice(f *testing.F) {
 		return b
 	}())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key]int{}}
+		d := wgDevice{peers: map[Key]wgPeer{}, networks: map[Key][2]int{}}
 		if err := d.parse(data); err != nil {
 			return
 		}
 		for key, p := range d.peers {
-			if d.networks[key] > 1 && p.allowed.IsValid() {
-				t.Errorf("%+v", p)
+			for i, n := range d.networks[key] {
+				if n > 1 && p.allowed[i].IsValid() {
+					t.Errorf("%+v", p)
+				}
 			}
 		}
 	})

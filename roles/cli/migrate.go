@@ -85,6 +85,8 @@ type migrationRecord struct {
 	ConfDir string    `json:"confDir"`
 	// Flanneld are the arguments of the flanneld that ran.
 	Flanneld []string `json:"flanneld,omitempty"`
+	// Guarded is the ID of the boot in which packets to other nodes' pods are refused without a WireGuard device.
+	Guarded string `json:"guarded,omitempty"`
 	// Files are the files that were rewritten.
 	Files []savedFile `json:"files,omitempty"`
 	// Released means that flanneld has the agent's device again.

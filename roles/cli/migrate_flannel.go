@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -49,7 +51,15 @@ func (m *migrator) lookFlannel() ([]step, error) {
 	if running != nil {
 		stop.State, stop.What = stepManual, fmt.Sprintf("stop flanneld, process %d", running.pid)
 	}
-	agent, err := m.agentStep(rules)
+	encrypts, err := m.encrypts()
+	if err != nil {
+		return nil, err
+	}
+	if encrypts {
+		steps = append(steps, m.guardStep(running))
+		stop.Why = "it deletes its device: pods do not reach other nodes until the agent runs"
+	}
+	agent, err := m.agentStep(rules, encrypts)
 	remove := step{
 		Name: "rules", State: stepDone, What: "flanneld has no rules",
 		Why: "flanneld's masquerade hides pods' addresses from the policies of other nodes",
@@ -68,13 +78,13 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 		return err
 	}
 	_, err = os.Stat(flannelSubnetFile)
-	found := running != nil || len(rules) > 0 || err == nil
+	found := running != nil || len(rules) > 0 || err == nil || m.record.Guarded != ""
 	for _, l := range links {
-		backend := map[string]string{"flannel-wg": "wireguard", "flannel-wg-v6": "wireguard", "flannel.ipip": "ipip", "flannel0": "udp"}[l.Name]
+		backend := map[string]string{"flannel.ipip": "ipip", "flannel0": "udp"}[l.Name]
 		if backend != "" {
 			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/overlay.md#migrating-from-flannel", backend, l.Name)
 		}
-		found = found || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
+		found = found || isWireGuard(&l) || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
 	}
 	if hasFlag(m.record.Flanneld, "ip-blackhole-route") {
 		return errors.New("flanneld has the flag --ip-blackhole-route, which the agent does not have: start flanneld without it first")
@@ -86,9 +96,42 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 		"run it on the node itself, not in a container")
 }
 
+func isWireGuard(l *netops.LinkInfo) bool {
+	return l.Kind == "wireguard" && strings.HasPrefix(l.Name, "flannel-wg")
+}
+
+// encrypts reports whether the node has the backend wireguard. Between flanneld and the agent it has no device.
+func (m *migrator) encrypts() (bool, error) {
+	links, err := m.h.Net.Links(m.c.Context, nil)
+	return m.record.Guarded != "" || slices.ContainsFunc(links, func(l netops.LinkInfo) bool { return isWireGuard(&l) }), err
+}
+
+// guardStep is done when packets to other nodes' pods are refused without flanneld's device. Otherwise they would take the default
+// route, unencrypted, when flanneld ends.
+func (m *migrator) guardStep(running *process) step {
+	s := step{
+		Name: "guard", State: stepDone, What: "packets to the pods of other nodes are not sent unencrypted",
+		Why: "flanneld deletes its device when it ends; then packets would take the default route, unencrypted",
+	}
+	if running != nil && m.record.Guarded != m.h.Store.BootID() {
+		s.State, s.What = stepTodo, "add routes that refuse packets to the pods of other nodes while no device encrypts them"
+		s.do = func() error {
+			if _, err := m.runAgentVerb("agent guard", nil); err != nil {
+				return err
+			}
+			m.record.Guarded = m.h.Store.BootID()
+			return m.save()
+		}
+	}
+	return s
+}
+
 // agentStep is done when the agent runs and has programmed all nodes.
-func (m *migrator) agentStep(rules []string) (step, error) {
+func (m *migrator) agentStep(rules []string, encrypts bool) (step, error) {
 	s := step{Name: "agent", State: stepManual, Why: "it takes over flanneld's device with its MAC address, the routes and the record"}
+	if encrypts {
+		s.Why = "it takes over flanneld's record, and publishes a key of its own: pods reach the other nodes when these have read it"
+	}
 	is, err := m.agentStatus()
 	command := strings.TrimSpace("cnibox agent " + strings.Join(m.record.Flanneld, " "))
 	switch {
@@ -164,8 +207,19 @@ func (m *migrator) backFlannel() ([]step, error) {
 	if is, _ := m.agentStatus(); is != nil { // an error means that it is not ready
 		stop.State, stop.What = stepManual, "stop the agent"
 	}
+	encrypts, err := m.encrypts()
+	if err != nil {
+		return nil, err
+	}
 	start := step{Name: "flanneld", State: stepDone, What: "flanneld has taken over the device", Why: "it takes over the device with its MAC address, the routes and the record"}
-	if running == nil && !m.record.Released {
+	taken := running != nil
+	if encrypts {
+		start.Why = "it makes the device again, with its own key; until then packets to other nodes are refused"
+		if taken {
+			taken, err = m.flanneldEncrypts()
+		}
+	}
+	if !taken && !m.record.Released {
 		start.State = stepManual
 		start.What = strings.TrimSpace("start flanneld and wait until it is ready: flanneld " + strings.Join(m.record.Flanneld, " "))
 	}
@@ -173,7 +227,33 @@ func (m *migrator) backFlannel() ([]step, error) {
 	if !m.record.Released {
 		release.State, release.What = stepTodo, "remove the agent's nftables table, its rules in iptables' FORWARD chain, the routes that flanneld did not replace, nexthops and files"
 	}
-	return []step{restore, stop, start, release, m.drainStep()}, nil
+	return []step{restore, stop, start, release, m.drainStep()}, err
+}
+
+// flanneldEncrypts reports whether flanneld has made a route over each WireGuard device. It makes the devices before the routes. Until then the
+// agent's routes that refuse packets must stay.
+func (m *migrator) flanneldEncrypts() (bool, error) {
+	links, err := m.h.Net.Links(m.c.Context, nil)
+	if err != nil {
+		return false, err
+	}
+	routes, err := m.h.Net.Routes(m.c.Context, nil, unix.RT_TABLE_MAIN)
+	if err != nil {
+		return false, err
+	}
+	made := func(l *netops.LinkInfo) bool {
+		return slices.ContainsFunc(routes, func(r netops.Route) bool { return r.Link == l.Name && r.Protocol == unix.RTPROT_BOOT })
+	}
+	found := false
+	for i := range links {
+		if l := &links[i]; isWireGuard(l) {
+			if !made(l) {
+				return false, nil
+			}
+			found = true
+		}
+	}
+	return found, nil
 }
 
 // release removes what the agent left, except for the device, which flanneld has.

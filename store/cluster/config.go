@@ -16,6 +16,16 @@ type Config struct {
 	Backend                      Backend
 }
 
+// Values of Backend.Mode.
+const (
+	ModeAuto = "auto"
+	ModeIPv4 = "ipv4"
+	ModeIPv6 = "ipv6"
+)
+
+// SharesDevice reports whether one WireGuard device has the packets of both families.
+func (c *Config) SharesDevice() bool { return c.Backend.Mode != "" && c.EnableIPv4 && c.EnableIPv6 }
+
 // Backend defines how packets reach the other nodes.
 type Backend struct {
 	// Type is "vxlan", "host-gw" or "wireguard", in lower case.
@@ -29,6 +39,9 @@ type Backend struct {
 	DirectRouting bool
 	// MTU is the underlay's. 0 means the interface's.
 	MTU int
+	// Mode is empty if each family has a WireGuard device. If one device has both families, Mode selects
+	// the nodes' addresses that it sends to: "auto", "ipv4" or "ipv6".
+	Mode string
 	// ListenPort and ListenPortV6 are the UDP ports of WireGuard. PSK is the preshared key in base64, or
 	// empty. Keepalive is the interval of keepalive packets in seconds, 0 for none.
 	ListenPort, ListenPortV6 uint16

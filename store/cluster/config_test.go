@@ -45,6 +45,11 @@ func TestParseConfig(t *testing.T) {
 				PSK: "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=",
 			},
 		}},
+		{"wireguard with one device", `{"Network":"10.244.0.0/16","Backend":{"Type":"wireguard","ListenPortV6":51820,"Mode":"ipv6"}}`, Config{
+			EnableIPv4: true, Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24,
+			SubnetMin: netip.MustParseAddr("10.244.1.0"), SubnetMax: netip.MustParseAddr("10.244.255.0"),
+			Backend: Backend{Type: "wireguard", VNI: 1, ListenPort: 51820, ListenPortV6: 51820, Mode: ModeIPv6},
+		}},
 		{"IPv6 only, small", `{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/120","Backend":{"Type":"host-gw"}}`, Config{
 			EnableIPv6: true, IPv6Network: netip.MustParsePrefix("fd00::/120"), IPv6SubnetLen: 122,
 			IPv6SubnetMin: netip.MustParseAddr("fd00::40"), IPv6SubnetMax: netip.MustParseAddr("fd00::c0"),
@@ -69,9 +74,10 @@ func TestParseConfigFaults(t *testing.T) {
 		`{"EnableIPv4":false}`: {"EnableIPv4 and EnableIPv6 are false"},
 		`{"EnableIPv6":true,"Network":"10.244.0.0/16"}`:                                                     {"IPv6Network is missing"},
 		`{"Network":5,"EnableIPv4":"yes","Backend":{"VNI":-1,"Port":65536,"Type":"udp","MTU":100,"GBP":1}}`: {"Network is 5", `EnableIPv4 is "yes"`, "Backend.VNI is -1", "Backend.Port is 65536", `Backend.Type is "udp"`, "Backend.MTU is 100", "Backend.GBP is 1"},
-		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPort":0,"ListenPortV6":51820,"PSK":"c2hvcnQ=","Mode":"auto","PersistentKeepaliveInterval":65536}}`: {
-			"Backend.ListenPort is 0", "Backend.ListenPortV6 is the same", "Backend.PSK is not a key", `Backend.Mode is "auto"`, "Backend.PersistentKeepaliveInterval is 65536",
+		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPort":0,"ListenPortV6":51820,"PSK":"c2hvcnQ=","Mode":"both","PersistentKeepaliveInterval":65536}}`: {
+			"Backend.ListenPort is 0", "Backend.PSK is not a key", `Backend.Mode is "both": give separate, auto, ipv4 or ipv6`, "Backend.PersistentKeepaliveInterval is 65536",
 		},
+		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPortV6":51820}}`:                           {"Backend.ListenPortV6 is the same"},
 		`{"Network":"fd00::/48","Backend":[{"PSK":"c2VjcmV0"}]}`:                                                  {`Network is "fd00::/48"`, "Backend is not an object"},
 		`{"Network":"10.0.0.0/29"}`:                                                                               {"too small"},
 		`{"Network":"10.0.0.0/24","SubnetLen":25}`:                                                                {"SubnetLen is 25: give 26 to 30"},

@@ -227,14 +227,18 @@ func (d *decoder) wireGuard(raw *rawBackend, b *Backend) {
 	b.ListenPort, b.ListenPortV6 = 51820, 51821
 	d.number("Backend.ListenPort", raw.ListenPort, 1, 65535, func(n int) { b.ListenPort = uint16(n) })
 	d.number("Backend.ListenPortV6", raw.ListenPortV6, 1, 65535, func(n int) { b.ListenPortV6 = uint16(n) })
-	if b.ListenPort == b.ListenPortV6 {
-		d.fault("Backend.ListenPortV6", "is the same as Backend.ListenPort: give each family a port")
-	}
 	d.number("Backend.PersistentKeepaliveInterval", raw.PersistentKeepaliveInterval, 0, 65535, func(n int) { b.Keepalive = uint16(n) })
-	mode := "separate"
+	var mode string
 	d.value("Backend.Mode", raw.Mode, &mode)
-	if mode != "separate" && mode != "" {
-		d.fault("Backend.Mode", "is %q: give separate, which makes one tunnel for each address family", shorten(mode))
+	switch mode {
+	case "", "separate":
+		if b.ListenPort == b.ListenPortV6 {
+			d.fault("Backend.ListenPortV6", "is the same as Backend.ListenPort: give each family a port")
+		}
+	case ModeAuto, ModeIPv4, ModeIPv6:
+		b.Mode = mode
+	default:
+		d.fault("Backend.Mode", "is %q: give separate, auto, ipv4 or ipv6", shorten(mode))
 	}
 	if len(raw.PSK) == 0 || string(raw.PSK) == "null" {
 		return

@@ -49,7 +49,7 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	left := mtu
 	switch {
 	case config.Backend.Type == backendWireGuard:
-		left -= wireGuardOverhead(v6)
+		left -= wireGuardOverhead(config, v6)
 	case config.Backend.Type == backendVXLAN && v6:
 		left -= vxlanOverhead6
 	case config.Backend.Type == backendVXLAN:
@@ -212,7 +212,8 @@ func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int)
 	case backendHostGW:
 		return nil
 	case backendWireGuard:
-		v.Name, v.Port, v.WireGuard = wireGuardDevice(v6), listenPort(b, v6), a.wireGuardSettings()
+		of := deviceFamily(a.config, v6)
+		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), a.wireGuardSettings(v6)
 		return v
 	}
 	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.Port, b.Learning, b.GBP

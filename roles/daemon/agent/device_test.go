@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -38,5 +39,31 @@ func TestSameMAC(t *testing.T) {
 				t.Errorf("%s, %s: %q, want %q", c.name, familyName(v6), got, c.want[i])
 			}
 		}
+	}
+}
+
+// TestPublishedKey: a node's record has the key of its device. A restarted agent publishes a new key only after the device has it.
+func TestPublishedKey(t *testing.T) {
+	key := func(first byte) (k overlay.Secret, public string) {
+		k[0] = first
+		of, err := k.PublicKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k, of.String()
+	}
+	_, before := key(8)
+	kept, after := key(16)
+	record := &cluster.Node{Name: "me", BackendV6Data: cluster.WireGuard{PublicKey: before, Port: 1}.JSON(), BackendData: []byte(`{"VNI":1}`)}
+	a := &agent{registry: &registryClient{node: "me"}, snapshot: &cluster.Snapshot{Nodes: []*cluster.Node{record}}, key: kept, config: &cluster.Config{}, families: [2]*family{{}, {}}}
+	if got := a.publicKey(true); got != before {
+		t.Errorf("before the device has the new key: %s", got)
+	}
+	if got := a.publicKey(false); got != after {
+		t.Errorf("the record has no key: %s", got)
+	}
+	a.families[1].key = kept
+	if got := a.publicKey(true); got != after {
+		t.Errorf("when the device has the new key: %s", got)
 	}
 }

@@ -101,12 +101,18 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 		}
 		if gone4 {
 			p.left = append(p.left, leftOut{v.node.Name, familyName(false) + ": " + why4})
-		} else if v.v4.ok {
-			p.v4 = append(p.v4, known.peer(v, false))
 		}
 		if gone6 {
 			p.left = append(p.left, leftOut{v.node.Name, familyName(true) + ": " + why6})
-		} else if v.v6.ok {
+		}
+		use4, use6 := v.v4.ok && !gone4, v.v6.ok && !gone6
+		if use4 != use6 && config.SharesDevice() {
+			continue // both families are needed: see overlay.Peer
+		}
+		if use4 {
+			p.v4 = append(p.v4, known.peer(v, false))
+		}
+		if use6 {
 			p.v6 = append(p.v6, known.peer(v, true))
 		}
 	}
@@ -184,21 +190,24 @@ func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 // peer returns one usable family of a node as a peer.
 func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
 	p := overlay.Peer{
-		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac, Key: v.family(v6).key, Port: v.family(v6).port,
+		Name: v.node.Name, Gateway: k.endpoint(v.node, v6), MAC: v.family(v6).mac, Key: v.family(v6).key, Port: v.family(v6).port,
 		Direct: k.config.Backend.Type == backendHostGW || k.config.Backend.DirectRouting,
 	}
-	if v6 {
-		p.Gateway = v.node.PublicIPv6
-	}
 	p.Subnet, _ = subnetOf(v.node, v6)
+	if k.config.SharesDevice() {
+		p.OtherSubnet, _ = subnetOf(v.node, !v6)
+	}
 	return p
 }
 
 // evaluateFamily evaluates one family of a node.
 func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, err error) {
-	gateway, ownGateway, network := n.PublicIP, k.own.PublicIP, k.config.Network
+	network, outer, gateway := k.config.Network, k.config.Network, k.endpoint(n, v6)
 	if v6 {
-		gateway, ownGateway, network = n.PublicIPv6, k.own.PublicIPv6, k.config.IPv6Network
+		network = k.config.IPv6Network
+	}
+	if gateway.Is6() {
+		outer = k.config.IPv6Network
 	}
 	subnet, ok := subnetOf(n, v6)
 	switch {
@@ -208,10 +217,10 @@ func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, er
 		return f, fmt.Errorf("its pod network %s is not within %s", subnet, network)
 	case !gateway.IsValid():
 		return f, fmt.Errorf("it has no public address")
-	case gateway == ownGateway:
+	case gateway == k.own.PublicIP || gateway == k.own.PublicIPv6:
 		return f, fmt.Errorf("its public address %s is this node's", gateway)
-	case network.Contains(gateway):
-		return f, fmt.Errorf("its public address %s is within the pod network %s", gateway, network)
+	case outer.Contains(gateway):
+		return f, fmt.Errorf("its public address %s is within the pod network %s", gateway, outer)
 	}
 	switch k.config.Backend.Type {
 	case backendVXLAN:

@@ -80,6 +80,9 @@ func printPeers(p *peers) string {
 			if o.Key != "" {
 				fmt.Fprintf(&b, " port %d key %s", o.Port, o.Key)
 			}
+			if o.OtherSubnet.IsValid() {
+				fmt.Fprintf(&b, " with %s", o.OtherSubnet)
+			}
 			if o.Direct {
 				b.WriteString(" direct")
 			}

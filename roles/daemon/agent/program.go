@@ -59,13 +59,14 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 	if a.peers.conflict != nil {
 		faults = append(faults, a.peers.conflict)
 	}
+	mtu := a.underlayMTU()
 	for i, v6 := range []bool{false, true} {
 		err := a.programFamily(ctx, a.families[i], v6)
 		if err == nil {
 			f := a.families[i]
 			f.after = 0
-			if f.key != a.key {
-				f.key = a.key
+			if key := a.deviceKey(v6); f.key != key {
+				f.key = key
 				*next = 0 // publish it
 			}
 			continue
@@ -74,6 +75,9 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 		f := a.families[i]
 		f.after = min(max(2*f.after, retryLeast), retryMost)
 		*next = min(*next, f.after)
+	}
+	if a.underlayMTU() != mtu {
+		*next = 0 // the routes to the peers use other interfaces
 	}
 	a.formerErr = a.removeFormerGateways(ctx)
 	for _, f := range a.families {
@@ -177,7 +181,7 @@ func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
 	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
 		return spec, 0, fmt.Errorf("this node's pod network %s is not within %s", subnet, network)
 	}
-	mtu, err := podMTU(a.config, a.underlay.mtu, v6)
+	mtu, err := podMTU(a.config, a.underlayMTU(), v6)
 	if err != nil {
 		return spec, 0, err
 	}

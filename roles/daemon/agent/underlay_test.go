@@ -125,10 +125,13 @@ func TestPodMTU(t *testing.T) {
 		{backendHostGW, 1400, 9000, false, 1400, ""},
 		{backendWireGuard, 0, 1500, false, 1440, ""},
 		{backendWireGuard, 1400, 1500, true, 1320, ""},
+		{"wireguard ipv4", 0, 1500, true, 1440, ""},
+		{"wireguard auto", 0, 1500, false, 1420, ""},
 		{backendVXLAN, 0, 1340, true, 0, "the interface's MTU of 1340 leaves 1270 bytes for pods' IPv6 packets, they need 1280"},
 		{backendVXLAN, 1280, 1500, true, 0, "the configured MTU of 1280 leaves 1210"},
 	} {
-		c := &cluster.Config{Backend: cluster.Backend{Type: tt.backend, MTU: tt.configured}}
+		backend, mode, _ := strings.Cut(tt.backend, " ")
+		c := &cluster.Config{EnableIPv4: true, EnableIPv6: true, Backend: cluster.Backend{Type: backend, Mode: mode, MTU: tt.configured}}
 		got, err := podMTU(c, tt.underlay, tt.v6)
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.HasPrefix(err.Error(), tt.err) {
 			t.Errorf("%+v: %d, %v", tt, got, err)

@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -40,16 +42,25 @@ func verbs() []roles.CommandVerb {
 			Name: "agent rotate-key", Help: "give this node a new WireGuard key, which the agent uses and publishes within a minute", Run: rotateKey,
 		},
 		{
+			Name: "agent guard", Help: "before flanneld with the backend wireguard is stopped: refuse packets to the pods of other nodes while no device encrypts them",
+			Run: guard,
+		},
+		{
 			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
 			Flags: append(cleanupFlags(), roles.Flag{
 				Name: keepDevice, Switch: true, Help: "keep the devices and the subnet file, for a flanneld that runs again and has taken them over",
+			}, roles.Flag{
+				Name: force, Switch: true, Help: "remove WireGuard's route that refuses packets, too, while pods are attached: their packets can leave unencrypted",
 			}), Run: cleanup,
 		},
 	}
 }
 
-// keepDevice is a flag of cleanup.
-const keepDevice = "keep-device"
+// Flags of cleanup.
+const (
+	keepDevice = "keep-device"
+	force      = "force"
+)
 
 // cleanupFlags returns the agent's flags for registries and paths.
 func cleanupFlags() (all []roles.Flag) {
@@ -96,15 +107,54 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 		errs = append(errs, err)
 		done = "removed everything of the agent from this node, and its record from the registry " + name
 	}
-	remove := (*overlay.Kernel).Remove
-	if flags[keepDevice] != "" {
+	var guarded []netip.Prefix
+	remove, attached := (*overlay.Kernel).Remove, noneAttached(ctx, h)
+	switch {
+	case flags[keepDevice] != "":
 		remove, s.subnetEnv = (*overlay.Kernel).Release, ""
+	case attached != nil && flags[force] == "":
+		remove = func(o *overlay.Kernel, ctx context.Context) error {
+			networks, err := o.RemoveToGuard(ctx)
+			guarded = append(guarded, networks...)
+			return err
+		}
 	}
 	errs = append(errs, s.clean(ctx, h, remove), os.Remove(s.socket+".lock"))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if len(guarded) > 0 {
+		done += fmt.Sprintf("; the routes that refuse unencrypted packets to %s stay: %v, and repeat the command, or give --force", join(guarded), attached)
+	}
 	return done, nil
+}
+
+// guard makes the guards of the pod networks of flanneld's WireGuard devices.
+func guard(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
+	var all []netip.Prefix
+	for _, v6 := range []bool{false, true} {
+		err := withOverlay(ctx, h.Net, v6, func(o *overlay.Kernel, ctx context.Context) error {
+			networks, err := o.GuardFlannel(ctx)
+			all = append(all, networks...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there is no route over a device flannel-wg or flannel-wg-v6 of flanneld")
+	}
+	return "packets to " + join(all) + " are refused while no device encrypts them", nil
+}
+
+// join returns networks as a text.
+func join(networks []netip.Prefix) string {
+	all := make([]string, len(networks))
+	for i, n := range networks {
+		all[i] = n.String()
+	}
+	return strings.Join(all, ", ")
 }
 
 // clean removes devices and routes with remove, then packet filter rules and files, and deletes the
@@ -112,7 +162,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 func (s *settings) clean(ctx context.Context, h *roles.Host, remove func(*overlay.Kernel, context.Context) error) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		errs = append(errs, removeFamily(ctx, h.Net, v6, remove))
+		errs = append(errs, withOverlay(ctx, h.Net, v6, remove))
 	}
 	errs = append(errs, removeFilter(ctx, h.Net))
 	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
@@ -132,12 +182,13 @@ func (s *settings) release(ctx context.Context, h *roles.Host) (name string, err
 	return e.name, errors.Join(e.Release(ctx), e.Close())
 }
 
-func removeFamily(ctx context.Context, n *netops.Net, v6 bool, remove func(*overlay.Kernel, context.Context) error) error {
+// withOverlay calls do with the overlay of one family.
+func withOverlay(ctx context.Context, n *netops.Net, v6 bool, do func(*overlay.Kernel, context.Context) error) error {
 	o, err := overlay.Open(n, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
-	return errors.Join(remove(o, ctx), o.Close())
+	return errors.Join(do(o, ctx), o.Close())
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {

@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
@@ -19,7 +22,11 @@ import (
 // has the private key.
 const keyMark = "wireguard"
 
-// wireGuardDevice returns flannel's name of the WireGuard device.
+// deviceFamily returns the family of the WireGuard device that has the packets of a family. One device for
+// both families is IPv4's.
+func deviceFamily(c *cluster.Config, v6 bool) bool { return v6 && !c.SharesDevice() }
+
+// wireGuardDevice returns flannel's name of the WireGuard device of a family.
 func wireGuardDevice(v6 bool) string {
 	if v6 {
 		return "flannel-wg-v6"
@@ -27,10 +34,13 @@ func wireGuardDevice(v6 bool) string {
 	return "flannel-wg"
 }
 
-// wireGuardOverhead is the number of bytes that WireGuard adds to a packet: outer IPv4 or IPv6, UDP,
+// wireGuardOverhead is the number of bytes that WireGuard adds to a packet of a family: outer IPv4 or IPv6, UDP,
 // type, receiver, counter and authentication tag.
-func wireGuardOverhead(v6 bool) int {
+func wireGuardOverhead(c *cluster.Config, v6 bool) int {
 	const tunnel = 8 + 4 + 4 + 8 + 16
+	if c.SharesDevice() {
+		v6 = c.Backend.Mode != cluster.ModeIPv4
+	}
 	if v6 {
 		return 40 + tunnel
 	}
@@ -79,13 +89,18 @@ func readKey(ctx context.Context, s *store.Store) (key overlay.Secret, err error
 	return key, err
 }
 
+// clamp clears and sets the bits that every private key of Curve25519 has so (RFC 7748, section 5). The kernel
+// does the same, and would otherwise report a different key than it was given.
+func clamp(key overlay.Secret) overlay.Secret {
+	key[0] &= 248
+	key[31] = key[31]&127 | 64
+	return key
+}
+
 // saveNewKey makes and saves a private key. The key is valid even if it cannot be saved.
 func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err error) {
 	_, _ = rand.Read(key[:]) // crypto/rand.Read never returns an error
-	// Clear and set the bits that every private key of Curve25519 has so (RFC 7748, section 5). The
-	// kernel does the same, and would otherwise report a different key than it was given.
-	key[0] &= 248
-	key[31] = key[31]&127 | 64
+	key = clamp(key)
 	raw, err := json.Marshal(key[:])
 	if err == nil {
 		err = s.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, keyMark, raw) })
@@ -94,14 +109,20 @@ func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err er
 }
 
 // publicKey returns the public key of a family that this node's record has: that of the key in the kernel, so
-// that the other nodes do not use a new key before this node does.
+// that the other nodes do not use a new key before this node does. Before this agent has given the device
+// a key, it is the key that a former agent published.
 func (a *agent) publicKey(v6 bool) string {
 	key := a.families[0].key
 	if v6 {
 		key = a.families[1].key
 	}
 	if key == (overlay.Secret{}) {
-		key = a.key
+		if n := a.ownRecord(); n != nil {
+			if w, err := cluster.ParseWireGuard(backendData(n, v6)); err == nil {
+				return w.PublicKey
+			}
+		}
+		key = a.deviceKey(v6)
 	}
 	public, err := key.PublicKey()
 	if err != nil {
@@ -110,9 +131,19 @@ func (a *agent) publicKey(v6 bool) string {
 	return public.String()
 }
 
+// deviceKey returns the private key of a family's device. Those of the two devices differ. With one key, a device
+// accepts handshakes of the other node's device of the other family, and then sends to that device (roaming),
+// which drops the packets. This happens while the ports of a cluster change.
+func (a *agent) deviceKey(v6 bool) overlay.Secret {
+	if a.key == (overlay.Secret{}) || !deviceFamily(a.config, v6) {
+		return a.key
+	}
+	return clamp(sha256.Sum256(append([]byte("cnibox WireGuard IPv6"), a.key[:]...)))
+}
+
 // wireGuardData returns the backend data of one family of this node's record.
 func (a *agent) wireGuardData(v6 bool) []byte {
-	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, v6)}.JSON()
+	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, deviceFamily(a.config, v6))}.JSON()
 }
 
 func listenPort(b *cluster.Backend, v6 bool) uint16 {
@@ -122,13 +153,27 @@ func listenPort(b *cluster.Backend, v6 bool) uint16 {
 	return b.ListenPort
 }
 
-// wireGuardSettings returns the keys and the interval of keepalive packets.
-func (a *agent) wireGuardSettings() overlay.WireGuard {
-	w := overlay.WireGuard{PrivateKey: a.key, Keepalive: a.config.Backend.Keepalive}
+// wireGuardSettings returns one family's keys and the interval of keepalive packets.
+func (a *agent) wireGuardSettings(v6 bool) overlay.WireGuard {
+	w := overlay.WireGuard{PrivateKey: a.deviceKey(v6), Keepalive: a.config.Backend.Keepalive}
 	if psk, err := base64.StdEncoding.DecodeString(a.config.Backend.PSK); err == nil { // the configuration was checked
 		copy(w.PresharedKey[:], psk)
 	}
 	return w
+}
+
+// underlayMTU returns the smallest MTU of the interfaces to the other nodes. A VXLAN device has the selected
+// interface, and the packets of WireGuard have those of the routes to its peers.
+func (a *agent) underlayMTU() int {
+	mtu := 0
+	for _, f := range a.families {
+		for i := range a.links {
+			if l := &a.links[i]; slices.Contains(f.report.Links, l.Index) && (mtu == 0 || l.MTU < mtu) {
+				mtu = l.MTU
+			}
+		}
+	}
+	return cmp.Or(mtu, a.underlay.mtu)
 }
 
 // nodeAddresses returns the public addresses of the other nodes by their pod networks, whatever their
@@ -147,23 +192,46 @@ func (a *agent) nodeAddresses(v6 bool) map[netip.Prefix]netip.Addr {
 	return all
 }
 
-// wireGuardPeer returns the public key and the port of a node.
-func (k *verdicts) wireGuardPeer(n *cluster.Node, v6 bool) (w cluster.WireGuard, err error) {
-	raw, own := n.BackendData, k.own.BackendData
+// backendData returns the backend data of one family of a node.
+func backendData(n *cluster.Node, v6 bool) json.RawMessage {
 	if v6 {
-		raw, own = n.BackendV6Data, k.own.BackendV6Data
+		return n.BackendV6Data
 	}
-	w, err = cluster.ParseWireGuard(raw)
+	return n.BackendData
+}
+
+// wireGuardPeer returns the public key and the port of a node's device. For a device of both families these are in the
+// data of IPv4: that of IPv6 has ListenPortV6 in flanneld's records, on which flanneld's device does not receive.
+func (k *verdicts) wireGuardPeer(n *cluster.Node, v6 bool) (w cluster.WireGuard, err error) {
+	v6 = deviceFamily(&k.config, v6)
+	w, err = cluster.ParseWireGuard(backendData(n, v6))
 	if err != nil {
 		return w, err
 	}
-	if mine, err := cluster.ParseWireGuard(own); err == nil && mine.PublicKey == w.PublicKey {
+	if mine, err := cluster.ParseWireGuard(backendData(&k.own, v6)); err == nil && mine.PublicKey == w.PublicKey {
 		return w, fmt.Errorf("its public key %s is this node's: run 'cnibox agent rotate-key' on one of them", w.PublicKey)
 	}
 	if w.Port == 0 {
 		w.Port = listenPort(&k.config.Backend, v6)
 	}
 	return w, nil
+}
+
+// endpoint returns the address of a node that tunnelled packets of a family are sent to.
+func (k *verdicts) endpoint(n *cluster.Node, v6 bool) netip.Addr {
+	if k.config.SharesDevice() {
+		v6 = k.config.Backend.Mode == cluster.ModeIPv6 || k.config.Backend.Mode == cluster.ModeAuto && k.prefersIPv6(n)
+	}
+	if v6 {
+		return n.PublicIPv6
+	}
+	return n.PublicIP
+}
+
+// prefersIPv6 is flannel's choice in the mode auto. A public IPv4 address is preferred, because nodes behind a router that
+// translates addresses reach it too. IPv6 needs public addresses at both ends.
+func (k *verdicts) prefersIPv6(n *cluster.Node) bool {
+	return n.PublicIP.IsPrivate() && n.PublicIPv6.IsValid() && !n.PublicIPv6.IsPrivate() && !k.own.PublicIPv6.IsPrivate()
 }
 
 // rotateKey makes a new private key, which a running agent uses within a minute.

@@ -310,9 +310,24 @@ func TestWireGuard(t *testing.T) {
 	other := w.record("k8s-dev-1").PodCIDRs[0]
 	n.ip(fmt.Sprintf("route add %s via %s dev eth1", netip.PrefixFrom(other.Addr(), 25), w.nodes[1].addr4))
 	n.until("the detour", func(a answer) bool { return strings.Contains(a.Reason, "another program's route") })
+	n.ip(fmt.Sprintf("route del %s dev eth1", netip.PrefixFrom(other.Addr(), 25)))
 	n.stop()
-	_, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
-	must(t, err)
+	// Packets of pods that still run are refused after the cleanup, until they have ended.
+	cleanup := func(says string) {
+		t.Helper()
+		out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
+		must(t, err)
+		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached by cnibox") != (says != "") {
+			t.Errorf("cleanup says %q", text)
+		}
+	}
+	cleanup("guards")
+	if pods[0].asks(pods[1], false) || pods[0].asks(pods[1], true) {
+		t.Error("a pod is answered after the cleanup")
+	}
+	seen.check("after the cleanup")
+	n.detach(pods[0])
+	cleanup("")
 	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
 		t.Errorf("cleanup leaves %s", left)
 	}
@@ -442,43 +457,232 @@ func TestWireGuardRotate(t *testing.T) {
 	w.keyIsSecret(n)
 }
 
-// TestWireGuardFlanneld: nodes with flanneld's backend wireguard and nodes with the agent share an etcd, a preshared key
-// and all pods.
-func TestWireGuardFlanneld(t *testing.T) {
-	netopstest.NeedKind(t, "wireguard")
+// newWireGuardFlannel makes three nodes and their etcd with a configuration that has a preshared key. flanneld runs on the second
+// node. start runs it on a node.
+func newWireGuardFlannel(t *testing.T, conf string) (w *world, start func(n *node, flags ...string)) {
+	t.Helper()
 	runtime.LockOSThread() // etcd ends with the thread that started it
-	defer runtime.UnlockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
 	built, err := filepath.Abs("../../../bin/kube")
 	must(t, err)
 	t.Setenv("PATH", built+":"+os.Getenv("PATH"))
-	conf := fmt.Sprintf(`{"Network":"10.244.0.0/16","EnableNFTables":true,"Backend":{"Type":"wireguard","PSK":%q}}`, b64(strings.Repeat("k", 32)))
+	conf = fmt.Sprintf(`{"EnableNFTables":true,"Network":"10.244.0.0/16",`+conf+`}`, b64(strings.Repeat("k", 32)))
 	server := etcdtest.Start(t)
 	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(conf)})
-	w := newWorld(t, 3, conf)
-	w.registry = []string{"-etcd-endpoints=" + server.URL}
-	for _, n := range w.nodes {
-		n.forward(strings.TrimPrefix(server.URL, "http://"))
+	w = newWorld(t, 3, conf)
+	w.useEtcd(server.URL)
+	start = func(n *node, flags ...string) {
+		cmd := exec.Command(filepath.Join(built, "flanneld"), "-etcd-endpoints="+server.URL, "-iface=eth1", "-subnet-file="+n.subnetFile())
+		cmd.Args = append(cmd.Args, flags...)
+		cmd.Env = append(os.Environ(), "WIREGUARD_KEY_FILE="+filepath.Join(n.Dir(), "wgkey"))
+		n.runReady(cmd)
 	}
-	theirs := w.nodes[1]
-	cmd := exec.Command(filepath.Join(built, "flanneld"), "-etcd-endpoints="+server.URL, "-iface=eth1", "-subnet-file="+theirs.subnetFile())
-	cmd.Env = append(os.Environ(), "WIREGUARD_KEY_FILE="+filepath.Join(theirs.Dir(), "wgkey"))
-	theirs.runReady(cmd)
-	var pods []*pod
-	for _, n := range []*node{w.nodes[0], w.nodes[2]} {
-		n.start()
-		n.until("two peers", func(a answer) bool { return a.Ready && a.Peers.Programmed == a.Peers.Wanted && a.Peers.Wanted >= 1 })
-		pods = append(pods, n.attach())
+	start(w.nodes[1])
+	return w, start
+}
+
+// TestWireGuardFlanneld: in each mode, nodes with flanneld's backend wireguard and nodes with the agent share an etcd, a preshared key
+// and all pods of both families.
+func TestWireGuardFlanneld(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	for mode, want := range map[string]struct {
+		device6, endpoint string
+		mtu               int
+	}{
+		"separate": {"flannel-wg-v6", "172.17.8.102:51820", 1440},
+		"ipv4":     {"flannel-wg", "172.17.8.102:51820", 1440},
+		"ipv6":     {"flannel-wg", "[2001:db8:8::102]:51820", 1420},
+		"auto":     {"flannel-wg", "[2001:db8:8::102]:51820", 1420},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			w, _ := newWireGuardFlannel(t, `"EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"wireguard","PSK":%q,"Mode":"`+mode+`"}`)
+			var pods []*pod
+			for _, n := range []*node{w.nodes[0], w.nodes[2]} {
+				n.start()
+				pods = append(pods, n.attach())
+			}
+			theirs := w.nodes[1]
+			pods = append(pods, theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, theirs.subnetFile(), theirs.Dir()+"/flannel-data")))
+			a := w.nodes[0].until("both peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 4, Programmed: 4} })
+			if a.IPv4.Device != "flannel-wg" || a.IPv6.Device != want.device6 || a.IPv4.MTU != want.mtu {
+				t.Errorf("%+v, %+v", a.IPv4, a.IPv6)
+			}
+			seen := w.observe()
+			w.reach(false, pods...)
+			w.reach(true, pods...)
+			if _, readable := seen.reset(); readable != 0 {
+				t.Errorf("%d readable frames", readable)
+			}
+			seen.check(mode)
+			found := false
+			for _, p := range w.nodes[0].status().Nodes {
+				found = found || p.Endpoint == want.endpoint
+				if p.Handshake.IsZero() {
+					t.Errorf("no handshake with %+v", p)
+				}
+			}
+			if !found {
+				t.Errorf("no peer has the endpoint %s: %+v", want.endpoint, w.nodes[0].status().Nodes)
+			}
+		})
 	}
-	pods = append(pods, theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, theirs.subnetFile(), theirs.Dir()+"/flannel-data")))
-	w.nodes[0].until("both peers", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+}
+
+// TestWireGuardMode: while pods send, the mode of a cluster changes to one device and back. The change leaves no other device, and cleanup
+// leaves none.
+func TestWireGuardMode(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 2, wireguard(t))
+	w.exposed()
+	pods := w.startAll()
 	seen := w.observe()
+	end := w.exchangeAll(pods)
+	for _, mode := range []string{"auto", "separate"} {
+		w.configure(strings.Replace(wireguard(t), `"wireguard"`, `"wireguard", "Mode": "`+mode+`"`, 1))
+		device6 := map[string]string{"auto": "flannel-wg", "separate": "flannel-wg-v6"}[mode]
+		for _, n := range w.nodes {
+			n.until(mode, func(a answer) bool {
+				return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} && a.IPv6.Device == device6
+			})
+			if out := n.ip("-o link"); strings.Contains(out, "flannel-wg-v6") != (mode == "separate") {
+				t.Errorf("%s: %s", mode, out)
+			}
+		}
+		w.reach(false, pods...)
+		w.reach(true, pods...)
+		seen.check(mode)
+	}
+	end()
+	n := w.nodes[0]
+	n.stop()
+	_, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "force": "true"})
+	must(t, err)
+	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
+		t.Errorf("cleanup leaves %s", left)
+	}
+}
+
+// TestWireGuardMTU: the MTU follows the interface to which the routes to the other node lead, and the MTU of that interface.
+func TestWireGuardMTU(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 2, wireguard(t))
+	for i, n := range w.nodes {
+		port := fmt.Sprintf("port%d-2", i)
+		ip(t, "link add "+port+" up master fabric type veth peer name eth2 netns "+n.ns.Path())
+		n.ip("link set eth2 up mtu 1400")
+		n.ip(fmt.Sprintf("addr add 172.17.9.%d/24 dev eth2", 101+i))
+		n.ip(fmt.Sprintf("addr add 2001:db8:9::%d/64 dev eth2 nodad", 101+i))
+	}
+	pods := w.startAll()
+	n := w.nodes[0]
+	mtu := func(what string, of4, of6 int) {
+		t.Helper()
+		n.until(what, func(a answer) bool { return a.Ready && a.IPv4.MTU == of4 && a.IPv6.MTU == of6 })
+		for device, want := range map[string]int{"flannel-wg": of4, "flannel-wg-v6": of6} {
+			if out := n.ip("link show " + device); !strings.Contains(out, fmt.Sprintf("mtu %d ", want)) {
+				t.Errorf("%s: %s", what, out)
+			}
+		}
+		w.reach(false, pods...)
+		w.reach(true, pods...)
+	}
+	mtu("eth1", 1440, 1420)
+	n.ip("route add 172.17.8.102 via 172.17.9.102 src 172.17.8.101")
+	mtu("IPv4 over eth2", 1340, 1320) // the pods' interfaces have both families
+	n.ip("link set eth2 mtu 1380")
+	mtu("a smaller eth2", 1320, 1300)
+	n.ip("-6 route add 2001:db8:8::102 via 2001:db8:9::102 src 2001:db8:8::101")
+	n.ip("route del 172.17.8.102")
+	mtu("IPv6 over eth2", 1320, 1300)
+	n.ip("-6 route del 2001:db8:8::102")
+	mtu("eth1 again", 1440, 1420)
+}
+
+// TestWireGuardKeyOrder: an agent that starts with a new key, and cannot give it to the device, leaves the published key unchanged
+// until it can.
+func TestWireGuardKeyOrder(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w := newWorld(t, 1, wireguard(t))
+	n := w.nodes[0]
+	n.start()
+	key := func() string {
+		k, err := cluster.ParseWireGuard(w.record(n.name).BackendData)
+		must(t, err)
+		return k.PublicKey
+	}
+	before := key()
+	n.stop()
+	_, err := n.verb("agent rotate-key", nil)
+	must(t, err)
+	n.ip("link del flannel-wg")
+	n.ip("link add flannel-wg type dummy")
+	n.launch()
+	w.within(func() bool {
+		_, _ = n.verb("agent status", nil)
+		return n.exit != nil && strings.Contains(n.exit.Error(), `it is not of kind "wireguard"`)
+	}, func() string { return fmt.Sprintf("the device can be made: %v", n.exit) })
+	if key() != before {
+		t.Error("a key is published that the device does not have")
+	}
+	n.ip("link del flannel-wg")
+	w.within(func() bool { return key() != before }, func() string { return "the new key is not published" })
+}
+
+// TestWireGuardMigrate migrates a node from flanneld to the agent and back. The connection continues, and packets between pods are never sent
+// unencrypted, although flanneld deletes its device when it ends, and when it begins.
+func TestWireGuardMigrate(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	w, flanneld := newWireGuardFlannel(t, `"Backend":{"Type":"wireguard","PSK":%q}`)
+	w.exposed()
+	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
+	moves.useReference()
+	flanneld(moves, "-ip-masq")
+	ours.start()
+	programmed := func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} }
+	ours.until("flanneld's nodes", programmed)
+	pods := []*pod{ours.attach(), theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0",%s}`, theirs.flannelConf())), moves.attachReference()}
 	w.reach(false, pods...)
+	seen := w.observe()
+	end := w.transfer(pods[1], pods[2])
+	// refused sends a packet while the node has no device.
+	refused := func(what string) {
+		t.Helper()
+		if pods[2].asks(pods[1], false) {
+			t.Errorf("%s: a pod of the other node answers", what)
+		}
+		seen.check(what)
+	}
+	step := func(want string, args ...string) {
+		t.Helper()
+		out := moves.command(moves.migrate(append([]string{"migrate", "flannel", "--yes"}, args...)...)...)
+		if !strings.Contains(out, want) {
+			t.Fatalf("%q is not in\n%s", want, out)
+		}
+	}
+	step("the next step is yours: stop flanneld")
+	moves.stop()
+	refused("without flanneld")
+	step("start the agent with flanneld's flags")
+	agent := moves.agent("-ip-masq")
+	agent.Path = filepath.Join(ours.PluginDir(), "agent") // only plugins are installed
+	moves.runReady(agent)
+	moves.until("the others", programmed)
+	step("no differences found")
+	w.reach(false, pods...)
+	seen.check("with the agent")
+
+	step("the next step is yours: stop the agent", "--back")
+	moves.stop()
+	step("start flanneld and wait until it is ready", "--back")
+	flanneld(moves, "-ip-masq")
+	step("the node has returned to flannel", "--back")
+	w.reach(false, pods...)
+	seen.check("with flanneld again")
+	t.Logf("the longest silence was %s", end())
 	if _, readable := seen.reset(); readable != 0 {
 		t.Errorf("%d readable frames", readable)
 	}
-	for _, p := range w.nodes[0].status().Nodes {
-		if p.Handshake.IsZero() {
-			t.Errorf("no handshake with %+v", p)
-		}
+	if left := moves.ip("route show proto 142") + moves.ip("-d link show flannel-wg"); strings.Contains(left, "unreachable") || strings.Contains(left, "alias") {
+		t.Errorf("left: %s", left)
 	}
 }

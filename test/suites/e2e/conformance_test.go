@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,9 +107,15 @@ type testcase struct {
 	} `xml:"failure"`
 }
 
-// TestConformance runs Kubernetes' conformance tests of sig-network on a cluster of three nodes and writes docs/conformance.md.
+// TestConformance runs Kubernetes' conformance tests of sig-network on a cluster of three nodes and writes the results to
+// docs/conformance.md. The nodes have containerd 1.6, or 2 with CNIBOX_CONTAINERD=2.
 func TestConformance(t *testing.T) {
-	c := newCluster(t, 3, 0)
+	column, c := 0, (*cluster)(nil)
+	if os.Getenv("CNIBOX_CONTAINERD") == "2" {
+		column, c = 1, newCluster(t, 0, 3)
+	} else {
+		c = newCluster(t, 3, 0)
+	}
 	c.load(t, image(t, filepath.Join(root(t), "bin", "cnibox"), "v0.1.0"))
 	porter := filepath.Join(kubernetesModule(t), "test/images/agnhost/porter")
 	programs := []entry{
@@ -131,17 +139,15 @@ func TestConformance(t *testing.T) {
 	c.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m")
 
 	run := c.e2e(t)
-	slices.SortFunc(run, func(a, b testcase) int { return strings.Compare(a.Name, b.Name) })
-	failed := 0
 	for _, one := range run {
 		if one.Status != "passed" {
-			failed++
 			t.Errorf("%s: %s: %+v", one.Name, one.Status, one.Failure)
 		}
 	}
 	c.sound(t)
 	if len(run) > 0 {
-		writeFile(t, filepath.Join(root(t), "docs", "conformance.md"), conformancePage(run, failed))
+		page := filepath.Join(root(t), "docs", "conformance.md")
+		writeFile(t, page, conformancePage(string(content(t, page)), run, column))
 	}
 }
 
@@ -201,25 +207,53 @@ func (c *cluster) e2e(t *testing.T) []testcase {
 // conformance returns the regular expression of sig-network's conformance tests whose names begin so.
 func conformance(of string) string { return `\[sig-network\] ` + of + `.*\[Conformance\]` }
 
-func conformancePage(run []testcase, failed int) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# Conformance
+// conformanceRow is a test with its results on containerd 1.6 and 2.
+var conformanceRow = regexp.MustCompile(`(?m)^\| (.+) \| (\S+) \| (\S+) \|$`)
 
-`+"`make conformance`"+` runs the conformance tests of Kubernetes' sig-network, from Kubernetes' own `+"`e2e.test`"+`, on the cluster of
-[its test](kubernetes.md#proof), with containerd 1.6 on each node, and writes this page. It builds kube-proxy, `+"`agnhost`"+` and CoreDNS
-from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that of nginx has busybox's web server: the tests
-need only that it runs.
-
-%d tests of version 1.36.3 ran: %d passed and %d failed.
-
-| test | result |
-|---|---|
-`, len(run), len(run)-failed, failed)
+// conformancePage returns the page with the results of a run in a column. The other column stays.
+func conformancePage(page string, run []testcase, column int) string {
+	results := map[string]*[2]string{}
+	for _, row := range conformanceRow.FindAllStringSubmatch(page, -1) {
+		results[row[1]] = &[2]string{row[2], row[3]}
+		results[row[1]][column] = "-"
+	}
 	for _, c := range run {
 		name, _, _ := strings.Cut(strings.TrimPrefix(c.Name, "[It] [sig-network] "), " [Conformance]")
-		fmt.Fprintf(&b, "| %s | %s |\n", strings.ReplaceAll(name, "|", `\|`), c.Status)
+		name = strings.ReplaceAll(name, "|", `\|`)
+		if results[name] == nil {
+			results[name] = &[2]string{"-", "-"}
+		}
+		results[name][column] = c.Status
 	}
-	return b.String()
+	var rows strings.Builder
+	var ran, passed [2]int
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		r := results[name]
+		if *r == [2]string{"-", "-"} {
+			continue
+		}
+		fmt.Fprintf(&rows, "| %s | %s | %s |\n", name, r[0], r[1])
+		for i := range r {
+			if r[i] != "-" {
+				ran[i]++
+			}
+			if r[i] == "passed" {
+				passed[i]++
+			}
+		}
+	}
+	return fmt.Sprintf(`# Conformance
+
+`+"`make conformance`"+` runs the conformance tests of Kubernetes' sig-network, from Kubernetes' own `+"`e2e.test`"+`, on the cluster of
+[its test](kubernetes.md#proof), with containerd 1.6 on each node, and writes this page. With `+"`CONTAINERD=2`"+` each node has containerd 2.4.
+It builds kube-proxy, `+"`agnhost`"+` and CoreDNS from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that
+of nginx has busybox's web server: the tests need only that it runs.
+
+With containerd 1.6, %d tests of version 1.36.3 ran: %d passed and %d failed. With containerd 2.4, %d ran: %d passed and %d failed.
+
+| test | containerd 1.6 | containerd 2.4 |
+|---|---|---|
+%s`, ran[0], passed[0], ran[0]-passed[0], ran[1], passed[1], ran[1]-passed[1], rows.String())
 }
 
 func content(t *testing.T, file string) []byte {
