@@ -47,8 +47,7 @@ func (c *NetConf) Common() *NetConf { return c }
 
 // Conf is a role's configuration: a pointer to a struct that embeds NetConf. It may
 // have a method SetDefaults.
-type Conf[T any] interface {
-	*T
+type Conf interface {
 	// Validate reports every fault with its JSON path.
 	Validate() error
 	// Common is implemented by NetConf.
@@ -57,26 +56,25 @@ type Conf[T any] interface {
 
 // ReadConf decodes a configuration, sets its defaults and validates it. Every fault is
 // reported at once: values of the wrong type do not prevent the validation of the others.
-func ReadConf[T any, C Conf[T]](raw []byte) (C, error) {
-	c, err := DecodeConf[T, C](raw)
+func ReadConf(raw []byte, into Conf) error {
+	err := DecodeConf(raw, into)
 	switch {
 	case err == nil:
-		err = c.Validate()
+		err = into.Validate()
 	case errors.Is(err, ErrConf):
-		err = JoinFaults(err, c.Validate())
+		err = JoinFaults(err, into.Validate())
 	}
-	return c, err
+	return err
 }
 
-// DecodeConf decodes a configuration and sets its defaults. If the error is ErrConf, the
-// returned configuration contains the values that could be decoded.
-func DecodeConf[T any, C Conf[T]](raw []byte) (C, error) {
-	c := C(new(T))
-	err := Decode(raw, c)
-	if d, ok := any(c).(interface{ SetDefaults() }); ok {
+// DecodeConf decodes a configuration and sets its defaults. After the error ErrConf, it
+// contains the values that could be decoded.
+func DecodeConf(raw []byte, into Conf) error {
+	err := Decode(raw, into)
+	if d, ok := into.(interface{ SetDefaults() }); ok {
 		d.SetDefaults()
 	}
-	return c, err
+	return err
 }
 
 // maxMismatches bounds how many values of the wrong type are reported at once.
