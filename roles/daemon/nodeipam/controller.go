@@ -40,7 +40,8 @@ type controller struct {
 
 	mu    sync.Mutex
 	table *table
-	err   error // of following the nodes
+	// errs are the reasons why a collection cannot be followed, by its path.
+	errs map[string]error
 	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
 	listed     chan struct{}
 	unlisted   map[string]bool // the collections that are not known
@@ -56,7 +57,7 @@ type controller struct {
 func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
 	c := &controller{
 		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges,
-		unlisted: map[string]bool{nodesPath: true},
+		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
 		queue:    newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
 	if fromRanges {
@@ -163,7 +164,7 @@ func (c *controller) Remove(name string, listing bool) {
 func (c *controller) Complete(names map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = nil
+	delete(c.errs, nodesPath)
 	c.table.keep(names)
 	if c.assigning {
 		c.queue.add(c.table.waiting()...)
@@ -173,20 +174,25 @@ func (c *controller) Complete(names map[string]bool) {
 }
 
 // Failed stores why the Nodes cannot be followed.
-func (c *controller) Failed(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.log.Warn("cannot follow the nodes or ClusterCIDRs", "error", err)
-	}
-	c.err = err
-}
+func (c *controller) Failed(err error) { c.failed(nodesPath, err) }
 
 // Recovered is called when the Nodes can be followed again.
-func (c *controller) Recovered() {
+func (c *controller) Recovered() { c.recovered(nodesPath) }
+
+// failed stores why a collection cannot be followed.
+func (c *controller) failed(path string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = nil
+	if c.errs[path] == nil {
+		c.log.Warn("cannot follow the nodes or ClusterCIDRs", "error", err)
+	}
+	c.errs[path] = err
+}
+
+func (c *controller) recovered(path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.errs, path)
 }
 
 // refresh stores a Node as a reply had it.

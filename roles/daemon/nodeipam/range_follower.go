@@ -57,9 +57,15 @@ func (f rangeFollower) Complete(names map[string]bool) {
 			f.table.removeRange(r.name)
 		}
 	}
-	f.err = nil
+	delete(f.errs, rangesPath)
 	f.synced(rangesPath)
 }
+
+// Failed stores why the ClusterCIDRs cannot be followed.
+func (f rangeFollower) Failed(err error) { f.failed(rangesPath, err) }
+
+// Recovered is called when the ClusterCIDRs can be followed again.
+func (f rangeFollower) Recovered() { f.recovered(rangesPath) }
 
 // labels reads a Node's labels. They are not kept, because a large cluster has many.
 func (c *controller) labels(ctx context.Context, name string) (map[string]string, error) {

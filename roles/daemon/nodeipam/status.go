@@ -91,8 +91,8 @@ func (d *daemon) status() *status {
 func (c *controller) describe(s *status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		s.Error = c.err.Error()
+	if err := errors.Join(c.errs[nodesPath], c.errs[rangesPath]); err != nil {
+		s.Error = err.Error()
 	}
 	s.Synced, s.Nodes, s.Waiting = c.isSynced(), len(c.table.nodes), len(c.table.waiting())
 	for _, b := range c.table.sets {

@@ -40,18 +40,18 @@ type world struct {
 	token string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { t.Helper(); return newWorldOn(t, kubetest.CurrentEtcd) }
+
+func newWorldOn(t *testing.T, store kubetest.Store) *world {
 	t.Helper()
-	s, err := kubetest.Start(kubetest.CurrentEtcd)
+	s, err := kubetest.Start(store)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
 	w := &world{Server: s, t: t}
 	w.apply("../../../examples/kubernetes/nodeipam.yaml")
-	var reply struct{ Status struct{ Token string } }
-	w.decode(w.Must(t, http.MethodPost, "/api/v1/namespaces/kube-system/serviceaccounts/cnibox-nodeipam/token", "", map[string]any{"spec": map[string]any{}}), &reply)
-	w.token = reply.Status.Token
+	w.token = s.Token(t, "kube-system", "cnibox-nodeipam")
 	return w
 }
 
