@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,7 @@ const (
 
 // controller assigns pod networks in one term of a leader. It is a rest.Follower.
 type controller struct {
-	client *rest.Client
+	client *registry
 	log    *slog.Logger
 	term   *election.Term
 	queue  *queue
@@ -43,9 +44,10 @@ type controller struct {
 	// errs are the reasons why a collection cannot be followed, by its path.
 	errs map[string]error
 	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
-	listed     chan struct{}
-	unlisted   map[string]bool // the collections that are not known
-	fromRanges bool
+	listed   chan struct{}
+	unlisted map[string]bool // the collections that are not known
+	// fromRanges is true if ClusterCIDRs are followed, and withLabels if a range may select nodes.
+	fromRanges, withLabels bool
 	// assigning is true when every former leader's requests are finished.
 	assigning bool
 
@@ -54,11 +56,11 @@ type controller struct {
 }
 
 // newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
-func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
+func newController(client *registry, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
 	c := &controller{
-		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges,
+		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
 		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
-		queue:    newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
 	if fromRanges {
 		c.unlisted[rangesPath] = true
@@ -86,9 +88,9 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	defer running.Wait()
 	defer stop()
 	defer c.queue.stop()
-	running.Go(func() { _ = rest.Follow(ctx, c.client, nodesPath, c) })
+	running.Go(func() { _ = c.client.follow(ctx, c) })
 	if c.fromRanges {
-		running.Go(func() { _ = rest.Follow(ctx, c.client, rangesPath, rangeFollower{c}) })
+		running.Go(func() { _ = rest.Follow(ctx, c.client.api, rangesPath, rangeFollower{c}) })
 	}
 	select {
 	case <-c.listed:
@@ -284,7 +286,7 @@ func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 	var err error
 	for range attempts {
 		var labels map[string]string
-		if c.fromRanges {
+		if c.withLabels {
 			labels, err = c.labels(ctx, name)
 			if errors.Is(err, rest.ErrNotFound) { // the next Node of this name can have other labels
 				c.mu.Lock()
@@ -360,7 +362,7 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 		return nil
 	}
 	var status *rest.StatusError
-	if !errors.As(err, &status) || errors.Is(err, cluster.ErrUnavailable) {
+	if !errors.As(err, &status) && !errors.Is(err, rest.ErrConflict) || errors.Is(err, cluster.ErrUnavailable) {
 		c.unanswered.Store(true)
 	}
 	o = rest.Node{}
@@ -379,6 +381,9 @@ func (c *controller) event(ctx context.Context, name, reason string, cause error
 		return
 	}
 	c.log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
+	if c.client.api == nil {
+		return
+	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	err := c.client.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
 		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},

@@ -33,9 +33,10 @@ func (c *controller) changed(r *nodeRange) {
 	}
 }
 
+// queueRanges adds ClusterCIDRs that are objects.
 func (c *controller) queueRanges(names ...string) {
 	for _, name := range names {
-		if name != "" {
+		if name != "" && c.fromRanges {
 			c.queue.add(rangeKey + name)
 		}
 	}

@@ -80,7 +80,9 @@ func TestRights(t *testing.T) {
 				"verb": verb, "resource": resource, "group": groups[resource], "namespace": namespaces[resource], "name": "cnibox-nodeipam",
 			})
 		}, func() string { return "the right is still granted" })
-		run(verb, resource, func(log string) bool { return strings.Contains(log, fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) })
+		run(verb, resource, func(log string) bool {
+			return strings.Contains(log, fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource))
+		})
 	})
 }
 

@@ -121,7 +121,7 @@ func TestRangesDeletedNode(t *testing.T) {
 	s := &testTable{table: newTable(nil, nil), t: t}
 	s.putRange(cidr(t, "all", "10.0.0.0/16", "", 8, ""))
 	s.put(s.object("n1", "1"))
-	c := newController(client, slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
+	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
 	if retry := c.assign(t.Context(), "n1"); !retry || s.nodes["n1"].held != nil {
 		t.Errorf("retry %v, blocks %v", retry, s.nodes["n1"].held)
 	}
