@@ -176,13 +176,13 @@ func TestFollow(t *testing.T) {
 	}
 	expect("put a true", "failed read nodes: b: invalid: it cannot be read: repair or delete it")
 	for content, want := range map[string]string{
-		`{"metadata":{"name":"c","uid":"1"}}`: "metadata.name is not that of",
-		`{"metadata":{"name":"b"}}`:           "metadata.uid is missing",
-		`{"metadata":{"name":"b","uid":{}}}`:  "metadata.uid is missing",
-		`{"metadata":[]}`:                     "metadata.name is not that of",
+		`{"metadata":{"name":"c","uid":"1"}}`:                                  "metadata.name is not that of",
+		`{"metadata":{"name":"b"}}`:                                            "metadata.uid is missing",
+		`{"metadata":{"name":"b","uid":{}}}`:                                   "metadata.uid is missing",
+		`{"metadata":[]}`:                                                      "metadata.name is not that of",
 		`{"metadata":{"name":"b","uid":"1"},"spec":{"podCIDRs":"10.0.0.0/8"}}`: "json: cannot unmarshal",
-		strings.Repeat("[", 20000):             "it cannot be read",
-		strings.Repeat(" ", cluster.MaxPage+1): "it cannot be read",
+		strings.Repeat("[", 20000):                                             "it cannot be read",
+		strings.Repeat(" ", cluster.MaxPage+1):                                 "it cannot be read",
 	} {
 		file(content)
 		await.Until(t, func() bool { got := <-f.said; return strings.Contains(got, want) }, func() string { return "no report of " + want })
