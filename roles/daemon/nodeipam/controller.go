@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -335,18 +336,23 @@ type nodePatch struct {
 	} `json:"spec"`
 }
 
-// patch writes an assignment. After an error it reads the Node, so that the table has what the server
-// has executed. The request is not cancelled with ctx, so that the answer is known.
-func (c *controller) patch(ctx context.Context, name string, a *assignment) error {
-	var p nodePatch
-	p.Metadata.ResourceVersion = a.version
-	if a.fenced {
-		p.Metadata.Annotations = map[string]*string{fenceAnnotation: nil}
-	}
-	for _, cidr := range a.cidrs {
+func newNodePatch(version string, cidrs []netip.Prefix) *nodePatch {
+	p := &nodePatch{}
+	p.Metadata.ResourceVersion = version
+	for _, cidr := range cidrs {
 		p.Spec.PodCIDRs = append(p.Spec.PodCIDRs, cidr.String())
 	}
 	p.Spec.PodCIDR = p.Spec.PodCIDRs[0]
+	return p
+}
+
+// patch writes an assignment. After an error it reads the Node, so that the table has what the server
+// has executed. The request is not cancelled with ctx, so that the answer is known.
+func (c *controller) patch(ctx context.Context, name string, a *assignment) error {
+	p := newNodePatch(a.version, a.cidrs)
+	if a.fenced {
+		p.Metadata.Annotations = map[string]*string{fenceAnnotation: nil}
+	}
 	until := c.term.Until()
 	if most := time.Now().Add(requestTime); most.Before(until) {
 		until = most
@@ -355,7 +361,7 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	defer cancel()
 	path := rest.Path("api", "v1", "nodes", name)
 	var o rest.Node
-	err := c.client.Patch(ctx, path, rest.MergePatch, &p, &o)
+	err := c.client.Patch(ctx, path, rest.MergePatch, p, &o)
 	if err == nil {
 		c.refresh(&o)
 		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)
@@ -380,18 +386,5 @@ func (c *controller) event(ctx context.Context, name, reason string, cause error
 	if !ok {
 		return
 	}
-	c.log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
-	if c.client.api == nil {
-		return
-	}
-	now := time.Now().UTC().Format(time.RFC3339)
-	err := c.client.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
-		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
-		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
-		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
-		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
-	}, nil)
-	if err != nil && ctx.Err() == nil {
-		c.log.Warn("cannot make an event", "node", name, "error", err)
-	}
+	c.client.event(ctx, c.log, name, uid, reason, cause)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/metadata"
 	"github.com/cnibox/cnibox/store/cluster/kube/election"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
@@ -30,6 +31,9 @@ type settings struct {
 	// dir is the directory that is the registry, or empty.
 	dir    string
 	socket string
+	// allocator is rangeAllocator or cloudAllocator. The others are only for the latter.
+	allocator, node, url string
+	provider             metadata.Provider
 	// listen is the address of /metrics and /healthz, or empty.
 	listen string
 	lease  election.Options
@@ -58,7 +62,7 @@ const (
 )
 
 // parseFlags reads the flags. All faults are reported at once.
-func parseFlags(version string, args []string) (*settings, error) {
+func parseFlags(version string, args, env []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -89,14 +93,41 @@ func parseFlags(version string, args []string) (*settings, error) {
 	if registries > 1 {
 		errs = append(errs, errors.New("-kubeconfig, -master and -cluster-cidr-objects, -etcd-endpoints, -cluster-dir: give those of one registry"))
 	}
-	err := s.networks.readFile()
-	if err == nil {
-		_, err = s.networks.table()
+	if s.fromCloud() {
+		errs = append(errs, s.checkCloud(env))
+	} else if err := s.networks.readFile(); err != nil {
+		errs = append(errs, err)
+	} else if _, err = s.networks.table(); err != nil {
+		errs = append(errs, err)
 	}
-	if errs = append(errs, err, s.etcd.Check(), s.lease.Check()); errors.Join(errs...) != nil {
+	if errs = append(errs, s.etcd.Check(), s.lease.Check()); errors.Join(errs...) != nil {
 		return nil, roles.Usagef("%w", errors.Join(errs...))
 	}
 	return s, nil
+}
+
+// Values of -cidr-allocator-type. They are kube-controller-manager's.
+const (
+	rangeAllocator = "RangeAllocator"
+	cloudAllocator = "CloudAllocator"
+)
+
+// fromCloud reports whether the cloud gives the pod networks.
+func (s *settings) fromCloud() bool { return s.allocator == cloudAllocator }
+
+// checkCloud checks the flags of the cloud, and chooses the node.
+func (s *settings) checkCloud(env []string) error {
+	n := &s.networks
+	s.node = cmp.Or(s.node, process.Getenv(env, "NODE_NAME"))
+	switch {
+	case n.objects || n.file != "" || len(n.clusters)+len(n.services) > 0:
+		return errors.New("-cidr-allocator-type=CloudAllocator: leave out the flags of networks")
+	case len(s.etcd.Endpoints) > 0 || s.dir != "":
+		return errors.New("-cidr-allocator-type=CloudAllocator: it works with Kubernetes only")
+	case s.url != "" && metadata.CheckURL(s.url) != nil:
+		return fmt.Errorf("-cloud-url: %w", metadata.CheckURL(s.url))
+	}
+	return rest.CheckName("-node-name or NODE_NAME", s.node)
 }
 
 func (s *settings) register(f *flag.FlagSet) {
@@ -105,6 +136,25 @@ func (s *settings) register(f *flag.FlagSet) {
 	f.StringVar(&s.master, "master", "", "`URL` of the API server, instead of the kubeconfig's")
 	f.StringVar(&s.dir, "cluster-dir", "", "use the agents' directory at this `path` as the registry")
 	s.etcd.Register(f, passwordVariable)
+	s.allocator = rangeAllocator
+	f.Func("cidr-allocator-type", "RangeAllocator, or CloudAllocator: assign to this node only, `what` the cloud gives to it (RangeAllocator)", func(v string) error {
+		if v != rangeAllocator && v != cloudAllocator {
+			return fmt.Errorf("%.60q: give %s or %s", v, rangeAllocator, cloudAllocator)
+		}
+		s.allocator = v
+		return nil
+	})
+	f.StringVar(&s.node, "node-name", "", "`name` of this machine's Node, for CloudAllocator; default: NODE_NAME")
+	s.provider, _ = metadata.Lookup("auto")
+	f.Func("cloud-provider", "`name` of the cloud, for CloudAllocator: 'cnibox cloud show --providers' lists them (auto)", func(v string) error {
+		p, ok := metadata.Lookup(v)
+		if !ok || v == "file" {
+			return fmt.Errorf("%.60q is not a cloud", v)
+		}
+		s.provider = p
+		return nil
+	})
+	f.StringVar(&s.url, "cloud-url", "", "base `URL` of the cloud's metadata service; default: the cloud's")
 	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: nodeipam.sock in the run directory")
 	f.BoolVar(&s.networks.objects, "cluster-cidr-objects", false, "use the ClusterCIDR objects of networking.x-k8s.io/v1, in addition to -cluster-cidr if that is given")
 	f.StringVar(&s.networks.file, "cluster-cidr-file", "", "use the ClusterCIDR objects in the file at this `path`, a list in YAML or JSON, in addition to -cluster-cidr if that is given")

@@ -41,7 +41,7 @@ func TestFlags(t *testing.T) {
 		{"--cluster-cidr=10.0.0.0/16 extra", `"extra" is not a flag`},
 		{"--cluster-cidr=10.0.0.0/16 --no-such-flag", "'cnibox nodeipam -help' lists the flags"},
 	} {
-		s, err := parseFlags("test", strings.Fields(c.args))
+		s, err := parseFlags("test", strings.Fields(c.args), nil)
 		if err != nil {
 			if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.args, err)
@@ -57,10 +57,10 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", c.args, is, err, c.want)
 		}
 	}
-	if _, err := parseFlags("test", []string{"-help"}); !errors.Is(err, flag.ErrHelp) || !strings.Contains(err.Error(), "-cluster-cidr") {
+	if _, err := parseFlags("test", []string{"-help"}, nil); !errors.Is(err, flag.ErrHelp) || !strings.Contains(err.Error(), "-cluster-cidr") {
 		t.Error(err)
 	}
-	s, err := parseFlags("test", strings.Fields("--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.0.8.0/24,fd00::/112 --secondary-service-cluster-ip-range=10.0.9.0/24"))
+	s, err := parseFlags("test", strings.Fields("--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.0.8.0/24,fd00::/112 --secondary-service-cluster-ip-range=10.0.9.0/24"), nil)
 	if err != nil || fmt.Sprint(s.networks.services) != "[10.0.8.0/24 fd00::/112 10.0.9.0/24]" {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -73,7 +73,7 @@ func TestRangeFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return parseFlags("test", []string{"-cluster-cidr-file=" + path})
+		return parseFlags("test", []string{"-cluster-cidr-file=" + path}, nil)
 	}
 	s, err := read(`items:
 - metadata: {name: old, deletionTimestamp: now}

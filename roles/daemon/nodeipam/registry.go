@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
+	"time"
 
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store/cluster/dir"
@@ -66,4 +68,22 @@ func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
 		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
 	}
 	return &registry{client, nil, follow, func() { _ = c.Close() }} // only connections are closed
+}
+
+// event logs why a Node has no pod networks, and makes an event of it.
+func (r *registry) event(ctx context.Context, log *slog.Logger, name, uid, reason string, cause error) {
+	log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
+	if r.api == nil {
+		return
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	err := r.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
+		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
+		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
+		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
+		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
+	}, nil)
+	if err != nil && ctx.Err() == nil {
+		log.Warn("cannot make an event", "node", name, "error", err)
+	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Run runs the daemon until ctx ends.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
-	s, err := parseFlags(h.Program, args)
+	s, err := parseFlags(h.Program, args, h.Env)
 	if err != nil {
 		return err
 	}
@@ -35,6 +35,9 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	defer unlock()
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
+	if s.fromCloud() {
+		d.cloud = &cloudNode{client: reg, log: h.Log, name: s.node, provider: s.provider, url: s.url}
+	}
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer l.Close() //nolint:errcheck // it ends Accept
@@ -46,6 +49,10 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 			return fmt.Errorf("listen on -metrics-bind-address: %w", err)
 		}
 		defer end()
+	}
+	if d.cloud != nil {
+		d.cloud.run(ctx)
+		return nil
 	}
 	o := s.lease
 	o.Client, o.Identity, o.Log, o.Seen = reg, d.identity, h.Log, d.seen

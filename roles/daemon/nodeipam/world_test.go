@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/node"
@@ -97,32 +96,10 @@ func newWorldOn(t *testing.T, store kubetest.Store) *world {
 // apply makes the objects of a manifest.
 func (w *world) apply(path string) {
 	w.t.Helper()
-	file, err := os.ReadFile(path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	for _, name := range []string{"default", "kube-system"} {
 		w.Must(w.t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": name}}, http.StatusConflict)
 	}
-	for doc := range strings.SplitSeq(string(file), "\n---\n") {
-		b, err := yaml.ToJSON([]byte(doc))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		var o struct {
-			APIVersion, Kind string
-			Metadata         struct{ Namespace string }
-		}
-		w.decode(b, &o)
-		at := "/apis/" + o.APIVersion
-		if o.APIVersion == "v1" {
-			at = "/api/v1"
-		}
-		if o.Metadata.Namespace != "" {
-			at += "/namespaces/" + o.Metadata.Namespace
-		}
-		w.Must(w.t, http.MethodPost, at+"/"+strings.ToLower(o.Kind)+"s", "", b)
-	}
+	w.Kubectl(w.t, "apply", "-f", path)
 }
 
 func (w *world) decode(b []byte, v any) {

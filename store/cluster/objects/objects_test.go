@@ -175,17 +175,17 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	expect("put a true", "failed read nodes: b: invalid: it cannot be read: repair or delete it")
-	for content, want := range map[string]string{
-		`{"metadata":{"name":"c","uid":"1"}}`:                                  "metadata.name is not that of",
-		`{"metadata":{"name":"b"}}`:                                            "metadata.uid is missing",
-		`{"metadata":{"name":"b","uid":{}}}`:                                   "metadata.uid is missing",
-		`{"metadata":[]}`:                                                      "metadata.name is not that of",
-		`{"metadata":{"name":"b","uid":"1"},"spec":{"podCIDRs":"10.0.0.0/8"}}`: "json: cannot unmarshal",
-		strings.Repeat("[", 20000):                                             "it cannot be read",
-		strings.Repeat(" ", cluster.MaxPage+1):                                 "it cannot be read",
+	for _, c := range [][2]string{
+		{`{"metadata":{"name":"c","uid":"1"}}`, "metadata.name is not that of"},
+		{`{"metadata":{"name":"b"}}`, "metadata.uid is missing"},
+		{`{"metadata":{"name":"b","uid":{}}}`, "metadata.uid is missing"},
+		{`{"metadata":[]}`, "metadata.name is not that of"},
+		{`{"metadata":{"name":"b","uid":"1"},"spec":{"podCIDRs":"10.0.0.0/8"}}`, "json: cannot unmarshal"},
+		{strings.Repeat("[", 20000), "it cannot be read"},
+		{strings.Repeat(" ", cluster.MaxPage+1), "it cannot be read"},
 	} {
-		file(content)
-		await.Until(t, func() bool { got := <-f.said; return strings.Contains(got, want) }, func() string { return "no report of " + want })
+		file(c[0])
+		await.Until(t, func() bool { got := <-f.said; return strings.Contains(got, c[1]) }, func() string { return "no report of " + c[1] })
 	}
 	file(`{"metadata":{"name":"b","uid":"1"}}`)
 	expect("put b true", "complete [a b]", "recovered")
