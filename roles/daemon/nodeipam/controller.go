@@ -59,8 +59,9 @@ type controller struct {
 // newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
 func newController(client *registry, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
 	c := &controller{
-		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
+		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
 		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
+		fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
 		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
 	if fromRanges {
@@ -368,7 +369,8 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 		return nil
 	}
 	var status *rest.StatusError
-	if !errors.As(err, &status) && !errors.Is(err, rest.ErrConflict) || errors.Is(err, cluster.ErrUnavailable) {
+	answered := errors.As(err, &status) || errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound)
+	if !answered || errors.Is(err, cluster.ErrUnavailable) {
 		c.unanswered.Store(true)
 	}
 	o = rest.Node{}

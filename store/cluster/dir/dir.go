@@ -7,6 +7,8 @@
 //	lock               locked (flock) while a node chooses its subnets or blocks
 //	ranges/            pages of cluster-wide ranges
 //	range-nodes/       a file for each node with blocks of them
+//	nodeipam-nodes/    objects of nodes whose pod networks nodeipam assigns
+//	nodeipam-leases/   the Lease of nodeipam's leader
 //
 // Files have mode 0644, because they have no secrets. They are replaced by renaming, so that a reader
 // gets either the old record or the new one. An incomplete file of another writer is a fault of its
