@@ -183,9 +183,13 @@ func (r *Registry) lock(ctx context.Context) (unlock func(), err error) {
 		return nil, err
 	}
 	select {
-	case r.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("lock: %w: this process holds it: %w", cluster.ErrUnavailable, ctx.Err())
+	case r.turn <- struct{}{}: // also if ctx has ended
+	default:
+		select {
+		case r.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock: %w: this process holds it: %w", cluster.ErrUnavailable, ctx.Err())
+		}
 	}
 	defer func() {
 		if err != nil {
