@@ -46,13 +46,19 @@ func (r *Registry) mounted() error {
 	return err
 }
 
-// List calls each with every text. A file that has another type, is too large or has no permission to be read stops
+// List calls each with every text. It reads the names under the lock: on some file systems a list lacks a file that is
+// being replaced. A file that has another type, is too large or has no permission to be read stops
 // no other one. Other errors, such as those of a network file system, may pass, so they end the list.
 func (l collection) List(ctx context.Context, each func(name string, text []byte, version string)) error {
 	if err := l.r.mounted(); err != nil {
 		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
 	}
+	unlock, err := l.r.lock(ctx)
+	if err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(filepath.Join(l.r.o.Dir, l.name))
+	unlock()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("list %s: %w: %w", l.name, cluster.ErrUnavailable, err)
 	}

@@ -237,9 +237,10 @@ type follow[T any] struct {
 	complete bool
 }
 
-// read reports the changes since the last call.
+// read reports the changes since the last call, removed objects first: others may have what they had.
 func (f *follow[T]) read(ctx context.Context) error {
 	seen := map[string]bool{}
+	var changed []*T
 	var faults []error
 	err := f.from.List(ctx, func(name string, text []byte, version string) {
 		seen[name] = true
@@ -256,16 +257,19 @@ func (f *follow[T]) read(ctx context.Context) error {
 			return
 		}
 		f.known[name] = version
-		f.to.Put(is, !f.complete)
+		changed = append(changed, is)
 	})
-	if err != nil {
-		return err
-	}
 	for name := range f.known {
-		if !seen[name] {
+		if err == nil && !seen[name] {
 			delete(f.known, name)
 			f.to.Remove(name, !f.complete)
 		}
+	}
+	for _, o := range changed {
+		f.to.Put(o, !f.complete)
+	}
+	if err != nil {
+		return err
 	}
 	if !f.complete && len(faults) == 0 {
 		f.complete = true
