@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,7 +27,60 @@ func (s *Server) Allow(tb testing.TB, name string, rules ...Rule) {
 type Rule struct {
 	APIGroups []string `json:"apiGroups"`
 	Resources []string `json:"resources"`
+	Names     []string `json:"resourceNames,omitempty"`
 	Verbs     []string `json:"verbs"`
+}
+
+// WithoutEachRight takes each right, a verb of a resource, in turn from the roles that lists at the paths have, and
+// calls f without it.
+func (s *Server) WithoutEachRight(tb testing.TB, paths []string, f func(resource, verb string)) {
+	tb.Helper()
+	rights := 0
+	for _, path := range paths {
+		var roles struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Rules    []Rule
+			}
+		}
+		if err := json.Unmarshal(s.Must(tb, http.MethodGet, path, "", nil), &roles); err != nil {
+			tb.Fatal(err)
+		}
+		collection, _, _ := strings.Cut(path, "?")
+		for _, role := range roles.Items {
+			set := func(rules []Rule) {
+				s.Must(tb, http.MethodPatch, collection+"/"+role.Metadata.Name, "application/merge-patch+json", map[string]any{"rules": rules})
+			}
+			var single []Rule
+			for _, rule := range role.Rules {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						single = append(single, Rule{rule.APIGroups, []string{resource}, rule.Names, []string{verb}})
+					}
+				}
+			}
+			for i, right := range single {
+				set(slices.Delete(slices.Clone(single), i, i+1))
+				f(right.Resources[0], right.Verbs[0])
+			}
+			set(role.Rules)
+			rights += len(single)
+		}
+	}
+	if rights == 0 {
+		tb.Errorf("no role has a right: %v", paths)
+	}
+}
+
+// Allowed reports whether the server grants a user a right, the attributes of a SubjectAccessReview.
+func (s *Server) Allowed(tb testing.TB, user string, attributes map[string]string) bool {
+	tb.Helper()
+	var is struct{ Status struct{ Allowed bool } }
+	review := map[string]any{"spec": map[string]any{"user": user, "resourceAttributes": attributes}}
+	if err := json.Unmarshal(s.Must(tb, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "", review), &is); err != nil {
+		tb.Fatal(err)
+	}
+	return is.Status.Allowed
 }
 
 // Kubeconfig writes a kubeconfig file with a token and an address, which is the server's or a Wire's.

@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 	"github.com/cnibox/cnibox/store/cluster/kube"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/objects"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
@@ -34,6 +35,28 @@ type registryClient struct {
 	anonymous bool
 	// assignsCIDRs is true if the registry chooses the pod networks and accepts no request for one.
 	assignsCIDRs bool
+	// object is set if nodeipam assigns the pod networks in a registry without an API server.
+	object *nodeObject
+}
+
+// Acquire publishes this node, with the pod networks that nodeipam has assigned if it does so.
+func (c *registryClient) Acquire(ctx context.Context, want cluster.Node) (got cluster.Node, err error) {
+	if c.object != nil {
+		want.PodCIDRs, err = c.object.assigned(ctx)
+		if err != nil {
+			return want, err
+		}
+	}
+	return c.Registry.Acquire(ctx, want)
+}
+
+// Release removes this node's record, and its object.
+func (c *registryClient) Release(ctx context.Context) error {
+	err := c.Registry.Release(ctx)
+	if err == nil && c.object != nil {
+		err = c.object.client.Delete(ctx, c.object.path())
+	}
+	return err
 }
 
 // clusterDir is the default directory of the registry, below the state directory.
@@ -47,7 +70,7 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 	switch {
 	case r.kube:
 		return s.openKube(ctx, h, warn)
-	case len(r.etcd) > 0:
+	case len(r.etcd.Endpoints) > 0:
 		return s.openEtcd(h, former, warn)
 	}
 	path := r.dir
@@ -59,7 +82,7 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 		return nil, err
 	}
 	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn})
-	return &registryClient{Registry: reg, node: node, name: "dir " + path}, err
+	return s.withObject(&registryClient{Registry: reg, node: node, name: "dir " + path}, reg), err
 }
 
 // openKube opens Kubernetes as the registry.
@@ -111,15 +134,19 @@ func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string))
 		return nil, err
 	}
 	r := &s.registry
-	o := etcd.Options{
-		Node: node, Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
-		Previous: former.PodCIDRs, PublicIP: former.PublicIP, PublicIPv6: former.PublicIPv6, RenewMargin: r.renewMargin, Warn: warn,
-	}
-	if r.etcdCA != "" || r.etcdCert != "" {
-		o.TLS = &web.TLS{CAFile: r.etcdCA, CertFile: r.etcdCert, KeyFile: r.etcdKey}
-	}
+	o := r.etcd.Options()
+	o.Node, o.Previous, o.PublicIP, o.PublicIPv6 = node, former.PodCIDRs, former.PublicIP, former.PublicIPv6
+	o.RenewMargin, o.Warn = r.renewMargin, warn
 	reg, err := etcd.Open(o)
-	return &registryClient{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
+	return s.withObject(&registryClient{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd.Endpoints, ","), anonymous: true}, reg), err
+}
+
+// withObject adds this node's object if nodeipam assigns the pod networks.
+func (s *settings) withObject(c *registryClient, r objects.Registry) *registryClient {
+	if s.registry.nodeipam {
+		c.assignsCIDRs, c.object = true, &nodeObject{objects.New(r), c.node, s.registry.labels}
+	}
+	return c
 }
 
 // memory is what the agent remembers in keep.db over restarts and reboots. Without it the node

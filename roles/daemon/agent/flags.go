@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -49,19 +50,18 @@ type registryFlags struct {
 	networkUnavailable              bool
 	rangeNamespace                  string
 	dir                             string
-	etcd                            []string
-	etcdPrefix                      string
-	etcdCA, etcdCert, etcdKey       string
-	etcdUser, etcdPassword          string
-	renewMargin                     time.Duration
+	etcd                            process.Etcd
+	// nodeipam is true if nodeipam assigns the pod networks in etcd or the directory, by these labels of the node.
+	nodeipam    bool
+	labels      map[string]string
+	renewMargin time.Duration
 }
 
 // Defaults of flags.
 const (
-	defaultNetConf    = "/etc/kube-flannel/net-conf.json"
-	defaultSubnetEnv  = "/run/flannel/subnet.env"
-	defaultEtcdPrefix = "/coreos.com/network"
-	defaultPrefix     = "flannel.alpha.coreos.com"
+	defaultNetConf   = "/etc/kube-flannel/net-conf.json"
+	defaultSubnetEnv = "/run/flannel/subnet.env"
+	defaultPrefix    = "flannel.alpha.coreos.com"
 	// defaultEtcd is flanneld's default for etcd's addresses.
 	defaultEtcd = "http://127.0.0.1:4001,http://127.0.0.1:2379"
 	// flanneld is the name of the role under which etcd is the default registry.
@@ -173,7 +173,7 @@ func (s *settings) registerInstallation(f *flag.FlagSet) {
 	f.StringVar(&s.cniBinDir, "cni-bin-dir", "", "install the plugins in this `directory` when pods can be attached, and keep them installed")
 	s.cniPlugins = []string{"chain", "vxlan", "bridge", "host-local", "portmap", "bandwidth", "loopback"}
 	f.Func("cni-plugins", "comma-separated `types` to install; other programs' files are kept aside ("+strings.Join(s.cniPlugins, ",")+")", func(v string) error {
-		s.cniPlugins = splitList(v)
+		s.cniPlugins = process.SplitList(v)
 		return nil
 	})
 	f.StringVar(&s.cniConf, "cni-conf", "", "`path` of a network that is installed last, under its name in -cni-conf-dir")
@@ -196,19 +196,19 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	f.BoolVar(&r.networkUnavailable, "set-node-network-unavailable", true, "clear the Node's condition NetworkUnavailable")
 	f.StringVar(&r.rangeNamespace, "range-namespace", kube.DefaultNamespace, "`namespace` of the ConfigMaps with the blocks of cluster-wide ranges")
 	f.StringVar(&r.dir, "cluster-dir", "", "use the directory at this `path` as the registry: config.json and nodes/")
-	f.Func("etcd-endpoints", "use etcd as the registry: comma-separated `URLs`", func(v string) error {
-		r.etcd = splitList(v)
-		if len(r.etcd) == 0 {
-			return errors.New("names no URL: give http://127.0.0.1:2379, or leave the flag out")
+	f.BoolVar(&r.nodeipam, "nodeipam", false, "wait for the pod network that cnibox nodeipam assigns in etcd or the directory")
+	f.Func("node-labels", "comma-separated `labels` KEY=VALUE of this node, for the ranges of nodeipam", func(v string) error {
+		r.labels = map[string]string{}
+		for _, one := range process.SplitList(v) {
+			key, value, ok := strings.Cut(one, "=")
+			if !ok || key == "" {
+				return fmt.Errorf("%.60q is not a label: use for example zone=a", one)
+			}
+			r.labels[key] = value
 		}
 		return nil
 	})
-	f.StringVar(&r.etcdPrefix, "etcd-prefix", defaultEtcdPrefix, "`prefix` of the keys in etcd")
-	f.StringVar(&r.etcdCA, "etcd-cafile", "", "`path` of the CA certificates for etcd")
-	f.StringVar(&r.etcdCert, "etcd-certfile", "", "`path` of the client's certificate")
-	f.StringVar(&r.etcdKey, "etcd-keyfile", "", "`path` of the client's key")
-	f.StringVar(&r.etcdUser, "etcd-username", "", "`name` of a user of etcd")
-	f.StringVar(&r.etcdPassword, "etcd-password", "", "`password` of the user; better in FLANNELD_ETCD_PASSWORD")
+	r.etcd.Register(f, "FLANNELD_ETCD_PASSWORD")
 	r.renewMargin = 60 * time.Minute
 	f.Func("subnet-lease-renew-margin", "latest renewal of a lease in etcd, in `minutes` before it expires (60)", func(v string) error {
 		n, err := strconv.Atoi(v)
@@ -220,59 +220,48 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	})
 }
 
-func splitList(v string) (all []string) {
-	for one := range strings.SplitSeq(v, ",") {
-		if one = strings.TrimSpace(one); one != "" {
-			all = append(all, one)
-		}
-	}
-	return all
-}
-
 // complete checks the combination of flags and sets defaults that depend on it.
 func (s *settings) complete(role string) (errs []error) {
 	r := &s.registry
 	var chosen []string
-	for name, on := range map[string]bool{"-kube-subnet-mgr": r.kube, "-cluster-dir": r.dir != "", "-etcd-endpoints": len(r.etcd) > 0} {
+	for name, on := range map[string]bool{"-kube-subnet-mgr": r.kube, "-cluster-dir": r.dir != "", "-etcd-endpoints": len(r.etcd.Endpoints) > 0} {
 		if on {
 			chosen = append(chosen, name)
 		}
 	}
 	slices.Sort(chosen)
-	if len(chosen) > 1 && r.kube && len(r.etcd) > 0 && r.dir == "" {
-		r.etcd, chosen = nil, nil // flanneld prefers Kubernetes, too
+	if len(chosen) > 1 && r.kube && len(r.etcd.Endpoints) > 0 && r.dir == "" {
+		r.etcd.Endpoints, chosen = nil, nil // flanneld prefers Kubernetes, too
 	} else if len(chosen) > 1 {
 		errs = append(errs, fmt.Errorf("%s: give one registry", strings.Join(chosen, " and ")))
 	}
 	if len(chosen) == 0 && !r.kube && role == flanneld {
-		r.etcd = splitList(defaultEtcd)
+		r.etcd.Endpoints = process.SplitList(defaultEtcd)
 	}
-	for _, p := range []struct{ name, path string }{
-		{"-cluster-dir", r.dir},
-		{"-net-config-path", s.netConf},
-		{"-subnet-file", s.subnetEnv},
-		{"-overlay-file", s.overlayFile},
-		{"-socket", s.socket},
-		{"-cni-bin-dir", s.cniBinDir},
-		{"-cni-conf", s.cniConf},
-		{"-cni-conf-dir", s.cniConfDir},
-		{"-kubeconfig-file", r.kubeconfig},
-		{"-etcd-cafile", r.etcdCA},
-		{"-etcd-certfile", r.etcdCert},
-		{"-etcd-keyfile", r.etcdKey},
-	} {
-		if p.path != "" && !filepath.IsAbs(p.path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.name, p.path))
-		}
-	}
+	paths := r.etcd.Paths()
+	maps.Copy(paths, map[string]string{
+		"-cluster-dir":     r.dir,
+		"-net-config-path": s.netConf,
+		"-subnet-file":     s.subnetEnv,
+		"-overlay-file":    s.overlayFile,
+		"-socket":          s.socket,
+		"-cni-bin-dir":     s.cniBinDir,
+		"-cni-conf":        s.cniConf,
+		"-cni-conf-dir":    s.cniConfDir,
+		"-kubeconfig-file": r.kubeconfig,
+	})
+	errs = append(errs, process.CheckPaths(paths)...)
 	if s.cniConf != "" && filepath.Ext(s.cniConf) != ".conflist" {
 		errs = append(errs, fmt.Errorf("-cni-conf: %q does not end in .conflist", s.cniConf))
 	}
 	if s.healthPort > 65535 {
 		errs = append(errs, fmt.Errorf("-healthz-port: %d is not a port", s.healthPort))
 	}
-	if (r.etcdCert == "") != (r.etcdKey == "") {
-		errs = append(errs, errors.New("-etcd-certfile and -etcd-keyfile: give both or neither"))
+	if r.kube && (r.nodeipam || r.labels != nil) {
+		errs = append(errs, errors.New("-nodeipam and -node-labels: with -kube-subnet-mgr the Node object has both, leave the flags out"))
+	}
+	if err := r.etcd.Check(); err != nil {
+		errs = append(errs, err)
 	}
 	return errs
 }
@@ -288,7 +277,7 @@ func (s *settings) healthAddr() string {
 // register declares the flags that select the underlay.
 func (s *selection) register(f *flag.FlagSet) {
 	f.Func("iface", "`name` or address of the interface to the other nodes; repeatable, the first existing one counts", func(v string) error {
-		s.ifaces = append(s.ifaces, splitList(v)...)
+		s.ifaces = append(s.ifaces, process.SplitList(v)...)
 		return nil
 	})
 	f.Func("iface-regex", "regular `expression` for an address or name of the interface; repeatable", func(v string) error {

@@ -27,7 +27,7 @@ func TestFlags(t *testing.T) {
 		u.public4 != netip.MustParseAddr("192.0.2.1") || u.public6 != netip.MustParseAddr("2001:db8::1") {
 		t.Errorf("underlay %+v", u)
 	}
-	if !s.ipMasq || s.forward || !s.registry.kube || s.registry.etcdPassword != "secret" || s.registry.renewMargin != 30*time.Minute {
+	if !s.ipMasq || s.forward || !s.registry.kube || s.registry.etcd.Password != "secret" || s.registry.renewMargin != 30*time.Minute {
 		t.Errorf("%+v", s)
 	}
 	if s.healthAddr() != "127.0.0.1:8081" || !slices.Equal(s.ignored, []string{"v"}) || !s.keepPorts || len(s.exceptions) != 1 {
@@ -63,7 +63,7 @@ func TestRegistryOfFlags(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || len(s.registry.etcd) != tt.etcd || s.registry.dir != tt.dir || s.registry.kube != tt.kube {
+		if err != nil || len(s.registry.etcd.Endpoints) != tt.etcd || s.registry.dir != tt.dir || s.registry.kube != tt.kube {
 			t.Errorf("%s %q: %+v, %v", tt.role, tt.args, s.registry, err)
 		}
 	}

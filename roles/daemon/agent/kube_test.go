@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -187,7 +186,9 @@ func TestKubeManifests(t *testing.T) {
 	s.Kubectl(t, "apply", "-f", filepath.Join(examples, "ranges.yaml"))
 	lease := w.leasePages(kubeconfig)
 	must(t, lease())
-	w.withoutEachRight(s, func(resource, verb string) {
+	const roles, label = "/apis/rbac.authorization.k8s.io/v1/", "?labelSelector=app.kubernetes.io/name=cnibox"
+	paths := []string{roles + "clusterroles" + label, roles + "namespaces/kube-system/roles" + label, roles + "namespaces/cnibox-ranges/roles" + label}
+	s.WithoutEachRight(t, paths, func(resource, verb string) {
 		if resource == "configmaps" || resource == "ippools" {
 			w.within(func() bool { err = lease(); return errors.Is(err, rest.ErrForbidden) }, func() string {
 				return fmt.Sprintf("without %s of %s: %v", verb, resource, err)
@@ -195,58 +196,14 @@ func TestKubeManifests(t *testing.T) {
 			return
 		}
 		resource, sub, _ := strings.Cut(resource, "/")
-		review := map[string]any{"spec": map[string]any{
-			"user": "system:serviceaccount:kube-system:cnibox", "resourceAttributes": map[string]string{"verb": verb, "resource": resource, "subresource": sub},
-		}}
 		w.within(func() bool {
-			var is struct{ Status struct{ Allowed bool } }
-			must(t, json.Unmarshal(s.Must(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "", review), &is))
-			return !is.Status.Allowed
+			return !s.Allowed(t, "system:serviceaccount:kube-system:cnibox", map[string]string{"verb": verb, "resource": resource, "subresource": sub})
 		}, func() string { return "the right is still granted" })
 		w.addNode()
 		launch().until("without "+verb+" of "+resource+"/"+sub, func(a answer) bool {
 			return strings.Contains(a.RegistryError, "forbidden") || !a.Ready && strings.Contains(a.Reason, "forbidden")
 		})
 	})
-}
-
-// withoutEachRight takes each right, a verb of a resource, from the roles of examples/kubernetes in turn.
-func (w *world) withoutEachRight(s *kubetest.Server, f func(resource, verb string)) {
-	t := w.t
-	t.Helper()
-	const api = "/apis/rbac.authorization.k8s.io/v1/"
-	rights := 0
-	for _, kind := range []string{"clusterroles", "namespaces/kube-system/roles", "namespaces/cnibox-ranges/roles"} {
-		var roles struct {
-			Items []struct {
-				Metadata struct{ Name string }
-				Rules    []kubetest.Rule
-			}
-		}
-		must(t, json.Unmarshal(s.Must(t, http.MethodGet, api+kind+"?labelSelector=app.kubernetes.io/name=cnibox", "", nil), &roles))
-		for _, role := range roles.Items {
-			set := func(rules []kubetest.Rule) {
-				s.Must(t, http.MethodPatch, api+kind+"/"+role.Metadata.Name, "application/merge-patch+json", map[string]any{"rules": rules})
-			}
-			var single []kubetest.Rule
-			for _, rule := range role.Rules {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						single = append(single, kubetest.Rule{APIGroups: rule.APIGroups, Resources: []string{resource}, Verbs: []string{verb}})
-					}
-				}
-			}
-			for i, right := range single {
-				set(slices.Delete(slices.Clone(single), i, i+1))
-				f(right.Resources[0], right.Verbs[0])
-			}
-			set(role.Rules)
-			rights += len(single)
-		}
-	}
-	if rights == 0 {
-		t.Error("no role of examples/kubernetes has the label of cnibox")
-	}
 }
 
 // leasePages returns a function that reads and writes the pages of cluster-wide ranges as a node does.

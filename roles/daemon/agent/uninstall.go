@@ -78,7 +78,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 		a.install.hasPlugins = true
 		return errors.Join(err, a.install.place(a.logChange))
 	}
-	if r := &a.set.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
+	if r := &a.set.registry; r.kube || r.dir != "" || len(r.etcd.Endpoints) > 0 {
 		if _, err := a.set.release(ctx, a.host); err != nil {
 			return fmt.Errorf("withdraw this node's record: %w", err)
 		}

@@ -71,7 +71,7 @@ func cleanupFlags() (all []roles.Flag) {
 	f.VisitAll(func(one *flag.Flag) {
 		value, text := flag.UnquoteUsage(one)
 		switch {
-		case one.Name == "set-node-network-unavailable" || one.Name == "subnet-lease-renew-margin":
+		case one.Name == "set-node-network-unavailable" || one.Name == "subnet-lease-renew-margin" || one.Name == "node-labels":
 			return // only for a running agent
 		case value == "":
 			all = append(all, roles.Flag{Name: one.Name, Help: text, Switch: true})
@@ -102,7 +102,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	defer unlock()
 	done := "removed everything of the agent from this node; its record in the registry stays, because no flag names the registry"
 	var errs []error
-	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
+	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd.Endpoints) > 0 {
 		name, err := s.release(ctx, h)
 		errs = append(errs, err)
 		done = "removed everything of the agent from this node, and its record from the registry " + name

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,18 +35,20 @@ const (
 
 // controller assigns pod networks in one term of a leader. It is a rest.Follower.
 type controller struct {
-	client *rest.Client
+	client *registry
 	log    *slog.Logger
 	term   *election.Term
 	queue  *queue
 
 	mu    sync.Mutex
 	table *table
-	err   error // of following the nodes
+	// errs are the reasons why a collection cannot be followed, by its path.
+	errs map[string]error
 	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
-	listed     chan struct{}
-	unlisted   map[string]bool // the collections that are not known
-	fromRanges bool
+	listed   chan struct{}
+	unlisted map[string]bool // the collections that are not known
+	// fromRanges is true if ClusterCIDRs are followed, and withLabels if a range may select nodes.
+	fromRanges, withLabels bool
 	// assigning is true when every former leader's requests are finished.
 	assigning bool
 
@@ -53,11 +57,12 @@ type controller struct {
 }
 
 // newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
-func newController(client *rest.Client, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
+func newController(client *registry, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
 	c := &controller{
-		client: client, log: log, term: term, table: t, listed: make(chan struct{}), fromRanges: fromRanges,
-		unlisted: map[string]bool{nodesPath: true},
-		queue:    newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
+		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
+		fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
+		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
 	if fromRanges {
 		c.unlisted[rangesPath] = true
@@ -85,9 +90,9 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	defer running.Wait()
 	defer stop()
 	defer c.queue.stop()
-	running.Go(func() { _ = rest.Follow(ctx, c.client, nodesPath, c) })
+	running.Go(func() { _ = c.client.follow(ctx, c) })
 	if c.fromRanges {
-		running.Go(func() { _ = rest.Follow(ctx, c.client, rangesPath, rangeFollower{c}) })
+		running.Go(func() { _ = rest.Follow(ctx, c.client.api, rangesPath, rangeFollower{c}) })
 	}
 	select {
 	case <-c.listed:
@@ -163,7 +168,7 @@ func (c *controller) Remove(name string, listing bool) {
 func (c *controller) Complete(names map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = nil
+	delete(c.errs, nodesPath)
 	c.table.keep(names)
 	if c.assigning {
 		c.queue.add(c.table.waiting()...)
@@ -173,20 +178,25 @@ func (c *controller) Complete(names map[string]bool) {
 }
 
 // Failed stores why the Nodes cannot be followed.
-func (c *controller) Failed(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.log.Warn("cannot follow the nodes or ClusterCIDRs", "error", err)
-	}
-	c.err = err
-}
+func (c *controller) Failed(err error) { c.failed(nodesPath, err) }
 
 // Recovered is called when the Nodes can be followed again.
-func (c *controller) Recovered() {
+func (c *controller) Recovered() { c.recovered(nodesPath) }
+
+// failed stores why a collection cannot be followed.
+func (c *controller) failed(path string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = nil
+	if c.errs[path] == nil {
+		c.log.Warn("cannot follow the nodes or ClusterCIDRs", "error", err)
+	}
+	c.errs[path] = err
+}
+
+func (c *controller) recovered(path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.errs, path)
 }
 
 // refresh stores a Node as a reply had it.
@@ -278,7 +288,7 @@ func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 	var err error
 	for range attempts {
 		var labels map[string]string
-		if c.fromRanges {
+		if c.withLabels {
 			labels, err = c.labels(ctx, name)
 			if errors.Is(err, rest.ErrNotFound) { // the next Node of this name can have other labels
 				c.mu.Lock()
@@ -327,18 +337,23 @@ type nodePatch struct {
 	} `json:"spec"`
 }
 
-// patch writes an assignment. After an error it reads the Node, so that the table has what the server
-// has executed. The request is not cancelled with ctx, so that the answer is known.
-func (c *controller) patch(ctx context.Context, name string, a *assignment) error {
-	var p nodePatch
-	p.Metadata.ResourceVersion = a.version
-	if a.fenced {
-		p.Metadata.Annotations = map[string]*string{fenceAnnotation: nil}
-	}
-	for _, cidr := range a.cidrs {
+func newNodePatch(version string, cidrs []netip.Prefix) *nodePatch {
+	p := &nodePatch{}
+	p.Metadata.ResourceVersion = version
+	for _, cidr := range cidrs {
 		p.Spec.PodCIDRs = append(p.Spec.PodCIDRs, cidr.String())
 	}
 	p.Spec.PodCIDR = p.Spec.PodCIDRs[0]
+	return p
+}
+
+// patch writes an assignment. After an error it reads the Node, so that the table has what the server
+// has executed. The request is not cancelled with ctx, so that the answer is known.
+func (c *controller) patch(ctx context.Context, name string, a *assignment) error {
+	p := newNodePatch(a.version, a.cidrs)
+	if a.fenced {
+		p.Metadata.Annotations = map[string]*string{fenceAnnotation: nil}
+	}
 	until := c.term.Until()
 	if most := time.Now().Add(requestTime); most.Before(until) {
 		until = most
@@ -347,14 +362,15 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	defer cancel()
 	path := rest.Path("api", "v1", "nodes", name)
 	var o rest.Node
-	err := c.client.Patch(ctx, path, rest.MergePatch, &p, &o)
+	err := c.client.Patch(ctx, path, rest.MergePatch, p, &o)
 	if err == nil {
 		c.refresh(&o)
 		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)
 		return nil
 	}
 	var status *rest.StatusError
-	if !errors.As(err, &status) || errors.Is(err, cluster.ErrUnavailable) {
+	answered := errors.As(err, &status) || errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound)
+	if !answered || errors.Is(err, cluster.ErrUnavailable) {
 		c.unanswered.Store(true)
 	}
 	o = rest.Node{}
@@ -372,15 +388,5 @@ func (c *controller) event(ctx context.Context, name, reason string, cause error
 	if !ok {
 		return
 	}
-	c.log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
-	now := time.Now().UTC().Format(time.RFC3339)
-	err := c.client.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
-		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
-		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
-		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
-		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
-	}, nil)
-	if err != nil && ctx.Err() == nil {
-		c.log.Warn("cannot make an event", "node", name, "error", err)
-	}
+	c.client.event(ctx, c.log, name, uid, reason, cause)
 }

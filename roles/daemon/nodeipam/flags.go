@@ -2,19 +2,24 @@ package nodeipam
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/metadata"
 	"github.com/cnibox/cnibox/store/cluster/kube/election"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // settings are the daemon's flags. A flag that kube-controller-manager has too has its name.
@@ -22,7 +27,13 @@ type settings struct {
 	networks   networks
 	kubeconfig string
 	master     string
-	socket     string
+	etcd       process.Etcd
+	// dir is the directory that is the registry, or empty.
+	dir    string
+	socket string
+	// allocator is rangeAllocator or cloudAllocator. The others are only for the latter.
+	allocator, node, url string
+	provider             metadata.Provider
 	// listen is the address of /metrics and /healthz, or empty.
 	listen string
 	lease  election.Options
@@ -34,6 +45,9 @@ type networks struct {
 	services []netip.Prefix
 	// objects is true if ClusterCIDR objects are used. Then clusters may be empty.
 	objects bool
+	// file has ClusterCIDR objects, or is empty. ranges are its objects.
+	file   string
+	ranges []clusterCIDR
 	// A mask of 0 is not given.
 	mask, mask4, mask6 int
 }
@@ -48,7 +62,7 @@ const (
 )
 
 // parseFlags reads the flags. All faults are reported at once.
-func parseFlags(version string, args []string) (*settings, error) {
+func parseFlags(version string, args, env []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -56,7 +70,7 @@ func parseFlags(version string, args []string) (*settings, error) {
 	showVersion := f.Bool("version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return nil, process.Help("cnibox nodeipam [FLAG…]: assign pod networks to the nodes of a Kubernetes cluster\n\nflags:" + process.Usage(f))
+			return nil, process.Help("cnibox nodeipam [FLAG…]: assign pod networks to the nodes of a cluster\n\nflags:" + process.Usage(f))
 		}
 		return nil, roles.Usagef("%w: 'cnibox nodeipam -help' lists the flags", err)
 	}
@@ -67,24 +81,83 @@ func parseFlags(version string, args []string) (*settings, error) {
 	if f.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
 	}
-	for _, p := range []struct{ name, path string }{{"-kubeconfig", s.kubeconfig}, {"-socket", s.socket}} {
-		if p.path != "" && !filepath.IsAbs(p.path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.name, p.path))
+	paths := s.etcd.Paths()
+	maps.Copy(paths, map[string]string{"-kubeconfig": s.kubeconfig, "-socket": s.socket, "-cluster-dir": s.dir, "-cluster-cidr-file": s.networks.file})
+	errs = append(errs, process.CheckPaths(paths)...)
+	registries := 0
+	for _, on := range []bool{s.kubeconfig != "" || s.master != "" || s.networks.objects, len(s.etcd.Endpoints) > 0, s.dir != ""} {
+		if on {
+			registries++
 		}
 	}
-	_, err := s.networks.blocks()
-	if errs = append(errs, err, s.lease.Check()); errors.Join(errs...) != nil {
+	if registries > 1 {
+		errs = append(errs, errors.New("-kubeconfig, -master and -cluster-cidr-objects, -etcd-endpoints, -cluster-dir: give those of one registry"))
+	}
+	if s.fromCloud() {
+		errs = append(errs, s.checkCloud(env))
+	} else if err := s.networks.readFile(); err != nil {
+		errs = append(errs, err)
+	} else if _, err = s.networks.table(); err != nil {
+		errs = append(errs, err)
+	}
+	if errs = append(errs, s.etcd.Check(), s.lease.Check()); errors.Join(errs...) != nil {
 		return nil, roles.Usagef("%w", errors.Join(errs...))
 	}
 	return s, nil
+}
+
+// Values of -cidr-allocator-type. They are kube-controller-manager's.
+const (
+	rangeAllocator = "RangeAllocator"
+	cloudAllocator = "CloudAllocator"
+)
+
+// fromCloud reports whether the cloud gives the pod networks.
+func (s *settings) fromCloud() bool { return s.allocator == cloudAllocator }
+
+// checkCloud checks the flags of the cloud, and chooses the node.
+func (s *settings) checkCloud(env []string) error {
+	n := &s.networks
+	s.node = cmp.Or(s.node, process.Getenv(env, "NODE_NAME"))
+	switch {
+	case n.objects || n.file != "" || len(n.clusters)+len(n.services) > 0:
+		return errors.New("-cidr-allocator-type=CloudAllocator: leave out the flags of networks")
+	case len(s.etcd.Endpoints) > 0 || s.dir != "":
+		return errors.New("-cidr-allocator-type=CloudAllocator: it works with Kubernetes only")
+	case s.url != "" && metadata.CheckURL(s.url) != nil:
+		return fmt.Errorf("-cloud-url: %w", metadata.CheckURL(s.url))
+	}
+	return rest.CheckName("-node-name or NODE_NAME", s.node)
 }
 
 func (s *settings) register(f *flag.FlagSet) {
 	s.networks.register(f)
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "`path` of a kubeconfig; default: the pod's service account")
 	f.StringVar(&s.master, "master", "", "`URL` of the API server, instead of the kubeconfig's")
+	f.StringVar(&s.dir, "cluster-dir", "", "use the agents' directory at this `path` as the registry")
+	s.etcd.Register(f, passwordVariable)
+	s.allocator = rangeAllocator
+	f.Func("cidr-allocator-type", "RangeAllocator, or CloudAllocator: assign to this node only, `what` the cloud gives to it (RangeAllocator)", func(v string) error {
+		if v != rangeAllocator && v != cloudAllocator {
+			return fmt.Errorf("%.60q: give %s or %s", v, rangeAllocator, cloudAllocator)
+		}
+		s.allocator = v
+		return nil
+	})
+	f.StringVar(&s.node, "node-name", "", "`name` of this machine's Node, for CloudAllocator; default: NODE_NAME")
+	s.provider, _ = metadata.Lookup("auto")
+	f.Func("cloud-provider", "`name` of the cloud, for CloudAllocator: 'cnibox cloud show --providers' lists them (auto)", func(v string) error {
+		p, ok := metadata.Lookup(v)
+		if !ok || v == "file" {
+			return fmt.Errorf("%.60q is not a cloud", v)
+		}
+		s.provider = p
+		return nil
+	})
+	f.StringVar(&s.url, "cloud-url", "", "base `URL` of the cloud's metadata service; default: the cloud's")
 	f.StringVar(&s.socket, "socket", "", "`path` of the status socket; default: nodeipam.sock in the run directory")
 	f.BoolVar(&s.networks.objects, "cluster-cidr-objects", false, "use the ClusterCIDR objects of networking.x-k8s.io/v1, in addition to -cluster-cidr if that is given")
+	f.StringVar(&s.networks.file, "cluster-cidr-file", "", "use the ClusterCIDR objects in the file at this `path`, a list in YAML or JSON, in addition to -cluster-cidr if that is given")
 	f.StringVar(&s.listen, "metrics-bind-address", "", "`address` for /metrics and /healthz, as 127.0.0.1:9109; default: none")
 	f.StringVar(&s.lease.Namespace, "leader-elect-resource-namespace", "kube-system", "`namespace` of the Lease")
 	f.StringVar(&s.lease.Name, "leader-elect-resource-name", lockName, "`name` of the Lease")
@@ -120,7 +193,9 @@ func prefixes(to *[]netip.Prefix) func(string) error {
 func (n *networks) blocks() ([]*blocks, error) {
 	dual := len(n.clusters) == 2
 	switch {
-	case len(n.clusters) == 0 && n.objects:
+	case n.objects && n.file != "":
+		return nil, errors.New("-cluster-cidr-objects and -cluster-cidr-file: give one")
+	case len(n.clusters) == 0 && (n.objects || n.file != ""):
 		return nil, nil
 	case len(n.clusters) == 0:
 		return nil, errors.New("-cluster-cidr is missing: give the pods' network, as 10.244.0.0/16")
@@ -160,5 +235,52 @@ func (n *networks) table() (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTable(sets, n.services), nil
+	t := newTable(sets, n.services)
+	var errs []error
+	for i := range n.ranges {
+		o := &n.ranges[i]
+		fault := rest.CheckName("ClusterCIDR", o.Metadata.Name)
+		if fault == nil && t.rangeNamed(o.Metadata.Name) != nil {
+			fault = errors.New("this name occurs twice")
+		}
+		if fault == nil {
+			fault = t.putRange(o).fault
+		}
+		if fault != nil {
+			errs = append(errs, fmt.Errorf("-cluster-cidr-file: items[%d]: %w", i, fault))
+		}
+	}
+	return t, errors.Join(errs...)
 }
+
+// readFile reads the ClusterCIDRs of the file. They are used as they are, because nodeipam makes no changes to them.
+func (n *networks) readFile() error {
+	if n.file == "" {
+		return nil
+	}
+	raw, err := smallfile.Read(n.file, maxRangeFile)
+	if err == nil {
+		raw, err = yaml.ToJSON(raw)
+	}
+	var list struct {
+		Items []clusterCIDR `json:"items"`
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &list)
+	}
+	if err == nil && len(list.Items) == 0 {
+		err = errors.New("items is empty: give a list of ClusterCIDR objects")
+	}
+	if err != nil {
+		return fmt.Errorf("-cluster-cidr-file: %w", err)
+	}
+	for i := range list.Items {
+		m := &list.Items[i].Metadata
+		m.ResourceVersion, m.Finalizers = "", []string{rangeFinalizer}
+	}
+	n.ranges = list.Items
+	return nil
+}
+
+// maxRangeFile bounds the file of ClusterCIDRs in bytes.
+const maxRangeFile = 1 << 20

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,10 +33,15 @@ func TestFlags(t *testing.T) {
 		{"--cluster-cidr=10.0.0.0/25,fd00::/32", "-node-cidr-mask-size-ipv4: node mask /24: give /25 to /32 for the cluster network 10.0.0.0/25"},
 		{"--cluster-cidr=10.0.0.0/16 --kubeconfig=file", `-kubeconfig: "file" is not an absolute path`},
 		{"--cluster-cidr=10.0.0.0/16 --leader-elect-lease-duration=5s", "lease duration 5s"},
+		{"--cluster-cidr=10.0.0.0/16 --cluster-dir=/x --etcd-endpoints=http://127.0.0.1:1", "give those of one registry"},
+		{"--cluster-cidr-objects --cluster-dir=/x", "give those of one registry"},
+		{"--cluster-cidr-objects --cluster-cidr-file=/dev/null", "-cluster-cidr-file: "},
+		{"--cluster-cidr=10.0.0.0/16 --cluster-dir=x", `-cluster-dir: "x" is not an absolute path`},
+		{"--cluster-cidr=10.0.0.0/16 --cluster-dir=/x", "[10.0.0.0/16 24]"},
 		{"--cluster-cidr=10.0.0.0/16 extra", `"extra" is not a flag`},
 		{"--cluster-cidr=10.0.0.0/16 --no-such-flag", "'cnibox nodeipam -help' lists the flags"},
 	} {
-		s, err := parseFlags("test", strings.Fields(c.args))
+		s, err := parseFlags("test", strings.Fields(c.args), nil)
 		if err != nil {
 			if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.args, err)
@@ -50,12 +57,52 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", c.args, is, err, c.want)
 		}
 	}
-	if _, err := parseFlags("test", []string{"-help"}); !errors.Is(err, flag.ErrHelp) || !strings.Contains(err.Error(), "-cluster-cidr") {
+	if _, err := parseFlags("test", []string{"-help"}, nil); !errors.Is(err, flag.ErrHelp) || !strings.Contains(err.Error(), "-cluster-cidr") {
 		t.Error(err)
 	}
-	s, err := parseFlags("test", strings.Fields("--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.0.8.0/24,fd00::/112 --secondary-service-cluster-ip-range=10.0.9.0/24"))
+	s, err := parseFlags("test", strings.Fields("--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.0.8.0/24,fd00::/112 --secondary-service-cluster-ip-range=10.0.9.0/24"), nil)
 	if err != nil || fmt.Sprint(s.networks.services) != "[10.0.8.0/24 fd00::/112 10.0.9.0/24]" {
 		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// TestRangeFile: ClusterCIDRs of a file are used without objects. All faults are reported.
+func TestRangeFile(t *testing.T) {
+	read := func(content string) (*settings, error) {
+		path := filepath.Join(t.TempDir(), "ranges.yaml")
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return parseFlags("test", []string{"-cluster-cidr-file=" + path}, nil)
+	}
+	s, err := read(`items:
+- metadata: {name: old, deletionTimestamp: now}
+  spec: {ipv4: 10.0.0.0/16, perNodeHostBits: 8}
+- metadata: {name: new}
+  spec: {ipv4: 10.1.0.0/16, perNodeHostBits: 8}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // each term has its own table
+		all, err := s.networks.table()
+		if err != nil || len(all.ranges) != 2 || len(all.ordered("n", nil)) != 1 || all.ordered("n", nil)[0].name != "new" || all.sets[0].Used != 0 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		all.sets[0].take()
+	}
+	for content, want := range map[string]string{
+		"":            "items is empty",
+		"items: 1":    "cannot unmarshal",
+		"items: [}":   "-cluster-cidr-file: ",
+		"items: [{}]": `items[0]: ClusterCIDR ""`,
+		"items: [{metadata: {name: a}, spec: {ipv4: x, perNodeHostBits: 8}}, {metadata: {name: b}}]":                                                        "items[1]: spec.perNodeHostBits: 0 is less than 4",
+		"items: [{metadata: {name: a}, spec: {ipv4: 10.0.0.0/8, perNodeHostBits: 8}}, {metadata: {name: a}, spec: {ipv4: 10.0.0.0/8, perNodeHostBits: 8}}]": "items[1]: this name occurs twice",
+		strings.Repeat(" ", maxRangeFile+1): "too large",
+	} {
+		if _, err := read(content); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.100q: %v, want %s", content, err, want)
+		}
 	}
 }
 

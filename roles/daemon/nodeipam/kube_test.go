@@ -78,9 +78,16 @@ func TestDual(t *testing.T) {
 }
 
 // TestControllerManager makes the same changes of two clusters. In one kube-controller-manager assigns pod networks.
-// Every node gets the same ones.
+// Every node gets the same ones, also in the registries without an API server.
 func TestControllerManager(t *testing.T) {
-	ours, theirs := newWorld(t), newWorld(t)
+	t.Run("kube", func(t *testing.T) { compareWithManager(t, newWorld(t)) })
+	for _, kind := range []string{"etcd", "dir"} {
+		t.Run(kind, func(t *testing.T) { compareWithManager(t, newRegistry(t, kind)) })
+	}
+}
+
+func compareWithManager(t *testing.T, ours *world) {
+	theirs := newWorld(t)
 	flags := []string{"--cluster-cidr=10.244.0.0/17,fd00:10:244::/57", "--service-cluster-ip-range=10.244.16.0/22", "--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64"}
 	for _, w := range []*world{ours, theirs} {
 		w.create("first", "10.244.2.0/24", "fd00:10:244:5::/64")

@@ -33,9 +33,10 @@ func (c *controller) changed(r *nodeRange) {
 	}
 }
 
+// queueRanges adds ClusterCIDRs that are objects.
 func (c *controller) queueRanges(names ...string) {
 	for _, name := range names {
-		if name != "" {
+		if name != "" && c.fromRanges {
 			c.queue.add(rangeKey + name)
 		}
 	}
@@ -57,9 +58,15 @@ func (f rangeFollower) Complete(names map[string]bool) {
 			f.table.removeRange(r.name)
 		}
 	}
-	f.err = nil
+	delete(f.errs, rangesPath)
 	f.synced(rangesPath)
 }
+
+// Failed stores why the ClusterCIDRs cannot be followed.
+func (f rangeFollower) Failed(err error) { f.failed(rangesPath, err) }
+
+// Recovered is called when the ClusterCIDRs can be followed again.
+func (f rangeFollower) Recovered() { f.recovered(rangesPath) }
 
 // labels reads a Node's labels. They are not kept, because a large cluster has many.
 func (c *controller) labels(ctx context.Context, name string) (map[string]string, error) {

@@ -21,6 +21,8 @@ const (
 	rangeFinalizer = "networking.x-k8s.io/cluster-cidr-finalizer"
 	// minHostBits is the smallest perNodeHostBits.
 	minHostBits = 4
+	// maxRangeFaults bounds the text about an object, which can have thousands of requirements.
+	maxRangeFaults = 10
 )
 
 // clusterCIDR is the object.
@@ -65,7 +67,7 @@ type nodeRange struct {
 	fault error
 }
 
-// newRange reads an object. All its faults are reported at once.
+// newRange reads an object. Its faults are reported at once.
 func newRange(o *clusterCIDR) *nodeRange {
 	r := &nodeRange{name: o.Metadata.Name, version: o.Metadata.ResourceVersion, deleting: o.Metadata.DeletionTimestamp != ""}
 	for _, f := range o.Metadata.Finalizers {
@@ -102,6 +104,9 @@ func newRange(o *clusterCIDR) *nodeRange {
 	}
 	if o.Spec.IPv4 == "" && o.Spec.IPv6 == "" {
 		errs = append(errs, errors.New("spec: ipv4 and ipv6 are missing"))
+	}
+	if more := len(errs) - maxRangeFaults; more > 0 {
+		errs = append(errs[:maxRangeFaults], fmt.Errorf("and %d further faults", more))
 	}
 	r.fault = errors.Join(errs...)
 	if r.fault != nil {

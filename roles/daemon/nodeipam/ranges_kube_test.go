@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/kubetest"
 	"github.com/cnibox/cnibox/test/port"
 )
 
@@ -37,12 +38,59 @@ func (w *world) finalizers(name string) (all []string, exists bool) {
 	return o.Metadata.Finalizers, o.Code != http.StatusNotFound
 }
 
+// withRanges adds the definition of ClusterCIDRs.
+func (w *world) withRanges() {
+	w.t.Helper()
+	w.apply("../../../examples/kubernetes/clustercidr.yaml")
+	await.Until(w.t, func() bool { _, err := w.Do(http.MethodGet, rangesPath, "", nil); return err == nil }, func() string { return "the API server does not serve ClusterCIDRs" })
+}
+
+// TestRights: each right of the examples is used. A daemon without it reports that. With Debian's etcd the server does
+// not stream lists, so that the right to list is used, too.
+func TestRights(t *testing.T) {
+	w := newWorldOn(t, kubetest.DebianEtcd)
+	w.withRanges()
+	round := 0
+	run := func(missing, resource string, wanted func(log string) bool) {
+		t.Helper()
+		round++
+		w.Must(t, http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cnibox-nodeipam", "", nil, http.StatusNotFound)
+		w.addRange(fmt.Sprintf("range-%d", round), fmt.Sprintf("10.%d.0.0/28", round), 4, fmt.Sprintf("round-%d", round))
+		for _, name := range []string{"first", "second"} { // one of them gets the block
+			w.Must(t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{
+				"name": fmt.Sprintf("%s-%d", name, round), "labels": map[string]string{fmt.Sprintf("round-%d", round): ""},
+			}})
+		}
+		r := w.start("", "-cluster-cidr-objects")
+		await.Until(t, func() bool { return wanted(r.log.String()) }, func() string { return fmt.Sprintf("without %s of %s:\n%s", missing, resource, r.log) })
+		r.stop()
+	}
+	run("nothing", "all", func(log string) bool {
+		if strings.Contains(log, "forbidden") {
+			t.Fatalf("the examples have too few rights:\n%s", log)
+		}
+		return strings.Contains(log, "assigned pod networks") && len(w.events("first-1"))+len(w.events("second-1")) > 0
+	})
+	groups := map[string]string{"leases": "coordination.k8s.io", "clustercidrs": "networking.x-k8s.io"}
+	namespaces := map[string]string{"leases": "kube-system", "events": "default"}
+	const rbac, mine = "/apis/rbac.authorization.k8s.io/v1/", "?fieldSelector=metadata.name=cnibox-nodeipam"
+	w.WithoutEachRight(t, []string{rbac + "clusterroles" + mine, rbac + "clusterroles" + mine + "-ranges", rbac + "namespaces/default/roles" + mine, rbac + "namespaces/kube-system/roles" + mine}, func(resource, verb string) {
+		await.Until(t, func() bool {
+			return !w.Allowed(t, "system:serviceaccount:kube-system:cnibox-nodeipam", map[string]string{
+				"verb": verb, "resource": resource, "group": groups[resource], "namespace": namespaces[resource], "name": "cnibox-nodeipam",
+			})
+		}, func() string { return "the right is still granted" })
+		run(verb, resource, func(log string) bool {
+			return strings.Contains(log, fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource))
+		})
+	})
+}
+
 // TestRanges: with the rights of the examples, a ClusterCIDR that is made serves a Node that waits, and one that is deleted is not used
 // and goes when no Node has a block of it. A next leader continues.
 func TestRanges(t *testing.T) {
 	w := newWorld(t)
-	w.apply("../../../examples/kubernetes/clustercidr.yaml")
-	await.Until(t, func() bool { _, err := w.Do(http.MethodGet, rangesPath, "", nil); return err == nil }, func() string { return "the API server does not serve ClusterCIDRs" })
+	w.withRanges()
 	free, err := port.Free()
 	if err != nil {
 		t.Fatal(err)

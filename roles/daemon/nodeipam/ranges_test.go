@@ -2,6 +2,7 @@ package nodeipam
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -120,13 +121,35 @@ func TestRangesDeletedNode(t *testing.T) {
 	s := &testTable{table: newTable(nil, nil), t: t}
 	s.putRange(cidr(t, "all", "10.0.0.0/16", "", 8, ""))
 	s.put(s.object("n1", "1"))
-	c := newController(client, slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
+	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
 	if retry := c.assign(t.Context(), "n1"); !retry || s.nodes["n1"].held != nil {
 		t.Errorf("retry %v, blocks %v", retry, s.nodes["n1"].held)
 	}
 	c.Remove("n1", false)
 	if c.assign(t.Context(), "n1") {
 		t.Error("a deleted Node is tried again")
+	}
+}
+
+// TestRangesErrors: an error of one collection stays when the other can be followed. The text about a ClusterCIDR is
+// bounded.
+func TestRangesErrors(t *testing.T) {
+	c := newController(nil, slog.New(slog.DiscardHandler), &election.Term{}, newTable(nil, nil), true)
+	c.Failed(errors.New("nodes"))
+	rangeFollower{c}.Failed(errors.New("ranges"))
+	c.Complete(nil)
+	var s status
+	if c.describe(&s); s.Error != "ranges" {
+		t.Errorf("error %q", s.Error)
+	}
+	rangeFollower{c}.Recovered()
+	s = status{}
+	if c.describe(&s); s.Error != "" {
+		t.Errorf("error %q", s.Error)
+	}
+	r := c.table.putRange(cidr(t, "bad", "10.0.0.0/16", "", 8, strings.Repeat(term("a Is")+",", 5000)+term("a Is")))
+	if text := r.fault.Error(); len(text) > 2000 || !strings.Contains(text, "4991 further faults") {
+		t.Errorf("%d bytes: %.3000s", len(text), text)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package nodeipam is the daemon that assigns pod networks to the nodes of a Kubernetes cluster, in
-// place of kube-controller-manager with --allocate-node-cidrs. See docs/nodeipam.md.
+// Package nodeipam is the daemon that assigns pod networks to the nodes of a cluster, as
+// kube-controller-manager does with --allocate-node-cidrs. See docs/nodeipam.md.
 //
 // One of several processes leads, by a Lease. The leader reads all Nodes, gives each Node without pod
 // networks a free block of each cluster network, and releases the blocks of deleted Nodes. Its only
@@ -15,7 +15,7 @@ const name = "nodeipam"
 func Role() roles.Role {
 	return roles.Role{
 		Names: []string{name}, Kind: roles.Daemon,
-		Summary: "assigns pod networks to the nodes of a Kubernetes cluster",
+		Summary: "assigns pod networks to the nodes of a cluster",
 		Run:     Run, Verbs: verbs,
 	}
 }

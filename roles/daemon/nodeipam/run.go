@@ -12,20 +12,19 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store/cluster/kube/election"
-	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // Run runs the daemon until ctx ends.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
-	s, err := parseFlags(h.Program, args)
+	s, err := parseFlags(h.Program, args, h.Env)
 	if err != nil {
 		return err
 	}
-	client, err := rest.Open(rest.Choose(s.kubeconfig, s.master, func(name string) string { return process.Getenv(h.Env, name) }))
+	reg, err := s.open(h.Env)
 	if err != nil {
-		return fmt.Errorf("connect to Kubernetes: %w", err)
+		return err
 	}
-	defer client.Close()
+	defer reg.close()
 	host, err := os.Hostname()
 	if err != nil {
 		return err
@@ -36,6 +35,9 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	defer unlock()
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
+	if s.fromCloud() {
+		d.cloud = &cloudNode{client: reg, log: h.Log, name: s.node, provider: s.provider, url: s.url}
+	}
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer l.Close() //nolint:errcheck // it ends Accept
@@ -48,8 +50,12 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 		}
 		defer end()
 	}
+	if d.cloud != nil {
+		d.cloud.run(ctx)
+		return nil
+	}
 	o := s.lease
-	o.Client, o.Identity, o.Log, o.Seen = client, d.identity, h.Log, d.seen
+	o.Client, o.Identity, o.Log, o.Seen = reg, d.identity, h.Log, d.seen
 	h.Log.Info("waiting for the lease", "lease", d.lease, "identity", d.identity)
 	err = election.Run(ctx, o, func(ctx context.Context, term *election.Term) bool {
 		t, err := s.networks.table()
@@ -57,7 +63,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 			h.Log.Error("the networks were valid before", "error", err)
 			return true
 		}
-		c := newController(client, h.Log, term, t, s.networks.objects)
+		c := newController(reg, h.Log, term, t, s.networks.objects)
 		d.leading.Store(c)
 		defer d.leading.Store(nil)
 		return c.run(ctx)

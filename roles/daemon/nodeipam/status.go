@@ -26,6 +26,8 @@ import (
 type daemon struct {
 	log             *slog.Logger
 	lease, identity string
+	// cloud is nil unless the cloud gives the pod networks.
+	cloud *cloudNode
 	// leading is nil unless this process leads.
 	leading atomic.Pointer[controller]
 
@@ -59,6 +61,9 @@ type status struct {
 	Nodes    int       `json:"nodes"`
 	// Waiting are the nodes without pod networks.
 	Waiting int `json:"waiting"`
+	// Node is set if the cloud gives its pod networks.
+	Node     string         `json:"node,omitempty"`
+	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// Faults are the nodes that need an operator, at most maxFaults.
 	Faults []nodeFault `json:"faults"`
 }
@@ -80,6 +85,9 @@ func (d *daemon) status() *status {
 		s.Error = d.err.Error()
 	}
 	d.mu.Unlock()
+	if d.cloud != nil {
+		d.cloud.describe(s)
+	}
 	if c := d.leading.Load(); c != nil {
 		s.Leader = true
 		c.describe(s)
@@ -91,8 +99,8 @@ func (d *daemon) status() *status {
 func (c *controller) describe(s *status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		s.Error = c.err.Error()
+	if err := errors.Join(c.errs[nodesPath], c.errs[rangesPath]); err != nil {
+		s.Error = err.Error()
 	}
 	s.Synced, s.Nodes, s.Waiting = c.isSynced(), len(c.table.nodes), len(c.table.waiting())
 	for _, b := range c.table.sets {
@@ -229,6 +237,9 @@ func (s *status) String() string {
 		if !s.Synced {
 			text = fmt.Sprintf("this process leads (lease %s) and reads the nodes", s.Lease)
 		}
+	}
+	if s.Node != "" {
+		text = fmt.Sprintf("node %s has the pod networks %v from its cloud", s.Node, s.PodCIDRs)
 	}
 	if s.Error != "" {
 		text += "\nerror: " + s.Error

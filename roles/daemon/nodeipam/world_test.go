@@ -16,13 +16,17 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store/cluster/dir"
+	"github.com/cnibox/cnibox/store/cluster/etcd"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/objects"
 	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
@@ -33,57 +37,69 @@ func table() roles.Table { return roles.Table{nodeipam.Role()} }
 
 func TestMain(m *testing.M) { rolestest.Main(m, table()) }
 
-// world is a cluster, with the objects of the example manifest.
+// world is a cluster: Kubernetes with the objects of the example manifest, or a registry without an API server.
 type world struct {
 	*kubetest.Server
 	t     *testing.T
 	token string
+	// registry is nil with Kubernetes. flags choose it.
+	registry *objects.Client
+	flags    []string
 }
 
-func newWorld(t *testing.T) *world {
+// newRegistry returns a world in etcd or in a directory.
+func newRegistry(t *testing.T, kind string) *world {
 	t.Helper()
-	s, err := kubetest.Start(kubetest.CurrentEtcd)
+	const conf = `{"Network":"10.244.0.0/16"}`
+	if kind == "dir" {
+		path := t.TempDir()
+		if err := os.WriteFile(filepath.Join(path, "config.json"), []byte(conf), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r, err := dir.Open(dir.Options{Dir: path, Name: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &world{t: t, registry: objects.New(r), flags: []string{"-cluster-dir=" + path}}
+	}
+	s := etcdtest.Start(t)
+	r, err := etcd.Open(etcd.Options{Endpoints: []string{s.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return &world{t: t, registry: objects.New(r), flags: []string{"-etcd-endpoints=" + s.URL}}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func newWorld(t *testing.T) *world { t.Helper(); return newWorldOn(t, kubetest.CurrentEtcd) }
+
+func newWorldOn(t *testing.T, store kubetest.Store) *world {
+	t.Helper()
+	s, err := kubetest.Start(store)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
 	w := &world{Server: s, t: t}
 	w.apply("../../../examples/kubernetes/nodeipam.yaml")
-	var reply struct{ Status struct{ Token string } }
-	w.decode(w.Must(t, http.MethodPost, "/api/v1/namespaces/kube-system/serviceaccounts/cnibox-nodeipam/token", "", map[string]any{"spec": map[string]any{}}), &reply)
-	w.token = reply.Status.Token
+	w.token = s.Token(t, "kube-system", "cnibox-nodeipam")
 	return w
 }
 
 // apply makes the objects of a manifest.
 func (w *world) apply(path string) {
 	w.t.Helper()
-	file, err := os.ReadFile(path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	for _, name := range []string{"default", "kube-system"} {
 		w.Must(w.t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": name}}, http.StatusConflict)
 	}
-	for doc := range strings.SplitSeq(string(file), "\n---\n") {
-		b, err := yaml.ToJSON([]byte(doc))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		var o struct {
-			APIVersion, Kind string
-			Metadata         struct{ Namespace string }
-		}
-		w.decode(b, &o)
-		at := "/apis/" + o.APIVersion
-		if o.APIVersion == "v1" {
-			at = "/api/v1"
-		}
-		if o.Metadata.Namespace != "" {
-			at += "/namespaces/" + o.Metadata.Namespace
-		}
-		w.Must(w.t, http.MethodPost, at+"/"+strings.ToLower(o.Kind)+"s", "", b)
-	}
+	w.Kubectl(w.t, "apply", "-f", path)
 }
 
 func (w *world) decode(b []byte, v any) {
@@ -100,17 +116,39 @@ func (w *world) create(name string, cidrs ...string) {
 	if len(cidrs) > 0 {
 		spec = map[string]any{"podCIDR": cidrs[0], "podCIDRs": cidrs}
 	}
-	w.Must(w.t, http.MethodPost, nodesPath, "", map[string]any{"metadata": map[string]any{"name": name}, "spec": spec})
+	w.must(w.add(name, nil, spec))
+}
+
+// add makes a Node.
+func (w *world) add(name string, labels map[string]string, spec map[string]any) error {
+	o := map[string]any{"metadata": map[string]any{"name": name, "labels": labels}, "spec": spec}
+	if w.registry != nil {
+		return w.registry.Create(w.t.Context(), nodesPath, o, nil)
+	}
+	_, err := w.Do(http.MethodPost, nodesPath, "", o)
+	return err
+}
+
+func (w *world) delete(name string) error {
+	if w.registry != nil {
+		return w.registry.Delete(w.t.Context(), nodesPath+"/"+name)
+	}
+	_, err := w.Do(http.MethodDelete, nodesPath+"/"+name, "", nil)
+	return err
 }
 
 func (w *world) remove(name string) {
 	w.t.Helper()
-	w.Must(w.t, http.MethodDelete, nodesPath+"/"+name, "", nil)
+	w.must(w.delete(name))
 }
 
 // get returns a Node, or an empty one.
 func (w *world) get(name string) (o rest.Node) {
 	w.t.Helper()
+	if w.registry != nil {
+		w.must(w.registry.Get(w.t.Context(), nodesPath+"/"+name, &o))
+		return o
+	}
 	w.decode(w.Must(w.t, http.MethodGet, nodesPath+"/"+name, "", nil, http.StatusNotFound), &o)
 	return o
 }
@@ -118,6 +156,9 @@ func (w *world) get(name string) (o rest.Node) {
 // all returns all Nodes by name.
 func (w *world) all() map[string]rest.Node {
 	w.t.Helper()
+	if w.registry != nil {
+		return w.follow()
+	}
 	var list struct{ Items []rest.Node }
 	w.decode(w.Must(w.t, http.MethodGet, nodesPath, "", nil), &list)
 	out := map[string]rest.Node{}
@@ -126,6 +167,28 @@ func (w *world) all() map[string]rest.Node {
 	}
 	return out
 }
+
+// follow returns all Nodes of a registry without an API server.
+func (w *world) follow() map[string]rest.Node {
+	ctx, stop := context.WithCancel(w.t.Context())
+	c := &copied{nodes: map[string]rest.Node{}, stop: stop}
+	_ = objects.Follow(ctx, w.registry, nodesPath, time.Hour, c)
+	w.must(c.err)
+	return c.nodes
+}
+
+// copied is a Follower that stops after all Nodes were read.
+type copied struct {
+	nodes map[string]rest.Node
+	stop  func()
+	err   error
+}
+
+func (c *copied) Put(o *rest.Node, _ bool) { c.nodes[o.Metadata.Name] = *o }
+func (c *copied) Remove(string, bool)      {}
+func (c *copied) Complete(map[string]bool) { c.stop() }
+func (c *copied) Failed(err error)         { c.err = err; c.stop() }
+func (c *copied) Recovered()               {}
 
 // assigned waits until a Node has pod networks, and returns them.
 func (w *world) assigned(name string) string {
@@ -239,9 +302,12 @@ func (w *world) start(master string, flags ...string) *replica {
 	}
 	r.host = host
 	args := append([]string{"-socket=" + r.socket}, flags...)
-	if master == "" {
+	switch {
+	case w.registry != nil:
+		args = append(args, w.flags...)
+	case master == "":
 		args = append(args, "-kubeconfig="+w.Kubeconfig(w.t, w.Address, w.token))
-	} else {
+	default:
 		args = append(args, "-master="+master)
 	}
 	args = append(quick(), args...)

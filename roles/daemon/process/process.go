@@ -53,6 +53,16 @@ func Getenv(env []string, name string) string {
 	return ""
 }
 
+// CheckPaths returns an error for each flag, by name, that is neither empty nor an absolute path.
+func CheckPaths(flags map[string]string) (errs []error) {
+	for name, path := range flags {
+		if path != "" && !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", name, path))
+		}
+	}
+	return errs
+}
+
 // Listen listens on a path to which only root can connect. It removes the socket of a daemon that was
 // killed. If a daemon holds the lock file beside the socket, the error names its process. The
 // returned function releases the lock.

@@ -7,6 +7,8 @@
 //	lock               locked (flock) while a node chooses its subnets or blocks
 //	ranges/            pages of cluster-wide ranges
 //	range-nodes/       a file for each node with blocks of them
+//	nodeipam-nodes/    objects of nodes whose pod networks nodeipam assigns
+//	nodeipam-leases/   the Lease of nodeipam's leader
 //
 // Files have mode 0644, because they have no secrets. They are replaced by renaming, so that a reader
 // gets either the old record or the new one. An incomplete file of another writer is a fault of its
@@ -63,6 +65,8 @@ type Registry struct {
 	o Options
 	// rescan is the interval of full comparisons.
 	rescan time.Duration
+	// turn is held with the lock. The goroutines of a process wait for it in order, and none waits too long.
+	turn chan struct{}
 }
 
 // Open checks the options. It does not read the directory, which may be created later.
@@ -74,7 +78,7 @@ func Open(o Options) (*Registry, error) {
 		return nil, fmt.Errorf("open cluster directory: %w", err)
 	}
 	o.Dir = filepath.Clean(o.Dir)
-	return &Registry{o: o, rescan: rescan}, nil
+	return &Registry{o: o, rescan: rescan, turn: make(chan struct{}, 1)}, nil
 }
 
 // Config reads config.json.
@@ -172,12 +176,26 @@ func (r *Registry) path(name string) string {
 }
 
 // lock takes the directory's lock. The returned function releases it.
-func (r *Registry) lock(ctx context.Context) (func(), error) {
+func (r *Registry) lock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	if err := r.makeNodes(); err != nil {
 		return nil, err
 	}
+	select {
+	case r.turn <- struct{}{}: // also if ctx has ended
+	default:
+		select {
+		case r.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock: %w: this process holds it: %w", cluster.ErrUnavailable, ctx.Err())
+		}
+	}
+	defer func() {
+		if err != nil {
+			<-r.turn
+		}
+	}()
 	path := filepath.Join(r.o.Dir, lockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
@@ -187,7 +205,7 @@ func (r *Registry) lock(ctx context.Context) (func(), error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil
+			return func() { _ = f.Close(); <-r.turn }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w: %w", path, cluster.ErrUnavailable, err), f.Close())

@@ -273,6 +273,31 @@ func TestLockHeld(t *testing.T) {
 	}
 }
 
+// While a goroutine of this process holds the lock, another one waits. It gives up when its context ends.
+func TestLockTurn(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	r := open(t, dir, "a")
+	unlock, err := r.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.lock(ended); !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "this process holds it") {
+		t.Error(err)
+	}
+	got := make(chan error)
+	go func() {
+		_, err := r.lock(t.Context())
+		got <- err
+	}()
+	unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
 func FuzzRecord(f *testing.F) {
 	f.Add("a", []byte(`{"name":"a","publicIP":"192.0.2.1","podCIDRs":["10.244.1.0/24"],"backendType":"vxlan","backendData":{"VtepMAC":"02:00:00:00:00:66"}}`))
 	f.Add("..", []byte(`{"podCIDRs":[""],"publicIP":null}`))

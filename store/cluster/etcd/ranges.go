@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
@@ -14,66 +13,24 @@ import (
 //
 //	<prefix>-ranges/pages/10-1-2-0   a page
 //	<prefix>-ranges/nodes/NAME       a node, with a lease of 24 hours
-func (r *Registry) rangePages() string { return r.o.Prefix + "-ranges/pages/" }
+func (r *Registry) rangePages() cluster.Collection { return r.Collection("ranges/pages") }
 
 func (r *Registry) rangeNode(name string) string { return r.o.Prefix + "-ranges/nodes/" + name }
 
 // Pages reads the pages one list after the other, each at its own revision.
 func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
-	ask := rangeRequest{Key: []byte(r.rangePages()), RangeEnd: end(r.rangePages()), Limit: page / 10}
-	for count := 0; ; {
-		var got rangeResponse
-		if err := r.c.call(ctx, "/v3/kv/range", ask, &got); err != nil {
-			return fmt.Errorf("list ranges: %w", err)
-		}
-		for _, kv := range got.KVs {
-			if name, ok := cluster.CutPageName(r.rangePages(), string(kv.Key)); ok {
-				each(name, kv.Value)
-			}
-		}
-		count += len(got.KVs)
-		if count > maxNodes {
-			return fmt.Errorf("list ranges: %w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, r.rangePages())
-		}
-		if !got.More || len(got.KVs) == 0 {
-			return nil
-		}
-		ask.Key = append(got.KVs[len(got.KVs)-1].Key, 0)
-	}
+	return r.rangePages().List(ctx, func(name string, text []byte, _ string) { each(name, text) })
 }
 
 // ReadPage returns the revision of the key as the version.
 func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, version string, err error) {
-	kv, err := r.c.get(ctx, r.rangePages()+name)
-	if err != nil {
-		return nil, "", fmt.Errorf("read range %s: %w", name, err)
-	}
-	if kv == nil {
-		return nil, "", nil
-	}
-	return kv.Value, strconv.FormatInt(kv.ModRevision, 10), nil
+	return r.rangePages().Read(ctx, name)
 }
 
 // WritePage writes the key in a transaction.
 func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	key := []byte(r.rangePages() + name)
-	is := compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)}
-	if version != "" {
-		revision, err := strconv.ParseInt(version, 10, 64)
-		if err != nil {
-			return fmt.Errorf("write range %s: %w: version %q", name, cluster.ErrInvalid, version)
-		}
-		is.Target, is.CreateRevision, is.ModRevision = "MOD", nil, &revision
-	}
-	var got txnResponse
-	err := r.c.call(ctx, "/v3/kv/txn", txnRequest{Compare: []compare{is}, Success: []operation{{Put: &putRequest{Key: key, Value: page}}}}, &got)
-	if err != nil {
-		return fmt.Errorf("write range %s: %w", name, err)
-	}
-	if !got.Succeeded {
-		return cluster.ErrRaced
-	}
-	return nil
+	_, err := r.rangePages().Write(ctx, name, page, version)
+	return err
 }
 
 // Join renews the lease of the node's key, or makes the key with a new lease.

@@ -21,7 +21,7 @@ import (
 
 // Options are the arguments of Run.
 type Options struct {
-	Client *rest.Client
+	Client rest.Objects
 	// Namespace and Name are the Lease's. It is made if it does not exist. That needs the verbs create,
 	// get and patch on leases. If it is deleted while a process leads, another one may lead beside it
 	// until the next renewal.

@@ -34,6 +34,13 @@ const (
 	patience = 10 * time.Second
 )
 
+// Objects reads and writes objects as Client does.
+type Objects interface {
+	Get(ctx context.Context, path string, v any) error
+	Create(ctx context.Context, path string, object, v any) error
+	Patch(ctx context.Context, path, kind string, patch, v any) error
+}
+
 // Client sends requests to one API server. It is safe for concurrent use.
 type Client struct {
 	source Source

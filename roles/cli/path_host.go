@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/cli/lab"
+)
+
+// enter follows a frame that arrives at a link of the host.
+func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
+	if l == nil || !w.usable(hostName, l) {
+		return
+	}
+	if l.Master == "" {
+		w.step(hostName, "arrives", "on %s", l.Name)
+		w.forward(l.Name)
+		return
+	}
+	bridge := w.hostLink(l.Master)
+	if bridge == nil {
+		return
+	}
+	w.step(hostName, "port", "%s of %s", l.Name, bridge.Name)
+	if !bridge.Up {
+		w.stop("cnibox repair", "%s is down", bridge.Name)
+		return
+	}
+	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
+		w.forward(bridge.Name)
+		return
+	}
+	w.bridged(bridge, mac, next)
+}
+
+// bridged follows a frame that a bridge sends out of one of its ports, or that is for the bridge itself.
+func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
+	if mac != "" {
+		entry, err := w.net.ForwardingEntry(w.ctx, bridge.Name, mac)
+		switch {
+		case w.fail(err):
+			return
+		case entry.Local:
+			w.forward(bridge.Name)
+			return
+		case entry.Known:
+			w.step(hostName, "bridge", "%s sends %s to port %s", bridge.Name, mac, entry.Port)
+			w.leave(entry.Port)
+			return
+		}
+	}
+	// Until the kernel has learnt it, the answer is the port of the attachment with the address.
+	a := w.attachmentWith(next)
+	if a != nil && w.isPort(a.HostLink, bridge.Name) {
+		w.step(hostName, "bridge", "%s: port %s has %s", bridge.Name, a.HostLink, next)
+		w.leave(a.HostLink)
+		return
+	}
+	var outside []string
+	for i := range w.links {
+		if l := &w.links[i]; l.Master == bridge.Name && l.Kind != "veth" {
+			outside = append(outside, l.Name)
+		}
+	}
+	if len(outside) == 0 {
+		w.stop("cnibox diff", "nobody on %s has %s", bridge.Name, next)
+		return
+	}
+	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
+}
+
+func (w *walker) isPort(link, bridge string) bool {
+	l := w.find(link)
+	return l != nil && l.Master == bridge
+}
+
+// forward follows a packet that arrived at a link of the host and is not for a bridge's port.
+func (w *walker) forward(in string) {
+	w.hops++
+	if w.hops > mostHops {
+		w.stop("ip route", "the routes of this node lead in a circle")
+		return
+	}
+	w.publishedPort()
+	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
+	if err == nil && own.Local {
+		w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
+		return
+	}
+	key, name := "net/ipv4/conf/"+in+"/forwarding", "net.ipv4.ip_forward"
+	if w.found.To.Is6() {
+		key, name = "net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"
+	}
+	value, err := w.net.Sysctl(w.ctx, nil, key)
+	if w.fail(err) {
+		return
+	}
+	if value == "0" {
+		w.stop("sysctl "+name+"=1", "this node does not forward packets from %s: /proc/sys/%s is 0", in, key)
+		return
+	}
+	drops, err := w.net.ForwardDrops(w.ctx)
+	if w.fail(err) {
+		return
+	}
+	if len(drops) > 0 {
+		w.step(hostName, "filter", "may drop it, because its policy is drop: %s", strings.Join(drops, ", "))
+	}
+	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
+}
+
+// filtered reports whether a rule of another program drops the forwarded packet by its addresses or devices.
+func (w *walker) filtered(p netops.Packet, out string) bool {
+	if p.In == "" {
+		return false
+	}
+	rules, err := w.net.ForwardDropRules(w.ctx)
+	if w.fail(err) {
+		return true
+	}
+	device := func(want, have string) bool {
+		begin, isPattern := strings.CutSuffix(want, "*")
+		return want == "" || want == have || isPattern && strings.HasPrefix(have, begin)
+	}
+	address := func(want netip.Prefix, have netip.Addr) bool { return !want.IsValid() || want.Contains(have) }
+	for _, r := range rules {
+		if device(r.In, p.In) && device(r.Out, out) && address(r.Source, p.From) && address(r.Destination, p.To) {
+			w.stop(fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle), "a rule of another program drops it: %s", r.String())
+			return true
+		}
+	}
+	return false
+}
+
+// publishedPort replaces the destination if a container of this node publishes its port.
+func (w *walker) publishedPort() {
+	if w.port == 0 {
+		return
+	}
+	for i := range w.attachments {
+		a := &w.attachments[i]
+		for _, p := range a.Ports {
+			if !isPublished(p, w.found.To, w.port) {
+				continue
+			}
+			for _, prefix := range a.Addresses {
+				if to := prefix.Addr(); to.Is6() == w.found.To.Is6() && w.isHostAddress(w.found.To) {
+					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
+					w.found.To, w.port = to, 0
+					return
+				}
+			}
+		}
+	}
+}
+
+// isPublished reports whether a published port, as `cnibox state` prints it, is a port of an address.
+func isPublished(published string, to netip.Addr, port uint16) bool {
+	ports, _, _ := strings.Cut(published, "/")
+	if i := strings.LastIndex(ports, ":"); i >= 0 {
+		if a, err := netip.ParseAddr(ports[:i]); err != nil || a != to {
+			return false
+		}
+		ports = ports[i+1:]
+	}
+	first, last, isRange := strings.Cut(ports, "-")
+	if !isRange {
+		last = first
+	}
+	var least, most uint16
+	_, err := fmt.Sscanf(first+" "+last, "%d %d", &least, &most)
+	return err == nil && least <= port && port <= most
+}
+
+func (w *walker) isHostAddress(a netip.Addr) bool {
+	return slices.ContainsFunc(w.links, func(l netops.LinkInfo) bool {
+		return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
+}
+
+// send follows a packet that the host sends or forwards.
+func (w *walker) send(p netops.Packet) {
+	way, link, ok := w.route(nil, hostName, p)
+	switch {
+	case !ok:
+		return
+	case way.Local:
+		w.step(hostName, "arrives", "%s is an address of this node", p.To)
+		return
+	}
+	if !w.found.From.IsValid() {
+		w.found.From = way.From
+	}
+	if w.filtered(p, link.Name) {
+		return
+	}
+	next := w.next(way)
+	switch mac, ok := w.neighbour(nil, hostName, link.Name, next); {
+	case !ok:
+	case link.Kind == "bridge":
+		w.bridged(&link, mac, next)
+	case link.Kind == "vxlan":
+		w.tunnel(&link, mac, next)
+	default:
+		w.leave(link.Name)
+	}
+}
+
+// tunnel follows a packet into a VXLAN device and the encapsulated packet to the underlay.
+func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
+	if mac == "" {
+		w.stop("cnibox agent status", "no neighbour %s on %s: the agent has not programmed the node of %s", next, l.Name, w.found.To)
+		return
+	}
+	entry, err := w.net.ForwardingEntry(w.ctx, l.Name, mac)
+	if w.fail(err) {
+		return
+	}
+	if !entry.Remote.IsValid() {
+		w.stop("cnibox agent status", "no forwarding entry for %s on %s: the agent has not programmed the node of %s", mac, l.Name, w.found.To)
+		return
+	}
+	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
+	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote})
+	if !ok || way.Local {
+		return
+	}
+	hop := entry.Remote
+	if way.Via.IsValid() {
+		hop = way.Via
+	}
+	if _, ok := w.neighbour(nil, hostName, link.Name, hop); ok {
+		w.otherNode(l.Name, link.Name, entry.Remote)
+	}
+}
+
+// otherNode continues the path on another node of the lab. The packet arrives there on the
+// device with the same name.
+func (w *walker) otherNode(tunnel, out string, node netip.Addr) {
+	var next *lab.Node
+	if w.lab != nil {
+		var err error
+		next, err = w.lab.NodeAt(node)
+		if w.fail(err) {
+			return
+		}
+	}
+	from := w.found.From.String()
+	if next == nil {
+		w.step(hostName, "leaves", "by %s to node %s; 'cnibox path --in %s %s %s' there goes on", out, node, tunnel, from, w.found.To)
+		return
+	}
+	w.step(hostName, "leaves", "by %s to node %s, %s of the lab", out, node, next.Name)
+	b, err := w.lab.Run(w.ctx, next, "path", "--json", "--in", tunnel, from, w.found.To.String())
+	var there packetPath
+	if json.Unmarshal(b, &there) != nil {
+		w.err = err // exit code 3 with JSON is a path that stops
+		return
+	}
+	for _, s := range there.Steps {
+		if s.Where == hostName {
+			s.Where = next.Name
+		}
+		w.found.Steps = append(w.found.Steps, s)
+	}
+	if there.Stopped != "" {
+		w.stop(there.Fix, "%s: %s", next.Name, there.Stopped)
+	}
+	w.beyond = append(w.beyond, tracedPlace{name: next.Name, path: filepath.Join(netops.NamespaceDir, next.Netns)})
+	for _, p := range next.Pods {
+		if p.Address == w.found.To {
+			w.beyond = append(w.beyond, tracedPlace{name: p.Name, path: filepath.Join(netops.NamespaceDir, p.Netns)})
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package nodeipam
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store/cluster/dir"
+	"github.com/cnibox/cnibox/store/cluster/etcd"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/objects"
+)
+
+// registry is where the Nodes and the Lease are.
+type registry struct {
+	rest.Objects
+	// api is the API server, or nil in etcd and in a directory. There are no events and no ClusterCIDRs without it.
+	api *rest.Client
+	// follow follows the Nodes until ctx ends.
+	follow func(ctx context.Context, to rest.Follower[rest.Node]) error
+	close  func()
+}
+
+// passwordVariable is the environment variable for the password of etcd.
+const passwordVariable = "CNIBOX_ETCD_PASSWORD"
+
+// open opens the registry of the flags.
+func (s *settings) open(env []string) (*registry, error) {
+	switch {
+	case len(s.etcd.Endpoints) > 0:
+		if s.etcd.Password == "" {
+			s.etcd.Password = process.Getenv(env, passwordVariable)
+		}
+		r, err := etcd.Open(s.etcd.Options())
+		if err != nil {
+			return nil, err
+		}
+		return s.withoutServer(r, r), nil
+	case s.dir != "":
+		r, err := dir.Open(dir.Options{Dir: s.dir, Name: name})
+		if err != nil {
+			return nil, err
+		}
+		return s.withoutServer(r, r), nil
+	}
+	client, err := rest.Open(rest.Choose(s.kubeconfig, s.master, func(name string) string { return process.Getenv(env, name) }))
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return kubernetes(client), nil
+}
+
+// kubernetes returns the registry of an API server.
+func kubernetes(client *rest.Client) *registry {
+	follow := func(ctx context.Context, to rest.Follower[rest.Node]) error {
+		return rest.Follow(ctx, client, nodesPath, to)
+	}
+	return &registry{client, client, follow, client.Close}
+}
+
+// withoutServer returns a registry that is read at the intervals of the Lease.
+func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
+	client := objects.New(r)
+	follow := func(ctx context.Context, to rest.Follower[rest.Node]) error {
+		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
+	}
+	return &registry{client, nil, follow, func() { _ = c.Close() }} // only connections are closed
+}
+
+// event logs why a Node has no pod networks, and makes an event of it.
+func (r *registry) event(ctx context.Context, log *slog.Logger, name, uid, reason string, cause error) {
+	log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
+	if r.api == nil {
+		return
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	err := r.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
+		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
+		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
+		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
+		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
+	}, nil)
+	if err != nil && ctx.Err() == nil {
+		log.Warn("cannot make an event", "node", name, "error", err)
+	}
+}
