@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/record"
@@ -24,9 +25,8 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if in.Prev == nil && o.IPv6 {
 		r.keepAddresses(w, in.Key.IfName)
 	}
-	routes := slices.SortedStableFunc(slices.Values(o.Routes), func(a, b netops.Route) int {
-		return cmp.Compare(a.Via.BitLen(), b.Via.BitLen())
-	})
+	routes := slices.Clone(o.Routes)
+	sorting.Stable(routes, func(a, b netops.Route) int { return cmp.Compare(a.Via.BitLen(), b.Via.BitLen()) })
 	for _, route := range slices.Backward(routes) {
 		route.Absent = true
 		w.Spec.Add(&route)
