@@ -57,6 +57,8 @@ type Options struct {
 	Registry cluster.Ranges
 	// Node is this node's name. Machine differs from that of every other machine.
 	Node, Machine string
+	// Claims is nil if the registry has no IPAMClaim objects.
+	Claims cluster.IPAMClaims
 	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
 	Idle, Grace time.Duration
 }
@@ -81,6 +83,12 @@ type Keeper struct {
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
+	// registers has the reservations that this node holds, or held last, by register, as last read.
+	registers map[string][]*reservation
+	// fences has the times at which fences of holders were read first.
+	fences map[string]time.Time
+	// quiet is true if this node waits until another node's hold ends.
+	quiet bool
 
 	// socketErr is why ADD calls are not served.
 	socketErr error
@@ -110,7 +118,7 @@ func NewKeeper(o Options) *Keeper {
 	if o.Grace == 0 {
 		o.Grace = grace
 	}
-	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{}, changes: make(chan struct{}, 1)}
+	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{}, registers: map[string][]*reservation{}, fences: map[string]time.Time{}, changes: make(chan struct{}, 1)}
 }
 
 // Fault returns the error of the last pass, or nil.
@@ -162,7 +170,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			return
 		case r := <-requests:
-			if r.network == "" {
+			if !r.waits() {
 				r.reply(nil)
 				if next == nil {
 					next = time.After(settleTime)
@@ -183,7 +191,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-next:
 		}
-		next = nil
+		waiting = k.serveReservations(ctx, waiting)
 		wanted := map[string]bool{}
 		for _, r := range waiting {
 			wanted[r.network] = true
@@ -196,8 +204,20 @@ func (k *Keeper) Run(ctx context.Context) {
 				r.reply(nil)
 			}
 		}
-		waiting = nil
+		waiting, next = nil, k.nextRead()
 	}
+}
+
+// serveReservations answers the requests for reservations and returns the others.
+func (k *Keeper) serveReservations(ctx context.Context, all []*request) (others []*request) {
+	for _, r := range all {
+		if r.reserve != nil {
+			r.reply(k.serve(ctx, r.reserve))
+		} else {
+			others = append(others, r)
+		}
+	}
+	return others
 }
 
 // open opens the socket if it is not open or its file was deleted, and reports whether it is open.
@@ -214,7 +234,7 @@ func pending(requests <-chan *request) (all []*request) {
 	for {
 		select {
 		case r := <-requests:
-			if r.network == "" {
+			if !r.waits() {
 				r.reply(nil)
 				continue
 			}
@@ -265,7 +285,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	for network := range served {
 		wanted[network] = refused[network]
 	}
-	faults = append(faults, k.publish(ctx))
+	faults = append(faults, k.publish(ctx), k.updateReservations(ctx, due))
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
 }
 
@@ -279,8 +299,9 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		blocks, blocksErr := tx.RangeBlocks()
 		demands, demandsErr := tx.RangeDemands()
-		used = len(blocks)+len(demands) > 0
-		return errors.Join(blocksErr, demandsErr)
+		reservations, reservationsErr := tx.RangeReservations()
+		used = len(blocks)+len(demands)+len(reservations) > 0
+		return errors.Join(blocksErr, demandsErr, reservationsErr)
 	})
 	if used || viewErr != nil {
 		return errors.Join(err, viewErr)
@@ -332,7 +353,7 @@ func (k *Keeper) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(k.pages) > 0 {
+	if len(k.pages)+len(k.registers) > 0 {
 		if err := k.Registry.Join(ctx); err != nil {
 			faults = append(faults, err)
 		}
@@ -355,6 +376,15 @@ func (k *Keeper) list(ctx context.Context) error {
 	now, sinceBoot := k.Host.Now(), store.SinceBoot()
 	pages := map[string]*heldPage{}
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+		if isRegister(name) {
+			g, err := decodeRegister(name, raw)
+			if err == nil {
+				k.keepRegister(name, g)
+			} else {
+				k.log.Warn("reservations of ranges are left out: correct or delete the object", "error", err)
+			}
+			return
+		}
 		p, err := decodePage(name, raw)
 		if err != nil {
 			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
@@ -383,43 +413,64 @@ func (k *Keeper) removeClaims(p *page) (changed bool) {
 // raceLimit bounds the attempts to change a page that other nodes change.
 const raceLimit = 30
 
-// change reads a page, removes claims on this node's blocks, changes it with fn, and writes it if something has
-// changed, until no other node has written meanwhile. It stores the page in k.pages if this node has a block of it.
-func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
+// swap reads an object of the registry, which is empty if it does not exist, and writes what fn makes of it, until no
+// other node has written meanwhile. If fn returns nil, swap writes nothing.
+func (k *Keeper) swap(ctx context.Context, name string, fn func(raw []byte) ([]byte, error)) (written bool, err error) {
 	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
 	for try := 1; ; try++ {
-		held := &heldPage{page: &page{}, read: k.Host.Now(), sinceBoot: store.SinceBoot()}
 		raw, version, err := k.Registry.ReadPage(ctx, name)
-		if err == nil && version != "" {
-			held.page, err = decodePage(name, raw)
+		if err == nil && version != "" && len(raw) == 0 {
+			raw = []byte(" ") // it exists and is damaged
+		}
+		if err == nil {
+			raw, err = fn(raw)
+		}
+		if err != nil || raw == nil {
+			return false, err
+		}
+		err = k.Registry.WritePage(ctx, name, raw, version)
+		if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
+			continue
 		}
 		if err != nil {
-			return err
+			err = fmt.Errorf("page %s of ranges: %w", name, err)
 		}
-		write := k.removeClaims(held.page) || k.unsure[name] && version != ""
-		write = fn(held.page) || write
-		if write {
-			held.Revision++
-			raw, err = held.encode()
-			if err == nil {
-				err = k.Registry.WritePage(ctx, name, raw, version)
-			}
-			if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
-				continue
-			}
-			if err != nil {
-				k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
-				k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
-				return fmt.Errorf("page %s of ranges: %w", name, err)
-			}
-		}
-		delete(k.unsure, name)
-		delete(k.pages, name)
-		if k.owns(held.page) {
-			k.pages[name] = held
-		}
-		return nil
+		return true, err
 	}
+}
+
+// change changes a page with fn, after it has removed claims on this node's blocks. It stores the page in k.pages if
+// this node has a block of it.
+func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
+	var held *heldPage
+	now, sinceBoot := k.Host.Now(), store.SinceBoot()
+	written, err := k.swap(ctx, name, func(raw []byte) (_ []byte, err error) {
+		held = &heldPage{&page{}, now, sinceBoot}
+		if len(raw) > 0 {
+			if held.page, err = decodePage(name, raw); err != nil {
+				return nil, err
+			}
+		}
+		write := k.removeClaims(held.page) || k.unsure[name] && len(raw) > 0
+		if !fn(held.page) && !write {
+			return nil, nil
+		}
+		held.Revision++
+		return held.encode()
+	})
+	if err != nil {
+		if written {
+			k.unsure[name] = k.unsure[name] || !errors.Is(err, cluster.ErrRaced)
+			k.listed = k.listed && errors.Is(err, cluster.ErrRaced)
+		}
+		return err
+	}
+	delete(k.unsure, name)
+	delete(k.pages, name)
+	if k.owns(held.page) {
+		k.pages[name] = held
+	}
+	return nil
 }
 
 // publish writes this node's blocks to node.db. It first restores those that the registry has lost. A block

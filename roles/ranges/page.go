@@ -39,9 +39,11 @@ type page struct {
 type block struct {
 	First netip.Addr `json:"first"`
 	Last  netip.Addr `json:"last"`
-	Node  string     `json:"node"`
+	// Node is empty for an address of a reservation. Reserved is the reservation's ID.
+	Node     string `json:"node,omitempty"`
+	Reserved string `json:"reserved,omitempty"`
 	// Machine differs between two machines with the same node name.
-	Machine string    `json:"machine"`
+	Machine string    `json:"machine,omitempty"`
 	Since   time.Time `json:"since"`
 	// Claim is set by another node that wants the block because it finds no record of Node. The owner
 	// removes it. A claim that was not removed for the grace period permits another node to take the block.
@@ -94,6 +96,7 @@ func decodePage(name string, raw []byte) (*page, error) {
 			return nil, fault("%s-%s is not a block", b.First, b.Last)
 		case last.IsValid() && !last.Less(b.First):
 			return nil, fault("block %s is not after %s", b.First, last)
+		case b.Reserved != "" && b.First == b.Last && b.Node == "":
 		case cluster.CheckName(b.Node) != nil:
 			return nil, fault("block %s: %v", b.First, cluster.CheckName(b.Node))
 		}

@@ -187,7 +187,19 @@ func TestKubeManifests(t *testing.T) {
 	s.Kubectl(t, "apply", "-f", filepath.Join(examples, "ranges.yaml"))
 	lease := w.leasePages(kubeconfig)
 	must(t, lease())
+	s.InstallIPAMClaims(t)
+	s.Must(t, http.MethodPost, "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/default/ipamclaims", "", map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim", "metadata": map[string]any{"name": "vm"}, "spec": map[string]any{"network": "lan", "interface": "net1"},
+	})
+	allocate := w.allocateClaim(kubeconfig)
+	must(t, allocate())
 	w.withoutEachRight(s, func(resource, verb string) {
+		if strings.HasPrefix(resource, "ipamclaims") {
+			w.within(func() bool { err = allocate(); return errors.Is(err, rest.ErrForbidden) }, func() string {
+				return fmt.Sprintf("without %s of %s: %v", verb, resource, err)
+			})
+			return
+		}
 		if resource == "configmaps" {
 			w.within(func() bool { err = lease(); return errors.Is(err, rest.ErrForbidden) }, func() string {
 				return fmt.Sprintf("without %s of configmaps: %v", verb, err)
@@ -246,6 +258,25 @@ func (w *world) withoutEachRight(s *kubetest.Server, f func(resource, verb strin
 	}
 	if rights == 0 {
 		t.Error("no role of examples/kubernetes has the label of cnibox")
+	}
+}
+
+// allocateClaim returns a function that reads and writes an IPAMClaim as a node does.
+func (w *world) allocateClaim(kubeconfig string) func() error {
+	t := w.t
+	t.Helper()
+	client, err := rest.Open(rest.Kubeconfig(kubeconfig))
+	must(t, err)
+	r, err := kube.Open(kube.Options{Client: client, Node: "node", Config: &cluster.Config{}})
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return func() error {
+		c, err := r.IPAMClaim(t.Context(), "default", "vm")
+		if err != nil {
+			return err
+		}
+		c.IPs, c.Pod = []string{"10.0.0.1/24"}, "pod"
+		return r.AllocateIPAMClaim(t.Context(), c)
 	}
 }
 

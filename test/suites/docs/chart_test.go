@@ -38,7 +38,7 @@ func TestKubeChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := render(3, "helm", append(template, "--set", "ranges=true", "--show-only", "templates/ranges.yaml")...), objects(t, string(ranges), 3); got != want {
+	if got, want := render(5, "helm", append(template, "--set", "ranges=true", "--show-only", "templates/ranges.yaml")...), objects(t, string(ranges), 5); got != want {
 		t.Errorf("the chart with ranges makes\n%s\nand examples/kubernetes/ranges.yaml\n%s", got, want)
 	}
 	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins"} {
