@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -40,17 +41,19 @@ func (tx *Tx) RangeReservation(id ReservationID) (*RangeReservation, error) {
 	return r, record.Get(tx.b, bucketReservations, record.EncodeKey(id.Network, id.Key, id.Pool), r)
 }
 
-// RangeReservations returns the reservations that this node holds.
+// RangeReservations returns the reservations that this node holds. Damaged records are skipped and named in the error.
 func (tx *Tx) RangeReservations() (map[ReservationID]*RangeReservation, error) {
 	all := map[ReservationID]*RangeReservation{}
+	var faults []error
 	for k, v := range record.WithPrefix(record.Bucket(tx.b, bucketReservations), nil) {
 		r := new(RangeReservation)
 		if err := record.Decode(bucketReservations, k, v, r); err != nil {
-			return nil, err
+			faults = append(faults, err)
+			continue
 		}
 		all[r.ReservationID] = r
 	}
-	return all, nil
+	return all, errors.Join(faults...)
 }
 
 // PutRangeReservation stores a reservation.

@@ -79,6 +79,9 @@ func (k *Keeper) readHoldings(ctx context.Context) (v *holdings, err error) {
 		if err == nil {
 			v.held, err = tx.RangeReservations()
 		}
+		if errors.Is(err, store.ErrDamaged) {
+			err = nil // the registry has it, too, and updateReservation writes it again
+		}
 		for id, l := range v.held {
 			if v.lease(id.Pool, l.Addresses) == nil && !l.Valid(k.Host.Now()) {
 				ended = append(ended, id)
@@ -272,6 +275,8 @@ func (k *Keeper) announce(ctx context.Context, r *reservation, h *holder, lease 
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written to it
 	sent, err := k.Host.Net.Announce(ctx, ns, lease.Owner.IfName, r.Addresses)
-	k.log.Info("this node has the addresses of a reservation alone", "reservation", r.Key, "network", r.Network, "announced", sent, "error", err)
+	if len(sent) > 0 || err != nil {
+		k.log.Info("this node has the addresses of a reservation alone", "reservation", r.Key, "network", r.Network, "announced", sent, "error", err)
+	}
 	return len(sent) == len(r.Addresses) || done && err == nil
 }

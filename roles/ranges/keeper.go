@@ -447,7 +447,8 @@ func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (change
 	written, err := k.swap(ctx, name, func(raw []byte) (_ []byte, err error) {
 		held = &heldPage{&page{}, now, sinceBoot}
 		if len(raw) > 0 {
-			if held.page, err = decodePage(name, raw); err != nil {
+			held.page, err = decodePage(name, raw)
+			if err != nil {
 				return nil, err
 			}
 		}

@@ -95,8 +95,8 @@ func (k *Keeper) serve(ctx context.Context, d *Reserve) error {
 		if object, err = k.ipamClaim(ctx, d.Key); err != nil {
 			return err
 		}
-		if namespace, name, is := strings.Cut(strings.TrimPrefix(d.Key, claimPrefix), "/"); object == nil && k.Claims != nil && is && strings.HasPrefix(d.Key, claimPrefix) {
-			return fmt.Errorf("IPAMClaim %s/%s does not exist: create it", namespace, name)
+		if object == nil && k.Claims != nil && strings.HasPrefix(d.Key, claimPrefix) {
+			return fmt.Errorf("IPAMClaim %s does not exist: create it", strings.TrimPrefix(d.Key, claimPrefix))
 		}
 	}
 	for range maxSteps {
@@ -290,7 +290,8 @@ func (k *Keeper) hold(ctx context.Context, d *Reserve, seen *reservation, object
 	if object == nil || len(object.IPs) > 0 && object.Pod == d.Pod {
 		return true, nil
 	}
-	if object.Pod = d.Pod; len(object.IPs) == 0 {
+	object.Pod = d.Pod
+	if len(object.IPs) == 0 {
 		for i, a := range seen.Addresses {
 			object.IPs = append(object.IPs, netip.PrefixFrom(a, d.Ranges[i].Bits).String())
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt" //nolint:depguard // to damage a record
+
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -303,5 +305,29 @@ func TestDecodeRegister(t *testing.T) {
 		if _, err := decodeRegister(name, []byte(bad)); !errors.Is(err, cluster.ErrInvalid) || bad == string(good) {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// TestReserveDamaged: a damaged record of node.db is written again from the registry.
+func TestReserveDamaged(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	d := reserveRequest("k", "192.168.2.1-192.168.2.20")
+	m.mustAttach(d)
+	db, err := bolt.Open(m.Host.Store.Path(), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("reservations"))
+		k, _ := b.Cursor().First()
+		return b.Put(k, []byte("x"))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.verified = time.Time{}
+	m.must()
+	if got := m.held(d); got == nil || m.registered(d).holders() != "a" {
+		t.Errorf("%+v, %+v", got, m.registered(d))
 	}
 }
