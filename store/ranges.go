@@ -64,6 +64,8 @@ type RangeDemand struct {
 	// Set is the number of the range set, from 0.
 	Set  int    `json:"set"`
 	Pool string `json:"pool,omitempty"`
+	// Bits is the length of the range's prefix.
+	Bits int `json:"bits,omitempty"`
 	// Free has the first and last address of each part of the range that may be given out.
 	Free [][2]netip.Addr `json:"free"`
 	Time time.Time       `json:"time"`

@@ -16,16 +16,17 @@ import (
 
 // Buckets and the texts of their keys. The pools' buckets are in internal/pool.
 const (
-	bucketAttachments = "attachments" // network, container ID, interface
-	bucketNetworks    = "networks"    // name
-	bucketShared      = "settled"     // network, role; see Tx.ConfirmShared
-	bucketClaims      = "claims"      // kind, name
-	bucketClaimOwners = "claimOwners" // owner's network, container ID, interface; kind, name
-	bucketDerived     = "derived"     // a bucket for each name given to Tx.Derive
-	bucketDelegated   = "delegated"   // network, container ID, interface
-	bucketNetworksOf  = "networksOf"  // network of a meta role, network
-	bucketRanges      = "ranges"      // "grants", or network and number of the range set
-	bucketCloud       = "cloud"       // name of the source; in both files
+	bucketAttachments  = "attachments"  // network, container ID, interface
+	bucketNetworks     = "networks"     // name
+	bucketShared       = "settled"      // network, role; see Tx.ConfirmShared
+	bucketClaims       = "claims"       // kind, name
+	bucketClaimOwners  = "claimOwners"  // owner's network, container ID, interface; kind, name
+	bucketDerived      = "derived"      // a bucket for each name given to Tx.Derive
+	bucketDelegated    = "delegated"    // network, container ID, interface
+	bucketNetworksOf   = "networksOf"   // network of a meta role, network
+	bucketRanges       = "ranges"       // "grants", or network and number of the range set
+	bucketReservations = "reservations" // network, key, pool
+	bucketCloud        = "cloud"        // name of the source; in both files
 
 	// In keep.db.
 	bucketMarks       = "marks"       // kind, name

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -71,6 +72,31 @@ func SetMode(l netlink.Link, attr int, value []byte) error {
 // links.
 func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	t.Helper()
+	next := Announcements(t, link)
+	do()
+	missing := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		missing[a] = true
+	}
+	for len(missing) > 0 {
+		a := next()
+		if !a.Addr.IsValid() {
+			t.Fatalf("not announced on %q: %v", link, missing)
+		}
+		delete(missing, a.Addr)
+	}
+}
+
+// Announcement is an address and the MAC that has it.
+type Announcement struct {
+	Addr netip.Addr
+	MAC  string
+}
+
+// Announcements listens on a link, or on all links with "". next waits for the next
+// announcement. It returns the zero value at the test's deadline.
+func Announcements(t *testing.T, link string) (next func() Announcement) {
+	t.Helper()
 	index := 0
 	if link != "" {
 		l, err := netlink.LinkByName(link)
@@ -84,29 +110,28 @@ func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	t.Cleanup(func() { _ = unix.Close(fd) })
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}); err != nil {
 		t.Fatal(err)
 	}
-	do()
-	missing := map[netip.Addr]bool{}
-	for _, a := range addrs {
-		missing[a] = true
-	}
-	deadline, frame := await.Deadline(), make([]byte, 2048)
-	for len(missing) > 0 {
-		wait := unix.NsecToTimeval(max(int64(time.Until(deadline)), int64(time.Microsecond)))
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
-			t.Fatal(err)
+	return func() Announcement {
+		t.Helper()
+		for deadline, frame := await.Deadline(), make([]byte, 2048); ; {
+			wait := unix.NsecToTimeval(max(int64(time.Until(deadline)), int64(time.Microsecond)))
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+				t.Fatal(err)
+			}
+			n, _, err := unix.Recvfrom(fd, frame, 0)
+			if errors.Is(err, unix.EAGAIN) {
+				return Announcement{}
+			}
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				t.Fatal(err)
+			}
+			if a := announcement(frame[:max(n, 0)]); a.IsValid() {
+				return Announcement{a, net.HardwareAddr(frame[6:12]).String()}
+			}
 		}
-		n, _, err := unix.Recvfrom(fd, frame, 0)
-		if errors.Is(err, unix.EAGAIN) {
-			t.Fatalf("not announced on %q: %v", link, missing)
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			t.Fatal(err)
-		}
-		delete(missing, announcement(frame[:max(n, 0)]))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -79,6 +80,17 @@ func (a *addition) addresses(ctx context.Context) (*roles.Result, error) {
 	}
 	if len(r.IPs) == 0 {
 		return nil, errors.Join(fmt.Errorf("ipam plugin %q: returned no IP addresses", a.ipam), a.release(ctx))
+	}
+	if !a.h.Delegate.Moves(a.ipam) {
+		return r, nil
+	}
+	err = a.h.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err := tx.LeasesOf(a.in.Key)
+		a.in.Quiet = slices.ContainsFunc(leases, func(l store.Lease) bool { return l.Quiet })
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, a.release(ctx))
 	}
 	return r, nil
 }

@@ -28,6 +28,8 @@ type ipam struct {
 
 func (*ipam) OverLink(string) bool { return false }
 
+func (*ipam) Moves(string) bool { return false }
+
 func (i *ipam) Clone() (roles.Delegator, func()) { return i, func() {} }
 
 func (*ipam) Add(context.Context, string, *roles.Request) (*roles.Result, error) {

@@ -71,6 +71,8 @@ type Input struct {
 	// IPAM is the IPAM plugin's result; nil without an IPAM plugin. On CHECK it is the
 	// IPAM plugin's part of prevResult.
 	IPAM *roles.Result
+	// Quiet means that another node announces the addresses.
+	Quiet bool
 	// Prev is prevResult on CHECK, else nil.
 	Prev *roles.Result
 	// Chained is the previous plugin's result on ADD; nil if the role is the first of its

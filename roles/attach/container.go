@@ -51,7 +51,8 @@ type Container struct {
 // AddTo adds the container's side to a Spec. It adds the addresses before it sets the
 // link up, because the kernel announces them when the link comes up: a gratuitous ARP
 // (RFC 5227, arp_notify) and an unsolicited neighbour advertisement (RFC 4861 section
-// 7.2.6, ndisc_notify).
+// 7.2.6, ndisc_notify). While another node has the addresses, too, it is that node that
+// announces them.
 func (c Container) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
@@ -148,14 +149,18 @@ func (c Container) addSysctls(s *netops.Spec, in *Input, name string, ips []IPCo
 		set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
 	}
 	set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
-	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
+	announce := "1"
+	if in.Quiet {
+		announce = "0"
+	}
+	set("net/ipv4/conf/"+name+"/arp_notify", announce, false)
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
 			// All attachments of the container share lo, so DEL does not restore it.
 			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
 			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
-			set("net/ipv6/conf/"+name+"/ndisc_notify", "1", false)
+			set("net/ipv6/conf/"+name+"/ndisc_notify", announce, false)
 			return
 		}
 	}

@@ -138,6 +138,12 @@ func (d *delegator) OverLink(typ string) bool {
 	return ok && role.OverLink
 }
 
+// Moves reports whether the type is a role of this program with Moves set.
+func (d *delegator) Moves(typ string) bool {
+	role, ok := d.table.Lookup(typ)
+	return ok && role.Moves
+}
+
 // Find returns the error that a call of the type would have because no plugin is found.
 func (d *delegator) Find(typ string, req *roles.Request) error {
 	_, err := d.lookup(typ, req.Path)

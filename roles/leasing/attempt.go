@@ -212,7 +212,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	}
 	for i, g := range grants {
 		lease := t.lease
-		lease.Address, lease.Set, lease.Source, lease.NIC = g.addr, i, g.in.Source, g.in.NIC
+		lease.Address, lease.Set, lease.Source, lease.NIC, lease.Quiet = g.addr, i, g.in.Source, g.in.NIC, g.in.Quiet
 		if err := pool.Reserve(lease); err != nil {
 			return nil, err
 		}

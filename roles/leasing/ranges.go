@@ -147,8 +147,9 @@ type Range struct {
 	// Free has the addresses that may be given out, as disjoint intervals in
 	// ascending order.
 	Free []Interval
-	// Source and NIC are stored in leases; see store.Lease.
+	// Source, NIC and Quiet are stored in leases; see store.Lease.
 	Source, NIC string
+	Quiet       bool
 }
 
 // Set is one pool. Every container gets one address of it.

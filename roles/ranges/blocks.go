@@ -64,7 +64,7 @@ func (k *Keeper) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(k.pages) > 0 {
+	if len(k.pages)+len(k.registers) > 0 {
 		if err := k.Registry.Join(ctx); err != nil {
 			faults = append(faults, err)
 		}
@@ -90,6 +90,15 @@ func (k *Keeper) list(ctx context.Context) error {
 	now, sinceBoot := k.Host.Now(), store.SinceBoot()
 	pages := map[string]*heldPage{}
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+		if isRegister(name) {
+			g, err := decodeRegister(name, raw)
+			if err == nil {
+				k.keepRegister(name, g)
+			} else {
+				k.log.Warn("reservations of ranges are left out: correct or delete the object", "error", err)
+			}
+			return
+		}
 		p, err := decodePage(name, raw)
 		if err != nil {
 			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
@@ -140,31 +149,49 @@ func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (change
 	return nil
 }
 
-// changePage reads a page, changes it with fn, and writes it if something has changed, until nobody else has written
-// meanwhile. failed means that the write failed.
+// changePage reads a page, changes it with fn, and writes it if something has changed. failed means that the write failed.
 func changePage(ctx context.Context, r cluster.Ranges, now func() time.Time, name string, fn func(p *page, exists bool) (changed bool)) (held *heldPage, failed bool, err error) {
-	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
-	for try := 1; ; try++ {
-		held := &heldPage{page: &page{}, read: now(), sinceBoot: store.SinceBoot()}
-		raw, version, err := r.ReadPage(ctx, name)
-		if err == nil && version != "" {
+	read, sinceBoot := now(), store.SinceBoot()
+	written, err := swap(ctx, r, name, func(raw []byte) (_ []byte, err error) {
+		held = &heldPage{&page{}, read, sinceBoot}
+		if len(raw) > 0 {
 			held.page, err = decodePage(name, raw)
+			if err != nil {
+				return nil, err
+			}
 		}
-		if err != nil || !fn(held.page, version != "") {
-			return held, false, err
+		if !fn(held.page, len(raw) > 0) {
+			return nil, nil
 		}
 		held.Revision++
-		raw, err = held.encode()
-		if err == nil {
-			err = r.WritePage(ctx, name, raw, version)
+		return held.encode()
+	})
+	return held, written && err != nil, err
+}
+
+// swap reads an object of the registry, which is empty if it does not exist, and writes what fn makes of it, until
+// nobody else has written meanwhile. If fn returns nil, swap writes nothing.
+func swap(ctx context.Context, r cluster.Ranges, name string, fn func(raw []byte) ([]byte, error)) (written bool, err error) {
+	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
+	for try := 1; ; try++ {
+		raw, version, err := r.ReadPage(ctx, name)
+		if err == nil && version != "" && len(raw) == 0 {
+			raw = []byte(" ") // it exists and is damaged
 		}
+		if err == nil {
+			raw, err = fn(raw)
+		}
+		if err != nil || raw == nil {
+			return false, err
+		}
+		err = r.WritePage(ctx, name, raw, version)
 		if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
 			continue
 		}
 		if err != nil {
-			return held, true, fmt.Errorf("page %s of ranges: %w", name, err)
+			err = fmt.Errorf("page %s of ranges: %w", name, err)
 		}
-		return held, false, nil
+		return true, err
 	}
 }
 

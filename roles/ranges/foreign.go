@@ -83,7 +83,7 @@ func (k *Keeper) adopt(ctx context.Context) error {
 	var caches map[string][]*recovery.CacheEntry
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
-		p, ready := k.pages[name], map[netip.Addr][]holder{}
+		p, ready := k.pages[name], map[netip.Addr][]container{}
 		for i := range p.Blocks {
 			b := &p.Blocks[i]
 			if !k.moves(b) || k.foreign.overlap(b.interval()) != nil {
@@ -225,12 +225,12 @@ func (k *Keeper) handOver(ctx context.Context) error {
 }
 
 // holders returns the containers that have addresses of a pool.
-func (k *Keeper) holders(ctx context.Context, pool string) (out []holder, err error) {
+func (k *Keeper) holders(ctx context.Context, pool string) (out []container, err error) {
 	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		out = nil
 		return eachLease(tx, func(id store.PoolID, l *store.Lease) {
 			if id.DataDir == store.RangeDir(pool) || recovery.IsPoolUnknown(id) {
-				out = append(out, holder{l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Pod})
+				out = append(out, container{l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Pod})
 			}
 		})
 	})

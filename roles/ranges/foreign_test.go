@@ -95,12 +95,12 @@ func (m *member) restartWithout(t *testing.T) {
 }
 
 // place writes blocks of containers of whereabouts, as Import does.
-func (m *member) place(node string, holders ...holder) {
+func (m *member) place(node string, holders ...container) {
 	m.t.Helper()
 	for _, h := range holders {
 		_, _, err := changePage(m.t.Context(), m.Registry, time.Now, pageName("", pageOf(h.Address)), func(p *page, _ bool) bool {
 			p.First = pageOf(h.Address)
-			p.add(block{First: h.Address, Last: h.Address, Node: node, Holders: []holder{h}})
+			p.add(block{First: h.Address, Last: h.Address, Node: node, Holders: []container{h}})
 			return true
 		})
 		if err != nil {
@@ -147,8 +147,8 @@ func TestAdopt(t *testing.T) {
 	root := registry(t)
 	m, other := newMember(t, root, "a"), newMember(t, root, "b")
 	s := m.share()
-	m.place("a", holder{ip("10.1.0.1"), "one", "net1", "ns/one"}, holder{ip("10.1.0.2"), "two", "net1", "ns/two"})
-	m.place("b", holder{ip("10.1.0.3"), "three", "net1", "ns/three"})
+	m.place("a", container{ip("10.1.0.1"), "one", "net1", "ns/one"}, container{ip("10.1.0.2"), "two", "net1", "ns/two"})
+	m.place("b", container{ip("10.1.0.3"), "three", "net1", "ns/three"})
 	m.Grace = time.Nanosecond
 	m.restart()
 	m.demand("net", "", spans("10.1.0.1-10.1.0.2")...)
@@ -219,7 +219,7 @@ func TestHandOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := p.Blocks[0]; len(p.Blocks) != 1 || b.Machine != "" || !slices.Equal(b.Holders, []holder{{Address: ip("10.1.0.2"), ContainerID: "c-10.1.0.2", IfName: "eth0"}}) {
+	if b := p.Blocks[0]; len(p.Blocks) != 1 || b.Machine != "" || !slices.Equal(b.Holders, []container{{Address: ip("10.1.0.2"), ContainerID: "c-10.1.0.2", IfName: "eth0"}}) {
 		t.Errorf("%s", raw)
 	}
 	if err := m.step("net"); !errors.Is(err, errReturning) {

@@ -149,25 +149,29 @@ func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 // takeFirst tries the pages where this node has blocks, then some others, then those that a list shows to be free.
 func (k *Keeper) takeFirst(ctx context.Context, d *store.RangeDemand, of []leasing.Interval, n int) error {
 	all := pagesOf(of)
-	var some []netip.Addr
-	for _, p := range k.pages {
-		if p.Pool == d.Pool && slices.Contains(all, p.First) {
-			some = append(some, p.First)
-		}
-	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(k.Node + d.Pool))
-	start := int(h.Sum32() >> 1) // an int may have 32 bits
-	for i := range min(probes, len(all)) {
-		some = append(some, all[(start+i)%len(all)])
-	}
-	for _, first := range some {
+	for _, first := range k.likely(d.Pool, all) {
 		ok, err := k.takeIn(ctx, d, first, of, n)
 		if ok || err != nil && !errors.Is(err, cluster.ErrInvalid) { // takeListed names a damaged page
 			return err
 		}
 	}
 	return k.takeListed(ctx, d, all, of, n)
+}
+
+// likely returns those of the pages of a range where this node has blocks, and some others.
+func (k *Keeper) likely(pool string, all []netip.Addr) (some []netip.Addr) {
+	for _, p := range k.pages {
+		if p.Pool == pool && slices.Contains(all, p.First) {
+			some = append(some, p.First)
+		}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(k.Node + pool))
+	start := int(h.Sum32() >> 1) // an int may have 32 bits
+	for i := range min(probes, len(all)) {
+		some = append(some, all[(start+i)%len(all)])
+	}
+	return some
 }
 
 // takeIn takes a block of a page, if it has a free address.
@@ -199,6 +203,9 @@ func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []net
 	damaged := map[string]error{}
 	claims := map[string]time.Time{} // those that still exist
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+		if isRegister(name) {
+			return
+		}
 		p, err := decodePage(name, raw)
 		if err != nil {
 			damaged[name] = err
@@ -242,7 +249,7 @@ func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []net
 		}
 		faults = append(faults, err)
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, k.reclaim(ctx, d.Pool))...)
 }
 
 // takeOver claims the blocks of a page whose nodes have no record any more, and takes one whose claim has stayed
@@ -251,7 +258,7 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 	var lost []string
 	for i := range seen.Blocks {
 		b := &seen.Blocks[i]
-		if k.own(b) || k.moves(b) || len(leasing.Within(of, b.interval())) == 0 {
+		if b.Reserved != "" || k.own(b) || k.moves(b) || len(leasing.Within(of, b.interval())) == 0 {
 			continue
 		}
 		is, known := gone[b.Node]

@@ -52,6 +52,8 @@ type Options struct {
 	Registry cluster.Ranges
 	// Node is this node's name. Machine differs from that of every other machine.
 	Node, Machine string
+	// Claims is nil if the registry has no IPAMClaim objects.
+	Claims cluster.IPAMClaims
 	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
 	Idle, Grace time.Duration
 }
@@ -76,6 +78,12 @@ type Keeper struct {
 	claims map[string]time.Time
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
+	// registers has the reservations that this node holds, or held last, by register, as last read.
+	registers map[string][]*reservation
+	// fences has the times at which fences of holders were read first.
+	fences map[string]time.Time
+	// quiet is true if this node waits until another node's hold ends.
+	quiet bool
 
 	// foreign are the ranges of which another program gives addresses.
 	foreign foreignRanges
@@ -110,7 +118,10 @@ func NewKeeper(o Options) *Keeper {
 	if o.Grace == 0 {
 		o.Grace = grace
 	}
-	return &Keeper{Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, idle: map[blockKey]time.Time{}, changes: make(chan struct{}, 1)}
+	return &Keeper{
+		Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{},
+		registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, changes: make(chan struct{}, 1),
+	}
 }
 
 // Fault returns the error of the last pass, or nil.
@@ -162,7 +173,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			return
 		case r := <-requests:
-			if r.network == "" {
+			if !r.waits() {
 				r.reply(nil)
 				if next == nil {
 					next = time.After(settleTime)
@@ -184,7 +195,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-next:
 		}
-		next = nil
+		waiting = k.serveReservations(ctx, waiting)
 		wanted := map[string]bool{}
 		for _, r := range waiting {
 			wanted[r.network] = true
@@ -197,8 +208,20 @@ func (k *Keeper) Run(ctx context.Context) {
 				r.reply(nil)
 			}
 		}
-		waiting = nil
+		waiting, next = nil, k.nextRead()
 	}
+}
+
+// serveReservations answers the requests for reservations and returns the others.
+func (k *Keeper) serveReservations(ctx context.Context, all []*request) (others []*request) {
+	for _, r := range all {
+		if r.reserve != nil {
+			r.reply(k.serve(ctx, r.reserve))
+		} else {
+			others = append(others, r)
+		}
+	}
+	return others
 }
 
 // open opens the socket if it is not open or its file was deleted, and reports whether it is open.
@@ -215,7 +238,7 @@ func pending(requests <-chan *request) (all []*request) {
 	for {
 		select {
 		case r := <-requests:
-			if r.network == "" {
+			if !r.waits() {
 				r.reply(nil)
 				continue
 			}
@@ -271,7 +294,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	for network := range served {
 		wanted[network] = refused[network]
 	}
-	faults = append(faults, k.publish(ctx))
+	faults = append(faults, k.publish(ctx), k.updateReservations(ctx, due))
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
 }
 
@@ -285,8 +308,9 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		blocks, blocksErr := tx.RangeBlocks()
 		demands, demandsErr := tx.RangeDemands()
-		used = len(blocks)+len(demands) > 0
-		return errors.Join(blocksErr, demandsErr)
+		reservations, reservationsErr := tx.RangeReservations()
+		used = len(blocks)+len(demands)+len(reservations) > 0
+		return errors.Join(blocksErr, demandsErr, reservationsErr)
 	})
 	if used || viewErr != nil {
 		return errors.Join(err, viewErr)

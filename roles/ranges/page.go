@@ -39,20 +39,22 @@ type page struct {
 type block struct {
 	First netip.Addr `json:"first"`
 	Last  netip.Addr `json:"last"`
-	Node  string     `json:"node"`
+	// Node is empty for an address of a reservation. Reserved is the reservation's ID.
+	Node     string `json:"node,omitempty"`
+	Reserved string `json:"reserved,omitempty"`
 	// Machine differs between two machines with the same node name. It is "" while addresses of the block move from
 	// whereabouts to the node, or back. The node then does not use the block.
-	Machine string    `json:"machine"`
+	Machine string    `json:"machine,omitempty"`
 	Since   time.Time `json:"since"`
 	// Claim is set by another node that wants the block because it finds no record of Node. The owner
 	// removes it. A claim that was not removed for the grace period permits another node to take the block.
 	Claim string `json:"claim,omitempty"`
 	// Holders are the containers whose addresses move.
-	Holders []holder `json:"holders,omitempty"`
+	Holders []container `json:"holders,omitempty"`
 }
 
-// holder is a container that has an address.
-type holder struct {
+// container is a container that has an address.
+type container struct {
 	Address     netip.Addr `json:"address"`
 	ContainerID string     `json:"containerId"`
 	IfName      string     `json:"ifName,omitempty"`
@@ -106,9 +108,10 @@ func decodePage(name string, raw []byte) (*page, error) {
 			return nil, fault("%s-%s is not a block", b.First, b.Last)
 		case last.IsValid() && !last.Less(b.First):
 			return nil, fault("block %s is not after %s", b.First, last)
+		case b.Reserved != "" && b.First == b.Last && b.Node == "":
 		case cluster.CheckName(b.Node) != nil:
 			return nil, fault("block %s: %v", b.First, cluster.CheckName(b.Node))
-		case slices.ContainsFunc(b.Holders, func(h holder) bool { return !b.interval().Contains(h.Address) }):
+		case slices.ContainsFunc(b.Holders, func(h container) bool { return !b.interval().Contains(h.Address) }):
 			return nil, fault("block %s has no such addresses as those of its containers", b.First)
 		}
 		last = b.Last

@@ -19,8 +19,9 @@ import (
 )
 
 // socketFile is the agent's socket for the role range, in the node's run directory. A client that writes a
-// network's name gets an answer when the agent has tried to lease a block for it. A client that closes the
-// connection tells the agent that addresses were given out.
+// network's name gets an answer when the agent has tried to lease a block for it. One that writes a Reserve as JSON
+// gets an answer when this node holds the reservation. A client that closes the connection tells the agent that addresses
+// were given out, or released.
 const socketFile = "ranges.sock"
 
 // askTime bounds the wait of an ADD for the agent.
@@ -33,7 +34,7 @@ const everyNetwork = "*"
 // Bounds of a request and an answer in bytes, and of an error in an answer in characters. JSON has at most 6 bytes
 // for one.
 const (
-	maxRequest = 4096
+	maxRequest = 256 << 10
 	maxError   = 2000
 	maxAnswer  = 6*maxError + 100
 )
@@ -102,14 +103,36 @@ func Refresh(ctx context.Context, h *roles.Host) error {
 	return nil
 }
 
-func ask(ctx context.Context, path, network string) (a answer, err error) {
+// AskReservation waits until this node holds a reservation, whose addresses are then in node.db, or until the agent has
+// freed it. Errors are roles.ErrTryAgain.
+func AskReservation(ctx context.Context, h *roles.Host, d *Reserve) error {
+	line, err := json.Marshal(d)
+	if err == nil && len(line) >= maxRequest {
+		err = fmt.Errorf("the ranges of the network %q have too many parts: exclude fewer addresses", d.Network)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	got, err := ask(ctx, Socket(h), string(line))
+	if err != nil {
+		return fmt.Errorf("%w: reserve addresses: the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrTryAgain, err)
+	}
+	if got.Error != "" {
+		return fmt.Errorf("%w: reserve addresses: %s", roles.ErrTryAgain, got.Error)
+	}
+	return nil
+}
+
+func ask(ctx context.Context, path, line string) (a answer, err error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return a, err
 	}
 	defer c.Close() //nolint:errcheck // the answer was read
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
-	if _, err := io.WriteString(c, network+"\n"); err != nil {
+	if _, err := io.WriteString(c, line+"\n"); err != nil {
 		return a, err
 	}
 	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&a); err != nil {
@@ -119,19 +142,23 @@ func ask(ctx context.Context, path, network string) (a answer, err error) {
 }
 
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is
-// needed. It does not wait, and without an agent it does nothing.
-func Notify(h *roles.Host) {
+// needed, or released. It does not wait.
+func Notify(h *roles.Host) error {
 	c, err := net.DialTimeout("unix", Socket(h), time.Second)
 	if err == nil {
 		_ = c.Close()
 	}
+	return err
 }
 
-// request is a client of the agent. Its network is "" if it does not wait for an answer.
+// request is a client of the agent that waits for a block of a network, or for a reservation, or for nothing.
 type request struct {
 	network string
+	reserve *Reserve
 	conn    net.Conn
 }
+
+func (r *request) waits() bool { return r.network != "" || r.reserve != nil }
 
 // reply answers and ends a request.
 func (r *request) reply(err error) {
@@ -139,7 +166,7 @@ func (r *request) reply(err error) {
 	if err != nil {
 		a.Error = strings.ToValidUTF8(fmt.Sprintf("%.*s", maxError, err), "")
 	}
-	if r.network != "" {
+	if r.waits() {
 		_ = json.NewEncoder(r.conn).Encode(a) // the client may have ended
 	}
 	_ = r.conn.Close()
@@ -151,8 +178,16 @@ func accept(to chan<- *request, done <-chan struct{}) func(net.Conn) {
 		_ = c.SetDeadline(time.Now().Add(askTime + time.Second))
 		go func() {
 			line, _ := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
+			r := &request{network: strings.TrimSuffix(line, "\n"), conn: c}
+			if strings.HasPrefix(line, "{") { // no network has such a name
+				r.network, r.reserve = "", new(Reserve)
+				if json.Unmarshal([]byte(line), r.reserve) != nil {
+					_ = c.Close()
+					return
+				}
+			}
 			select {
-			case to <- &request{strings.TrimSuffix(line, "\n"), c}:
+			case to <- r:
 			case <-done:
 				_ = c.Close()
 			}

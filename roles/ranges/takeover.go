@@ -52,13 +52,13 @@ func (p *movedPool) interval() leasing.Interval { return leasing.Whole(p.of.Mask
 const maxHolderText = 600
 
 // holders returns the containers of the pool's allocations.
-func (p *movedPool) holders() (out []holder, err error) {
+func (p *movedPool) holders() (out []container, err error) {
 	for offset, a := range p.Spec.Allocations {
 		at, ok := addressAt(p.of.Addr(), offset)
 		if !ok || !p.of.Contains(at) || len(a.ContainerID)+len(a.IfName)+len(a.PodRef) > maxHolderText {
 			return nil, fmt.Errorf("%s: %w: allocation %.40q: correct or delete it", p.Name(), cluster.ErrInvalid, offset)
 		}
-		out = append(out, holder{at, a.ContainerID, a.IfName, a.PodRef})
+		out = append(out, container{at, a.ContainerID, a.IfName, a.PodRef})
 	}
 	return out, nil
 }
@@ -178,11 +178,19 @@ func (t *Takeover) check(ctx context.Context, p *movedPool, reserved map[string]
 		}
 	}
 	return t.eachBlock(ctx, p, func(b *block) error {
-		if b.Machine == "" {
+		switch {
+		case b.Reserved != "":
+			return reservedError(p, b)
+		case b.Machine == "":
 			return nil
 		}
 		return fmt.Errorf("%s: node %s has the block %s of cnibox, so addresses may be in use twice: delete the containers with them and wait until its agent has returned the block", p.Name(), b.Node, b.interval())
 	})
+}
+
+// reservedError is the error for an address that moves between nodes, which no container of whereabouts can have.
+func reservedError(p *movedPool, b *block) error {
+	return fmt.Errorf("%s: a reservation of cnibox has %s: delete the pods that use it, and then end it with 'cnibox range release'", p.Name(), b.First)
 }
 
 // importPool takes over a pool. First whereabouts refuses ADD with it, then the pages have its containers, and last it is
@@ -208,7 +216,7 @@ func (t *Takeover) importPool(ctx context.Context, p *movedPool) error {
 
 // place writes the containers of a pool into pages, each with a block of its node. It leaves out containers whose pod
 // does not exist.
-func (t *Takeover) place(ctx context.Context, p *movedPool, holders []holder) error {
+func (t *Takeover) place(ctx context.Context, p *movedPool, holders []container) error {
 	since := time.Now().UTC().Truncate(time.Second)
 	pages := map[netip.Addr][]block{}
 	for _, h := range holders {
@@ -218,7 +226,7 @@ func (t *Takeover) place(ctx context.Context, p *movedPool, holders []holder) er
 		}
 		if node != "" {
 			first := pageOf(h.Address)
-			pages[first] = append(pages[first], block{First: h.Address, Last: h.Address, Node: node, Since: since, Holders: []holder{h}})
+			pages[first] = append(pages[first], block{First: h.Address, Last: h.Address, Node: node, Since: since, Holders: []container{h}})
 		}
 	}
 	for first, blocks := range pages {
@@ -243,6 +251,9 @@ func (t *Takeover) place(ctx context.Context, p *movedPool, holders []holder) er
 func (t *Takeover) eachBlock(ctx context.Context, p *movedPool, fn func(*block) error) error {
 	var faults []error
 	err := t.pages.Pages(ctx, func(name string, raw []byte) {
+		if isRegister(name) {
+			return
+		}
 		pg, err := decodePage(name, raw)
 		if err != nil {
 			faults = append(faults, err)
@@ -260,7 +271,7 @@ func (t *Takeover) eachBlock(ctx context.Context, p *movedPool, fn func(*block) 
 // clear removes the blocks of a pool that no node uses, and those of gone nodes.
 func (t *Takeover) clear(ctx context.Context, p *movedPool, gone map[string]bool) error {
 	pages := map[netip.Addr]bool{}
-	unused := func(b *block) bool { return b.interval().Overlaps(p.interval()) && (b.Machine == "" || gone[b.Node]) }
+	unused := func(b *block) bool { return b.interval().Overlaps(p.interval()) && b.Reserved == "" && (b.Machine == "" || gone[b.Node]) }
 	err := t.eachBlock(ctx, p, func(b *block) error {
 		if unused(b) {
 			pages[pageOf(b.First)] = true
@@ -286,6 +297,11 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range pools { // fails before a change if an address cannot be returned
+		if _, err := t.collect(ctx, p, map[string]bool{}); err != nil {
+			return nil, err
+		}
+	}
 	for _, p := range pools {
 		if p.Taken() && !p.Returning() {
 			if err := t.objects.BeginReturn(ctx, p.IPPool); err != nil {
@@ -293,7 +309,7 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 			}
 		}
 	}
-	holders := map[*movedPool][]holder{}
+	holders := map[*movedPool][]container{}
 	gone := map[string]bool{}
 	for _, p := range pools {
 		holders[p], err = t.collect(ctx, p, gone)
@@ -325,7 +341,7 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 
 // collect returns the containers of a pool that is being returned. gone gets the nodes that have blocks of it, and
 // whether they do not exist any more.
-func (t *Takeover) collect(ctx context.Context, p *movedPool, gone map[string]bool) ([]holder, error) {
+func (t *Takeover) collect(ctx context.Context, p *movedPool, gone map[string]bool) ([]container, error) {
 	if !p.Taken() {
 		return nil, nil
 	}
@@ -336,6 +352,8 @@ func (t *Takeover) collect(ctx context.Context, p *movedPool, gone map[string]bo
 	err = t.eachBlock(ctx, p, func(b *block) error {
 		_, known := gone[b.Node]
 		switch {
+		case b.Reserved != "":
+			return reservedError(p, b)
 		case b.Machine == "":
 			out = append(out, b.Holders...)
 		case !known:
@@ -351,7 +369,7 @@ func (t *Takeover) collect(ctx context.Context, p *movedPool, gone map[string]bo
 }
 
 // exportPool returns a pool to whereabouts.
-func (t *Takeover) exportPool(ctx context.Context, p *movedPool, holders []holder) error {
+func (t *Takeover) exportPool(ctx context.Context, p *movedPool, holders []container) error {
 	if !p.Taken() {
 		return nil
 	}

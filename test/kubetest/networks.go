@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/test/await"
@@ -13,41 +14,67 @@ import (
 // Standard (version 1.3, section 3.4) defines it.
 func (s *Server) InstallNetworks(tb testing.TB) {
 	tb.Helper()
-	s.install(tb, "k8s.cni.cncf.io", "v1", "network-attachment-definition", "NetworkAttachmentDefinition", map[string]any{"config": text})
+	s.install(tb, networksGroup, "v1", "network-attachment-definitions", "NetworkAttachmentDefinition", properties{"spec": object(properties{"config": text})}, "net-attach-def")
+}
+
+// InstallIPAMClaims installs the type IPAMClaim as github.com/k8snetworkplumbingwg/ipamclaims defines it
+// (artifacts/k8s.cni.cncf.io_ipamclaims.yaml).
+func (s *Server) InstallIPAMClaims(tb testing.TB) {
+	tb.Helper()
+	condition := object(properties{
+		"type": text, "reason": properties{"type": "string", "minLength": 1}, "message": text, "observedGeneration": properties{"type": "integer"},
+		"status": properties{"type": "string", "enum": []string{"True", "False", "Unknown"}}, "lastTransitionTime": properties{"type": "string", "format": "date-time"},
+	}, "lastTransitionTime", "message", "reason", "status", "type")
+	list := func(of any) properties { return properties{"type": "array", "items": of} }
+	s.install(tb, networksGroup, "v1alpha1", "ipamclaims", "IPAMClaim", properties{
+		"spec":   object(properties{"network": text, "interface": text}, "interface", "network"),
+		"status": object(properties{"ips": list(text), "ownerPod": object(properties{"name": text}), "conditions": list(condition)}, "ips"),
+	})
 }
 
 // InstallWhereabouts installs the types of whereabouts v0.8.0.
 func (s *Server) InstallWhereabouts(tb testing.TB) {
 	tb.Helper()
 	const group = "whereabouts.cni.cncf.io"
-	allocation := map[string]any{"type": "object", "properties": map[string]any{"id": text, "ifname": text, "podref": text}, "required": []string{"id", "podref"}}
-	s.install(tb, group, "v1alpha1", "ippool", "IPPool", map[string]any{"range": text, "allocations": map[string]any{"type": "object", "additionalProperties": allocation}}, "allocations", "range")
-	s.install(tb, group, "v1alpha1", "overlappingrangeipreservation", "OverlappingRangeIPReservation", map[string]any{"containerid": text, "ifname": text, "podref": text}, "podref")
+	allocation := object(properties{"id": text, "ifname": text, "podref": text}, "id", "podref")
+	allocations := properties{"type": "object", "additionalProperties": allocation}
+	s.install(tb, group, "v1alpha1", "ippools", "IPPool", properties{"spec": object(properties{"range": text, "allocations": allocations}, "allocations", "range")})
+	s.install(tb, group, "v1alpha1", "overlappingrangeipreservations", "OverlappingRangeIPReservation", properties{
+		"spec": object(properties{"containerid": text, "ifname": text, "podref": text}, "podref"),
+	})
 }
 
-var text = map[string]any{"type": "string"}
+const networksGroup = "k8s.cni.cncf.io"
 
-// install installs a type with properties of its specification, and waits until the server serves it.
-func (s *Server) install(tb testing.TB, group, version, singular, kind string, properties map[string]any, required ...string) {
-	tb.Helper()
-	plural := singular + "s"
-	spec := map[string]any{"type": "object", "properties": properties}
+// properties are a part of a schema.
+type properties = map[string]any
+
+var text = properties{"type": "string"}
+
+func object(of properties, required ...string) properties {
+	o := properties{"type": "object", "properties": of}
 	if len(required) > 0 {
-		spec["required"] = required
+		o["required"] = required
 	}
+	return o
+}
+
+// install installs a namespaced type and waits until it is served. A status is a subresource.
+func (s *Server) install(tb testing.TB, group, version, plural, kind string, of properties, short ...string) {
+	tb.Helper()
+	served := properties{"name": version, "served": true, "storage": true}
+	if of["status"] != nil {
+		served["subresources"] = properties{"status": properties{}}
+	}
+	of["apiVersion"], of["kind"], of["metadata"] = text, text, properties{"type": "object"}
+	served["schema"] = properties{"openAPIV3Schema": object(of)}
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	name := plural + "." + group
 	s.Must(tb, http.MethodPost, crds, "", map[string]any{
 		"metadata": map[string]any{"name": name},
 		"spec": map[string]any{
-			"group": group, "scope": "Namespaced",
-			"names": map[string]any{"plural": plural, "singular": singular, "kind": kind},
-			"versions": []any{map[string]any{
-				"name": version, "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
-					"apiVersion": text, "kind": text, "metadata": map[string]any{"type": "object"}, "spec": spec,
-				}}},
-			}},
+			"group": group, "scope": "Namespaced", "versions": []any{served},
+			"names": map[string]any{"plural": plural, "singular": strings.ToLower(kind), "kind": kind, "shortNames": short},
 		},
 	}, http.StatusConflict)
 	var crd struct {
@@ -67,5 +94,5 @@ func (s *Server) install(tb testing.TB, group, version, singular, kind string, p
 			}
 		}
 		return false
-	}, func() string { return fmt.Sprintf("%s is not served: %+v", name, crd) })
+	}, func() string { return fmt.Sprintf("%s are not served: %+v", name, crd) })
 }

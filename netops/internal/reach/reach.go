@@ -5,7 +5,6 @@ package reach
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -317,22 +316,12 @@ func (s *Sender) sendARP(r Request) (err error) {
 	if !r.Next.Is4() || !s.from.Is4() || len(r.MAC) != 6 {
 		return nil
 	}
-	proto := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
-	s.arp, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(proto))
+	s.arp, err = openARP(r.Link)
 	if err != nil {
 		s.arp = -1
 		return err
 	}
-	sa := &unix.SockaddrLinklayer{Protocol: proto, Ifindex: r.Link, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
-	if err := unix.Bind(s.arp, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: r.Link}); err != nil {
-		return err
-	}
-	m := binary.BigEndian.AppendUint16(nil, 1) // Ethernet
-	m = binary.BigEndian.AppendUint16(m, unix.ETH_P_IP)
-	m = append(m, 6, 4, 0, 1) // lengths of the addresses; request
-	m = append(append(m, r.MAC...), s.from.AsSlice()...)
-	m = append(append(m, make([]byte, 6)...), r.Next.AsSlice()...)
-	if err := unix.Sendto(s.arp, m, 0, sa); err != nil {
+	if err := broadcast(s.arp, r.Link, arpRequest(r.MAC, s.from, r.Next)); err != nil {
 		return nil // the link is down or has no ARP; the other answers show it
 	}
 	s.answers.ARPSent = true

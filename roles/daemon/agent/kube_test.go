@@ -186,9 +186,21 @@ func TestKubeManifests(t *testing.T) {
 	s.Kubectl(t, "apply", "-f", filepath.Join(examples, "ranges.yaml"))
 	lease := w.leasePages(kubeconfig)
 	must(t, lease())
+	s.InstallIPAMClaims(t)
+	s.Must(t, http.MethodPost, "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/default/ipamclaims", "", map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim", "metadata": map[string]any{"name": "vm"}, "spec": map[string]any{"network": "lan", "interface": "net1"},
+	})
+	allocate := w.allocateClaim(kubeconfig)
+	must(t, allocate())
 	const roles, label = "/apis/rbac.authorization.k8s.io/v1/", "?labelSelector=app.kubernetes.io/name=cnibox"
 	paths := []string{roles + "clusterroles" + label, roles + "namespaces/kube-system/roles" + label, roles + "namespaces/cnibox-ranges/roles" + label}
 	s.WithoutEachRight(t, paths, func(resource, verb string) {
+		if strings.HasPrefix(resource, "ipamclaims") {
+			w.within(func() bool { err = allocate(); return errors.Is(err, rest.ErrForbidden) }, func() string {
+				return fmt.Sprintf("without %s of %s: %v", verb, resource, err)
+			})
+			return
+		}
 		if resource == "configmaps" || resource == "ippools" {
 			w.within(func() bool { err = lease(); return errors.Is(err, rest.ErrForbidden) }, func() string {
 				return fmt.Sprintf("without %s of %s: %v", verb, resource, err)
@@ -204,6 +216,25 @@ func TestKubeManifests(t *testing.T) {
 			return strings.Contains(a.RegistryError, "forbidden") || !a.Ready && strings.Contains(a.Reason, "forbidden")
 		})
 	})
+}
+
+// allocateClaim returns a function that reads and writes an IPAMClaim as a node does.
+func (w *world) allocateClaim(kubeconfig string) func() error {
+	t := w.t
+	t.Helper()
+	client, err := rest.Open(rest.Kubeconfig(kubeconfig))
+	must(t, err)
+	r, err := kube.Open(kube.Options{Client: client, Node: "node", Config: &cluster.Config{}})
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return func() error {
+		c, err := r.IPAMClaim(t.Context(), "default", "vm")
+		if err != nil {
+			return err
+		}
+		c.IPs, c.Pod = []string{"10.0.0.1/24"}, "pod"
+		return r.AllocateIPAMClaim(t.Context(), c)
+	}
 }
 
 // leasePages returns a function that reads and writes the pages of cluster-wide ranges as a node does.

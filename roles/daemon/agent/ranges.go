@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/store/cluster"
 )
 
 // newKeeper returns the keeper of this node's blocks of cluster-wide ranges.
@@ -22,7 +23,8 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient) *ra
 			machine = r.Machine
 		})
 	}
-	return ranges.NewKeeper(ranges.Options{Host: h, Registry: registry, Node: registry.node, Machine: machine})
+	claims, _ := registry.Registry.(cluster.IPAMClaims) // Kubernetes alone has them
+	return ranges.NewKeeper(ranges.Options{Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine})
 }
 
 // keepRanges is the agent with -ranges-only.

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
+	"github.com/cnibox/cnibox/roles/iface/macvlan"
 	"github.com/cnibox/cnibox/roles/ipam/clusterrange"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/meta/overlay"
@@ -35,7 +36,7 @@ import (
 )
 
 func table() roles.Table {
-	return roles.Table{bridge.Role(), clusterrange.Role(), hostlocal.Role(), overlay.Role(), agent.Role()}
+	return roles.Table{bridge.Role(), clusterrange.Role(), hostlocal.Role(), macvlan.Role(), overlay.Role(), agent.Role()}
 }
 
 func TestMain(m *testing.M) { command.Main(m, all.Table()) }

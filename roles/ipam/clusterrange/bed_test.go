@@ -105,8 +105,9 @@ func playKeeper() {
 	root, name := os.Getenv(keeperEnv), os.Getenv(nameEnv)
 	r, err := openRegistry(os.Getenv(registryEnv), name)
 	if err == nil {
+		claims, _ := r.(cluster.IPAMClaims)
 		ranges.NewKeeper(ranges.Options{
-			Host: newHost(root, os.Stderr), Registry: r, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
+			Host: newHost(root, os.Stderr), Registry: r, Claims: claims, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
 		}).Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
@@ -138,7 +139,8 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ranges.NewKeeper(ranges.Options{Host: h, Registry: r, Node: name, Machine: name}).Run(ctx)
+		claims, _ := r.(cluster.IPAMClaims)
+		ranges.NewKeeper(ranges.Options{Host: h, Registry: r, Claims: claims, Node: name, Machine: name}).Run(ctx)
 	}()
 	stop = func() { cancel(); <-done }
 	tb.Cleanup(stop)

@@ -6,6 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/store"
 )
 
 // commands returns the role's commands of the command line.
@@ -23,6 +24,15 @@ func commands() []roles.CommandVerb {
 			Name: "range show", Help: "show this node's blocks, with their use and the end of their validity",
 			Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 				return ranges.Show(ctx, h)
+			},
+		},
+		{
+			Name: "range release", Args: "NETWORK KEY", Help: "end a reservation that no container uses, on any node",
+			Flags: []roles.Flag{{Name: "pool", Help: "the pool, if the network does not use the shared one"}},
+			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+				return nil, ranges.AskReservation(ctx, h, &ranges.Reserve{
+					ReservationID: store.ReservationID{Pool: flags["pool"], Network: args[0], Key: args[1]}, Free: true,
+				})
 			},
 		},
 		leasing.PlanVerb("range plan", read, "range", "whereabouts"),

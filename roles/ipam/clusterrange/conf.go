@@ -6,6 +6,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/sticky"
 )
 
 // Conf is the network configuration of the role range. Its keys in "ipam" are those of whereabouts.
@@ -13,6 +14,19 @@ type Conf struct {
 	roles.NetConf
 	// IPAM is required.
 	IPAM *IPAM `json:"ipam"`
+	// Args is the object "args".
+	Args Args `json:"args,omitzero"`
+}
+
+// Args is the object "args".
+type Args struct {
+	CNI CNIArgs `json:"cni,omitzero"`
+}
+
+// CNIArgs is the object "args.cni".
+type CNIArgs struct {
+	// IPAMClaim is the name of an IPAMClaim of the pod's namespace, whose addresses the container gets. multi sets it.
+	IPAMClaim string `json:"ipam-claim-reference,omitempty"`
 }
 
 // IPAM is the "ipam" object.
@@ -42,6 +56,8 @@ type IPAM struct {
 	// NetworkName is the name of a pool that the networks with this name share, instead of the pool of all
 	// networks: the same addresses exist in several networks that are not connected.
 	NetworkName string `json:"network_name,omitempty"`
+	// Sticky keeps a container's addresses for its pod, on every node.
+	Sticky *Sticky `json:"sticky,omitempty"`
 	// Addresses are further addresses of whereabouts. They are refused.
 	Addresses json.RawMessage `json:"addresses,omitempty"`
 
@@ -63,6 +79,14 @@ type IPAM struct {
 	LeaderRetryPeriod json.RawMessage `json:"leader_retry_period,omitempty"`
 	// ReconcilerCronExpression has no effect: the agent collects addresses of dead containers each minute.
 	ReconcilerCronExpression string `json:"reconciler_cron_expression,omitempty"`
+}
+
+// Sticky is the object "ipam.sticky".
+type Sticky struct {
+	// Key says what addresses are kept for, as host-local's: "pod", "container-name" or "mac". Default "pod".
+	Key string `json:"key,omitempty"`
+	// TTL is how long addresses are kept after DEL: "5m", a number of seconds, or "never". Default "5m".
+	TTL sticky.Span `json:"ttl,omitzero"`
 }
 
 // ignored are the keys that have no effect.

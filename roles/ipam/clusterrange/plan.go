@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -47,6 +48,13 @@ func newHandler(conf []byte) (*handler, error) {
 		h.add(&f, fmt.Sprintf("ipam.ipRanges[%d]", i), r, gateway)
 	}
 	h.checkFamilies(&f, c.CNIVersion)
+	h.claim = c.Args.CNI.IPAMClaim
+	if s := ipam.Sticky; s != nil {
+		if s.Key == "none" {
+			f.Addf("ipam.sticky.key", "%q keeps no address: use \"pod\", \"container-name\" or \"mac\"", s.Key)
+		}
+		h.sticky = sticky.Parse(&f, "ipam.sticky", &sticky.Conf{Key: s.Key, TTL: s.TTL})
+	}
 	h.routes = roles.ParseRoutes(&f, "ipam.routes", ipam.Routes)
 	if err := f.Err(); err != nil {
 		return nil, err
@@ -184,7 +192,7 @@ func (a *handler) within(tx *store.Tx, now time.Time) ([]leasing.Set, error) {
 // demands returns what the network demands of the agent.
 func (a *handler) demands(now time.Time) (out []store.RangeDemand) {
 	for i, s := range a.Plan.Sets {
-		d := store.RangeDemand{Network: a.network, Set: i, Pool: a.pool, Time: now.UTC()}
+		d := store.RangeDemand{Network: a.network, Set: i, Pool: a.pool, Bits: s[0].Subnet.Bits(), Time: now.UTC()}
 		for _, f := range s[0].Free {
 			d.Free = append(d.Free, [2]netip.Addr{f.Lo, f.Hi})
 		}

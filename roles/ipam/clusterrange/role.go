@@ -29,6 +29,7 @@ func Role() roles.Role {
 		Args:    append([]string{"IP"}, sticky.Args()...),
 		Conf:    func() any { return new(Conf) },
 		Ignored: ignored(),
+		Moves:   true,
 		New:     func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		Undo:    func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
 		Verbs:   commands,
@@ -40,8 +41,11 @@ type handler struct {
 	*leasing.Allocator
 	// network is the network's name, pool the name of its pool of blocks.
 	network, pool string
-	routes        []*types.Route
-	dns           types.DNS
+	// sticky is nil if addresses are not kept. claim is the name of an IPAMClaim, or "".
+	sticky *sticky.Rules
+	claim  string
+	routes []*types.Route
+	dns    types.DNS
 }
 
 var (
@@ -65,12 +69,15 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
+	if a.moves() {
+		return a.addReserved(ctx, h, req)
+	}
 	var before []netip.Addr
 	vain := 0
 	for began := h.Now(); ; {
 		grants, err := a.Allocate(ctx, h, req, requests)
 		if err == nil {
-			ranges.Notify(h)
+			_ = ranges.Notify(h) // the next ADD that finds no address asks the agent
 			return a.result(grants), nil
 		}
 		if !errors.Is(err, roles.ErrExhausted) || h.Now().Sub(began) > addTime {
@@ -112,8 +119,18 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	if err != nil {
 		return nil, err
 	}
-	grants, err := a.Allocator.Preview(ctx, h, req, requests)
-	if errors.Is(err, roles.ErrExhausted) {
+	from := a.Allocator
+	if a.moves() {
+		if _, from, err = a.reservation(req, h.Now()); err != nil {
+			return nil, err
+		}
+	}
+	grants, err := from.Preview(ctx, h, req, requests)
+	switch {
+	case !errors.Is(err, roles.ErrExhausted):
+	case a.moves():
+		err = fmt.Errorf("%w: ADD would ask the agent for a reservation: %w", roles.ErrUnplanned, err)
+	default:
 		err = fmt.Errorf("%w: ADD would wait for a block of the agent: %w", roles.ErrUnplanned, err)
 	}
 	if err != nil {
@@ -134,12 +151,21 @@ func (a *handler) result(grants []leasing.Grant) *roles.Result {
 // Del releases all addresses of an attachment. An attachment without addresses is not an error.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	_, err := leasing.Release(ctx, h, req)
+	if err == nil {
+		_ = ranges.Notify(h) // an agent that starts later reads that the address is free
+	}
 	return err
 }
 
 // Status returns nil if an address is available for the next ADD. If this node's blocks have none, it waits for
 // the agent, so that the first ADD need not.
 func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if a.sticky != nil {
+		if err := ranges.Notify(h); err != nil {
+			return fmt.Errorf("%w: the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrNotAvailable, err)
+		}
+		return nil
+	}
 	err := a.Allocator.Status(ctx, h, req)
 	if !errors.Is(err, roles.ErrExhausted) {
 		return err

@@ -84,6 +84,7 @@ func TestRefused(t *testing.T) {
 		`"range": "10.1.0.0/24", "exclude": ["10.0.0.0/8"]`: "ipam.range", `"range": "10.1.0.0/24", "gateway": "x"`: "ipam.gateway",
 		`"range": "10.1.0.0/24", "addresses": [{"address": "10.1.0.2/24"}]`: "ipam.addresses", `"ipRanges": [{"range": "10.1.0.0/24"}, {}]`: "ipam.ipRanges[1].range",
 		`"range": "10.1.0.0/24", "network_name": "a\u0000"`: "ipam.network_name",
+		`"range": "10.1.0.0/24", "sticky": {"key": "none"}`: "ipam.sticky.key", `"range": "10.1.0.0/24", "sticky": {"ttl": "x"}`: "ipam.sticky.ttl",
 	} {
 		_, err := newHandler(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "net", "ipam": {"type": "range", %s}}`, strings.TrimPrefix(ipam+`, "routes": []`, ", ")))
 		var fault *roles.ConfError

@@ -127,7 +127,7 @@ func (r *resolver) wrongFirstInterface(key, network, ifName string) error {
 
 // setRequests copies a network's requests except interface and runtimeConfig.
 func setRequests(d *store.Delegate, n *wish.Network) {
-	d.Args, d.Device, d.Gateways, d.NoIPAM = n.CNIArgs, n.DeviceID, n.DefaultRoute, n.Extras.NoIP()
+	d.Args, d.Device, d.Gateways, d.NoIPAM = n.Args(), n.DeviceID, n.DefaultRoute, n.Extras.NoIP()
 	for _, rt := range n.Extras.PolicyRoutes {
 		d.Routes = append(d.Routes, store.PolicyRoute{Dst: rt.Dst, GW: rt.GW})
 	}

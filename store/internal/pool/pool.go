@@ -74,6 +74,8 @@ type Lease struct {
 	// They are empty for other leases.
 	Source string `json:"source,omitempty"`
 	NIC    string `json:"nic,omitempty"`
+	// Quiet means that ADD did not announce the address, because another node announced it.
+	Quiet bool `json:"quiet,omitempty"`
 }
 
 // Pool has the leases of one address pool. It is valid within its transaction.

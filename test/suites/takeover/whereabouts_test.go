@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -288,12 +289,30 @@ func TestKubeWhereabouts(t *testing.T) {
 	c.sameAsHeld(reserved, "the reservations")
 }
 
+// refusesReturn reserves an address of the pool lan-10.9.0.0-24, and tries to return the pool.
+func (c *rangeCluster) refusesReturn(n *rangeNode) {
+	c.t.Helper()
+	page := object{"pool": "lan", "first": "10.9.0.0", "revision": 1, "blocks": []object{{"first": "10.9.0.8", "last": "10.9.0.8", "reserved": "r", "since": "2026-01-01T00:00:00Z"}}}
+	raw, err := json.Marshal(page)
+	must(c.t, err)
+	sum := sha256.Sum256([]byte("lan"))
+	c.Must(c.t, http.MethodPost, "/api/v1/namespaces/"+kube.DefaultNamespace+"/configmaps", "", object{
+		"metadata": object{"name": fmt.Sprintf("cnibox-range-%x-10-9-0-0", sum[:8]), "labels": object{"cnibox.io/range": "page"}}, "data": object{"page": string(raw)},
+	})
+	if out := n.command(n.migrate("migrate", "whereabouts", "--back", "--yes", "--kubeconfig-file", n.config)...); !strings.Contains(out, "a reservation of cnibox has 10.9.0.8") {
+		c.t.Errorf("return beside a reservation: %s", out)
+	}
+}
+
 // TestKubeWhereaboutsRefused: pools that cannot be taken over stay as they are. The address of a pod that does not exist is free.
 func TestKubeWhereaboutsRefused(t *testing.T) {
 	c := newRangeCluster(t)
 	n := c.nodes[0]
 	const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools"
-	page := object{"first": "10.9.0.0", "revision": 1, "blocks": []object{{"first": "10.9.0.1", "last": "10.9.0.4", "node": "b", "machine": "m", "since": "2026-01-01T00:00:00Z"}}}
+	page := object{"first": "10.9.0.0", "revision": 1, "blocks": []object{
+		{"first": "10.9.0.1", "last": "10.9.0.4", "node": "b", "machine": "m", "since": "2026-01-01T00:00:00Z"},
+		{"first": "10.9.0.200", "last": "10.9.0.200", "reserved": "r", "since": "2026-01-01T00:00:00Z"},
+	}}
 	raw, err := json.Marshal(page)
 	must(t, err)
 	c.Must(t, http.MethodPost, "/api/v1/namespaces/"+kube.DefaultNamespace+"/configmaps", "", object{
@@ -304,6 +323,7 @@ func TestKubeWhereaboutsRefused(t *testing.T) {
 		{"10.1.0.0-24", "10.1.0.0/24", "256", `allocation "256": correct or delete it`},
 		{"10.1.0.0-24", "10.1.0.0/24", "5", `10.1.0.5 of pod "default/none" has no OverlappingRangeIPReservation`},
 		{"10.9.0.0-24", "10.9.0.0/24", "", "node b has the block 10.9.0.1-10.9.0.4 of cnibox"},
+		{"10.9.0.192-26", "10.9.0.192/26", "", "a reservation of cnibox has 10.9.0.200"},
 		{"other", "10.1.0.0/24", "", "the name of a pool of 10.1.0.0/24 ends with 10.1.0.0-24"},
 		{"10.1.0.0-24", "10.1.0.0", "", `its range is "10.1.0.0"`},
 		{"lan-10.9.0.0-24", "10.9.0.0/24", "7", ""},
@@ -331,6 +351,9 @@ func TestKubeWhereaboutsRefused(t *testing.T) {
 		must(t, json.Unmarshal(c.Must(t, http.MethodGet, pools+"/"+tc.name, "", nil), &pool))
 		if tc.want != "" && (pool.Spec.Range != tc.of || len(pool.Spec.Allocations) != len(allocations)) || tc.want == "" && !pool.Moved() {
 			t.Errorf("%s: %+v", tc.name, pool)
+		}
+		if tc.want == "" {
+			c.refusesReturn(n)
 		}
 		c.Must(t, http.MethodDelete, pools+"/"+tc.name, "", nil)
 	}

@@ -171,6 +171,28 @@ func ParsePlugins(value string) ([]Plugin, error) {
 	return list, nil
 }
 
+// Args returns the object for args.cni: that of the request, with the IPAMClaim. No capability exists for the latter,
+// and plugins that do not know it ignore it.
+func (n *Network) Args() json.RawMessage {
+	if n.IPAMClaim == "" {
+		return n.CNIArgs
+	}
+	args := map[string]json.RawMessage{}
+	if n.CNIArgs != nil && coldjson.Unmarshal(n.CNIArgs, &args) != nil {
+		return n.CNIArgs // readArgs has decoded it
+	}
+	claim, err := coldjson.Marshal(n.IPAMClaim)
+	if err != nil {
+		return n.CNIArgs
+	}
+	args["ipam-claim-reference"] = claim
+	merged, err := coldjson.Marshal(args)
+	if err != nil {
+		return n.CNIArgs
+	}
+	return merged
+}
+
 // Requests returns the values for runtimeConfig, by the capability that a plugin of the network
 // must declare (the standard, section 4.1.2.1, and the CNI conventions). The caller must reject a
 // request that no plugin declares.

@@ -284,3 +284,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestArgs: the plugins get an IPAMClaim with the other arguments.
+func TestArgs(t *testing.T) {
+	for _, c := range []struct {
+		n    Network
+		want string
+	}{
+		{Network{}, ""},
+		{Network{CNIArgs: raw(`{"a": 1}`)}, `{"a": 1}`},
+		{Network{IPAMClaim: "vm.lan"}, `{"ipam-claim-reference":"vm.lan"}`},
+		{Network{IPAMClaim: "vm.lan", CNIArgs: raw(`{"a": 1e400, "ipam-claim-reference": "x"}`)}, `{"a":1e400,"ipam-claim-reference":"vm.lan"}`},
+	} {
+		if got := string(c.n.Args()); got != c.want {
+			t.Errorf("%+v: %s", c.n, got)
+		}
+	}
+}
