@@ -20,7 +20,7 @@ type registry struct {
 	// api is the API server, or nil in etcd and in a directory. There are no events and no ClusterCIDRs without it.
 	api *rest.Client
 	// follow follows the Nodes until ctx ends.
-	follow func(ctx context.Context, to rest.Follower[rest.Node]) error
+	follow func(ctx context.Context, to rest.Follower[*rest.Node]) error
 	close  func()
 }
 
@@ -55,7 +55,7 @@ func (s *settings) open(env []string) (*registry, error) {
 
 // kubernetes returns the registry of an API server.
 func kubernetes(client *rest.Client) *registry {
-	follow := func(ctx context.Context, to rest.Follower[rest.Node]) error {
+	follow := func(ctx context.Context, to rest.Follower[*rest.Node]) error {
 		return rest.Follow(ctx, client, nodesPath, to)
 	}
 	return &registry{client, client, follow, client.Close}
@@ -64,7 +64,7 @@ func kubernetes(client *rest.Client) *registry {
 // withoutServer returns a registry that is read at the intervals of the Lease.
 func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
 	client := objects.New(r)
-	follow := func(ctx context.Context, to rest.Follower[rest.Node]) error {
+	follow := func(ctx context.Context, to rest.Follower[*rest.Node]) error {
 		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
 	}
 	return &registry{client, nil, follow, func() { _ = c.Close() }} // only connections are closed

@@ -160,7 +160,7 @@ func TestExpired(t *testing.T) {
 	}
 	l.wire.Join(t)
 	until(t, updates, "the first node alone", func(u cluster.Update) bool { return slices.Equal(names(u), []string{"node-1"}) })
-	err := rest.Watch(t.Context(), r.client, nodes, rest.Since{Version: before}, func(rest.Event[rest.Node]) {})
+	err := rest.Watch(t.Context(), r.client, nodes, rest.Since{Version: before}, func(rest.Event[*rest.Node]) {})
 	if !errors.Is(err, rest.ErrExpired) {
 		t.Errorf("this was no test: the server goes on from before the compaction: %v", err)
 	}

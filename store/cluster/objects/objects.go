@@ -207,7 +207,7 @@ func (c *Client) Delete(ctx context.Context, at string) error {
 // Follow reads all objects of a collection at intervals until ctx ends, and reports what has changed. While one is
 // invalid, it reports that with Failed, the object stays as it was, and the first Complete waits: an object that
 // cannot be read may hold what another one must not get.
-func Follow[T any](ctx context.Context, c *Client, plural string, interval time.Duration, to rest.Follower[T]) error {
+func Follow[T any](ctx context.Context, c *Client, plural string, interval time.Duration, to rest.Follower[*T]) error {
 	f := follow[T]{from: c.collection(plural), to: to, known: map[string]string{}}
 	failing := false
 	for {
@@ -231,7 +231,7 @@ func Follow[T any](ctx context.Context, c *Client, plural string, interval time.
 // follow is a run of Follow.
 type follow[T any] struct {
 	from cluster.Collection
-	to   rest.Follower[T]
+	to   rest.Follower[*T]
 	// known has the version of each object as it was reported.
 	known    map[string]string
 	complete bool

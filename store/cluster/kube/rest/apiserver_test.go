@@ -221,9 +221,9 @@ func TestForms(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		next := jsonEvents[thing](resp.Body)
+		next := jsonEvents[*thing](resp.Body)
 		if isProtobuf(resp) {
-			next = protobufEvents[thing](resp.Body)
+			next = protobufEvents[*thing](resp.Body)
 		}
 		kind, o, err := next()
 		if err != nil || kind != "ADDED" || isProtobuf(resp) != (accept != "") {
@@ -257,7 +257,7 @@ func TestFollowStream(t *testing.T) {
 	// Repeat it, because the server may notice the closed connection before the client does.
 	for range 40 {
 		ctx, stop := context.WithCancel(t.Context())
-		f := follow[Object, *Object]{client: open(t, kubetest.Admin), path: "/api/v1/nodes", to: completed{stop}}
+		f := follow[*Object]{client: open(t, kubetest.Admin), path: "/api/v1/nodes", to: completed{stop}}
 		if _, err := f.watch(ctx); !errors.Is(err, context.Canceled) || f.noStream || f.version == "" {
 			t.Fatalf("the stream sent all nodes: %v, %+v", err, &f)
 		}

@@ -14,9 +14,9 @@ import (
 
 // Follower has a copy of the objects of a collection whose names are unique, such as nodes. Follow
 // calls one method at a time.
-type Follower[T any] interface {
+type Follower[P any] interface {
 	// Put stores an object. While all objects are read, listing is true, and Complete follows.
-	Put(o *T, listing bool)
+	Put(o P, listing bool)
 	// Remove removes a deleted object.
 	Remove(name string, listing bool)
 	// Complete is called after all objects were read. Others than names do not exist.
@@ -29,16 +29,16 @@ type Follower[T any] interface {
 
 // Follow reads all objects and then every change until ctx ends. It retries after errors, and reads
 // all objects again if changes may have been missed.
-func Follow[T any, P Kind[T]](ctx context.Context, c *Client, path string, to Follower[T]) error {
-	f := follow[T, P]{client: c, path: path, to: to}
+func Follow[P Kind](ctx context.Context, c *Client, path string, to Follower[P]) error {
+	f := follow[P]{client: c, path: path, to: to}
 	return f.run(ctx)
 }
 
 // follow is a run of Follow.
-type follow[T any, P Kind[T]] struct {
+type follow[P Kind] struct {
 	client *Client
 	path   string
-	to     Follower[T]
+	to     Follower[P]
 	// version is the version from which the next watch continues. If it is empty, all objects are read
 	// first.
 	version string
@@ -48,7 +48,7 @@ type follow[T any, P Kind[T]] struct {
 	failed bool
 }
 
-func (f *follow[T, P]) run(ctx context.Context) error {
+func (f *follow[P]) run(ctx context.Context) error {
 	var b web.Backoff
 	for {
 		answered, err := f.watch(ctx)
@@ -85,7 +85,7 @@ func (f *follow[T, P]) run(ctx context.Context) error {
 }
 
 // refused handles an error of the server, and reports whether to retry at once.
-func (f *follow[T, P]) refused(err error) bool {
+func (f *follow[P]) refused(err error) bool {
 	var status *StatusError
 	switch {
 	case !errors.As(err, &status):
@@ -107,7 +107,7 @@ func (f *follow[T, P]) refused(err error) bool {
 
 // watch reads all objects if necessary, and then the changes until the stream ends.
 // answered reports whether the server has answered.
-func (f *follow[T, P]) watch(ctx context.Context) (answered bool, err error) {
+func (f *follow[P]) watch(ctx context.Context) (answered bool, err error) {
 	since := Since{Version: f.version, All: f.version == "" && !f.noStream}
 	listing := since.All
 	if f.version == "" && f.noStream {
@@ -121,15 +121,15 @@ func (f *follow[T, P]) watch(ctx context.Context) (answered bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	back := false
-	err = Watch[T, P](ctx, f.client, f.path, since, func(e Event[T]) {
-		if e.Object == nil {
+	err = Watch(ctx, f.client, f.path, since, func(e Event[P]) {
+		if e.Type == Opened {
 			if f.failed && !listing {
 				f.to.Recovered()
 			}
 			f.failed = false
 			return
 		}
-		meta := &P(e.Object).object().Metadata
+		meta := &e.Object.object().Metadata
 		version, name := meta.ResourceVersion, meta.Name
 		if back = back || !listing && Older(version, f.version); back {
 			stop() // the server's store was restored from an earlier version: read everything again
@@ -172,7 +172,7 @@ func Older(version, than string) bool {
 }
 
 // list reads all objects and returns their version.
-func (f *follow[T, P]) list(ctx context.Context) (string, error) {
+func (f *follow[P]) list(ctx context.Context) (string, error) {
 	names := map[string]bool{}
 	version, err := List(ctx, f.client, f.path, func(o P) {
 		names[o.object().Metadata.Name] = true

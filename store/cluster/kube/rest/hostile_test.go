@@ -83,7 +83,7 @@ func TestHostileReplies(t *testing.T) {
 		var p Pod
 		for what, err := range map[string]error{
 			"get": client.Get(t.Context(), "/api/v1/nodes/a", &p), "list": list,
-			"watch": Watch(t.Context(), client, "/api/v1/nodes", Since{Version: "1"}, func(Event[Pod]) {}),
+			"watch": Watch(t.Context(), client, "/api/v1/nodes", Since{Version: "1"}, func(Event[*Pod]) {}),
 			"patch": client.Patch(t.Context(), "/api/v1/nodes/a", MergePatch, Annotations("", nil), &p),
 		} {
 			if c.want == nil || what == "watch" && err == nil {
@@ -182,7 +182,7 @@ func TestWatchEvents(t *testing.T) {
 	} {
 		client := adversary(t, says(200, c.body))
 		n := 0
-		err := Watch(t.Context(), client, "/x", Since{Version: "1"}, func(Event[Pod]) { n++ })
+		err := Watch(t.Context(), client, "/x", Since{Version: "1"}, func(Event[*Pod]) { n++ })
 		if !errors.Is(err, c.want) || n != c.n {
 			t.Errorf("%s: %v after %d events, want %v after %d", name, err, n, c.want, c.n)
 		}

@@ -221,14 +221,14 @@ func (f *frames) next() ([]byte, error) {
 }
 
 // readProtobufList reads a list as readList does.
-func readProtobufList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
+func readProtobufList[P Kind](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
 	l := listing{r: bufio.NewReaderSize(resp.Body, 64<<10)}
 	err = l.items(func(number int, b []byte) error {
 		switch number {
 		case 1:
 			return meta.member(b)
 		case 2:
-			o := P(new(T))
+			o := empty[P]()
 			m, ok := any(o).(Message)
 			if !ok {
 				return fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
@@ -339,7 +339,7 @@ func (l *listing) head() (number int, size, head int64, err error) {
 }
 
 // readEvent reads a metav1.WatchEvent. It returns the content of an ERROR event as the error.
-func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
+func readEvent[P Kind](b []byte) (kind string, object P, err error) {
 	var wrapped []byte
 	err = Members(b, func(number int, v []byte) error {
 		switch number {
@@ -355,24 +355,27 @@ func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
 		}
 		return nil
 	})
-	if err != nil || wrapped == nil {
-		return kind, nil, err
+	if err == nil && wrapped == nil {
+		err = errNoObject
+	}
+	if err != nil {
+		return "", object, err
 	}
 	raw, err := unwrap(wrapped)
 	if err != nil {
-		return kind, nil, err
+		return "", object, err
 	}
 	if kind == "ERROR" {
 		e := &StatusError{}
 		if err := e.readStatus(raw); err != nil {
-			return kind, nil, err
+			return "", object, err
 		}
-		return kind, nil, e
+		return "", object, e
 	}
-	object = P(new(T))
+	object = empty[P]()
 	m, ok := any(object).(Message)
 	if !ok {
-		return kind, nil, fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
+		return "", object, fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
 	}
 	return kind, object, readMessage(raw, object.object(), m)
 }

@@ -66,7 +66,7 @@ func TestProtobufEvents(t *testing.T) {
 		frame("ERROR", status410),
 	}, nil)
 	for name, r := range map[string]io.Reader{"whole": bytes.NewReader(stream), "a byte at a time": iotest.OneByteReader(bytes.NewReader(stream))} {
-		next := protobufEvents[thing](r)
+		next := protobufEvents[*thing](r)
 		kind, o, err := next()
 		want := &thing{Object{Metadata: Metadata{Name: "a", UID: "uid", ResourceVersion: "5", Annotations: map[string]string{"key": "v"}}}, "one"}
 		if diff := cmp.Diff(want, o); err != nil || kind != "ADDED" || diff != "" {
@@ -90,7 +90,7 @@ func TestProtobufEvents(t *testing.T) {
 		"cut length": {0, 0, 0}, "cut message": frame("ADDED", aThing("a", "1", "", ""))[:30], "cut at once": {0, 0, 1, 0},
 		"too long": {0xff, 0xff, 0xff, 0xff}, "no mark": frame("ADDED", []byte("{}")), "no message": {0, 0, 0, 2, 0xff, 0xff},
 	} {
-		if _, _, err := protobufEvents[thing](bytes.NewReader(b))(); err == nil || errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := protobufEvents[*thing](bytes.NewReader(b))(); err == nil || errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestProtobufRequested(t *testing.T) {
 	}
 	defer c.Close()
 	watch := func() (names []string, err error) {
-		err = Watch(t.Context(), c, "/things", Since{Version: "1"}, func(e Event[thing]) {
+		err = Watch(t.Context(), c, "/things", Since{Version: "1"}, func(e Event[*thing]) {
 			if e.Object != nil {
 				names = append(names, e.Type+" "+e.Object.Metadata.Name+" "+e.Object.Text)
 			}
@@ -217,12 +217,12 @@ func FuzzProtobuf(f *testing.F) {
 	f.Add(frame("ADDED", aThing("a", "5", "v", "one"))[4:])
 	f.Add(frame("ERROR", status410)[4:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		kind, o, err := readEvent[thing](b)
+		kind, o, err := readEvent[*thing](b)
 		if err == nil && kind == "ERROR" && o != nil {
 			t.Errorf("%s is an object", kind)
 		}
 		framed := append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
-		next := protobufEvents[thing](iotest.OneByteReader(bytes.NewReader(framed)))
+		next := protobufEvents[*thing](iotest.OneByteReader(bytes.NewReader(framed)))
 		again, o2, err2 := next()
 		if kind != again || (err == nil) != (err2 == nil) || err == nil && !cmp.Equal(o, o2) {
 			t.Errorf("%v %v, %v %v", kind, err, again, err2)

@@ -43,10 +43,14 @@ type Metadata struct {
 
 func (o *Object) object() *Object { return o }
 
-// Kind is a type that embeds Object.
-type Kind[T any] interface {
-	*T
+// Kind is a pointer to a struct that embeds Object.
+type Kind interface {
 	object() *Object
+}
+
+// empty returns a new object. reflect makes it, so that the functions of this package have one instance for all kinds.
+func empty[P Kind]() P {
+	return reflect.New(reflect.TypeFor[P]().Elem()).Interface().(P) //nolint:forcetypeassert // it has that type
 }
 
 const (
@@ -57,17 +61,20 @@ const (
 	maxObjects = 1_000_000
 )
 
+// errNoObject means that an event of a watch has no object.
+var errNoObject = errors.New("event without an object")
+
 // errEndless means that a list has more than maxObjects objects.
 var errEndless = fmt.Errorf("%w: the list has no end", cluster.ErrUnavailable)
 
 // List calls each with the objects of a collection, one after the other, and returns the version from
 // which to watch. After an error the objects are incomplete.
-func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each func(P)) (version string, err error) {
+func List[P Kind](ctx context.Context, c *Client, path string, each func(P)) (version string, err error) {
 	return ListWhere(ctx, c, path, nil, each)
 }
 
 // ListWhere is List of the objects that the parameters fieldSelector and labelSelector select.
-func ListWhere[T any, P Kind[T]](ctx context.Context, c *Client, path string, where url.Values, each func(P)) (version string, err error) {
+func ListWhere[P Kind](ctx context.Context, c *Client, path string, where url.Values, each func(P)) (version string, err error) {
 	count, next := 0, ""
 	for {
 		query := url.Values{"limit": {strconv.Itoa(page)}}
@@ -76,16 +83,16 @@ func ListWhere[T any, P Kind[T]](ctx context.Context, c *Client, path string, wh
 			query.Set("continue", next)
 		}
 		r := request{method: http.MethodGet, path: path, query: query}
-		if _, can := any(P(new(T))).(Message); can {
+		if _, can := any(empty[P]()).(Message); can {
 			r.accept = protobufList
 		}
 		resp, err := c.do(ctx, &r)
 		if err != nil {
 			return "", err
 		}
-		before, read := count, readList[T, P]
+		before, read := count, readList[P]
 		if isProtobuf(resp) {
-			read = readProtobufList[T, P]
+			read = readProtobufList[P]
 		}
 		meta, err := read(ctx, resp, func(o P) bool { count++; each(o); return count <= maxObjects })
 		web.Discard(resp.Body)
@@ -112,10 +119,10 @@ type listMeta struct {
 }
 
 // readList reads a list's JSON, one object at a time, until each returns false.
-func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
+func readList[P Kind](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
 	f := newFilter(resp.Body)
 	f.left = maxObject
-	wanted := shapeOf(reflect.TypeFor[T]())
+	wanted := shapeOf(reflect.TypeFor[P]().Elem())
 	err = f.members(func(mark int) error {
 		name := string(f.out[mark:])
 		f.out = f.out[:mark]
@@ -124,7 +131,7 @@ func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each f
 			return f.decode(nil, &meta)
 		case `"items"`:
 			return f.items(func() error {
-				o := P(new(T))
+				o := empty[P]()
 				if err := f.decode(wanted, o); err != nil {
 					return err
 				}
@@ -153,7 +160,7 @@ func (f *filter) items(each func() error) error {
 // lost returns the error of a stream. For text that is not JSON it is cluster.ErrUnavailable.
 func lost(ctx context.Context, what string, err error) error {
 	err = fmt.Errorf("API server: %s: %w", what, err)
-	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
+	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) || errors.Is(err, errNoObject) {
 		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 	}
 	return web.Lost(ctx, err)
@@ -162,9 +169,9 @@ func lost(ctx context.Context, what string, err error) error {
 // Event is a change of an object in a watched collection. Type is ADDED, MODIFIED, DELETED or BOOKMARK.
 // A bookmark has only a version, and Initial after the last existing object was sent. The first event
 // is Opened and has no object.
-type Event[T any] struct {
+type Event[P Kind] struct {
 	Type    string
-	Object  *T
+	Object  P
 	Initial bool
 }
 
@@ -191,7 +198,7 @@ const (
 
 // Watch calls each with the changes of a collection's objects. It returns nil when the server ends the
 // stream, and an error if the server refuses to continue or does not answer.
-func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since Since, each func(Event[T])) error {
+func Watch[P Kind](ctx context.Context, c *Client, path string, since Since, each func(Event[P])) error {
 	lasts := watchShort + rand.N(watchLong-watchShort)
 	// A stopped server does not end its streams.
 	ctx, cancel := context.WithTimeout(ctx, lasts+watchGrace)
@@ -204,7 +211,7 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		query.Set("resourceVersion", since.Version)
 	}
 	r := request{method: http.MethodGet, path: path, query: query}
-	if _, can := any(P(new(T))).(Message); can {
+	if _, can := any(empty[P]()).(Message); can {
 		r.accept = protobufWatch
 	}
 	resp, err := c.do(ctx, &r)
@@ -212,10 +219,10 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		return err
 	}
 	defer resp.Body.Close()
-	each(Event[T]{Type: Opened})
-	next := jsonEvents[T, P](resp.Body)
+	each(Event[P]{Type: Opened})
+	next := jsonEvents[P](resp.Body)
 	if isProtobuf(resp) {
-		next = protobufEvents[T, P](resp.Body)
+		next = protobufEvents[P](resp.Body)
 	}
 	for {
 		kind, object, err := next()
@@ -228,43 +235,44 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 			return status
 		case err != nil:
 			return lost(ctx, "watch", err)
-		case object == nil:
-			return fmt.Errorf("%w: API server: watch: event without an object", cluster.ErrUnavailable)
 		}
 		switch kind {
 		case "ADDED", "MODIFIED", "DELETED", "BOOKMARK":
-			each(Event[T]{Type: kind, Object: object, Initial: kind == "BOOKMARK" && object.object().Metadata.Annotations["k8s.io/initial-events-end"] == "true"})
+			each(Event[P]{Type: kind, Object: object, Initial: kind == "BOOKMARK" && object.object().Metadata.Annotations["k8s.io/initial-events-end"] == "true"})
 		}
 	}
 }
 
 // jsonEvents reads the events of a JSON watch.
-func jsonEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
+func jsonEvents[P Kind](r io.Reader) func() (string, P, error) {
 	f := newFilter(r)
-	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[T]())}
-	return func() (string, P, error) {
+	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[P]().Elem())}
+	return func() (kind string, object P, err error) {
 		var e struct {
 			Type   string `json:"type"`
-			Object *T     `json:"object"`
+			Object P      `json:"object"`
 		}
-		if err := f.decode(wanted, &e); err != nil || e.Object == nil {
-			return e.Type, nil, err
+		if err := f.decode(wanted, &e); err != nil {
+			return "", object, err
 		}
-		if o := P(e.Object).object(); e.Type == "ERROR" {
-			return e.Type, nil, &StatusError{Code: o.Code, Reason: o.Reason, Message: o.Message}
+		if reflect.ValueOf(e.Object).IsNil() {
+			return "", object, errNoObject
+		}
+		if o := e.Object.object(); e.Type == "ERROR" {
+			return "", object, &StatusError{Code: o.Code, Reason: o.Reason, Message: o.Message}
 		}
 		return e.Type, e.Object, nil
 	}
 }
 
 // protobufEvents reads the events of a protobuf watch.
-func protobufEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
+func protobufEvents[P Kind](r io.Reader) func() (string, P, error) {
 	f := frames{r: bufio.NewReaderSize(r, 64<<10)}
-	return func() (string, P, error) {
+	return func() (kind string, object P, err error) {
 		b, err := f.next()
 		if err != nil {
-			return "", nil, err
+			return "", object, err
 		}
-		return readEvent[T, P](b)
+		return readEvent[P](b)
 	}
 }
