@@ -1,16 +1,17 @@
 package netops
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -165,7 +166,7 @@ func (s vlanSet) ids() []uint16 {
 	for id := range s {
 		ids = append(ids, id)
 	}
-	slices.Sort(ids)
+	sorting.Func(ids, cmp.Compare)
 	return ids
 }
 

@@ -124,10 +124,15 @@ func list[E any](t *text, all []E, each func(E)) {
 		t.null()
 		return
 	}
+	t.array(len(all), func(i int) { each(all[i]) })
+}
+
+// array writes n items.
+func (t *text) array(n int, each func(i int)) {
 	t.open('[')
-	for _, e := range all {
+	for i := range n {
 		t.item()
-		each(e)
+		each(i)
 	}
 	t.close(']')
 }

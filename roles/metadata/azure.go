@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/xml"
 	"fmt"
+	"strings"
 )
 
 // azureHost is Azure's host agent, which provides each VM's addresses. azureOldHost is its address
@@ -32,44 +33,57 @@ func azure() Provider {
 	}
 }
 
-type azureInterfaces struct {
-	XMLName   struct{} `xml:"Interfaces"`
-	Interface []struct {
-		MacAddress string `xml:"MacAddress,attr"`
-		IsPrimary  string `xml:"IsPrimary,attr"`
-		IPSubnet   []struct {
-			Prefix    string `xml:"Prefix,attr"`
-			IPAddress []struct {
-				Address   string `xml:"Address,attr"`
-				IsPrimary string `xml:"IsPrimary,attr"`
-			} `xml:"IPAddress"`
-		} `xml:"IPSubnet"`
-	} `xml:"Interface"`
-}
-
-// decodeAzure parses the agent's XML.
-func decodeAzure(b []byte) ([]nic, error) {
-	var doc azureInterfaces
-	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
-		return nil, fmt.Errorf("%w: XML: %w", ErrInvalid, err)
-	}
-	nics := make([]nic, 0, len(doc.Interface))
-	for _, i := range doc.Interface {
-		n := nic{mac: i.MacAddress, device: unnumbered, primary: isTrue(i.IsPrimary), dns: []string{azureDNS}}
-		for _, s := range i.IPSubnet {
-			to := subnet{prefix: s.Prefix}
-			for _, a := range s.IPAddress {
-				if isTrue(a.IsPrimary) {
-					to.own = append(to.own, a.Address)
+// decodeAzure parses the agent's XML: Interfaces with an Interface for each network interface, its IPSubnets, and their IPAddresses.
+// It reads tokens, because xml.Unmarshal would add 60 kB to the binary.
+func decodeAzure(b []byte) (nics []nic, err error) {
+	d := xml.NewDecoder(bytes.NewReader(bytes.TrimPrefix(b, []byte("\ufeff"))))
+	const inner = "Interfaces/Interface/IPSubnet/IPAddress"
+	var path []string
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("%w: XML: %w", ErrInvalid, err)
+		}
+		switch t := token.(type) {
+		case xml.EndElement:
+			path = path[:len(path)-1]
+			if len(path) == 0 {
+				return nics, nil
+			}
+		case xml.StartElement:
+			path = append(path, t.Name.Local)
+			if len(path) > strings.Count(inner, "/")+1 {
+				continue
+			}
+			switch at := strings.Join(path, "/"); {
+			case len(path) == 1 && at != "Interfaces":
+				return nil, fmt.Errorf("%w: XML: want Interfaces instead of %.40q", ErrInvalid, at)
+			case at == "Interfaces/Interface":
+				nics = append(nics, nic{mac: attribute(t, "MacAddress"), device: unnumbered, primary: isTrue(attribute(t, "IsPrimary")), dns: []string{azureDNS}})
+			case at == "Interfaces/Interface/IPSubnet":
+				n := &nics[len(nics)-1]
+				n.subnets = append(n.subnets, subnet{prefix: attribute(t, "Prefix")})
+			case at == inner:
+				subnets := nics[len(nics)-1].subnets
+				s, address := &subnets[len(subnets)-1], attribute(t, "Address")
+				if isTrue(attribute(t, "IsPrimary")) {
+					s.own = append(s.own, address)
 				} else {
-					to.addresses = append(to.addresses, a.Address)
+					s.addresses = append(s.addresses, address)
 				}
 			}
-			n.subnets = append(n.subnets, to)
 		}
-		nics = append(nics, n)
 	}
-	return nics, nil
+}
+
+// attribute returns an attribute of an element, or "".
+func attribute(e xml.StartElement, name string) string {
+	for _, a := range e.Attr {
+		if a.Name.Local == name {
+			return a.Value
+		}
+	}
+	return ""
 }
 
 // isTrue parses a boolean of XML Schema.

@@ -62,7 +62,7 @@ type entry struct {
 
 // foundFiles is the content of a directory.
 type foundFiles struct {
-	entries []entry
+	entries []*entry
 	cursors map[int]netip.Addr
 	skipped []SkippedFile
 }
@@ -291,7 +291,7 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		skip(err)
 		return
 	}
-	found.entries = append(found.entries, entry{name: name, addr: f.Address, containerID: f.ContainerID, ifName: f.IfName, modified: modified})
+	found.entries = append(found.entries, &entry{name: name, addr: f.Address, containerID: f.ContainerID, ifName: f.IfName, modified: modified})
 }
 
 func (d *directory) content(name string) ([]byte, time.Time, error) {

@@ -184,7 +184,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		}
 		wanted := found.entries
 		if mark.Node != "" && !im.force {
-			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e entry) bool { return !mark.isNew(e, im.setBack) })
+			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e *entry) bool { return !mark.isNew(e, im.setBack) })
 			if len(wanted) == 0 {
 				*report = ImportReport{Dir: d.path, Already: true}
 			}
@@ -207,7 +207,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, fmt.Errorf("import %q: %w", d.path, err)
 	}
 	if im.removeStale {
-		isStale := func(e entry) bool { return slices.Contains(report.Stale, e.addr) }
+		isStale := func(e *entry) bool { return slices.Contains(report.Stale, e.addr) }
 		if err := d.removeAll(found.entries, isStale); err != nil {
 			h.Log.Warn("files of before the boot stay", "error", err)
 		}
@@ -232,8 +232,8 @@ func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx
 // store stores the entries in the pool, importBatch leases in a transaction: bbolt splits
 // its pages only at a commit, and 65,000 leases in one transaction take ten times as
 // long. Other processes do not see a partial import, because they wait for keep.db.
-func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot bootTimes, report *ImportReport) error {
-	var live []entry
+func (im *importer) store(ctx context.Context, h *roles.Host, entries []*entry, cursors map[int]netip.Addr, boot bootTimes, report *ImportReport) error {
+	var live []*entry
 	for _, e := range entries {
 		if boot.has(e.modified) {
 			live = append(live, e)
@@ -241,7 +241,7 @@ func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, c
 			report.Stale = append(report.Stale, e.addr)
 		}
 	}
-	sorting.Stable(live, func(a, b entry) int { return a.addr.Compare(b.addr) })
+	sorting.Stable(live, func(a, b *entry) int { return a.addr.Compare(b.addr) })
 	for batch := range slices.Chunk(live, importBatch) {
 		err := im.update(ctx, h, func(pool *store.Pool) error {
 			for _, e := range batch {
@@ -283,7 +283,7 @@ func storeCursors(pool *store.Pool, cursors map[int]netip.Addr) error {
 	return nil
 }
 
-func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) error {
+func (im *importer) storeOne(pool *store.Pool, e *entry, report *ImportReport) error {
 	l := store.Lease{
 		Address: e.addr, Set: im.setOf(e.addr), Time: e.modified, Imported: true,
 		Owner: store.Key{Network: im.id.Network, ContainerID: e.containerID, IfName: e.ifName},

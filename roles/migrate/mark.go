@@ -56,7 +56,7 @@ func (m importMark) outdated(dir time.Time) bool {
 // isNew reports whether a file was made after the directory was read. If the clock was
 // set back since, older files may count as new: reading a file again wastes an address
 // at most.
-func (m importMark) isNew(e entry, setBack time.Duration) bool {
+func (m importMark) isNew(e *entry, setBack time.Duration) bool {
 	if setBack == 0 && e.modified.Equal(m.Newest) {
 		return !slices.Contains(m.Recent, e.addr)
 	}

@@ -86,7 +86,7 @@ func (d *directory) replaceUnused(ctx context.Context, h *roles.Host, id store.P
 		if err != nil {
 			return err
 		}
-		if _, err := ParseLeaseFile(name, content); err != nil || !known(entry{addr: l.Address, modified: modified}) {
+		if _, err := ParseLeaseFile(name, content); err != nil || !known(&entry{addr: l.Address, modified: modified}) {
 			return taken
 		}
 	}
@@ -113,7 +113,7 @@ func (d *directory) replaceUnused(ctx context.Context, h *roles.Host, id store.P
 // knownFiles returns a function that reports whether an import read a file before, or
 // does not read it because it is from before the boot. If such an address has no lease,
 // it was released.
-func knownFiles(ctx context.Context, h *roles.Host, id store.PoolID) (func(entry) bool, error) {
+func knownFiles(ctx context.Context, h *roles.Host, id store.PoolID) (func(*entry) bool, error) {
 	boot, err := thisBoot()
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func knownFiles(ctx context.Context, h *roles.Host, id store.PoolID) (func(entry
 	if err != nil {
 		h.Log.Warn("every file of a host-local directory counts as in use", "error", err)
 	}
-	return func(e entry) bool {
+	return func(e *entry) bool {
 		return !boot.has(e.modified) || mark.Node != "" && !mark.isNew(e, mark.setBack(boot))
 	}, nil
 }
@@ -139,7 +139,7 @@ func RemoveFilesOf(ctx context.Context, id store.PoolID, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		return d.removeAll(found.entries, func(e entry) bool {
+		return d.removeAll(found.entries, func(e *entry) bool {
 			return e.containerID == key.ContainerID && (e.ifName == key.IfName || e.ifName == "")
 		})
 	})
@@ -172,7 +172,7 @@ func RemoveInvalidFiles(ctx context.Context, h *roles.Host, id store.PoolID, req
 		if err != nil {
 			return err
 		}
-		return d.removeAll(found.entries, func(e entry) bool {
+		return d.removeAll(found.entries, func(e *entry) bool {
 			return !leased[e.addr] && !req.IsValid(e.containerID, e.ifName) && known(e)
 		})
 	})
@@ -197,7 +197,7 @@ func withDirectory(ctx context.Context, id store.PoolID, timeout time.Duration, 
 }
 
 // removeAll removes the files that match.
-func (d *directory) removeAll(files []entry, match func(entry) bool) error {
+func (d *directory) removeAll(files []*entry, match func(*entry) bool) error {
 	var errs []error
 	for _, e := range files {
 		if match(e) {

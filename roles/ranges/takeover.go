@@ -271,7 +271,9 @@ func (t *Takeover) eachBlock(ctx context.Context, p *movedPool, fn func(*block) 
 // clear removes the blocks of a pool that no node uses, and those of gone nodes.
 func (t *Takeover) clear(ctx context.Context, p *movedPool, gone map[string]bool) error {
 	pages := map[netip.Addr]bool{}
-	unused := func(b *block) bool { return b.interval().Overlaps(p.interval()) && b.Reserved == "" && (b.Machine == "" || gone[b.Node]) }
+	unused := func(b *block) bool {
+		return b.interval().Overlaps(p.interval()) && b.Reserved == "" && (b.Machine == "" || gone[b.Node])
+	}
 	err := t.eachBlock(ctx, p, func(b *block) error {
 		if unused(b) {
 			pages[pageOf(b.First)] = true

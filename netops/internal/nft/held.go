@@ -54,27 +54,35 @@ func (r *HeldRule) Deletion() nlconn.Message {
 // Rules reads the rules of a chain, or of the whole table if the name is empty. It
 // returns the results of read. The expressions of a rule are valid only during the
 // call of read. An absent table or chain has no rules.
-func Rules[T any](ctx context.Context, c *Client, t Table, chain string, read func(HeldRule) (T, error)) ([]T, error) {
+func Rules[T any](ctx context.Context, c *Client, t Table, chain string, read func(HeldRule) (T, error)) (all []T, err error) {
+	err = c.eachRule(ctx, t, chain, func() { all = nil }, func(r HeldRule) error {
+		v, err := read(r)
+		all = append(all, v)
+		return err
+	})
+	return all, err
+}
+
+// eachRule calls each with the rules. It calls again before it begins from the start.
+func (c *Client) eachRule(ctx context.Context, t Table, chain string, again func(), each func(HeldRule) error) error {
 	conn, err := c.Conn()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []T
 	var damaged error
 	m := t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain)
-	err = conn.List(ctx, m, func() { all, damaged = nil, nil }, func(attrs []byte) {
+	err = conn.List(ctx, m, func() { damaged = nil; again() }, func(attrs []byte) {
 		r, err := DecodeRule(t, attrs)
 		if err == nil {
-			var v T
-			v, err = read(r)
-			all = append(all, v)
+			err = each(r)
 		}
 		damaged = errors.Join(damaged, err)
 	})
 	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
+		again()
+		return nil
 	}
-	return all, errors.Join(err, damaged)
+	return errors.Join(err, damaged)
 }
 
 // DecodeRule reads the attributes of one NFT_MSG_NEWRULE. The expressions are slices

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -104,7 +105,7 @@ func percentile(samples []float64, p float64) float64 {
 	if len(samples) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(samples))
+	sorted := sorting.Sorted(samples, cmp.Compare)
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// keyDocs is generated from the doc comments of the roles' configurations:
+// keyDocs has the structs of the roles' configurations, and after each its documented fields. It is generated from
+// their doc comments:
 //
 //	go test ./roles/cli/lint -run TestKeyDocs -update
 //
@@ -34,9 +35,14 @@ func Explain(r *roles.Role) []Key {
 		return nil
 	}
 	docs := map[string]string{}
+	of := ""
 	for line := range strings.Lines(keyDocs) {
-		name, doc, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		docs[name] = doc
+		name, doc, isField := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if isField {
+			docs[of+"."+name] = doc
+		} else {
+			of = name
+		}
 	}
 	return explain(nil, s, "", docs)
 }

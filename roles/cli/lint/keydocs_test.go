@@ -56,8 +56,14 @@ func TestKeyDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want bytes.Buffer
+	of := ""
 	for _, k := range slices.Sorted(maps.Keys(docs)) {
-		fmt.Fprintf(&want, "%s\t%s\n", k, docs[k])
+		dot := strings.LastIndexByte(k, '.')
+		if k[:dot] != of {
+			of = k[:dot]
+			fmt.Fprintln(&want, of)
+		}
+		fmt.Fprintf(&want, "%s\t%s\n", k[dot+1:], docs[k])
 	}
 	if *update {
 		if err := os.WriteFile("keydocs.txt", want.Bytes(), 0o644); err != nil {

@@ -117,23 +117,28 @@ func ListOwned[T any](tx *bolt.Tx, bucket, network string, owner func(*T) *Key) 
 	})
 }
 
-func list[T any](tx *bolt.Tx, bucket string, prefix []byte, complete func(key []byte, rec *T) error) ([]T, error) {
-	var all []T
-	var faults []error
-	for k, v := range WithPrefix(Bucket(tx, bucket), prefix) {
-		if v == nil {
-			continue // a nested bucket
-		}
+func list[T any](tx *bolt.Tx, bucket string, prefix []byte, complete func(key []byte, rec *T) error) (all []T, err error) {
+	err = each(tx, bucket, prefix, func(k, v []byte) error {
 		var rec T
 		err := Decode(bucket, k, v, &rec)
 		if err == nil {
 			err = complete(k, &rec)
 		}
-		if err != nil {
-			faults = append(faults, err)
-			continue
+		if err == nil {
+			all = append(all, rec)
 		}
-		all = append(all, rec)
+		return err
+	})
+	return all, err
+}
+
+// each calls fn with the records whose keys begin with prefix, and joins its errors.
+func each(tx *bolt.Tx, bucket string, prefix []byte, fn func(k, v []byte) error) error {
+	var faults []error
+	for k, v := range WithPrefix(Bucket(tx, bucket), prefix) {
+		if v != nil { // nil is a nested bucket
+			faults = append(faults, fn(k, v))
+		}
 	}
-	return all, errors.Join(faults...)
+	return errors.Join(faults...)
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -189,5 +188,10 @@ func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *st
 
 // usable reports whether a NIC has addresses for pods.
 func usable(nics []store.CloudNIC) bool {
-	return slices.ContainsFunc(nics, func(n store.CloudNIC) bool { return n.Usable() })
+	for i := range nics {
+		if nics[i].Usable() {
+			return true
+		}
+	}
+	return false
 }
