@@ -278,10 +278,6 @@ func TestMigrateRefused(t *testing.T) {
 			return os.Mkdir(filepath.Join(n.PluginDir(), "vlan"), 0o700)
 		}},
 		{"no flannel", "there is no flannel on this node", []string{"migrate", "flannel", "--yes"}, nil},
-		{"flannel with WireGuard", `flanneld has the backend "wireguard", device "flannel-wg"`, []string{"migrate", "flannel", "--yes"}, func(n *node) error {
-			n.t.Cleanup(func() { must(n.t, exec.Command("ip", "link", "del", "flannel-wg").Run()) })
-			return exec.Command("ip", "link", "add", "flannel-wg", "type", "veth", "peer", "name", "other").Run()
-		}},
 		{"flannel with a blackhole route", "start flanneld without it first", []string{"migrate", "flannel", "--yes"}, func(n *node) error {
 			cmd := exec.Command("sleep", "1000")
 			cmd.Path, cmd.Args = "/bin/sh", []string{"/opt/bin/flanneld", "-c", "read x", "--ip-masq=false", "--ip-blackhole-route"}
