@@ -226,7 +226,7 @@ func (c *candidate) hold(ctx context.Context, t *Term, lead func(context.Context
 	go func() { ended <- lead(ctx, t) }()
 	for t.Valid() && c.pause(ctx) == nil {
 		sent := time.Now()
-		err := c.renew(ctx, t)
+		err := c.put(ctx, t, c.Identity)
 		if ctx.Err() != nil {
 			break
 		}
@@ -242,7 +242,11 @@ func (c *candidate) hold(ctx context.Context, t *Term, lead func(context.Context
 		// The next leader need not wait for the end of the duration.
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), t.Until())
 		defer cancel()
-		if err := c.write(ctx, c.lease.Spec, ""); err != nil {
+		err := c.put(ctx, t, "")
+		for errors.Is(err, rest.ErrConflict) && c.pause(ctx) == nil {
+			err = c.put(ctx, t, "")
+		}
+		if err != nil {
 			c.Log.Warn("the lease is not released, and the next leader waits until it expires", "error", err)
 		}
 	}
@@ -251,11 +255,12 @@ func (c *candidate) hold(ctx context.Context, t *Term, lead func(context.Context
 // errLost means that another process holds the Lease, or that it was deleted.
 var errLost = errors.New("lease lost")
 
-// renew renews the Lease. If it has changed, it is renewed if this process still holds it.
-func (c *candidate) renew(ctx context.Context, t *Term) error {
+// put renews the Lease, or releases it with an empty holder. If it has changed, for instance by a renewal without an answer,
+// put reads it, and writes it if this process still holds it.
+func (c *candidate) put(ctx context.Context, t *Term, holder string) error {
 	ctx, cancel := context.WithDeadline(ctx, t.Until())
 	defer cancel()
-	err := c.write(ctx, c.lease.Spec, c.Identity)
+	err := c.write(ctx, c.lease.Spec, holder)
 	if !errors.Is(err, rest.ErrConflict) && !errors.Is(err, rest.ErrNotFound) {
 		return err
 	}
@@ -270,7 +275,7 @@ func (c *candidate) renew(ctx context.Context, t *Term) error {
 	if now.Spec.HolderIdentity != c.Identity {
 		return errLost
 	}
-	return c.write(ctx, now.Spec, c.Identity)
+	return c.write(ctx, now.Spec, holder)
 }
 
 func (c *candidate) path(name ...string) string {

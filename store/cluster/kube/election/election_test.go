@@ -118,6 +118,10 @@ func TestStop(t *testing.T) {
 	a.leads(t)
 	b := join(t, "stop", "b")
 	b.watched(t)
+	// The Lease changes, as by a renewal whose answer does not arrive any more.
+	server.Must(t, http.MethodPatch, "/apis/coordination.k8s.io/v1/namespaces/default/leases/stop", string(rest.MergePatch), map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{"test": "changed"}},
+	})
 	a.stop()
 	if !b.leads(t).Released {
 		t.Error("the former leader released the lease")
