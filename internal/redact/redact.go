@@ -130,7 +130,7 @@ func text(s string, depth int) string {
 func Args(s string) string {
 	pairs := strings.Split(s, ";")
 	for i, kv := range pairs {
-		// The text may have several pairs that another separator separates. One secret redacts them all.
+		// If another separator is used, kv has several pairs. All of them are redacted if one is secret.
 		if last := strings.LastIndexByte(kv, '='); last >= 0 && mentions([]byte(kv[:last])) {
 			k, _, _ := strings.Cut(kv, "=")
 			pairs[i] = k + "=" + Placeholder

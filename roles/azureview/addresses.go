@@ -215,7 +215,8 @@ func (t *text) spaces(inv *inventory) {
 	t.int(0)
 	t.name("Pools")
 	t.open('{')
-	prefixes := sorting.Sorted(slices.Collect(maps.Keys(inv.pools)), func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
+	prefixes := slices.Collect(maps.Keys(inv.pools))
+	sorting.Func(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
 	for _, prefix := range prefixes {
 		p := inv.pools[prefix]
 		t.name(prefix.String())

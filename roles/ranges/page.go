@@ -53,7 +53,7 @@ type block struct {
 	Holders []container `json:"holders,omitempty"`
 }
 
-// container is a container that has an address.
+// container has an address that moves from whereabouts, or back.
 type container struct {
 	Address     netip.Addr `json:"address"`
 	ContainerID string     `json:"containerId"`

@@ -178,18 +178,18 @@ func (t *Takeover) check(ctx context.Context, p *movedPool, reserved map[string]
 		}
 	}
 	return t.eachBlock(ctx, p, func(b *block) error {
-		switch {
-		case b.Reserved != "":
-			return reservedError(p, b)
-		case b.Machine == "":
-			return nil
+		if err := reservedError(p, b); err != nil || b.Machine == "" {
+			return err
 		}
 		return fmt.Errorf("%s: node %s has the block %s of cnibox, so addresses may be in use twice: delete the containers with them and wait until its agent has returned the block", p.Name(), b.Node, b.interval())
 	})
 }
 
-// reservedError is the error for an address that moves between nodes, which no container of whereabouts can have.
+// reservedError returns an error for an address of a reservation: whereabouts has none that move between nodes.
 func reservedError(p *movedPool, b *block) error {
+	if b.Reserved == "" {
+		return nil
+	}
 	return fmt.Errorf("%s: a reservation of cnibox has %s: delete the pods that use it, and then end it with 'cnibox range release'", p.Name(), b.First)
 }
 
@@ -300,7 +300,10 @@ func (t *Takeover) Export(ctx context.Context) (waiting []string, err error) {
 		return nil, err
 	}
 	for _, p := range pools { // fails before a change if an address cannot be returned
-		if _, err := t.collect(ctx, p, map[string]bool{}); err != nil {
+		if !p.Taken() {
+			continue
+		}
+		if err := t.eachBlock(ctx, p, func(b *block) error { return reservedError(p, b) }); err != nil {
 			return nil, err
 		}
 	}

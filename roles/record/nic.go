@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
@@ -12,7 +13,8 @@ import (
 // the address, it prefers a port to its bridge, a bond or other master to its members,
 // and a lower device to the devices on top of it, which have higher indexes.
 func NICs(links []netops.LinkInfo) map[string]netops.LinkInfo {
-	byIndex := sorting.Sorted(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
+	byIndex := slices.Clone(links)
+	sorting.Func(byIndex, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
 	byName := make(map[string]netops.LinkInfo, len(links))
 	for _, l := range links {
 		byName[l.Name] = l

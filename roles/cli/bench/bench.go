@@ -105,7 +105,8 @@ func percentile(samples []float64, p float64) float64 {
 	if len(samples) == 0 {
 		return 0
 	}
-	sorted := sorting.Sorted(samples, cmp.Compare)
+	sorted := slices.Clone(samples)
+	sorting.Func(sorted, cmp.Compare)
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 

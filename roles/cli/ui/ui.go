@@ -116,7 +116,7 @@ func (s *Server) handler() http.Handler {
 		case !isLocal(r.Host):
 			http.Error(w, "use the name localhost or a loopback address", http.StatusMisdirectedRequest)
 		case site != "" && site != "same-origin" && site != "none":
-			http.Error(w, "a page of another site sent this request; open the printed URL", http.StatusForbidden)
+			http.Error(w, "refused: another website made this request. Open the URL that cnibox ui has printed", http.StatusForbidden)
 		case len(path) < len(prefix) || subtle.ConstantTimeCompare([]byte(path[:len(prefix)]), []byte(prefix)) != 1:
 			http.NotFound(w, r)
 		case r.Method != http.MethodGet:

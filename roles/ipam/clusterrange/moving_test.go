@@ -118,8 +118,8 @@ func (m *movers) move(c *computer, pods int, rnd *rand.Rand, end <-chan struct{}
 	}
 }
 
-// TestMoving: pods with kept addresses move between four nodes at random, and strangers come and go, while agents are
-// killed. A pod is never on three nodes, has the same addresses on both, and nobody else has them.
+// TestMoving: pods with reservations move between four nodes at random, and pods without come and go, while agents are
+// killed. A pod is never on three nodes, has the same addresses on both, and no other pod has them.
 func TestMoving(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -147,9 +147,9 @@ func playMoving(t *testing.T, registry string, long time.Duration, disturb func(
 		c.install()
 		c.start()
 		all = append(all, c)
-		mover, stranger := rand.New(rand.NewPCG(seed, uint64(i+1))), rand.New(rand.NewPCG(seed, uint64(i+11)))
+		mover, other := rand.New(rand.NewPCG(seed, uint64(i+1))), rand.New(rand.NewPCG(seed, uint64(i+11)))
 		working.Go(func() { m.move(c, 6, mover, end) })
-		working.Go(func() { c.attach("net", `"range": "10.9.0.0/26"`, stranger, end) })
+		working.Go(func() { c.attach("net", `"range": "10.9.0.0/26"`, other, end) })
 	}
 	kills := 0
 	for until := time.Now().Add(long); time.Now().Before(until); kills++ {
@@ -168,7 +168,7 @@ func playMoving(t *testing.T, registry string, long time.Duration, disturb func(
 	for _, c := range all {
 		c.kill()
 	}
-	t.Logf("%d pods started, %d while another node had the addresses, %d strangers, %d third nodes were refused, %d other ADDs were told to try again, %d kills", m.moved, m.pairs, m.total, m.refused, m.denied-m.refused, kills)
+	t.Logf("%d pods started, %d while another node had the addresses, %d pods without a reservation, %d third nodes were refused, %d other ADDs were told to try again, %d kills", m.moved, m.pairs, m.total, m.refused, m.denied-m.refused, kills)
 	if m.pairs == 0 || m.refused == 0 {
 		t.Error("the test tested nothing")
 	}

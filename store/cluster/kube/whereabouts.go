@@ -68,7 +68,7 @@ func (p *IPPool) rangeText() string {
 func (p *IPPool) Range() (netip.Prefix, error) {
 	r, err := netip.ParsePrefix(p.rangeText())
 	if err != nil || r.Addr().Is4In6() {
-		return r, fmt.Errorf("%s: %w: its range is %.80q", p.Name(), cluster.ErrInvalid, p.rangeText())
+		return r, fmt.Errorf("%s: %w: its range is %.80q: correct it, or delete the pool", p.Name(), cluster.ErrInvalid, p.rangeText())
 	}
 	return r, nil
 }

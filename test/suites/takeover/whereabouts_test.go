@@ -325,7 +325,7 @@ func TestKubeWhereaboutsRefused(t *testing.T) {
 		{"10.9.0.0-24", "10.9.0.0/24", "", "node b has the block 10.9.0.1-10.9.0.4 of cnibox"},
 		{"10.9.0.192-26", "10.9.0.192/26", "", "a reservation of cnibox has 10.9.0.200"},
 		{"other", "10.1.0.0/24", "", "the name of a pool of 10.1.0.0/24 ends with 10.1.0.0-24"},
-		{"10.1.0.0-24", "10.1.0.0", "", `its range is "10.1.0.0"`},
+		{"10.1.0.0-24", "10.1.0.0", "", `its range is "10.1.0.0": correct it, or delete the pool`},
 		{"lan-10.9.0.0-24", "10.9.0.0/24", "7", ""},
 	} {
 		allocations := object{}
