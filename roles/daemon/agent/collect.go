@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
@@ -24,10 +25,16 @@ func (a *agent) collect(ctx context.Context, ticks <-chan time.Time) {
 			return
 		case <-ticks:
 		}
-		gone, n, err := record.Collect(ctx, &own, before)
-		a.counters.addCollected(n)
-		if before = gone; err != nil && ctx.Err() == nil {
-			a.log.Warn("collect attachments", "error", err)
-		}
+		before = a.collectGone(ctx, &own, before)
 	}
+}
+
+// collectGone collects the attachments that are gone and were gone before, and returns all that are gone now.
+func (a *agent) collectGone(ctx context.Context, h *roles.Host, before map[store.Key]bool) map[store.Key]bool {
+	gone, n, err := record.Collect(ctx, h, before)
+	a.counters.addCollected(n)
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("collect attachments", "error", err)
+	}
+	return gone
 }

@@ -1,17 +1,15 @@
 package agent
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestCollectTicks: the agent collects what is gone at two ticks in a row, and counts it.
-func TestCollectTicks(t *testing.T) {
+// TestCollectGone: the agent collects what is gone in two searches in a row, and counts it.
+func TestCollectGone(t *testing.T) {
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: t.TempDir(), StateDir: t.TempDir(), Role: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -29,29 +27,21 @@ func TestCollectTicks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended, ticks := make(chan struct{}), make(chan time.Time)
-	go func() {
-		defer close(ended)
-		a.collect(ctx, ticks)
-	}()
-	put("a")
-	ticks <- time.Time{}
-	ticks <- time.Time{} // the first one is complete
-	put("b")
-	ticks <- time.Time{}
-	stop()
-	<-ended
-	if a.counters.collected != 1 {
-		t.Errorf("%d were collected, want 1", a.counters.collected)
-	}
-	err = h.Store.View(t.Context(), func(tx *store.Tx) error {
-		if all, err := tx.Attachments("pods"); err != nil || len(all) != 1 || all[0].ContainerID != "b" {
-			t.Errorf("left are %+v, %v", all, err)
+	var gone map[store.Key]bool
+	for collected, id := range []string{"a", "b", "c"} {
+		put(id)
+		gone = a.collectGone(t.Context(), h, gone)
+		if a.counters.collected != collected {
+			t.Errorf("%d were collected, want %d", a.counters.collected, collected)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
+		err := h.Store.View(t.Context(), func(tx *store.Tx) error {
+			if all, err := tx.Attachments("pods"); err != nil || len(all) != 1 || all[0].ContainerID != id {
+				t.Errorf("left are %+v, %v, want %s", all, err, id)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
