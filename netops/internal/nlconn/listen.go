@@ -5,15 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 )
 
 // Listener is a netlink socket that receives notifications.
 type Listener struct {
-	conn *socket.Conn
-	fd   int
-	buf  []byte
+	socket Socket
+	fd     int
+	buf    []byte
 	// dropping is true from an overrun until the receive queue is empty. The kernel
 	// drops every message meanwhile, but reports only the first one.
 	dropping bool
@@ -36,13 +35,11 @@ func Listen(protocol int, name string, groups []int) (*Listener, error) {
 			err = nil // a kernel without nexthop objects
 		}
 	}
-	if err == nil {
-		l.conn, err = socket.New(fd, name)
-	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, Explain(err, "listen to "+name)
 	}
+	l.socket = NewSocket(fd, name)
 	return l, nil
 }
 
@@ -113,7 +110,7 @@ func (l *Listener) Next(ctx context.Context, each func(unix.NlMsghdr, []byte) bo
 // receive receives one datagram. It does not wait for one after an overrun.
 func (l *Listener) receive(ctx context.Context) (int, unix.Sockaddr, error) {
 	if !l.dropping {
-		return l.conn.Recvfrom(ctx, l.buf, unix.MSG_TRUNC)
+		return l.socket.Receive(ctx, l.buf, unix.MSG_TRUNC)
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, nil, err
@@ -127,4 +124,4 @@ func (l *Listener) receive(ctx context.Context) (int, unix.Sockaddr, error) {
 }
 
 // Close closes the socket.
-func (l *Listener) Close() error { return l.conn.Close() }
+func (l *Listener) Close() error { return l.socket.Close() }

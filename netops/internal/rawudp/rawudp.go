@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -36,7 +35,7 @@ type Datagram struct {
 // that the link does not need an address (RFC 2131, section 4.1). It is safe for
 // one sender and one receiver.
 type Conn struct {
-	conn *socket.Conn
+	conn nlconn.Socket
 	// sink is a UDP socket on the port that is never read. Without it, the kernel
 	// would report to senders that the port is closed, as soon as the interface
 	// has its address.
@@ -97,14 +96,14 @@ func (u *Conn) Send(ctx context.Context, from netip.Addr, to netip.AddrPort, mac
 	}
 	sa := &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_IP), Ifindex: u.index, Halen: uint8(len(mac))}
 	copy(sa.Addr[:], mac)
-	err := u.conn.Sendto(ctx, packUDP(netip.AddrPortFrom(from, u.port), to, payload), 0, sa)
+	err := u.conn.Send(ctx, packUDP(netip.AddrPortFrom(from, u.port), to, payload), sa)
 	return nlconn.Explain(err, fmt.Sprintf("send to %s", to))
 }
 
 // Receive waits for the next datagram. Its payload is valid until the next call.
 func (u *Conn) Receive(ctx context.Context) (Datagram, error) {
 	for {
-		n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
+		n, from, err := u.conn.Receive(ctx, u.buf, 0)
 		if err != nil {
 			return Datagram{}, nlconn.Explain(err, "receive")
 		}
@@ -130,7 +129,7 @@ func (u *Conn) Close() {
 
 // UDP6 is a UDP port of one IPv6 address of a link.
 type UDP6 struct {
-	conn  *socket.Conn
+	conn  nlconn.Socket
 	index int
 	buf   []byte
 }
@@ -163,12 +162,12 @@ func OpenUDP6(index int, at netip.AddrPort) (*UDP6, error) {
 // Send sends a datagram over the link.
 func (u *UDP6) Send(ctx context.Context, to netip.AddrPort, payload []byte) error {
 	sa := &unix.SockaddrInet6{Port: int(to.Port()), ZoneId: uint32(u.index), Addr: to.Addr().As16()}
-	return nlconn.Explain(u.conn.Sendto(ctx, payload, 0, sa), fmt.Sprintf("send to %s", to))
+	return nlconn.Explain(u.conn.Send(ctx, payload, sa), fmt.Sprintf("send to %s", to))
 }
 
 // Receive waits for the next datagram. Its payload is valid until the next call.
 func (u *UDP6) Receive(ctx context.Context) (Datagram, error) {
-	n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
+	n, from, err := u.conn.Receive(ctx, u.buf, 0)
 	if err != nil {
 		return Datagram{}, nlconn.Explain(err, "receive")
 	}
@@ -191,16 +190,16 @@ func solicitedNode(a netip.Addr) [16]byte {
 
 // openSocket makes a socket and calls prepare before the runtime's poller gets
 // the socket.
-func openSocket(domain, kind int, prepare func(fd int) error) (*socket.Conn, error) {
+func openSocket(domain, kind int, prepare func(fd int) error) (s nlconn.Socket, err error) {
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	if err := prepare(fd); err != nil {
 		_ = unix.Close(fd)
-		return nil, err
+		return s, err
 	}
-	return socket.New(fd, "udp")
+	return nlconn.NewSocket(fd, "udp"), nil
 }
 
 // udpFilter returns a classic BPF filter that accepts IPv4 UDP datagrams to a
