@@ -113,10 +113,10 @@ func (p *Process) diff(c *cli.Context, path string) error {
 		return err
 	}
 	if len(found) == 0 {
-		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %d attachments\n", verbOf(c.Command), len(plan.all))
+		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 		return err
 	}
-	err = fmt.Errorf("%d %w in %d attachments", len(found), errDifferent, len(plan.all))
+	err = foundProblem(len(found), len(plan.all))
 	if plan.changes() {
 		err = withHint(err, "cnibox repair, which prints its plan first")
 	}

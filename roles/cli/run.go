@@ -36,7 +36,7 @@ func (p *Process) addCommand() *cli.Command {
 			p.warnUnknownKeys(c)
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
-				return r.withDelHint(c, p.explainPlugin(c, err))
+				return err
 			}
 			var out bytes.Buffer
 			raw, err := result.Encode(res, r.list.CNIVersion)
@@ -150,7 +150,7 @@ changed.`,
 				return err
 			}
 			defer done()
-			return p.explainPlugin(c, run(c, r))
+			return r.withDelHint(c, p.explainPlugin(c, run(c, r)))
 		},
 	}
 }
