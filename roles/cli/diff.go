@@ -123,6 +123,11 @@ func (p *Process) diff(c *cli.Context, path string) error {
 	return err
 }
 
+// foundProblem is the problem that attachments differ from their specifications.
+func foundProblem(found, attachments int) error {
+	return problem(fmt.Sprintf("%s found in %s", counted(found, "difference"), counted(attachments, "attachment")))
+}
+
 // nodePlan is the plan that repairs a node.
 type nodePlan struct {
 	all []*audited

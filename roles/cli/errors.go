@@ -26,23 +26,6 @@ type problem string
 func (p problem) Error() string      { return string(p) }
 func (problem) Is(target error) bool { return target == errDifferent } //nolint:errorlint // an Is compares as errors.Is does
 
-// foundProblem is the problem that attachments differ from their specifications.
-func foundProblem(found, attachments int) error {
-	return problem(fmt.Sprintf("%s found in %s", counted(found, "difference"), counted(attachments, "attachment")))
-}
-
-// counted returns a number with its noun, which gets the ending of the plural unless n is 1.
-func counted(n int, noun string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(noun, "s"):
-		noun += "es"
-	default:
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}
-
 // verbError adds the verb to an error.
 type verbError struct {
 	verb string

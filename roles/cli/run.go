@@ -311,7 +311,7 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, roles.ErrExhausted):
 		return withHint(err, "cnibox ipam show, which lists the owners of the addresses")
-	case code == types.ErrTryAgainLater:
+	case code == types.ErrTryAgainLater && c.Command.Name != "add": // add fails with this code also if a range is full
 		hint = "repeat the call later"
 	case code == types.ErrInvalidNetworkConfig, code == types.ErrIncompatibleCNIVersion:
 		hint = p.lintHint(c)
