@@ -23,7 +23,13 @@ const operationPatience = time.Second
 // not waited for, nor is a bridge with STP, which may take 30 s. A link that was deleted
 // meanwhile is not an error.
 //
-// Usually this costs one write. Since Linux 6.8 it makes the kernel do the worker's job.
+// It also waits until the IPv6 addresses that the changes added to links that are up can
+// receive packets. Another worker of the kernel adds their local routes, together with
+// duplicate address detection (addrconf_dad_work), and until then the kernel refuses their
+// packets. An address with duplicate address detection is not waited for.
+//
+// Usually this costs one write, and one for each IPv6 address. Since Linux 6.8 the first one
+// makes the kernel do the worker's job.
 func (n *Net) AwaitOperation(ctx context.Context, changes []Change, container *Namespace) error {
 	up := map[linkRef]bool{}
 	for _, c := range changes {
@@ -33,6 +39,11 @@ func (n *Net) AwaitOperation(ctx context.Context, changes []Change, container *N
 	}
 	s := n.session(container)
 	for _, c := range changes {
+		if a, ok := c.Do.Object.(*Addr); ok && c.Do.Verb == VerbAdd && a.Address.Addr().Is6() && !a.DAD && up[linkRef{a.In, a.Link}] {
+			if err := n.awaitAddress(ctx, s, a); err != nil {
+				return err
+			}
+		}
 		l, ok := c.Do.Object.(*Link)
 		if !ok || c.Do.Verb != VerbAdd || l.Peer == nil || !up[l.ref()] {
 			continue
@@ -108,6 +119,35 @@ func (s *session) awaitLink(ctx context.Context, p Place, index int) error {
 		}
 		return err == nil && now.Oper == rtnl.OperUp, err
 	})
+}
+
+// awaitAddress waits for one IPv6 address.
+func (n *Net) awaitAddress(ctx context.Context, s *session, a *Addr) error {
+	ns, err := s.namespace(a.In)
+	if err != nil {
+		return err
+	}
+	isLocal := func(ctx context.Context) (bool, error) {
+		w, err := n.Way(ctx, ns, Packet{To: a.Address.Addr()})
+		if w.Local || err != nil && !errors.Is(err, ErrNotExist) {
+			return w.Local, err
+		}
+		_, err = n.Link(ctx, ns, a.Link)
+		if errors.Is(err, ErrNotExist) {
+			return true, nil
+		}
+		return false, err
+	}
+	is, err := isLocal(ctx)
+	if is || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationPatience)
+	defer cancel()
+	if err := ns.await(ctx, unix.RTNLGRP_IPV6_ROUTE, isLocal); err != nil {
+		return fmt.Errorf("wait until address %s of link %q is in operation: %w", a.Address, a.Link, err)
+	}
+	return nil
 }
 
 // await waits until done returns true. It calls done after each notification of the

@@ -3,6 +3,7 @@ package netops_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -60,6 +61,40 @@ func TestAwaitOperation(t *testing.T) {
 	go func() { ended <- waiter.AwaitOperation(t.Context(), changes, in) }()
 	ns.Change(t, "eth0", netlink.LinkSetUp)
 	must(t, await.Next(t, ended, "the end of the wait"))
+}
+
+// TestAwaitOperationAddress: the wait ends when the kernel accepts packets for an IPv6 address. If it
+// never does, the error names the address.
+func TestAwaitOperationAddress(t *testing.T) {
+	n := newNet(t, nil)
+	ns, in, changes := makePair(t, n)
+	local := func(verb string) {
+		ns.Do(t, exec.Command("ip", "-6", "route", verb, "local", "fd00::2", "dev", "eth0", "table", "local").Run)
+	}
+	add := netops.Spec{Objects: []netops.Object{
+		&netops.Addr{In: netops.Container, Link: "eth0", Address: netip.MustParsePrefix("fd00::2/64")},
+	}}
+	plan, err := n.Plan(t.Context(), add, in)
+	must(t, err)
+	must(t, n.Apply(t.Context(), plan, in))
+	changes = append(changes, plan.Changes...)
+	must(t, n.AwaitOperation(t.Context(), changes, in))
+	if w, err := n.Way(t.Context(), in, netops.Packet{To: netip.MustParseAddr("fd00::2")}); err != nil || !w.Local {
+		t.Errorf("%+v, %v", w, err)
+	}
+	local("del")
+	if err := n.AwaitOperation(t.Context(), changes, in); err == nil || !strings.Contains(err.Error(), `address fd00::2/64 of link "eth0"`) {
+		t.Errorf("an address without a local route: %v", err)
+	}
+	ended := make(chan error, 1)
+	waiter := n.Clone()
+	defer func() { must(t, waiter.Close()) }()
+	go func() { ended <- waiter.AwaitOperation(t.Context(), changes, in) }()
+	local("add")
+	must(t, await.Next(t, ended, "the end of the wait"))
+	ns.Change(t, "eth0", netlink.LinkDel)
+	netopstest.ChangeHost(t, "br0", netlink.LinkDel)
+	must(t, n.AwaitOperation(t.Context(), changes, in))
 }
 
 // TestAwaitOperationSTP: a bridge with STP is not waited for.

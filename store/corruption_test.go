@@ -379,6 +379,39 @@ func TestReplacedWhileOpen(t *testing.T) {
 	}
 }
 
+// TestMendNotRegular: MendKeep sets aside what has the path of keep.db and is no regular file, and an
+// empty file.
+func TestMendNotRegular(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink("/dev/null", path) },
+		"FIFO":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"empty":     func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			mark := func(tx *store.KeepTx) error { return tx.Mark("kind", "name", json.RawMessage(`1`)) }
+			if err := errors.Join(s.KeepUpdate(t.Context(), mark), os.Remove(s.KeepPath()), replace(s.KeepPath())); err != nil {
+				t.Fatal(err)
+			}
+			was, err := os.Lstat(s.KeepPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := s.MendKeep(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now, err := os.Lstat(m.Aside); err != nil || !os.SameFile(was, now) {
+				t.Errorf("%s is not what was in place of keep.db: %v", m.Aside, err)
+			}
+			if err := errors.Join(s.KeepCheck(t.Context(), (*store.KeepTx).Sound), s.KeepUpdate(t.Context(), mark)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestMendFails checks that a keep.db that cannot be mended stays in place, and stays damaged.
 func TestMendFails(t *testing.T) {
 	o := options(t)

@@ -113,14 +113,19 @@ func (p *Process) diff(c *cli.Context, path string) error {
 		return err
 	}
 	if len(found) == 0 {
-		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %d attachments\n", verbOf(c.Command), len(plan.all))
+		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 		return err
 	}
-	err = fmt.Errorf("%d %w in %d attachments", len(found), errDifferent, len(plan.all))
+	err = foundProblem(len(found), len(plan.all))
 	if plan.changes() {
 		err = withHint(err, "cnibox repair, which prints its plan first")
 	}
 	return err
+}
+
+// foundProblem is the problem that attachments differ from their specifications.
+func foundProblem(found, attachments int) error {
+	return problem(fmt.Sprintf("%s found in %s", counted(found, "difference"), counted(attachments, "attachment")))
 }
 
 // nodePlan is the plan that repairs a node.

@@ -74,8 +74,9 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look and mend", []string{"doctor", "state", "path", "drops", "capture", "topo", "ui", "trace", "history", "diff", "repair", "ipam", "cloud"}},
-		{"nodes", []string{"install", "uninstall", "agent", "azure-vnet", "bench", "lab"}},
+		{"look", []string{"doctor", "state", "ipam", "range", "cloud", "path", "drops", "capture", "topo", "ui", "trace", "history", "bench"}},
+		{"mend", []string{"diff", "repair"}},
+		{"nodes and daemons", []string{"install", "uninstall", "migrate", "agent", "nodeipam", "azure-vnet", "lab"}},
 	}
 }
 

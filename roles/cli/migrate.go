@@ -293,7 +293,7 @@ func (m *migrator) verify() ([]difference, error) {
 	}
 	found := differences(all)
 	if len(found) > 0 {
-		err = fmt.Errorf("%d %w in %d attachments", len(found), errDifferent, len(all))
+		err = foundProblem(len(found), len(all))
 	}
 	return found, err
 }

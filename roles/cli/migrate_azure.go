@@ -50,7 +50,7 @@ func (m *migrator) lookAzure() ([]step, error) {
 	}
 	s := &steps[0]
 	install := s.do
-	s.State, s.What = stepTodo, fmt.Sprintf("take over %d containers of azure-vnet, and %s", len(state.Attached), s.What)
+	s.State, s.What = stepTodo, fmt.Sprintf("take over %s of azure-vnet, and %s", counted(len(state.Attached), "container"), s.What)
 	s.do = func() error { return m.takeAzure(install) }
 	return steps, nil
 }
@@ -101,7 +101,7 @@ func (m *migrator) backAzure() ([]step, error) {
 	}
 	restore := s.do
 	if len(imported) > 0 {
-		s.State, s.What = stepTodo, fmt.Sprintf("%s, and return %d containers to azure-vnet", s.What, len(imported))
+		s.State, s.What = stepTodo, fmt.Sprintf("%s, and return %s to azure-vnet", s.What, counted(len(imported), "container"))
 	}
 	s.do = func() error { return m.returnAzure(restore) }
 	return []step{s, m.drainStep()}, nil

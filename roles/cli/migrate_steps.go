@@ -68,7 +68,7 @@ func (m *migrator) pluginSteps() ([]step, error) {
 		return nil, err
 	}
 	s := step{
-		Name: "plugins", State: stepDone, What: fmt.Sprintf("%d plugins in %s are cnibox's", len(names), m.dir),
+		Name: "plugins", State: stepDone, What: fmt.Sprintf("%s of cnibox in %s", counted(len(names), "plugin"), m.dir),
 		Why: "cnibox attaches new containers with the same networks; running containers stay unchanged",
 	}
 	if len(replaced)+len(added) > 0 {
@@ -82,9 +82,9 @@ func (m *migrator) pluginSteps() ([]step, error) {
 			}
 			return err
 		}
-		s.What = fmt.Sprintf("add %d plugins to %s", len(added), m.dir)
+		s.What = fmt.Sprintf("add %s to %s", counted(len(added), "plugin"), m.dir)
 		if len(replaced) > 0 {
-			s.What = fmt.Sprintf("replace %s in %s, keep the old files in %s, and add %d others", strings.Join(replaced, ", "), m.dir, plugindir.ReplacedDir, len(added))
+			s.What = fmt.Sprintf("replace %s in %s, keep the old files in %s, and add %s", strings.Join(replaced, ", "), m.dir, plugindir.ReplacedDir, counted(len(added), "other"))
 		}
 	}
 	steps := []step{s}
@@ -205,7 +205,7 @@ func (m *migrator) restoreStep() (step, error) {
 	if len(restored)+removed == 0 {
 		return s, nil
 	}
-	s.State, s.What = stepTodo, fmt.Sprintf("restore %s in %s and remove %d others", dash(strings.Join(restored, ", ")), m.dir, removed)
+	s.State, s.What = stepTodo, fmt.Sprintf("restore %s in %s and remove %s", dash(strings.Join(restored, ", ")), m.dir, counted(removed, "other"))
 	s.Why = "new containers are attached by them; they know the addresses that are in use"
 	s.do = func() error { return m.quietly(restore) }
 	return s, nil

@@ -76,7 +76,7 @@ func (m *migrator) poolSteps(back bool, s step) ([]step, error) {
 	case back:
 		s.State, s.What = stepTodo, "return "+strings.Join(names, ", ")+" to whereabouts"
 	default:
-		s.State, s.What = stepTodo, fmt.Sprintf("take over %s with %d addresses", strings.Join(names, ", "), addresses)
+		s.State, s.What = stepTodo, fmt.Sprintf("take over %s with %s", strings.Join(names, ", "), counted(addresses, "address"))
 	}
 	return []step{s}, nil
 }

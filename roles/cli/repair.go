@@ -55,7 +55,7 @@ func (p *Process) repairNode(c *cli.Context) error {
 	}
 	left := plan.differences()
 	if len(left) == 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %d attachments\n", verbOf(c.Command), len(plan.all))
+		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 	}
 	if c.Bool("json") {
 		err = writeJSON(p.Stdout, left)

@@ -36,7 +36,7 @@ func (p *Process) addCommand() *cli.Command {
 			p.warnUnknownKeys(c)
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
-				return r.withDelHint(c, p.explainPlugin(c, err))
+				return err
 			}
 			var out bytes.Buffer
 			raw, err := result.Encode(res, r.list.CNIVersion)
@@ -150,7 +150,7 @@ changed.`,
 				return err
 			}
 			defer done()
-			return p.explainPlugin(c, run(c, r))
+			return r.withDelHint(c, p.explainPlugin(c, run(c, r)))
 		},
 	}
 }
@@ -311,7 +311,7 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, roles.ErrExhausted):
 		return withHint(err, "cnibox ipam show, which lists the owners of the addresses")
-	case code == types.ErrTryAgainLater:
+	case code == types.ErrTryAgainLater && c.Command.Name != "add": // add fails with this code also if a range is full
 		hint = "repeat the call later"
 	case code == types.ErrInvalidNetworkConfig, code == types.ErrIncompatibleCNIVersion:
 		hint = p.lintHint(c)

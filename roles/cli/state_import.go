@@ -51,7 +51,7 @@ With --replace all present records of the kinds that the export has are deleted 
 			if c.Bool("json") {
 				return writeJSON(p.Stdout, map[string]int{"attachments": len(dump.Attachments), "leases": leases})
 			}
-			_, err = fmt.Fprintf(p.Stdout, "imported %d attachments, %d leases\n", len(dump.Attachments), leases)
+			_, err = fmt.Fprintf(p.Stdout, "imported %s, %s\n", counted(len(dump.Attachments), "attachment"), counted(leases, "lease"))
 			return err
 		},
 	}

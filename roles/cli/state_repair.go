@@ -50,7 +50,7 @@ func (p *Process) repair(c *cli.Context, h *roles.Host) error {
 	}
 	n, err := h.Net.RestoreRules(c.Context)
 	if n > 0 {
-		fmt.Fprintf(p.Stdout, "restored %d nftables elements\n", n)
+		fmt.Fprintf(p.Stdout, "restored %s\n", counted(n, "nftables element"))
 	}
 	return err
 }
@@ -104,7 +104,7 @@ func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
 	if err != nil {
 		return stateHint(err)
 	}
-	_, err = fmt.Fprintf(p.Stdout, "rebuilt %s with %d attachments\n", printable(h.Store.Path()), len(dump.Attachments))
+	_, err = fmt.Fprintf(p.Stdout, "rebuilt %s with %s\n", printable(h.Store.Path()), counted(len(dump.Attachments), "attachment"))
 	return err
 }
 
@@ -130,7 +130,7 @@ func (p *Process) reapCommand() *cli.Command {
 			if c.Bool("json") {
 				return errors.Join(stateHint(err), writeJSON(p.Stdout, map[string]int{"released": freed}))
 			}
-			fmt.Fprintf(p.Stdout, "released %d addresses\n", freed)
+			fmt.Fprintf(p.Stdout, "released %s\n", counted(freed, "address"))
 			return stateHint(err)
 		},
 	}

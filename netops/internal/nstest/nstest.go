@@ -121,7 +121,8 @@ func (n *Neighbour) In(t *testing.T, f func() error) {
 }
 
 // UDP opens a UDP socket in the neighbour. If n is nil, it opens it in the test's
-// namespace.
+// namespace. It waits until the kernel accepts packets for an IPv6 address, whose local
+// route is added in a worker.
 func UDP(t *testing.T, n *Neighbour, local string) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -137,6 +138,17 @@ func UDP(t *testing.T, n *Neighbour, local string) *net.UDPConn {
 		n.In(t, open)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	if ip := netip.MustParseAddrPort(local).Addr(); ip.Is6() && !ip.IsUnspecified() {
+		get := []string{"ip", "-6", "route", "get", ip.String()}
+		if n != nil {
+			get = append([]string{"nsenter", "-t", strconv.Itoa(n.PID), "-n"}, get...)
+		}
+		var out []byte
+		await.Until(t, func() bool {
+			out, _ = exec.Command(get[0], get[1:]...).CombinedOutput()
+			return strings.HasPrefix(string(out), "local ")
+		}, func() string { return fmt.Sprintf("%s has no local route: %s", ip, out) })
+	}
 	if err := conn.SetDeadline(await.Deadline()); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ type Entry struct {
 }
 
 // Mend replaces the file by a new one, which fill makes of what can still be read of the
-// old one, and returns the old one's new path. After an error, or a crash, the old file
+// old one, and returns the old one's new path. After an error, or a crash, an old regular file
 // is still in place. It does not use bbolt to read, which neither checks what it reads
 // nor ends when pages lead in a circle. The entries may be damaged themselves.
 func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (aside string, err error) {
@@ -31,26 +31,32 @@ func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (as
 		return "", fmt.Errorf("mend %q: %w", f.Path, err)
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	at, temp := int(dir.Fd()), f.Name+".new"
+	rename := func(name string) error { return unix.Linkat(at, f.Name, at, name, 0) }
+	var entries []Entry
 	o, st, err := f.openLocked(w, true)
-	if err == nil && o == nil {
-		err = record.ErrNotFound
-	}
-	if err != nil {
+	switch {
+	case err == nil && o == nil:
+		return "", fmt.Errorf("mend %q: %w", f.Path, record.ErrNotFound)
+	case err == nil:
+		defer o.close() //nolint:errcheck // nothing was written
+		b := make([]byte, st.Size)
+		if _, err := o.file.ReadAt(b, 0); err != nil {
+			return "", fmt.Errorf("read the damaged file: %w", err)
+		}
+		entries = salvaged(b)
+	case errors.Is(err, record.ErrDamaged): // not a regular file: it has no entries, and a directory cannot have a second name
+		rename = func(name string) error { return unix.Renameat2(at, f.Name, at, name, unix.RENAME_NOREPLACE) }
+	default:
 		return "", fmt.Errorf("mend %q: %w", f.Path, err)
 	}
-	defer o.close() //nolint:errcheck // nothing was written
-	b := make([]byte, st.Size)
-	if _, err := o.file.ReadAt(b, 0); err != nil {
-		return "", fmt.Errorf("read the damaged file: %w", err)
-	}
-	at, temp, entries := int(dir.Fd()), f.Name+".new", salvaged(b)
 	g := *f
 	g.Fresh = func(_ context.Context, tx *bolt.Tx) error { return fill(tx, entries) }
 	if err = unlinkat(at, temp); err == nil {
 		err = g.fill(ctx, at, temp)
 	}
 	if err == nil {
-		aside, err = f.aside(dir, func(name string) error { return unix.Linkat(at, f.Name, at, name, 0) })
+		aside, err = f.aside(dir, rename)
 	}
 	if err == nil {
 		err = unix.Renameat(at, temp, at, f.Name)

@@ -205,7 +205,7 @@ func migrateKilled(t *testing.T, back bool, at int) (killed bool) {
 	if !back {
 		killed = n.kill(at, forth)
 	}
-	if out := n.command(forth...); !strings.Contains(out, "no differences found in 1 attachments") {
+	if out := n.command(forth...); !strings.Contains(out, "no differences found in 1 attachment") {
 		t.Error(out)
 	}
 	other := n.run("web-2", 8081)
