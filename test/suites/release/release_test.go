@@ -51,7 +51,7 @@ func bin(t *testing.T, name string) string {
 func TestRelease(t *testing.T) {
 	dir := t.TempDir()
 	repo := filepath.Join(dir, "repo")
-	run(t, "", nil, "git", "clone", "--quiet", "../../..", repo)
+	run(t, "", nil, "git", "clone", "--quiet", "--no-tags", "../../..", repo)
 	run(t, repo, nil, "git", "tag", "v0.1.0")
 	commit := strings.TrimSpace(run(t, repo, nil, "git", "rev-parse", "v0.1.0"))
 	run(t, repo, nil, "git", "-c", "user.name=x", "-c", "user.email=x@localhost", "commit", "--quiet", "--allow-empty", "--message", "next")
@@ -93,7 +93,7 @@ func TestRelease(t *testing.T) {
 	t.Run("components", func(t *testing.T) { checkComponents(t, first) })
 	t.Run("vulnerabilities", func(t *testing.T) {
 		const product = "pkg:golang/github.com/cnibox/cnibox@v0.1.0"
-		for _, name := range []string{"CVE-2020-10749", "CVE-2021-20206", "CVE-2025-67499"} {
+		for _, name := range []string{"CVE-2019-9946", "CVE-2020-10749", "CVE-2021-20206", "CVE-2025-67499", "CVE-2026-32241"} {
 			out := run(t, "", nil, bin(t, "vex"), filepath.Join(first, "cnibox-v0.1.0.openvex.json"), product, name)
 			if out != "not_affected vulnerable_code_not_present\n" {
 				t.Errorf("%s: %q", name, out)
