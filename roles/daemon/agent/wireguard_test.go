@@ -317,7 +317,7 @@ func TestWireGuard(t *testing.T) {
 		t.Helper()
 		out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
 		must(t, err)
-		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached by cnibox") != (says != "") {
+		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached") != (says != "") {
 			t.Errorf("cleanup says %q", text)
 		}
 	}

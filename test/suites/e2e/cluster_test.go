@@ -319,7 +319,7 @@ func (c *cluster) uninstall(t *testing.T, before map[string][]string) {
 	c.kubectl(t, "apply", "-k", filepath.Join(root(t), "examples", "kubernetes-uninstall"))
 	await.Until(t, func() bool {
 		out, _ := c.try(t, kubetest.Built("kubectl"), "--kubeconfig", c.kubeconfig, "-n", "kube-system", "logs", "daemonset/cnibox")
-		return strings.Contains(out, "pods are still attached by cnibox: drain the node: 2")
+		return strings.Contains(out, "pods are still attached: drain the node: 2 by cnibox")
 	}, func() string { return "uninstall does not wait for the pods" })
 	c.kubectl(t, "delete", "deployment", "web", "many")
 	c.rollout(t)
