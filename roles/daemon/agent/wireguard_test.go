@@ -547,6 +547,9 @@ func TestWireGuardMode(t *testing.T) {
 			if out := n.ip("-o link"); strings.Contains(out, "flannel-wg-v6") != (mode == "separate") {
 				t.Errorf("%s: %s", mode, out)
 			}
+			if out := n.ip("-6 -o addr show dev flannel-wg"); strings.Contains(out, "fd00:10:244:") != (mode == "auto") {
+				t.Errorf("%s: %s", mode, out)
+			}
 		}
 		w.reach(false, pods...)
 		w.reach(true, pods...)
