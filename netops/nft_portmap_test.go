@@ -278,12 +278,12 @@ const wantPortMap = `table inet cnibox {
 	}
 
 	chain portmap_prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
+		type nat hook prerouting priority dstnat + 1; policy accept;
 		fib daddr type local goto portmap
 	}
 
 	chain portmap_output {
-		type nat hook output priority -100; policy accept;
+		type nat hook output priority -99; policy accept;
 		fib daddr type local goto portmap
 	}
 
@@ -359,12 +359,12 @@ const wantPortRange = `table inet cnibox {
 	}
 
 	chain portmap_range_prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
+		type nat hook prerouting priority dstnat + 1; policy accept;
 		fib daddr type local goto portmap_range
 	}
 
 	chain portmap_range_output {
-		type nat hook output priority -100; policy accept;
+		type nat hook output priority -99; policy accept;
 		fib daddr type local goto portmap_range
 	}
 }

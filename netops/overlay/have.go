@@ -263,7 +263,12 @@ func (o *Kernel) isOwnRoute(r *routeState, link int) bool {
 // isGuard reports whether a route is the guard of a WireGuard device. Without such a device the guard
 // is surplus, except for RemoveToGuard.
 func (o *Kernel) isGuard(r *routeState) bool {
-	return (o.isWireGuard() && r.dst == o.network || o.keepGuard) && r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.priority == guardPriority
+	return (o.isWireGuard() && r.dst == o.network || o.keepGuard) && r.refuses()
+}
+
+// refuses reports whether a route is the guard of any network.
+func (r *routeState) refuses() bool {
+	return r.kind == unix.RTN_UNREACHABLE && r.protocol == Protocol && r.priority == guardPriority
 }
 
 // inNetwork reports whether a network is in the cluster's pod network.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -224,9 +225,26 @@ func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) err
 	return w.add(ctx, kernelOp{kind: opNeigh, del: true, link: o.device.Index, ip: ip})
 }
 
-// pruneDevices deletes the labelled devices of the family except the wanted one.
+// pruneDevices deletes the labelled devices of the family except the wanted one, and the family's addresses of the other
+// family's WireGuard device, which both used before.
 func (o *Kernel) pruneDevices(ctx context.Context) error {
-	return o.eachLabelled(ctx, func(v *vtepState) error { return o.deleteLink(ctx, &v.Link) })
+	if err := o.eachLabelled(ctx, func(v *vtepState) error { return o.deleteLink(ctx, &v.Link) }); err != nil || !o.isWireGuard() {
+		return err
+	}
+	all, err := o.vteps(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		v := &all[i]
+		if v.Kind != rtnl.KindWireGuard || v.Index == o.device.Index || !strings.HasPrefix(v.Alias, deviceAlias) {
+			continue
+		}
+		if err := o.addressVTEP(ctx, &VTEP{Name: v.Name, Network: o.network}, v.Index); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // eachLabelled calls do with the labelled devices of the family except the wanted one.

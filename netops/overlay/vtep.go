@@ -282,14 +282,14 @@ func (o *Kernel) setSysctl(key, value string) error {
 	return nil
 }
 
-// addressVTEP adds the device's address before it removes other addresses in the
-// network, because the host's connections to pods need a source address.
+// addressVTEP adds the device's address, if it has one, before it removes other addresses in
+// the network, because the host's connections to pods need a source address.
 func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	have, err := o.conn.Addresses(ctx, index)
 	if err != nil {
 		return err
 	}
-	found := false
+	found := !v.Address.IsValid()
 	var wrong []rtnl.Addr
 	for _, a := range have {
 		if a.Prefix == v.Address {

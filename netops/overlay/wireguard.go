@@ -158,6 +158,35 @@ func (o *Kernel) GuardFlannel(ctx context.Context) (networks []netip.Prefix, err
 	return networks, nil
 }
 
+// PodLink returns the name of a link that leads to pods of this node in a network with a guard, whatever program attached them,
+// or "" if there is none. The link has a carrier, and a route without a gateway to a part of the network: a bridge loses its carrier
+// with its last port, and the pods of other nodes have a gateway, or the route of the whole network.
+func (o *Kernel) PodLink(ctx context.Context) (string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	guards, err := o.mainRoutes(ctx, (*routeState).refuses)
+	if err != nil || len(guards) == 0 {
+		return "", err
+	}
+	routes, err := o.mainRoutes(ctx, func(r *routeState) bool {
+		return r.kind == unix.RTN_UNICAST && r.protocol != Protocol && r.linked != 0 && !r.hop.via.IsValid() &&
+			slices.ContainsFunc(guards, func(g routeState) bool { return g.dst.Contains(r.dst.Addr()) && g.dst.Bits() < r.dst.Bits() })
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, r := range routes {
+		l, err := o.conn.LinkByIndex(ctx, int(r.linked))
+		switch {
+		case err == nil && l.Flags&unix.IFF_LOWER_UP != 0:
+			return l.Name, nil
+		case err != nil && !nlconn.IsAbsent(err):
+			return "", err
+		}
+	}
+	return "", nil
+}
+
 // programWGPeer makes a peer of the WireGuard device. The device's route is made after the peers.
 func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
 	settings := &o.wanted.WireGuard

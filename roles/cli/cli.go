@@ -181,7 +181,7 @@ func (p *Process) getenv(key string) string {
 func (p *Process) host(ctx context.Context, role string) (*roles.Host, func(), error) {
 	h, done, err := p.OpenHost(ctx, role)
 	if err != nil {
-		return nil, nil, withHint(err, "run it as root")
+		return nil, nil, asRoot(err)
 	}
 	return h, done, nil
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -50,6 +51,14 @@ func withHint(err error, hint string) error {
 		return err
 	}
 	return &hintError{err, hint}
+}
+
+// asRoot adds the advice to be root to an error about missing rights.
+func asRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return withHint(err, "run it as root")
+	}
+	return err
 }
 
 // usagef returns an error for wrong arguments, with advice.

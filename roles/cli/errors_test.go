@@ -20,6 +20,9 @@ func TestReport(t *testing.T) {
 		{nil, ExitOK, ""},
 		{&verbError{"cloud show", fmt.Errorf("write: %w", unix.EPIPE)}, ExitOK, ""},
 		{&verbError{"agent", &net.OpError{Op: "write", Net: "unix", Err: unix.EPIPE}}, ExitFailed, "cnibox: agent: write unix: broken pipe\n"},
+		{asRoot(fmt.Errorf("write: %w", unix.EACCES)), ExitFailed, "cnibox: write: permission denied\ntry: run it as root\n"},
+		{asRoot(fmt.Errorf("write: %w", unix.EROFS)), ExitFailed, "cnibox: write: read-only file system\n"},
+		{asRoot(nil), ExitOK, ""},
 		{withHint(unix.EPERM, "sudo"), ExitFailed, "cnibox: operation not permitted\ntry: sudo\n"},
 	} {
 		var b bytes.Buffer

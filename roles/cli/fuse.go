@@ -68,11 +68,7 @@ func (p *Process) fuse(file string, split, write bool) error {
 		_, err := p.Stdout.Write(out.Bytes())
 		return err
 	}
-	err = smallfile.Rewrite(file, out.Bytes())
-	if errors.Is(err, fs.ErrPermission) {
-		err = withHint(err, "run it as root")
-	}
-	return err
+	return asRoot(smallfile.Rewrite(file, out.Bytes()))
 }
 
 // fuseHint returns the hint to run lint if lint finds a fault in the file.

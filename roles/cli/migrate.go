@@ -319,7 +319,7 @@ func (m *migrator) load() error {
 		err = json.Unmarshal(raw, &m.record)
 	}
 	if err != nil {
-		return fmt.Errorf("read record %s: %w", m.path, err)
+		return withHint(fmt.Errorf("read record %s: %w", m.path, err), "correct or delete it; --back needs it")
 	}
 	m.dir = m.record.Dir
 	return errors.Join(m.c.Set("dir", m.record.Dir), m.c.Set("conf-dir", m.record.ConfDir))
@@ -335,7 +335,7 @@ func (m *migrator) save() error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
-		return withHint(err, "run it as root")
+		return asRoot(err)
 	}
-	return withHint(smallfile.ReplaceSynced(m.path, append(raw, '\n'), 0o600), "run it as root")
+	return asRoot(smallfile.ReplaceSynced(m.path, append(raw, '\n'), 0o600))
 }

@@ -205,7 +205,10 @@ func (m *migrator) restoreStep() (step, error) {
 	if len(restored)+removed == 0 {
 		return s, nil
 	}
-	s.State, s.What = stepTodo, fmt.Sprintf("restore %s in %s and remove %s", dash(strings.Join(restored, ", ")), m.dir, counted(removed, "other"))
+	s.State, s.What = stepTodo, fmt.Sprintf("remove %s from %s", counted(removed, "plugin"), m.dir)
+	if len(restored) > 0 {
+		s.What = fmt.Sprintf("restore %s in %s and remove %s", strings.Join(restored, ", "), m.dir, counted(removed, "other"))
+	}
 	s.Why = "new containers are attached by them; they know the addresses that are in use"
 	s.do = func() error { return m.quietly(restore) }
 	return s, nil

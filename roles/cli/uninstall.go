@@ -92,7 +92,7 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 		}
 	}
 	if err := d.Remove(gone, p.fileChanged); err != nil {
-		return withHint(err, "run it as root")
+		return asRoot(err)
 	}
 	if whole {
 		if err := p.removeDropIns(dir); err != nil {
@@ -129,7 +129,7 @@ func (p *Process) removeCommand(dir string) error {
 			continue
 		}
 		if err := os.Remove(link); err != nil {
-			return withHint(err, "run it as root")
+			return asRoot(err)
 		}
 		p.changed(change{Action: "removed", Name: link})
 	}

@@ -106,6 +106,15 @@ func TestParseConfigFaults(t *testing.T) {
 	}
 }
 
+// TestExtension: the commands of flannel's backend extension are refused, not executed (CVE-2026-32241 of flannel).
+func TestExtension(t *testing.T) {
+	const command = "touch /tmp/extension"
+	_, _, err := ParseConfig([]byte(`{"Network":"10.0.0.0/16","Backend":{"Type":"extension","PreStartupCommand":"` + command + `","SubnetAddCommand":"` + command + `"}}`))
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `Backend.Type is "extension"`) {
+		t.Errorf("configuration: %v", err)
+	}
+}
+
 func TestParseConfigWarnings(t *testing.T) {
 	// Keys for Windows are accepted, because configurations are shared with such
 	// nodes.

@@ -256,3 +256,34 @@ func TestOtherDestinations(t *testing.T) {
 	// Nothing listens on this port of the container.
 	w.wants("", w.outside, "tcp", "192.0.2.2", b.addrs[0].String(), 8080)
 }
+
+// TestServiceFirst: a published port takes no connection that kube-proxy translates for a Service, whose rules can be made before the
+// container's or after them (CVE-2019-9946 of the reference).
+func TestServiceFirst(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		t.Run(map[bool]string{true: "before", false: "after"}[before], func(t *testing.T) {
+			w := newTown(t)
+			service := w.run("service")
+			proxy := func() {
+				run(t, "nft", "add table ip kube-proxy")
+				t.Cleanup(func() { run(t, "nft", "delete table ip kube-proxy") })
+				for _, hook := range []string{"prerouting", "output"} {
+					run(t, "nft", "add chain ip kube-proxy "+hook+" { type nat hook "+hook+" priority -100 ; }")
+					run(t, "nft", "add rule ip kube-proxy "+hook+" ip daddr 192.0.2.1 tcp dport 8080 dnat to "+service.addrs[0].String()+":80")
+				}
+			}
+			if before {
+				proxy()
+			}
+			w.run("b").publish(conf(web))
+			w.wants("b 192.0.2.2", w.outside, "udp", "192.0.2.2", "192.0.2.1", 8080)
+			if !before {
+				w.wants("b 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+				proxy()
+			}
+			w.wants("service 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+			w.wants("service 192.0.2.1", nil, "tcp", "192.0.2.1", "192.0.2.1", 8080)
+			w.wants("b 192.0.2.2", w.outside, "udp", "192.0.2.2", "192.0.2.1", 8080)
+		})
+	}
+}

@@ -89,7 +89,7 @@ func TestInstall(t *testing.T) {
 
 	n.launch(append(i.flags, "-uninstall")...)
 	w.within(func() bool {
-		return strings.Contains(n.log.String(), "pods are still attached by cnibox: drain the node: 1")
+		return strings.Contains(n.log.String(), "pods are still attached: drain the node: 1 by cnibox")
 	}, func() string { return n.log.String() })
 	if code, body := n.get("/readyz"); code != 503 || !strings.Contains(body, "drain the node") {
 		t.Errorf("/readyz: %d %q", code, body)

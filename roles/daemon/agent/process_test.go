@@ -37,6 +37,39 @@ func TestOneAgent(t *testing.T) {
 	}
 }
 
+// TestCleanupGuard: the routes that refuse unencrypted packets stay while pods are attached by flannel's plugin, of which cnibox has no
+// record.
+func TestCleanupGuard(t *testing.T) {
+	w := newWorld(t, 1, dual)
+	n := w.nodes[0]
+	cleanup := func() string {
+		t.Helper()
+		out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
+		must(t, err)
+		text, _ := out.(string)
+		return text
+	}
+	for family, words := range map[string][2]string{"-4": {"10.244.0.0/16", "10.244.3.1/24"}, "-6": {"fd00:10:244::/48", "fd00:10:244:3::1/64"}} {
+		network, gateway := words[0], words[1]
+		guards := func() string { return n.ip(family + " route show type unreachable proto 142") }
+		n.ip(family + " route add unreachable " + network + " metric 2147483647 proto 142")
+		n.ip("link add cni0 type bridge")
+		n.ip("link set cni0 up")
+		n.ip(family + " addr add " + gateway + " dev cni0")
+		n.ip("link add veth0 type veth peer name veth1")
+		n.ip("link set veth0 up master cni0")
+		n.ip("link set veth1 up")
+		if out := cleanup(); !strings.Contains(out, "packets to "+network+` stay: pods are still attached: drain the node: another program's, over link "cni0"`) || guards() == "" {
+			t.Errorf("with a pod: %s, %s", out, guards())
+		}
+		n.ip("link del veth0")
+		if out := cleanup(); strings.Contains(out, "stay: pods") || guards() != "" {
+			t.Errorf("without a pod: %s, %s", out, guards())
+		}
+		n.ip("link del cni0")
+	}
+}
+
 // TestCleanup: stopping the agent keeps connections, and cleanup removes all objects.
 func TestCleanup(t *testing.T) {
 	w := newWorld(t, 2, dual)

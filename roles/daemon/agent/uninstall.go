@@ -18,7 +18,7 @@ import (
 const uninstallRetry = 2 * time.Second
 
 // errAttached means that pods are still attached.
-var errAttached = errors.New("pods are still attached by cnibox: drain the node")
+var errAttached = errors.New("pods are still attached: drain the node")
 
 // uninstall removes from the node what the agent and the plugins made and installed. While pods are
 // attached it waits and changes nothing, because the runtime needs the plugins to detach them. At the end
@@ -95,7 +95,8 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	return a.install.removePlugins(a.logChange)
 }
 
-// noneAttached returns errAttached with the pods that are attached.
+// noneAttached returns errAttached with the pods that are attached. Those of other programs' plugins, such as flannel's before
+// a migration, count while a guard refuses their unencrypted packets.
 func noneAttached(ctx context.Context, h *roles.Host) error {
 	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return err
@@ -105,12 +106,27 @@ func noneAttached(ctx context.Context, h *roles.Host) error {
 		all, err = tx.Attachments("")
 		return err
 	})
-	if err != nil || len(all) == 0 {
+	if err != nil {
 		return err
 	}
-	name := all[0].Pod
-	if name == "" {
-		name = all[0].ContainerID
+	if len(all) > 0 {
+		name := all[0].Pod
+		if name == "" {
+			name = all[0].ContainerID
+		}
+		return fmt.Errorf("%w: %d by cnibox, for example %s", errAttached, len(all), name)
 	}
-	return fmt.Errorf("%w: %d, for example %s", errAttached, len(all), name)
+	for _, v6 := range []bool{false, true} {
+		err := withOverlay(ctx, h.Net, v6, func(o *overlay.Kernel, ctx context.Context) error {
+			link, err := o.PodLink(ctx)
+			if link != "" {
+				err = fmt.Errorf("%w: another program's, over link %q", errAttached, link)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -97,7 +97,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	s.setDefaultPaths(runDir(h))
 	unlock, err := process.Lock(s.socket + ".lock")
 	if err != nil {
-		return nil, fmt.Errorf("clean up: %w: stop it first", err)
+		return nil, fmt.Errorf("clean up: %w", err)
 	}
 	defer unlock()
 	done := "removed everything of the agent from this node; its record in the registry stays, because no flag names the registry"

@@ -317,7 +317,7 @@ func TestWireGuard(t *testing.T) {
 		t.Helper()
 		out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
 		must(t, err)
-		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached by cnibox") != (says != "") {
+		if text, _ := out.(string); strings.Contains(text, "packets to 10.244.0.0/16, fd00:10:244::/48 stay: pods are still attached") != (says != "") {
 			t.Errorf("cleanup says %q", text)
 		}
 	}
@@ -545,6 +545,9 @@ func TestWireGuardMode(t *testing.T) {
 				return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} && a.IPv6.Device == device6
 			})
 			if out := n.ip("-o link"); strings.Contains(out, "flannel-wg-v6") != (mode == "separate") {
+				t.Errorf("%s: %s", mode, out)
+			}
+			if out := n.ip("-6 -o addr show dev flannel-wg"); strings.Contains(out, "fd00:10:244:") != (mode == "auto") {
 				t.Errorf("%s: %s", mode, out)
 			}
 		}

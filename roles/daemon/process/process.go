@@ -91,7 +91,7 @@ func Lock(path string) (unlock func(), err error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
 		_ = lock.Close()
-		return nil, fmt.Errorf("a daemon runs already, process %s", strings.TrimSpace(string(pid)))
+		return nil, fmt.Errorf("a daemon runs already, process %s: stop it first", strings.TrimSpace(string(pid)))
 	}
 	if err := errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid()))); err != nil {
 		return nil, errors.Join(err, lock.Close())

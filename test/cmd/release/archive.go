@@ -115,7 +115,7 @@ func (r *release) shared(ctx context.Context) ([]member, error) {
 			return nil, err
 		}
 	}
-	members, err := r.files("LICENSE", "README.md", "CHANGELOG.md", "docs", "examples")
+	members, err := r.documents()
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +126,17 @@ func (r *release) shared(ctx context.Context) ([]member, error) {
 	return members, nil
 }
 
-// files returns files of the sources, and those below directories.
-func (r *release) files(roots ...string) (members []member, err error) {
+// documents returns the pages of the sources, the examples, and what the pages link to.
+func (r *release) documents() (members []member, err error) {
+	roots, err := filepath.Glob(filepath.Join(r.src, "*.md"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"LICENSE", "docs", "examples"} {
+		roots = append(roots, filepath.Join(r.src, name))
+	}
 	for _, root := range roots {
-		err := filepath.WalkDir(filepath.Join(r.src, root), func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
@@ -144,24 +151,34 @@ func (r *release) files(roots ...string) (members []member, err error) {
 	return members, nil
 }
 
-// manifests writes an archive of the manifests and the chart for Kubernetes, with the image of this release.
-func (r *release) manifests(context.Context) error {
+// stamp replaces the version in the examples by that of this release. The program is built before, because
+// Go records whether the sources were changed.
+func (r *release) stamp(context.Context) error {
 	const example = "0.1.0" // the version in the sources
-	dir := "cnibox-" + r.version + "-kubernetes/"
-	members, err := r.files("examples/kubernetes", "examples/kubernetes-uninstall", "examples/helm", "docs/kubernetes.md")
-	if err != nil {
-		return err
-	}
-	for i := range members {
-		m := &members[i]
-		m.content, err = os.ReadFile(m.path)
+	return filepath.WalkDir(filepath.Join(r.src, "examples"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
 		for _, key := range []string{"newTag: v", "cnibox:v", "appVersion: v", "version: "} {
-			m.content = bytes.ReplaceAll(m.content, []byte(key+example), []byte(key+strings.TrimPrefix(r.version, "v")))
+			content = bytes.ReplaceAll(content, []byte(key+example), []byte(key+strings.TrimPrefix(r.version, "v")))
 		}
-		m.name, m.path = dir+m.name, ""
+		return os.WriteFile(path, content, 0o644)
+	})
+}
+
+// manifests writes an archive of the manifests and the chart for Kubernetes, and of the pages that explain them.
+func (r *release) manifests(context.Context) error {
+	dir := "cnibox-" + r.version + "-kubernetes/"
+	members, err := r.documents()
+	if err != nil {
+		return err
+	}
+	for i := range members {
+		members[i].name = dir + members[i].name
 	}
 	out, err := tarball(r.at, append([]member{{name: dir, mode: 0o755}}, members...))
 	if err != nil {

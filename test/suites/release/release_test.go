@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,7 +52,7 @@ func bin(t *testing.T, name string) string {
 func TestRelease(t *testing.T) {
 	dir := t.TempDir()
 	repo := filepath.Join(dir, "repo")
-	run(t, "", nil, "git", "clone", "--quiet", "../../..", repo)
+	run(t, "", nil, "git", "clone", "--quiet", "--no-tags", "../../..", repo)
 	run(t, repo, nil, "git", "tag", "v0.1.0")
 	commit := strings.TrimSpace(run(t, repo, nil, "git", "rev-parse", "v0.1.0"))
 	run(t, repo, nil, "git", "-c", "user.name=x", "-c", "user.email=x@localhost", "commit", "--quiet", "--allow-empty", "--message", "next")
@@ -93,7 +94,7 @@ func TestRelease(t *testing.T) {
 	t.Run("components", func(t *testing.T) { checkComponents(t, first) })
 	t.Run("vulnerabilities", func(t *testing.T) {
 		const product = "pkg:golang/github.com/cnibox/cnibox@v0.1.0"
-		for _, name := range []string{"CVE-2020-10749", "CVE-2021-20206", "CVE-2025-67499"} {
+		for _, name := range []string{"CVE-2019-9946", "CVE-2020-10749", "CVE-2021-20206", "CVE-2025-67499", "CVE-2026-32241"} {
 			out := run(t, "", nil, bin(t, "vex"), filepath.Join(first, "cnibox-v0.1.0.openvex.json"), product, name)
 			if out != "not_affected vulnerable_code_not_present\n" {
 				t.Errorf("%s: %q", name, out)
@@ -108,7 +109,10 @@ func TestRelease(t *testing.T) {
 		if bundle := run(t, "", nil, "tar", "-tf", filepath.Join(next, "cnibox-v0.2.0-rc.1-bundle.tar")); !strings.Contains(bundle, "/"+file+"\n") {
 			t.Errorf("the bundle lacks %s:\n%s", file, bundle)
 		}
-		text := run(t, "", nil, "tar", "-xOf", filepath.Join(next, file))
+		unpacked := t.TempDir()
+		run(t, "", nil, "tar", "-C", unpacked, "--strip-components", "1", "-xf", filepath.Join(next, file))
+		checkPages(t, unpacked)
+		text := run(t, unpacked, nil, "find", "examples/kubernetes", "examples/helm", "-type", "f", "-exec", "cat", "{}", "+")
 		for _, want := range []string{"newTag: v0.2.0-rc.1\n", "appVersion: v0.2.0-rc.1\n", "\nversion: 0.2.0-rc.1\n", "image: ghcr.io/cnibox/cnibox:v0.2.0-rc.1\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the manifests lack %q", want)
@@ -130,10 +134,12 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("units", func(t *testing.T) { checkUnits(t, filepath.Join(first, "cnibox-v0.1.0-linux-amd64")) })
 	t.Run("manual", func(t *testing.T) {
-		members := run(t, "", nil, "tar", "-tf", filepath.Join(first, "cnibox-v0.1.0-linux-amd64.tar.gz"))
-		for _, want := range []string{"/cnibox\n", "/LICENSE\n", "/cnibox.8\n", "/_cnibox\n", "/docs/cli.md\n", "/examples/bridge.conflist\n"} {
-			if !strings.Contains(members, want) {
-				t.Errorf("archive lacks %q:\n%s", want, members)
+		unpacked := t.TempDir()
+		run(t, "", nil, "tar", "-C", unpacked, "--strip-components", "1", "-xf", filepath.Join(first, "cnibox-v0.1.0-linux-amd64.tar.gz"))
+		checkPages(t, unpacked)
+		for _, want := range []string{"cnibox", "LICENSE", "cnibox.8", "_cnibox"} {
+			if _, err := os.Stat(filepath.Join(unpacked, want)); err != nil {
+				t.Error(err)
 			}
 		}
 	})
@@ -336,6 +342,7 @@ func checkPackages(t *testing.T, m manager, first, next string) {
 	}
 	m.must(t, m.install, filepath.Join(first, m.file("0.1.0")))
 	m.must(t, m.verify)
+	checkPages(t, filepath.Join(string(m.root), "usr/share/doc/cnibox"))
 	if out, err := m.chroot(t, []string{"CNI_COMMAND=VERSION"}, "", "/opt/cni/bin/bridge"); err != nil || !strings.Contains(out, `"1.1.0"`) {
 		t.Fatalf("VERSION: %v, %s", err, out)
 	}
@@ -359,6 +366,9 @@ func checkPackages(t *testing.T, m manager, first, next string) {
 	if out, err := m.do(t, m.remove); err == nil || !strings.Contains(out, "containers are attached") {
 		t.Fatalf("removed with an attached container: %v, %s", err, out)
 	}
+	// The runtime can still detach containers.
+	call("DEL")
+	call("ADD")
 	m.must(t, m.upgrade, filepath.Join(next, m.file("0.2.0~rc.1")))
 	if out, err := m.chroot(t, nil, "", "/opt/cni/bin/cnibox", "version"); err != nil || !strings.HasPrefix(out, "cnibox v0.2.0-rc.1 ") {
 		t.Errorf("version after the upgrade: %v, %s", err, out)
@@ -374,6 +384,28 @@ func checkPackages(t *testing.T, m manager, first, next string) {
 	}
 	if found, _ := filepath.Glob(string(m.root) + "/usr/*/*cnibox*"); len(found) > 0 {
 		t.Errorf("left behind: %q", found)
+	}
+}
+
+// checkPages compares the files to which the pages of a directory's documentation link with those that exist there. Sources are
+// not in a release.
+func checkPages(t *testing.T, dir string) {
+	t.Helper()
+	links, sources := regexp.MustCompile(`\]\(([^)#:]+)[)#]`), regexp.MustCompile(`^(\.\./)?(roles|test)/`)
+	pages, err := filepath.Glob(dir + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob(dir + "/docs/*.md")
+	if err != nil || len(pages) < 4 || len(more) < 20 {
+		t.Fatalf("%s has %d and %d pages, %v", dir, len(pages), len(more), err)
+	}
+	for _, page := range append(pages, more...) {
+		for _, link := range links.FindAllStringSubmatch(read(t, filepath.Dir(page), filepath.Base(page)), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil && !sources.MatchString(link[1]) {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
 	}
 }
 
