@@ -256,7 +256,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
-	defer func() { k.setFault(errors.Join(err, damaged, k.socketErr)) }()
+	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
 	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
 		return nil
 	}
