@@ -118,6 +118,21 @@ func (m *movers) move(c *computer, pods int, rnd *rand.Rand, end <-chan struct{}
 	}
 }
 
+// TestMoves: an ADD reads from node.db whether to announce the addresses only if they can be on two nodes.
+func TestMoves(t *testing.T) {
+	for conf, want := range map[string]bool{
+		`"ipam": {"range": "10.1.0.0/24"}`:                                                            false,
+		`"ipam": {"range": "10.1.0.0/24", "sticky": {}}`:                                              true,
+		`"ipam": {"range": "10.1.0.0/24"}, "args": {"cni": {"ipam-claim-reference": "vm"}}`:           true,
+		`"ipam": {"range": "10.1.0.0/24"}, "args": {"cni": {"ipam-claim-reference": ""}}, "mtu": "x"`: false,
+	} {
+		r := Role()
+		if got := r.Moves([]byte(`{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", ` + conf + `}`)); got != want {
+			t.Errorf("%s: %v", conf, got)
+		}
+	}
+}
+
 // TestMoving: pods with reservations move between four nodes at random, and pods without come and go, while agents are
 // killed. A pod is never on three nodes, has the same addresses on both, and no other pod has them.
 func TestMoving(t *testing.T) {

@@ -29,10 +29,13 @@ func Role() roles.Role {
 		Args:    append([]string{"IP"}, sticky.Args()...),
 		Conf:    func() any { return new(Conf) },
 		Ignored: ignored(),
-		Moves:   true,
-		New:     func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		Undo:    func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs:   commands,
+		Moves: func(conf []byte) bool {
+			a, err := newHandler(conf)
+			return err == nil && a.moves()
+		},
+		New:   func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs: commands,
 	}
 }
 
