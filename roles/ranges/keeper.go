@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -52,6 +53,8 @@ type Options struct {
 	Registry cluster.Ranges
 	// Node is this node's name. Machine differs from that of every other machine.
 	Node, Machine string
+	// Planned returns what the node's networks will demand, without their ADDs. It is nil if that is not known.
+	Planned func() []store.RangeDemand
 	// Claims is nil if the registry has no IPAMClaim objects.
 	Claims cluster.IPAMClaims
 	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
@@ -85,6 +88,8 @@ type Keeper struct {
 	// quiet is true if this node waits until another node's hold ends.
 	quiet bool
 
+	// planned is what Options.Planned returned last.
+	planned []store.RangeDemand
 	// foreign are the ranges of which another program gives addresses.
 	foreign foreignRanges
 	// absent has the times since which the runtimes' caches lack containers of whereabouts, by address.
@@ -257,10 +262,11 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
 	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
-	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
+	due := k.plan()
+	if !k.listed && !due && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
 		return nil
 	}
-	due := time.Since(k.verified) >= verifyInterval
+	due = due || time.Since(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
 		if !k.listed {
@@ -282,7 +288,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	served, refused := map[string]bool{}, map[string]bool{}
 	for i := range local.demands {
 		d := &local.demands[i]
-		taken, err := k.grow(ctx, local, d, wanted)
+		taken, err := k.grow(ctx, local, d, wanted[d.Network], due)
 		if taken {
 			served[d.Network] = true
 		}
@@ -294,8 +300,24 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	for network := range served {
 		wanted[network] = refused[network]
 	}
+	for i := range k.planned {
+		if d := &k.planned[i]; !refused[d.Network] {
+			_, err := k.grow(ctx, local, d, false, due)
+			faults = append(faults, err)
+		}
+	}
 	faults = append(faults, k.publish(ctx), k.updateReservations(ctx, due))
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
+}
+
+// plan reads what the node's networks will demand, and reports whether that has changed.
+func (k *Keeper) plan() (changed bool) {
+	if k.Planned == nil {
+		return false
+	}
+	before := k.planned
+	k.planned = k.Planned()
+	return !reflect.DeepEqual(before, k.planned)
 }
 
 // unlisted returns the error of a failed list, or nil if this node uses no range.
@@ -304,12 +326,12 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if len(wanted) > 0 {
 		return err
 	}
-	used := false
+	used := len(k.planned) > 0
 	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		blocks, blocksErr := tx.RangeBlocks()
 		demands, demandsErr := tx.RangeDemands()
 		reservations, reservationsErr := tx.RangeReservations()
-		used = len(blocks)+len(demands)+len(reservations) > 0
+		used = used || len(blocks)+len(demands)+len(reservations) > 0
 		return errors.Join(blocksErr, demandsErr, reservationsErr)
 	})
 	if used || viewErr != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/kube"
 )
 
@@ -41,6 +42,8 @@ type settings struct {
 	uninstall, rangesOnly          bool
 	// ignored are the given flags that have no effect.
 	ignored []string
+	// demands is no flag: see Role.
+	demands func(file []byte) []store.RangeDemand
 }
 
 // registryFlags select and configure the registry.

@@ -35,6 +35,6 @@ func commands() []roles.CommandVerb {
 				})
 			},
 		},
-		leasing.PlanVerb("range plan", read, "range", "whereabouts"),
+		leasing.PlanVerb("range plan", read, names()...),
 	}
 }
