@@ -57,6 +57,8 @@ type Options struct {
 	Planned func() []store.RangeDemand
 	// Claims is nil if the registry has no IPAMClaim objects.
 	Claims cluster.IPAMClaims
+	// Sole means that the agent does nothing else, so it always needs the registry.
+	Sole bool
 	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
 	Idle, Grace time.Duration
 }
@@ -200,6 +202,16 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-next:
 		}
+		if errors.Is(k.socketErr, process.ErrRuns) {
+			// The other agent changes the node's pages, so this one would write blocks to node.db that the node has returned.
+			k.listed = false
+			k.setFault(k.socketErr)
+			for _, r := range waiting {
+				r.reply(k.socketErr)
+			}
+			waiting, next = nil, nil
+			continue
+		}
 		waiting = k.serveReservations(ctx, waiting)
 		wanted := map[string]bool{}
 		for _, r := range waiting {
@@ -326,7 +338,7 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if len(wanted) > 0 {
 		return err
 	}
-	used := len(k.planned) > 0
+	used := k.Sole || len(k.planned) > 0
 	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		blocks, blocksErr := tx.RangeBlocks()
 		demands, demandsErr := tx.RangeDemands()

@@ -832,6 +832,15 @@ func TestPlanned(t *testing.T) {
 	if err := fresh.step(); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Errorf("a network without a registry: %v", err)
 	}
+	unused := newMember(t, root, "f")
+	if err := unused.step(); err != nil {
+		t.Errorf("an agent that uses no range, without a registry: %v", err)
+	}
+	unused.Sole = true
+	unused.restart()
+	if err := unused.step(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("an agent for ranges only, without a registry: %v", err)
+	}
 }
 
 // counting counts the readings of pages and of other programs' ranges.

@@ -241,6 +241,9 @@ func (s *settings) complete(role string) (errs []error) {
 	if len(chosen) == 0 && !r.kube && role == flanneld {
 		r.etcd.Endpoints = process.SplitList(defaultEtcd)
 	}
+	if s.rangesOnly && !r.kube && r.dir == "" && len(r.etcd.Endpoints) == 0 {
+		errs = append(errs, errors.New("-ranges-only: give the registry of all nodes: -kube-subnet-mgr, -etcd-endpoints or -cluster-dir"))
+	}
 	paths := r.etcd.Paths()
 	maps.Copy(paths, map[string]string{
 		"-cluster-dir":     r.dir,

@@ -30,7 +30,7 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set
 	}
 	claims, _ := registry.Registry.(cluster.IPAMClaims) // Kubernetes alone has them
 	return ranges.NewKeeper(ranges.Options{
-		Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine, Planned: set.plannedDemands,
+		Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine, Planned: set.plannedDemands, Sole: set.rangesOnly,
 	})
 }
 
