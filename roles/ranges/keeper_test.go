@@ -483,13 +483,17 @@ func TestDamaged(t *testing.T) {
 
 // TestDamagedBeside: a network with a damaged page gets blocks of its other page.
 func TestDamagedBeside(t *testing.T) {
-	for _, bad := range []string{"10-1-0-0", "10-1-1-0"} { // the node reads one of them first
+	for i, bad := range []string{"10-1-0-0", "10-1-1-0", "10-1-0-0", "10-1-1-0"} { // the node reads one of them first
+		text := []byte("{")
+		if i > 1 {
+			text = bytes.Repeat([]byte(" "), cluster.MaxPage+1)
+		}
 		root := registry(t)
 		m := newMember(t, root, "a")
 		if err := os.Mkdir(filepath.Join(root, "ranges"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(root, "ranges", bad+".json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "ranges", bad+".json"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		m.demand("net", "", spans("10.1.0.1-10.1.1.254")...)

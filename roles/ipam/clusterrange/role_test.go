@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +97,28 @@ func TestRefused(t *testing.T) {
 	_, err := newHandler([]byte(`{"cniVersion": "0.2.0", "name": "net", "ipam": {"range": "10.1.0.0/24", "ipRanges": [{"range": "10.2.0.0/24"}]}}`))
 	if !errors.Is(err, roles.ErrConf) {
 		t.Errorf("two IPv4 addresses before 0.3.0: %v", err)
+	}
+}
+
+// TestCommands: the plan of a network whose addresses the agent chooses is refused, and an answer that a repetition does not
+// change is no reason to try again.
+func TestCommands(t *testing.T) {
+	h := hostAt(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "kept.conf")
+	if err := os.WriteFile(file, []byte(`{"cniVersion": "1.1.0", "name": "kept", "type": "macvlan", "ipam": {"type": "range", "range": "10.1.2.0/24", "sticky": {}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keep(t, h, clusterDir(t), "a")
+	run := func(name string, args ...string) error {
+		r := Role()
+		_, err := r.Verb(name).Run(t.Context(), h, map[string]string{"ifname": "eth0"}, args)
+		return err
+	}
+	if err := run("range plan", file); !errors.Is(err, roles.ErrUnplanned) {
+		t.Errorf("plan: %v", err)
+	}
+	if err := run("range release", "kept", "pod:default/web-0/net1"); err == nil || errors.Is(err, roles.ErrTryAgain) || !strings.Contains(err.Error(), "there is no reservation") {
+		t.Errorf("release: %v", err)
 	}
 }
 
