@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,27 @@ func TestConf(t *testing.T) {
 		}
 		if got := strings.Join(sets, " | "); got != c.free || a.pool != c.pool {
 			t.Errorf("%s: %s in pool %q", c.ipam, got, a.pool)
+		}
+	}
+}
+
+// TestKeys: lint knows each key that whereabouts v0.8.0 reads (IPAMConfig.UnmarshalJSON).
+func TestKeys(t *testing.T) {
+	known := map[string]bool{}
+	for f := range reflect.TypeFor[IPAM]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known[name] = true
+	}
+	for _, key := range strings.Fields(`type routes datastore addresses ipRanges exclude dns range range_start range_end gateway etcd_host etcd_username
+		etcd_password etcd_key_file etcd_cert_file etcd_ca_cert_file leader_lease_duration leader_renew_deadline leader_retry_period log_file log_level
+		reconciler_cron_expression enable_overlapping_ranges sleep_for_race kubernetes configuration_path network_name`) {
+		if !known[key] {
+			t.Errorf("the key %s of whereabouts is not known", key)
+		}
+	}
+	for _, path := range ignored() {
+		if key, ok := strings.CutPrefix(path, "ipam."); !ok || !known[key] {
+			t.Errorf("%s is ignored, and is no key", path)
 		}
 	}
 }
