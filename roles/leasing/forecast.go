@@ -165,29 +165,34 @@ func PluginConf(raw []byte, types ...string) (network string, merged []byte, err
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return "", nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
-	for plugins := []json.RawMessage{raw}; len(plugins) > 0; plugins = plugins[1:] {
-		conf := map[string]json.RawMessage{}
-		var is struct {
-			IPAM    struct{ Type string } `json:"ipam"`
-			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of role chain in a list
-		}
-		if json.Unmarshal(plugins[0], &is) != nil {
-			continue
-		}
-		plugins = append(plugins, is.Plugins...)
-		if !slices.Contains(types, is.IPAM.Type) || json.Unmarshal(plugins[0], &conf) != nil {
-			continue
-		}
-		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
-			if len(value) > 0 {
-				conf[key] = value
+	level := []json.RawMessage{raw}
+	for range 3 { // a list, its plugins, and the plugins of role chain
+		var next []json.RawMessage
+		for _, plugin := range level {
+			var is struct {
+				IPAM    struct{ Type string } `json:"ipam"`
+				Plugins []json.RawMessage     `json:"plugins"`
 			}
+			conf := map[string]json.RawMessage{}
+			if json.Unmarshal(plugin, &is) != nil {
+				continue
+			}
+			next = append(next, is.Plugins...)
+			if !slices.Contains(types, is.IPAM.Type) || json.Unmarshal(plugin, &conf) != nil {
+				continue
+			}
+			for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
+				if len(value) > 0 {
+					conf[key] = value
+				}
+			}
+			if err := json.Unmarshal(list.Name, &network); err != nil {
+				return "", nil, fmt.Errorf("%w: name: %w", roles.ErrConf, err)
+			}
+			merged, err := json.Marshal(conf)
+			return network, merged, err
 		}
-		if err := json.Unmarshal(list.Name, &network); err != nil {
-			return "", nil, fmt.Errorf("%w: name: %w", roles.ErrConf, err)
-		}
-		merged, err := json.Marshal(conf)
-		return network, merged, err
+		level = next
 	}
 	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %s", roles.ErrConf, "\""+strings.Join(types, "\" or \"")+"\"")
 }

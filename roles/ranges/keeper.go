@@ -274,7 +274,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
 	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
-	due := k.plan()
+	due := len(wanted) == 0 && k.plan() // an ADD does not wait for files
 	if !k.listed && !due && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
 		return nil
 	}

@@ -98,6 +98,24 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// TestDemands: the demands of a plugin's configuration, a list, and a list with role chain. Deeper plugins are not read, so that a
+// deep file costs no more than its size.
+func TestDemands(t *testing.T) {
+	const plugin = `"type": "macvlan", "ipam": {"type": "range", "range": "10.1.0.0/24"}`
+	for file, want := range map[string]int{
+		`{"name": "n", ` + plugin + `}`:                                                1,
+		`{"name": "n", "plugins": [{"type": "tuning"}, {` + plugin + `}]}`:             1,
+		`{"name": "n", "plugins": [{"type": "chain", "plugins": [{` + plugin + `}]}]}`: 1,
+		`{"name": "n", "plugins": [{"plugins": [{"plugins": [{` + plugin + `}]}]}]}`:   0,
+		`{"plugins": [{` + plugin + `}]}`:                                              0,
+		``:                                                                             0, `[]`: 0, `{"name": "n", "plugins": [1, {"ipam": 1}]}`: 0,
+	} {
+		if got := Demands([]byte(file)); len(got) != want {
+			t.Errorf("%s: %v", file, got)
+		}
+	}
+}
+
 // TestRefused: every fault names its key.
 func TestRefused(t *testing.T) {
 	for ipam, path := range map[string]string{
