@@ -68,8 +68,9 @@ type Delegator interface {
 	// OverLink reports whether the type is an IPAM role that needs the interface to exist
 	// (see Role.OverLink), even if a third-party plugin of that name is installed.
 	OverLink(typ string) bool
-	// Moves reports whether the type is an IPAM role whose addresses may move between nodes (see Role.Moves).
-	Moves(typ string) bool
+	// Moves reports whether the type is an IPAM role whose addresses may move between nodes with the request's
+	// configuration (see Role.Moves).
+	Moves(typ string, req *Request) bool
 	// Find returns nil if the type's file is on CNI_PATH and can be called, else
 	// ErrNoPlugin or ErrConf.
 	Find(typ string, req *Request) error

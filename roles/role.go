@@ -59,9 +59,9 @@ type Role struct {
 	// OverLink marks an IPAM role that sends packets over the interface that gets the
 	// addresses: ADD makes the interface first, DEL keeps it until they are released.
 	OverLink bool
-	// Moves marks an IPAM role whose addresses may move between nodes: another node may announce them, which
-	// store.Lease.Quiet says.
-	Moves bool
+	// Moves reports whether the addresses of an IPAM role with a configuration may move between nodes: another node may
+	// announce them, which store.Lease.Quiet says. nil if none move.
+	Moves func(conf []byte) bool
 	// Run is the main function of a daemon; it returns when ctx is done. An error that
 	// wraps flag.ErrHelp contains the text for -help.
 	Run func(ctx context.Context, h *Host, args []string) error

@@ -64,7 +64,7 @@ func Table() roles.Table {
 		overlay.Role(),
 		multi.Role(),
 
-		agent.Role(),
+		agent.Role(clusterrange.Demands),
 		nodeipam.Role(),
 	}
 }

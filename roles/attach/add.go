@@ -81,7 +81,7 @@ func (a *addition) addresses(ctx context.Context) (*roles.Result, error) {
 	if len(r.IPs) == 0 {
 		return nil, errors.Join(fmt.Errorf("ipam plugin %q: returned no IP addresses", a.ipam), a.release(ctx))
 	}
-	if !a.h.Delegate.Moves(a.ipam) {
+	if !a.h.Delegate.Moves(a.ipam, a.req) {
 		return r, nil
 	}
 	err = a.h.Store.View(ctx, func(tx *store.Tx) error {

@@ -28,7 +28,7 @@ type ipam struct {
 
 func (*ipam) OverLink(string) bool { return false }
 
-func (*ipam) Moves(string) bool { return false }
+func (*ipam) Moves(string, *roles.Request) bool { return false }
 
 func (i *ipam) Clone() (roles.Delegator, func()) { return i, func() {} }
 

@@ -138,10 +138,10 @@ func (d *delegator) OverLink(typ string) bool {
 	return ok && role.OverLink
 }
 
-// Moves reports whether the type is a role of this program with Moves set.
-func (d *delegator) Moves(typ string) bool {
+// Moves reports whether the type is a role of this program whose addresses may move.
+func (d *delegator) Moves(typ string, req *roles.Request) bool {
 	role, ok := d.table.Lookup(typ)
-	return ok && role.Moves
+	return ok && role.Moves != nil && role.Moves(req.Conf)
 }
 
 // Find returns the error that a call of the type would have because no plugin is found.

@@ -148,6 +148,16 @@ func (r configured) confFile(ctx context.Context, h *roles.Host, path string) (n
 }
 
 func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (network string, a *Allocator, err error) {
+	network, conf, err := PluginConf(raw, r.types...)
+	if err == nil {
+		a, err = r.read(ctx, h, conf)
+	}
+	return network, a, err
+}
+
+// PluginConf returns the configuration of the first plugin in a list, or in a plugin's configuration, whose IPAM type is one of
+// types, and the network's name.
+func PluginConf(raw []byte, types ...string) (network string, merged []byte, err error) {
 	var list struct {
 		Name       json.RawMessage `json:"name"`
 		CNIVersion json.RawMessage `json:"cniVersion"`
@@ -155,35 +165,36 @@ func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (netw
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return "", nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
-	for plugins := []json.RawMessage{raw}; len(plugins) > 0; plugins = plugins[1:] {
-		conf := map[string]json.RawMessage{}
-		var is struct {
-			IPAM    struct{ Type string } `json:"ipam"`
-			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of role chain in a list
-		}
-		if json.Unmarshal(plugins[0], &is) != nil {
-			continue
-		}
-		plugins = append(plugins, is.Plugins...)
-		if !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugins[0], &conf) != nil {
-			continue
-		}
-		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
-			if len(value) > 0 {
-				conf[key] = value
+	level := []json.RawMessage{raw}
+	for range 3 { // a list, its plugins, and the plugins of role chain
+		var next []json.RawMessage
+		for _, plugin := range level {
+			var is struct {
+				IPAM    struct{ Type string } `json:"ipam"`
+				Plugins []json.RawMessage     `json:"plugins"`
 			}
+			conf := map[string]json.RawMessage{}
+			if json.Unmarshal(plugin, &is) != nil {
+				continue
+			}
+			next = append(next, is.Plugins...)
+			if !slices.Contains(types, is.IPAM.Type) || json.Unmarshal(plugin, &conf) != nil {
+				continue
+			}
+			for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
+				if len(value) > 0 {
+					conf[key] = value
+				}
+			}
+			if err := json.Unmarshal(list.Name, &network); err != nil {
+				return "", nil, fmt.Errorf("%w: name: %w", roles.ErrConf, err)
+			}
+			merged, err := json.Marshal(conf)
+			return network, merged, err
 		}
-		merged, err := json.Marshal(conf)
-		if err != nil {
-			return "", nil, err
-		}
-		if a, err = r.read(ctx, h, merged); err != nil {
-			return "", nil, err
-		}
-		err = json.Unmarshal(list.Name, &network)
-		return network, a, err
+		level = next
 	}
-	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %s", roles.ErrConf, "\""+strings.Join(r.types, "\" or \"")+"\"")
+	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %s", roles.ErrConf, "\""+strings.Join(types, "\" or \"")+"\"")
 }
 
 // poolOf returns the pool of the given configuration, else the only pool of the given

@@ -25,7 +25,7 @@ type foreignRanges []cluster.ForeignRange
 // overlap returns the first range with an address of an interval, or nil.
 func (f foreignRanges) overlap(i leasing.Interval) *cluster.ForeignRange {
 	for j := range f {
-		if leasing.Whole(f[j].Range).Overlaps(i) {
+		if f[j].Range.IsValid() && leasing.Whole(f[j].Range).Overlaps(i) {
 			return &f[j]
 		}
 	}
@@ -35,11 +35,22 @@ func (f foreignRanges) overlap(i leasing.Interval) *cluster.ForeignRange {
 // err returns an error for the first range that is not being returned, or nil.
 func (f foreignRanges) err() error {
 	for i := range f {
-		if !f[i].Returning {
+		if f[i].Range.IsValid() && !f[i].Returning {
 			return foreignError(&f[i])
 		}
 	}
 	return nil
+}
+
+// faults names the objects of other programs that cannot be read.
+func (f foreignRanges) faults() error {
+	var all []error
+	for i := range f {
+		if !f[i].Range.IsValid() {
+			all = append(all, f[i].Fault)
+		}
+	}
+	return errors.Join(all...)
 }
 
 var errReturning = errors.New("it is being returned: 'cnibox migrate whereabouts --back' replaces the plugin on this node")
@@ -47,6 +58,9 @@ var errReturning = errors.New("it is being returned: 'cnibox migrate whereabouts
 func foreignError(r *cluster.ForeignRange) error {
 	if r.Returning {
 		return fmt.Errorf("%s: %w", r.Name, errReturning)
+	}
+	if r.Fault != nil {
+		return fmt.Errorf("%w: by its name it may give addresses of %s", r.Fault, r.Range)
 	}
 	return fmt.Errorf("%s gives addresses of %s: take it over with 'cnibox migrate whereabouts --kubeconfig-file FILE', or delete it if whereabouts is not used any more", r.Name, r.Range)
 }

@@ -84,6 +84,24 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignDamaged: an object that cannot be read keeps only the ranges from being used that its name says.
+func TestForeignDamaged(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	s := m.share()
+	fault := errors.New("IPPool kube-system/10.1.0.0-24: its range is x")
+	s.foreign = []cluster.ForeignRange{{Fault: fault}, {Range: netip.MustParsePrefix("10.1.0.0/24"), Fault: fault}}
+	m.demand("net", "", spans("10.1.0.1-10.1.0.254")...)
+	if err := m.step("net"); !errors.Is(err, fault) || len(m.addresses()) > 0 {
+		t.Errorf("the range in the name: %v, %v", m.addresses(), err)
+	}
+	m.update(func(tx *store.Tx) error { return tx.DeleteRangeDemand(&store.RangeDemand{Network: "net"}) })
+	m.demand("other", "", spans("10.2.0.1-10.2.0.254")...)
+	m.must("other")
+	if len(m.addresses()) == 0 || !errors.Is(m.Fault(), fault) {
+		t.Errorf("another range: %v, fault %v", m.addresses(), m.Fault())
+	}
+}
+
 // restartWithout removes all blocks of the registry and the node.
 func (m *member) restartWithout(t *testing.T) {
 	t.Helper()

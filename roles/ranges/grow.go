@@ -107,21 +107,33 @@ func (k *Keeper) usage(l *local, d *store.RangeDemand, except blockKey) (used, f
 	return used, int(count(here)) - used
 }
 
-// grow takes a block for a demand if few addresses are left, or if an ADD waits for one.
-func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wanted map[string]bool) (taken bool, err error) {
+// A node without a container of a network takes a block of a page if at least 1/roomy of the network's addresses there are
+// free, and returns it if less than 1/crowded are. So idle nodes do not use up a range.
+const (
+	roomy   = 2
+	crowded = 4
+)
+
+// grow takes a block for a demand if few addresses are left, or if an ADD waits for one. It looks for the first block of a
+// network without containers only if that is due.
+func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, waits, due bool) (taken bool, err error) {
 	used, free := k.usage(l, d, blockKey{})
 	size := blockSize(count(intervals(d)), used)
-	enough := free > 0 && free >= reserve(size) || free == 0 && size == 1 && !wanted[d.Network]
-	if !enough || wanted[d.Network] {
+	early := used == 0 && !waits
+	enough := free > 0 && free >= reserve(size) || free == 0 && size == 1 && !waits || early && !due
+	if !enough || waits {
 		err = k.refuseForeign(ctx, intervals(d))
 	}
-	if errors.Is(err, errReturning) && !wanted[d.Network] {
+	if errors.Is(err, errReturning) && !waits {
 		return false, nil
 	}
 	if err != nil || enough {
 		return false, err
 	}
-	err = k.take(ctx, d, size)
+	err = k.take(ctx, d, size, early)
+	if early && errors.Is(err, errNone) {
+		return false, nil // its first ADD asks for a block
+	}
 	taken = err == nil
 	if err != nil && free > 0 {
 		k.log.Debug("no further block of a range", "network", d.Network, "error", err)
@@ -133,13 +145,14 @@ func (k *Keeper) grow(ctx context.Context, l *local, d *store.RangeDemand, wante
 // errNone means that no address of a range is free.
 var errNone = errors.New("every address of the range belongs to a node")
 
-// take takes a block of at most n addresses.
-func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
+// take takes a block of at most n addresses. If it is taken early, that is before an ADD, the error is errNone unless one
+// of the likely pages is roomy.
+func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int, early bool) error {
 	if err := k.Registry.Join(ctx); err != nil {
 		return err
 	}
 	of := intervals(d)
-	if err := k.takeFirst(ctx, d, of, n); err != nil {
+	if err := k.takeFirst(ctx, d, of, n, early); err != nil {
 		return err
 	}
 	// Another program may have got the range before the page was written. The block is not used then: see blocks.
@@ -147,13 +160,16 @@ func (k *Keeper) take(ctx context.Context, d *store.RangeDemand, n int) error {
 }
 
 // takeFirst tries the pages where this node has blocks, then some others, then those that a list shows to be free.
-func (k *Keeper) takeFirst(ctx context.Context, d *store.RangeDemand, of []leasing.Interval, n int) error {
+func (k *Keeper) takeFirst(ctx context.Context, d *store.RangeDemand, of []leasing.Interval, n int, early bool) error {
 	all := pagesOf(of)
 	for _, first := range k.likely(d.Pool, all) {
-		ok, err := k.takeIn(ctx, d, first, of, n)
+		ok, err := k.takeIn(ctx, d, first, of, n, early)
 		if ok || err != nil && !errors.Is(err, cluster.ErrInvalid) { // takeListed names a damaged page
 			return err
 		}
+	}
+	if early {
+		return errNone
 	}
 	return k.takeListed(ctx, d, all, of, n)
 }
@@ -174,12 +190,12 @@ func (k *Keeper) likely(pool string, all []netip.Addr) (some []netip.Addr) {
 	return some
 }
 
-// takeIn takes a block of a page, if it has a free address.
-func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.Addr, of []leasing.Interval, n int) (ok bool, err error) {
+// takeIn takes a block of a page, if it has a free address, or early if it is roomy.
+func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.Addr, of []leasing.Interval, n int, early bool) (ok bool, err error) {
 	err = k.change(ctx, pageName(d.Pool, first), func(p *page) bool {
 		p.Pool, p.First, ok = d.Pool, first, false
 		free := p.free(of)
-		if len(free) == 0 {
+		if len(free) == 0 || early && !p.hasFree(of, roomy) {
 			return false
 		}
 		b := block{First: free[0].Lo, Last: free[0].Lo, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
@@ -233,7 +249,7 @@ func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []net
 			faults = append(faults, err)
 			continue
 		}
-		if ok, err := k.takeIn(ctx, d, first, of, n); ok || err != nil {
+		if ok, err := k.takeIn(ctx, d, first, of, n, false); ok || err != nil {
 			return err
 		}
 	}
@@ -323,7 +339,7 @@ func (k *Keeper) shrink(ctx context.Context, l *local) error {
 			if k.idle[key].IsZero() {
 				k.idle[key] = now
 			}
-			if now.Sub(k.idle[key]) < k.Idle || k.needed(l, p.Pool, key) {
+			if now.Sub(k.idle[key]) < k.Idle || k.needed(l, p.page, key) {
 				continue
 			}
 			if err := k.giveBack(ctx, name, p.Pool, b); err != nil {
@@ -336,15 +352,16 @@ func (k *Keeper) shrink(ctx context.Context, l *local) error {
 	return errors.Join(faults...)
 }
 
-// needed reports whether a demand would have no reserve without a block.
-func (k *Keeper) needed(l *local, pool string, key blockKey) bool {
-	return slices.ContainsFunc(l.demands, func(d store.RangeDemand) bool {
-		if d.Pool != pool {
+// needed reports whether a demand would have no reserve without a block of a page. A network without containers does not
+// need it in a crowded page.
+func (k *Keeper) needed(l *local, p *page, key blockKey) bool {
+	return slices.ContainsFunc(slices.Concat(l.demands, k.planned), func(d store.RangeDemand) bool {
+		if d.Pool != p.Pool {
 			return false
 		}
 		_, with := k.usage(l, &d, blockKey{})
 		used, without := k.usage(l, &d, key)
-		return with > without && without < reserve(blockSize(count(intervals(&d)), used))
+		return with > without && without < reserve(blockSize(count(intervals(&d)), used)) && (used > 0 || p.hasFree(intervals(&d), crowded))
 	})
 }
 

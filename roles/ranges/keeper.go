@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -52,8 +53,12 @@ type Options struct {
 	Registry cluster.Ranges
 	// Node is this node's name. Machine differs from that of every other machine.
 	Node, Machine string
+	// Planned returns what the node's networks will demand, without their ADDs. It is nil if that is not known.
+	Planned func() []store.RangeDemand
 	// Claims is nil if the registry has no IPAMClaim objects.
 	Claims cluster.IPAMClaims
+	// Sole means that the agent does nothing else, so it always needs the registry.
+	Sole bool
 	// Idle and Grace replace idleTime and grace in tests. 0 means the default.
 	Idle, Grace time.Duration
 }
@@ -85,6 +90,8 @@ type Keeper struct {
 	// quiet is true if this node waits until another node's hold ends.
 	quiet bool
 
+	// planned is what Options.Planned returned last.
+	planned []store.RangeDemand
 	// foreign are the ranges of which another program gives addresses.
 	foreign foreignRanges
 	// absent has the times since which the runtimes' caches lack containers of whereabouts, by address.
@@ -195,6 +202,16 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-next:
 		}
+		if errors.Is(k.socketErr, process.ErrRuns) {
+			// The other agent changes the node's pages, so this one would write blocks to node.db that the node has returned.
+			k.listed = false
+			k.setFault(k.socketErr)
+			for _, r := range waiting {
+				r.reply(k.socketErr)
+			}
+			waiting, next = nil, nil
+			continue
+		}
 		waiting = k.serveReservations(ctx, waiting)
 		wanted := map[string]bool{}
 		for _, r := range waiting {
@@ -256,11 +273,12 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
-	defer func() { k.setFault(errors.Join(err, damaged, k.socketErr)) }()
-	if !k.listed && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
+	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
+	due := len(wanted) == 0 && k.plan() // an ADD does not wait for files
+	if !k.listed && !due && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
 		return nil
 	}
-	due := time.Since(k.verified) >= verifyInterval
+	due = due || time.Since(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
 		if !k.listed {
@@ -282,7 +300,7 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	served, refused := map[string]bool{}, map[string]bool{}
 	for i := range local.demands {
 		d := &local.demands[i]
-		taken, err := k.grow(ctx, local, d, wanted)
+		taken, err := k.grow(ctx, local, d, wanted[d.Network], due)
 		if taken {
 			served[d.Network] = true
 		}
@@ -294,8 +312,24 @@ func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
 	for network := range served {
 		wanted[network] = refused[network]
 	}
+	for i := range k.planned {
+		if d := &k.planned[i]; !refused[d.Network] {
+			_, err := k.grow(ctx, local, d, false, due)
+			faults = append(faults, err)
+		}
+	}
 	faults = append(faults, k.publish(ctx), k.updateReservations(ctx, due))
 	return errors.Join(append(faults, k.shrink(ctx, local))...)
+}
+
+// plan reads what the node's networks will demand, and reports whether that has changed.
+func (k *Keeper) plan() (changed bool) {
+	if k.Planned == nil {
+		return false
+	}
+	before := k.planned
+	k.planned = k.Planned()
+	return !reflect.DeepEqual(before, k.planned)
 }
 
 // unlisted returns the error of a failed list, or nil if this node uses no range.
@@ -304,12 +338,12 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if len(wanted) > 0 {
 		return err
 	}
-	used := false
+	used := k.Sole || len(k.planned) > 0
 	viewErr := k.Host.Store.View(ctx, func(tx *store.Tx) error {
 		blocks, blocksErr := tx.RangeBlocks()
 		demands, demandsErr := tx.RangeDemands()
 		reservations, reservationsErr := tx.RangeReservations()
-		used = len(blocks)+len(demands)+len(reservations) > 0
+		used = used || len(blocks)+len(demands)+len(reservations) > 0
 		return errors.Join(blocksErr, demandsErr, reservationsErr)
 	})
 	if used || viewErr != nil {

@@ -483,13 +483,17 @@ func TestDamaged(t *testing.T) {
 
 // TestDamagedBeside: a network with a damaged page gets blocks of its other page.
 func TestDamagedBeside(t *testing.T) {
-	for _, bad := range []string{"10-1-0-0", "10-1-1-0"} { // the node reads one of them first
+	for i, bad := range []string{"10-1-0-0", "10-1-1-0", "10-1-0-0", "10-1-1-0"} { // the node reads one of them first
+		text := []byte("{")
+		if i > 1 {
+			text = bytes.Repeat([]byte(" "), cluster.MaxPage+1)
+		}
 		root := registry(t)
 		m := newMember(t, root, "a")
 		if err := os.Mkdir(filepath.Join(root, "ranges"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(root, "ranges", bad+".json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "ranges", bad+".json"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		m.demand("net", "", spans("10.1.0.1-10.1.1.254")...)
@@ -745,4 +749,116 @@ func TestLateClaim(t *testing.T) {
 	if len(b.addresses()) != 1 {
 		t.Error("the block is not taken")
 	}
+}
+
+// TestPlanned: a node leases a block for a network before its first ADD, unless more than a half of the range is leased or single
+// addresses are. It returns the block of a network that it does not use when others need the range.
+func TestPlanned(t *testing.T) {
+	root := registry(t)
+	plan := func(m *member, of string) {
+		d := store.RangeDemand{Network: "net"}
+		for _, i := range spans(of) {
+			d.Free = append(d.Free, [2]netip.Addr{i.Lo, i.Hi})
+		}
+		m.Planned = func() []store.RangeDemand { return []store.RangeDemand{d} }
+	}
+	const of = "10.1.0.1-10.1.0.254"
+	m, busy := newMember(t, root, "a"), newMember(t, root, "b")
+	plan(m, of)
+	m.must()
+	if got := m.addresses(); len(got) != 2 {
+		t.Fatalf("before the first ADD: %v", got)
+	}
+	m.Idle = time.Nanosecond
+	for range 3 {
+		m.must()
+	}
+	if got := m.addresses(); len(got) != 2 {
+		t.Errorf("the block is not kept: %v", got)
+	}
+
+	busy.demand("net", "", spans(of)...)
+	lease := func(n int) {
+		t.Helper()
+		for have := len(busy.addresses()); have < n; have = len(busy.addresses()) {
+			busy.must("net")
+			for _, a := range busy.addresses()[have:] {
+				busy.lease("net", "", a)
+			}
+		}
+	}
+	lease(130)
+	late := newMember(t, root, "c")
+	plan(late, of)
+	late.must()
+	if got := late.addresses(); len(got) > 0 {
+		t.Errorf("less than a half is free: %v", got)
+	}
+	calls := &counting{Ranges: late.Registry}
+	late.Registry = calls
+	if late.must(); calls.n > 0 {
+		t.Errorf("%d requests are repeated in each pass", calls.n)
+	}
+	m.verified = time.Time{}
+	m.must()
+	if got := m.addresses(); len(got) != 2 {
+		t.Errorf("more than a quarter is free: %v", got)
+	}
+	lease(200)
+	m.verified = time.Time{}
+	m.must()
+	m.must()
+	if got := m.addresses(); len(got) > 0 {
+		t.Errorf("less than a quarter is free: %v", got)
+	}
+	m.demand("net", "", spans(of)...)
+	m.must("net")
+	if got := m.addresses(); len(got) == 0 {
+		t.Error("the first ADD gets no block")
+	}
+
+	single := newMember(t, root, "d")
+	plan(single, "10.3.0.1-10.3.0.100")
+	single.must()
+	if got := single.addresses(); len(got) > 0 {
+		t.Errorf("single addresses are leased before an ADD: %v", got)
+	}
+	single.Registry = readOnly{single.Registry}
+	plan(single, "10.4.0.1-10.4.0.254")
+	if err := single.step(); !errors.Is(err, cluster.ErrUnavailable) || single.Fault() == nil {
+		t.Errorf("a changed network without a registry: %v", err)
+	}
+	if err := os.RemoveAll(root); err != nil {
+		t.Fatal(err)
+	}
+	fresh := newMember(t, root, "e")
+	plan(fresh, of)
+	if err := fresh.step(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("a network without a registry: %v", err)
+	}
+	unused := newMember(t, root, "f")
+	if err := unused.step(); err != nil {
+		t.Errorf("an agent that uses no range, without a registry: %v", err)
+	}
+	unused.Sole = true
+	unused.restart()
+	if err := unused.step(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("an agent for ranges only, without a registry: %v", err)
+	}
+}
+
+// counting counts the readings of pages and of other programs' ranges.
+type counting struct {
+	cluster.Ranges
+	n int
+}
+
+func (c *counting) ReadPage(ctx context.Context, name string) ([]byte, string, error) {
+	c.n++
+	return c.Ranges.ReadPage(ctx, name)
+}
+
+func (c *counting) ForeignRanges(ctx context.Context) ([]cluster.ForeignRange, error) {
+	c.n++
+	return c.Ranges.ForeignRanges(ctx)
 }

@@ -154,6 +154,12 @@ func (p *page) free(of []leasing.Interval) (out []leasing.Interval) {
 	return out
 }
 
+// hasFree reports whether at least one n-th of the addresses of intervals in the page is free.
+func (p *page) hasFree(of []leasing.Interval, n uint64) bool {
+	whole := leasing.Whole(netip.PrefixFrom(p.First, p.First.BitLen()-pageBits))
+	return n*count(p.free(of)) >= count(leasing.Within(of, whole))
+}
+
 // pagesOf returns the first addresses of the pages of intervals in ascending order, at most maxPages.
 func pagesOf(of []leasing.Interval) (out []netip.Addr) {
 	for _, i := range of {

@@ -90,21 +90,10 @@ func Ask(ctx context.Context, h *roles.Host, demands []store.RangeDemand) error 
 
 // Refresh makes the agent read all pages, take over the addresses of this node's containers from whereabouts, and
 // return the blocks that whereabouts gets again.
-func Refresh(ctx context.Context, h *roles.Host) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	got, err := ask(ctx, Socket(h), everyNetwork)
-	if err != nil {
-		return fmt.Errorf("the agent does not answer: start 'cnibox agent' on this node: %w", err)
-	}
-	if got.Error != "" {
-		return fmt.Errorf("the agent: %s", got.Error)
-	}
-	return nil
-}
+func Refresh(ctx context.Context, h *roles.Host) error { return call(ctx, h, everyNetwork) }
 
 // AskReservation waits until this node holds a reservation, whose addresses are then in node.db, or until the agent has
-// freed it. Errors are roles.ErrTryAgain.
+// freed it. Errors are roles.ErrTryAgain, unless it was to be freed.
 func AskReservation(ctx context.Context, h *roles.Host, d *Reserve) error {
 	line, err := json.Marshal(d)
 	if err == nil && len(line) >= maxRequest {
@@ -113,14 +102,23 @@ func AskReservation(ctx context.Context, h *roles.Host, d *Reserve) error {
 	if err != nil {
 		return err
 	}
+	err = call(ctx, h, string(line))
+	if err != nil && !d.Free {
+		err = fmt.Errorf("%w: reserve addresses: %w", roles.ErrTryAgain, err)
+	}
+	return err
+}
+
+// call sends a line to the agent and waits for its answer, which may be an error.
+func call(ctx context.Context, h *roles.Host, line string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	got, err := ask(ctx, Socket(h), string(line))
+	got, err := ask(ctx, Socket(h), line)
 	if err != nil {
-		return fmt.Errorf("%w: reserve addresses: the agent does not answer: start 'cnibox agent' on this node: %w", roles.ErrTryAgain, err)
+		return fmt.Errorf("the agent does not answer: start 'cnibox agent' on this node: %w", err)
 	}
 	if got.Error != "" {
-		return fmt.Errorf("%w: reserve addresses: %s", roles.ErrTryAgain, got.Error)
+		return errors.New(got.Error)
 	}
 	return nil
 }

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -59,6 +61,41 @@ func TestSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, served, func() string { return "not served after the file was deleted" })
+}
+
+// TestTwoAgents: an agent beside another one on its node does not use a block that the other one has returned. It begins when the
+// other one ends.
+func TestTwoAgents(t *testing.T) {
+	first := newMember(t, registry(t), "a")
+	first.demand("net", "", spans("10.1.0.1-10.1.0.254")...)
+	second := *first
+	second.restart()
+	for _, m := range []*member{first, &second} {
+		m.must("net")
+	}
+	first.update(func(tx *store.Tx) error { return tx.DeleteRangeDemand(&store.RangeDemand{Network: "net"}) })
+	first.Idle = time.Nanosecond
+	first.must()
+	if first.must(); len(first.addresses()) > 0 {
+		t.Fatalf("not returned: %v", first.addresses())
+	}
+	unlock, err := process.Lock(Socket(first.Host) + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); second.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	await.Until(t, func() bool { return errors.Is(second.Fault(), process.ErrRuns) }, func() string { return errText(second.Fault()) })
+	if got := first.addresses(); len(got) > 0 {
+		t.Errorf("the second agent uses %v", got)
+	}
+	unlock()
+	await.Until(t, func() bool { return second.Fault() == nil }, func() string { return errText(second.Fault()) })
+	if got := first.addresses(); len(got) > 0 {
+		t.Errorf("the second agent uses %v without another one", got)
+	}
 }
 
 func errText(err error) string {

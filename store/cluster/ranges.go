@@ -36,8 +36,12 @@ type Ranges interface {
 // ForeignRange is a range that another program gives addresses of.
 type ForeignRange struct {
 	// Name is the name of the program's object.
-	Name  string
+	Name string
+	// Range is the zero Prefix for an object without a valid range, which only Fault is about. Further entries have the
+	// ranges that the object may be of.
 	Range netip.Prefix
+	// Fault is why the object's range cannot be read, or nil.
+	Fault error
 	// Returning means that the nodes must return their blocks of the range.
 	Returning bool
 }

@@ -30,6 +30,7 @@ type bridgeConf struct {
 type ipamConf struct {
 	IPAM struct {
 		Subnet string `json:"subnet"`
+		Log    string `json:"log"`
 	} `json:"ipam"`
 }
 
@@ -40,7 +41,7 @@ func testTable() roles.Table {
 	bridge, ipam, chained := func() any { return new(bridgeConf) }, func() any { return new(ipamConf) }, func() any { return new(roles.NetConf) }
 	return roles.Table{
 		{Names: []string{"br"}, Kind: roles.Interface, Summary: "s", Conf: bridge, New: decode(bridge), Capabilities: []string{"mac"}},
-		{Names: []string{"ips"}, Kind: roles.IPAM, Summary: "s", Conf: ipam, New: decode(ipam), Capabilities: []string{"ips"}},
+		{Names: []string{"ips"}, Kind: roles.IPAM, Summary: "s", Conf: ipam, New: decode(ipam), Capabilities: []string{"ips"}, Ignored: []string{"ipam.log"}},
 		{Names: []string{"ports"}, Kind: roles.Chained, Summary: "s", Conf: chained, New: decode(chained)},
 		{Names: []string{"shy"}, Kind: roles.Chained, Summary: "s", New: func([]byte) (roles.Handler, error) {
 			return nil, fmt.Errorf("one thing: %w: %w", errors.New("a"), errors.New("b"))
@@ -80,28 +81,29 @@ func TestLint(t *testing.T) {
 			`{"cniVersion":"1.0.0","name":"n","type":"br"}`,
 			[]string{": a file with one plugin and no list is no longer valid since CNI 1.0.0; most runtimes still read it"},
 		},
-		"flag as text":       {`{"cniVersion":"1.0.0","name":"n","disableCheck":"True","plugins":[{"type":"br"}]}`, nil},
-		"unknown key":        {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is not a key of br"}},
-		"key in a list":      {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is not a key of br"}},
-		"reserved keys":      {head + `{"type":"br","cni.dev/x":1,"args":{"cni":{"ips":[]},"other":{}}}]}`, nil},
-		"key of the IPAM":    {head + `{"type":"br","ipam":{"type":"ips","subnet":"x"}}]}`, nil},
-		"key not of it":      {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is not a key of ips"}},
-		"foreign IPAM":       {head + `{"type":"br","ipam":{"type":"found","whatever":1}}]}`, nil},
-		"missing IPAM":       {head + `{"type":"br","ipam":{"type":"ipss"}}]}`, []string{`!plugins[0].ipam.type: plugin "ipss" is neither installed nor a role`}},
-		"layer 2":            {head + `{"type":"br","ipam":{}}]}`, nil},
-		"layer 2, spelt":     {head + `{"type":"br","ipam":{"type":""}}]}`, nil},
-		"foreign plugin":     {head + `{"type":"found","whatever":1},{"type":"ports"}]}`, nil},
-		"foreign, bad IPAM":  {head + `{"type":"found","ipam":{"type":"nowhere"}}]}`, []string{`!plugins[0].ipam.type: plugin "nowhere" is neither installed nor a role`}},
-		"IPAM capability":    {head + `{"type":"br","ipam":{"type":"ips"},"capabilities":{"ips":true,"mac":true}}]}`, nil},
-		"no capability":      {head + `{"type":"br","capabilities":{"ips":true,"other":false}}]}`, []string{"plugins[0].capabilities.ips: br does not read this capability"}},
-		"foreign capability": {head + `{"type":"br","ipam":{"type":"found"},"capabilities":{"other":true}}]}`, nil},
-		"wrong type":         {head + `{"type":"br","isGateway":"yes"}]}`, []string{"!plugins[0].isGateway: is a JSON string, want bool"}},
-		"not a ConfError":    {head + `{"type":"br"},{"type":"shy"}]}`, []string{"!plugins[1]: one thing: a: b"}},
-		"chained first":      {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports needs the result of an earlier plugin and is first"}},
-		"two interfaces":     {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
-		"IPAM in the list":   {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and cannot be a member of a list"}},
-		"key twice":          {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: is present twice; the last one is used"}},
-		"deep":               {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
+		"flag as text":        {`{"cniVersion":"1.0.0","name":"n","disableCheck":"True","plugins":[{"type":"br"}]}`, nil},
+		"unknown key":         {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is not a key of br"}},
+		"key in a list":       {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is not a key of br"}},
+		"reserved keys":       {head + `{"type":"br","cni.dev/x":1,"args":{"cni":{"ips":[]},"other":{}}}]}`, nil},
+		"key of the IPAM":     {head + `{"type":"br","ipam":{"type":"ips","subnet":"x"}}]}`, nil},
+		"ignored by the IPAM": {head + `{"type":"br","ipam":{"type":"ips","log":"x"}}]}`, []string{"plugins[0].ipam.log: has no effect here"}},
+		"key not of it":       {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is not a key of ips"}},
+		"foreign IPAM":        {head + `{"type":"br","ipam":{"type":"found","whatever":1}}]}`, nil},
+		"missing IPAM":        {head + `{"type":"br","ipam":{"type":"ipss"}}]}`, []string{`!plugins[0].ipam.type: plugin "ipss" is neither installed nor a role`}},
+		"layer 2":             {head + `{"type":"br","ipam":{}}]}`, nil},
+		"layer 2, spelt":      {head + `{"type":"br","ipam":{"type":""}}]}`, nil},
+		"foreign plugin":      {head + `{"type":"found","whatever":1},{"type":"ports"}]}`, nil},
+		"foreign, bad IPAM":   {head + `{"type":"found","ipam":{"type":"nowhere"}}]}`, []string{`!plugins[0].ipam.type: plugin "nowhere" is neither installed nor a role`}},
+		"IPAM capability":     {head + `{"type":"br","ipam":{"type":"ips"},"capabilities":{"ips":true,"mac":true}}]}`, nil},
+		"no capability":       {head + `{"type":"br","capabilities":{"ips":true,"other":false}}]}`, []string{"plugins[0].capabilities.ips: br does not read this capability"}},
+		"foreign capability":  {head + `{"type":"br","ipam":{"type":"found"},"capabilities":{"other":true}}]}`, nil},
+		"wrong type":          {head + `{"type":"br","isGateway":"yes"}]}`, []string{"!plugins[0].isGateway: is a JSON string, want bool"}},
+		"not a ConfError":     {head + `{"type":"br"},{"type":"shy"}]}`, []string{"!plugins[1]: one thing: a: b"}},
+		"chained first":       {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports needs the result of an earlier plugin and is first"}},
+		"two interfaces":      {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
+		"IPAM in the list":    {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and cannot be a member of a list"}},
+		"key twice":           {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: is present twice; the last one is used"}},
+		"deep":                {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

@@ -197,8 +197,18 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	if role == nil {
 		return
 	}
-	for _, key := range role.Ignored {
-		if k := v.get(key); k != nil {
+	ipamType := v.get("ipam").get("type").string()
+	ipam, known := c.Table.Lookup(ipamType)
+	keys := role.Ignored
+	if known {
+		keys = slices.Concat(keys, ipam.Ignored)
+	}
+	for _, key := range keys {
+		k := v
+		for name := range strings.SplitSeq(key, ".") {
+			k = k.get(name)
+		}
+		if k != nil {
 			c.warn(k, at(key), "", "has no effect here")
 		}
 	}
@@ -209,8 +219,6 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	if caps == nil {
 		return
 	}
-	ipamType := v.get("ipam").get("type").string()
-	ipam, known := c.Table.Lookup(ipamType)
 	thirdParty := ipamType != "" && !known // may read any key
 	for _, m := range caps.members {
 		if m.value.kind != truth {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/kube"
 )
 
@@ -41,6 +42,8 @@ type settings struct {
 	uninstall, rangesOnly          bool
 	// ignored are the given flags that have no effect.
 	ignored []string
+	// demands is no flag: see Role.
+	demands func(file []byte) []store.RangeDemand
 }
 
 // registryFlags select and configure the registry.
@@ -237,6 +240,9 @@ func (s *settings) complete(role string) (errs []error) {
 	}
 	if len(chosen) == 0 && !r.kube && role == flanneld {
 		r.etcd.Endpoints = process.SplitList(defaultEtcd)
+	}
+	if s.rangesOnly && !r.kube && r.dir == "" && len(r.etcd.Endpoints) == 0 {
+		errs = append(errs, errors.New("-ranges-only: give the registry of all nodes: -kube-subnet-mgr, -etcd-endpoints or -cluster-dir"))
 	}
 	paths := r.etcd.Paths()
 	maps.Copy(paths, map[string]string{

@@ -55,6 +55,9 @@ func TestRegistryOfFlags(t *testing.T) {
 		{"agent", []string{"-etcd-endpoints=https://a:2379, https://b:2379,"}, 2, "", false, ""},
 		{flanneld, []string{"-kube-subnet-mgr", "-etcd-endpoints=http://a:2379"}, 0, "", true, ""},
 		{"agent", []string{"-kube-subnet-mgr", "-cluster-dir=/x"}, 0, "", false, "-cluster-dir and -kube-subnet-mgr: give one registry"},
+		{"agent", []string{"-ranges-only"}, 0, "", false, "-ranges-only: give the registry of all nodes"},
+		{"agent", []string{"-ranges-only", "-cluster-dir=/x"}, 0, "/x", false, ""},
+		{flanneld, []string{"-ranges-only"}, 2, "", false, ""},
 	} {
 		s, err := parseFlags(tt.role, "v1", tt.args, nil)
 		if tt.err != "" {

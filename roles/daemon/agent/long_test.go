@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/ipam/clusterrange"
 	roleshost "github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -40,12 +41,12 @@ func TestThousandChanges(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- agent.Role().Run(ctx, h, []string{"-node-name", "self", "-iface", "under0", "-cluster-dir", w.dir, "-subnet-file", "", "-socket", dir + "/s"})
+		ended <- agent.Role(clusterrange.Demands).Run(ctx, h, []string{"-node-name", "self", "-iface", "under0", "-cluster-dir", w.dir, "-subnet-file", "", "-socket", dir + "/s"})
 	}()
 	t.Cleanup(func() {
 		stop()
 		must(t, <-ended)
-		for _, v := range agent.Role().Verbs() {
+		for _, v := range agent.Role(clusterrange.Demands).Verbs() {
 			if v.Name == "agent cleanup" {
 				_, err := v.Run(context.Background(), h, map[string]string{"subnet-file": "", "socket": dir + "/s"}, nil)
 				must(t, err)

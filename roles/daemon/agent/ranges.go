@@ -4,14 +4,19 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
 // newKeeper returns the keeper of this node's blocks of cluster-wide ranges.
-func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient) *ranges.Keeper {
+func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set *settings) *ranges.Keeper {
 	m := memory{h}
 	machine := m.load(ctx).Machine
 	if machine == "" {
@@ -24,7 +29,27 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient) *ra
 		})
 	}
 	claims, _ := registry.Registry.(cluster.IPAMClaims) // Kubernetes alone has them
-	return ranges.NewKeeper(ranges.Options{Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine})
+	return ranges.NewKeeper(ranges.Options{
+		Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine, Planned: set.plannedDemands, Sole: set.rangesOnly,
+	})
+}
+
+// plannedDemands returns what the networks in the container runtime's directory will demand of cluster-wide ranges. A file that
+// cannot be read is left out: the runtime reports it.
+func (s *settings) plannedDemands() (all []store.RangeDemand) {
+	entries, err := os.ReadDir(s.cniConfDir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			continue
+		}
+		if content, err := smallfile.Read(filepath.Join(s.cniConfDir, e.Name()), maxNetwork); err == nil {
+			all = append(all, s.demands(content)...)
+		}
+	}
+	return all
 }
 
 // keepRanges is the agent with -ranges-only.
@@ -36,6 +61,6 @@ func keepRanges(ctx context.Context, h *roles.Host, set *settings) (err error) {
 	defer func() { err = errors.Join(err, registry.Close()) }()
 	notifySystemd(h)
 	h.Log.Info("the agent leases blocks of cluster-wide ranges for this node until it is stopped", "node", registry.node, "registry", registry.name)
-	newKeeper(ctx, h, registry).Run(ctx)
+	newKeeper(ctx, h, registry, set).Run(ctx)
 	return nil
 }

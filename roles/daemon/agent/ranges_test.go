@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
 )
 
 // TestRanges: an agent of a pod network and one with -ranges-only lease blocks of one range. Pods get different
@@ -64,4 +65,46 @@ func TestRanges(t *testing.T) {
 		must(t, err)
 		return strings.Contains(string(text), "cluster-wide ranges: ")
 	}, func() string { return "no warning: " + string(text) })
+}
+
+// TestPlannedRanges: the agent leases blocks for the networks in the runtime's directory, so that the first ADD succeeds without an
+// agent. It leaves out other networks and files that are not valid.
+func TestPlannedRanges(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	must(t, os.MkdirAll(n.confDir(), 0o755))
+	plugin := func(ipam string) string {
+		return `"type": "macvlan", "ipam": {"type": "whereabouts", ` + ipam + `}`
+	}
+	for name, text := range map[string]string{
+		"10-lan.conflist": `{"cniVersion": "1.0.0", "name": "lan", "plugins": [{"type": "tuning"}, {` + plugin(`"range": "10.1.0.0/24"`) + `}]}`,
+		"20-chain.conf":   `{"cniVersion": "1.0.0", "name": "v6", "type": "chain", "plugins": [{` + plugin(`"range": "fd00::/64"`) + `}]}`,
+		"30-sticky.conf":  `{"cniVersion": "1.0.0", "name": "kept", ` + plugin(`"range": "10.3.0.0/24", "sticky": {}`) + `}`,
+		"40-other.conf":   `{"cniVersion": "1.0.0", "name": "other", "type": "macvlan", "ipam": {"type": "host-local", "range": "10.4.0.0/24"}}`,
+		"50-wrong.conf":   `{"cniVersion": "1.0.0", "name": "wrong", ` + plugin(`"range": "10.5.0.0"`) + `}`,
+		"60-text.conf":    "x", "70-none.conf": `{` + plugin(`"range": "10.7.0.0/24"`) + `}`,
+		"80-off.conf.bak": `{"cniVersion": "1.0.0", "name": "off", ` + plugin(`"range": "10.8.0.0/24"`) + `}`,
+	} {
+		must(t, os.WriteFile(n.confDir()+"/"+name, []byte(text), 0o600))
+	}
+	must(t, os.Mkdir(n.confDir()+"/90-dir.conf", 0o755))
+	n.run(n.agent("-ranges-only", "-cni-conf-dir", n.confDir()))
+	pages := map[string]bool{}
+	w.within(func() bool {
+		must(t, n.host().Store.View(t.Context(), func(tx *store.Tx) error {
+			blocks, err := tx.RangeBlocks()
+			for i := range blocks {
+				pages[blocks[i].First.String()] = true
+			}
+			return err
+		}))
+		return len(pages) > 1
+	}, func() string { return fmt.Sprint(pages, n.log) })
+	if len(pages) != 2 || !pages["10.1.0.1"] {
+		t.Errorf("blocks of %v", pages)
+	}
+	n.kill()
+	for _, conf := range []string{`"name": "lan", ` + plugin(`"range": "10.1.0.0/24"`), `"name": "v6", ` + plugin(`"range": "fd00::/64"`)} {
+		n.OK(rolestest.Call{Type: "whereabouts", Verb: "ADD", ID: "first", Netns: n.ns.Path(), IfName: "net1", Conf: `{"cniVersion": "1.1.0", ` + conf + `}`})
+	}
 }

@@ -7,16 +7,25 @@
 // docs/overlay.md.
 package agent
 
-import "github.com/cnibox/cnibox/roles"
+import (
+	"context"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
 
 // ownName is the role's name. Under the name flanneld, etcd is the default registry.
 const ownName = "agent"
 
-// Role returns the agent's role, which has the name flanneld, too.
-func Role() roles.Role {
+// Role returns the agent's role, which has the name flanneld, too. demands returns what the network in a file demands of
+// cluster-wide ranges.
+func Role(demands func(file []byte) []store.RangeDemand) roles.Role {
 	return roles.Role{
 		Names: []string{ownName, flanneld}, Kind: roles.Daemon,
 		Summary: "connects pods across nodes with VXLAN, WireGuard or plain routes",
-		Run:     Run, Verbs: verbs,
+		Run: func(ctx context.Context, h *roles.Host, args []string) error {
+			return run(ctx, h, args, demands)
+		},
+		Verbs: verbs,
 	}
 }

@@ -23,12 +23,13 @@ import (
 // frequent collections cost little.
 const gcPercent = 20
 
-// Run runs the daemon until ctx ends. The kernel's state stays after that.
-func Run(ctx context.Context, h *roles.Host, args []string) error {
+// run runs the daemon until ctx ends. The kernel's state stays after that.
+func run(ctx context.Context, h *roles.Host, args []string, demands func(file []byte) []store.RangeDemand) error {
 	set, err := parseFlags(h.Role, h.Program, args, h.Env)
 	if err != nil {
 		return err
 	}
+	set.demands = demands
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
 	}
@@ -97,7 +98,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
-	a.ranges = newKeeper(ctx, h, a.registry)
+	a.ranges = newKeeper(ctx, h, a.registry, set)
 	a.current.Store(a.buildState(errors.New("starting")))
 	a.filter, err = overlay.OpenFilter(h.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {

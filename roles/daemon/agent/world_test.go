@@ -36,7 +36,7 @@ import (
 )
 
 func table() roles.Table {
-	return roles.Table{bridge.Role(), clusterrange.Role(), hostlocal.Role(), macvlan.Role(), overlay.Role(), agent.Role()}
+	return roles.Table{bridge.Role(), clusterrange.Role(), hostlocal.Role(), macvlan.Role(), overlay.Role(), agent.Role(clusterrange.Demands)}
 }
 
 func TestMain(m *testing.M) { command.Main(m, all.Table()) }
@@ -300,7 +300,7 @@ func (n *node) host() *roles.Host {
 // verb runs a command of the role on the node. The result has a table or a text.
 func (n *node) verb(name string, flags map[string]string) (any, error) {
 	n.w.t.Helper()
-	for _, v := range agent.Role().Verbs() {
+	for _, v := range agent.Role(clusterrange.Demands).Verbs() {
 		if v.Name != name {
 			continue
 		}

@@ -63,6 +63,9 @@ func CheckPaths(flags map[string]string) (errs []error) {
 	return errs
 }
 
+// ErrRuns means that another process has the lock of a socket.
+var ErrRuns = errors.New("a daemon runs already")
+
 // Listen listens on a path to which only root can connect. It removes the socket of a daemon that was
 // killed. If a daemon holds the lock file beside the socket, the error names its process. The
 // returned function releases the lock.
@@ -91,7 +94,7 @@ func Lock(path string) (unlock func(), err error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
 		_ = lock.Close()
-		return nil, fmt.Errorf("a daemon runs already, process %s: stop it first", strings.TrimSpace(string(pid)))
+		return nil, fmt.Errorf("%w, process %s: stop it first", ErrRuns, strings.TrimSpace(string(pid)))
 	}
 	if err := errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid()))); err != nil {
 		return nil, errors.Join(err, lock.Close())

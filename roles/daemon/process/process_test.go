@@ -22,7 +22,7 @@ func TestListen(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v, want mode 0600", st.Mode(), err)
 	}
-	if _, _, err := Listen(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a daemon runs already, process %d", os.Getpid())) {
+	if _, _, err := Listen(path); !errors.Is(err, ErrRuns) || !strings.Contains(err.Error(), fmt.Sprintf("a daemon runs already, process %d", os.Getpid())) {
 		t.Errorf("a second one: %v", err)
 	}
 	l.SetUnlinkOnClose(false)

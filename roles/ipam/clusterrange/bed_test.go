@@ -71,11 +71,20 @@ func hostAt(tb testing.TB, root string) *roles.Host {
 
 func newHost(root string, log io.Writer) *roles.Host {
 	return &roles.Host{
-		Role: "range", Log: slog.New(slog.NewTextHandler(log, nil)), Now: time.Now,
+		Role: "range", Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return time.Now().Add(clockError(root)) },
 		Store: store.New(store.Options{
 			RunDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"), BootID: "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01", LockTimeout: time.Minute, Role: "range",
 		}),
 	}
+}
+
+// clockFile is in a node's directory. It has the difference of the node's clock to this machine's.
+const clockFile = "clock"
+
+func clockError(root string) time.Duration {
+	text, _ := os.ReadFile(filepath.Join(root, clockFile))
+	d, _ := time.ParseDuration(string(text))
+	return d
 }
 
 // Variables of a keeper's process.

@@ -2,6 +2,7 @@ package clusterrange
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -13,6 +14,9 @@ import (
 func commands() []roles.CommandVerb {
 	read := func(_ context.Context, _ *roles.Host, conf []byte) (*leasing.Allocator, error) {
 		a, err := newHandler(conf)
+		if err == nil && a.moves() {
+			err = fmt.Errorf("%w: the agent chooses the addresses of a network with ipam.sticky or an IPAMClaim at ADD", roles.ErrUnplanned)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -35,6 +39,6 @@ func commands() []roles.CommandVerb {
 				})
 			},
 		},
-		leasing.PlanVerb("range plan", read, "range", "whereabouts"),
+		leasing.PlanVerb("range plan", read, names()...),
 	}
 }

@@ -79,6 +79,22 @@ type IPAM struct {
 	LeaderRetryPeriod json.RawMessage `json:"leader_retry_period,omitempty"`
 	// ReconcilerCronExpression has no effect: the agent collects addresses of dead containers each minute.
 	ReconcilerCronExpression string `json:"reconciler_cron_expression,omitempty"`
+	// SleepForRace has no effect.
+	SleepForRace json.RawMessage `json:"sleep_for_race,omitempty"`
+	// Datastore has no effect: the agent's flags select the registry.
+	Datastore string `json:"datastore,omitempty"`
+	// EtcdHost has no effect.
+	EtcdHost string `json:"etcd_host,omitempty"`
+	// EtcdUsername has no effect.
+	EtcdUsername string `json:"etcd_username,omitempty"`
+	// EtcdPassword has no effect.
+	EtcdPassword string `json:"etcd_password,omitempty"`
+	// EtcdKeyFile has no effect.
+	EtcdKeyFile string `json:"etcd_key_file,omitempty"`
+	// EtcdCertFile has no effect.
+	EtcdCertFile string `json:"etcd_cert_file,omitempty"`
+	// EtcdCACertFile has no effect.
+	EtcdCACertFile string `json:"etcd_ca_cert_file,omitempty"`
 }
 
 // Sticky is the object "ipam.sticky".
@@ -93,7 +109,8 @@ type Sticky struct {
 func ignored() []string {
 	return []string{
 		"ipam.kubernetes", "ipam.node_slice_size", "ipam.configuration_path", "ipam.log_file", "ipam.log_level", "ipam.leader_lease_duration",
-		"ipam.leader_renew_deadline", "ipam.leader_retry_period", "ipam.reconciler_cron_expression",
+		"ipam.leader_renew_deadline", "ipam.leader_retry_period", "ipam.reconciler_cron_expression", "ipam.sleep_for_race", "ipam.datastore",
+		"ipam.etcd_host", "ipam.etcd_username", "ipam.etcd_password", "ipam.etcd_key_file", "ipam.etcd_cert_file", "ipam.etcd_ca_cert_file",
 	}
 }
 

@@ -32,6 +32,7 @@ func startKube(t *testing.T) (s *kubetest.Server, kubeconfig string) {
 	s.InstallIPAMClaims(t)
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "create", "patch"}},
+		kubetest.Rule{APIGroups: []string{"whereabouts.cni.cncf.io"}, Resources: []string{"ippools"}, Verbs: []string{"list"}},
 		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"ipamclaims"}, Verbs: []string{"get"}},
 		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"ipamclaims/status"}, Verbs: []string{"patch"}})
 	for i := range 4 {

@@ -102,6 +102,8 @@ func (m *movers) move(c *computer, pods int, rnd *rand.Rand, end <-chan struct{}
 		}
 		res, err := a.Add(m.t.Context(), h, podRequest(m.t, "moving", pod, id))
 		switch {
+		case m.t.Context().Err() != nil: // the test has failed
+			return
 		case err == nil:
 			has[pod] = addressOf(m.t, res)
 			m.arrived(has[pod], pod, c.name)
@@ -118,8 +120,23 @@ func (m *movers) move(c *computer, pods int, rnd *rand.Rand, end <-chan struct{}
 	}
 }
 
+// TestMoves: an ADD reads from node.db whether to announce the addresses only if they can be on two nodes.
+func TestMoves(t *testing.T) {
+	for conf, want := range map[string]bool{
+		`"ipam": {"range": "10.1.0.0/24"}`:                                                            false,
+		`"ipam": {"range": "10.1.0.0/24", "sticky": {}}`:                                              true,
+		`"ipam": {"range": "10.1.0.0/24"}, "args": {"cni": {"ipam-claim-reference": "vm"}}`:           true,
+		`"ipam": {"range": "10.1.0.0/24"}, "args": {"cni": {"ipam-claim-reference": ""}}, "mtu": "x"`: false,
+	} {
+		r := Role()
+		if got := r.Moves([]byte(`{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", ` + conf + `}`)); got != want {
+			t.Errorf("%s: %v", conf, got)
+		}
+	}
+}
+
 // TestMoving: pods with reservations move between four nodes at random, and pods without come and go, while agents are
-// killed. A pod is never on three nodes, has the same addresses on both, and no other pod has them.
+// killed and clocks jump. A pod is never on three nodes, has the same addresses on both, and no other pod has them.
 func TestMoving(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -151,12 +168,15 @@ func playMoving(t *testing.T, registry string, long time.Duration, disturb func(
 		working.Go(func() { m.move(c, 6, mover, end) })
 		working.Go(func() { c.attach("net", `"range": "10.9.0.0/26"`, other, end) })
 	}
-	kills := 0
-	for until := time.Now().Add(long); time.Now().Before(until); kills++ {
-		if disturb != nil && rnd.IntN(10) == 0 {
+	disturbances := 0
+	for until := time.Now().Add(long); time.Now().Before(until); disturbances++ {
+		c := all[rnd.IntN(len(all))]
+		switch n := rnd.IntN(10); {
+		case n == 0 && disturb != nil:
 			disturb()
-		} else {
-			c := all[rnd.IntN(len(all))]
+		case n < 3:
+			c.setClock(rnd)
+		default:
 			c.kill()
 			c.start()
 		}
@@ -168,7 +188,7 @@ func playMoving(t *testing.T, registry string, long time.Duration, disturb func(
 	for _, c := range all {
 		c.kill()
 	}
-	t.Logf("%d pods started, %d while another node had the addresses, %d pods without a reservation, %d third nodes were refused, %d other ADDs were told to try again, %d kills", m.moved, m.pairs, m.total, m.refused, m.denied-m.refused, kills)
+	t.Logf("%d pods started, %d while another node had the addresses, %d pods without a reservation, %d third nodes were refused, %d other ADDs were told to try again, %d disturbances", m.moved, m.pairs, m.total, m.refused, m.denied-m.refused, disturbances)
 	if m.pairs == 0 || m.refused == 0 {
 		t.Error("the test tested nothing")
 	}

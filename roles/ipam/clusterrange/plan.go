@@ -189,6 +189,20 @@ func (a *handler) within(tx *store.Tx, now time.Time) ([]leasing.Set, error) {
 	return out, nil
 }
 
+// Demands returns what the network in a file, such as one of /etc/cni/net.d, will demand of the agent. It is nil if the file is not
+// valid, or if no block is leased for the network, because it uses another role or keeps addresses for pods.
+func Demands(file []byte) []store.RangeDemand {
+	_, conf, err := leasing.PluginConf(file, names()...)
+	if err != nil {
+		return nil
+	}
+	a, err := newHandler(conf)
+	if err != nil || a.moves() {
+		return nil
+	}
+	return a.demands(time.Time{})
+}
+
 // demands returns what the network demands of the agent.
 func (a *handler) demands(now time.Time) (out []store.RangeDemand) {
 	for i, s := range a.Plan.Sets {

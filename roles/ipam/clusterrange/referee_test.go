@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
@@ -71,6 +72,17 @@ func (c *computer) kill() {
 	_ = c.keeper.Wait()
 }
 
+// setClock sets the clocks of the node's agent and plugins wrong by up to two hours.
+func (c *computer) setClock(rnd *rand.Rand) {
+	c.r.t.Helper()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	wrong := time.Duration(rnd.Int64N(int64(4*time.Hour))) - 2*time.Hour
+	if err := smallfile.Replace(filepath.Join(c.root, clockFile), []byte(wrong.String()), 0o600); err != nil {
+		c.r.t.Error(err)
+	}
+}
+
 // install gives the node empty directories, which is another machine.
 func (c *computer) install() {
 	c.r.t.Helper()
@@ -114,6 +126,9 @@ func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struc
 		p := pod{id: fmt.Sprint(c.name, "-", i), root: c.root}
 		res, err := a.Add(c.r.t.Context(), h, request(network, p.id))
 		switch {
+		case c.r.t.Context().Err() != nil: // the test has failed
+			c.mu.RUnlock()
+			return
 		case err == nil:
 			p.addr = addressOf(c.r.t, res)
 			c.r.given(p.addr, c.name+" "+p.id)
@@ -164,7 +179,7 @@ func (c *computer) leases(fn func(netip.Addr)) error {
 	})
 }
 
-// TestReferee: nodes share overlapping ranges while their agents are killed and nodes are reinstalled. No address
+// TestReferee: nodes share overlapping ranges while their agents are killed, their clocks jump and nodes are reinstalled. No address
 // is ever given to two containers at once. In a soak the registry etcd is killed, too.
 func TestReferee(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
@@ -205,7 +220,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 			working.Go(func() { c.attach(fmt.Sprint("net", j), ipam, own, end) })
 		}
 	}
-	kills, others := 0, 0
+	kills, jumps, others := 0, 0, 0
 	for until := time.Now().Add(long); time.Now().Before(until); {
 		c := all[rnd.IntN(len(all))]
 		switch n := rnd.IntN(10); {
@@ -215,6 +230,9 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 		case n == 1 && disturb != nil:
 			disturb()
 			others++
+		case n == 2:
+			c.setClock(rnd)
+			jumps++
 		default:
 			c.kill()
 			c.start()
@@ -228,7 +246,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 	for _, c := range all {
 		c.kill()
 	}
-	t.Logf("%d addresses were given, %d ADDs were told to try again, %d kills of agents, %d of others", r.count(), r.denied, kills, others)
+	t.Logf("%d addresses were given, %d ADDs were told to try again, %d kills of agents, %d jumps of clocks, %d other disturbances", r.count(), r.denied, kills, jumps, others)
 	// What the nodes recorded is what the referee saw.
 	recorded := map[netip.Addr]bool{}
 	for _, c := range all {

@@ -20,19 +20,25 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
+// names are the CNI types of the role.
+func names() []string { return []string{"range", "whereabouts"} }
+
 // Role returns the entry of the IPAM role range in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
-		Names:   []string{"range", "whereabouts"},
+		Names:   names(),
 		Kind:    roles.IPAM,
 		Summary: "addresses from ranges that span the nodes of a cluster",
 		Args:    append([]string{"IP"}, sticky.Args()...),
 		Conf:    func() any { return new(Conf) },
 		Ignored: ignored(),
-		Moves:   true,
-		New:     func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		Undo:    func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs:   commands,
+		Moves: func(conf []byte) bool {
+			a, err := newHandler(conf)
+			return err == nil && a.moves()
+		},
+		New:   func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs: commands,
 	}
 }
 

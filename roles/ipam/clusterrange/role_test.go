@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +77,45 @@ func TestConf(t *testing.T) {
 	}
 }
 
+// TestKeys: lint knows each key that whereabouts v0.8.0 reads (IPAMConfig.UnmarshalJSON).
+func TestKeys(t *testing.T) {
+	known := map[string]bool{}
+	for f := range reflect.TypeFor[IPAM]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known[name] = true
+	}
+	for _, key := range strings.Fields(`type routes datastore addresses ipRanges exclude dns range range_start range_end gateway etcd_host etcd_username
+		etcd_password etcd_key_file etcd_cert_file etcd_ca_cert_file leader_lease_duration leader_renew_deadline leader_retry_period log_file log_level
+		reconciler_cron_expression enable_overlapping_ranges sleep_for_race kubernetes configuration_path network_name`) {
+		if !known[key] {
+			t.Errorf("the key %s of whereabouts is not known", key)
+		}
+	}
+	for _, path := range ignored() {
+		if key, ok := strings.CutPrefix(path, "ipam."); !ok || !known[key] {
+			t.Errorf("%s is ignored, and is no key", path)
+		}
+	}
+}
+
+// TestDemands: the demands of a plugin's configuration, a list, and a list with role chain. Deeper plugins are not read, so that a
+// deep file costs no more than its size.
+func TestDemands(t *testing.T) {
+	const plugin = `"type": "macvlan", "ipam": {"type": "range", "range": "10.1.0.0/24"}`
+	for file, want := range map[string]int{
+		`{"name": "n", ` + plugin + `}`:                                                1,
+		`{"name": "n", "plugins": [{"type": "tuning"}, {` + plugin + `}]}`:             1,
+		`{"name": "n", "plugins": [{"type": "chain", "plugins": [{` + plugin + `}]}]}`: 1,
+		`{"name": "n", "plugins": [{"plugins": [{"plugins": [{` + plugin + `}]}]}]}`:   0,
+		`{"plugins": [{` + plugin + `}]}`:                                              0,
+		``:                                                                             0, `[]`: 0, `{"name": "n", "plugins": [1, {"ipam": 1}]}`: 0,
+	} {
+		if got := Demands([]byte(file)); len(got) != want {
+			t.Errorf("%s: %v", file, got)
+		}
+	}
+}
+
 // TestRefused: every fault names its key.
 func TestRefused(t *testing.T) {
 	for ipam, path := range map[string]string{
@@ -95,6 +137,28 @@ func TestRefused(t *testing.T) {
 	_, err := newHandler([]byte(`{"cniVersion": "0.2.0", "name": "net", "ipam": {"range": "10.1.0.0/24", "ipRanges": [{"range": "10.2.0.0/24"}]}}`))
 	if !errors.Is(err, roles.ErrConf) {
 		t.Errorf("two IPv4 addresses before 0.3.0: %v", err)
+	}
+}
+
+// TestCommands: the plan of a network whose addresses the agent chooses is refused, and an answer that a repetition does not
+// change is no reason to try again.
+func TestCommands(t *testing.T) {
+	h := hostAt(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "kept.conf")
+	if err := os.WriteFile(file, []byte(`{"cniVersion": "1.1.0", "name": "kept", "type": "macvlan", "ipam": {"type": "range", "range": "10.1.2.0/24", "sticky": {}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keep(t, h, clusterDir(t), "a")
+	run := func(name string, args ...string) error {
+		r := Role()
+		_, err := r.Verb(name).Run(t.Context(), h, map[string]string{"ifname": "eth0"}, args)
+		return err
+	}
+	if err := run("range plan", file); !errors.Is(err, roles.ErrUnplanned) {
+		t.Errorf("plan: %v", err)
+	}
+	if err := run("range release", "kept", "pod:default/web-0/net1"); err == nil || errors.Is(err, roles.ErrTryAgain) || !strings.Contains(err.Error(), "there is no reservation") {
+		t.Errorf("release: %v", err)
 	}
 }
 

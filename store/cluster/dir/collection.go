@@ -93,6 +93,9 @@ func (l collection) Read(_ context.Context, name string) (text []byte, version s
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
 	}
+	if errors.Is(err, smallfile.ErrTooLarge) {
+		return nil, "", fmt.Errorf("%w: %w: restore or delete the file", cluster.ErrInvalid, err)
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read %s: %w: %w", l.name, cluster.ErrUnavailable, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -64,13 +65,33 @@ func (p *IPPool) rangeText() string {
 	return p.Spec.Range
 }
 
-// Range returns the pool's range. Its address is the first one of the range.
+// Range returns the pool's range. Its address is the first one of the range. The range is parsed as whereabouts does, so
+// whereabouts refuses to use a pool with an error.
 func (p *IPPool) Range() (netip.Prefix, error) {
-	r, err := netip.ParsePrefix(p.rangeText())
-	if err != nil || r.Addr().Is4In6() {
-		return r, fmt.Errorf("%s: %w: its range is %.80q: correct it, or delete the pool", p.Name(), cluster.ErrInvalid, p.rangeText())
+	var of netip.Prefix
+	first, network, err := net.ParseCIDR(p.rangeText())
+	if err == nil {
+		a, _ := netip.AddrFromSlice(first)
+		masked, _ := netip.ParsePrefix(network.String())
+		of = netip.PrefixFrom(a.Unmap(), masked.Bits())
 	}
-	return r, nil
+	if !of.IsValid() {
+		return of, fmt.Errorf("%s: %w: its range is %.80q: correct it, or delete the pool", p.Name(), cluster.ErrInvalid, p.rangeText())
+	}
+	return of, nil
+}
+
+// namedRanges returns the ranges that the pool may be of according to its name. The text of an IPv6 range is not
+// certain in a name, because "-" is in place of ":", and a network's name may precede it.
+func (p *IPPool) namedRanges() (all []netip.Prefix) {
+	parts := strings.Split(p.Metadata.Name, "-")
+	last := len(parts) - 1
+	for i := range last {
+		if of, err := netip.ParsePrefix(strings.Join(parts[i:last], ":") + "/" + parts[last]); err == nil {
+			all = append(all, of)
+		}
+	}
+	return all
 }
 
 // NetworkName returns the key network_name of the networks that use the pool, or "".
@@ -243,6 +264,9 @@ func (w *Whereabouts) PodNode(ctx context.Context, pod string) (string, error) {
 
 // ForeignRanges returns the ranges of whereabouts' pools that cnibox does not have, or not wholly. It needs the verb
 // list on ippools.
+//
+// A pool whose range cannot be parsed gives no addresses, because whereabouts refuses to use it. It may have given those of its
+// allocations before its range was changed. They are of the range in its name, because whereabouts finds a pool by this name.
 func (r *Registry) ForeignRanges(ctx context.Context) (out []cluster.ForeignRange, err error) {
 	pools, err := NewWhereabouts(r.client).Pools(ctx)
 	if err != nil {
@@ -252,11 +276,17 @@ func (r *Registry) ForeignRanges(ctx context.Context) (out []cluster.ForeignRang
 		if p.Moved() {
 			continue
 		}
-		of, err := p.Range()
-		if err != nil {
-			return nil, err
+		f := cluster.ForeignRange{Name: p.Name() + " of whereabouts", Returning: p.Returning()}
+		f.Range, f.Fault = p.Range()
+		f.Range = f.Range.Masked()
+		out = append(out, f)
+		if f.Fault == nil || !p.Taken() && len(p.Spec.Allocations) == 0 {
+			continue
 		}
-		out = append(out, cluster.ForeignRange{Name: p.Name() + " of whereabouts", Range: of.Masked(), Returning: p.Returning()})
+		for _, named := range p.namedRanges() {
+			f.Range = named.Masked()
+			out = append(out, f)
+		}
 	}
 	return out, nil
 }
