@@ -78,6 +78,9 @@ func (c *controller) synced(path string) {
 		delete(c.unlisted, path)
 		if c.isSynced() {
 			close(c.listed)
+			for name := range c.table.nodes {
+				c.warn(name)
+			}
 		}
 	}
 }
@@ -134,9 +137,8 @@ func (c *controller) Put(o *rest.Node, listing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
-	before := c.fault(o.Metadata.Name)
 	waits, released := c.table.put(o)
-	c.warn(o.Metadata.Name, before)
+	c.warn(o.Metadata.Name)
 	if listing || !c.assigning {
 		return // run or Complete adds the nodes
 	}
@@ -204,22 +206,19 @@ func (c *controller) refresh(o *rest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
-	before := c.fault(o.Metadata.Name)
 	c.table.refresh(o)
-	c.warn(o.Metadata.Name, before)
+	c.warn(o.Metadata.Name)
 }
 
-func (c *controller) fault(name string) error {
-	if n := c.table.nodes[name]; n != nil {
-		return n.why()
+// warn logs the faults of an assigned node once, when all ranges are known.
+func (c *controller) warn(name string) {
+	n := c.table.nodes[name]
+	if n == nil || !n.assigned || n.logged || !c.isSynced() {
+		return
 	}
-	return nil
-}
-
-// warn logs a new fault of an assigned node.
-func (c *controller) warn(name string, before error) {
-	if n := c.table.nodes[name]; n != nil && n.assigned && n.why() != nil && (before == nil || before.Error() != n.why().Error()) {
-		c.log.Warn("a node needs an operator", "node", name, "error", n.why())
+	n.logged = true
+	if err := c.table.why(n); err != nil {
+		c.log.Warn("a node needs an operator", "node", name, "error", err)
 	}
 }
 
@@ -363,6 +362,9 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	path := rest.Path("api", "v1", "nodes", name)
 	var o rest.Node
 	err := c.client.Patch(ctx, path, rest.MergePatch, p, &o)
+	if err == nil && len(o.Spec.PodCIDRs) == 0 {
+		err = errors.New("the server's reply has no podCIDRs: look for an admission webhook that removes them")
+	}
 	if err == nil {
 		c.refresh(&o)
 		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)
