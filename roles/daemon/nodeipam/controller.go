@@ -24,7 +24,7 @@ const (
 	// fenceAnnotation is set to a new value by a new leader, and removed with the assignment.
 	fenceAnnotation = "cnibox.io/nodeipam-fence"
 	// workers is the number of requests at a time. The client keeps as many unused connections.
-	workers = 8
+	workers = 32
 	// attempts bounds the requests for a node before an event and a pause.
 	attempts = 3
 	// requestTime bounds a request and the pauses that the server asks for.
