@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,7 +46,10 @@ type controller struct {
 	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
 	listed   chan struct{}
 	unlisted map[string]bool // the collections that are not known
-	// fromRanges is true if ClusterCIDRs are followed, and withLabels if a range may select nodes.
+	// networks has the file of ClusterCIDRs, which is read again at the interval, or it has none.
+	networks *networks
+	interval time.Duration
+	// fromRanges is true if ClusterCIDR objects are followed, and withLabels if a range may select nodes.
 	fromRanges, withLabels bool
 	// assigning is true when every former leader's requests are finished.
 	assigning bool
@@ -56,15 +58,15 @@ type controller struct {
 	unanswered atomic.Bool
 }
 
-// newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
-func newController(client *registry, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
+// newController returns a controller that gives blocks of t, which has the blocks of n, and of ClusterCIDR objects if n needs them.
+func newController(client *registry, log *slog.Logger, term *election.Term, t *table, n *networks) *controller {
 	c := &controller{
 		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
 		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
-		fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
+		networks: n, fromRanges: n.objects, withLabels: n.objects || n.file != "",
 		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
-	if fromRanges {
+	if n.objects {
 		c.unlisted[rangesPath] = true
 	}
 	return c
@@ -96,6 +98,8 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	running.Go(func() { _ = c.client.follow(ctx, c) })
 	if c.fromRanges {
 		running.Go(func() { _ = rest.Follow(ctx, c.client.api, rangesPath, rangeFollower{c}) })
+	} else if c.networks.file != "" {
+		running.Go(func() { rangeFollower{c}.followFile(ctx) })
 	}
 	select {
 	case <-c.listed:

@@ -123,7 +123,7 @@ func TestRangesDeletedNode(t *testing.T) {
 	s := &testTable{table: newTable(nil, nil), t: t}
 	s.putRange(cidr(t, "all", "10.0.0.0/16", "", 8, ""))
 	s.put(s.object("n1", "1"))
-	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
+	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, &networks{objects: true})
 	if retry := c.assign(t.Context(), "n1"); !retry || s.nodes["n1"].held != nil {
 		t.Errorf("retry %v, blocks %v", retry, s.nodes["n1"].held)
 	}
@@ -136,7 +136,7 @@ func TestRangesDeletedNode(t *testing.T) {
 // TestRangesErrors: an error of one collection stays when the other can be followed. The text about a ClusterCIDR is
 // bounded.
 func TestRangesErrors(t *testing.T) {
-	c := newController(nil, slog.New(slog.DiscardHandler), &election.Term{}, newTable(nil, nil), true)
+	c := newController(nil, slog.New(slog.DiscardHandler), &election.Term{}, newTable(nil, nil), &networks{objects: true})
 	c.Failed(errors.New("nodes"))
 	rangeFollower{c}.Failed(errors.New("ranges"))
 	c.Complete(nil)
@@ -159,7 +159,7 @@ func TestRangesErrors(t *testing.T) {
 func TestRangesListed(t *testing.T) {
 	var log bytes.Buffer
 	s := &testTable{t: t}
-	c := newController(nil, slog.New(slog.NewTextHandler(&log, nil)), &election.Term{}, newTable(nil, nil), true)
+	c := newController(nil, slog.New(slog.NewTextHandler(&log, nil)), &election.Term{}, newTable(nil, nil), &networks{objects: true})
 	c.Put(s.object("n1", "1", "10.0.1.0/24"), true)
 	c.Put(s.object("n2", "2", "10.9.1.0/24"), true)
 	c.Complete(map[string]bool{"n1": true, "n2": true})
