@@ -365,10 +365,7 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	defer cancel()
 	path := rest.Path("api", "v1", "nodes", name)
 	var o rest.Node
-	err := c.client.Patch(ctx, path, rest.MergePatch, p, &o)
-	if err == nil && len(o.Spec.PodCIDRs) == 0 {
-		err = errors.New("the server's reply has no podCIDRs: look for an admission webhook that removes them")
-	}
+	err := c.client.assign(ctx, path, p, &o)
 	if err == nil {
 		c.refresh(&o)
 		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)
