@@ -58,7 +58,7 @@ type controller struct {
 	unanswered atomic.Bool
 }
 
-// newController returns a controller that gives blocks of t, which has the blocks of n, and of ClusterCIDR objects if n needs them.
+// newController returns a controller that gives blocks of t, the table of n.
 func newController(client *registry, log *slog.Logger, term *election.Term, t *table, n *networks) *controller {
 	c := &controller{
 		client: client, log: log, term: term, table: t, listed: make(chan struct{}),

@@ -255,12 +255,15 @@ func (n *networks) table() (*table, error) {
 	return t, errors.Join(errs...)
 }
 
-// readFile reads the ClusterCIDRs of the file. They are used as they are, because nodeipam makes no changes to them.
+// readFile reads the ClusterCIDRs of the file, unless it is as it was read before. They are used as they are, because nodeipam makes no changes to them.
 func (n *networks) readFile() error {
 	if n.file == "" {
 		return nil
 	}
 	text, err := smallfile.Read(n.file, maxRangeFile)
+	if err == nil && n.ranges != nil && bytes.Equal(text, n.text) {
+		return nil
+	}
 	raw := text
 	if err == nil {
 		raw, err = yaml.ToJSON(text)
