@@ -95,8 +95,8 @@ VMTESTS := ./netops ./netops/overlay \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops)$$' './roles/daemon/agent=TestWireGuard'
-VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops)$$' './roles/daemon/agent=TestWireGuard' './store/cluster/kube/election=TestClock'
+VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1 -skip '$(VMSKIP)'
 
 .PHONY: bin/vm/run
 bin/vm/run:

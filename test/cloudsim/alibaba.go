@@ -62,12 +62,14 @@ func alibabaTree(v *view) tree {
 			t.put(at+"gateway", gateway(four).String())
 			t.put(at+"netmask", netmask(four.Prefix))
 			t.put(at+"vswitch-cidr-block", four.Prefix.String())
+			t.put(at+"ipv4-prefixes", lines(ranges(four)))
 		}
 		if six != nil {
 			// This is not JSON, although it looks like it.
 			t.put(at+"ipv6s", "["+strings.Join(texts(held(six)), ", ")+"]")
 			t.put(at+"ipv6-gateway", gateway(six).String())
 			t.put(at+"vswitch-ipv6-cidr-block", six.Prefix.String())
+			t.put(at+"ipv6-prefixes", lines(ranges(six)))
 		}
 	}
 	return t

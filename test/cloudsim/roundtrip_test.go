@@ -81,7 +81,7 @@ func known() map[string]knowledge {
 		"azure-imds":   {addresses: true, addresses6: true, six: true, dns: "168.63.129.16"},
 		"aws":          {id: true, network: true, primary: true, ranges: true, addresses: true, addresses6: true, six: true},
 		"gcp":          {mtu: true, primary: true, gateway: true, ranges: true, addresses: true, dns: "10.0.0.2"},
-		"alibaba":      {id: true, network: true, primary: true, gateway: true, addresses: true, addresses6: true, six: true, dns: "10.0.0.2"},
+		"alibaba":      {id: true, network: true, primary: true, gateway: true, ranges: true, addresses: true, addresses6: true, six: true, dns: "10.0.0.2"},
 		"tencent":      {primary: true, gateway: true, addresses: true},
 		"oracle":       {primary: true, gateway: true, addresses6: true, six: true},
 		"openstack":    {mtu: true, primary: true, gateway: true, addresses: true, addresses6: true, six: true, dns: "10.0.0.2"},

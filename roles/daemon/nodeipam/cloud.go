@@ -97,7 +97,7 @@ func (c *cloudNode) assign(ctx context.Context) error {
 		return err
 	}
 	chosen := onePerFamily(all)
-	if err := c.client.Patch(ctx, path, rest.MergePatch, newNodePatch(o.Metadata.ResourceVersion, chosen), &o.Node); err != nil {
+	if err := c.client.assign(ctx, path, newNodePatch(o.Metadata.ResourceVersion, chosen), &o.Node); err != nil {
 		err = fmt.Errorf("assign %v: %w", chosen, err)
 		if !errors.Is(err, rest.ErrConflict) {
 			c.announce(ctx, o.Metadata.UID, assignmentFailed, err)

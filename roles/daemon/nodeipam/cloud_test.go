@@ -42,7 +42,7 @@ func (w *world) createAt(name, address string, cidrs ...string) (token string) {
 func TestCloud(t *testing.T) {
 	w := newWorld(t)
 	w.apply("../../../examples/kubernetes/nodeipam-cloud.yaml")
-	for _, c := range []struct{ provider, want string }{{"aws", "10.0.0.64/27,2001:db8:1:1:aaaa::/80"}, {"gcp", "10.0.0.64/27"}} {
+	for _, c := range []struct{ provider, want string }{{"aws", "10.0.0.64/27,2001:db8:1:1:aaaa::/80"}, {"gcp", "10.0.0.64/27"}, {"alibaba", "10.0.0.64/27,2001:db8:1:1:aaaa::/80"}} {
 		provider, want := c.provider, c.want
 		sim, err := cloudsim.Start(t.Context(), cloudsim.Options{Providers: []string{provider}, Listen: []string{"127.0.0.1:0"}, NICs: []store.CloudNIC{
 			{MAC: "02:1b:2c:3d:4e:01", Primary: true, Subnets: []store.CloudSubnet{
@@ -74,7 +74,7 @@ func TestCloud(t *testing.T) {
 			t.Errorf("events %v", got)
 		}
 		do("add", "10.0.0.48/28", "10.0.0.64/27")
-		if provider == "aws" {
+		if provider != "gcp" {
 			do("add", "2001:db8:1:1:aaaa::/80")
 		}
 		if got := w.assigned(name); got != want {
@@ -103,7 +103,7 @@ func TestCloud(t *testing.T) {
 	client, err := rest.Open(rest.Kubeconfig(w.Kubeconfig(t, w.Address, w.token)))
 	w.must(err)
 	defer client.Close()
-	const own = "node-gcp"
+	const own = "node-alibaba"
 	for _, c := range []struct{ node, patch, want string }{
 		{"last", `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`, "only the Node that it runs on"},
 		{own, `{"metadata":{"labels":{"a":"b"}}}`, "only pod networks"},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,7 @@ const (
 	// fenceAnnotation is set to a new value by a new leader, and removed with the assignment.
 	fenceAnnotation = "cnibox.io/nodeipam-fence"
 	// workers is the number of requests at a time. The client keeps as many unused connections.
-	workers = 8
+	workers = 32
 	// attempts bounds the requests for a node before an event and a pause.
 	attempts = 3
 	// requestTime bounds a request and the pauses that the server asks for.
@@ -47,7 +46,10 @@ type controller struct {
 	// listed is closed when all nodes are known, and all ClusterCIDRs if they are used.
 	listed   chan struct{}
 	unlisted map[string]bool // the collections that are not known
-	// fromRanges is true if ClusterCIDRs are followed, and withLabels if a range may select nodes.
+	// networks has the file of ClusterCIDRs, which is read again at the interval, or it has none.
+	networks *networks
+	interval time.Duration
+	// fromRanges is true if ClusterCIDR objects are followed, and withLabels if a range may select nodes.
 	fromRanges, withLabels bool
 	// assigning is true when every former leader's requests are finished.
 	assigning bool
@@ -56,15 +58,15 @@ type controller struct {
 	unanswered atomic.Bool
 }
 
-// newController returns a controller that gives blocks of t, and with fromRanges of ClusterCIDRs.
-func newController(client *registry, log *slog.Logger, term *election.Term, t *table, fromRanges bool) *controller {
+// newController returns a controller that gives blocks of t, the table of n.
+func newController(client *registry, log *slog.Logger, term *election.Term, t *table, n *networks) *controller {
 	c := &controller{
 		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
 		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
-		fromRanges: fromRanges, withLabels: fromRanges || slices.ContainsFunc(t.ranges, func(r *nodeRange) bool { return r.terms != nil }),
+		networks: n, fromRanges: n.objects, withLabels: n.objects || n.file != "",
 		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
-	if fromRanges {
+	if n.objects {
 		c.unlisted[rangesPath] = true
 	}
 	return c
@@ -78,6 +80,9 @@ func (c *controller) synced(path string) {
 		delete(c.unlisted, path)
 		if c.isSynced() {
 			close(c.listed)
+			for name := range c.table.nodes {
+				c.warn(name)
+			}
 		}
 	}
 }
@@ -93,6 +98,8 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	running.Go(func() { _ = c.client.follow(ctx, c) })
 	if c.fromRanges {
 		running.Go(func() { _ = rest.Follow(ctx, c.client.api, rangesPath, rangeFollower{c}) })
+	} else if c.networks.file != "" {
+		running.Go(func() { rangeFollower{c}.followFile(ctx) })
 	}
 	select {
 	case <-c.listed:
@@ -134,9 +141,8 @@ func (c *controller) Put(o *rest.Node, listing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
-	before := c.fault(o.Metadata.Name)
 	waits, released := c.table.put(o)
-	c.warn(o.Metadata.Name, before)
+	c.warn(o.Metadata.Name)
 	if listing || !c.assigning {
 		return // run or Complete adds the nodes
 	}
@@ -204,22 +210,19 @@ func (c *controller) refresh(o *rest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
-	before := c.fault(o.Metadata.Name)
 	c.table.refresh(o)
-	c.warn(o.Metadata.Name, before)
+	c.warn(o.Metadata.Name)
 }
 
-func (c *controller) fault(name string) error {
-	if n := c.table.nodes[name]; n != nil {
-		return n.why()
+// warn logs the faults of an assigned node once, when all ranges are known.
+func (c *controller) warn(name string) {
+	n := c.table.nodes[name]
+	if n == nil || !n.assigned || n.logged || !c.isSynced() {
+		return
 	}
-	return nil
-}
-
-// warn logs a new fault of an assigned node.
-func (c *controller) warn(name string, before error) {
-	if n := c.table.nodes[name]; n != nil && n.assigned && n.why() != nil && (before == nil || before.Error() != n.why().Error()) {
-		c.log.Warn("a node needs an operator", "node", name, "error", n.why())
+	n.logged = true
+	if err := c.table.why(n); err != nil {
+		c.log.Warn("a node needs an operator", "node", name, "error", err)
 	}
 }
 
@@ -362,7 +365,7 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	defer cancel()
 	path := rest.Path("api", "v1", "nodes", name)
 	var o rest.Node
-	err := c.client.Patch(ctx, path, rest.MergePatch, p, &o)
+	err := c.client.assign(ctx, path, p, &o)
 	if err == nil {
 		c.refresh(&o)
 		c.log.Info("assigned pod networks", "node", name, "podCIDRs", p.Spec.PodCIDRs)

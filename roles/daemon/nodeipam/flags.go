@@ -1,6 +1,7 @@
 package nodeipam
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -45,8 +46,9 @@ type networks struct {
 	services []netip.Prefix
 	// objects is true if ClusterCIDR objects are used. Then clusters may be empty.
 	objects bool
-	// file has ClusterCIDR objects, or is empty. ranges are its objects.
+	// file has ClusterCIDR objects, or is empty. text is its content as last read, and ranges are its objects.
 	file   string
+	text   []byte
 	ranges []clusterCIDR
 	// A mask of 0 is not given.
 	mask, mask4, mask6 int
@@ -253,14 +255,18 @@ func (n *networks) table() (*table, error) {
 	return t, errors.Join(errs...)
 }
 
-// readFile reads the ClusterCIDRs of the file. They are used as they are, because nodeipam makes no changes to them.
+// readFile reads the ClusterCIDRs of the file, unless it is as it was read before. They are used as they are, because nodeipam makes no changes to them.
 func (n *networks) readFile() error {
 	if n.file == "" {
 		return nil
 	}
-	raw, err := smallfile.Read(n.file, maxRangeFile)
+	text, err := smallfile.Read(n.file, maxRangeFile)
+	if err == nil && n.ranges != nil && bytes.Equal(text, n.text) {
+		return nil
+	}
+	raw := text
 	if err == nil {
-		raw, err = yaml.ToJSON(raw)
+		raw, err = yaml.ToJSON(text)
 	}
 	var list struct {
 		Items []clusterCIDR `json:"items"`
@@ -278,8 +284,21 @@ func (n *networks) readFile() error {
 		m := &list.Items[i].Metadata
 		m.ResourceVersion, m.Finalizers = "", []string{rangeFinalizer}
 	}
-	n.ranges = list.Items
+	n.text, n.ranges = text, list.Items
 	return nil
+}
+
+// reload reads the file again, and reports whether it has changed. While it is invalid, the former ranges stay.
+func (n *networks) reload() (changed bool, err error) {
+	next := *n
+	if err = next.readFile(); err != nil || bytes.Equal(next.text, n.text) {
+		return false, err
+	}
+	if _, err = next.table(); err != nil {
+		return false, err
+	}
+	*n = next
+	return true, nil
 }
 
 // maxRangeFile bounds the file of ClusterCIDRs in bytes.

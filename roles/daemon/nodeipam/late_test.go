@@ -7,7 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -155,6 +157,80 @@ func TestServerTimeout(t *testing.T) {
 	s := r.until("assignment", func(s status) bool { return s.Waiting == 0 })
 	if s.Networks[0].Used != 2 || len(s.Faults) != 0 || len(w.events("executed")) != 0 {
 		t.Errorf("%+v, events %v", s, w.events("executed"))
+	}
+}
+
+// TestHostileServer: the API server answers half of the requests with an error or an empty reply, and executes some of
+// them. Leaders lose it completely, one after the other. Every Node gets a block, and never one that another Node has.
+func TestHostileServer(t *testing.T) {
+	w := newWorld(t)
+	w.referee(-1)
+	type side struct {
+		*replica
+		lost atomic.Bool
+	}
+	var sides []*side
+	codes := []int{http.StatusOK, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
+	for range 2 {
+		s, g := &side{}, w.gate()
+		g.handle(func(r *http.Request, _ string, forward func()) int {
+			switch n := rand.IntN(8); {
+			case n >= 4 && !s.lost.Load():
+				return 0
+			case n >= 2 && r.Method != http.MethodGet:
+				forward()
+			}
+			return codes[rand.IntN(len(codes))]
+		})
+		s.replica = w.start(g.url, "-cluster-cidr=10.244.0.0/24", "-node-cidr-mask-size=32")
+		sides = append(sides, s)
+	}
+	leader := func() (at int) {
+		await.Until(t, func() bool {
+			at = slices.IndexFunc(sides, func(s *side) bool { is, err := s.status(); return err == nil && is.Leader })
+			return at >= 0
+		}, func() string { return "no replica leads" })
+		return at
+	}
+	const rounds, each = 3, 60
+	for round := range rounds {
+		for i := range each {
+			w.create(fmt.Sprintf("node-%d", round*each+i))
+			if i%3 == 0 && round > 0 {
+				w.remove(fmt.Sprintf("node-%d", (round-1)*each+i))
+			}
+		}
+		at := leader()
+		sides[at].lost.Store(true)
+		await.Until(t, func() bool { return leader() != at }, func() string { return "the other replica does not lead" })
+		sides[at].lost.Store(false)
+	}
+	w.assignedAll(rounds*each - (rounds-1)*each/3)
+	for _, s := range sides {
+		if strings.Contains(s.log.String(), "needs an operator") {
+			t.Error("a replica reports an assignment of another one")
+		}
+	}
+}
+
+// TestStripped: an admission webhook removes the pod networks. The server executes the request without an error, the Node is reported and tried again.
+func TestStripped(t *testing.T) {
+	w := newWorld(t)
+	g := w.gate()
+	var stripped atomic.Int32
+	g.handle(func(r *http.Request, body string, _ func()) int {
+		if isAssignment(r, body) && stripped.Add(1) <= 4 {
+			r.Body = io.NopCloser(strings.NewReader(`{"metadata":{"annotations":{"stripped":""}}}`))
+			r.ContentLength = -1
+		}
+		return 0
+	})
+	r := w.start(g.url, "-cluster-cidr=10.244.0.0/16")
+	r.leads()
+	w.create("a")
+	await.Until(t, func() bool { return len(w.get("a").Spec.PodCIDRs) > 0 }, func() string { return "a has no pod network" })
+	if got := w.events("a"); !slices.Equal(got, []string{"CIDRAssignmentFailed"}) {
+		t.Errorf("events %v", got)
 	}
 }
 

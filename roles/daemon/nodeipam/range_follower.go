@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // rangeKey begins the names of ClusterCIDRs in the queue. No Node has it in its name.
@@ -67,6 +68,29 @@ func (f rangeFollower) Failed(err error) { f.failed(rangesPath, err) }
 
 // Recovered is called when the ClusterCIDRs can be followed again.
 func (f rangeFollower) Recovered() { f.recovered(rangesPath) }
+
+// followFile reads the file of ClusterCIDRs at intervals until ctx ends.
+func (f rangeFollower) followFile(ctx context.Context) {
+	for wait := (web.Backoff{Min: f.interval, Max: f.interval}); wait.Wait(ctx, 0) == nil; {
+		changed, err := f.networks.reload()
+		if err != nil {
+			f.Failed(err)
+			continue
+		}
+		f.Recovered()
+		if !changed {
+			continue
+		}
+		names := map[string]bool{}
+		for i := range f.networks.ranges {
+			o := &f.networks.ranges[i]
+			names[o.Metadata.Name] = true
+			f.Put(o, false)
+		}
+		f.Complete(names)
+		f.log.Info("the file of ClusterCIDRs has changed", "path", f.networks.file)
+	}
+}
 
 // labels reads a Node's labels. They are not kept, because a large cluster has many.
 func (c *controller) labels(ctx context.Context, name string) (map[string]string, error) {

@@ -21,7 +21,7 @@ const (
 	rangeFinalizer = "networking.x-k8s.io/cluster-cidr-finalizer"
 	// minHostBits is the smallest perNodeHostBits.
 	minHostBits = 4
-	// maxRangeFaults bounds the text about an object, which can have thousands of requirements.
+	// maxRangeFaults bounds the text about an object, which can have thousands of requirements, and the ranges in a text.
 	maxRangeFaults = 10
 )
 
@@ -224,18 +224,19 @@ func (r *nodeRange) capacity() int {
 func (t *table) ordered(name string, labels map[string]string) []*nodeRange {
 	type candidate struct {
 		*nodeRange
-		matching int
+		matching, capacity int
+		network            string
 	}
 	var all []*candidate
 	for _, r := range t.ranges {
 		if n, ok := r.selects(name, labels); ok && len(r.sets) > 0 && !r.deleting && (r.kept || r.name == "") {
-			all = append(all, &candidate{r, n})
+			all = append(all, &candidate{r, n, r.capacity(), r.sets[0].network.String()})
 		}
 	}
 	sorting.Stable(all, func(a, b *candidate) int {
 		return cmp.Or(
-			b.matching-a.matching, a.capacity()-b.capacity(), b.sets[0].length-a.sets[0].length,
-			strings.Compare(a.selector, b.selector), strings.Compare(a.sets[0].network.String(), b.sets[0].network.String()))
+			b.matching-a.matching, a.capacity-b.capacity, b.sets[0].length-a.sets[0].length,
+			strings.Compare(a.selector, b.selector), strings.Compare(a.network, b.network))
 	})
 	out := make([]*nodeRange, len(all))
 	for i, c := range all {
@@ -285,16 +286,11 @@ func (t *table) removeRange(name string) {
 	t.rangesChanged()
 }
 
-// rangesChanged updates what follows from the ranges.
+// rangesChanged updates the blocks of all ranges.
 func (t *table) rangesChanged() {
 	t.sets = nil
 	for _, r := range t.ranges {
 		t.sets = append(t.sets, r.sets...)
-	}
-	for _, n := range t.nodes {
-		if n.assigned {
-			n.misplaced = t.misplaced(n.held)
-		}
 	}
 }
 

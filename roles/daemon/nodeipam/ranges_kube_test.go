@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/kubetest"
@@ -143,4 +145,42 @@ func TestRanges(t *testing.T) {
 	w.remove("b")
 	await.Until(t, func() bool { _, exists := w.finalizers("gpu"); return !exists }, func() string { return "the range stays without Nodes" })
 	w.assignedAll(2)
+}
+
+// TestRangeFileLive: without an API server ranges are added and drained in a file. While it is invalid, the former ranges stay.
+func TestRangeFileLive(t *testing.T) {
+	w := newRegistry(t, "dir")
+	path := filepath.Join(t.TempDir(), "ranges.yaml")
+	write := func(text string) {
+		t.Helper()
+		w.must(smallfile.Replace(path, []byte(text), 0o644))
+	}
+	const general = "items:\n- metadata: {name: general}\n  spec: {ipv4: 10.1.0.0/16, perNodeHostBits: 8, nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: DoesNotExist}]}]}}\n"
+	const zone = "- metadata: {name: zone%s}\n  spec: {ipv4: 10.2.0.0/16, perNodeHostBits: 8}\n"
+	write(general)
+	r := w.start("", "-cluster-cidr-file="+path)
+	w.must(w.add("a", nil, nil))
+	if got := w.assigned("a"); got != "10.1.0.0/24" {
+		t.Errorf("a has %s", got)
+	}
+	w.must(w.add("b", map[string]string{"zone": "b"}, nil))
+	r.until("reason", func(s status) bool {
+		return len(s.Faults) == 1 && strings.Contains(s.Faults[0].Error, "no ClusterCIDR selects")
+	})
+	write(general + fmt.Sprintf(zone, ""))
+	if got := w.assigned("b"); got != "10.2.0.0/24" {
+		t.Errorf("b has %s", got)
+	}
+	write(general + fmt.Sprintf(zone, "") + "- spec")
+	r.until("error", func(s status) bool { return strings.Contains(s.Error, "-cluster-cidr-file: ") })
+	w.must(w.add("c", map[string]string{"zone": "b"}, nil))
+	if got := w.assigned("c"); got != "10.2.1.0/24" {
+		t.Errorf("c has %s", got)
+	}
+	write(general + fmt.Sprintf(zone, ", deletionTimestamp: now"))
+	r.until("end of the error", func(s status) bool { return s.Error == "" && len(s.Networks) == 2 })
+	w.must(w.add("d", map[string]string{"zone": "b"}, nil))
+	r.until("reason", func(s status) bool { return len(s.Faults) == 1 && s.Faults[0].Node == "d" })
+	write(general)
+	r.until("removed range", func(s status) bool { return len(s.Networks) == 1 && len(s.Faults) == 3 })
 }

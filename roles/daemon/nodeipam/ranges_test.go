@@ -1,6 +1,7 @@
 package nodeipam
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -121,7 +123,7 @@ func TestRangesDeletedNode(t *testing.T) {
 	s := &testTable{table: newTable(nil, nil), t: t}
 	s.putRange(cidr(t, "all", "10.0.0.0/16", "", 8, ""))
 	s.put(s.object("n1", "1"))
-	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, true)
+	c := newController(kubernetes(client), slog.New(slog.DiscardHandler), &election.Term{}, s.table, &networks{objects: true})
 	if retry := c.assign(t.Context(), "n1"); !retry || s.nodes["n1"].held != nil {
 		t.Errorf("retry %v, blocks %v", retry, s.nodes["n1"].held)
 	}
@@ -134,7 +136,7 @@ func TestRangesDeletedNode(t *testing.T) {
 // TestRangesErrors: an error of one collection stays when the other can be followed. The text about a ClusterCIDR is
 // bounded.
 func TestRangesErrors(t *testing.T) {
-	c := newController(nil, slog.New(slog.DiscardHandler), &election.Term{}, newTable(nil, nil), true)
+	c := newController(nil, slog.New(slog.DiscardHandler), &election.Term{}, newTable(nil, nil), &networks{objects: true})
 	c.Failed(errors.New("nodes"))
 	rangeFollower{c}.Failed(errors.New("ranges"))
 	c.Complete(nil)
@@ -150,6 +152,41 @@ func TestRangesErrors(t *testing.T) {
 	r := c.table.putRange(cidr(t, "bad", "10.0.0.0/16", "", 8, strings.Repeat(term("a Is")+",", 5000)+term("a Is")))
 	if text := r.fault.Error(); len(text) > 2000 || !strings.Contains(text, "4991 further faults") {
 		t.Errorf("%d bytes: %.3000s", len(text), text)
+	}
+}
+
+// TestRangesListed: the ranges and the Nodes are read at the same time. A Node is not reported because its range is read after it.
+func TestRangesListed(t *testing.T) {
+	var log bytes.Buffer
+	s := &testTable{t: t}
+	c := newController(nil, slog.New(slog.NewTextHandler(&log, nil)), &election.Term{}, newTable(nil, nil), &networks{objects: true})
+	c.Put(s.object("n1", "1", "10.0.1.0/24"), true)
+	c.Put(s.object("n2", "2", "10.9.1.0/24"), true)
+	c.Complete(map[string]bool{"n1": true, "n2": true})
+	rangeFollower{c}.Put(cidr(t, "r", "10.0.0.0/16", "", 8, ""), true)
+	if log.Len() > 0 {
+		t.Errorf("before all ranges are known: %s", &log)
+	}
+	rangeFollower{c}.Complete(map[string]bool{"r": true})
+	c.Put(s.object("n2", "2", "10.9.1.0/24"), false)
+	if text := log.String(); strings.Count(text, "needs an operator") != 1 || !strings.Contains(text, "node=n2") {
+		t.Errorf("log: %s", text)
+	}
+}
+
+// TestManyRanges: the text about a node names the first ranges only.
+func TestManyRanges(t *testing.T) {
+	s := &testTable{table: newTable(nil, nil), t: t}
+	const count = 2000
+	for i := range count {
+		name := strconv.Itoa(i)
+		s.put(s.object(name, name, fmt.Sprintf("10.%d.%d.0/28", i/256, i%256)))
+	}
+	for i := range count {
+		s.putRange(cidr(t, fmt.Sprintf("range-%d", i), fmt.Sprintf("11.%d.%d.0/20", i/256, i%256), "", 4, ""))
+	}
+	if f := s.faults(); len(f) != maxFaults || len(f[0].Error) > 1000 || !strings.Contains(f[0].Error, "1990 more") {
+		t.Errorf("%d faults, the first has %d bytes: %.1200s", len(f), len(f[0].Error), f[0].Error)
 	}
 }
 

@@ -2,6 +2,7 @@ package nodeipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -68,6 +69,15 @@ func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
 		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
 	}
 	return &registry{client, nil, follow, func() { _ = c.Close() }} // only connections are closed
+}
+
+// assign writes pod networks to a Node, and stores the server's reply in o.
+func (r *registry) assign(ctx context.Context, path string, p *nodePatch, o *rest.Node) error {
+	err := r.Patch(ctx, path, rest.MergePatch, p, o)
+	if err == nil && len(o.Spec.PodCIDRs) == 0 {
+		err = errors.New("the server's reply has no podCIDRs: look for an admission webhook that removes them")
+	}
+	return err
 }
 
 // event logs why a Node has no pod networks, and makes an event of it.

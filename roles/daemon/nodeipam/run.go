@@ -58,12 +58,14 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	o.Client, o.Identity, o.Log, o.Seen = reg, d.identity, h.Log, d.seen
 	h.Log.Info("waiting for the lease", "lease", d.lease, "identity", d.identity)
 	err = election.Run(ctx, o, func(ctx context.Context, term *election.Term) bool {
+		_, _ = s.networks.reload() // the controller reports an error
 		t, err := s.networks.table()
 		if err != nil {
 			h.Log.Error("the networks were valid before", "error", err)
 			return true
 		}
-		c := newController(reg, h.Log, term, t, s.networks.objects)
+		c := newController(reg, h.Log, term, t, &s.networks)
+		c.interval = s.lease.Retry
 		d.leading.Store(c)
 		defer d.leading.Store(nil)
 		return c.run(ctx)

@@ -118,7 +118,7 @@ func (t *table) faults() []nodeFault {
 	var all []holding
 	errs := map[string]error{}
 	for name, n := range t.nodes {
-		if err := n.why(); err != nil {
+		if err := t.why(n); err != nil {
 			errs[name] = err
 		}
 		for _, p := range n.held {

@@ -37,8 +37,8 @@ type node struct {
 	held []netip.Prefix
 	// fault is the reason why the node needs an operator.
 	fault error
-	// misplaced is the reason why no range has the node's blocks, or nil.
-	misplaced error
+	// logged is true if the log has the faults of the object's pod networks.
+	logged bool
 	// event is the reason of the last event about the node.
 	event string
 }
@@ -54,8 +54,13 @@ func newTable(sets []*blocks, services []netip.Prefix) *table {
 	return t
 }
 
-// why returns the reasons why a node needs an operator.
-func (n *node) why() error { return errors.Join(n.fault, n.misplaced) }
+// why returns the reasons why a node needs an operator. The ranges can change, so the second one is not kept.
+func (t *table) why(n *node) error {
+	if !n.assigned {
+		return n.fault
+	}
+	return errors.Join(n.fault, t.misplaced(n.held))
+}
 
 // put stores a Node as it was read. It returns true if the node waits for pod networks and is new,
 // and whether other nodes may get blocks that were released.
@@ -93,13 +98,16 @@ func (t *table) update(n *node, o *rest.Node, isNew bool) bool {
 			fault = errors.Join(fault, fmt.Errorf("another program assigned %v: run one program that assigns pod networks, and start kube-controller-manager with --allocate-node-cidrs=false", held))
 		}
 		t.hold(n, held)
-		n.assigned, n.fault, n.misplaced = true, fault, t.misplaced(held)
+		n.assigned, n.fault = true, fault
 	}
 	return !n.assigned && !n.deleting
 }
 
 // hold replaces the blocks that a node holds.
 func (t *table) hold(n *node, held []netip.Prefix) {
+	if slices.Equal(held, n.held) {
+		return // an assignment was executed as it was sent
+	}
 	for _, b := range t.sets {
 		for _, p := range held {
 			b.occupy(p)
@@ -159,11 +167,14 @@ func (t *table) misplaced(held []netip.Prefix) error {
 	return errors.Join(faults...)
 }
 
-// networks returns the cluster networks as --cluster-cidr has them.
+// networks returns the cluster networks as --cluster-cidr has them, the first ones of many.
 func (t *table) networks() string {
 	var all []string
-	for _, b := range t.sets {
+	for _, b := range t.sets[:min(len(t.sets), maxRangeFaults)] {
 		all = append(all, b.network.String())
+	}
+	if more := len(t.sets) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("… (%d more)", more))
 	}
 	return cmp.Or(strings.Join(all, ","), "(none)")
 }

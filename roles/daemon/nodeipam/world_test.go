@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/node"
@@ -45,6 +47,8 @@ type world struct {
 	// registry is nil with Kubernetes. flags choose it.
 	registry *objects.Client
 	flags    []string
+	// freeze stops the registry until thaw is called.
+	freeze func() (thaw func())
 }
 
 // newRegistry returns a world in etcd or in a directory.
@@ -60,7 +64,14 @@ func newRegistry(t *testing.T, kind string) *world {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &world{t: t, registry: objects.New(r), flags: []string{"-cluster-dir=" + path}}
+		w := &world{t: t, registry: objects.New(r), flags: []string{"-cluster-dir=" + path}}
+		w.freeze = func() func() {
+			f, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
+			w.must(err)
+			w.must(unix.Flock(int(f.Fd()), unix.LOCK_EX))
+			return func() { w.must(f.Close()) }
+		}
+		return w
 	}
 	s := etcdtest.Start(t)
 	r, err := etcd.Open(etcd.Options{Endpoints: []string{s.URL}})
@@ -68,7 +79,10 @@ func newRegistry(t *testing.T, kind string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	return &world{t: t, registry: objects.New(r), flags: []string{"-etcd-endpoints=" + s.URL}}
+	return &world{
+		t: t, registry: objects.New(r), flags: []string{"-etcd-endpoints=" + s.URL},
+		freeze: func() func() { s.Stop(t); return func() { s.Continue(t) } },
+	}
 }
 
 func (w *world) must(err error) {
@@ -88,6 +102,10 @@ func newWorldOn(t *testing.T, store kubetest.Store) *world {
 	}
 	t.Cleanup(s.Stop)
 	w := &world{Server: s, t: t}
+	w.freeze = func() func() {
+		w.must(unix.Kill(s.ProcessID(), unix.SIGSTOP))
+		return func() { w.must(unix.Kill(s.ProcessID(), unix.SIGCONT)) }
+	}
 	w.apply("../../../examples/kubernetes/nodeipam.yaml")
 	w.token = s.Token(t, "kube-system", "cnibox-nodeipam")
 	return w

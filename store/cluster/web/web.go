@@ -70,7 +70,7 @@ func New(o Options) (*Client, error) {
 			ResponseHeaderTimeout:  o.Header,
 			MaxResponseHeaderBytes: maxHeader,
 			IdleConnTimeout:        90 * time.Second,
-			MaxIdleConnsPerHost:    8,
+			MaxIdleConnsPerHost:    32,
 			// The size of a compressed reply does not bound its content.
 			DisableCompression: true,
 		},

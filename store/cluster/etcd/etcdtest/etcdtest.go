@@ -152,6 +152,14 @@ func (s *Server) Stop(tb testing.TB) {
 	}
 }
 
+// Continue continues a stopped process.
+func (s *Server) Continue(tb testing.TB) {
+	tb.Helper()
+	if err := s.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // free returns an unused port.
 func free(tb testing.TB) int {
 	tb.Helper()
