@@ -105,6 +105,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
 		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
 		{id: "rules-flushed", script: "nft flush ruleset"},
+		{id: "rules-flushed", script: "nft flush table inet cnibox"},
+		{id: "rules-flushed", script: "nft flush chain inet cnibox postrouting"},
 		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
 		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
 		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +

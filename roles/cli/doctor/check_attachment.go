@@ -121,9 +121,9 @@ func attachmentChecks() []Check {
 // recordChecks compare the records with each other and with the node.
 func recordChecks() []Check {
 	return []Check{
-		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
+		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables or rules", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			if lost := f.lost(); len(lost) > 0 {
-				add("nftables", fmt.Sprintf("no table of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
+				add("nftables", fmt.Sprintf("no table or rules of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
 			}
 		}},
 		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
@@ -173,8 +173,12 @@ func restart(pod string, k store.Key) string {
 
 // lost returns the sets that another program deleted and attachments need.
 func (f *Facts) lost() []string {
+	needed := slices.Clone(f.Firewall.Labelled) // with a flushed table the elements are there
 	for i := range f.Differences {
-		if e, ok := f.Differences[i].Of.(*netops.Element); ok && slices.Contains(f.Firewall.Lost, e.Set) {
+		needed = append(needed, f.Differences[i].Of)
+	}
+	for _, o := range needed {
+		if e, ok := o.(*netops.Element); ok && slices.Contains(f.Firewall.Lost, e.Set) {
 			return f.Firewall.Lost
 		}
 	}

@@ -153,7 +153,7 @@ type Firewall struct {
 	// Drops are chains of other programs with policy drop, Rules their rules that drop.
 	Drops []string
 	Rules []netops.DropRule
-	// Lost are our sets whose table does not exist.
+	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
 	Labelled []netops.Object

@@ -105,7 +105,13 @@ func (r *reader) readKernel(ctx context.Context) {
 		func() (err error) { w.Policy6, err = n.ForwardPolicy(ctx, true); return err },
 		func() (err error) { w.Drops, err = n.ForwardDrops(ctx); return err },
 		func() (err error) { w.Rules, err = n.ForwardDropRules(ctx); return err },
-		func() (err error) { w.Lost, err = n.LostSets(ctx); return err },
+		func() (err error) {
+			w.Lost, err = n.LostSets(ctx)
+			if err == nil && len(w.Lost) == 0 {
+				w.Lost, err = n.FlushedSets(ctx)
+			}
+			return err
+		},
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
 		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
 		func() (err error) { w.KubeProxy, err = n.HasKubeProxy(ctx); return err },
