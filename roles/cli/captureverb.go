@@ -91,6 +91,9 @@ func (p *Process) capture(c *cli.Context) error {
 	if snaplen < 1 || snaplen > maxSnaplen {
 		return usagef("cnibox help capture", "--snaplen %d: want 1 to %d", snaplen, maxSnaplen)
 	}
+	if c.Int("count") < 0 || c.Duration("for") < 0 {
+		return usagef("cnibox help capture", "--count %d, --for %s: want no negative number", c.Int("count"), c.Duration("for"))
+	}
 	filter, err := capture.Compile(c.String("filter"), uint32(snaplen))
 	if err != nil {
 		return usagef("cnibox help capture", "%v", err)

@@ -48,8 +48,11 @@ examples:
 			if err := noArgs(c); err != nil {
 				return err
 			}
-			if dir := c.String("cluster"); dir != "" {
-				return p.mergeReports(c, dir)
+			switch {
+			case c.IsSet("cluster") && c.IsSet("fix"):
+				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
+			case c.IsSet("cluster"):
+				return p.mergeReports(c, c.String("cluster"))
 			}
 			if os.Geteuid() != 0 {
 				return withHint(errors.New("only root can read a node"), "run it as root")
@@ -59,8 +62,8 @@ examples:
 				return err
 			}
 			defer done()
-			if file := c.String("fix"); file != "" {
-				return p.fixReport(c, h, file)
+			if c.IsSet("fix") {
+				return p.fixReport(c, h, c.String("fix"))
 			}
 			return p.diagnose(c, h)
 		},
@@ -111,7 +114,11 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 				if d.Fix == fixPath {
 					continue // the checks of plugins report it
 				}
-				out = append(out, doctor.Difference{Key: d.Key, Pod: d.Pod, Of: d.of, Object: d.Object, Want: d.Want, Have: d.Have, Repairable: d.Fix == fixRepair})
+				fix := d.Fix
+				if fix == fixRestart || fix == fixRemove {
+					fix = ""
+				}
+				out = append(out, doctor.Difference{Key: d.Key, Pod: d.Pod, Of: d.of, Object: d.Object, Want: d.Want, Have: d.Have, Fix: fix})
 			}
 			return out, err
 		},

@@ -35,14 +35,15 @@ type Facts struct {
 	// Differences are those between the attachments and the kernel.
 	Differences []Difference
 
-	Links     []netops.LinkInfo
-	Routes    []netops.Route
-	Sysctls   map[string]string
-	Firewall  Firewall
-	Tunnels   map[string]netops.TunnelEntries
-	Missing   map[string]string // kinds of links that the kernel does not have: kind, error
-	Overlay   Overlay
-	DirErrors []error // full or read-only file systems
+	Links    []netops.LinkInfo
+	Routes   []netops.Route
+	Sysctls  map[string]string
+	Firewall Firewall
+	Tunnels  map[string]netops.TunnelEntries
+	Missing  map[string]string // kinds of links that the kernel does not have: kind, error
+	Overlay  Overlay
+	// DirErrors are the directories on full or read-only file systems.
+	DirErrors map[string]error
 }
 
 // Unread is a fact that could not be read.
@@ -143,8 +144,8 @@ type Difference struct {
 	// Of is nil for a difference that is not of an object.
 	Of                 netops.Object
 	Object, Want, Have string
-	// Repairable means that `cnibox repair` removes it.
-	Repairable bool
+	// Fix is the command that mends it, or "" if the container must be restarted.
+	Fix string
 }
 
 // Firewall are the rules that concern forwarded packets.

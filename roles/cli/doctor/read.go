@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +87,9 @@ func (r *reader) readKernel(ctx context.Context) {
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
 	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
 	for _, l := range f.Links {
+		if f.isRouted(&l) {
+			keys = append(keys, linkForwardingKey(l.Name))
+		}
 		if l.Kind == "vxlan" {
 			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
 			r.unread("entries of "+l.Name, err)
@@ -128,11 +130,7 @@ func (r *reader) readState(ctx context.Context) {
 	for _, path := range []string{s.RunDir, filepath.Dir(st.Path()), st.Path(), s.StateDir, st.KeepPath()} {
 		s.addMode(path)
 	}
-	for _, err := range []error{st.CheckRunDir(), st.CheckStateDir()} {
-		if err != nil && !slices.ContainsFunc(r.f.DirErrors, func(e error) bool { return e.Error() == err.Error() }) {
-			r.f.DirErrors = append(r.f.DirErrors, err)
-		}
-	}
+	r.f.DirErrors = map[string]error{s.RunDir: st.CheckRunDir(), s.StateDir: st.CheckStateDir()}
 	bounded := func(check func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, stateTime)
 		defer cancel()
