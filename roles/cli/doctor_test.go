@@ -90,6 +90,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "state-lost", script: "rm /run/cnibox/*/node.db"},
 		{id: "disk", script: "rm -rf /var/lib/cnibox; mkdir -m 700 /var/lib/cnibox; mount -t tmpfs -o size=40k,mode=700 none /var/lib/cnibox"},
 		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox", fix: "-T /var/lib/cnibox"},
+		{id: "disk", script: "mount -o remount,ro /run", fix: "-T /run/cnibox"},
 		{id: "cache-damaged", script: "mkdir -p /var/lib/cni/results; touch /var/lib/cni/results/net-x-eth0"},
 		{id: "cache-stale", script: cached("/run/ns/gone", "z")},
 		// attachments

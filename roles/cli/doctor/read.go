@@ -162,7 +162,9 @@ func (r *reader) readState(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, auditTime)
 	defer cancel()
 	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
-	r.unread("attachments", err)
+	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
+		r.unread("attachments", err)
+	}
 }
 
 // addMode checks owner and mode of a file or directory of the state.
