@@ -130,6 +130,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
 		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
+		{id: "kernel-feature", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "tap"}]}`) + "mount -t tmpfs none /dev", fix: "modprobe tun"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
 		{id: "bridge-taken", script: "ip addr flush dev br78; ip addr add 10.78.0.1/16 dev br78", fix: "ip addr del 10.78.0.1/16 dev br78"},
@@ -268,7 +269,6 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			}
 			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
 		},
-		"kernel-links":         func(f *doctor.Facts) { f.Missing = map[string]string{"ipvlan": "not supported"} },
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
 	}

@@ -110,9 +110,13 @@ func filterChecks() []Check {
 // linkChecks look at what networks need of the node.
 func linkChecks() []Check {
 	return []Check{
-		{ID: "kernel-links", Title: "the kernel lacks a kind of interface that a network needs", Reads: "the kernel's link kinds; the networks' files", Severity: Error, find: func(f *Facts, add add) {
-			for kind, evidence := range f.Missing {
-				add(kind, evidence, "modprobe rtnl-link-"+kind)
+		{ID: "kernel-feature", Title: "the kernel lacks a feature that a network needs", Reads: "the kernel's features; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			for name, evidence := range f.Missing {
+				module := strings.Replace(name, "link-", "rtnl-link-", 1)
+				if strings.HasPrefix(name, "nftables") {
+					module = "nf_tables"
+				}
+				add(name, evidence, "modprobe "+module)
 			}
 		}},
 		{ID: "bridge-kind", Title: "the name of a network's bridge belongs to another device", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {

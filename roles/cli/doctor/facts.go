@@ -40,7 +40,7 @@ type Facts struct {
 	Sysctls  map[string]string
 	Firewall Firewall
 	Tunnels  map[string]netops.TunnelEntries
-	Missing  map[string]string // kinds of links that the kernel does not have: kind, error
+	Missing  map[string]string // features that the kernel does not have, and what needs them
 	Overlay  Overlay
 	// DirErrors are the directories on full or read-only file systems.
 	DirErrors map[string]error
@@ -84,6 +84,8 @@ type Network struct {
 	Ranges  []Range
 	Kube    []string // kubeconfigs
 	Overlay bool     // the subnet comes from the agent
+	// Features are those that it needs of the kernel.
+	Features []string
 	// OwnTypes is true if a plugin is a role of this program.
 	OwnTypes bool
 }

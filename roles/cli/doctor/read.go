@@ -65,7 +65,7 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readState(ctx)
 	r.readCaches()
 	r.readOverlay(ctx)
-	r.readKinds(ctx)
+	r.readFeatures(ctx)
 	return r.f
 }
 
