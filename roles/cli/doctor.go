@@ -133,7 +133,7 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		if _, here := findPlugin(filepath.SplitList(p.getenv("PATH")), r.name); !here || r.dirKey == "" {
 			continue
 		}
-		one := doctor.Runtime{Name: r.name, SkipsFaulty: r.name != "containerd", ListsOnly: r.name == "podman", BuiltIn: r.name == "podman"}
+		one := doctor.Runtime{Name: r.name, SkipsFaulty: r.name != "containerd", ListsOnly: r.name == "podman"}
 		var errs [4]error
 		one.Dir, errs[0] = r.value(r.dirKey, defaultConfDir)
 		one.Default, errs[1] = r.value(r.nameKey, r.network)
@@ -143,6 +143,7 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		if err := errors.Join(errs[:]...); err != nil {
 			return nil, false, err
 		}
+		one.BuiltIn = r.name == "podman" && one.Default == r.network
 		if netavark = netavark || uses; !uses {
 			all = append(all, one)
 		}

@@ -60,6 +60,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 	return []broken{
 		// networks
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
+		{id: "network-none", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; printf '[network]\nnetwork_backend = \"cni\"\ndefault_network = \"nope\"\n' >/etc/containers/containers.conf"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
 		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
