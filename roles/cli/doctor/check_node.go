@@ -145,8 +145,8 @@ func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
 	}
 	for _, a := range l.Addresses {
 		own := slices.ContainsFunc(n.Ranges, func(r Range) bool { return r.Subnet == a.Masked() || r.Subnet.Addr().Is4() != a.Addr().Is4() })
-		hasPod := slices.ContainsFunc(f.pods(a.Contains), func(p netip.Prefix) bool { return p.Bits() == a.Bits() })
-		if !own && !a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !(n.Overlay && hasPod) && !f.otherNetworkHas(n, a) {
+		former := n.Overlay && slices.ContainsFunc(f.pods(a.Contains), func(p netip.Prefix) bool { return p.Bits() == a.Bits() })
+		if !own && !former && !a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !f.otherNetworkHas(n, a) {
 			all = append(all, a)
 		}
 	}
