@@ -404,6 +404,13 @@ func TestDoctorCluster(t *testing.T) {
 			t.Errorf("no %q in\n%.2000s", want, &out)
 		}
 	}
+	for _, args := range [][]string{{"--cluster", dir, "--fix", "report"}, {"--cluster", ""}} {
+		q := p
+		q.Args = append([]string{"doctor"}, args...)
+		if code := Main(t.Context(), q); code != ExitUsage && code != ExitFailed {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+	}
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
