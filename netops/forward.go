@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/refplugins"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
@@ -149,6 +151,13 @@ func (n *Net) ForwardDropRules(ctx context.Context) ([]DropRule, error) {
 
 // HasKubeProxy reports whether the rules of kube-proxy are there.
 func (n *Net) HasKubeProxy(ctx context.Context) (bool, error) { return n.leftovers().HasKubeProxy(ctx) }
+
+// Service returns the endpoints to which kube-proxy translates the address of a service, and
+// whether it is one. Port 0 is any port.
+func (n *Net) Service(ctx context.Context, to netip.AddrPort) (endpoints []netip.AddrPort, found bool, err error) {
+	endpoints, found, err = n.leftovers().Service(ctx, to)
+	return endpoints, found, nlconn.Explain(err, "read the services of kube-proxy")
+}
 
 // CheckChainName checks a name against the rules of iptables for chain names.
 func CheckChainName(name string) error { return iptables.CheckChainName(name) }

@@ -49,7 +49,14 @@ func (n *Net) LostSets(ctx context.Context) ([]string, error) {
 	return lost, nlconn.Explain(err, "read nftables tables")
 }
 
-// RestoreRules makes the nftables elements and the rules in iptables' filter table that are
+// FlushedSets lists the names of cnibox's nftables sets whose rules another program deleted, but
+// not their table. It costs one request.
+func (n *Net) FlushedSets(ctx context.Context) ([]string, error) {
+	flushed, err := n.nft.FlushedSets(ctx)
+	return flushed, nlconn.Explain(err, "read nftables chains")
+}
+
+// RestoreRules makes the nftables elements and rules, and the rules in iptables' filter table, that are
 // recorded and absent. It returns the number of elements.
 func (n *Net) RestoreRules(ctx context.Context) (int, error) {
 	restored, err := n.nft.Restore(ctx)

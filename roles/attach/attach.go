@@ -247,7 +247,7 @@ func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bo
 // them. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
 // for the deletions of other processes.
 func restoreRules(ctx context.Context, h *roles.Host) {
-	if _, err := recovery.RestoreRules(ctx, h); err != nil {
+	if _, err := recovery.RestoreRules(ctx, h, false); err != nil {
 		h.Log.Debug("rules of other attachments are not restored", "error", err)
 	}
 }

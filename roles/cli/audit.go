@@ -307,6 +307,9 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		}
 	}
 	a.addDifferences(ctx, one, diffs, ns)
+	if err := a.compareMTU(ctx, one, ns); err != nil {
+		return err
+	}
 	if a.after != nil {
 		one.addFormer(wanted.Since(earlier))
 	}
@@ -314,6 +317,30 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return nil
 	}
 	return then(ns)
+}
+
+// compareMTU compares the ends of a veth: the host's end drops larger packets without an answer to the
+// sender. CHECK does not compare what a later plugin of the list may change.
+func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Namespace) error {
+	if one.record == nil || one.record.HostLink == "" || ns == nil || a.after != nil {
+		return nil
+	}
+	inside, err := a.h.Net.Link(ctx, ns, one.IfName)
+	if errors.Is(err, netops.ErrNotExist) || err == nil && inside.Kind != "veth" {
+		return nil // CHECK reports a missing one
+	}
+	if err != nil {
+		return err
+	}
+	outside, err := a.h.Net.Link(ctx, nil, one.record.HostLink)
+	if err == nil && outside.MTU < inside.MTU {
+		d := one.add("link "+outside.Name, fmt.Sprintf("mtu %d", inside.MTU), fmt.Sprintf("mtu %d", outside.MTU), fmt.Sprintf("ip link set %s mtu %d", outside.Name, inside.MTU))
+		d.of = &netops.Link{Name: outside.Name}
+	}
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // open opens a namespace. It returns nil if it does not exist, or if the path is now of the

@@ -38,9 +38,9 @@ the interface in the container and its interface on the host, if it has one. The
 names both, and its comment has container, network and addresses. Wireshark and tcpdump
 read it. The capture ends when it is interrupted or when an end is gone.
 
-The filter has the words of pcap-filter(7): host, net, port, portrange, src, dst, ip, ip6,
-arp, rarp, tcp, udp, sctp, icmp, icmp6, and, or, not, and parentheses. Hosts and ports are
-numbers. "and" and "or" have the same precedence. It looks behind one VLAN tag.
+The filter has the words of pcap-filter(7): host, net, port, portrange, src, dst, ether, ip,
+ip6, arp, rarp, tcp, udp, sctp, icmp, icmp6, vlan, and, or, not, and parentheses. Hosts and
+ports are numbers. "and" and "or" have the same precedence. It looks behind one VLAN tag.
 
 examples:
   cnibox capture default/web
@@ -90,6 +90,9 @@ func (p *Process) capture(c *cli.Context) error {
 	snaplen := c.Int("snaplen")
 	if snaplen < 1 || snaplen > maxSnaplen {
 		return usagef("cnibox help capture", "--snaplen %d: want 1 to %d", snaplen, maxSnaplen)
+	}
+	if c.Int("count") < 0 || c.Duration("for") < 0 {
+		return usagef("cnibox help capture", "--count %d, --for %s: want no negative number", c.Int("count"), c.Duration("for"))
 	}
 	filter, err := capture.Compile(c.String("filter"), uint32(snaplen))
 	if err != nil {

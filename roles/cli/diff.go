@@ -149,7 +149,7 @@ func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
 		n.other, err = a.afterAll(ctx, all)
 		return n, err
 	}
-	n.lost, err = lostSets(ctx, a.h)
+	n.lost, err = recovery.LostSets(ctx, a.h, true)
 	if err != nil {
 		return nil, err
 	}

@@ -48,8 +48,11 @@ examples:
 			if err := noArgs(c); err != nil {
 				return err
 			}
-			if dir := c.String("cluster"); dir != "" {
-				return p.mergeReports(c, dir)
+			switch {
+			case c.IsSet("cluster") && c.IsSet("fix"):
+				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
+			case c.IsSet("cluster"):
+				return p.mergeReports(c, c.String("cluster"))
 			}
 			if os.Geteuid() != 0 {
 				return withHint(errors.New("only root can read a node"), "run it as root")
@@ -59,8 +62,8 @@ examples:
 				return err
 			}
 			defer done()
-			if file := c.String("fix"); file != "" {
-				return p.fixReport(c, h, file)
+			if c.IsSet("fix") {
+				return p.fixReport(c, h, c.String("fix"))
 			}
 			return p.diagnose(c, h)
 		},
@@ -111,7 +114,11 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 				if d.Fix == fixPath {
 					continue // the checks of plugins report it
 				}
-				out = append(out, doctor.Difference{Key: d.Key, Pod: d.Pod, Of: d.of, Object: d.Object, Want: d.Want, Have: d.Have, Repairable: d.Fix == fixRepair})
+				fix := d.Fix
+				if fix == fixRestart || fix == fixRemove {
+					fix = ""
+				}
+				out = append(out, doctor.Difference{Key: d.Key, Pod: d.Pod, Of: d.of, Object: d.Object, Want: d.Want, Have: d.Have, Fix: fix})
 			}
 			return out, err
 		},
@@ -126,7 +133,7 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		if _, here := findPlugin(filepath.SplitList(p.getenv("PATH")), r.name); !here || r.dirKey == "" {
 			continue
 		}
-		one := doctor.Runtime{Name: r.name, SkipsFaulty: r.name != "containerd", ListsOnly: r.name == "podman", BuiltIn: r.name == "podman"}
+		one := doctor.Runtime{Name: r.name, SkipsFaulty: r.name != "containerd", ListsOnly: r.name == "podman"}
 		var errs [4]error
 		one.Dir, errs[0] = r.value(r.dirKey, defaultConfDir)
 		one.Default, errs[1] = r.value(r.nameKey, r.network)
@@ -136,6 +143,7 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		if err := errors.Join(errs[:]...); err != nil {
 			return nil, false, err
 		}
+		one.BuiltIn = r.name == "podman" && one.Default == r.network
 		if netavark = netavark || uses; !uses {
 			all = append(all, one)
 		}

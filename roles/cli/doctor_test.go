@@ -30,6 +30,8 @@ type broken struct {
 	overlay bool
 	env     string
 	script  string
+	// fix is a part of the command that mends it.
+	fix string
 }
 
 // brokenNodes has an entry for each check that a script can break. For the others see brokenFacts.
@@ -58,6 +60,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 	return []broken{
 		// networks
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
+		{id: "network-none", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; printf '[network]\nnetwork_backend = \"cni\"\ndefault_network = \"nope\"\n' >/etc/containers/containers.conf"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
 		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
@@ -87,7 +90,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "state-mode", script: "chmod 770 /run/cnibox"},
 		{id: "state-lost", script: "rm /run/cnibox/*/node.db"},
 		{id: "disk", script: "rm -rf /var/lib/cnibox; mkdir -m 700 /var/lib/cnibox; mount -t tmpfs -o size=40k,mode=700 none /var/lib/cnibox"},
-		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox"},
+		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox", fix: "-T /var/lib/cnibox"},
+		{id: "disk", script: "mount -o remount,ro /run", fix: "-T /run/cnibox"},
 		{id: "cache-damaged", script: "mkdir -p /var/lib/cni/results; touch /var/lib/cni/results/net-x-eth0"},
 		{id: "cache-stale", script: cached("/run/ns/gone", "z")},
 		// attachments
@@ -99,12 +103,15 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "link-missing", script: "ip link del $(veth p1 net)"},
 		{id: "link-changed", script: "in_pod p1 ip link set eth0 down"},
 		{id: "link-changed", script: "ip link set $(veth p1 net) nomaster"},
+		{id: "link-changed", script: "ip link set $(veth p1 net) mtu 1200", fix: " mtu 1500"},
 		{id: "address-missing", script: "in_pod p1 ip addr flush dev eth0"},
 		{id: "route-missing", script: "in_pod p1 ip route del default"},
 		{id: "setting-changed", script: "echo 1 >/proc/sys/net/ipv6/conf/br78/accept_ra"},
 		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
 		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
 		{id: "rules-flushed", script: "nft flush ruleset"},
+		{id: "rules-flushed", script: "nft flush table inet cnibox"},
+		{id: "rules-flushed", script: "nft flush chain inet cnibox postrouting"},
 		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
 		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
 		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +
@@ -113,17 +120,22 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "range-full", script: `sed -i 's,"10.78.0.0/24",&\, "rangeEnd": "10.78.0.3",' $net`},
 		// the node
 		{id: "forwarding4", script: "echo 0 >/proc/sys/net/ipv4/ip_forward"},
+		{id: "forwarding4", script: "echo 0 >/proc/sys/net/ipv4/conf/br78/forwarding", fix: "sysctl -w net/ipv4/conf/br78/forwarding=1"},
 		{id: "forwarding6", script: conflist("40-six.conflist", `{"cniVersion": "1.0.0", "name": "six", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd00:6::/64"}]]}}]}`) +
 			"pod /etc/cni/net.d/40-six.conflist p6; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding"},
 		{id: "bridge-calls", script: "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables; nft add table ip kube-proxy"},
 		{id: "filter-missing", script: "product del /etc/cni/net.d/20-ptp.conflist p3 /run/ns/p3; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
+		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; iptables -A FORWARD -j REJECT", fix: "nft delete rule ip filter FORWARD handle "},
 		{id: "forward-chain", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
 		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
+		{id: "kernel-feature", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "tap"}]}`) + "mount -t tmpfs none /dev", fix: "modprobe tun"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
+		{id: "bridge-taken", script: "ip addr flush dev br78; ip addr add 10.78.0.1/16 dev br78", fix: "ip addr del 10.78.0.1/16 dev br78"},
+		{id: "bridge-taken", overlay: true, script: "ip addr flush dev cni0; ip addr add 10.99.0.1/24 dev cni0", fix: "ip addr del 10.99.0.1/24 dev cni0"},
 		// the overlay
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
 		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
@@ -135,6 +147,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "tunnel-gap", overlay: true, script: "flanneld; bridge fdb del 4e:da:09:c2:00:02 dev flannel.1 dst 192.0.2.2"},
 		{id: "tunnel-missing", overlay: true, script: "flanneld; ip addr flush dev flannel.1"},
 		{id: "underlay-down", overlay: true, script: "ip link set eth0 down"},
+		{id: "underlay-down", overlay: true, script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done"},
+		{id: "underlay-down", overlay: true, script: "ip addr flush dev eth0"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
 		{id: "mtu-pod", overlay: true, script: "flanneld; ip link set flannel.1 mtu 1400"},
 		{id: "subnet-changed", overlay: true, script: "flanneld; sed -i 's/^FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.99.1\\/24/' /run/flannel/subnet.env"},
@@ -220,6 +234,9 @@ func TestDoctor(t *testing.T) {
 					t.Errorf("incomplete finding %+v", f)
 				}
 				checkCommand(t, f.Fix)
+				if !strings.Contains(f.Fix, b.fix) {
+					t.Errorf("the fix is %q, want %q", f.Fix, b.fix)
+				}
 			}
 		})
 	}
@@ -229,7 +246,7 @@ func TestDoctor(t *testing.T) {
 func brokenFacts() map[string]func(f *doctor.Facts) {
 	differ := func(o netops.Object) func(f *doctor.Facts) {
 		return func(f *doctor.Facts) {
-			f.Differences = []doctor.Difference{{Key: store.Key{Network: "net", ContainerID: "p", IfName: "eth0"}, Of: o, Object: "x", Want: "present", Have: "absent", Repairable: true}}
+			f.Differences = []doctor.Difference{{Key: store.Key{Network: "net", ContainerID: "p", IfName: "eth0"}, Of: o, Object: "x", Want: "present", Have: "absent", Fix: "cnibox repair"}}
 		}
 	}
 	agent := func(change func(a *doctor.Agent)) func(f *doctor.Facts) {
@@ -253,7 +270,6 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			}
 			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
 		},
-		"kernel-links":         func(f *doctor.Facts) { f.Missing = map[string]string{"ipvlan": "not supported"} },
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
 	}
@@ -386,6 +402,13 @@ func TestDoctorCluster(t *testing.T) {
 	for i, want := range []string{"SEVERITY\tCHECK\tNODES\t", "error\tforwarding4\t300 of 300\tnet/ipv4/ip_forward\t", "error\tdisk\t1 of 300\t", "warning\tcontainer-ended\t300 of 300\tseveral\t"} {
 		if len(lines) != 4 || !strings.HasPrefix(lines[i], want) {
 			t.Errorf("no %q in\n%.2000s", want, &out)
+		}
+	}
+	for _, args := range [][]string{{"--cluster", dir, "--fix", "report"}, {"--cluster", ""}} {
+		q := p
+		q.Args = append([]string{"doctor"}, args...)
+		if code := Main(t.Context(), q); code != ExitUsage && code != ExitFailed {
+			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("{}"), 0o600); err != nil {

@@ -61,6 +61,9 @@ func (p *Process) drops(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
+	if c.Duration("for") < 0 {
+		return usagef("cnibox help drops", "--for %s: want no negative time", c.Duration("for"))
+	}
 	h, done, err := p.host(c.Context, "")
 	if err != nil {
 		return err

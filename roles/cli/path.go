@@ -24,10 +24,11 @@ func (p *Process) pathCommand() *cli.Command {
 		Usage:     "follow a packet from a container to an address, and say what stops it",
 		ArgsUsage: "FROM TO[:PORT]",
 		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
-address, a namespace's path, or "host". TO is one of these or any address; PORT is a
-published port of this node. The kernel answers each question: routes in every namespace,
-neighbours, forwarding tables, rules that drop by addresses or devices. Nothing is sent
-and nothing is changed. A chain of another program that drops by its policy is mentioned.
+address, a namespace's path, or "host". TO is one of these or any address; with PORT also
+a published port of this node, or a service of kube-proxy (not with iptables-legacy). The
+kernel answers each question: routes in every namespace, neighbours, forwarding tables,
+rules that drop by addresses or devices. Nothing is sent and nothing is changed. A chain of
+another program that drops by its policy is mentioned.
 
 --probe also sends packets for at most a second: an ARP request, ICMP echo requests, a
 large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
@@ -228,6 +229,9 @@ func (w *walker) end(name string) (*pathEnd, error) {
 		ns, err := w.net.OpenNamespace(name)
 		if err != nil {
 			return nil, err
+		}
+		if host, err := w.net.IsHost(ns); host || err != nil {
+			return &pathEnd{name: hostName, addresses: reachable(w.links)}, errors.Join(err, ns.Close())
 		}
 		links, err := w.net.Links(w.ctx, ns)
 		return &pathEnd{name: name, ns: ns, addresses: reachable(links)}, err

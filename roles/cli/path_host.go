@@ -86,23 +86,27 @@ func (w *walker) forward(in string) {
 		w.stop("ip route", "the routes of this node lead in a circle")
 		return
 	}
-	w.publishedPort()
+	if !w.translate() {
+		return
+	}
 	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
 	if err == nil && own.Local {
 		w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
 		return
 	}
-	key, name := "net/ipv4/conf/"+in+"/forwarding", "net.ipv4.ip_forward"
+	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + in + "/forwarding"} // the second one is set with the first
 	if w.found.To.Is6() {
-		key, name = "net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"
+		keys = []string{"net/ipv6/conf/all/forwarding"}
 	}
-	value, err := w.net.Sysctl(w.ctx, nil, key)
-	if w.fail(err) {
-		return
-	}
-	if value == "0" {
-		w.stop("sysctl "+name+"=1", "this node does not forward packets from %s: /proc/sys/%s is 0", in, key)
-		return
+	for _, key := range keys {
+		value, err := w.net.Sysctl(w.ctx, nil, key)
+		if w.fail(err) {
+			return
+		}
+		if value == "0" {
+			w.stop("sysctl -w "+key+"=1", "this node does not forward packets from %s: /proc/sys/%s is 0", in, key)
+			return
+		}
 	}
 	drops, err := w.net.ForwardDrops(w.ctx)
 	if w.fail(err) {
@@ -135,6 +139,33 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 		}
 	}
 	return false
+}
+
+// translate replaces the destination if it is a service or a published port. It reports whether the
+// path goes on.
+func (w *walker) translate() bool {
+	service := netip.AddrPortFrom(w.found.To, w.port)
+	endpoints, found, err := w.net.Service(w.ctx, service)
+	switch {
+	case w.fail(err):
+		return false
+	case !found:
+		w.publishedPort()
+		return true
+	case w.port == 0:
+		w.stop("", "%s is the address of a service of Kubernetes, which has ports only: give one, as %s:PORT", w.found.To, w.found.To)
+		return false
+	case len(endpoints) == 0:
+		w.stop("kubectl get endpointslices -A", "the service %s has no endpoint: no pod of it is ready", service)
+		return false
+	}
+	text := endpoints[0].String()
+	if others := len(endpoints) - 1; others > 0 {
+		text += fmt.Sprintf(", and %d more; the path is that of the first", others)
+	}
+	w.step(hostName, "service", "kube-proxy translates %s to %s", service, text)
+	w.found.To, w.port = endpoints[0].Addr(), 0
+	return true
 }
 
 // publishedPort replaces the destination if a container of this node publishes its port.

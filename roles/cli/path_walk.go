@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.
@@ -57,7 +58,9 @@ func (w *walker) fail(err error) bool {
 // walk follows the packet from its source.
 func (w *walker) walk(source *pathEnd) {
 	if source.ns == nil {
-		w.publishedPort()
+		if !w.translate() {
+			return
+		}
 		w.send(netops.Packet{To: w.found.To})
 		return
 	}
@@ -93,7 +96,11 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
 		return way, link, false
 	case isNotExist(err):
-		w.stop("cnibox diff", "%s has no route to %s", where, p.To)
+		fix := "cnibox diff"
+		if ns == nil {
+			fix = "cnibox doctor"
+		}
+		w.stop(fix, "%s has no route to %s", where, p.To)
 		return way, link, false
 	case w.fail(err):
 		return way, link, false
@@ -120,6 +127,8 @@ func (w *walker) next(way netops.Way) netip.Addr {
 // usable checks that a link carries packets.
 func (w *walker) usable(where string, l *netops.LinkInfo) bool {
 	switch {
+	case !l.Up && where == hostName && !record.Labelled(*l):
+		w.stop("ip link set "+l.Name+" up", "%s of %s is down", l.Name, where)
 	case !l.Up:
 		w.stop("cnibox repair", "%s of %s is down", l.Name, where)
 	case !l.Running:

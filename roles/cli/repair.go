@@ -109,21 +109,6 @@ func errNotRepaired() error {
 	return withHint(problem("nothing was changed"), "the same command with --yes")
 }
 
-// lostSets returns cnibox's nftables sets that records need and another program deleted.
-func lostSets(ctx context.Context, h *roles.Host) ([]string, error) {
-	lost, err := h.Net.LostSets(ctx)
-	if err != nil || len(lost) == 0 {
-		return nil, err
-	}
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		if !tx.MentionsSet(lost) {
-			lost = nil
-		}
-		return nil
-	})
-	return lost, err
-}
-
 // confirm reports whether the user wants the printed changes.
 func (p *Process) confirm(c *cli.Context) bool {
 	if c.Bool("yes") || !p.IsTerminal {

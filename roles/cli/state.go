@@ -144,6 +144,9 @@ func (s *nodeState) only(keep func(network, id string) bool) {
 // onlyContainer removes what is not of the container with a name: its ID, the beginning of
 // its ID, or its pod.
 func (s *nodeState) onlyContainer(name string) error {
+	if name == "" {
+		return roles.Usagef("the name of the container is empty: want its ID, the beginning of it, or a pod")
+	}
 	var ids []string
 	pods := map[string]string{}
 	for i := range s.Attachments {

@@ -47,6 +47,13 @@ func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
 	for _, ch := range chains {
 		msgs = append(msgs, ch.Message(f.Table))
 	}
+	rules, err := f.ruleMessages(chains)
+	return append(msgs, rules...), err
+}
+
+// ruleMessages returns the requests that append the rules of chains.
+func (f *Feature) ruleMessages(chains []Chain) ([]nlconn.Message, error) {
+	var msgs []nlconn.Message
 	for _, ch := range chains {
 		for _, r := range ch.Rules {
 			m, err := r.Message(f.Table, ch.Name)

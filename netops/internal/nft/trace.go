@@ -78,8 +78,13 @@ func (c *Conn) DropTraceTable(ctx context.Context, family byte) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, unix.EPERM) && c.Get(ctx, t.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {}) == nil:
-		return fmt.Errorf("table %s: %w: another trace is running", t, nlconn.ErrBusy)
+	case errors.Is(err, unix.EPERM):
+		switch held := c.Get(ctx, t.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {}); {
+		case held == nil:
+			return fmt.Errorf("table %s: %w: another trace is running", t, nlconn.ErrBusy)
+		case errors.Is(held, unix.ENOENT):
+			return nil // the kernel removed it meanwhile, because its owner ended
+		}
 	}
 	return nlconn.Explain(err, "delete table "+t.String())
 }

@@ -56,16 +56,15 @@ func (f *portFinder) legacyNodePorts(st *iptables.State) {
 
 // HasKubeProxy reports whether kube-proxy's rules are there, of any backend.
 func (n *Leftovers) HasKubeProxy(ctx context.Context) (bool, error) {
-	const services = "KUBE-SERVICES"
 	for _, family := range bothFamilies() {
 		tables, err := n.NFT.Tables(ctx, family)
 		if err != nil || slices.Contains(tables, kubeProxyTable) {
 			return err == nil, err
 		}
-		if has, err := n.NFT.HasChain(ctx, iptablesTable(family, "nat"), services); err != nil || has {
+		if has, err := n.NFT.HasChain(ctx, iptablesTable(family, "nat"), serviceChain); err != nil || has {
 			return has, err
 		}
-		if iptables.IsLegacyLoaded(family, "nat") && iptables.LegacyMentions(family, "nat", services) {
+		if iptables.IsLegacyLoaded(family, "nat") && iptables.LegacyMentions(family, "nat", serviceChain) {
 			return true, nil
 		}
 	}

@@ -2,8 +2,11 @@ package refplugins
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
@@ -54,6 +57,32 @@ func TestMatchedPorts(t *testing.T) {
 	}
 	if have := matchedPorts("multiport", many); len(have) != 14 {
 		t.Errorf("of 15 ports with one range %v", have)
+	}
+}
+
+// TestDestination checks the target of each structure of iptables' DNAT, also truncated.
+func TestDestination(t *testing.T) {
+	info := func(size, address, port int, a string) []byte {
+		b := make([]byte, size)
+		copy(b[address:], netip.MustParseAddr(a).AsSlice())
+		b[port], b[port+1] = 31, 144
+		return b
+	}
+	for _, v := range []struct {
+		family byte
+		info   []byte
+		want   string
+	}{
+		{unix.NFPROTO_IPV4, info(20, 8, 16, "10.0.0.1"), "10.0.0.1:8080"},
+		{unix.NFPROTO_IPV4, info(44, 4, 36, "10.0.0.1"), "10.0.0.1:8080"},
+		{unix.NFPROTO_IPV6, info(40, 4, 36, "fd00::1"), "[fd00::1]:8080"},
+		{unix.NFPROTO_IPV6, make([]byte, 37), "invalid AddrPort"},
+		{unix.NFPROTO_IPV4, make([]byte, 17), "invalid AddrPort"},
+		{unix.NFPROTO_IPV4, nil, "invalid AddrPort"},
+	} {
+		if have := destination(v.info, v.family).String(); have != v.want {
+			t.Errorf("family %d, %d bytes: %s, want %s", v.family, len(v.info), have, v.want)
+		}
 	}
 }
 

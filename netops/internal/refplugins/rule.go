@@ -31,6 +31,10 @@ type rule struct {
 	// narrow reports whether the rule compares something else than addresses, devices and the
 	// address family. rejects reports whether it has iptables' target REJECT.
 	narrow, rejects bool
+	// dnat is the destination that iptables' target DNAT sets. lookup is the last set that the
+	// rule looks up.
+	dnat   netip.AddrPort
+	lookup string
 	// data has the addresses among the rule's constants, for example the target
 	// of a dnat.
 	data []netip.Addr
@@ -112,9 +116,7 @@ func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string
 // interpret reads the expressions of a rule.
 func interpret(held nft.HeldRule) (rule, error) {
 	r := rule{HeldRule: held, accepts: held.Verdict == "accept"}
-	if word, chain, _ := strings.Cut(held.Verdict, " "); word == "jump" || word == "goto" {
-		r.jump = chain
-	}
+	r.jump = jumpOf(held.Verdict)
 	r.Expressions = nil
 	for _, e := range held.Expressions {
 		var err error
@@ -132,7 +134,13 @@ func interpret(held nft.HeldRule) (rule, error) {
 		case "immediate":
 			err = r.immediate(&e)
 		case "target":
-			r.rejects = nlconn.Text(e.Attr(iptables.TargetName)) == "REJECT"
+			name := nlconn.Text(e.Attr(iptables.TargetName))
+			r.rejects = name == "REJECT"
+			if name == "DNAT" {
+				r.dnat = destination(e.Attr(unix.NFTA_TARGET_INFO), r.Table.Family)
+			}
+		case "lookup":
+			r.lookup = nlconn.Text(e.Attr(unix.NFTA_LOOKUP_SET))
 		case "tcp", "udp", "sctp", "multiport":
 			r.ports = append(r.ports, matchedPorts(e.Name, e.Attr(unix.NFTA_MATCH_INFO))...)
 		}
@@ -142,6 +150,14 @@ func interpret(held nft.HeldRule) (rule, error) {
 		r.shape = append(r.shape, e.Name)
 	}
 	return r, nil
+}
+
+// jumpOf returns the chain to which a verdict jumps, or "".
+func jumpOf(verdict string) string {
+	if word, chain, _ := strings.Cut(verdict, " "); word == "jump" || word == "goto" {
+		return chain
+	}
+	return ""
 }
 
 // limits counts the rule's conditions on addresses and devices.

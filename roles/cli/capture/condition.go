@@ -3,6 +3,7 @@ package capture
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,14 @@ const (
 const (
 	etherRARP      = 0x8035
 	fragmentOffset = 0x1fff
+	maxVLAN        = 0xfff
+)
+
+// Offsets of the tag that the kernel has removed from a packet: SKF_AD_VLAN_TAG_PRESENT and
+// SKF_AD_VLAN_TAG of linux/filter.h, from SKF_AD_OFF.
+const (
+	tagPresent = 0xfffff000 + 48
+	removedTag = 0xfffff000 + 44
 )
 
 // condition is a test of a packet, or a combination of conditions.
@@ -120,6 +129,27 @@ func (q *qualifiers) addresses(p netip.Prefix) (*condition, error) {
 		return nil, fmt.Errorf("%s has no address %s", q.proto, p)
 	}
 	return oneOf(each...), nil
+}
+
+// hasMAC returns the condition for an Ethernet address.
+func (q *qualifiers) hasMAC(mac net.HardwareAddr) *condition {
+	at := func(offset uint32) *condition {
+		return all(equals(unix.BPF_W, offset, binary.BigEndian.Uint32(mac)), equals(unix.BPF_H, offset+4, uint32(binary.BigEndian.Uint16(mac[4:]))))
+	}
+	return q.either(at(6), at(0))
+}
+
+// isTagged returns the condition for a VLAN tag with an ID, or with any for a negative one. The kernel has removed
+// the tag, or it is in the packet, for example where a program has sent it.
+func isTagged(id int) *condition {
+	removed := equals(unix.BPF_W, tagPresent, 1)
+	within := oneOf(isEther(unix.ETH_P_8021Q), isEther(unix.ETH_P_8021AD), isEther(unix.ETH_P_QINQ1))
+	if id >= 0 {
+		tag, inner := equals(unix.BPF_W, removedTag, uint32(id)), equals(unix.BPF_H, network, uint32(id))
+		tag.mask, inner.mask = maxVLAN, maxVLAN
+		removed, within = all(removed, tag), all(within, inner)
+	}
+	return oneOf(removed, within)
 }
 
 // hasPrefix compares the address at an offset with a prefix, in words of 32 bits.

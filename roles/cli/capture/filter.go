@@ -3,6 +3,7 @@ package capture
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,8 +19,8 @@ const maxExpression = 4096
 // an Ethernet header. The program returns snaplen for the packets that match, and 0 for others. An empty
 // expression matches every packet.
 //
-// The words are those of protocols, host, net, port, portrange, src, dst, and, or, not. Hosts and ports
-// are numbers. As in pcap-filter(7), "and" and "or" have the same precedence, and "port 80 or 443" repeats "port".
+// The words are those of protocols, ether, host, net, port, portrange, src, dst, vlan, and, or, not. Hosts and ports
+// are numbers. A word after vlan is about the packet without the tag if the kernel has removed it. As in pcap-filter(7), "and" and "or" have the same precedence, and "port 80 or 443" repeats "port".
 func Compile(expression string, snaplen uint32) ([]unix.SockFilter, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("filter of %d bytes: want at most %d", len(expression), maxExpression)
@@ -101,8 +102,10 @@ func (p *parser) term() (*condition, error) {
 		return not(c), err
 	case p.take("(") != "":
 		return p.group()
+	case p.take("vlan") != "":
+		return p.vlan()
 	}
-	q := qualifiers{proto: p.take("ip", "ip6", "arp", "rarp", "tcp", "udp", "sctp", "icmp", "icmp6"), direction: p.direction()}
+	q := qualifiers{proto: p.take("ether", "ip", "ip6", "arp", "rarp", "tcp", "udp", "sctp", "icmp", "icmp6"), direction: p.direction()}
 	q.kind = p.take("host", "net", "port", "portrange")
 	switch q {
 	case qualifiers{}:
@@ -111,6 +114,9 @@ func (p *parser) term() (*condition, error) {
 		}
 		q = *p.last
 	case qualifiers{proto: q.proto}:
+		if q.proto == "ether" {
+			return nil, fmt.Errorf("want host, src or dst after ether instead of %q", p.peek())
+		}
 		p.last = nil
 		return isProtocol(q.proto), nil
 	}
@@ -124,6 +130,20 @@ func (p *parser) term() (*condition, error) {
 	}
 	p.words = p.words[1:]
 	return q.condition(id)
+}
+
+// vlan reads the ID after the word vlan, if there is one.
+func (p *parser) vlan() (*condition, error) {
+	p.last = nil
+	if !isIdentifier(p.peek()) {
+		return isTagged(-1), nil
+	}
+	id, err := strconv.ParseUint(p.peek(), 10, 16)
+	if err != nil || id > maxVLAN {
+		return nil, fmt.Errorf("vlan %q: want a number up to %d", p.peek(), maxVLAN)
+	}
+	p.words = p.words[1:]
+	return isTagged(int(id)), nil
 }
 
 // group reads an expression and its closing parenthesis.
@@ -183,6 +203,13 @@ func (q *qualifiers) condition(id string) (*condition, error) {
 		}
 		return q.addresses(prefix)
 	default:
+		if q.proto == "ether" {
+			mac, err := net.ParseMAC(id)
+			if err != nil || len(mac) != 6 {
+				return nil, fmt.Errorf("ether host %q: want a MAC address such as 02:00:00:00:00:01", id)
+			}
+			return q.hasMAC(mac), nil
+		}
 		a, err := netip.ParseAddr(id)
 		if err != nil {
 			return nil, fmt.Errorf("host %q: want an IP address", id)

@@ -101,6 +101,11 @@ func samples() (all [][]byte) {
 		}
 	}
 	add(0x88cc, make([]byte, 30))
+	all[len(all)-1][11] = 7 // another source
+	for _, kind := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD, unix.ETH_P_QINQ1} {
+		add(kind, []byte{0x60, 7, 8, 0}, ip4(unix.IPPROTO_TCP, 0, 0, "10.0.0.1", "10.0.0.2"), make([]byte, 20))
+		add(kind, []byte{0x01, 7, 0x86, 0xdd}, ip6(unix.IPPROTO_UDP, "fd00::1", "fd00::2"), make([]byte, 8))
+	}
 	return all
 }
 
@@ -184,6 +189,8 @@ func TestAsTcpdump(t *testing.T) {
 	expressions := []string{
 		"", "tcp port 80 or 443", "host 10.0.0.1 or 10.0.0.2 and udp", "not host 10.0.0.1 and port 53", "not (tcp or udp) and ip",
 		"port (80 or 53) or 443", "src host 10.0.0.1 and tcp dst port 50000 or arp", "icmp or icmp6", "net 10.1.0.0/16 and not icmp",
+		"vlan", "vlan 7", "not vlan", "ip or vlan 263", "not (vlan 7)", "ether host 02:00:00:00:00:07", "ether src 02:00:00:00:00:02 and not ip",
+		"ether dst 02:00:00:00:00:01 and arp", "ether host 02:00:00:00:00:07 or 02:00:00:00:00:08", "src host 10.0.0.1 and not ether src 02:00:00:00:00:07",
 	}
 	for range 150 {
 		expressions = append(expressions, expression(r, 4))
@@ -240,7 +247,15 @@ func TestRefused(t *testing.T) {
 		{"web", `want a condition such as "tcp port 80" instead of "web"`},
 		{"10.0.0.1", `instead of "10.0.0.1"`},
 		{"tcp or 80", `instead of "80"`},
-		{"vlan 7", `instead of "vlan"`},
+		{"vlan 4096", `vlan "4096": want a number up to 4095`},
+		{"vlan a", `vlan "a": want a number`},
+		{"tcp vlan 7", `before "vlan"`},
+		{"ether", `want host, src or dst after ether instead of ""`},
+		{"ether tcp", `instead of "tcp"`},
+		{"ether host 10.0.0.1", `ether host "10.0.0.1": want a MAC address`},
+		{"ether host 02:00:00:00:00:00:00:01", "want a MAC address"},
+		{"ether port 80", "ether has no ports"},
+		{"ether net 10.0.0.0/8", "ether has no address"},
 		{"host web", `want an address or port instead of "web"`},
 		{"host", `want an address or port instead of ""`},
 		{"host 10.0.0", `host "10.0.0": want an IP address`},

@@ -121,9 +121,9 @@ func attachmentChecks() []Check {
 // recordChecks compare the records with each other and with the node.
 func recordChecks() []Check {
 	return []Check{
-		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
+		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables or rules", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			if lost := f.lost(); len(lost) > 0 {
-				add("nftables", fmt.Sprintf("no table of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
+				add("nftables", fmt.Sprintf("no table or rules of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
 			}
 		}},
 		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
@@ -173,8 +173,12 @@ func restart(pod string, k store.Key) string {
 
 // lost returns the sets that another program deleted and attachments need.
 func (f *Facts) lost() []string {
+	needed := slices.Clone(f.Firewall.Labelled) // with a flushed table the elements are there
 	for i := range f.Differences {
-		if e, ok := f.Differences[i].Of.(*netops.Element); ok && slices.Contains(f.Firewall.Lost, e.Set) {
+		needed = append(needed, f.Differences[i].Of)
+	}
+	for _, o := range needed {
+		if e, ok := o.(*netops.Element); ok && slices.Contains(f.Firewall.Lost, e.Set) {
 			return f.Firewall.Lost
 		}
 	}
@@ -183,8 +187,22 @@ func (f *Facts) lost() []string {
 
 // group are the differences of one finding.
 type group struct {
-	object, evidence, fix string
-	keys                  []store.Key
+	object, fix string
+	texts       []string
+	keys        []store.Key
+}
+
+// evidence returns the first differences, and how many others there are.
+func (g *group) evidence() string {
+	const most = 3
+	text := strings.Join(g.texts[:min(most, len(g.texts))], "; ")
+	if more := len(g.texts) - most; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	if len(g.keys) > 1 {
+		text += fmt.Sprintf("; %d attachments", len(g.keys))
+	}
+	return text
 }
 
 // addDifferences adds one finding for each shared object, and one for each attachment with other
@@ -209,15 +227,18 @@ func (f *Facts) addDifferences(k kind, add add) {
 			object = d.Of.String()
 		}
 		g := byObject[object]
-		text := fmt.Sprintf("%s: want %s, have %s", d.Object, d.Want, d.Have)
-		switch {
-		case g == nil:
-			g = &group{object: object, evidence: text, fix: "cnibox repair"}
-			byObject[object], order = g, append(order, g)
-		case !strings.Contains(g.evidence, text):
-			g.evidence += "; " + text
+		text := fmt.Sprintf("want %s, have %s", d.Want, d.Have)
+		if d.Object != object {
+			text = d.Object + ": " + text
 		}
-		if !d.Repairable {
+		if g == nil {
+			g = &group{object: object, fix: d.Fix}
+			byObject[object], order = g, append(order, g)
+		}
+		if !slices.Contains(g.texts, text) {
+			g.texts = append(g.texts, text)
+		}
+		if d.Fix == "" {
 			g.fix = restart(d.Pod, d.Key)
 		}
 		if !slices.Contains(g.keys, d.Key) {
@@ -225,10 +246,7 @@ func (f *Facts) addDifferences(k kind, add add) {
 		}
 	}
 	for _, g := range order {
-		if len(g.keys) > 1 {
-			g.evidence += fmt.Sprintf("; %d attachments", len(g.keys))
-		}
-		add(g.object, g.evidence, g.fix, g.keys...)
+		add(g.object, g.evidence(), g.fix, g.keys...)
 	}
 }
 
@@ -238,6 +256,11 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 	switch o := d.Of.(type) {
 	case *netops.Element:
 		if slices.Contains(f.Firewall.Lost, o.Set) {
+			return true
+		}
+	case *netops.Addr:
+		taken := func(n *Network) bool { return n.Bridge == o.Link && len(f.foreignAddresses(n)) > 0 }
+		if d.Of.IsShared() && slices.ContainsFunc(f.Networks, taken) {
 			return true
 		}
 	case *netops.Sysctl:

@@ -16,12 +16,20 @@ const (
 	bridgeCallKey  = "net/bridge/bridge-nf-call-iptables"
 )
 
+// linkForwardingKey is that of one interface, which the node's setting changes, too.
+func linkForwardingKey(link string) string { return "net/ipv4/conf/" + link + "/forwarding" }
+
 // settingChecks look at the host's settings.
 func settingChecks() []Check {
 	const sysctls = "sysctls; node.db"
 	return []Check{
 		{ID: "forwarding4", Title: "the node does not forward IPv4", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
 			f.checkForwarding(add, forwardingKey4, netip.Addr.Is4)
+			for _, l := range f.Links {
+				if key := linkForwardingKey(l.Name); f.Sysctls[key] == "0" && f.Sysctls[forwardingKey4] != "0" {
+					add(key, "0, and 1 for the node", "sysctl -w "+key+"=1")
+				}
+			}
 		}},
 		{ID: "forwarding6", Title: "the node does not forward IPv6", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
 			f.checkForwarding(add, forwardingKey6, netip.Addr.Is6)
@@ -66,7 +74,14 @@ func filterChecks() []Check {
 				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
 			} {
 				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
-					add(p.command+" FORWARD", "the policy or the last rule drops, and no rule of cnibox accepts "+few(refused), p.command+" -P FORWARD ACCEPT")
+					what, fix := "the policy", p.command+" -P FORWARD ACCEPT"
+					for _, r := range f.Firewall.Rules {
+						family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
+						if r.Chain == family+" filter FORWARD" && isAlways(&r) {
+							what, fix = "the rule", deletion(&r)
+						}
+					}
+					add(p.command+" FORWARD", what+" drops, and no rule of cnibox accepts "+few(refused), fix)
 				}
 			}
 		}},
@@ -80,7 +95,7 @@ func filterChecks() []Check {
 		{ID: "forward-rule", Title: "a rule of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
 			for _, r := range f.Firewall.Rules {
 				if f.concernsPods(&r) {
-					add(r.String(), "the rule concerns addresses or interfaces of pods", fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle))
+					add(r.String(), "the rule concerns addresses or interfaces of pods", deletion(&r))
 				}
 			}
 		}},
@@ -95,9 +110,13 @@ func filterChecks() []Check {
 // linkChecks look at what networks need of the node.
 func linkChecks() []Check {
 	return []Check{
-		{ID: "kernel-links", Title: "the kernel lacks a kind of interface that a network needs", Reads: "the kernel's link kinds; the networks' files", Severity: Error, find: func(f *Facts, add add) {
-			for kind, evidence := range f.Missing {
-				add(kind, evidence, "modprobe rtnl-link-"+kind)
+		{ID: "kernel-feature", Title: "the kernel lacks a feature that a network needs", Reads: "the kernel's features; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			for name, evidence := range f.Missing {
+				module := strings.Replace(name, "link-", "rtnl-link-", 1)
+				if strings.HasPrefix(name, "nftables") {
+					module = "nf_tables"
+				}
+				add(name, evidence, "modprobe "+module)
 			}
 		}},
 		{ID: "bridge-kind", Title: "the name of a network's bridge belongs to another device", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
@@ -109,17 +128,29 @@ func linkChecks() []Check {
 		}},
 		{ID: "bridge-taken", Title: "a network's bridge has an address of another network", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
-				if l := f.link(n.Bridge); l != nil && l.Kind == "bridge" && len(n.Ranges) > 0 && !n.Overlay {
-					for _, a := range l.Addresses {
-						own := slices.ContainsFunc(n.Ranges, func(r Range) bool { return r.Subnet.Contains(a.Addr()) || r.Subnet.Addr().Is4() != a.Addr().Is4() })
-						if !own && a.Addr().IsGlobalUnicast() && !f.otherNetworkHas(n, a) {
-							add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge))
-						}
-					}
+				for _, a := range f.foreignAddresses(n) {
+					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge))
 				}
 			}
 		}},
 	}
+}
+
+// foreignAddresses returns the addresses of a network's bridge with which ADD would fail. Those of the
+// overlay's former subnet are not foreign while it has pods.
+func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
+	l := f.link(n.Bridge)
+	if l == nil || l.Kind != "bridge" || len(n.Ranges) == 0 {
+		return nil
+	}
+	for _, a := range l.Addresses {
+		own := slices.ContainsFunc(n.Ranges, func(r Range) bool { return r.Subnet == a.Masked() || r.Subnet.Addr().Is4() != a.Addr().Is4() })
+		former := n.Overlay && slices.ContainsFunc(f.pods(a.Contains), func(p netip.Prefix) bool { return p.Bits() == a.Bits() })
+		if !own && !former && !a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !f.otherNetworkHas(n, a) {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // checkForwarding compares a setting of the node if a pod has an address of the family.
@@ -185,8 +216,7 @@ func (f *Facts) concernsPods(r *netops.DropRule) bool {
 			return f.isOwn(&l) && (l.Name == name || isPattern && strings.HasPrefix(l.Name, begin))
 		})
 	}
-	always := r.In == "" && r.Out == "" && !r.Source.IsValid() && !r.Destination.IsValid()
-	if always {
+	if isAlways(r) {
 		return !strings.HasSuffix(r.Chain, " filter FORWARD") && len(f.attachments()) > 0
 	}
 	if r.In != "" && !match(r.In) && (r.Out == "" || !match(r.Out)) || r.In == "" && r.Out != "" && !match(r.Out) {
@@ -200,6 +230,16 @@ func (f *Facts) concernsPods(r *netops.DropRule) bool {
 			return r.Source.IsValid() && r.Source.Contains(p.Addr()) || r.Destination.IsValid() && r.Destination.Contains(p.Addr())
 		})
 	})
+}
+
+// isAlways reports whether a rule drops every packet.
+func isAlways(r *netops.DropRule) bool {
+	return r.In == "" && r.Out == "" && !r.Source.IsValid() && !r.Destination.IsValid()
+}
+
+// deletion returns the command that deletes a rule.
+func deletion(r *netops.DropRule) string {
+	return fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle)
 }
 
 // otherNetworkHas reports whether another network with the same bridge has an address; then the

@@ -20,7 +20,7 @@ func agentChecks() []Check {
 			}
 		}},
 		{ID: "agent-unready", Title: "the agent is not ready: pods are not attached", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
-			if a := f.Overlay.Agent; a != nil && !a.Ready && f.underlayFault() == "" && !f.tunnelFault() {
+			if a := f.Overlay.Agent; a != nil && !a.Ready && f.hasUnderlay() && !f.tunnelFault() {
 				add("agent", a.Reason, "cnibox agent status")
 			}
 		}},
@@ -44,7 +44,7 @@ func agentChecks() []Check {
 			}
 		}},
 		{ID: "peer-missing", Title: "another node's entries are not in the kernel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
-			if a := f.Overlay.Agent; a != nil && f.underlayFault() == "" && !f.tunnelFault() {
+			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() {
 				for _, p := range a.Nodes {
 					if !p.Route || !p.Direct && (!p.FDB || !p.Neighbour) {
 						add(p.Peer, strings.TrimSpace(fmt.Sprintf("route %t, fdb %t, neighbour %t: %s %s", p.Route, p.FDB, p.Neighbour, p.State, p.Error)), "cnibox agent status")
@@ -80,8 +80,8 @@ func tunnelChecks() []Check {
 			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
 		}},
 		{ID: "underlay-down", Title: "the interface to the other nodes is down", Reads: "interfaces; " + agent, Severity: Error, find: func(f *Facts, add add) {
-			if evidence := f.underlayFault(); evidence != "" {
-				add(f.underlay(), evidence, "ip link set "+f.underlay()+" up")
+			if evidence, fix := f.underlayFault(); evidence != "" {
+				add(f.underlay(), evidence, fix)
 			}
 		}},
 		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {
@@ -145,24 +145,33 @@ func (f *Facts) underlay() string {
 	return ""
 }
 
-// underlayFault returns what is wrong with that interface, or "".
-func (f *Facts) underlayFault() string {
+// hasUnderlay reports whether nothing is wrong with that interface.
+func (f *Facts) hasUnderlay() bool {
+	evidence, _ := f.underlayFault()
+	return evidence == ""
+}
+
+// underlayFault returns what is wrong with that interface, or "", and what mends it.
+func (f *Facts) underlayFault() (evidence, fix string) {
 	name := f.underlay()
 	l := f.link(name)
+	configure := "networkctl reconfigure " + name
 	switch {
 	case name == "":
-		return ""
+		return "", ""
 	case l == nil:
-		return "it does not exist"
+		return "it does not exist", configure
 	case !l.Up:
-		return "it is down"
+		return "it is down", "ip link set " + name + " up"
+	case !l.Running:
+		return "it has no carrier", "check the cable of " + name + " and the port of the switch"
 	}
 	for _, a := range f.families() {
 		if a.Local.IsValid() && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a.Local }) {
-			return fmt.Sprintf("it lost its address %s", a.Local)
+			return fmt.Sprintf("it lost its address %s", a.Local), configure
 		}
 	}
-	return ""
+	return "", ""
 }
 
 func (f *Facts) tunnelFault() (faulty bool) {

@@ -56,12 +56,14 @@ func stateChecks() []Check {
 			}
 		}},
 		{ID: "disk", Title: "a file system of the state is full or read-only", Reads: "the file systems of /run/cnibox and /var/lib/cnibox", Severity: Error, find: func(f *Facts, add add) {
-			for _, err := range f.DirErrors {
-				fix := "df -h " + f.State.RunDir + " " + f.State.StateDir
-				if strings.Contains(err.Error(), "read-only") {
-					fix = "mount -o remount,rw " + f.State.RunDir
+			for dir, err := range f.DirErrors {
+				switch {
+				case err == nil:
+				case strings.Contains(err.Error(), "read-only"):
+					add(dir, err.Error(), `mount -o remount,rw "$(findmnt -no TARGET -T `+dir+`)"`)
+				default:
+					add(dir, err.Error(), "df -h "+dir)
 				}
-				add("file system", err.Error(), fix)
 			}
 		}},
 		{ID: "cache-damaged", Title: "a runtime's cached result cannot be read", Reads: "/var/lib/cni/results", Severity: Warning, find: func(f *Facts, add add) {

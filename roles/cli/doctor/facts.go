@@ -35,14 +35,15 @@ type Facts struct {
 	// Differences are those between the attachments and the kernel.
 	Differences []Difference
 
-	Links     []netops.LinkInfo
-	Routes    []netops.Route
-	Sysctls   map[string]string
-	Firewall  Firewall
-	Tunnels   map[string]netops.TunnelEntries
-	Missing   map[string]string // kinds of links that the kernel does not have: kind, error
-	Overlay   Overlay
-	DirErrors []error // full or read-only file systems
+	Links    []netops.LinkInfo
+	Routes   []netops.Route
+	Sysctls  map[string]string
+	Firewall Firewall
+	Tunnels  map[string]netops.TunnelEntries
+	Missing  map[string]string // features that the kernel does not have, and what needs them
+	Overlay  Overlay
+	// DirErrors are the directories on full or read-only file systems.
+	DirErrors map[string]error
 }
 
 // Unread is a fact that could not be read.
@@ -83,6 +84,8 @@ type Network struct {
 	Ranges  []Range
 	Kube    []string // kubeconfigs
 	Overlay bool     // the subnet comes from the agent
+	// Features are those that it needs of the kernel.
+	Features []string
 	// OwnTypes is true if a plugin is a role of this program.
 	OwnTypes bool
 }
@@ -143,8 +146,8 @@ type Difference struct {
 	// Of is nil for a difference that is not of an object.
 	Of                 netops.Object
 	Object, Want, Have string
-	// Repairable means that `cnibox repair` removes it.
-	Repairable bool
+	// Fix is the command that mends it, or "" if the container must be restarted.
+	Fix string
 }
 
 // Firewall are the rules that concern forwarded packets.
@@ -153,7 +156,7 @@ type Firewall struct {
 	// Drops are chains of other programs with policy drop, Rules their rules that drop.
 	Drops []string
 	Rules []netops.DropRule
-	// Lost are our sets whose table does not exist.
+	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
 	Labelled []netops.Object

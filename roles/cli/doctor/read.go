@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,7 +65,7 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readState(ctx)
 	r.readCaches()
 	r.readOverlay(ctx)
-	r.readKinds(ctx)
+	r.readFeatures(ctx)
 	return r.f
 }
 
@@ -88,6 +87,9 @@ func (r *reader) readKernel(ctx context.Context) {
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
 	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
 	for _, l := range f.Links {
+		if f.isRouted(&l) {
+			keys = append(keys, linkForwardingKey(l.Name))
+		}
 		if l.Kind == "vxlan" {
 			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
 			r.unread("entries of "+l.Name, err)
@@ -105,7 +107,13 @@ func (r *reader) readKernel(ctx context.Context) {
 		func() (err error) { w.Policy6, err = n.ForwardPolicy(ctx, true); return err },
 		func() (err error) { w.Drops, err = n.ForwardDrops(ctx); return err },
 		func() (err error) { w.Rules, err = n.ForwardDropRules(ctx); return err },
-		func() (err error) { w.Lost, err = n.LostSets(ctx); return err },
+		func() (err error) {
+			w.Lost, err = n.LostSets(ctx)
+			if err == nil && len(w.Lost) == 0 {
+				w.Lost, err = n.FlushedSets(ctx)
+			}
+			return err
+		},
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
 		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
 		func() (err error) { w.KubeProxy, err = n.HasKubeProxy(ctx); return err },
@@ -122,11 +130,7 @@ func (r *reader) readState(ctx context.Context) {
 	for _, path := range []string{s.RunDir, filepath.Dir(st.Path()), st.Path(), s.StateDir, st.KeepPath()} {
 		s.addMode(path)
 	}
-	for _, err := range []error{st.CheckRunDir(), st.CheckStateDir()} {
-		if err != nil && !slices.ContainsFunc(r.f.DirErrors, func(e error) bool { return e.Error() == err.Error() }) {
-			r.f.DirErrors = append(r.f.DirErrors, err)
-		}
-	}
+	r.f.DirErrors = map[string]error{s.RunDir: st.CheckRunDir(), s.StateDir: st.CheckStateDir()}
 	bounded := func(check func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, stateTime)
 		defer cancel()
@@ -158,7 +162,9 @@ func (r *reader) readState(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, auditTime)
 	defer cancel()
 	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
-	r.unread("attachments", err)
+	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
+		r.unread("attachments", err)
+	}
 }
 
 // addMode checks owner and mode of a file or directory of the state.

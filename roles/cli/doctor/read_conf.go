@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -126,6 +127,8 @@ func (r *reader) readDir(dir string) []*Network {
 type pluginConf struct {
 	Bridge     string `json:"bridge"`
 	Kubeconfig string `json:"kubeconfig"`
+	IPMasq     bool   `json:"ipMasq"`
+	MACSpoof   bool   `json:"macspoofchk"`
 	IPAM       struct {
 		Type string `json:"type"`
 		rangeConf
@@ -176,6 +179,12 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 	case isOverlay:
 		n.Bridge = cmp.Or(c.Delegate.Bridge, "cni0")
 		n.Types = append(n.Types, "bridge", "host-local")
+	}
+	if c.IPMasq {
+		n.Features = append(n.Features, "nftables")
+	}
+	if c.MACSpoof {
+		n.Features = append(n.Features, "nftables-bridge")
 	}
 	if c.Kubeconfig != "" {
 		n.Kube = append(n.Kube, c.Kubeconfig)
@@ -341,19 +350,36 @@ func (r *reader) services() (all []netip.Prefix) {
 	return all
 }
 
-// readKinds asks the kernel for the kinds of links that the networks need.
-func (r *reader) readKinds(ctx context.Context) {
+// featuresOf returns the names of the kernel's features that a plugin needs.
+func featuresOf(typ string) []string {
+	return map[string][]string{
+		"bridge": {"link-bridge", "link-veth"}, "ptp": {"link-veth"}, "routed": {"link-veth"}, "azure-vnet": {"link-veth", "nftables-bridge"},
+		"macvlan": {"link-macvlan"}, "ipvlan": {"link-ipvlan"}, "vlan": {"link-vlan"}, "dummy": {"link-dummy"}, "vrf": {"link-vrf"}, "tap": {"tun"},
+		"vxlan": {"link-vxlan"}, "flannel": {"link-vxlan"}, "bandwidth": {"link-ifb"}, "portmap": {"nftables"}, "firewall": {"nftables"},
+	}[typ]
+}
+
+// readFeatures asks the kernel for the features that the networks need.
+func (r *reader) readFeatures(ctx context.Context) {
 	r.f.Missing = map[string]string{}
+	users := map[string]string{}
 	for _, n := range r.f.Networks {
 		for _, typ := range n.Types {
-			for _, kind := range map[string][]string{
-				"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "routed": {"veth"}, "macvlan": {"macvlan"}, "ipvlan": {"ipvlan"},
-				"vlan": {"vlan"}, "dummy": {"dummy"}, "vrf": {"vrf"}, "vxlan": {"vxlan"}, "flannel": {"vxlan"}, "bandwidth": {"ifb"},
-			}[typ] {
-				if err := r.h.Net.HasKind(ctx, kind); err != nil {
-					r.f.Missing[kind] = fmt.Sprintf("%s of network %s: %v", typ, n.Name, err)
-				}
-			}
+			n.Features = append(n.Features, featuresOf(typ)...)
+		}
+		for _, name := range n.Features {
+			users[name] = n.Path
+		}
+	}
+	for _, f := range netops.Features() {
+		path, needed := users[f.Name]
+		if !needed {
+			continue
+		}
+		has, err := r.h.Net.HasFeature(ctx, &f)
+		r.unread("feature "+f.Name+" of the kernel", err)
+		if err == nil && !has {
+			r.f.Missing[f.Name] = fmt.Sprintf("%s needs %s", path, f.Option)
 		}
 	}
 }

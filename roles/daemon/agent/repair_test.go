@@ -196,7 +196,7 @@ func TestBridgeDeleted(t *testing.T) {
 	n.detach(pods[2])
 }
 
-// TestRulesFlushed: after 'nft flush ruleset' the agent restores the rules of attachments.
+// TestRulesFlushed: after 'nft flush ruleset' or 'nft flush table' the agent restores the rules of attachments.
 func TestRulesFlushed(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -211,8 +211,8 @@ func TestRulesFlushed(t *testing.T) {
 	if !strings.Contains(before, "10.99.0.0/24") {
 		t.Fatalf("no masquerade: %s", before)
 	}
-	for range 2 {
-		n.exec("nft", "flush", "ruleset")
+	for _, flush := range []string{"flush ruleset", "flush table inet cnibox", "flush ruleset"} {
+		n.exec("nft", flush)
 		w.within(func() bool { return rules() == before }, func() string { return "was\n" + before + "is\n" + rules() })
 	}
 }

@@ -167,7 +167,8 @@ func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{
 		}
 		return err == nil
 	}
-	attempt(ctx, "rules", recovery.RestoreRules)
+	restoreRules := func(ctx context.Context, h *roles.Host) (int, error) { return recovery.RestoreRules(ctx, h, true) }
+	attempt(ctx, "rules", restoreRules)
 	return func(ctx context.Context) {
 		defer own.Net.Close() //nolint:errcheck // nothing is deleted
 		defer monitor.Close()
@@ -177,7 +178,7 @@ func watchAttachments(ctx context.Context, h *roles.Host, bridges <-chan struct{
 			case <-ctx.Done():
 				return
 			case <-monitor.Changes():
-				attempt(ctx, "rules", recovery.RestoreRules)
+				attempt(ctx, "rules", restoreRules)
 				continue
 			case <-bridges:
 			case <-again:
