@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +25,8 @@ func TestDocs(t *testing.T) {
 	fmt.Fprint(&b, "# The command line\n\nGenerated from `cnibox help` by `go test ./roles/cli -run TestDocs -update`.\n\n")
 	fmt.Fprint(&b, "Results go to stdout, everything else to stderr. Flags may follow arguments.\n",
 		"Colours and aligned tables are for terminals. Otherwise a table has tabs between the cells\n",
-		"of a line. `--json` is for programs.\n\n")
+		"of a line. `--json` is for programs. With it an error is one JSON object on stderr, with `verb`, `error`, `fix` and `exitCode`;\n",
+		"verbs that print JSON in any case, or nothing, have it for their errors.\n\n")
 	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
 	p := Process{Table: all.Table()}
 	var write func([]*cli.Command)
@@ -53,4 +55,43 @@ func TestDocs(t *testing.T) {
 	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
 		t.Errorf("docs/cli.md differs from the help; run: go test ./roles/cli -run TestDocs -update\n(-help +file):\n%s", diff)
 	}
+}
+
+// TestHelpOfAllVerbs: each verb has --json, and examples with verbs and flags that exist.
+func TestHelpOfAllVerbs(t *testing.T) {
+	p := Process{Table: all.Table()}
+	internal := []string{"trace replay inside", "lab forward"} // other verbs start them
+	var look func([]*cli.Command)
+	look = func(cmds []*cli.Command) {
+		for _, c := range cmds {
+			look(c.Subcommands)
+			if len(c.Flags) == 0 || slices.Contains(internal, verbOf(c)) {
+				continue // a noun
+			}
+			if !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
+				t.Errorf("%s has no --json", verbOf(c))
+			}
+			_, lines, _ := strings.Cut(c.Description, "examples:\n")
+			shown := 0
+			for line := range strings.Lines(lines) {
+				command, ok := strings.CutPrefix(line, "  cnibox ")
+				if !ok {
+					continue
+				}
+				command, _, _ = strings.Cut(command, "  ")
+				command, _, _ = strings.Cut(command, " | ")
+				command, _, _ = strings.Cut(command, " > ")
+				checkCommand(t, "cnibox "+strings.TrimSuffix(command, "\n"))
+				if strings.HasPrefix(command, verbOf(c)) {
+					shown++
+				}
+			}
+			if shown == 0 {
+				t.Errorf("the help of %s has no example of it", verbOf(c))
+			}
+		}
+	}
+	app := p.app()
+	app.Setup()
+	look(app.Commands)
 }

@@ -21,7 +21,10 @@ interfaces and from the runtimes' caches, which have the namespaces of interface
 exist in containers only. A new keep.db gets the records of the old one that can be read.
 The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.
 Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.
-"cnibox repair" does this, and repairs interfaces, addresses and routes too.`,
+"cnibox repair" does this, and repairs interfaces, addresses and routes too.
+
+examples:
+  cnibox state repair`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
@@ -113,7 +116,9 @@ func (p *Process) reapCommand() *cli.Command {
 		Name:      "reap",
 		Usage:     "remove attachments and leases of containers that certainly do not exist",
 		ArgsUsage: "[NETWORK]",
-		Flags:     []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		Description: `examples:
+  cnibox state reap`,
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")

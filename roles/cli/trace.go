@@ -43,7 +43,11 @@ examples:
 				ArgsUsage: "[POD | CONTAINER]",
 				Description: `The names and IDs of pods, namespaces and containers become pod-1, namespace-1, container-1, each the same
 in all calls, also within inputs, results and errors. Networks, interfaces and paths keep their names. Read
-the file before you send it.`,
+the file before you send it.
+
+examples:
+  cnibox trace export > calls.json
+  cnibox trace export default/web --addresses > calls.json`,
 				Flags: []cli.Flag{
 					&cli.BoolFlag{Name: "addresses", Usage: "replace IP addresses too; those of one /16 (IPv6: /48) stay in one"},
 					&cli.BoolFlag{Name: "names", Usage: "keep the names"},
