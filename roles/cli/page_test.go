@@ -133,3 +133,40 @@ cat $WORK/page`)
 
 // TestDiffDocs runs the commands of docs/diff.md.
 func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
+
+// TestReadOnly: verbs that only read work on a read-only file system.
+func TestReadOnly(t *testing.T) {
+	out := newTestNode(t, false).run(`
+in_pod p1 ip link set eth0 down
+mount -o remount,ro /run
+product diff && exit 1
+[ $? = 3 ] || product diff
+product topo`)
+	for _, want := range []string{"  ~ link eth0 netns container up ", "  │    ! link eth0 netns container up: want state up, have state down: cnibox repair\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestProgress: verbs that take a time for each attachment show it on a terminal, and remove it at the end.
+func TestProgress(t *testing.T) {
+	newTestNode(t, false).run(`
+export CLITEST_ERR_TERMINAL=1
+end=$(printf '\r\033[K')
+shows() { # UNITS COMMAND…
+	unit=$1
+	shift
+	product "$@" 2>$WORK/bar >$WORK/out
+	grep -q "\[.*\] 1 of [0-9]* $unit" $WORK/bar
+	grep -qF "$end" $WORK/bar
+}
+shows attachments diff
+shows attachments check --all
+shows attachments topo
+shows attachments doctor
+in_pod p2 ip link set eth0 down
+shows attachments repair --yes
+shows steps bench $net --rounds 2
+shows attachments gc $net --none`)
+}

@@ -101,7 +101,10 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 		return stateHint(err)
 	}
 	var errs []error
-	for _, a := range kept {
+	progress := r.p.progress("attachments")
+	defer progress(1, 1)
+	for i, a := range kept {
+		progress(i, len(kept))
 		id := roles.AttachmentID{ContainerID: a.ContainerID, IfName: a.IfName}
 		switch {
 		case added:
