@@ -77,11 +77,16 @@ func (p *Process) tracedCalls(c *cli.Context) ([]*store.TracedCall, error) {
 	p.warnDamaged("trace", damaged)
 	if name := c.Args().First(); name != "" {
 		calls = slices.DeleteFunc(calls, func(t *store.TracedCall) bool { return !isContainer(t.Pod, t.ContainerID, name) })
+		p.warnNone(verbOf(c.Command), name, len(calls))
 	}
 	return append([]*store.TracedCall{}, calls...), nil // not nil
 }
 
 func (p *Process) trace(c *cli.Context) error {
+	last := c.Int("last")
+	if c.IsSet("last") && last < 1 {
+		return usagef("cnibox help trace", "--last %d: give 1 or more", last)
+	}
 	calls, err := p.tracedCalls(c)
 	if err != nil {
 		return err
@@ -89,8 +94,8 @@ func (p *Process) trace(c *cli.Context) error {
 	if c.Bool("failed") {
 		calls = slices.DeleteFunc(calls, func(t *store.TracedCall) bool { return t.Code == 0 })
 	}
-	if n := c.Int("last"); n > 0 {
-		calls = calls[max(0, len(calls)-n):]
+	if last > 0 {
+		calls = calls[max(0, len(calls)-last):]
 	}
 	if c.Bool("json") {
 		return writeJSON(p.Stdout, calls)
