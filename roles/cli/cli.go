@@ -143,8 +143,8 @@ func finish(cmds []*cli.Command, parent string) {
 		}
 		c.HideHelp = true
 		c.OnUsageError = flagError
-		if len(c.Subcommands) == 0 && !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
-			c.Flags = append(c.Flags, &cli.BoolFlag{Name: jsonFlag, Usage: "print an error as JSON"})
+		if (len(c.Flags) > 0 || len(c.Subcommands) == 0) && !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
+			c.Flags = append(c.Flags, &cli.BoolFlag{Name: jsonFlag, Usage: "print JSON, also errors"})
 		}
 		if c.Action != nil {
 			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)

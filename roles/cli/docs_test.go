@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +28,7 @@ func TestDocs(t *testing.T) {
 	fmt.Fprint(&b, "Results go to stdout, everything else to stderr. Flags may follow arguments.\n",
 		"Colours and aligned tables are for terminals. Otherwise a table has tabs between the cells\n",
 		"of a line. `--json` is for programs. With it an error is one JSON object on stderr, with `verb`, `error`, `fix` and `exitCode`;\n",
-		"verbs that print JSON in any case, or nothing, have it for their errors.\n\n")
+		"verbs whose output is JSON in any case, has another format or is empty have it for their errors.\n\n")
 	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
 	p := Process{Table: all.Table()}
 	var write func([]*cli.Command)
@@ -94,4 +96,44 @@ func TestHelpOfAllVerbs(t *testing.T) {
 	app := p.app()
 	app.Setup()
 	look(app.Commands)
+}
+
+// TestCommandsOfPages: the command lines of cnibox in README.md and docs/ have verbs and flags that exist. Those that start a daemon have
+// its own flags, and are left out.
+func TestCommandsOfPages(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmds := (&Process{Table: all.Table()}).app().Commands
+	line := regexp.MustCompile("(?m)(`|^ *[#$] |^ *)cnibox ([a-z][^`\n]*)")
+	found := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range line.FindAllStringSubmatch(string(text), -1) {
+			command := regexp.MustCompile(`( [|&>#<]|;|  |: |, |\)).*`).ReplaceAllString(match[2], "")
+			words := strings.Fields(command)
+			cmd := find(cmds, words[0])
+			if cmd == nil {
+				if _, role := all.Table().Lookup(words[0]); !role && match[1] == "`" { // a line of text can begin with the name of the program
+					t.Errorf("%s: no verb %q in %q", page, words[0], match[2])
+				}
+				continue
+			}
+			if _, daemon := all.Table().Lookup(words[0]); daemon && (len(words) == 1 || find(cmd.Subcommands, words[1]) == nil) {
+				continue
+			}
+			found++
+			for i, word := range words {
+				words[i], _, _ = strings.Cut(word, "=")
+			}
+			checkCommand(t, "cnibox "+strings.Join(words, " "))
+		}
+	}
+	if found < 200 {
+		t.Errorf("%d commands", found)
+	}
 }

@@ -33,7 +33,6 @@ examples:
   cnibox lint --explain bridge`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.BoolFlag{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
 		},
 		Action: func(c *cli.Context) error {

@@ -133,7 +133,6 @@ examples:
 				&cli.BoolFlag{Name: "yes", Usage: "make the steps without a question"},
 				&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 				&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
-				&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			}, m.flags...),
 			Action: func(c *cli.Context) error {
 				if err := noArgs(c); err != nil {

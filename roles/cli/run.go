@@ -80,7 +80,6 @@ func (p *Process) checkCommand() *cli.Command {
   cnibox check --all                               the same as cnibox diff`
 	cmd.Flags = append(cmd.Flags,
 		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
-		&cli.BoolFlag{Name: "json", Usage: "with --all: print JSON"},
 	)
 	one := cmd.Action
 	cmd.Action = func(c *cli.Context) error {

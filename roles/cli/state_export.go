@@ -87,7 +87,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	if out == nil {
 		return nil
 	}
-	return p.writeAnswer(out, false, p.style(c))
+	return p.writeAnswer(out, c.Bool("json"), p.style(c))
 }
 
 // writeDump atomically replaces a file, which only its owner can read.

@@ -29,7 +29,6 @@ examples:
   cnibox state import state.json`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -37,7 +39,12 @@ examples:
 				return err
 			}
 			defer done()
-			return p.repair(c, h)
+			var out bytes.Buffer
+			quiet := *p
+			quiet.Stdout = &out
+			err = quiet.repair(c, h)
+			lines := strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' })
+			return errors.Join(p.writeAnswer(lines, c.Bool("json"), p.style(c)), err)
 		},
 	}
 }
@@ -118,7 +125,6 @@ func (p *Process) reapCommand() *cli.Command {
 		ArgsUsage: "[NETWORK]",
 		Description: `examples:
   cnibox state reap`,
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")

@@ -31,7 +31,6 @@ examples:
   cnibox topo --format dot | dot -Tpdf > node.pdf`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
-			&cli.BoolFlag{Name: "json", Usage: "the same as --format json"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
