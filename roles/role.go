@@ -99,6 +99,8 @@ type CommandVerb struct {
 	// number.
 	Args  string
 	Flags []Flag
+	// Example is a call without the program's name, for the help.
+	Example string
 	// Run is nil if Name is a noun alone: Help then describes all of its verbs. Errors
 	// about flags and arguments are made by Usagef.
 	Run func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -167,7 +169,10 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 	sorting.Func(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
-	for _, one := range out {
+	progress := a.p.progress("attachments")
+	defer progress(1, 1)
+	for i, one := range out {
+		progress(i, len(out))
 		if err := a.audit(ctx, one, nil); err != nil {
 			return nil, fmt.Errorf("check %s: %w", one.Describe(), err)
 		}
@@ -244,7 +249,9 @@ func (a *auditor) eachDelegate(ctx context.Context, each func(owner, key store.K
 func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Namespace) error) error {
 	one.found, one.plan, one.dead = nil, netops.Plan{}, false
 	lock, ok, err := a.h.Store.TryLockAttachment(ctx, one.Key)
-	if err != nil || !ok {
+	switch {
+	case errors.Is(err, unix.EROFS) && then == nil: // no call can change the state either
+	case err != nil || !ok:
 		return err
 	}
 	defer lock.Unlock()

@@ -97,9 +97,10 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	report, err := bench.Run(ctx, p.Self, plan, list.Name, p.progress("steps"))
+	progress := p.progress("steps")
+	report, err := bench.Run(ctx, p.Self, plan, list.Name, progress)
+	progress(1, 1)
 	if err != nil {
-		p.progress("steps")(1, 1)
 		return withHint(err, "cnibox plan "+c.Args().First())
 	}
 	if c.Bool("json") {
@@ -108,7 +109,7 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 	return p.writeBench(report, p.style(c))
 }
 
-// progress returns a function that shows progress on a terminal, and removes it at the end.
+// progress returns a function that shows progress on a terminal. A call with the same two numbers removes it.
 func (p *Process) progress(unit string) func(done, all int) {
 	const width = 30
 	return func(done, all int) {

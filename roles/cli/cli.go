@@ -3,7 +3,7 @@
 //
 // Rules of this user interface: results go to stdout, everything else to
 // stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
-// an error says what to do next. Colours and aligned tables are used only on a
+// an error says what to do next, and is JSON with --json. Colours and aligned tables are used only on a
 // terminal, or with the flag for them. [Process] defines the exit codes, and the help documents
 // them.
 package cli
@@ -143,6 +143,9 @@ func finish(cmds []*cli.Command, parent string) {
 		}
 		c.HideHelp = true
 		c.OnUsageError = flagError
+		if (len(c.Flags) > 0 || len(c.Subcommands) == 0) && !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
+			c.Flags = append(c.Flags, &cli.BoolFlag{Name: jsonFlag, Usage: "print JSON, also errors"})
+		}
 		if c.Action != nil {
 			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)
 		}

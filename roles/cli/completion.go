@@ -24,10 +24,12 @@ func (p *Process) completionCommand() *cli.Command {
 		Name:      "completion",
 		Usage:     "print a completion script for a shell",
 		ArgsUsage: "bash|zsh|fish",
-		Description: `bash: cnibox completion bash > /etc/bash_completion.d/cnibox
-zsh:  cnibox completion zsh > "${fpath[1]}/_cnibox"
-fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish
-It completes verbs, flags, roles, and as root also containers, networks and addresses.`,
+		Description: `It completes verbs, flags, roles, and as root also containers, networks and addresses.
+
+examples:
+  cnibox completion bash > /etc/bash_completion.d/cnibox
+  cnibox completion zsh > "${fpath[1]}/_cnibox"
+  cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) > 1 && args[0] == wordsCommand {

@@ -112,6 +112,9 @@ func (p *Process) diff(c *cli.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	if a.after != nil && len(plan.all) == 0 {
+		fmt.Fprintf(p.Stderr, "cnibox: diff: this node has no attachment of network %q\n", a.after.Name)
+	}
 	if len(found) == 0 {
 		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 		return err

@@ -27,6 +27,17 @@ type problem string
 func (p problem) Error() string      { return string(p) }
 func (problem) Is(target error) bool { return target == errDifferent } //nolint:errorlint // an Is compares as errors.Is does
 
+// jsonFlag is the flag of all verbs for output that programs read.
+const jsonFlag = "json"
+
+// failure is an error for programs.
+type failure struct {
+	Verb     string `json:"verb,omitempty"`
+	Error    string `json:"error"`
+	Fix      string `json:"fix,omitempty"`
+	ExitCode int    `json:"exitCode"`
+}
+
 // verbError adds the verb to an error.
 type verbError struct {
 	verb string
@@ -130,7 +141,7 @@ func isUnread(err error) bool {
 	return errors.Is(err, unix.EPIPE) && !errors.As(err, &conn)
 }
 
-// report prints an error and returns the exit code.
+// report prints an error, as JSON with --json, and returns the exit code.
 func (p *Process) report(err error) int {
 	if err == nil || isUnread(err) {
 		return ExitOK
@@ -145,18 +156,40 @@ func (p *Process) report(err error) int {
 		code = ExitWarnings
 	}
 	var ve *verbError
-	prefix, inner := appName+": ", err
+	prefix, inner, verb := appName+": ", err, ""
 	if errors.As(err, &ve) {
-		prefix, inner = appName+": "+ve.verb+": ", ve.err
-	}
-	if inner != errDifferent && inner != errWarnings { //nolint:errorlint // bare: everything has been printed
-		for line := range strings.SplitSeq(inner.Error(), "\n") {
-			fmt.Fprintln(p.Stderr, prefix+printable(line))
-		}
+		prefix, inner, verb = appName+": "+ve.verb+": ", ve.err, ve.verb
 	}
 	var he *hintError
+	hint := ""
 	if errors.As(err, &he) {
-		fmt.Fprintln(p.Stderr, "try: "+he.hint)
+		hint = he.hint
+	}
+	if inner == errDifferent || inner == errWarnings { //nolint:errorlint // bare: everything has been printed
+		return code
+	}
+	if p.wantsJSON() {
+		_ = writeJSON(p.Stderr, failure{verb, inner.Error(), hint, code}) // there is no other place to report it
+		return code
+	}
+	for line := range strings.SplitSeq(inner.Error(), "\n") {
+		fmt.Fprintln(p.Stderr, prefix+printable(line))
+	}
+	if hint != "" {
+		fmt.Fprintln(p.Stderr, "try: "+hint)
 	}
 	return code
+}
+
+// wantsJSON reports whether --json is among the flags, also if they could not be parsed.
+func (p *Process) wantsJSON() bool {
+	for _, arg := range p.Args {
+		if arg == "--" {
+			return false
+		}
+		if arg == "--"+jsonFlag {
+			return true
+		}
+	}
+	return false
 }

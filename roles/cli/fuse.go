@@ -28,7 +28,11 @@ func (p *Process) fuseCommand() *cli.Command {
 		Description: `Prints the list with its plugins inside one plugin of type chain; --split restores
 the original list. Each form can check and detach the attachments of the other, so
 the file may be changed while containers run. Other tools may look for the names
-of plugins in the file. See docs/chain.md.`,
+of plugins in the file. See docs/chain.md.
+
+examples:
+  cnibox fuse NET.conflist
+  cnibox fuse NET.conflist --split --write`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "split", Usage: "restore the original list"},
 			&cli.BoolFlag{Name: "write", Usage: "replace FILE atomically and print nothing"},

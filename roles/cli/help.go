@@ -35,6 +35,9 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 		Name:      "help",
 		Usage:     "explain a verb or a role",
 		ArgsUsage: "[VERB [VERB] | ROLE]",
+		Description: `examples:
+  cnibox help state repair
+  cnibox help bridge`,
 		Action: func(c *cli.Context) error {
 			cmds, path := a.Commands, c.Args().Slice()
 			cmd := find(cmds, c.Args().First())

@@ -54,14 +54,14 @@ func (p *Process) history(c *cli.Context) error {
 	if c.Args().Len() > 1 || c.IsSet("at") && c.IsSet("since") {
 		return usagef("cnibox help history", "want at most one address, pod or container, and --at or --since")
 	}
-	now := time.Now()
-	at, err := parseTime(c.String("at"), now)
-	if err != nil {
-		return err
-	}
-	since, err := parseTime(c.String("since"), now)
-	if err != nil {
-		return err
+	var when time.Time
+	for _, name := range []string{"at", "since"} {
+		if c.IsSet(name) {
+			var err error
+			if when, err = parseTime(c.String(name), time.Now()); err != nil {
+				return err
+			}
+		}
 	}
 	h, done, err := p.host(c.Context, "")
 	if err != nil {
@@ -74,13 +74,14 @@ func (p *Process) history(c *cli.Context) error {
 	}
 	if name := c.Args().First(); name != "" {
 		all = slices.DeleteFunc(all, func(one *store.Holding) bool { return !isOf(one, name) })
+		p.warnNone("history", name, len(all))
 	}
 	if c.IsSet("since") {
-		return p.writeChanges(changesSince(all, since), c.Bool("json"), p.style(c))
+		return p.writeChanges(changesSince(all, when), c.Bool("json"), p.style(c))
 	}
 	if c.IsSet("at") {
 		all = slices.DeleteFunc(all, func(one *store.Holding) bool {
-			return one.Since.After(at) || !one.Until.IsZero() && !one.Until.After(at)
+			return one.Since.After(when) || !one.Until.IsZero() && !one.Until.After(when)
 		})
 	}
 	if c.Bool("json") {
@@ -164,6 +165,13 @@ func (p *Process) warnDamaged(verb string, lines int) {
 	}
 }
 
+// warnNone says that nothing is recorded of a name, which may be misspelt.
+func (p *Process) warnNone(verb, name string, records int) {
+	if records == 0 {
+		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is recorded of %q; a pod is NAMESPACE/NAME\n", verb, name)
+	}
+}
+
 // isOf reports whether a holding is of an address, a pod or a container.
 func isOf(h *store.Holding, name string) bool {
 	if a, err := netip.ParseAddr(name); err == nil {
@@ -205,11 +213,8 @@ func (p *Process) writeChanges(changes []*addressChange, asJSON bool, s style) e
 	return t.write(p.Stdout, s)
 }
 
-// parseTime parses a time of the last 24 hours, a date with a time, or a duration before now. "" is zero.
+// parseTime parses a time of the last 24 hours, a date with a time, or a duration before now.
 func parseTime(s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}

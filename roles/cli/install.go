@@ -38,12 +38,16 @@ for containerd and nerdctl it prints what to change, and exits with 3. --conflis
 a network and writes it last, so that no runtime sees it before its plugins.
 
 --root installs into the file system of an image below that directory, and looks at
-nothing else of this node.`,
+nothing else of this node.
+
+examples:
+  cnibox install
+  cnibox install --force --runtime podman
+  cnibox install bridge host-local --dir /usr/lib/cni`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(plugindir.Symbolic), Usage: "symlink, hard or copy"},
 			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
 			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},

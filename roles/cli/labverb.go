@@ -28,7 +28,10 @@ directories. The machine's network is not changed.`,
 				Usage: "make nodes, run their agents, attach pods",
 				Description: `Returns when every node knows all others and every pod is attached. The agents continue.
 If it fails or is interrupted, it removes everything. With --registry etcd a forwarder
-connects the nodes to the running etcd at --etcd-endpoint.`,
+connects the nodes to the running etcd at --etcd-endpoint.
+
+examples:
+  cnibox lab up --nodes 5 --pods 3`,
 				Flags: append([]cli.Flag{
 					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
 					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
@@ -41,14 +44,14 @@ connects the nodes to the running etcd at --etcd-endpoint.`,
 			{
 				Name:        "status",
 				Usage:       "show nodes, agents and pods",
-				Description: "Exits with 3 if a node is not ready or a ping has no answer.",
+				Description: "Exits with 3 if a node is not ready or a ping has no answer.\n\nexamples:\n  cnibox lab status --ping",
 				Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "ping from every pod to every other pod"}, dir}, tableFlags()...),
 				Action:      p.labStatus,
 			},
 			{
 				Name:        "down",
 				Usage:       "stop the agents and remove everything",
-				Description: "Also removes an incomplete lab.",
+				Description: "Also removes an incomplete lab.\n\nexamples:\n  cnibox lab down",
 				Flags:       []cli.Flag{dir},
 				Action:      p.labDown,
 			},

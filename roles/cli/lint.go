@@ -26,10 +26,13 @@ func (p *Process) lintCommand() *cli.Command {
 keys that no plugin reads, plugins that are not found, the order of the chain, two
 networks with the same name. Of a directory, and of several files, it reads those that
 end in .conf, .conflist, .json, .yaml or .yml. Exits with 3 if there is a fault, with 0 if there are
-only warnings.`,
+only warnings.
+
+examples:
+  cnibox lint /etc/cni/net.d
+  cnibox lint --explain bridge`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.BoolFlag{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
 		},
 		Action: func(c *cli.Context) error {

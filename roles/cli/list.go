@@ -22,6 +22,8 @@ func (p *Process) listCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
 		Usage: "list the roles and their kinds",
+		Description: `examples:
+  cnibox list --json`,
 		Flags: tableFlags(),
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {

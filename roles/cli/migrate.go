@@ -123,13 +123,16 @@ with --yes, and none otherwise. A step that is "manual" is yours: make it and re
 the command. A killed command is repeated, too. When all steps are done, it compares all
 attachments with their specifications, as "cnibox diff". It exits with 3 until then.
 
---back returns to the replaced program in the same way. See docs/migrate.md.`,
+--back returns to the replaced program in the same way. See docs/migrate.md.
+
+examples:
+  cnibox migrate ` + m.name + `              print the steps, and ask
+  cnibox migrate ` + m.name + ` --back --yes`,
 			Flags: append([]cli.Flag{
 				&cli.BoolFlag{Name: "back", Usage: "return to the replaced program"},
 				&cli.BoolFlag{Name: "yes", Usage: "make the steps without a question"},
 				&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 				&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
-				&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			}, m.flags...),
 			Action: func(c *cli.Context) error {
 				if err := noArgs(c); err != nil {

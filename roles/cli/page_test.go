@@ -133,3 +133,82 @@ cat $WORK/page`)
 
 // TestDiffDocs runs the commands of docs/diff.md.
 func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
+
+// TestReadOnly: verbs that only read work on a read-only file system.
+func TestReadOnly(t *testing.T) {
+	out := newTestNode(t, false).run(`
+in_pod p1 ip link set eth0 down
+mount -o remount,ro /run
+product diff && exit 1
+[ $? = 3 ] || product diff
+product topo`)
+	for _, want := range []string{"  ~ link eth0 netns container up ", "  │    ! link eth0 netns container up: want state up, have state down: cnibox repair\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestProgress: verbs that take a time for each attachment show it on a terminal, and remove it at the end.
+func TestProgress(t *testing.T) {
+	newTestNode(t, false).run(`
+export CLITEST_ERR_TERMINAL=1
+end=$(printf '\r\033[K')
+shows() { # UNITS COMMAND…
+	unit=$1
+	shift
+	product "$@" 2>$WORK/bar >$WORK/out
+	grep -q "\[.*\] 1 of [0-9]* $unit" $WORK/bar
+	grep -qF "$end" $WORK/bar
+}
+shows attachments diff
+shows attachments check --all
+shows attachments topo
+shows attachments doctor
+in_pod p2 ip link set eth0 down
+shows attachments repair --yes
+shows steps bench $net --rounds 2
+shows attachments gc $net --none`)
+}
+
+// TestNightPage runs the commands of the table in docs/troubleshooting.md on a node with a broken pod. Those that
+// look at the pod name what is broken.
+func TestNightPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, _ := strings.Cut(string(page), "\n\nIf that does not")
+	commands := regexp.MustCompile("`(cnibox [^`]*)`").FindAllStringSubmatch(table[strings.Index(table, "|---|"):], -1)
+	if len(commands) < 10 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	script := `
+product add $net p9 /run/ns/none 2>$WORK/err && exit 1
+in_pod p1 ip addr flush dev eth0
+now() { # COMMAND…
+	code=0
+	product "$@" >$WORK/out 2>&1 || code=$?
+	echo "code $code: $*"
+	cat $WORK/out
+}
+`
+	concrete := strings.NewReplacer("cnibox", "now", "capture", "capture --for 1ms -o $WORK/p1.pcapng", "drops", "drops --for 1ms",
+		"POD", "p1", "ADDRESS", "10.78.0.3", "FILE", "$net")
+	for _, c := range commands {
+		checkCommand(t, strings.NewReplacer("POD", "", "ADDRESS", "", "FILE", "").Replace(c[1]))
+		script += concrete.Replace(c[1]) + "\n"
+	}
+	out := newTestNode(t, false).run(script)
+	for _, want := range []string{
+		"code 3: doctor\n", "\taddress-missing\tp1 eth0 on net\ta pod lost its address\t", "code 0: trace --failed\n", "\"/run/ns/none\": no such network namespace",
+		"code 3: diff\np1 on net, eth0\n  + address 10.78.0.2/24 dev eth0 netns container  (undo -)\n", "\tadded\t10.78.0.2/24\tp1\t",
+		"code 3: path p1 10.78.0.3\nWHERE\tWHAT\t\nstopped: p1 has no route to 10.78.0.3\n", "code 0: drops ", "\n10.78.0.2\tnet\tlive\t",
+		"code 0: history 10.78.0.3\n", "code 1: agent status\ncnibox: agent status: no agent runs on this node", "code 0: trace --last 20\n",
+		"code 3: diff --after /etc/cni/net.d/10-net.conflist\n", "code 0: capture ", "code 0: topo\n", "    ! address 10.78.0.2/24 dev eth0 netns container: want present",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}

@@ -32,7 +32,6 @@ examples:
   cnibox plan NET.conflist
   cnibox plan NET.conflist --cap '{"ips":["10.22.0.7"]}' --json`,
 		Flags: append(cniFlags(),
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
 			&cli.StringFlag{Name: "id", Value: "plan", Usage: "the container's ID"},
 			&cli.StringFlag{Name: "netns", Usage: "the container's namespace; without it an empty one is assumed"},

@@ -127,7 +127,10 @@ func (a *auditor) repair(ctx context.Context, all []*audited, rules bool) error 
 		_, err := a.h.Net.RestoreRules(ctx)
 		errs = append(errs, err)
 	}
-	for _, one := range all {
+	progress := a.p.progress("attachments")
+	defer progress(1, 1)
+	for i, one := range all {
+		progress(i, len(all))
 		var err error
 		switch {
 		case one.dead:

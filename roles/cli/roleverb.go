@@ -71,7 +71,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 		Name:        name,
 		Usage:       v.Help,
 		ArgsUsage:   v.Args,
-		Description: "A verb of the role " + r.Name() + ".",
+		Description: "A verb of the role " + r.Name() + ".\n\nexamples:\n  " + appName + " " + v.Example,
 		Flags:       flags,
 		Action: func(c *cli.Context) error {
 			if err := countArgs(v.Args, c.Args().Slice()); err != nil {

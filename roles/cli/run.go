@@ -77,15 +77,9 @@ func (r *call) del(ctx context.Context) error {
 func (p *Process) checkCommand() *cli.Command {
 	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
 	cmd.Description += `
-
---all is "cnibox diff".
-
-examples:
-  cnibox check NET.conflist web /run/netns/web
-  cnibox check --all`
+  cnibox check --all                               the same as cnibox diff`
 	cmd.Flags = append(cmd.Flags,
 		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
-		&cli.BoolFlag{Name: "json", Usage: "with --all: print JSON"},
 	)
 	one := cmd.Action
 	cmd.Action = func(c *cli.Context) error {
@@ -138,7 +132,10 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context
 		Description: `NETNS is a path, or a name of "ip netns". check and del also accept the first 6 or more
 digits of a CONTAINERID of 64. Plugins are found in --cni-path, as for
 a runtime. Results are cached under the run directory. The caches of runtimes are not
-changed.`,
+changed.
+
+examples:
+  cnibox ` + name + ` NET.conflist web /run/netns/web`,
 		Flags: append(cniFlags(),
 			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
 			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},

@@ -20,7 +20,7 @@ func (p *Process) statusCommand() *cli.Command {
 		Usage:     "ask the plugins whether ADD would succeed",
 		ArgsUsage: "FILE",
 		Description: "Prints nothing and succeeds if every plugin of the list is ready, and always for a\n" +
-			"CNI version before 1.1.0, which has no STATUS.",
+			"CNI version before 1.1.0, which has no STATUS.\n\nexamples:\n  cnibox status NET.conflist",
 		Flags: cniFlags(),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
@@ -43,7 +43,11 @@ func (p *Process) gcCommand() *cli.Command {
 		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
 		Description: `The given attachments are valid; IFNAME defaults to eth0. All other attachments of
 the network are removed, also those of another runtime. To remove all of them, use
---none; --added keeps the attachments of "cnibox add".`,
+--none; --added keeps the attachments of "cnibox add".
+
+examples:
+  cnibox gc NET.conflist web db/net1
+  cnibox gc NET.conflist --none`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
 			&cli.BoolFlag{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
@@ -97,7 +101,10 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 		return stateHint(err)
 	}
 	var errs []error
-	for _, a := range kept {
+	progress := r.p.progress("attachments")
+	defer progress(1, 1)
+	for i, a := range kept {
+		progress(i, len(kept))
 		id := roles.AttachmentID{ContainerID: a.ContainerID, IfName: a.IfName}
 		switch {
 		case added:

@@ -22,7 +22,11 @@ func (p *Process) exportCommand() *cli.Command {
 		Description: `The format json is node.db and the delegations of meta roles, to stdout or FILE, for
 "cnibox state import". It lacks the records of keep.db that other verbs show:
 reservations, DHCP leases and marks of imports. The format host-local writes the directory of
-the reference host-local, so that it can continue with cnibox's leases.`,
+the reference host-local, so that it can continue with cnibox's leases.
+
+examples:
+  cnibox state export > state.json
+  cnibox state export --format host-local /var/lib/cni/networks`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
@@ -83,7 +87,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	if out == nil {
 		return nil
 	}
-	return p.writeAnswer(out, false, p.style(c))
+	return p.writeAnswer(out, c.Bool("json"), p.style(c))
 }
 
 // writeDump atomically replaces a file, which only its owner can read.

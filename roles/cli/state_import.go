@@ -23,10 +23,12 @@ func (p *Process) importCommand() *cli.Command {
 		Description: `Adds the records to the state, and replaces records with the same keys. If another
 attachment holds one of the addresses, the import fails and changes nothing. If it is killed,
 the next call completes or undoes it.
-With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.`,
+With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.
+
+examples:
+  cnibox state import state.json`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {

@@ -11,8 +11,9 @@ func (p *Process) metricsCommand() *cli.Command {
 		Name:  "metrics",
 		Usage: "print this node's metrics in Prometheus' text format",
 		Description: `The agent serves these and its own metrics on /metrics. Without an agent, pass them to
-node_exporter's textfile collector:
+node_exporter's textfile collector.
 
+examples:
   cnibox state metrics >/var/lib/node_exporter/cnibox.tmp &&
     mv /var/lib/node_exporter/cnibox.tmp /var/lib/node_exporter/cnibox.prom`,
 		Action: func(c *cli.Context) error {

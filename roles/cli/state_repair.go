@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -21,7 +23,10 @@ interfaces and from the runtimes' caches, which have the namespaces of interface
 exist in containers only. A new keep.db gets the records of the old one that can be read.
 The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.
 Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.
-"cnibox repair" does this, and repairs interfaces, addresses and routes too.`,
+"cnibox repair" does this, and repairs interfaces, addresses and routes too.
+
+examples:
+  cnibox state repair`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
@@ -34,7 +39,12 @@ Rules of attachments that another program deleted, as 'nft flush ruleset' does, 
 				return err
 			}
 			defer done()
-			return p.repair(c, h)
+			var out bytes.Buffer
+			quiet := *p
+			quiet.Stdout = &out
+			err = quiet.repair(c, h)
+			lines := strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' })
+			return errors.Join(p.writeAnswer(lines, c.Bool("json"), p.style(c)), err)
 		},
 	}
 }
@@ -113,7 +123,8 @@ func (p *Process) reapCommand() *cli.Command {
 		Name:      "reap",
 		Usage:     "remove attachments and leases of containers that certainly do not exist",
 		ArgsUsage: "[NETWORK]",
-		Flags:     []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		Description: `examples:
+  cnibox state reap`,
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")

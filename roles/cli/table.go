@@ -19,10 +19,7 @@ type style struct {
 
 // tableFlags returns the flags of verbs that print a table.
 func tableFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-		&cli.BoolFlag{Name: "table", Usage: "print an aligned table, terminal or not"},
-	}
+	return []cli.Flag{&cli.BoolFlag{Name: "table", Usage: "print an aligned table, terminal or not"}}
 }
 
 // style returns the style for the terminal and the flags.

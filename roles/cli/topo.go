@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -30,7 +31,6 @@ examples:
   cnibox topo --format dot | dot -Tpdf > node.pdf`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
-			&cli.BoolFlag{Name: "json", Usage: "the same as --format json"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
@@ -98,7 +98,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	for i := range state.Attachments {
 		a := &state.Attachments[i]
 		one := topo.Attachment{
-			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
+			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, Netns: printable(a.Netns), IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
 			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[store.Key{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}],
 		}
 		if !a.Alive {
@@ -126,7 +126,10 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			if err != nil {
 				return nil, err
 			}
-			d.Peers = len(entries.Forwarding)
+			for _, peer := range entries.Forwarding {
+				d.Peers = append(d.Peers, peer)
+			}
+			sorting.Func(d.Peers, netip.Addr.Compare)
 		}
 		t.Devices = append(t.Devices, d)
 	}

@@ -43,7 +43,11 @@ examples:
 				ArgsUsage: "[POD | CONTAINER]",
 				Description: `The names and IDs of pods, namespaces and containers become pod-1, namespace-1, container-1, each the same
 in all calls, also within inputs, results and errors. Networks, interfaces and paths keep their names. Read
-the file before you send it.`,
+the file before you send it.
+
+examples:
+  cnibox trace export > calls.json
+  cnibox trace export default/web --addresses > calls.json`,
 				Flags: []cli.Flag{
 					&cli.BoolFlag{Name: "addresses", Usage: "replace IP addresses too; those of one /16 (IPv6: /48) stay in one"},
 					&cli.BoolFlag{Name: "names", Usage: "keep the names"},
@@ -73,11 +77,16 @@ func (p *Process) tracedCalls(c *cli.Context) ([]*store.TracedCall, error) {
 	p.warnDamaged("trace", damaged)
 	if name := c.Args().First(); name != "" {
 		calls = slices.DeleteFunc(calls, func(t *store.TracedCall) bool { return !isContainer(t.Pod, t.ContainerID, name) })
+		p.warnNone(verbOf(c.Command), name, len(calls))
 	}
 	return append([]*store.TracedCall{}, calls...), nil // not nil
 }
 
 func (p *Process) trace(c *cli.Context) error {
+	last := c.Int("last")
+	if c.IsSet("last") && last < 1 {
+		return usagef("cnibox help trace", "--last %d: give 1 or more", last)
+	}
 	calls, err := p.tracedCalls(c)
 	if err != nil {
 		return err
@@ -85,8 +94,8 @@ func (p *Process) trace(c *cli.Context) error {
 	if c.Bool("failed") {
 		calls = slices.DeleteFunc(calls, func(t *store.TracedCall) bool { return t.Code == 0 })
 	}
-	if n := c.Int("last"); n > 0 {
-		calls = calls[max(0, len(calls)-n):]
+	if last > 0 {
+		calls = calls[max(0, len(calls)-last):]
 	}
 	if c.Bool("json") {
 		return writeJSON(p.Stdout, calls)

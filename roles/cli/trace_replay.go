@@ -28,7 +28,7 @@ import (
 const maxBundle = 256 << 20
 
 func (p *Process) replayCommand() *cli.Command {
-	maxPause := &cli.StringFlag{Name: "max-pause", Value: "1s", Usage: "the longest pause between two calls"}
+	maxPause := &cli.DurationFlag{Name: "max-pause", Value: time.Second, Usage: "the longest pause between two calls"}
 	bin := &cli.StringFlag{Name: "bin", Usage: "play with the plugins in `DIR`: another version, or the reference's (this program)"}
 	return &cli.Command{
 		Name:      "replay",
@@ -58,6 +58,10 @@ func (p *Process) replay(c *cli.Context) error {
 	if c.Args().Len() != 1 {
 		return usagef("cnibox help trace replay", "want FILE")
 	}
+	pause := c.Duration("max-pause")
+	if pause < 0 {
+		return usagef("cnibox help trace replay", "--max-pause %s: give 0s or more", pause)
+	}
 	if os.Geteuid() != 0 {
 		return withHint(errors.New("only root can make network namespaces"), "run it as root")
 	}
@@ -72,11 +76,14 @@ func (p *Process) replay(c *cli.Context) error {
 	if !slices.ContainsFunc(calls, trace.IsPlayable) {
 		return fmt.Errorf("%s: no call can be played: each has no input, or only a part of it", c.Args().First())
 	}
-	args := []string{"trace", "replay", "inside", "--max-pause", c.String("max-pause")}
+	args := []string{"trace", "replay", "inside", "--max-pause", pause.String()}
 	if dir := c.String("bin"); dir != "" {
 		dir, err = filepath.Abs(dir)
+		if err == nil {
+			_, err = os.Stat(dir)
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("--bin: %w", err)
 		}
 		args = append(args, "--bin", dir)
 	}
@@ -112,10 +119,6 @@ func decodeCalls(raw []byte) ([]*store.TracedCall, error) {
 
 // replayInside plays the calls on standard input.
 func (p *Process) replayInside(c *cli.Context) error {
-	pause, err := time.ParseDuration(c.String("max-pause"))
-	if err != nil {
-		return usagef("cnibox help trace replay", "--max-pause: %v", err)
-	}
 	raw, err := io.ReadAll(io.LimitReader(p.Stdin, maxBundle))
 	if err != nil {
 		return err
@@ -140,15 +143,10 @@ func (p *Process) replayInside(c *cli.Context) error {
 	n := netops.New(netops.Options{})
 	defer func() { _ = n.Close() }() // the namespace ends with this process
 	var done atomic.Int32
-	play := &trace.Player{Self: p.Self, Net: n, Plugins: bin, MaxPause: pause, Played: func() {
-		if p.ErrIsTerminal {
-			fmt.Fprintf(p.Stderr, "\r%d of %d calls", done.Add(1), len(calls))
-		}
-	}}
+	progress := p.progress("calls")
+	defer progress(1, 1)
+	play := &trace.Player{Self: p.Self, Net: n, Plugins: bin, MaxPause: c.Duration("max-pause"), Played: func() { progress(int(done.Add(1)), len(calls)) }}
 	played, err := play.Play(c.Context, calls)
-	if p.ErrIsTerminal {
-		fmt.Fprint(p.Stderr, "\r\x1b[K")
-	}
 	if err != nil {
 		return err
 	}

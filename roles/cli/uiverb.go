@@ -69,7 +69,9 @@ examples:
 }
 
 func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) error {
-	s := &ui.Server{Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return p.readUI(ctx, h) }}
+	quiet := *p
+	quiet.ErrIsTerminal = false // no progress
+	s := &ui.Server{Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) }}
 	var l net.Listener
 	var address string
 	if c.IsSet("port") {

@@ -27,11 +27,14 @@ attach new containers from then on, and exports the leases of host-local to the
 directory of the reference plugin. While containers are attached by cnibox, it lists
 them, keeps the binary and the state, and exits with 3: detach them, or wait, and
 repeat the call. When there are none, it also removes cnibox's kernel objects, the
-node's state and DIR/cnibox. See docs/takeover.md.`,
+node's state and DIR/cnibox. See docs/takeover.md.
+
+examples:
+  cnibox uninstall --drain
+  cnibox uninstall macvlan`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
 		},
 		Action: p.withChanges(func(c *cli.Context) error {

@@ -17,6 +17,8 @@ func (p *Process) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version, and the versions of the CNI spec",
+		Description: `examples:
+  cnibox version --json`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON, with the commit and the features of this kernel"}},
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {

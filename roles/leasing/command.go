@@ -15,7 +15,7 @@ type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, e
 // types are the values of ipam.type that read accepts.
 func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	return roles.CommandVerb{
-		Name: name, Args: "FILE", Run: configured{types, read}.forecast,
+		Name: name, Args: "FILE", Run: configured{types, read}.forecast, Example: name + " NET.conflist --pod default/web",
 		Help: "print which addresses a pod would get from a configuration now, and why",
 		Flags: []roles.Flag{
 			{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
@@ -38,12 +38,12 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 		{Name: "ipam", Help: "show, predict and change the owners of addresses"},
 		{
 			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
-			Help: "show addresses with their owners, states and expiry times",
+			Help: "show addresses with their owners, states and expiry times", Example: "ipam show 10.22.0.9",
 		},
 		PlanVerb("ipam plan", read, types...),
 		{
 			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
-			Help: "keep addresses for a pod, or unused",
+			Help: "keep addresses for a pod, or unused", Example: "ipam reserve 10.22.0.9 --for default/web --until 48h",
 			Flags: []roles.Flag{
 				{Name: "for", Help: "the identity: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; without it no pod gets them"},
 				{Name: "until", Default: "never", Help: "end, such as 48h or 2027-01-31T12:00:00Z"},
@@ -52,19 +52,19 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 		},
 		{
 			Name: "ipam release", Args: "ADDRESS", Run: releaseOne, Flags: []roles.Flag{network, force("even if its container exists and continues to use it")},
-			Help: "free an address that is kept, or leased to a dead container",
+			Help: "free an address that is kept, or leased to a dead container", Example: "ipam release 10.22.0.9",
 		},
 		{
 			Name: "ipam gc", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 				return Collect(ctx, h)
 			},
-			Help: "remove the addresses of dead containers, and expired reservations",
+			Help: "remove the addresses of dead containers, and expired reservations", Example: "ipam gc",
 		},
 		{
 			Name: "ipam export", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 				return ExportReservations(ctx, h)
 			},
-			Help: "print the reservations as JSON (leases: cnibox state export)",
+			Help: "print the reservations as JSON (leases: cnibox state export)", Example: "ipam export > reservations.json",
 		},
 	}
 }

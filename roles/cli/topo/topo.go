@@ -36,16 +36,18 @@ type Device struct {
 	Up        bool           `json:"up"`
 	// Lower is the device by which this one sends, or the bridge whose port it is.
 	Lower string `json:"lower,omitempty"`
-	// Peers is the number of nodes to which a VXLAN device sends.
-	Peers   int     `json:"peers,omitempty"`
-	Traffic Traffic `json:"traffic"`
+	// Peers are the addresses of the nodes to which a VXLAN device sends.
+	Peers   []netip.Addr `json:"peers,omitempty"`
+	Traffic Traffic      `json:"traffic"`
 }
 
 // Attachment is an interface of a container.
 type Attachment struct {
-	Container string         `json:"container"`
-	Pod       string         `json:"pod,omitempty"`
-	Network   string         `json:"network"`
+	Container string `json:"container"`
+	Pod       string `json:"pod,omitempty"`
+	Network   string `json:"network"`
+	// Netns is the path of the container's network namespace.
+	Netns     string         `json:"netns,omitempty"`
 	IfName    string         `json:"ifname"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	MAC       string         `json:"mac,omitempty"`
@@ -104,6 +106,9 @@ func (g *group) title() string {
 	return g.device.Name
 }
 
+// shownPeers is the number of peers in the line of a device. JSON has all.
+const shownPeers = 5
+
 // details returns a device's properties in one line.
 func (d *Device) details() string {
 	words := []string{cmp.Or(d.Kind, "device")}
@@ -116,7 +121,13 @@ func (d *Device) details() string {
 		words = append(words, "on "+d.Lower)
 	}
 	if d.Kind == "vxlan" {
-		words = append(words, fmt.Sprintf("peers %d", d.Peers))
+		words = append(words, fmt.Sprintf("peers %d", len(d.Peers)))
+		for _, peer := range d.Peers[:min(len(d.Peers), shownPeers)] {
+			words = append(words, peer.String())
+		}
+		if len(d.Peers) > shownPeers {
+			words = append(words, "…")
+		}
 	}
 	return strings.Join(append(words, d.Traffic.String()), " ")
 }
@@ -125,6 +136,9 @@ func (d *Device) details() string {
 func (a *Attachment) details() string {
 	words := append([]string{a.IfName}, texts(a.Addresses)...)
 	words = append(words, "network "+a.Network)
+	if a.Netns != "" {
+		words = append(words, "netns "+a.Netns)
+	}
 	if a.HostLink != "" {
 		words = append(words, a.HostLink)
 	}
@@ -203,10 +217,16 @@ func (t *Topology) DOT() string {
 	quote := func(s string) string {
 		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
 	}
+	color := func(problem bool) string {
+		if problem {
+			return ", color=red"
+		}
+		return ""
+	}
 	fmt.Fprintf(&b, "graph %s {\n  rankdir=LR; node [shape=box];\n", quote(t.Node))
 	for i := range t.Devices {
 		d := &t.Devices[i]
-		fmt.Fprintf(&b, "  %s [label=%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+d.details()))
+		fmt.Fprintf(&b, "  %s [label=%s%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+d.details()), color(!d.Up))
 		if d.Lower != "" {
 			fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+d.Lower), quote("device "+d.Name))
 		}
@@ -214,11 +234,8 @@ func (t *Topology) DOT() string {
 	_, used := t.groups()
 	for _, g := range used {
 		for _, a := range g.attachments {
-			id, color := quote(a.Container+" "+a.IfName+" "+a.Network), ""
-			if len(a.Problems) > 0 {
-				color = ", color=red"
-			}
-			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.name(), a.details()}, a.Problems...), "\n")), color)
+			id := quote(a.Container + " " + a.IfName + " " + a.Network)
+			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.name(), a.details()}, a.Problems...), "\n")), color(len(a.Problems) > 0))
 			if g.device != nil {
 				fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+g.device.Name), id)
 			}

@@ -21,7 +21,7 @@ import (
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{
-			Name: "agent status", Help: "show the agent's kernel entries for every other node",
+			Name: "agent status", Help: "show the agent's kernel entries for every other node", Example: "agent status --json",
 			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; default: agent.sock in the run directory"}},
 			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 				s := &settings{socket: flags["socket"]}
@@ -40,10 +40,11 @@ func verbs() []roles.CommandVerb {
 		},
 		{
 			Name: "agent rotate-key", Help: "give this node a new WireGuard key, which the agent uses and publishes within a minute", Run: rotateKey,
+			Example: "agent rotate-key",
 		},
 		{
 			Name: "agent guard", Help: "before flanneld with the backend wireguard is stopped: refuse packets to the pods of other nodes while no device encrypts them",
-			Run: guard,
+			Run: guard, Example: "agent guard",
 		},
 		{
 			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, also its record",
@@ -51,7 +52,7 @@ func verbs() []roles.CommandVerb {
 				Name: keepDevice, Switch: true, Help: "keep the devices and the subnet file, for a flanneld that runs again and has taken them over",
 			}, roles.Flag{
 				Name: force, Switch: true, Help: "remove WireGuard's route that refuses packets, too, while pods are attached: their packets can leave unencrypted",
-			}), Run: cleanup,
+			}), Run: cleanup, Example: "agent cleanup",
 		},
 	}
 }

@@ -193,7 +193,7 @@ func askStatus(ctx context.Context, path string) (*status, error) {
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{
-			Name: "nodeipam status", Help: "show the leader, the cluster networks and the nodes that need an operator",
+			Name: "nodeipam status", Help: "show the leader, the cluster networks and the nodes that need an operator", Example: "nodeipam status --json",
 			Flags: []roles.Flag{{Name: "socket", Help: "path of the daemon's socket; default: nodeipam.sock in the run directory"}},
 			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 				s, err := askStatus(ctx, socketPath(h, flags["socket"]))
@@ -208,7 +208,7 @@ func verbs() []roles.CommandVerb {
 		},
 		{
 			Name: "nodeipam plan", Help: "calculate how many nodes and pods a cluster network has room for",
-			Flags: planFlags(), Run: plan,
+			Flags: planFlags(), Run: plan, Example: "nodeipam plan --cluster-cidr 10.244.0.0/16",
 		},
 	}
 }

@@ -22,7 +22,7 @@ func verbs() []roles.CommandVerb {
 				{Name: "bridge", Help: "name of the bridge; default: all bridges that replace an interface"},
 				{Name: "force", Switch: true, Help: "restore even while containers are attached; they lose their network"},
 			},
-			Run: restore,
+			Run: restore, Example: roleName + " restore --force",
 		},
 	}
 }

@@ -25,12 +25,12 @@ func commands() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{Name: "cloud", Help: "the cloud's addresses: the pool, its owners and differences"},
 		{
-			Name: "cloud show", Args: "[ADDRESS…]", Run: show,
+			Name: "cloud show", Args: "[ADDRESS…]", Run: show, Example: "cloud show 10.240.0.36",
 			Help:  "show the cloud's addresses by NIC and subnet, their owners and ages",
 			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "list the supported providers instead"}),
 		},
 		{
-			Name: "cloud refresh", Run: refresh,
+			Name: "cloud refresh", Run: refresh, Example: "cloud refresh",
 			Help: "query the cloud now: all known sources, or the given one",
 			Flags: []roles.Flag{
 				{Name: "provider", Help: "provider to query, as ipam.provider"},
@@ -39,7 +39,7 @@ func commands() []roles.CommandVerb {
 			},
 		},
 		{
-			Name: "cloud reconcile", Run: reconcile,
+			Name: "cloud reconcile", Run: reconcile, Example: "cloud reconcile --fix",
 			Help:  "list the differences between cloud, leases, attachments and links, with the action for each",
 			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release leaked addresses"}),
 		},

@@ -25,13 +25,13 @@ func commands() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{Name: "range", Help: "blocks of cluster-wide ranges"},
 		{
-			Name: "range show", Help: "show this node's blocks, with their use and the end of their validity",
+			Name: "range show", Help: "show this node's blocks, with their use and the end of their validity", Example: "range show --json",
 			Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 				return ranges.Show(ctx, h)
 			},
 		},
 		{
-			Name: "range release", Args: "NETWORK KEY", Help: "end a reservation that no container uses, on any node",
+			Name: "range release", Args: "NETWORK KEY", Help: "end a reservation that no container uses, on any node", Example: "range release net default/web",
 			Flags: []roles.Flag{{Name: "pool", Help: "the pool, if the network does not use the shared one"}},
 			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
 				return nil, ranges.AskReservation(ctx, h, &ranges.Reserve{

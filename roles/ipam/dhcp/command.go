@@ -56,7 +56,7 @@ func at(t time.Time) string {
 func commands() []roles.CommandVerb {
 	return []roles.CommandVerb{{
 		Name: "state dhcp",
-		Help: "list the addresses that DHCP servers leased",
+		Help: "list the addresses that DHCP servers leased", Example: "state dhcp",
 		Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
 			return leases(ctx, h)
 		},

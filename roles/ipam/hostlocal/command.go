@@ -27,7 +27,7 @@ func commands() []roles.CommandVerb {
 	return append(verbs, roles.CommandVerb{
 		Name: "ipam import", Args: "FILE|DIR", Run: importOne,
 		Flags: []roles.Flag{{Name: "force", Help: "repeat an import, and overwrite reservations of other identities", Switch: true}},
-		Help:  "import a file of ipam export, or a directory of the reference host-local",
+		Help:  "import a file of ipam export, or a directory of the reference host-local", Example: "ipam import /var/lib/cni/networks/net",
 	})
 }
 

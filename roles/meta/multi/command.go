@@ -16,8 +16,8 @@ import (
 // verbs returns the commands of the role.
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
-		{Name: "attach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Help: "attach a running container to one more network", Run: withContainer((*handler).hotPlug)},
-		{Name: "detach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]|@IFNAME", Help: "detach a running container from a network", Run: withContainer((*handler).hotUnplug)},
+		{Name: "attach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Help: "attach a running container to one more network", Example: "attach default/web storage@net1", Run: withContainer((*handler).hotPlug)},
+		{Name: "detach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]|@IFNAME", Help: "detach a running container from a network", Example: "detach default/web @net1", Run: withContainer((*handler).hotUnplug)},
 	}
 }
 

@@ -226,7 +226,9 @@ func TestTraceDamaged(t *testing.T) {
 		strings.Count(out, `"added"`) != 1 || strings.Count(out, `"removed"`) != 1 {
 		t.Errorf("%s", out)
 	}
-	n.shell("cnibox history --at yesterday; [ $? = 2 ]")
+	n.shell("for wrong in 'history --at yesterday' 'history --at=' 'trace --last -3' 'trace --last 0'; do cnibox $wrong; [ $? = 2 ] || exit 1; done")
+	n.shell("cnibox trace web 2>&1 | grep -q 'nothing is recorded of \"web\"' && cnibox history 10.99.0.1 2>&1 | grep -q 'nothing is recorded of \"10.99.0.1\"'")
 	n.shell("cnibox history --at 03:12 --since 1h; [ $? = 2 ]")
+	n.shell("cnibox trace export >calls.json; cnibox trace replay calls.json --max-pause -1s; [ $? = 2 ] && ! cnibox trace replay calls.json --bin none 2>err && grep -q '^cnibox: trace replay: --bin: stat .*/none: ' err")
 	n.shell("echo '[null, {\"role\": \"bridge\"}]' >calls.json; cnibox trace replay calls.json 2>err; [ $? = 1 ] && grep -q 'no call can be played' err")
 }
