@@ -12,6 +12,6 @@ import (
 func TestReady(t *testing.T) {
 	rolestest.Ready{
 		Table: all.Table(), Type: "bridge",
-		Conf: rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"}),
+		Conf: rolestest.WithKeys(t, gateway, map[string]any{"cniVersion": "1.1.0"}),
 	}.Run(t)
 }
