@@ -355,14 +355,15 @@ func (k *Keeper) shrink(ctx context.Context, l *local) error {
 // needed reports whether a demand would have no reserve without a block of a page. A network without containers does not
 // need it in a crowded page.
 func (k *Keeper) needed(l *local, p *page, key blockKey) bool {
-	return slices.ContainsFunc(slices.Concat(l.demands, k.planned), func(d store.RangeDemand) bool {
+	needs := func(d store.RangeDemand) bool {
 		if d.Pool != p.Pool {
 			return false
 		}
 		_, with := k.usage(l, &d, blockKey{})
 		used, without := k.usage(l, &d, key)
 		return with > without && without < reserve(blockSize(count(intervals(&d)), used)) && (used > 0 || p.hasFree(intervals(&d), crowded))
-	})
+	}
+	return slices.ContainsFunc(l.demands, needs) || slices.ContainsFunc(k.planned, needs)
 }
 
 // giveBack returns a block. It first removes the block from node.db, in a transaction that finds no lease of it,
