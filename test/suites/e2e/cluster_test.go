@@ -325,7 +325,7 @@ func (c *cluster) uninstall(t *testing.T, before map[string][]string) {
 	var log string
 	await.Until(t, func() bool {
 		log, _ = c.try(t, kubetest.Built("kubectl"), "--kubeconfig", c.kubeconfig, "-n", "kube-system", "logs", "daemonset/cnibox")
-		return strings.Contains(log, "pods are still attached: drain the node: 2 by cnibox")
+		return strings.Contains(log, " by cnibox, for example ") // the scheduler chooses how many are on a node
 	}, func() string { return "uninstall does not wait for the pods: " + log })
 	c.kubectl(t, "delete", "deployment", "web", "many")
 	c.rollout(t)
