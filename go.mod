@@ -2,6 +2,9 @@ module github.com/cnibox/cnibox
 
 go 1.26.0
 
+// Tools and downloads, which other targets of the Makefile may be writing.
+ignore ./bin
+
 require (
 	github.com/containernetworking/cni v1.3.0
 	github.com/godbus/dbus/v5 v5.2.4
