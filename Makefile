@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -135,6 +135,14 @@ lint: bin/golangci-lint
 	bin/golangci-lint run ./...
 	$(GOTEST) -run '^Test(PlainGo|NotPlain)$$' ./test/suites/docs
 
+bin/govulncheck: test/peers/vex/go.sum
+	cd test/peers/vex && $(GO) build -o ../../../bin/ golang.org/x/vuln/cmd/govulncheck
+
+# Known vulnerabilities of what the program calls. VULNDB can be a copy of the database: file:///DIR.
+VULNDB ?= https://vuln.go.dev
+vulncheck: bin/govulncheck
+	bin/govulncheck -db $(VULNDB) -tags $(TAGS) .
+
 fmt: bin/golangci-lint
 	bin/golangci-lint fmt ./...
 
@@ -233,7 +241,7 @@ bench-scale: setup build bin/kube/kube-apiserver
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
 
 # Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
-bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts
+bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts bin/peers/bridge
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges docs/range.md
 

@@ -18,6 +18,7 @@ binutils
 chromium-headless-shell
 containerd
 containernetworking-plugins
+curl
 dbus-daemon
 dnsmasq-base
 etcd-server
