@@ -269,17 +269,22 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 		return err
 	}
 	var reports []*doctor.Report
+	var faults []error
 	for _, e := range entries {
 		if e.IsDir() || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		r, err := p.readReport(filepath.Join(dir, e.Name()))
 		if err != nil {
-			return err
+			faults = append(faults, err)
+			continue
 		}
 		reports = append(reports, r)
 	}
-	if len(reports) == 0 {
+	switch {
+	case len(reports) == 0 && len(faults) > 0:
+		return errors.Join(faults...)
+	case len(reports) == 0:
 		return withHint(fmt.Errorf("%s: has no report", dir), "cnibox doctor --json > "+filepath.Join(dir, "NODE"))
 	}
 	merged := doctor.Merge(reports)
@@ -298,7 +303,10 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 	default:
 		err = t.write(p.Stdout, s)
 	}
-	return cmp.Or(err, severityError(worst))
+	if err = errors.Join(append(faults, err)...); err != nil {
+		return err
+	}
+	return severityError(worst)
 }
 
 // fixReport is `cnibox doctor --fix`. It mends a finding of the report only if a new examination has

@@ -414,8 +414,9 @@ func TestDoctorCluster(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := Main(t.Context(), p); code != ExitFailed || !strings.Contains(errs.String(), "is no report") {
-		t.Errorf("exit code %d: %s", code, &errs)
+	out.Reset()
+	if code := Main(t.Context(), p); code != ExitFailed || !strings.Contains(errs.String(), "is no report") || !strings.Contains(out.String(), "300 of 300") {
+		t.Errorf("exit code %d: %s%.2000s", code, &errs, &out)
 	}
 }
 
