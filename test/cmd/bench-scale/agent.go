@@ -42,6 +42,8 @@ type live struct {
 	// oneTail and tail are the parts of oneMost and burst after the registry had accepted the last change.
 	oneTail, tail seconds
 	idle          float64 // of one CPU
+	// left is the time until 1,000 nodes that leave are out of the kernel, leftTail the part of it after the registry's last reply.
+	left, leftTail seconds
 }
 
 func (a *agent) env() []string {
@@ -146,7 +148,7 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	generation := 1
 	var ones []seconds
 	for range 20 {
-		took, tail, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
+		took, tail, err := h.until(unix.RTM_NEWNEIGH, generation, 1, func() error { return r.change(ctx, generation, 1) })
 		if err != nil {
 			return l, err
 		}
@@ -155,7 +157,7 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 		generation++
 	}
 	l.one = median(ones)
-	l.burst, l.tail, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) })
+	l.burst, l.tail, err = h.until(unix.RTM_NEWNEIGH, generation, 1000, func() error { return r.change(ctx, generation, 1000) })
 	if err != nil {
 		return l, err
 	}
@@ -167,7 +169,10 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	const ticksPerSecond = 100 // USER_HZ
 	l.idle = float64(a.ticks()-before) / ticksPerSecond / quiet.Seconds()
 	l.rss, l.peak = memory(a.cmd.Process.Pid, "VmRSS"), memory(a.cmd.Process.Pid, "VmHWM")
-	return l, nil
+	if e, ok := r.(*etcd); ok {
+		l.left, l.leftTail, err = h.until(unix.RTM_DELNEIGH, generation, 1000, func() error { return e.remove(ctx, 1000) })
+	}
+	return l, err
 }
 
 // memory returns a number of /proc/PID/status in KiB.
@@ -208,9 +213,9 @@ func hearMACs() (*monitor, error) {
 
 func (e *monitor) close() { close(e.done) }
 
-// until returns the time from before a change until the forwarding entries of n nodes of a generation are in the kernel, and the
-// part of it after the change was made.
-func (e *monitor) until(generation, n int, change func() error) (all, tail seconds, err error) {
+// until returns the time from before a change until the kernel has reported the new or deleted forwarding entries of n nodes of a
+// generation, and the part of it after the change was made.
+func (e *monitor) until(kind uint16, generation, n int, change func() error) (all, tail seconds, err error) {
 	want := map[string]bool{}
 	for k := range n {
 		want[mac(generation, k)] = true
@@ -223,7 +228,7 @@ func (e *monitor) until(generation, n int, change func() error) (all, tail secon
 	for done.IsZero() || taken.IsZero() {
 		select {
 		case u := <-e.updates:
-			if u.Type == unix.RTM_NEWNEIGH && u.Family == unix.AF_BRIDGE {
+			if u.Type == kind && u.Family == unix.AF_BRIDGE {
 				delete(want, u.HardwareAddr.String())
 			}
 			if len(want) == 0 && done.IsZero() {
@@ -235,7 +240,7 @@ func (e *monitor) until(generation, n int, change func() error) (all, tail secon
 			}
 			taken = time.Now()
 		case <-late:
-			return 0, 0, fmt.Errorf("%d of %d changes are not in the kernel", len(want), n)
+			return 0, 0, fmt.Errorf("%d of %d changes did not reach the kernel", len(want), n)
 		}
 	}
 	return done.Sub(start), max(done.Sub(taken), 0), nil

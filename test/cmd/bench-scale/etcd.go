@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
@@ -59,21 +60,19 @@ func (e *etcd) stop() {
 	_ = os.RemoveAll(e.dir)
 }
 
-// put is one key and its value.
-type put struct{ key, value string }
+// operation is a part of a transaction.
+type operation map[string]map[string]string
 
-// write writes keys in transactions.
-func (e *etcd) write(ctx context.Context, puts []put) error {
-	for len(puts) > 0 {
-		n := min(len(puts), perTransaction)
-		var ops []any
-		for _, p := range puts[:n] {
-			ops = append(ops, map[string]any{"request_put": map[string]string{"key": text(p.key), "value": text(p.value)}})
-		}
+func put(key, value string) operation {
+	return operation{"request_put": {"key": text(key), "value": text(value)}}
+}
+
+// write executes operations in transactions.
+func (e *etcd) write(ctx context.Context, all []operation) error {
+	for ops := range slices.Chunk(all, perTransaction) {
 		if err := e.post(ctx, "/v3/kv/txn", map[string]any{"success": ops}); err != nil {
 			return err
 		}
-		puts = puts[n:]
 	}
 	return nil
 }
@@ -101,13 +100,14 @@ func (e *etcd) post(ctx context.Context, path string, body any) error {
 
 func text(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// lease returns the k-th node's record, as flanneld writes it.
-func lease(generation, k int) put {
-	p := peer(k)
-	return put{
-		prefix + "subnets/" + strings.ReplaceAll(p.Subnet.String(), "/", "-"),
-		fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, p.Gateway, mac(generation, k)),
-	}
+// record is the key of the k-th node's record.
+func record(k int) string {
+	return prefix + "subnets/" + strings.ReplaceAll(peer(k).Subnet.String(), "/", "-")
+}
+
+// lease writes the k-th node's record, as flanneld does.
+func lease(generation, k int) operation {
+	return put(record(k), fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, peer(k).Gateway, mac(generation, k)))
 }
 
 // fill makes the registry hold exactly n nodes.
@@ -116,18 +116,27 @@ func (e *etcd) fill(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	puts := []put{{prefix + "config", `{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}`}}
+	all := []operation{put(prefix+"config", `{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}`)}
 	for k := range n {
-		puts = append(puts, lease(0, k))
+		all = append(all, lease(0, k))
 	}
-	return e.write(ctx, puts)
+	return e.write(ctx, all)
 }
 
 // change gives nodes another MAC.
 func (e *etcd) change(ctx context.Context, generation, n int) error {
-	var puts []put
+	var all []operation
 	for k := range n {
-		puts = append(puts, lease(generation, k))
+		all = append(all, lease(generation, k))
 	}
-	return e.write(ctx, puts)
+	return e.write(ctx, all)
+}
+
+// remove removes the records of the first n nodes.
+func (e *etcd) remove(ctx context.Context, n int) error {
+	var all []operation
+	for k := range n {
+		all = append(all, operation{"request_delete_range": {"key": text(record(k))}})
+	}
+	return e.write(ctx, all)
 }

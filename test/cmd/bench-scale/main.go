@@ -25,6 +25,7 @@ import (
 type options struct {
 	cnibox, out, svg    string
 	ranges, whereabouts string
+	reference           string
 	peers               int
 	kube, quick         bool
 }
@@ -49,6 +50,7 @@ func run(ctx context.Context, args []string) error {
 	f.BoolVar(&o.kube, "kube", false, "measure on a kube-apiserver too")
 	f.BoolVar(&o.quick, "quick", false, "leave the plot's other sizes out")
 	f.StringVar(&o.ranges, "ranges", "", "measure only cluster-wide ranges, and replace the block \"bench\" of this `file`")
+	f.StringVar(&o.reference, "reference", "bin/peers", "the `directory` with the reference's macvlan")
 	f.StringVar(&o.whereabouts, "whereabouts", "bin/kube", "the `directory` with whereabouts and its definitions")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -27,6 +27,8 @@ const (
 	// Each node adds its containers one by one, all nodes at once.
 	rangeNodes = 10
 	rangePods  = 100
+	// linkPods is the number of containers of a node that then get an interface, too.
+	linkPods = 20
 	// rangeTime bounds the time of one side: no ADD begins after it.
 	rangeTime = 10 * time.Minute
 	// podNetns is a namespace for the containers. An IPAM plugin only checks that it exists.
@@ -36,6 +38,8 @@ const (
 // ipam is one side: an IPAM plugin on every node.
 type ipam struct {
 	program string // named as the plugin's type
+	macvlan string // the plugin of this side's interfaces
+	ifName  string
 	conf    string
 	env     func(node int) []string
 }
@@ -56,7 +60,13 @@ func benchRanges(ctx context.Context, o options, dir string) error {
 		return err
 	}
 	defer s.Stop()
-	if err := command(ctx, "mkdir -p /run/netns", "ip netns add "+filepath.Base(podNetns)); err != nil {
+	lines := []string{"mkdir -p /run/netns", "ip netns add " + filepath.Base(podNetns), "ip link add lan0 up type veth peer name lan1", "ip link set lan1 up"}
+	for node := range rangeNodes {
+		for pod := range linkPods {
+			lines = append(lines, "ip netns add "+podName(node, rangePods+pod))
+		}
+	}
+	if err := command(ctx, lines...); err != nil {
 		return err
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -68,18 +78,18 @@ func benchRanges(ctx context.Context, o options, dir string) error {
 		return err
 	}
 	note("%d ADDs on %d nodes: range", rangeNodes*rangePods, rangeNodes)
-	a := ours.allocate(ctx)
+	a := ours.measure(ctx)
 	stop()
-	theirs, err := installWhereabouts(ctx, s, o.whereabouts, dir, kubeconfig)
+	theirs, err := installWhereabouts(ctx, s, o, dir, kubeconfig)
 	if err != nil {
 		return err
 	}
 	note("%d ADDs on %d nodes: whereabouts", rangeNodes*rangePods, rangeNodes)
-	b := theirs.allocate(ctx)
+	b := theirs.measure(ctx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, side := range []allocations{a, b} {
+	for _, side := range slices.Concat(a[:], b[:]) {
 		if len(side.took) == 0 {
 			return fmt.Errorf("no ADD succeeded: %w", side.failure)
 		}
@@ -97,7 +107,7 @@ func startRangeAgents(ctx context.Context, s *kubetest.Server, binary, dir, kube
 	if _, err := s.Do(http.MethodPost, "/api/v1/namespaces", "", json.RawMessage(`{"metadata":{"name":"cnibox-ranges"}}`)); err != nil {
 		return side, nil, err
 	}
-	side = ipam{program: filepath.Join(dir, "range"), conf: `"type":"range"`, env: func(node int) []string {
+	side = ipam{program: filepath.Join(dir, "range"), macvlan: filepath.Join(dir, "macvlan"), ifName: "net1", conf: `"type":"range"`, env: func(node int) []string {
 		at := filepath.Join(dir, fmt.Sprint("node-", node))
 		return []string{"CNIBOX_RUN_DIR=" + filepath.Join(at, "run"), "CNIBOX_STATE_DIR=" + filepath.Join(at, "state")}
 	}}
@@ -113,7 +123,7 @@ func startRangeAgents(ctx context.Context, s *kubetest.Server, binary, dir, kube
 			stop()
 		}
 	}()
-	if err := os.Symlink(binary, side.program); err != nil {
+	if err := errors.Join(os.Symlink(binary, side.program), os.Symlink(binary, side.macvlan)); err != nil {
 		return side, nil, err
 	}
 	for i := range rangeNodes {
@@ -147,19 +157,21 @@ func startRangeAgents(ctx context.Context, s *kubetest.Server, binary, dir, kube
 
 // installWhereabouts creates the kinds of whereabouts and waits until the server has them. Its settings are in a file, without which
 // whereabouts fails.
-func installWhereabouts(ctx context.Context, s *kubetest.Server, from, dir, kubeconfig string) (side ipam, err error) {
+func installWhereabouts(ctx context.Context, s *kubetest.Server, o options, dir, kubeconfig string) (side ipam, err error) {
 	settings := filepath.Join(dir, "whereabouts.conf")
 	side = ipam{
-		program: filepath.Join(from, "whereabouts"),
+		program: filepath.Join(o.whereabouts, "whereabouts"),
+		macvlan: filepath.Join(o.reference, "macvlan"),
+		ifName:  "net2",
 		conf:    `"type":"whereabouts","configuration_path":"` + settings + `"`,
 		env:     func(int) []string { return nil },
 	}
 	if err := os.WriteFile(settings, []byte(`{"kubernetes":{"kubeconfig":"`+kubeconfig+`"}}`), 0o600); err != nil {
 		return side, err
 	}
-	crds, err := filepath.Glob(filepath.Join(from, "whereabouts.cni.cncf.io_*.yaml"))
+	crds, err := filepath.Glob(filepath.Join(o.whereabouts, "whereabouts.cni.cncf.io_*.yaml"))
 	if err != nil || len(crds) != 2 {
-		return side, fmt.Errorf("find the definitions of whereabouts in %s: %d, not 2: run 'make bin/kube/whereabouts'", from, len(crds))
+		return side, fmt.Errorf("find the definitions of whereabouts in %s: %d, not 2: run 'make bin/kube/whereabouts'", o.whereabouts, len(crds))
 	}
 	for _, file := range crds {
 		b, err := os.ReadFile(file)
@@ -198,21 +210,33 @@ func repeat(do func() error) error {
 	}
 }
 
-// allocate executes ADD for the containers of all nodes and checks that no address is given twice.
-func (p *ipam) allocate(ctx context.Context) allocations {
+// measure executes ADD of the IPAM plugin for the containers of all nodes, and then ADD of macvlan with this IPAM for some more.
+func (p *ipam) measure(ctx context.Context) (all [2]allocations) {
+	used := map[netip.Addr]bool{}
+	all[0] = allocate(ctx, used, 0, rangePods, func(node int, pod string) (netip.Addr, error) { return p.add(ctx, p.program, node, pod, podNetns) })
+	all[1] = allocate(ctx, used, rangePods, linkPods, func(node int, pod string) (netip.Addr, error) {
+		return p.add(ctx, p.macvlan, node, pod, "/run/netns/"+pod)
+	})
+	return all
+}
+
+func podName(node, pod int) string { return fmt.Sprintf("node-%d-pod-%d", node, pod) }
+
+// allocate calls add for n containers of each node from a first number on, and counts the addresses
+// that are among the used ones already.
+func allocate(ctx context.Context, used map[netip.Addr]bool, first, n int, add func(node int, pod string) (netip.Addr, error)) allocations {
 	var a allocations
 	var mu sync.Mutex
-	used := map[netip.Addr]bool{}
 	var nodes sync.WaitGroup
 	start := time.Now()
 	for node := range rangeNodes {
 		nodes.Go(func() {
-			for pod := range rangePods {
+			for pod := range n {
 				if time.Since(start) > rangeTime || ctx.Err() != nil {
 					return
 				}
 				begun := time.Now()
-				address, err := p.add(ctx, node, fmt.Sprintf("node-%d-pod-%d", node, pod))
+				address, err := add(node, podName(node, first+pod))
 				took := time.Since(begun)
 				mu.Lock()
 				switch {
@@ -238,13 +262,13 @@ func (p *ipam) allocate(ctx context.Context) allocations {
 	return a
 }
 
-// add executes the plugin for a container.
-func (p *ipam) add(ctx context.Context, node int, pod string) (address netip.Addr, err error) {
-	c := exec.CommandContext(ctx, p.program)
+// add executes a plugin for a container.
+func (p *ipam) add(ctx context.Context, program string, node int, pod, netns string) (address netip.Addr, err error) {
+	c := exec.CommandContext(ctx, program)
 	c.Env = append(os.Environ(), p.env(node)...)
-	c.Env = append(c.Env, "CNI_COMMAND=ADD", "CNI_CONTAINERID="+pod, "CNI_IFNAME=net1", "CNI_NETNS="+podNetns, "CNI_PATH="+filepath.Dir(p.program),
+	c.Env = append(c.Env, "CNI_COMMAND=ADD", "CNI_CONTAINERID="+pod, "CNI_IFNAME="+p.ifName, "CNI_NETNS="+netns, "CNI_PATH="+filepath.Dir(p.program),
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod)
-	c.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"lan","type":"macvlan","ipam":{"range":"10.32.0.0/20",` + p.conf + `}}`)
+	c.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"lan","type":"macvlan","master":"lan0","mode":"bridge","ipam":{"range":"10.32.0.0/20",` + p.conf + `}}`)
 	out, err := c.Output()
 	if err != nil {
 		return address, fmt.Errorf("ADD of %s: %w: %s", pod, err, out)
@@ -262,28 +286,33 @@ func (a *allocations) quantile(q float64) seconds { return a.took[int(q*float64(
 
 func (a *allocations) rate() float64 { return float64(len(a.took)) / a.all.Seconds() }
 
-func rangesMarkdown(ours, theirs allocations) string {
+func rangesMarkdown(ours, theirs [2]allocations) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d ADDs over %d nodes in one range, beside whereabouts v0.8.0 in the same run. `make bench-ranges` measures again. All nodes work at once, each with one ADD at a time,\n"+
-		"on one machine with %d processors and one kube-apiserver. Measured on %s.\n\n", rangeNodes*rangePods, rangeNodes, runtime.NumCPU(), time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(&b, "%d ADDs over %d nodes in one range, beside whereabouts v0.8.0 in the same run, and then those of macvlan for %d pods with the same IPAM.\n"+
+		"`make bench-ranges` measures again. All nodes work at once, each with one ADD at a time, on one machine with %d processors and one kube-apiserver. Measured on %s.\n\n",
+		rangeNodes*rangePods, rangeNodes, rangeNodes*linkPods, runtime.NumCPU(), time.Now().UTC().Format(time.DateOnly))
 	b.WriteString("| | cnibox | whereabouts | ratio |\n|---|---:|---:|---:|\n")
 	count := func(what string, of func(allocations) int) {
-		fmt.Fprintf(&b, "| %s | %d | %d | |\n", what, of(ours), of(theirs))
+		fmt.Fprintf(&b, "| %s | %d | %d | |\n", what, of(ours[0])+of(ours[1]), of(theirs[0])+of(theirs[1]))
 	}
 	count("addresses given", func(a allocations) int { return len(a.took) })
 	count("addresses given twice", func(a allocations) int { return a.twice })
 	count("ADDs that failed", func(a allocations) int { return a.failed })
 	for _, l := range []struct {
 		what string
+		of   int
 		q    float64
-	}{{"one ADD, p50", 0.5}, {"one ADD, p99", 0.99}} {
-		x, y := ours.quantile(l.q), theirs.quantile(l.q)
-		fmt.Fprintf(&b, "| %s | %s | %s | %.0f × as fast |\n", l.what, ms(x), ms(y), float64(y)/float64(x))
+	}{{"one ADD of the IPAM plugin, p50", 0, 0.5}, {"p99", 0, 0.99}, {"one ADD of macvlan, p50", 1, 0.5}, {"p99", 1, 0.99}} {
+		x, y := ours[l.of].quantile(l.q), theirs[l.of].quantile(l.q)
+		fmt.Fprintf(&b, "| %s | %s | %s | %.1f × as fast |\n", l.what, ms(x), ms(y), float64(y)/float64(x))
 	}
-	fmt.Fprintf(&b, "| addresses per second | %.1f | %.1f | %.0f × as many |\n", ours.rate(), theirs.rate(), ours.rate()/theirs.rate())
+	for i, what := range []string{"addresses", "pods"} {
+		x, y := ours[i].rate(), theirs[i].rate()
+		fmt.Fprintf(&b, "| %s per second | %.1f | %.1f | %.0f × as many |\n", what, x, y, x/y)
+	}
 	b.WriteString("\nAn ADD is a process, from its start until its end. It is not repeated if it fails. With cnibox, the first ADDs of a node wait for a block of the range. With whereabouts,\n" +
 		"each ADD waits until it is the leader of the cluster.\n")
-	if n := len(theirs.took) + theirs.failed; n < rangeNodes*rangePods {
+	if n := len(theirs[0].took) + theirs[0].failed; n < rangeNodes*rangePods {
 		fmt.Fprintf(&b, "whereabouts began no ADD after %s. It had begun %d by then.\n", rangeTime, n)
 	}
 	return b.String()

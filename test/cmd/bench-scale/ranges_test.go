@@ -21,20 +21,24 @@ echo '{"ips":[{"address":"10.'$NODE'.0.'$pod'/8"}]}'
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := ipam{program: program, env: func(node int) []string { return []string{"NODE=" + string(rune('0'+node))} }}
-	a := p.allocate(t.Context())
+	p := ipam{program: program, macvlan: program, env: func(node int) []string { return []string{"NODE=" + string(rune('0'+node))} }}
+	both := p.measure(t.Context())
+	a := both[0]
 	if len(a.took) != (rangeNodes-1)*rangePods || a.failed != rangePods || a.twice != rangePods-1 || a.failure == nil {
 		t.Errorf("%d addresses, %d of them twice, %d failures (%v)", len(a.took), a.twice, a.failed, a.failure)
+	}
+	if a := both[1]; len(a.took) != (rangeNodes-1)*linkPods || a.twice != linkPods {
+		t.Errorf("%d addresses of pods, %d of them twice", len(a.took), a.twice)
 	}
 }
 
 func TestRangesMarkdown(t *testing.T) {
 	a := allocations{took: []seconds{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond}, all: time.Second}
 	b := allocations{took: []seconds{time.Second}, failed: 1, twice: 1, all: 10 * time.Second}
-	text := rangesMarkdown(a, b)
+	text := rangesMarkdown([2]allocations{a, a}, [2]allocations{b, b})
 	for _, want := range []string{
-		"| addresses given | 3 | 1 | |", "| addresses given twice | 0 | 1 | |", "| ADDs that failed | 0 | 1 | |",
-		"| one ADD, p50 | 2.0 ms | 1000.0 ms | 500 × as fast |", "| addresses per second | 3.0 | 0.1 | 30 × as many |",
+		"| addresses given | 6 | 2 | |", "| addresses given twice | 0 | 2 | |", "| ADDs that failed | 0 | 2 | |",
+		"| one ADD of macvlan, p50 | 2.0 ms | 1000.0 ms | 500.0 × as fast |", "| pods per second | 3.0 | 0.1 | 30 × as many |",
 		"whereabouts began no ADD after 10m0s. It had begun 2 by then.",
 	} {
 		if !strings.Contains(text, want) {
