@@ -11,14 +11,21 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestSocket: the calls of a socket end with their context and with Close, and later calls work.
-func TestSocket(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+// pair returns two sockets that are connected with each other.
+func pair(t *testing.T) (a, b nlconn.Socket) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := nlconn.NewSocket(pair[0], "a"), nlconn.NewSocket(pair[1], "b")
-	defer b.Close() //nolint:errcheck // of a test
+	a, b = nlconn.NewSocket(fds[0], "a"), nlconn.NewSocket(fds[1], "b")
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a, b
+}
+
+// TestSocket: the calls of a socket end with their context and with Close, and later calls work.
+func TestSocket(t *testing.T) {
+	a, b := pair(t)
 	buf := make([]byte, 3)
 	receive := func(ctx context.Context) (int, error) {
 		n, _, err := a.Receive(ctx, buf, unix.MSG_TRUNC)
@@ -56,13 +63,7 @@ func TestSocket(t *testing.T) {
 
 // TestSocketFull: a socket that takes no more datagrams does not block its sender for longer than the context.
 func TestSocketFull(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, b := nlconn.NewSocket(pair[0], "a"), nlconn.NewSocket(pair[1], "b")
-	defer a.Close() //nolint:errcheck // of a test
-	defer b.Close() //nolint:errcheck // of a test
+	a, b := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -76,7 +76,7 @@ func TestLongLived(t *testing.T) {
 	asks("beside another")
 	w.wants("b 192.0.2.3", w.outside, "tcp", "192.0.2.3", "192.0.2.1", 8081)
 	b.withdraw()
-	asks("after another's DEL")
+	asks("after the DEL of another container")
 }
 
 // TestUDPBefore: a UDP client sends before the container exists, and continues
