@@ -20,7 +20,8 @@ const maxExpression = 4096
 // expression matches every packet.
 //
 // The words are those of protocols, ether, host, net, port, portrange, src, dst, vlan, and, or, not. Hosts and ports
-// are numbers. A word after vlan is about the packet without the tag if the kernel has removed it. As in pcap-filter(7), "and" and "or" have the same precedence, and "port 80 or 443" repeats "port".
+// are numbers. A word after vlan is about the packet without the tag if the kernel has removed it. As in
+// pcap-filter(7), "and" and "or" have the same precedence, and "port 80 or 443" repeats "port".
 func Compile(expression string, snaplen uint32) ([]unix.SockFilter, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("filter of %d bytes: want at most %d", len(expression), maxExpression)

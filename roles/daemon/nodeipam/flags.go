@@ -255,7 +255,8 @@ func (n *networks) table() (*table, error) {
 	return t, errors.Join(errs...)
 }
 
-// readFile reads the ClusterCIDRs of the file, unless it is as it was read before. They are used as they are, because nodeipam makes no changes to them.
+// readFile reads the ClusterCIDRs of the file, unless it has not changed. They are used as they are, because nodeipam
+// makes no changes to them.
 func (n *networks) readFile() error {
 	if n.file == "" {
 		return nil
