@@ -30,8 +30,9 @@ type Node struct {
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
-	// Overrides are not part of the record, which the node writes. Operators write them.
-	Overrides Overrides `json:"-"`
+	// Overrides are not part of the record, which the node writes. Operators write them. They are nil if
+	// there are none, and in the records of other nodes.
+	Overrides *Overrides `json:"-"`
 }
 
 // Overrides are the settings that operators make by annotations of a Node object.
@@ -41,6 +42,14 @@ type Overrides struct {
 	// PublishIP and PublishIPv6 are published instead of the node's own addresses,
 	// for a node behind NAT. Acquire publishes and returns them.
 	PublishIP, PublishIPv6 netip.Addr
+}
+
+// Value returns the overrides, which may be nil.
+func (o *Overrides) Value() Overrides {
+	if o == nil {
+		return Overrides{}
+	}
+	return *o
 }
 
 // OverrideReader is a Registry in which operators can set Overrides for a node.

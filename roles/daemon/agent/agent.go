@@ -225,7 +225,7 @@ func (a *agent) applyUpdate(n registryUpdate) {
 	if a.own == nil {
 		a.overrides = n.overrides
 	} else if listed := a.ownRecord(); listed != nil {
-		a.overrides = listed.Overrides
+		a.overrides = listed.Overrides.Value()
 	}
 	if a.registry.config != nil {
 		a.setConfig(a.registry.config, nil)
@@ -278,7 +278,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides, nil, false, true
+	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides.Value(), nil, false, true
 }
 
 // readLinks reads the node's interfaces. After the loss of an address it closes the registry's

@@ -141,7 +141,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return fail(err)
 	}
-	want.Name, want.Overrides = r.name, overrides
+	want.Name, want.Overrides = r.name, &overrides
 	if overrides.PublishIP.IsValid() && want.PublicIP.IsValid() {
 		want.PublicIP = overrides.PublishIP
 	}
