@@ -15,7 +15,7 @@ func manyPeers(n int, is6 bool) []Peer {
 	peers := make([]Peer, n)
 	for i := range peers {
 		k := i + 2
-		p := Peer{Name: fmt.Sprintf("node-%d", k), MAC: fmt.Sprintf("02:00:01:%02x:%02x:%02x", byte(k>>16), byte(k>>8), byte(k))}
+		p := Peer{Name: fmt.Sprintf("node-%d", k), MAC: MAC{2, 0, 1, byte(k >> 16), byte(k >> 8), byte(k)}}
 		p.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + k>>16), byte(k >> 8), byte(k)}), 32)
 		p.Gateway = netip.AddrFrom4([4]byte{172, byte(16 + k>>16), byte(k >> 8), byte(k)})
 		if is6 {
@@ -78,14 +78,14 @@ func BenchmarkOverlay(b *testing.B) {
 			})
 			b.Run("one", func(b *testing.B) {
 				for i := range b.N {
-					spec.Peers[c.n/2].MAC = fmt.Sprintf("02:00:02:00:00:%02x", byte(i))
+					spec.Peers[c.n/2].MAC = MAC{2, 0, 2, 5: byte(i)}
 					do(b, spec)
 				}
 			})
 			b.Run("burst", func(b *testing.B) {
 				for i := range b.N {
 					for k := range 1000 {
-						spec.Peers[k].MAC = fmt.Sprintf("02:00:03:%02x:%02x:%02x", byte(i), byte(k>>8), byte(k))
+						spec.Peers[k].MAC = MAC{2, 0, 3, byte(i), byte(k >> 8), byte(k)}
 					}
 					do(b, spec)
 				}

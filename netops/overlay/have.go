@@ -17,10 +17,10 @@ import (
 // objects belong to the overlay because of their device, their nexthop number or
 // their route protocol.
 type kernelState struct {
-	neighs map[netip.Addr]hwAddr
+	neighs map[netip.Addr]MAC
 	// fdb has the destination of each MAC. The zero Addr means that the MAC has
 	// several destinations, which are all in surplus.
-	fdb map[hwAddr]netip.Addr
+	fdb map[MAC]netip.Addr
 	// wg has the peers of a WireGuard device, and allowed the peer of each network.
 	wg      map[Key]wgPeer
 	allowed map[netip.Prefix]Key
@@ -46,7 +46,7 @@ type foreignRoute struct {
 func newKernelState() *kernelState {
 	return &kernelState{
 		foreign: map[foreignRoute]struct{}{}, wg: map[Key]wgPeer{}, allowed: map[netip.Prefix]Key{},
-		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
+		neighs: map[netip.Addr]MAC{}, fdb: map[MAC]netip.Addr{},
 		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]routeTo{},
 	}
 }

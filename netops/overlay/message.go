@@ -13,9 +13,6 @@ import (
 // sizeofNhmsg is the size of struct nhmsg of linux/nexthop.h.
 const sizeofNhmsg = 8
 
-// hwAddr is an Ethernet address that can be a map key.
-type hwAddr [6]byte
-
 // hop is the target of a route: a neighbour on a link. onLink disables the
 // kernel's check that a network of the link contains the neighbour.
 type hop struct {
@@ -45,7 +42,7 @@ type kernelOp struct {
 	// link, ip and mac belong to a neighbour or a forwarding entry.
 	link int
 	ip   netip.Addr
-	mac  hwAddr
+	mac  MAC
 	// key and wg belong to a peer of WireGuard.
 	key Key
 	wg  *wgPeer

@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"net"
 	"net/netip"
 	"syscall"
 	"time"
@@ -56,6 +57,20 @@ type VTEP struct {
 	Network netip.Prefix
 }
 
+// MAC is an Ethernet address. The zero MAC stands for none.
+type MAC [6]byte
+
+// String returns the colon form, or "" for the zero MAC.
+func (m MAC) String() string {
+	if m == (MAC{}) {
+		return ""
+	}
+	return net.HardwareAddr(m[:]).String()
+}
+
+// isUnicast reports whether m is the address of one interface.
+func (m MAC) isUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
+
 // Peer is another node's pod network of one address family.
 type Peer struct {
 	// Name identifies the peer.
@@ -67,13 +82,13 @@ type Peer struct {
 	OtherSubnet netip.Prefix
 	// Gateway is the node's address, to which tunnelled packets are sent.
 	Gateway netip.Addr
-	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this
-	// MAC. It is not used without a tunnel.
-	MAC string
 	// Key is the peer's public key in base64, and Port its UDP port. Only WireGuard
 	// uses them.
 	Key  string
 	Port uint16
+	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this
+	// MAC. It is not used without a tunnel.
+	MAC MAC
 	// Direct sends packets without a tunnel if the gateway is on one of the
 	// host's links. Without a device all peers are Direct.
 	Direct bool

@@ -76,7 +76,7 @@ func (n *overlayNet) vtep() *VTEP {
 }
 
 func (n *overlayNet) peer() Peer {
-	return Peer{Name: "other", Subnet: netip.MustParsePrefix(n.otherSubnet), Gateway: netip.MustParseAddr(n.other), MAC: otherMAC}
+	return Peer{Name: "other", Subnet: netip.MustParsePrefix(n.otherSubnet), Gateway: netip.MustParseAddr(n.other), MAC: MAC{2, 0, 0, 0, 2, 2}}
 }
 
 func (n *overlayNet) spec() Spec {

@@ -17,7 +17,7 @@ type neighState struct {
 	fdb, permanent bool
 	link           int
 	ip             netip.Addr
-	mac            hwAddr
+	mac            MAC
 }
 
 // parseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. ok is true only for

@@ -12,7 +12,7 @@ import (
 
 // overlayOps returns ops of each kind and family.
 func overlayOps() []kernelOp {
-	mac := hwAddr{2, 0, 0, 0, 2, 2}
+	mac := MAC{2, 0, 0, 0, 2, 2}
 	var ops []kernelOp
 	for _, n := range []overlayNet{net4(), net6()} {
 		gateway, dst := netip.MustParseAddr(n.other), netip.MustParsePrefix(n.otherSubnet)

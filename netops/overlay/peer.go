@@ -22,18 +22,17 @@ const (
 // peerEntry is a peer, its kernel objects, and the result of the last try.
 type peerEntry struct {
 	Peer
-	// tunnel, mac and hop describe the peer's kernel objects. They are valid if
-	// invalid is nil.
+	// tunnel and hop describe the peer's kernel objects, with MAC if there is a tunnel. They are valid
+	// if invalid is nil.
 	tunnel bool
-	mac    hwAddr
-	hop    hop
+	// done reports whether all of the peer's objects are in the kernel, as far as
+	// known.
+	done bool
+	hop  hop
 	// key is the peer's public key with WireGuard, and endpoint the address that the kernel was given
 	// last for the peer.
 	key      Key
 	endpoint netip.AddrPort
-	// done reports whether all of the peer's objects are in the kernel, as far as
-	// known.
-	done bool
 	// invalid is the fault that prevents any try.
 	invalid error
 	// refused is the kernel's error in the last try.
@@ -50,7 +49,7 @@ type peerIndex struct {
 	// firsts has the peers by the first address of their subnet, which is the
 	// tunnel's gateway.
 	firsts map[netip.Addr]*peerEntry
-	macs   map[hwAddr]*peerEntry
+	macs   map[MAC]*peerEntry
 	keys   map[Key]*peerEntry
 	names  map[string]*peerEntry
 }
@@ -84,7 +83,7 @@ func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
 
 func newPeerIndex(n int) *peerIndex {
 	return &peerIndex{
-		firsts: make(map[netip.Addr]*peerEntry, n), macs: make(map[hwAddr]*peerEntry, n), keys: map[Key]*peerEntry{}, names: make(map[string]*peerEntry, n),
+		firsts: make(map[netip.Addr]*peerEntry, n), macs: make(map[MAC]*peerEntry, n), keys: map[Key]*peerEntry{}, names: make(map[string]*peerEntry, n),
 	}
 }
 
@@ -95,10 +94,10 @@ func (x *peerIndex) add(p *peerEntry) error {
 		return fmt.Errorf("subnet %s: %w: %q has %s", p.Subnet, nlconn.ErrConflict, other.Name, other.Subnet)
 	}
 	if p.tunnel {
-		if other := x.macs[p.mac]; other != nil {
+		if other := x.macs[p.MAC]; other != nil {
 			return fmt.Errorf("MAC %s: %w: it is %q's too", p.MAC, nlconn.ErrConflict, other.Name)
 		}
-		x.macs[p.mac] = p
+		x.macs[p.MAC] = p
 	}
 	if p.key != (Key{}) {
 		if other := x.keys[p.key]; other != nil {
@@ -112,7 +111,7 @@ func (x *peerIndex) add(p *peerEntry) error {
 
 // resolve computes the peer's kernel objects.
 func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
-	p.tunnel, p.hop, p.mac, p.key = false, hop{}, hwAddr{}, Key{}
+	p.tunnel, p.hop, p.key = false, hop{}, Key{}
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
@@ -151,10 +150,11 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 			return nil
 		}
 	}
-	p.mac, p.invalid = parseHardware(p.MAC)
-	if p.invalid == nil {
-		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
+	if !p.MAC.isUnicast() {
+		p.invalid = fmt.Errorf("MAC %q: %w: it is not a unicast MAC address", p.MAC, nlconn.ErrInvalid)
+		return nil
 	}
+	p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
 	return nil
 }
 

@@ -64,14 +64,14 @@ func (o *Kernel) deleteSurplus(ctx context.Context, w *opWriter) error {
 
 func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
 	first := p.Subnet.Addr()
-	op := kernelOp{peer: p, link: o.device.Index, mac: p.mac, hop: p.hop}
-	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.mac) {
+	op := kernelOp{peer: p, link: o.device.Index, mac: p.MAC, hop: p.hop}
+	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.MAC) {
 		op.kind, op.ip = opNeigh, first
 		if err := w.add(ctx, op); err != nil {
 			return err
 		}
 	}
-	if p.tunnel && o.have.fdb[p.mac] != p.Gateway {
+	if p.tunnel && o.have.fdb[p.MAC] != p.Gateway {
 		op.kind, op.ip = opFDB, p.Gateway
 		if err := w.add(ctx, op); err != nil {
 			return err
@@ -210,7 +210,7 @@ func (o *Kernel) pruneRoute(ctx context.Context, w *opWriter, dst netip.Prefix) 
 	return w.add(ctx, kernelOp{kind: opRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
 }
 
-func (o *Kernel) pruneFDB(ctx context.Context, w *opWriter, mac hwAddr) error {
+func (o *Kernel) pruneFDB(ctx context.Context, w *opWriter, mac MAC) error {
 	ip, ok := o.have.fdb[mac]
 	if !ok || !ip.IsValid() || o.peers.macs[mac] != nil {
 		return nil
@@ -360,9 +360,9 @@ func (o *Kernel) Peers(ctx context.Context) []PeerState {
 		}
 		_, all[i].Route = o.have.routes[p.Subnet]
 		if p.tunnel {
-			all[i].FDB = o.have.fdb[p.mac] == p.Gateway
+			all[i].FDB = o.have.fdb[p.MAC] == p.Gateway
 			have, ok := o.have.neighs[p.Subnet.Addr()]
-			all[i].Neighbour = ok && have == p.mac
+			all[i].Neighbour = ok && have == p.MAC
 		}
 	}
 	return all

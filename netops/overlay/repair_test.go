@@ -190,7 +190,7 @@ func TestOverlayDirect(t *testing.T) {
 			spec := n.spec()
 			spec.Peers[0].Direct = true
 			if !c.device {
-				spec.Device, spec.Peers[0].MAC = nil, ""
+				spec.Device, spec.Peers[0].MAC = nil, MAC{}
 			}
 			apply(t, o, spec)
 			works := func() bool { return reach(t, n, at) }
@@ -332,7 +332,7 @@ func TestCounts(t *testing.T) {
 	makeNodes(t, n)
 	o := openOverlay(t, n, Options{})
 	spec := n.spec()
-	spec.Peers = append(spec.Peers, Peer{Name: "multicast", Subnet: netip.MustParsePrefix("224.0.0.0/24"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:02:03"})
+	spec.Peers = append(spec.Peers, Peer{Name: "multicast", Subnet: netip.MustParsePrefix("224.0.0.0/24"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: MAC{2, 0, 0, 0, 2, 3}})
 	if r := apply(t, o, spec); r.Failed != 1 || r.Programmed != 1 || r.Refused[unix.EINVAL] == 0 || len(r.Repaired) != 0 {
 		t.Errorf("report %+v", r)
 	}
@@ -353,7 +353,7 @@ func TestNewcomerWithSameMAC(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	spec := n.spec()
-	newcomer := Peer{Name: "newcomer", Subnet: netip.MustParsePrefix("10.244.1.128/25"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: otherMAC}
+	newcomer := Peer{Name: "newcomer", Subnet: netip.MustParsePrefix("10.244.1.128/25"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: MAC{2, 0, 0, 0, 2, 2}}
 	for _, when := range []string{"running", "restarted"} {
 		o := openOverlay(t, n, Options{})
 		if when == "running" {

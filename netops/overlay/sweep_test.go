@@ -72,7 +72,7 @@ func formerSpec(n overlayNet) Spec {
 	spec.Device.MTU, spec.Device.VNI = 1280, 7
 	for i := range spec.Peers {
 		if i%3 == 0 {
-			spec.Peers[i].MAC = "02:99:99:99:99:" + strconv.FormatInt(int64(i+16), 16)
+			spec.Peers[i].MAC = MAC{2, 0x99, 0x99, 0x99, 0x99, byte(i + 16)}
 		}
 	}
 	spec.Peers = spec.Peers[:40]

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -369,19 +368,10 @@ func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
 	return err
 }
 
-// hardware returns the device's MAC as a hwAddr. It is zero if there is no MAC.
-func (v *vtepState) hardware() (a hwAddr) {
+// hardware returns the device's MAC as a key of a map. It is zero if there is no MAC.
+func (v *vtepState) hardware() (a MAC) {
 	copy(a[:], v.MAC)
 	return a
-}
-
-// parseHardware reads a unicast MAC.
-func parseHardware(text string) (a hwAddr, err error) {
-	m, err := net.ParseMAC(text)
-	if err != nil || len(m) != len(a) || m[0]&1 != 0 || [6]byte(m) == a {
-		return a, fmt.Errorf("MAC %q: %w: it is not a unicast MAC address", text, nlconn.ErrInvalid)
-	}
-	return hwAddr(m), nil
 }
 
 // addressMessage returns the request that adds or deletes an address.

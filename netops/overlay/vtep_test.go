@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -184,7 +185,7 @@ func TestOverlayPeerFaults(t *testing.T) {
 	o := openOverlay(t, n, Options{Now: func() time.Time { return now }})
 	spec := n.spec()
 	add := func(name, subnet, gateway, mac string) {
-		p := Peer{Name: name, MAC: mac}
+		p := Peer{Name: name, MAC: parseMAC(t, mac)}
 		p.Subnet, _ = netip.ParsePrefix(subnet)
 		p.Gateway, _ = netip.ParseAddr(gateway)
 		spec.Peers = append(spec.Peers, p)
@@ -228,7 +229,7 @@ func TestOverlayBackOff(t *testing.T) {
 	spec := n.spec()
 	// The kernel refuses a neighbour with a class E address, and a route with it
 	// as the gateway.
-	bad := Peer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:09:09"}
+	bad := Peer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: MAC{2, 0, 0, 0, 9, 9}}
 	spec.Peers = append(spec.Peers, bad)
 	r := apply(t, o, spec)
 	if r.Programmed != 1 || r.RetryAt.Before(now) || r.RetryAt.After(now.Add(2*time.Second)) {
@@ -249,4 +250,16 @@ func TestOverlayBackOff(t *testing.T) {
 	if r := apply(t, o, spec); !r.RetryAt.IsZero() || r.Programmed != 1 {
 		t.Errorf("without it: %+v", r)
 	}
+}
+
+// parseMAC returns the address of a colon form, and none for "".
+func parseMAC(t *testing.T, text string) (m MAC) {
+	if text == "" {
+		return m
+	}
+	parsed, err := net.ParseMAC(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return MAC(parsed)
 }

@@ -9,12 +9,12 @@ import (
 // peerObjects describes a peer's kernel objects.
 type peerObjects struct {
 	subnet netip.Prefix
-	mac    hwAddr
+	mac    MAC
 	hop    hop
 	tunnel bool
 }
 
-func (p *peerEntry) objects() peerObjects { return peerObjects{p.Subnet, p.mac, p.hop, p.tunnel} }
+func (p *peerEntry) objects() peerObjects { return peerObjects{p.Subnet, p.MAC, p.hop, p.tunnel} }
 
 // setPeers takes over a list of peers. If the list differs little from the last one,
 // it processes only the differences. The cost then does not depend on the number
@@ -73,7 +73,7 @@ func (o *Kernel) hasTunnel(p *peerEntry) bool {
 	if o.isWireGuard() {
 		return o.have.wg[p.key].allowed == p.networks()
 	}
-	return p.tunnel && o.have.fdb[p.mac] == p.Gateway
+	return p.tunnel && o.have.fdb[p.MAC] == p.Gateway
 }
 
 // updatePeer sets a peer's new values and computes its kernel objects.
@@ -162,8 +162,8 @@ func (o *Kernel) release(p *peerEntry) {
 		return
 	}
 	delete(o.peers.firsts, p.Subnet.Addr())
-	if o.peers.macs[p.mac] == p {
-		delete(o.peers.macs, p.mac)
+	if o.peers.macs[p.MAC] == p {
+		delete(o.peers.macs, p.MAC)
 	}
 	if o.peers.keys[p.key] == p {
 		delete(o.peers.keys, p.key)

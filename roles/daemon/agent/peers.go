@@ -48,9 +48,10 @@ type verdict struct {
 // familyVerdict is one family of a verdict. ok is true if the family is usable. mac is the VTEP's
 // MAC address. key and port are WireGuard's.
 type familyVerdict struct {
-	ok       bool
-	port     uint16
-	mac, key string
+	ok   bool
+	port uint16
+	mac  overlay.MAC
+	key  string
 }
 
 func (v *verdict) family(v6 bool) *familyVerdict {
@@ -252,22 +253,22 @@ func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, er
 }
 
 // mac returns the MAC address of a node's VTEP.
-func (k *verdicts) mac(n *cluster.Node, v6 bool) (string, error) {
+func (k *verdicts) mac(n *cluster.Node, v6 bool) (m overlay.MAC, err error) {
 	raw, own := n.BackendData, k.own.BackendData
 	if v6 {
 		raw, own = n.BackendV6Data, k.own.BackendV6Data
 	}
 	vtep, err := cluster.ParseVTEP(raw)
 	if err != nil {
-		return "", err
+		return m, err
 	}
 	if !vtep.Is(k.config.Backend.VNI) {
-		return "", fmt.Errorf("its VNI is %d, this node's is %d", vtep.VNI, k.config.Backend.VNI)
+		return m, fmt.Errorf("its VNI is %d, this node's is %d", vtep.VNI, k.config.Backend.VNI)
 	}
 	if mine, err := cluster.ParseVTEP(own); err == nil && bytes.Equal(mine.MAC, vtep.MAC) {
-		return "", fmt.Errorf("its VTEP's address %s is this node's", vtep.MAC)
+		return m, fmt.Errorf("its VTEP's address %s is this node's", vtep.MAC)
 	}
-	return vtep.MAC.String(), nil
+	return overlay.MAC(vtep.MAC), nil
 }
 
 // resolveOverlaps finds subnets that overlap. It returns the reasons for the nodes that lose their

@@ -74,7 +74,7 @@ func printPeers(p *peers) string {
 	for _, list := range [][]overlay.Peer{p.v4, p.v6} {
 		for _, o := range list {
 			fmt.Fprintf(&b, "%s: %s via %s", o.Name, o.Subnet, o.Gateway)
-			if o.MAC != "" {
+			if o.MAC != (overlay.MAC{}) {
 				fmt.Fprintf(&b, " vtep %s", o.MAC)
 			}
 			if o.Key != "" {

@@ -87,7 +87,7 @@ func (s *agentState) write(ctx context.Context, w io.Writer) error {
 
 func statusOf(p *overlay.PeerState, v6 bool) *peerStatus {
 	s := &peerStatus{
-		Peer: p.Name, Family: familyName(v6), VTEP: &p.Gateway, MAC: p.MAC, Subnet: &p.Subnet, Route: p.Route, FDB: p.FDB, Neighbour: p.Neighbour,
+		Peer: p.Name, Family: familyName(v6), VTEP: &p.Gateway, MAC: p.MAC.String(), Subnet: &p.Subnet, Route: p.Route, FDB: p.FDB, Neighbour: p.Neighbour,
 		Direct: !p.Tunnelled, State: string(p.State), Since: p.Since.UTC(), Retry: p.RetryAt,
 		Key: p.Key, Handshake: p.Handshake, Received: p.Received, Sent: p.Sent,
 	}

@@ -289,7 +289,9 @@ func TestOverrides(t *testing.T) {
 	until(t, updates, "the node", func(u cluster.Update) bool { return len(names(u)) == 1 })
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "203.0.113.9", DefaultPrefix + "/node-public-ip": "192.0.2.1"})
 	want := cluster.Overrides{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
-	until(t, updates, "the overrides", func(u cluster.Update) bool { return len(names(u)) == 1 && u.Snapshot.Nodes[0].Overrides.Value() == want })
+	until(t, updates, "the overrides", func(u cluster.Update) bool {
+		return len(names(u)) == 1 && u.Snapshot.Nodes[0].Overrides.Value() == want
+	})
 	if got, err := r.Overrides(t.Context()); err != nil || got != want {
 		t.Fatalf("overrides %+v, %v", got, err)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/overlay"
 )
 
 // patience bounds every wait.
@@ -216,7 +218,7 @@ func (e *monitor) close() { close(e.done) }
 // until returns the time from before a change until the kernel has reported the new or deleted forwarding entries of n nodes of a
 // generation, and the part of it after the change was made.
 func (e *monitor) until(kind uint16, generation, n int, change func() error) (all, tail seconds, err error) {
-	want := map[string]bool{}
+	want := map[overlay.MAC]bool{}
 	for k := range n {
 		want[mac(generation, k)] = true
 	}
@@ -229,7 +231,9 @@ func (e *monitor) until(kind uint16, generation, n int, change func() error) (al
 		select {
 		case u := <-e.updates:
 			if u.Type == kind && u.Family == unix.AF_BRIDGE {
-				delete(want, u.HardwareAddr.String())
+				var m overlay.MAC
+				copy(m[:], u.HardwareAddr)
+				delete(want, m)
 			}
 			if len(want) == 0 && done.IsZero() {
 				done = time.Now()

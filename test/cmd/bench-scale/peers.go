@@ -29,8 +29,8 @@ func peer(k int) overlay.Peer {
 }
 
 // mac returns the k-th node's MAC in a generation: a node that is made again has another one.
-func mac(generation, k int) string {
-	return fmt.Sprintf("0e:%02x:%02x:%02x:%02x:%02x", generation, byte(k>>24), byte(k>>16), byte(k>>8), byte(k))
+func mac(generation, k int) overlay.MAC {
+	return overlay.MAC{0x0e, byte(generation), byte(k >> 24), byte(k >> 16), byte(k >> 8), byte(k)}
 }
 
 // device returns the tunnel, as the agent makes it.
