@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -48,7 +49,10 @@ func (w *world) assigned(client *objects.Client, flag, registry string) {
 	within := map[string]string{"a": "10.244.64.0/20", "b": "10.244.128.0/20"}
 	for i, n := range w.nodes {
 		n.launch("-node-labels=zone=" + zones[i] + ",rack=1")
-		w.within(func() bool { _, err := os.Stat(n.socket()); return err == nil }, func() string { return "no socket" })
+		w.within(func() bool { // the file is there before the agent listens
+			c, err := net.Dial("unix", n.socket())
+			return err == nil && c.Close() == nil
+		}, func() string { return "no socket" })
 		n.until("reason", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, "no pod network assigned") })
 	}
 	file := filepath.Join(t.TempDir(), "ranges.yaml")
