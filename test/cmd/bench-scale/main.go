@@ -133,7 +133,7 @@ func measure(ctx context.Context, o options, dir string) (*results, error) {
 		r.points = append(r.points, p)
 	}
 	etcd.stop()
-	r.hand, r.ours, err = throughput(ctx, o.cnibox, dir)
+	r.rates, err = throughput(ctx, o.cnibox, dir)
 	if err != nil {
 		return nil, err
 	}
