@@ -61,16 +61,40 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) {
+	set := e.Set
 	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
 	if err == nil && !found && e.OrSet != "" {
-		have, found, err = s.net.nft.Get(ctx, &nft.Element{Set: e.OrSet, Key: e.OrKey, Value: e.Value})
+		set = e.OrSet
+		have, found, err = s.net.nft.Get(ctx, &nft.Element{Set: set, Key: e.OrKey, Value: e.Value})
 	}
 	if err != nil || !found {
 		return absentIf(err, e)
 	}
+	flushed, err := s.flushedSets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if flushed[set] {
+		return []Difference{{Object: e, Want: "a rule that uses it", Have: "no rule"}}, nil
+	}
 	d := differences{object: e}
 	d.compare("value", strings.Join(e.Value, " . "), strings.Join(have.Value, " . "))
 	return d.list, nil
+}
+
+// flushedSets returns the sets whose rules another program deleted: their elements have no effect.
+func (s *session) flushedSets(ctx context.Context) (map[string]bool, error) {
+	if s.flushed == nil {
+		sets, err := s.net.FlushedSets(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.flushed = map[string]bool{}
+		for _, name := range sets {
+			s.flushed[name] = true
+		}
+	}
+	return s.flushed, nil
 }
 
 func (e *Element) batchKey(v Verb) string { return "element " + string(v) }

@@ -38,6 +38,8 @@ type session struct {
 	// setting.
 	index    map[linkRef]int
 	acceptRA map[linkRef]int32
+	// flushed caches the result of FlushedSets.
+	flushed map[string]bool
 }
 
 func (n *Net) session(container *Namespace) *session {

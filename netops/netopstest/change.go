@@ -62,6 +62,19 @@ func FlushRuleset() error {
 	return c.Flush()
 }
 
+// FlushRules deletes the rules of all nftables chains, and keeps the tables with their sets.
+func FlushRules() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	tables, err := c.ListTables()
+	for _, t := range tables {
+		c.FlushTable(t)
+	}
+	return errors.Join(err, c.Flush())
+}
+
 // StopForwarding disables IPv4 forwarding.
 func StopForwarding() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)

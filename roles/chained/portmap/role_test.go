@@ -38,7 +38,7 @@ func TestRole(t *testing.T) {
 		Confs: []rolestest.Conf{
 			{
 				Name: "ports", JSON: ports, Chain: bridge, Other: rolestest.WithKeys(t, ports, map[string]any{"runtimeConfig": otherPorts}),
-				Refused: map[string]any{"markMasqBit": 99}, Tamper: []rolestest.Tamper{flushed, elementGone, localnet},
+				Refused: map[string]any{"markMasqBit": 99}, Tamper: []rolestest.Tamper{flushed, rulesGone, elementGone, localnet},
 			},
 			{Name: "judged", JSON: judged, Chain: dualBridge, NoSweeps: true, Other: rolestest.WithKeys(t, judged, map[string]any{"runtimeConfig": otherPorts}), Tamper: []rolestest.Tamper{flushed}},
 			{Name: "ptp", JSON: ports, Chain: ptp, Other: rolestest.WithKeys(t, ports, map[string]any{"runtimeConfig": otherPorts})},
@@ -60,6 +60,7 @@ func node(name string, change func(*testing.T)) rolestest.Tamper {
 
 var (
 	flushed     = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
+	rulesGone   = rolestest.OnHost("rules flushed", netopstest.FlushRules)
 	elementGone = node("port gone", func(t *testing.T) { run(t, "nft", "delete", "element", "inet", "cnibox", "portmap4", "{ tcp . 8080 }") })
 	localnet    = node("route_localnet off", func(t *testing.T) { set(t, "ipv4/conf/br0/route_localnet", "0") })
 )

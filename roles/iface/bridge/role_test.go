@@ -44,7 +44,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
-			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
+			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, rules, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: layer3()},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 			{Name: "guard", JSON: guard, Refused: map[string]any{"mtu": -1, "hairpinMode": true, "promiscMode": true}, Tamper: []rolestest.Tamper{guards, isolation}},
@@ -100,6 +100,7 @@ func layer3() []rolestest.Tamper {
 
 var (
 	masquerade    = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
+	rules         = rolestest.OnHost("rules flushed", netopstest.FlushRules)
 	hairpin       = rolestest.Outside("hairpin off", func(l netlink.Link) error { return netlink.LinkSetHairpin(l, false) })
 	isolation     = rolestest.Outside("isolation off", func(l netlink.Link) error { return netlink.LinkSetIsolated(l, false) })
 	promiscuous   = outside("promisc off", func(t *testing.T, _ *roles.Result) { must(t, netlink.SetPromiscOff(link(t, "br0"))) })

@@ -42,7 +42,7 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "ptp",
 		Confs: []rolestest.Conf{
 			{Name: "plain", Refused: map[string]any{"mtu": -1}, NoSweeps: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
-			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, addressGone}},
+			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, rules, addressGone}},
 			{Name: "host", JSON: host, NoSweeps: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
 			{Name: "single", JSON: single, Tamper: []rolestest.Tamper{masquerade, addressGone}},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
@@ -112,6 +112,7 @@ var (
 	gatewayAddress = rolestest.Outside("gateway's address gone", netopstest.DropAddress)
 	forwarding     = rolestest.OnHost("forwarding off", netopstest.StopForwarding)
 	masquerade     = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
+	rules          = rolestest.OnHost("rules flushed", netopstest.FlushRules)
 )
 
 // pod is a container of a test.

@@ -37,7 +37,7 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "routed",
 		Confs: []rolestest.Conf{
 			{Name: "plain", JSON: plain, NoSweeps: true, Refused: map[string]any{"mtu": -1}, Tamper: append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding)},
-			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, addressGone, hostRoute}},
+			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, rules, addressGone, hostRoute}},
 			{Name: "six", JSON: six, NoSweeps: true},
 			{Name: "single", JSON: single, NoSweeps: true, Tamper: []rolestest.Tamper{ruleset}},
 			{Name: "cloud", JSON: cloud("cloud", "nic1"), Host: nics, Tamper: []rolestest.Tamper{
@@ -167,4 +167,5 @@ var (
 	hostRoute  = rolestest.Outside("host's route gone", netopstest.DropRoute)
 	forwarding = rolestest.OnHost("forwarding off", netopstest.StopForwarding)
 	ruleset    = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
+	rules      = rolestest.OnHost("rules flushed", netopstest.FlushRules)
 )
