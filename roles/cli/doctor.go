@@ -230,7 +230,7 @@ func (p *Process) writeReport(r *doctor.Report, s style) error {
 	if err := t.write(p.Stdout, s); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stderr, "cnibox: doctor: %d findings; the other %d checks passed\n", len(r.Findings), r.Passed)
+	fmt.Fprintf(p.Stderr, "cnibox: doctor: %s; the other %d checks passed\n", counted(len(r.Findings), "finding"), r.Passed)
 	return nil
 }
 

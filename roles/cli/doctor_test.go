@@ -151,7 +151,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "underlay-down", overlay: true, script: "ip addr flush dev eth0"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
 		{id: "mtu-pod", overlay: true, script: "flanneld; ip link set flannel.1 mtu 1400"},
-		{id: "subnet-changed", overlay: true, script: "flanneld; sed -i 's/^FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.99.1\\/24/' /run/flannel/subnet.env"},
+		{id: "subnet-changed", overlay: true, script: "flanneld; sed -i 's/^FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.0.1\\/24/' /run/flannel/subnet.env"},
 	}
 }
 
@@ -285,6 +285,38 @@ func TestDoctorFacts(t *testing.T) {
 		change(f)
 		if r := doctor.Diagnose(f); !slices.Equal(ids(r), []string{id}) {
 			t.Errorf("%s: %s", id, text(t, r))
+		}
+	}
+}
+
+// TestDoctorWireGuard: a WireGuard device has no neighbours, and the MTU that the agent chose.
+func TestDoctorWireGuard(t *testing.T) {
+	for want, change := range map[string]func(f *doctor.Facts){
+		"":               func(*doctor.Facts) {},
+		"mtu-tunnel":     func(f *doctor.Facts) { f.Links[1].MTU = 1500 },
+		"tunnel-missing": func(f *doctor.Facts) { f.Links[1].Up = false },
+		"peer-missing":   func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
+		"mtu-pod": func(f *doctor.Facts) {
+			a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, HostLink: "veth0"}
+			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
+			f.Networks = []*doctor.Network{{Name: "cbr0", Overlay: true}}
+			f.Links = append(f.Links, netops.LinkInfo{Name: "veth0", Kind: "veth", Up: true, MTU: 1500})
+		},
+	} {
+		local := netip.MustParseAddr("192.0.2.1")
+		f := &doctor.Facts{Now: time.Now(), Routes: []netops.Route{{Link: "flannel-wg", Dst: netip.MustParsePrefix("10.244.0.0/16")}}}
+		f.Links = []netops.LinkInfo{
+			{Name: "eth0", Up: true, Running: true, MTU: 1500, Addresses: []netip.Prefix{netip.PrefixFrom(local, 24)}},
+			{Name: "flannel-wg", Kind: "wireguard", Up: true, MTU: 1440, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}},
+		}
+		f.Overlay.Agent = &doctor.Agent{
+			Ready: true, Interface: "eth0", Peers: store.OverlayPeers{Wanted: 1, Programmed: 1}, IPv4: &doctor.AgentFamily{Device: "flannel-wg", Local: local, MTU: 1440},
+			Nodes: []doctor.Peer{{Peer: "n2", Route: true, Key: "k"}},
+		}
+		change(f)
+		r := doctor.Diagnose(f)
+		if have := strings.Join(ids(r), " "); have != want {
+			t.Errorf("%q: %s", want, text(t, r))
 		}
 	}
 }

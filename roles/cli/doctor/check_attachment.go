@@ -123,7 +123,7 @@ func recordChecks() []Check {
 	return []Check{
 		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables or rules", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			if lost := f.lost(); len(lost) > 0 {
-				add("nftables", fmt.Sprintf("no table or rules of the sets %s, which %d attachments need", few(lost), len(f.attachments())), "cnibox repair")
+				add("nftables", fmt.Sprintf("no table or rules of the sets %s; attachments: %d", few(lost), len(f.attachments())), "cnibox repair")
 			}
 		}},
 		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {

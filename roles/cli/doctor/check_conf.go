@@ -170,7 +170,7 @@ func rangeOnNode(f *Facts, add add) {
 			}
 			for _, r := range f.Routes {
 				l := f.link(r.Link)
-				if l == nil || l.Kind == "vxlan" || l.Name == n.Bridge || f.isOwn(l) || !r.Via.IsValid() || r.Dst.Bits() == 0 {
+				if l == nil || isTunnel(l) || l.Name == n.Bridge || f.isOwn(l) || !r.Via.IsValid() || r.Dst.Bits() == 0 {
 					continue
 				}
 				if p.Overlaps(r.Dst) && r.Dst.Bits() >= p.Bits() && !n.Overlay {

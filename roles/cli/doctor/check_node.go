@@ -38,7 +38,7 @@ func settingChecks() []Check {
 			for _, l := range f.Links {
 				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
 				effective := max(f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls[key])
-				if l.Kind == "vxlan" && effective == "1" {
+				if l.Kind == kindVXLAN && effective == "1" {
 					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", "sysctl -w "+key+"=2")
 				}
 			}
@@ -158,13 +158,13 @@ func (f *Facts) checkForwarding(add add, key string, is func(netip.Addr) bool) {
 	pods := f.pods(is)
 	needed := slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return f.isRouted(&l) })
 	if f.Sysctls[key] == "0" && len(pods) > 0 && needed {
-		add(key, fmt.Sprintf("0, and %d addresses of pods", len(pods)), "sysctl -w "+key+"=1")
+		add(key, fmt.Sprintf("0; addresses of pods: %d", len(pods)), "sysctl -w "+key+"=1")
 	}
 }
 
 // isRouted reports whether a link has packets of pods that the node routes.
 func (f *Facts) isRouted(l *netops.LinkInfo) bool {
-	return l.Kind == "vxlan" || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
+	return isTunnel(l) || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
 }
 
 // pods returns the addresses of attachments.

@@ -9,6 +9,14 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
+// Kinds of the links that carry packets to other nodes.
+const (
+	kindVXLAN     = "vxlan"
+	kindWireGuard = "wireguard"
+)
+
+func isTunnel(l *netops.LinkInfo) bool { return l.Kind == kindVXLAN || l.Kind == kindWireGuard }
+
 // agentChecks look at the agent.
 func agentChecks() []Check {
 	const agent = "the agent's files and socket"
@@ -46,7 +54,7 @@ func agentChecks() []Check {
 		{ID: "peer-missing", Title: "another node's entries are not in the kernel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() {
 				for _, p := range a.Nodes {
-					if !p.Route || !p.Direct && (!p.FDB || !p.Neighbour) {
+					if !p.Route || !p.Direct && p.Key == "" && (!p.FDB || !p.Neighbour) {
 						add(p.Peer, strings.TrimSpace(fmt.Sprintf("route %t, fdb %t, neighbour %t: %s %s", p.Route, p.FDB, p.Neighbour, p.State, p.Error)), "cnibox agent status")
 					}
 				}
@@ -76,7 +84,7 @@ func tunnelChecks() []Check {
 				}
 			}
 		}},
-		{ID: "tunnel-missing", Title: "the agent's VXLAN device is missing, down or has no address", Reads: tunnels, Severity: Error, find: func(f *Facts, add add) {
+		{ID: "tunnel-missing", Title: "the agent's tunnel device is missing, down or has no address", Reads: tunnels, Severity: Error, find: func(f *Facts, add add) {
 			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
 		}},
 		{ID: "underlay-down", Title: "the interface to the other nodes is down", Reads: "interfaces; " + agent, Severity: Error, find: func(f *Facts, add add) {
@@ -85,13 +93,10 @@ func tunnelChecks() []Check {
 			}
 		}},
 		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {
-			for _, l := range f.Links {
-				parent := f.link(l.ParentName)
-				if l.Kind != "vxlan" || parent == nil {
-					continue
-				}
-				if fits := parent.MTU - f.overhead(l.Name); l.MTU > fits {
-					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, parent.Name, parent.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
+			for i := range f.Links {
+				l := &f.Links[i]
+				if fits, below := f.tunnelMTU(l); below != nil && fits > 0 && l.MTU > fits {
+					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, below.Name, below.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
 				}
 			}
 		}},
@@ -138,7 +143,7 @@ func (f *Facts) underlay() string {
 		return f.Overlay.Agent.Interface
 	}
 	for _, l := range f.Links {
-		if l.Kind == "vxlan" && l.ParentName != "" {
+		if l.Kind == kindVXLAN && l.ParentName != "" {
 			return l.ParentName
 		}
 	}
@@ -179,7 +184,7 @@ func (f *Facts) tunnelFault() (faulty bool) {
 	return faulty
 }
 
-// eachTunnelFault compares the VXLAN devices with what the agent reports, and those of an agent that
+// eachTunnelFault compares the tunnel devices with what the agent reports, and those of an agent that
 // does not run with the routes over them.
 func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
 	for _, a := range f.families() {
@@ -191,7 +196,7 @@ func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
 		isAgents := strings.HasPrefix(l.Name, "flannel") || slices.ContainsFunc(f.families(), func(a *AgentFamily) bool { return a.Device == l.Name })
 		global := slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() })
 		switch {
-		case l.Kind != "vxlan" || !isAgents:
+		case !isTunnel(&l) || !isAgents:
 		case !l.Up:
 			each(l.Name, "it is down")
 		case !global:
@@ -200,7 +205,27 @@ func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
 	}
 }
 
-// overhead returns the bytes that a tunnel adds to a packet: 50, or 70 over IPv6.
+// tunnelMTU returns the largest MTU of a tunnel, 0 if it is not known, and the interface below it. With
+// WireGuard the overhead depends on the mode, which the agent has.
+func (f *Facts) tunnelMTU(l *netops.LinkInfo) (mtu int, below *netops.LinkInfo) {
+	switch l.Kind {
+	case kindVXLAN:
+		below = f.link(l.ParentName)
+		if below != nil {
+			mtu = below.MTU - f.overhead(l.Name)
+		}
+	case kindWireGuard:
+		below = f.link(f.underlay())
+		for _, a := range f.families() {
+			if a.Device == l.Name {
+				mtu = a.MTU
+			}
+		}
+	}
+	return mtu, below
+}
+
+// overhead returns the bytes that VXLAN adds to a packet: 50, or 70 over IPv6.
 func (f *Facts) overhead(device string) int {
 	for _, a := range f.families() {
 		if a.Device == device && a.Local.Is6() {
@@ -213,7 +238,9 @@ func (f *Facts) overhead(device string) int {
 // mtuOfPods compares the host's interfaces of pods whose packets enter the tunnel.
 func mtuOfPods(f *Facts, add add) {
 	tunnel := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool {
-		return l.Kind == "vxlan" && slices.ContainsFunc(f.Routes, func(r netops.Route) bool { return r.Link == l.Name && r.Via.IsValid() })
+		return slices.ContainsFunc(f.Routes, func(r netops.Route) bool {
+			return r.Link == l.Name && (l.Kind == kindVXLAN && r.Via.IsValid() || l.Kind == kindWireGuard)
+		})
 	})
 	if tunnel < 0 {
 		return

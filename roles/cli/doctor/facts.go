@@ -205,8 +205,10 @@ type Peer struct {
 	FDB       bool   `json:"fdb"`
 	Neighbour bool   `json:"neighbour"`
 	Direct    bool   `json:"direct"`
-	State     string `json:"state"`
-	Error     string `json:"error"`
+	// Key is the public key with WireGuard, which has no FDB and Neighbour.
+	Key   string `json:"publicKey"`
+	State string `json:"state"`
+	Error string `json:"error"`
 }
 
 // used lists what the runtimes use.

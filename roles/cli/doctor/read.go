@@ -90,7 +90,7 @@ func (r *reader) readKernel(ctx context.Context) {
 		if f.isRouted(&l) {
 			keys = append(keys, linkForwardingKey(l.Name))
 		}
-		if l.Kind == "vxlan" {
+		if l.Kind == kindVXLAN {
 			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
 			r.unread("entries of "+l.Name, err)
 			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")

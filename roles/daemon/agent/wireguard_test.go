@@ -20,7 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
@@ -257,6 +259,23 @@ func TestWireGuard(t *testing.T) {
 	}
 	table, err := n.verb("agent status", nil)
 	must(t, err)
+	raw, err := json.Marshal(table)
+	must(t, err)
+	facts := doctor.Facts{Now: time.Now()}
+	facts.Overlay.Agent = new(doctor.Agent)
+	must(t, json.Unmarshal(raw, facts.Overlay.Agent))
+	underlay := netops.LinkInfo{Name: "eth1", Up: true, Running: true, MTU: 1500}
+	for _, f := range []*doctor.AgentFamily{facts.Overlay.Agent.IPv4, facts.Overlay.Agent.IPv6} {
+		local := netip.PrefixFrom(f.Local, f.Local.BitLen())
+		underlay.Addresses = append(underlay.Addresses, local)
+		facts.Links = append(facts.Links, netops.LinkInfo{Name: f.Device, Kind: "wireguard", Up: true, MTU: f.MTU, Addresses: []netip.Prefix{local}})
+	}
+	facts.Links = append(facts.Links, underlay)
+	for _, f := range doctor.Diagnose(&facts).Findings {
+		if f.ID == "peer-missing" || f.ID == "mtu-tunnel" || f.ID == "tunnel-missing" || f.ID == "underlay-down" {
+			t.Errorf("%+v", f)
+		}
+	}
 	head, rows := table.(interface{ Table() ([]string, [][]string) }).Table()
 	if head[4] != "HANDSHAKE" || len(rows) != 6 || rows[2][1] != w.nodes[1].addr4.String()+":51820" || rows[2][4] == "none" {
 		t.Errorf("the table is %q %q", head, rows)
