@@ -95,7 +95,7 @@ VMTESTS := ./netops ./netops/overlay \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops)$$' './roles/daemon/agent=TestWireGuard' './store/cluster/kube/election=TestClock'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted)$$' './roles/daemon/agent=TestWireGuard' './store/cluster/kube/election=TestClock'
 VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1 -skip '$(VMSKIP)'
 
 .PHONY: bin/vm/run
@@ -115,7 +115,7 @@ SHORT := './netops=TestFeatures|TestTrace|TestCapture|TestNFT|TestMACNATCarries|
 	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
 	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
 	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack|TestWireGuard$$' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \
-	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life' './roles/cli=Test(Probe|Drops)$$'
+	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life' './roles/cli=Test(Probe|Drops|Encrypted)$$'
 test-kernels-short: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in bullseye trixie; do $(VM) -debian $$k $(SHORT) || exit 1; done
 

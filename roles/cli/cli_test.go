@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
@@ -122,6 +123,12 @@ func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 
 // TestProbe sends packets between real attachments, and breaks their paths.
 func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
+
+// TestEncrypted follows packets into a WireGuard device.
+func TestEncrypted(t *testing.T) {
+	netopstest.NeedKind(t, "wireguard")
+	runScripts(t, "testdata/encrypted")
+}
 
 // TestCapture records the packets of real attachments.
 func TestCapture(t *testing.T) { runScripts(t, "testdata/capture") }
