@@ -232,7 +232,7 @@ func (w *walker) send(p netops.Packet) {
 	}
 	if link.Kind == "wireguard" { // it has no neighbours
 		w.step(hostName, "tunnel", "%s encrypts it for the node of %s: 'cnibox agent status' shows the address and the last handshake", link.Name, p.To)
-		w.leave(link.Name)
+		w.step(hostName, "leaves", "'cnibox path --in %s %s %s' on that node goes on", link.Name, w.found.From, w.found.To)
 		return
 	}
 	next := w.next(way)
