@@ -41,6 +41,15 @@ type Difference struct {
 	Want, Have string
 }
 
+// noRule is Have of an element whose set's rules another program deleted.
+const noRule = "no rule"
+
+// IsWithoutRules reports whether RestoreRules mends the difference: the element is as it should be, but no rule uses it.
+func (d *Difference) IsWithoutRules() bool {
+	_, ok := d.Object.(*Element)
+	return ok && d.Have == noRule
+}
+
 // Probe is called around every write. Tests use it to make the n-th write fail, or to
 // kill the process before or after it. A nil Probe has no cost.
 type Probe interface {

@@ -75,7 +75,7 @@ func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) 
 		return nil, err
 	}
 	if flushed[set] {
-		return []Difference{{Object: e, Want: "a rule that uses it", Have: "no rule"}}, nil
+		return []Difference{{Object: e, Want: "a rule that uses it", Have: noRule}}, nil
 	}
 	d := differences{object: e}
 	d.compare("value", strings.Join(e.Value, " . "), strings.Join(have.Value, " . "))

@@ -35,6 +35,9 @@ type auditor struct {
 	pathOf  map[string][]string
 	census  *record.Census
 	records map[store.Key]*store.Attachment
+	// lost are cnibox's nftables sets that records need and whose table or rules another program deleted, if
+	// the caller has read them.
+	lost []string
 	// after replaces the configuration of its network, whose attachments alone are compared then.
 	after *network
 }

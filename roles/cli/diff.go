@@ -143,18 +143,21 @@ type nodePlan struct {
 
 // plan compares all attachments, and finds what is of none of them.
 func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
+	if a.after == nil {
+		var err error
+		a.lost, err = recovery.LostSets(ctx, a.h, true)
+		if err != nil {
+			return nil, err
+		}
+	}
 	all, err := a.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := &nodePlan{all: all}
+	n := &nodePlan{all: all, lost: a.lost}
 	if a.after != nil {
 		n.other, err = a.afterAll(ctx, all)
 		return n, err
-	}
-	n.lost, err = recovery.LostSets(ctx, a.h, true)
-	if err != nil {
-		return nil, err
 	}
 	n.other, err = a.findExtra(ctx)
 	return n, err
@@ -196,11 +199,17 @@ func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 }
 
 // differences returns the differences of the plan. It is not nil.
-func (n *nodePlan) differences() []difference { return append(differences(n.all), n.other.found...) }
+func (n *nodePlan) differences() []difference {
+	all := append(differences(n.all), n.other.found...)
+	if len(n.lost) > 0 {
+		all = append(all, difference{Object: "nftables rules of cnibox", Want: "present", Have: "absent", Fix: fixRepair})
+	}
+	return all
+}
 
 // changes reports whether the plan changes anything.
 func (n *nodePlan) changes() bool {
-	return len(n.lost) > 0 || slices.ContainsFunc(n.differences(), func(d difference) bool { return d.Fix == fixRepair })
+	return slices.ContainsFunc(n.differences(), func(d difference) bool { return d.Fix == fixRepair })
 }
 
 // write prints the plan.

@@ -58,10 +58,16 @@ func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []neto
 	for _, r := range a.records {
 		certain = certain || ns != nil && r.ContainerID == one.ContainerID && record.IsRecorded(ns, r.Netns)
 	}
+	if len(a.lost) > 0 { // the plan restores all rules at once
+		diffs = slices.DeleteFunc(slices.Clone(diffs), func(d netops.Difference) bool { return d.IsWithoutRules() })
+	}
 	whole := one.cached != nil
 	var repairs map[netops.Object]netops.Repair
 	if certain {
 		mendable := slices.DeleteFunc(slices.Clone(diffs), func(d netops.Difference) bool {
+			if d.IsWithoutRules() {
+				return true // its element is as it should be
+			}
 			_, link := d.Object.(*netops.Link)
 			return link && !whole // a record does not have the whole link
 		})
@@ -70,7 +76,7 @@ func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []neto
 	for _, d := range diffs {
 		r, planned := repairs[d.Object]
 		fix := fixRepair
-		if !planned || r.Err != nil || a.after != nil {
+		if !d.IsWithoutRules() && (!planned || r.Err != nil || a.after != nil) {
 			fix = fixRestart
 		}
 		added := one.add(d.Object.String(), d.Want, d.Have, fix)

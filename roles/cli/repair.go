@@ -125,7 +125,7 @@ func (a *auditor) repair(ctx context.Context, all []*audited, rules bool) error 
 	var errs []error
 	if rules {
 		_, err := a.h.Net.RestoreRules(ctx)
-		errs = append(errs, err)
+		a.lost, errs = nil, append(errs, err)
 	}
 	progress := a.p.progress("attachments")
 	defer progress(1, 1)
