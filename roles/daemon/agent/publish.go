@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// requestPublish requests that this node's record is published, if the record changed or the
+// registry shows a different one.
+func (a *agent) requestPublish(ctx context.Context) {
+	want := a.buildRecord(ctx)
+	listed := a.ownRecord()
+	altered := a.own != nil && a.checked != a.snapshot && (listed == nil || !listed.Same(a.own))
+	if altered {
+		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", listed != nil)
+	}
+	// After a denial, each new snapshot leads to one more attempt, because the pod network may be free.
+	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
+	denied = denied && a.checked != a.snapshot
+	a.checked = a.snapshot
+	if a.requested != nil && a.requested.Same(&want) && !altered && !denied {
+		return
+	}
+	a.requested = &want
+	ask := want
+	if listed == nil && a.own != nil && !a.registry.assignsCIDRs && slices.IndexFunc(a.own.PodCIDRs, func(p netip.Prefix) bool { return !a.config.Fits(p) }) < 0 {
+		ask.PodCIDRs = a.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
+	}
+	sendLatest(a.publish, ask)
+}
+
+// sameRequest reports whether two records differ in their pod networks at most.
+func sameRequest(a, b cluster.Node) bool {
+	a.PodCIDRs, b.PodCIDRs = nil, nil
+	return a.Same(&b)
+}
+
+// buildRecord returns the record that this node publishes for the others.
+func (a *agent) buildRecord(ctx context.Context) cluster.Node {
+	n := cluster.Node{Name: a.registry.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
+	data := func(v6 bool) []byte {
+		switch n.BackendType {
+		case backendHostGW:
+			return []byte("null")
+		case backendWireGuard:
+			return a.wireGuardData(v6)
+		}
+		return cluster.VTEP{VNI: a.config.Backend.VNI, MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
+	}
+	if a.config.EnableIPv4 {
+		n.PublicIP, n.BackendData = a.underlay.public4, data(false)
+	}
+	if a.config.EnableIPv6 {
+		n.PublicIPv6, n.BackendV6Data = a.underlay.public6, data(true)
+	}
+	return n
+}
+
+// setOwn stores the result of publishing this node.
+func (a *agent) setOwn(ctx context.Context, r acquisition) {
+	a.acquireErr = r.err
+	if r.err != nil {
+		return
+	}
+	if a.own == nil || !slices.Equal(a.own.PodCIDRs, r.node.PodCIDRs) || a.own.PublicIP != r.node.PublicIP || a.own.PublicIPv6 != r.node.PublicIPv6 {
+		a.memory.save(ctx, func(m *remembered) {
+			m.PodCIDRs, m.PublicIP, m.PublicIPv6 = r.node.PodCIDRs, r.node.PublicIP, r.node.PublicIPv6
+		})
+		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
+	}
+	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides.Value(), nil, false, true
+}
+
+// ownFaults returns the faults of the record that this node received.
+func (a *agent) ownFaults() (faults []error) {
+	switch err := a.acquireErr; {
+	case a.own == nil && err != nil:
+		return []error{fmt.Errorf("this node is not published: %w", err)}
+	case a.own == nil:
+		return []error{errors.New("this node is not published yet")}
+	case errors.Is(err, cluster.ErrConflict):
+		faults = append(faults, err)
+	}
+	for _, v6 := range []bool{false, true} {
+		if _, ok := subnetOf(a.own, v6); !ok && (v6 && a.config.EnableIPv6 || !v6 && a.config.EnableIPv4) {
+			faults = append(faults, fmt.Errorf("the registry assigned no %s pod network to node %q", familyName(v6), a.own.Name))
+		}
+	}
+	return faults
+}
