@@ -335,7 +335,7 @@ func TestVerbNames(t *testing.T) {
 	table := testTable()
 	p := Process{Table: table}
 	var verbs []string
-	for _, c := range p.app().Commands {
+	for _, c := range p.root().Subcommands {
 		verbs = append(verbs, c.Names()...)
 	}
 	for _, r := range table {

@@ -515,7 +515,7 @@ func checkCommand(t *testing.T, command string) {
 		return
 	}
 	p := Process{Table: all.Table()}
-	cmds := p.app().Commands
+	cmds := p.root().Subcommands
 	var cmd *cli.Command
 	for _, w := range words[1:] {
 		if next := find(cmds, w); next != nil {
