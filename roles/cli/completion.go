@@ -152,9 +152,9 @@ func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int)
 		kind, _, _ = strings.Cut(strings.Trim(strings.NewReplacer("[NAMESPACE/]", "", "…", "").Replace(kind), "[]"), "[")
 		switch kind {
 		case "ROLE", "VERB":
-			for i := range p.Table {
-				for _, name := range p.Table[i].Names {
-					out = append(out, candidate{name, p.Table[i].Summary})
+			for _, r := range p.Table.Roles() {
+				for _, name := range r.Names {
+					out = append(out, candidate{name, r.Summary})
 				}
 			}
 			if kind == "VERB" {

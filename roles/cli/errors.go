@@ -119,8 +119,8 @@ func (p *Process) unknownVerb(word string, cmds []*cli.Command) error {
 	for _, c := range cmds {
 		verbs = append(verbs, c.Names()...)
 	}
-	for i := range p.Table {
-		names = append(names, p.Table[i].Names...)
+	for _, e := range p.Table {
+		names = append(names, strings.Fields(e.Names)...)
 	}
 	hint := "cnibox help"
 	if s := lint.Suggest(word, verbs); s != "" {
