@@ -38,6 +38,8 @@ type Conf struct {
 	// Host creates the host's objects that the configuration names. It is called again
 	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
+	// Flush deletes rules of cnibox as another program does. nil flushes nftables' ruleset.
+	Flush func(testing.TB)
 	// Tamper contains the changes after which CHECK must fail.
 	Tamper []Tamper
 	// Prepare creates the objects in a container's namespace that the configuration needs.
@@ -137,6 +139,7 @@ func (s Suite) Run(t *testing.T) {
 				{"gc", s.gc},
 				{"state lost", s.stateLost},
 				{"status", s.status},
+				{"restored", s.restored},
 				{"versions", s.versions},
 				{"fault sweep", s.faultSweep},
 				{"kill sweep", s.killSweep},
