@@ -136,6 +136,7 @@ func (s Suite) Run(t *testing.T) {
 			}{
 				{"life", s.life},
 				{"del", s.del},
+				{"del of another", s.delOfAnother},
 				{"gc", s.gc},
 				{"state lost", s.stateLost},
 				{"status", s.status},
@@ -227,6 +228,38 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.Run(bare) // this DEL may fail; the next one finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
+}
+
+// delOfAnother runs ADD and DEL of another network, and of another container in the same namespace, for
+// the interface that is attached. Such an ADD fails if the role makes the interface. DEL leaves the
+// attachment as it is, because the record says whose it is.
+func (s Suite) delOfAnother(t *testing.T, c Conf) {
+	if c.Stateless {
+		t.Skip("has no record")
+	}
+	b := s.bench(t, c)
+	start := b.warm()
+	result := b.OK(b.call("ADD")).Stdout
+	attached := b.state()
+	for _, another := range []struct{ name, network, id string }{
+		{"another network", "another", "c1"},
+		{"another container", b.network(), "c2"},
+	} {
+		for _, prev := range []map[string]any{nil, {"prevResult": json.RawMessage(result)}} {
+			if prev != nil && another.id == "c1" {
+				continue // the network was renamed
+			}
+			call := b.call("ADD")
+			call.ID, call.Conf = another.id, WithKeys(t, call.Conf, map[string]any{"name": another.network})
+			b.Run(call)
+			call.Verb, call.Conf = "DEL", WithKeys(t, call.Conf, prev)
+			b.OK(call)
+			b.same(attached, "after ADD and DEL of "+another.name)
+		}
+	}
+	b.OK(b.withPrev("CHECK", result))
+	b.OK(b.call("DEL"))
+	b.same(start, "after DEL")
 }
 
 // delInDoubt runs DEL while the container's namespace exists and cannot be opened, for a
