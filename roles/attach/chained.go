@@ -171,9 +171,11 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		if anothers, err := record.IsAnothers(ctx, h, req.Key(), ns); err != nil {
+		anothers, err := record.IsAnothers(ctx, h, req.Key(), ns)
+		if err != nil {
 			return err
-		} else if anothers {
+		}
+		if anothers {
 			ns = nil
 		}
 		return cleaner.CleanLegacy(ctx, h, in, ns)

@@ -259,7 +259,7 @@ func (s Suite) delOfAnother(t *testing.T, c Conf) {
 	}
 	b.OK(b.withPrev("CHECK", result))
 	del := b.withPrev("DEL", result)
-	if strings.Contains(result, `"interfaces"`) { // an IPAM role has no record of an attachment
+	if role, _ := s.Table.Lookup(s.Type); role.Kind == roles.Interface || role.Kind == roles.Chained {
 		del.Conf = WithKeys(t, del.Conf, map[string]any{"name": "renamed"})
 	}
 	b.OK(del)
