@@ -45,8 +45,8 @@ func TestRole(t *testing.T) {
 		rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset),
 	}
 	rolestest.Suite{Table: all.Table(), Type: "chain", Confs: []rolestest.Conf{
-		{Name: "list", JSON: list, Other: other(list), NoAddress: true, Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
-		{Name: "ptp", JSON: ptp, Other: other(ptp), NoAddress: true, NoSweeps: true, Tamper: tamper[1:]},
+		{Name: "list", JSON: list, Other: other(list), Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
+		{Name: "ptp", JSON: ptp, Other: other(ptp), NoSweeps: true, Tamper: tamper[1:]},
 	}}.Run(t)
 }
 
