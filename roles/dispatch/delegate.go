@@ -346,6 +346,9 @@ func (d *delegator) lookup(typ string, path []string) (plugin, error) {
 		}
 		return d.builtin(typ, role), nil
 	}
+	if len(path) == 0 {
+		return nil, fmt.Errorf("%w: required env variables [CNI_PATH] missing: %w: %q", roles.ErrEnv, roles.ErrNoPlugin, shortened(typ))
+	}
 	return nil, fmt.Errorf("%w: no %q in CNI_PATH %q", roles.ErrNoPlugin, shortened(typ), strings.Join(path, ":"))
 }
 
