@@ -208,6 +208,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with the namespace gone")
 
 	b.delInDoubt(start)
+	b.delKeepDamaged(start)
 
 	b.OK(b.call("ADD"))
 	b.ns.Rename(t, "eth0", "moved0") // a process in the container may rename it; an IPAM role makes no interface
