@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -78,6 +80,17 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 		t.Helper()
 		ns.Change(t, "eth0", change)
 	}}
+}
+
+// MTUs are changes of the MTU of eth0 and, with hostEnd, of the attachment's interface on
+// the host.
+func MTUs(hostEnd bool) []Tamper {
+	smaller := func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }
+	all := []Tamper{Inside("MTU", smaller)}
+	if hostEnd {
+		all = append(all, Outside("MTU of the host's end", smaller))
+	}
+	return all
 }
 
 // Outside is a change to the attachment's interface on the host.
