@@ -62,7 +62,8 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
-	if w.in.Chained, err = withInterfaces(ctx, h, req, ns); err != nil {
+	w.in.Chained, err = withInterfaces(ctx, h, req, ns)
+	if err != nil {
 		return nil, err
 	}
 	takeMACs(w.in, w.in.Chained, req.IfName)
