@@ -225,6 +225,19 @@ func TestHostileNode(t *testing.T) {
 	}
 }
 
+// A Node that an admission webhook's failure protects from every change does not hold up a new leader for longer than
+// fenceTime. A server that is overloaded or does not answer does.
+func TestIsRefusal(t *testing.T) {
+	for code, want := range map[int]bool{500: true, 403: true, 422: true, 429: false, 503: false, 504: false} {
+		if got := isRefusal(fmt.Errorf("patch: %w", &rest.StatusError{Code: code})); got != want {
+			t.Errorf("%d: %v", code, got)
+		}
+	}
+	if isRefusal(cluster.ErrUnavailable) {
+		t.Error("no answer is a refusal")
+	}
+}
+
 // A name that would change the path of a request gets nothing.
 func TestName(t *testing.T) {
 	s := newTestTable(t, "10.244.0.0/16", 0, 0, "")
