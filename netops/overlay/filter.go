@@ -35,8 +35,7 @@ type NAT struct {
 	KeepPorts bool
 	// Exceptions are networks that pods reach with their own addresses.
 	Exceptions []netip.Prefix
-	// Forward accepts the network's packets in iptables' FORWARD chain if that
-	// chain refuses packets.
+	// Forward accepts the network's packets in iptables' FORWARD chains.
 	Forward bool
 	// Tunnel, if not nil, drops tunnelled packets from unknown nodes.
 	Tunnel *TunnelFilter
@@ -60,6 +59,9 @@ type Filter struct {
 	tables  iptables.Tables
 	probe   netops.Probe
 	monitor *nft.Monitor
+	// stop ends watchLegacy.
+	stop    context.CancelFunc
+	watches sync.WaitGroup
 
 	mu sync.Mutex
 	// have has the NATs from which the table was made. sources has the tunnels'
@@ -72,6 +74,11 @@ type Filter struct {
 	ordered map[bool]orderedSources
 	// restored counts how often the table was made again without a change of the NATs.
 	restored int
+	// forwarded has the networks that iptables' FORWARD chains accept, by family, as far as forwardKnown is
+	// set. blocked names rules of other programs before.
+	forwarded    [2]netip.Prefix
+	forwardKnown bool
+	blocked      error
 }
 
 type orderedSources struct{ given, ordered []netip.Addr }
@@ -88,15 +95,18 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.monitor, err = nft.OpenMonitor(ownTable(), conn, f.disturbed)
+	f.monitor, err = nft.OpenMonitor(conn, f.disturbed, append(forwardChains(), nft.Watched{Table: ownTable()})...)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	f.stop = stop
+	f.watches.Go(func() { f.watchLegacy(ctx) })
 	return f, nil
 }
 
 // Changes returns a channel that receives a value when another program changes or
-// flushes the table. The caller should call Ensure again.
+// flushes the table, or a FORWARD chain of iptables. The caller should call Ensure again.
 func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
 
 // Restored returns how often Ensure made the table again because another program had changed it.
@@ -108,23 +118,31 @@ func (f *Filter) Restored() int {
 
 // Close closes the sockets. It does not change the kernel.
 func (f *Filter) Close() error {
+	f.stop()
+	f.watches.Wait()
 	f.monitor.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.nft.Close()
 }
 
-func (f *Filter) disturbed() {
+func (f *Filter) disturbed(w nft.Watched) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known = false
+	if w.Chain == "" {
+		f.known = false
+	} else {
+		f.forwardKnown = false
+	}
 }
+
+// Recheck makes the next Ensure read iptables' chains, as if a notification had been lost.
+func (f *Filter) Recheck() { f.disturbed(forwardChains()[0]) }
 
 // Ensure makes the table match want, which has at most one NAT of each address
 // family. It replaces the whole table in one transaction, or changes only the
-// tunnels' sources if nothing else differs. If nothing differs, it does not write
-// the table. It reads iptables' chains in each call, because it gets no
-// notification when their policy changes.
+// tunnels' sources if nothing else differs. If nothing differs and no notification
+// arrived, it sends no request.
 func (f *Filter) Ensure(ctx context.Context, want []NAT) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,7 +222,9 @@ func (f *Filter) Remove(ctx context.Context) error {
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
-	return errors.Join(err, f.removeForward(ctx))
+	blocked, more := f.changeForwards(ctx, [2]netip.Prefix{})
+	f.forwardKnown = false
+	return errors.Join(err, blocked, more)
 }
 
 // normalized checks want and separates the tunnels' sources from it.
