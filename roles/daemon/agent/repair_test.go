@@ -239,7 +239,7 @@ func TestPodNetworkContainsNodes(t *testing.T) {
 	}
 	w := newWorld(t, 2, conf("172.16.0.0/12"))
 	n := w.nodes[0]
-	const refusal = `Network 172.16.0.0/12 contains 172.17.8.0/24 of interface "eth1" to the other nodes`
+	const refusal = `pod network 172.16.0.0/12 contains 172.17.8.0/24 of interface "eth1" to the other nodes`
 	n.launch()
 	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
 	n.until("the refusal", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, refusal) })
@@ -261,7 +261,7 @@ func TestPodNetworkContainsNodes(t *testing.T) {
 	n.ip("addr change 172.17.8.101/24 dev eth1 valid_lft 9000 preferred_lft 9000")
 	n.ip("addr add 10.244.77.7/20 dev eth1")
 	n.until("the refusal of a later address", func(a answer) bool {
-		return !a.Ready && strings.Contains(a.Reason, `Network 10.244.0.0/16 contains 10.244.64.0/20 of interface "eth1"`) && a.Peers.Programmed == 2
+		return !a.Ready && strings.Contains(a.Reason, `pod network 10.244.0.0/16 contains 10.244.64.0/20 of interface "eth1"`) && a.Peers.Programmed == 2
 	})
 	w.reach(false, pods...)
 	if now := n.picture(); now != before {

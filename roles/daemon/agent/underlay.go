@@ -72,7 +72,7 @@ func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink
 
 // errContainsNodes means that the nodes' addresses are in the pod network: nodes would give them to pods, and would
 // not reach each other.
-var errContainsNodes = errors.New("choose a pod network without addresses of nodes")
+var errContainsNodes = errors.New("choose one without addresses of nodes")
 
 // chooseUnderlay selects the underlay for a configuration.
 func (a *agent) chooseUnderlay(c *cluster.Config) (underlay, error) {
@@ -85,20 +85,14 @@ func (a *agent) chooseUnderlay(c *cluster.Config) (underlay, error) {
 	if c.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
 		return u, errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
 	}
-	for _, addr := range []netip.Addr{u.local4, u.local6, u.public4, u.public6} {
-		key, network, inside := "Network", c.Network, netip.PrefixFrom(addr, addr.BitLen())
-		if addr.Is6() {
-			key, network = "IPv6Network", c.IPv6Network
-		}
-		if !addr.IsValid() || !network.Contains(addr) {
-			continue
-		}
-		for i := range a.links {
-			if j := slices.IndexFunc(a.links[i].Addresses, func(h netops.HostAddr) bool { return h.Prefix.Addr() == addr }); j >= 0 {
-				inside = a.links[i].Addresses[j].Prefix.Masked()
+	for i := range a.links {
+		for _, h := range a.links[i].Addresses {
+			for network, local := range map[netip.Prefix]netip.Addr{c.Network: u.local4, c.IPv6Network: u.local6} {
+				if h.Prefix.Addr() == local && network.Contains(local) {
+					return u, fmt.Errorf("pod network %s contains %s of interface %q to the other nodes: %w", network, h.Prefix.Masked(), u.link, errContainsNodes)
+				}
 			}
 		}
-		return u, fmt.Errorf("%s %s contains %s of interface %q to the other nodes: %w", key, network, inside, u.link, errContainsNodes)
 	}
 	return u, nil
 }
