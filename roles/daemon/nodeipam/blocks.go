@@ -136,7 +136,8 @@ func (b *blocks) mark(s span, used bool) (more int) {
 	}
 	for i := s.first / 64; i*64 < s.first+s.n; i++ {
 		before := b.used[i]
-		if b.used[i] &^= mask; used {
+		b.used[i] &^= mask
+		if used {
 			b.used[i] |= mask
 		}
 		more += bits.OnesCount64(b.used[i]) - bits.OnesCount64(before)
