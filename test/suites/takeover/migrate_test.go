@@ -277,6 +277,7 @@ func TestMigrateRefused(t *testing.T) {
 			return os.Mkdir(filepath.Join(n.PluginDir(), "vlan"), 0o700)
 		}},
 		{"no flannel", "there is no flannel on this node", []string{"migrate", "flannel", "--yes"}, nil},
+		{"no whereabouts", "there is no whereabouts on this node", []string{"migrate", "whereabouts", "--yes"}, nil},
 		{"flannel with a blackhole route", "start flanneld without it first", []string{"migrate", "flannel", "--yes"}, func(n *node) error {
 			cmd := exec.Command("sleep", "1000")
 			cmd.Path, cmd.Args = "/bin/sh", []string{"/opt/bin/flanneld", "-c", "read x", "--ip-masq=false", "--ip-blackhole-route"}
