@@ -66,9 +66,9 @@ func shBlocks(page string) string {
 	return script
 }
 
-// TestMeasureDocs runs the commands of docs/measure.md.
+// TestMeasureDocs runs the commands of docs/cli.md.
 func TestMeasureDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/measure.md")
+	page, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
