@@ -78,9 +78,9 @@ func TestMeasureDocs(t *testing.T) {
 	}
 }
 
-// TestUIDocs runs the commands of docs/ui.md.
+// TestUIDocs runs the commands of docs/trace.md.
 func TestUIDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/ui.md")
+	page, err := os.ReadFile("../../docs/trace.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestUIDocs(t *testing.T) {
 }
 
 // TestUIPage opens the page of a node in a browser: it has the calls that the node's plugins had. With -update it takes the picture of
-// docs/ui.md.
+// docs/trace.md.
 func TestUIPage(t *testing.T) {
 	picture := ""
 	if *update {
@@ -131,8 +131,8 @@ cat $WORK/page`)
 	}
 }
 
-// TestDiffDocs runs the commands of docs/diff.md.
-func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
+// TestDiffDocs runs the commands of docs/doctor.md whose output it shows.
+func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/doctor.md") }
 
 // TestReadOnly: verbs that only read work on a read-only file system.
 func TestReadOnly(t *testing.T) {
