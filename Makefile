@@ -53,7 +53,7 @@ setup: go-version
 bin/nft/%:
 	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
 
-# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
+# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see CONTRIBUTING.md.
 new-role:
 	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
 

@@ -1,4 +1,4 @@
-// Package docs checks that README, examples and the design page agree with the code.
+// Package docs checks that the pages of the documentation agree with the code, and that they are short.
 package docs
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated parts of README.md, docs/examples.md and docs/design.md")
+var update = flag.Bool("update", false, "rewrite the generated parts of README.md, docs/examples.md and CONTRIBUTING.md")
 
 const readme = "../../../README.md"
 

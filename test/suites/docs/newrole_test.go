@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-const newRolePage = repository + "/docs/new-role.md"
+const newRolePage = repository + "/CONTRIBUTING.md"
 
 // quoted matches a block that shows one declaration of a Go file: a comment with the file and the name, then the fenced code.
 var quoted = regexp.MustCompile("(?s)<!-- go:(\\S+) (\\S+) -->\n```go\n.*?```\n")
 
-// TestNewRole: the code that docs/new-role.md shows is that of the repository.
+// TestNewRole: the code that CONTRIBUTING.md shows is that of the repository.
 func TestNewRole(t *testing.T) {
 	b, err := os.ReadFile(newRolePage)
 	if err != nil {
@@ -34,7 +34,7 @@ func TestNewRole(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("docs/new-role.md is out of date: run 'go test ./test/suites/docs -update'")
+		t.Fatal("CONTRIBUTING.md is out of date: run 'go test ./test/suites/docs -update'")
 	}
 	if err := os.WriteFile(newRolePage, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
