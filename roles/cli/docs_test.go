@@ -74,7 +74,7 @@ func writeUsage(w io.Writer, c *cli.Command, text string) {
 		if d, ok := f.(cli.DocGenerationFlag); ok && name != jsonFlag && name != "table" {
 			line += " [--" + name
 			if d.TakesValue() {
-				line += " " + strings.ToUpper(name)
+				line += "=" + strings.ToUpper(name)
 			}
 			line += "]"
 		}

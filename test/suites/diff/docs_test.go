@@ -38,7 +38,7 @@ func document() string {
 	var b strings.Builder
 	b.WriteString(docsIntro)
 	for _, e := range intendedDifferences() {
-		fmt.Fprintf(&b, "\n### %s\n\n- Reference: %s\n- cnibox: %s\n- Why: %s\n", e.title, e.reference, e.ours, e.why)
+		fmt.Fprintf(&b, "\n### %s\n\nReference: %s\ncnibox: %s\nWhy: %s\n", e.title, e.reference, e.ours, e.why)
 	}
 	b.WriteString(docsClaims)
 	type row struct{ cases, reference, ours string }

@@ -85,8 +85,8 @@ func files(t *testing.T, text string) string {
 		}
 		return fmt.Sprintf("<!-- file:%s -->\n```json\n%s```\n", name, b)
 	})
-	if n < 3 {
-		t.Errorf("docs/examples.md shows %d conflists, want three", n)
+	if n < 2 {
+		t.Errorf("docs/examples.md shows %d conflists, want two", n)
 	}
 	return out
 }

@@ -252,7 +252,7 @@ func conformanceSection(former string, run []testcase, column int) string {
 	return fmt.Sprintf(`## Conformance
 
 `+"`make conformance`"+` runs the conformance tests of Kubernetes' sig-network, from Kubernetes' own `+"`e2e.test`"+`, on the cluster of
-[its test](docs/kubernetes.md#proof), with containerd 1.6 on each node, and writes this section. With `+"`CONTAINERD=2`"+` each node has containerd 2.4.
+[this test](#a-cluster-under-faults), with containerd 1.6 on each node, and writes this section. With `+"`CONTAINERD=2`"+` each node has containerd 2.4.
 It builds kube-proxy, `+"`agnhost`"+` and CoreDNS from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that
 of nginx has busybox's web server: the tests need only that it runs.
 
