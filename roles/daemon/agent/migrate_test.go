@@ -43,9 +43,7 @@ func TestFlanneldMigrate(t *testing.T) {
 		ends = append(ends, func() any { return end() })
 	}
 	later := map[string]func(){
-		"systemctl stop flanneld":     moves.stop,
-		"systemctl stop cnibox-agent": moves.stop,
-		"systemctl start flanneld":    func() { flanneld(moves) },
+		"systemctl stop flanneld": moves.stop,
 		"systemctl start cnibox-agent": func() {
 			start := func(flags ...string) {
 				agent := moves.agent(flags...)
@@ -84,10 +82,16 @@ func TestFlanneldMigrate(t *testing.T) {
 		}
 		return moves.documented(moves.command(given...), server.URL, places)
 	})
+	moves.stop()
+	flanneld(moves)
+	back := moves.migrate("migrate", "flannel", "--back", "--yes")
+	if out := moves.command(back...); !strings.Contains(out, "done    rules: the agent has no rules and routes") || !strings.Contains(out, "1 interfaces are still attached by cnibox") {
+		t.Error(out)
+	}
 	w.reach(false, pods...)
 	pods[3].end() // flannel's plugin does not know the pod
 	pods = pods[:3]
-	if out := moves.command(moves.migrate("migrate", "flannel", "--back", "--yes")...); !strings.Contains(out, "the node has returned to flannel") {
+	if out := moves.command(back...); !strings.Contains(out, "the node has returned to flannel") {
 		t.Error(out)
 	}
 	if seen := slices.Compact(slices.Sorted(maps.Values(places))); len(seen) != 6 {
