@@ -79,6 +79,9 @@ func writeUsage(w io.Writer, c *cli.Command, text string) {
 			line += "]"
 		}
 	}
+	if strings.Count(line, " [") > 9 {
+		line = "cnibox " + verbOf(c) + " [FLAG…]"
+	}
 	if len(c.Subcommands) == 0 || c.Action != nil && len(c.Flags) > 0 {
 		fmt.Fprintf(w, "%s\n", strings.TrimSpace(line+" "+c.ArgsUsage))
 		if text != "" {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -490,9 +491,10 @@ func TestDoctorDocs(t *testing.T) {
 	const start, end = "<!-- checks:start -->\n", "<!-- checks:end -->"
 	before, rest, _ := strings.Cut(string(b), start)
 	_, after, ok := strings.Cut(rest, end)
-	if !ok || !strings.Contains(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks()))) {
-		t.Fatalf("docs/doctor.md has no table, or not the number of checks, %d", len(doctor.Checks()))
+	if !ok {
+		t.Fatal("docs/doctor.md has no table")
 	}
+	before = regexp.MustCompile("`all [0-9]+ checks passed`").ReplaceAllString(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks())))
 	rows := "| check | finding | severity | `--fix` |\n|---|---|---|---|\n"
 	for _, c := range doctor.Checks() {
 		rows += fmt.Sprintf("| `%s` | %s | %s | %s |\n", c.ID, c.Title, c.Severity, map[bool]string{true: "yes"}[c.Safe])

@@ -18,7 +18,7 @@ const (
 	repository = "../../.."
 	treePage   = repository + "/CONTRIBUTING.md"
 	// maxSummary bounds a line of the tree, in characters.
-	maxSummary = 90
+	maxSummary = 72
 )
 
 // topDirs has the text for each directory at the top of the repository.
