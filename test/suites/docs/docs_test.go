@@ -50,10 +50,9 @@ func rewrite(t *testing.T, path string, generate func(string) string) {
 // rolesTable is the table of every role of the binary.
 func rolesTable() string {
 	var b strings.Builder
-	b.WriteString("| type | kind | what it does | matches | capabilities | CNI_ARGS |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| type | kind | what it does | matches |\n|---|---|---|---|\n")
 	for _, r := range all.Table() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", strings.Join(r.Names, "`, `"), r.Kind, r.Summary,
-			r.Reference, strings.Join(r.Capabilities, ", "), strings.Join(r.Args, ", "))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.Join(r.Names, "`, `"), r.Kind, r.Summary, r.Reference)
 	}
 	return b.String()
 }
