@@ -24,9 +24,7 @@ const docsFile = "../../docs/cli.md"
 // TestDocs keeps the list of verbs in docs/cli.md equal to the help. The manual page of a release has the help of each verb of that list.
 func TestDocs(t *testing.T) {
 	p := Process{Table: all.Table()}
-	app := p.app()
-	app.Setup()
-	rest := slices.Clone(app.Commands)
+	rest := slices.Clone(p.root().Subcommands)
 	var b strings.Builder
 	section := func(title string, listed func(c *cli.Command) bool) {
 		fmt.Fprintf(&b, "\n## %s\n", strings.ToUpper(title[:1])+title[1:])
@@ -127,9 +125,7 @@ func TestHelpOfAllVerbs(t *testing.T) {
 			}
 		}
 	}
-	app := p.app()
-	app.Setup()
-	look(app.Commands)
+	look(p.root().Subcommands)
 }
 
 // TestCommandsOfPages: the command lines of cnibox in README.md and docs/ have verbs and flags that exist. Those that start a daemon have
@@ -139,7 +135,7 @@ func TestCommandsOfPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmds := (&Process{Table: all.Table()}).app().Commands
+	cmds := (&Process{Table: all.Table()}).root().Subcommands
 	line := regexp.MustCompile("(?m)(`|^ *[#$] |^ *)cnibox ([a-z][^`\n]*)")
 	found := 0
 	for _, page := range append(pages, "../../README.md") {

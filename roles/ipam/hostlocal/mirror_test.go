@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -378,7 +379,7 @@ func TestMirrorOff(t *testing.T) {
 func TestMirrorKillSweep(t *testing.T) {
 	b := newBed(t)
 	b.ref(t, "DEL", "nobody") // skips without the binary
-	e, ns := rolestest.NewEnv(t, roles.Table{Role()}), netopstest.New(t)
+	e, ns := rolestest.NewEnv(t, tabletest.Of(Role())), netopstest.New(t)
 	call := func(verb, id, probe string) rolestest.Call {
 		return rolestest.Call{Type: "host-local", Verb: verb, ID: id, Netns: ns.Path(), IfName: "eth0", Conf: b.conf(mirrored), Probe: probe}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestSuite(t *testing.T) {
 	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
 	rolestest.Suite{
-		Table: roles.Table{Role()}, Type: "host-local",
+		Table: tabletest.Of(Role()), Type: "host-local",
 		Confs: []rolestest.Conf{
 			{Name: "one", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks", "subnet": "10.1.2.0/24"}}`},
 			{Name: "dual stack", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks",
