@@ -220,7 +220,7 @@ func (r *release) writeTarFile(path string, members []member) error {
 }
 
 // listed matches a verb in docs/cli.md: its section, or its line in the section of the verb before it.
-var listed = regexp.MustCompile(`(?m)^(?:### )?cnibox ((?:[a-z-]+ ?)+)(?:$|[^a-z|-])`)
+var listed = regexp.MustCompile(`(?m)^(?:### )?cnibox ((?:[a-z][a-z-]* ?)+)(?:$|[^a-z|-])`)
 
 // manual returns a manual page (man(7)) with the program's own help of each verb that docs/cli.md lists.
 func (r *release) manual(ctx context.Context) ([]byte, error) {
