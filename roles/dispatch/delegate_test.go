@@ -295,6 +295,32 @@ func TestDelegateHangs(t *testing.T) {
 	}
 }
 
+// TestIPAMHangs: the deadline of an IPAM plugin leaves its parent the time to stop it, to call its
+// DEL and to report it, before a process that called the parent gives up.
+func TestIPAMHangs(t *testing.T) {
+	var parent, ipam time.Time
+	bridge, static := &actor{name: "bridge"}, &actor{name: "static", kind: roles.IPAM}
+	static.onAdd = func(ctx context.Context, _ *roles.Host, _ *roles.Request) (*roles.Result, error) {
+		ipam, _ = ctx.Deadline()
+		return sampleResult(), nil
+	}
+	bridge.onAdd = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+		parent, _ = ctx.Deadline()
+		return h.Delegate.Add(ctx, "static", req)
+	}
+	s := newSetting(t, &actor{name: "chain", kind: roles.Meta}, bridge, static)
+	d := s.d.(*delegator)
+	d.host.Role, d.callers = "chain", []string{"chain"}
+	linkSelf(t, s.dir, "bridge")
+	linkSelf(t, s.dir, "static")
+	if _, err := s.d.Add(t.Context(), "bridge", s.req); err != nil {
+		t.Fatal(err)
+	}
+	if left := parent.Sub(ipam); left <= delegateUndoTimeout+2*stopTimeout {
+		t.Errorf("the parent has %v after its IPAM plugin", left)
+	}
+}
+
 // TestDelegateIsNoIPAM calls roles of other kinds as the IPAM plugin of an interface role.
 func TestDelegateIsNoIPAM(t *testing.T) {
 	other := &actor{name: "ptp", kind: roles.Interface}

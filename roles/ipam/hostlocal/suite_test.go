@@ -2,6 +2,8 @@ package hostlocal
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -14,7 +16,7 @@ import (
 
 // TestSuite runs the role as a process, as a third-party interface plugin does.
 func TestSuite(t *testing.T) {
-	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
+	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}, {Name: "file gone", Do: dropFile}}
 	rolestest.Suite{
 		Table: tabletest.Of(Role()), Type: "host-local",
 		Confs: []rolestest.Conf{
@@ -26,6 +28,13 @@ func TestSuite(t *testing.T) {
 				"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}}}`},
 		},
 	}.Run(t)
+}
+
+func dropFile(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+	t.Helper()
+	if err := os.Remove(filepath.Join("/run/networks/net", r.IPs[0].Address.IP.String())); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func dropLeases(t *testing.T, e *rolestest.Env, _ *netopstest.NS, _ *roles.Result) {
