@@ -120,12 +120,13 @@ func TestMigrateReference(t *testing.T) {
 			first.check(installed)
 			second.end()
 		},
-		"podman stop web-3": func() {
-			reaches(t, first, third)
-			third.end()
-		},
 	}
 	n.documented("The reference plugins", steps)
+	reaches(t, first, third)
+	third.end()
+	if out := n.command(n.migrate("migrate", "reference", "--back", "--yes")...); !strings.Contains(out, "the node has returned to reference") || strings.Contains(out, "[exit code") {
+		t.Error(out)
+	}
 	if now := listing(t, n.PluginDir()); now != plugins {
 		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
 	}
