@@ -240,8 +240,10 @@ func TestForwardPolicy(t *testing.T) {
 		{name: "other family", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP"}, is6: true},
 		{name: "IPv6", setUp: []string{"ip6tables-nft -P FORWARD DROP", "ip6tables-legacy -P FORWARD DROP"}, is6: true, want: ForwardPolicy{Refused: true, RefusedLegacy: true}},
 		{name: "last rule", setUp: []string{"iptables-nft -A FORWARD -i x -j ACCEPT", "iptables-nft -A FORWARD -m comment --comment all -j REJECT"}, want: ForwardPolicy{Refused: true, Others: true}},
-		{name: "overlay", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT", "iptables-legacy -P FORWARD DROP",
-			"iptables-legacy -A FORWARD -s 10.245.0.0/16 -m comment --comment OVERLAY -j ACCEPT"}, want: ForwardPolicy{
+		{name: "overlay", setUp: []string{
+			"iptables-nft -P FORWARD DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT", "iptables-legacy -P FORWARD DROP",
+			"iptables-legacy -A FORWARD -s 10.245.0.0/16 -m comment --comment OVERLAY -j ACCEPT",
+		}, want: ForwardPolicy{
 			Refused: true, RefusedLegacy: true, Accepted: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, AcceptedLegacy: []netip.Prefix{netip.MustParsePrefix("10.245.0.0/16")},
 		}},
 		{name: "refusal before the overlay", setUp: []string{"iptables-nft -A FORWARD -j DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT"}, want: ForwardPolicy{Refused: true}},

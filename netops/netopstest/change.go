@@ -26,6 +26,9 @@ func OtherMAC(l netlink.Link) error {
 	return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 }
 
+// SmallerMTU changes a link's MTU.
+func SmallerMTU(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }
+
 // DropAddress is a LinkChange that deletes the interface's first IPv4 address.
 func DropAddress(l netlink.Link) error {
 	all, err := netlink.AddrList(l, netlink.FAMILY_V4)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -87,10 +85,9 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 // MTUs are changes of the MTU of eth0 and, with hostEnd, of the attachment's interface on
 // the host.
 func MTUs(hostEnd bool) []Tamper {
-	smaller := func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }
-	all := []Tamper{Inside("MTU", smaller)}
+	all := []Tamper{Inside("MTU", netopstest.SmallerMTU)}
 	if hostEnd {
-		all = append(all, Outside("MTU of the host's end", smaller))
+		all = append(all, Outside("MTU of the host's end", netopstest.SmallerMTU))
 	}
 	return all
 }

@@ -14,10 +14,8 @@ const (
 	examplesPage = "../../../docs/examples.md"
 )
 
-var (
-	// exampleRow matches a line of docs/examples.md: file, link, purpose.
-	exampleRow = regexp.MustCompile(`(?m)^\| \[([^\]]+)\]\(([^)]+)\) \| ([^|]+) \|$`)
-)
+// exampleRow matches a line of docs/examples.md: file, link, purpose.
+var exampleRow = regexp.MustCompile(`(?m)^\| \[([^\]]+)\]\(([^)]+)\) \| ([^|]+) \|$`)
 
 // TestExamples: docs/examples.md has a line for every file of examples/.
 func TestExamples(t *testing.T) {
