@@ -35,7 +35,7 @@ func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 			}
 		}
 	}
-	forwards, err := n.tables().Forwards(ctx, prefix)
+	forwards, err := n.FilterTables().Forwards(ctx, prefix)
 	for _, f := range forwards {
 		out = append(out, (*Forward)(f))
 	}

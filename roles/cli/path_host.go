@@ -108,7 +108,7 @@ func (w *walker) forward(in string) {
 			return
 		}
 	}
-	drops, err := w.net.ForwardDrops(w.ctx)
+	drops, err := w.net.FilterTables().ForwardDrops(w.ctx)
 	if w.fail(err) {
 		return
 	}
@@ -123,7 +123,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 	if p.In == "" {
 		return false
 	}
-	rules, err := w.net.ForwardDropRules(w.ctx)
+	rules, err := w.net.Leftovers().DropRules(w.ctx)
 	if w.fail(err) {
 		return true
 	}
@@ -145,7 +145,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 // path goes on.
 func (w *walker) translate() bool {
 	service := netip.AddrPortFrom(w.found.To, w.port)
-	endpoints, found, err := w.net.Service(w.ctx, service)
+	endpoints, found, err := w.net.Leftovers().Service(w.ctx, service)
 	switch {
 	case w.fail(err):
 		return false
