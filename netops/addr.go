@@ -2,13 +2,11 @@ package netops
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -142,37 +140,17 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	if err != nil {
 		return nil, err
 	}
-	addr := a.Address.Addr()
-	ifa := nl.NewIfAddrmsg(int(rtnl.Family(addr)))
-	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
-	m := nlconn.Message{Kind: unix.RTM_DELADDR, Header: ifa}
-	m.Bytes(unix.IFA_LOCAL, addr.AsSlice())
-	m.Bytes(unix.IFA_ADDRESS, addr.AsSlice())
+	have := rtnl.Addr{Link: index, Prefix: a.Address}
 	if v == VerbDel {
-		return []nlconn.Message{m}, nil
+		return []nlconn.Message{have.Message(unix.RTM_DELADDR)}, nil
 	}
-	m.Kind, m.Flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
-	var flags uint32
-	if addr.Is6() && !a.DAD {
-		flags |= unix.IFA_F_NODAD
+	if a.Address.Addr().Is6() && !a.DAD {
+		have.Flags |= unix.IFA_F_NODAD
 	}
 	if a.NoPrefixRoute {
-		flags |= unix.IFA_F_NOPREFIXROUTE
+		have.Flags |= unix.IFA_F_NOPREFIXROUTE
 	}
-	if flags != 0 {
-		m.Uint32(unix.IFA_FLAGS, flags)
-	}
-	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: a /31 or /32 has no broadcast address
-		m.Bytes(unix.IFA_BROADCAST, broadcast(a.Address))
-	}
-	return []nlconn.Message{m}, nil
-}
-
-// broadcast returns the last address of an IPv4 subnet.
-func broadcast(p netip.Prefix) []byte {
-	b := p.Addr().As4()
-	last := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
-	return binary.BigEndian.AppendUint32(nil, last)
+	return []nlconn.Message{have.Message(unix.RTM_NEWADDR)}, nil
 }
 
 // addresses reads a link's addresses.

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -53,29 +51,4 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 		err = fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	}
 	return r.Link, c, err
-}
-
-// routesLike reads the routes over r's link that have r's type, in one table, or
-// in all tables for 0.
-func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.Route, error) {
-	if !r.Local {
-		return s.routes(ctx, r.In, r.Link, table)
-	}
-	index, c, err := s.linkConn(ctx, r.In, r.Link)
-	if err != nil {
-		return nil, err
-	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(r.Dst.Addr()), Type: unix.RTN_LOCAL}}}
-	m.Uint32(unix.RTA_OIF, uint32(index))
-	var all []rtnl.Route
-	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		some, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
-		for _, have := range some {
-			if have.Link == index {
-				all = append(all, have)
-			}
-		}
-		return err
-	})
-	return all, nlconn.Explain(err, "list local routes")
 }

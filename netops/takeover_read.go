@@ -77,11 +77,7 @@ type placedRoute struct {
 	refused string
 }
 
-type placedNeigh struct {
-	rawMessage
-	ip    netip.Addr
-	state uint16
-}
+type placedNeigh struct{ rtnl.Neigh }
 
 // placed holds the addresses and routes of a link.
 type placed struct {
@@ -237,21 +233,15 @@ func (r *placedRoute) hop(h rtnl.Route) {
 // placedNeighs reads the neighbours of a link that can move to another link.
 func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]placedNeigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{}}
-	m.Uint32(unix.NDA_IFINDEX, uint32(index))
 	var all []placedNeigh
-	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		raw, err := readRaw(data, rtnl.SizeofNeighHeader)
-		if err != nil {
-			return err
+	err := c.Dump(ctx, rtnl.NeighsMessage(unix.AF_UNSPEC, index), func() { all = nil }, func(_ uint16, data []byte) error {
+		n, err := rtnl.ParseNeigh(data)
+		wanted := n.State&useful != 0 || permanent && n.State&unix.NUD_PERMANENT != 0
+		if err == nil && wanted && n.Link == index && n.IP.IsValid() && n.MAC != nil {
+			n.MAC = slices.Clone(n.MAC)
+			all = append(all, placedNeigh{n})
 		}
-		n := placedNeigh{rawMessage: raw, state: binary.NativeEndian.Uint16(data[8:])}
-		n.ip, _ = netip.AddrFromSlice(raw.value(unix.NDA_DST))
-		wanted := n.state&useful != 0 || permanent && n.state&unix.NUD_PERMANENT != 0
-		if wanted && int(binary.NativeEndian.Uint32(data[4:])) == index && n.ip.IsValid() && raw.value(unix.NDA_LLADDR) != nil {
-			all = append(all, n)
-		}
-		return nil
+		return err
 	})
 	return all, nlconn.Explain(err, "list neighbours")
 }

@@ -6,10 +6,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -48,18 +46,14 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to moveTarget, p *plac
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_IPV6_ROUTE, func(ctx context.Context) (bool, error) {
-		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}}}
-		m.Uint32(unix.RTA_TABLE, unix.RT_TABLE_LOCAL)
+		local := rtnl.RoutesRequest{Link: to.index, Table: unix.RT_TABLE_LOCAL, Kind: unix.RTN_LOCAL}
+		routes, err := r.c.RoutesOf(ctx, unix.AF_INET6, local)
 		have := map[netip.Addr]bool{}
-		err := r.c.Dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
-			hops, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
-			for _, h := range hops {
-				if h.Link == to.index && wanted[h.Dst.Addr()] && h.Dst.IsSingleIP() {
-					have[h.Dst.Addr()] = true
-				}
+		for _, l := range routes {
+			if wanted[l.Dst.Addr()] && l.Dst.IsSingleIP() {
+				have[l.Dst.Addr()] = true
 			}
-			return err
-		})
+		}
 		return len(have) == len(wanted), err
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package netops
 
 import (
 	"encoding/binary"
-	"net"
 	"slices"
 	"strings"
 
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -137,13 +135,12 @@ func (r *placedRoute) expires() uint32 {
 
 // add returns the request that adds the neighbour to the link.
 func (n *placedNeigh) add(to moveTarget) nlconn.Message {
-	nd := &rtnl.NeighHeader{Family: n.header[0], Index: uint32(to.index), State: unix.NUD_STALE, Flags: n.header[10] & unix.NTF_ROUTER}
-	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
-		nd.State = n.state
+	entry := n.Neigh
+	entry.Link, entry.State, entry.Flags = to.index, unix.NUD_STALE, n.Flags&unix.NTF_ROUTER
+	if n.State&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
+		entry.State = n.State
 	}
-	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: nd}
-	n.copyTo(&m.Body, unix.NDA_DST, unix.NDA_LLADDR)
-	return m
+	return nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: entry.Append(nil)}
 }
 
 // object returns the address as plans and errors show it.
@@ -158,5 +155,5 @@ func (r *placedRoute) object(link string) Object {
 }
 
 func (n *placedNeigh) object(link string) Object {
-	return &Neigh{In: Host, Shared: true, Link: link, IP: n.ip, MAC: net.HardwareAddr(n.value(unix.NDA_LLADDR)).String()}
+	return &Neigh{In: Host, Shared: true, Link: link, IP: n.IP, MAC: n.MAC.String()}
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -64,23 +63,15 @@ func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route,
 	if err != nil {
 		return r, nil, err
 	}
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(p.To), Dst_len: uint8(p.To.BitLen())}}
-	if p.From.IsValid() {
-		rtm.Src_len = uint8(p.From.BitLen())
-	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
-	m.Bytes(unix.RTA_DST, p.To.AsSlice())
-	if p.From.IsValid() {
-		m.Bytes(unix.RTA_SRC, p.From.AsSlice())
-	}
+	in := 0
 	if p.In != "" {
-		in, err := c.Link(ctx, p.In)
+		l, err := c.Link(ctx, p.In)
 		if err != nil {
 			return r, nil, err
 		}
-		m.Uint32(unix.RTA_IIF, uint32(in.Index))
+		in = l.Index
 	}
-	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
+	err = c.Ask(ctx, rtnl.RouteMessage(p.To, p.From, in), func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
 		return err
 	})
@@ -137,12 +128,11 @@ func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded,
 	if isBridge && slices.Equal(l.MAC, want) {
 		return Forwarded{Known: true, Local: true}, nil
 	}
-	header := &rtnl.NeighHeader{Family: unix.AF_BRIDGE}
+	key := rtnl.Neigh{Family: unix.AF_BRIDGE, MAC: want}
 	if !isBridge {
-		header.Index, header.Flags = uint32(l.Index), unix.NTF_SELF
+		key.Link, key.Flags = l.Index, unix.NTF_SELF
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: header}
-	m.Bytes(unix.NDA_LLADDR, want)
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Body: key.Append(nil)}
 	if isBridge {
 		m.Uint32(unix.NDA_MASTER, uint32(l.Index))
 	}

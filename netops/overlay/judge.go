@@ -41,9 +41,9 @@ func (o *Kernel) evaluateEvent(e *event) (disturbed, moved bool) {
 		return o.evaluateNeigh(&b, e.del), false
 	case forwardingState:
 		return b.off && (b.link == allLinks || int(b.link) == o.device.Index), false
-	case hopState:
-		have, ok := o.have.hops[b.id]
-		return ok && (e.del || have != b.hop), false
+	case rtnl.Nexthop:
+		have, ok := o.have.hops[b.ID]
+		return ok && (e.del || have != b.Hop), false
 	}
 	return false, false
 }
@@ -84,7 +84,7 @@ func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 // hasGatewayOn reports whether a gateway is on the link.
 func (o *Kernel) hasGatewayOn(link int) bool {
 	for _, h := range o.direct {
-		if int(h.link) == link {
+		if int(h.Link) == link {
 			return true
 		}
 	}

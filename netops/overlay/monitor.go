@@ -32,7 +32,7 @@ type event struct {
 	// after is the last mark that arrived before the event.
 	after uint32
 	del   bool
-	body  any // vtepState, rtnl.Addr, neighState, hopState, routeState, forwardingState
+	body  any // vtepState, rtnl.Addr, neighState, rtnl.Nexthop, routeState, forwardingState
 }
 
 // linkMonitor receives the notifications of links, addresses, neighbours,
@@ -154,9 +154,9 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 		n, ok, err = parseNeigh(data)
 		e.body, ok = n, ok && int64(n.link) == m.o.index.Load()
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
-		var n hopState
-		n, err = parseNexthop(data)
-		e.body, ok = n, m.o.isOwnHop(n.id)
+		var n rtnl.Nexthop
+		n, err = rtnl.ParseNexthop(data)
+		e.body, ok = n, m.o.isOwnHop(n.ID)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		e.body, ok, err = asEvent(parseRoute(data))
 	case unix.RTM_NEWNETCONF:

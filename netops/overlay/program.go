@@ -77,7 +77,7 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 			return err
 		}
 	}
-	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.link {
+	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.Link {
 		// The tunnel's gateway is in the subnet. While a route to the subnet uses
 		// another link, IPv6 refuses the gateway on this link (net/ipv6/route.c,
 		// ip6_route_check_nh_onlink).
@@ -111,9 +111,9 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 // linkOf returns the index of the link that a route uses.
 func (o *Kernel) linkOf(r routeTo) int32 {
 	if r.id != 0 {
-		return o.have.hops[r.id].link
+		return o.have.hops[r.id].Link
 	}
-	return r.hop.link
+	return r.hop.Link
 }
 
 // freeHop returns the next free number for a nexthop object.
