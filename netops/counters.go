@@ -32,14 +32,13 @@ func (n *Net) Counters(ctx context.Context) (map[int]Counters, error) {
 		if len(data) < sizeofStatsHeader {
 			return fmt.Errorf("statistics of %d bytes: %w", len(data), unix.EBADMSG)
 		}
-		return nlconn.EachAttr(data[sizeofStatsHeader:], func(kind uint16, v []byte) error {
-			if kind != unix.IFLA_STATS_LINK_64 || len(v) < 8*8 {
-				return nil
-			}
-			at := func(i int) uint64 { return binary.NativeEndian.Uint64(v[8*i:]) }
-			all[int(int32(binary.NativeEndian.Uint32(data[4:])))] = Counters{at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)}
-			return nil
-		})
+		v, err := nlconn.Find(data[sizeofStatsHeader:], unix.IFLA_STATS_LINK_64)
+		if err != nil || len(v) < 8*8 {
+			return err
+		}
+		at := func(i int) uint64 { return nlconn.Long(v[8*i:]) }
+		all[int(int32(binary.NativeEndian.Uint32(data[4:])))] = Counters{at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)}
+		return nil
 	})
 	return all, nlconn.Explain(err, "read the counters of links")
 }

@@ -112,15 +112,7 @@ func parseQdisc(b []byte) (q tcQdisc, err error) {
 	}
 	q.handle = binary.NativeEndian.Uint32(b[8:])
 	var options []byte
-	err = nlconn.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case nl.TCA_KIND:
-			q.kind = nlconn.Text(v)
-		case nl.TCA_OPTIONS:
-			options = v
-		}
-		return nil
-	})
+	err = nlconn.ReadAttrs(b[nl.SizeofTcMsg:], []nlconn.Attr{{Kind: nl.TCA_KIND, At: &q.kind}, {Kind: nl.TCA_OPTIONS, At: &options}})
 	switch {
 	case err != nil || q.handle == 0:
 		return tcQdisc{}, err

@@ -60,7 +60,7 @@ func (m *rawMessage) copyTo(b *nlconn.Body, kinds ...uint16) {
 	}
 }
 
-// placedAddr, placedRoute and placedNeigh are objects of a link.
+// placedAddr and placedRoute are objects of a link.
 type placedAddr struct {
 	rawMessage
 	rtnl.Addr
@@ -76,8 +76,6 @@ type placedRoute struct {
 	// refused is the reason why the route cannot move to another link.
 	refused string
 }
-
-type placedNeigh struct{ rtnl.Neigh }
 
 // placed holds the addresses and routes of a link.
 type placed struct {
@@ -231,17 +229,11 @@ func (r *placedRoute) hop(h rtnl.Route) {
 }
 
 // placedNeighs reads the neighbours of a link that can move to another link.
-func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]placedNeigh, error) {
+func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]rtnl.Neigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	var all []placedNeigh
-	err := c.Dump(ctx, rtnl.NeighsMessage(unix.AF_UNSPEC, index), func() { all = nil }, func(_ uint16, data []byte) error {
-		n, err := rtnl.ParseNeigh(data)
+	all, err := c.Neighs(ctx, unix.AF_UNSPEC, index, func(n *rtnl.Neigh) bool {
 		wanted := n.State&useful != 0 || permanent && n.State&unix.NUD_PERMANENT != 0
-		if err == nil && wanted && n.Link == index && n.IP.IsValid() && n.MAC != nil {
-			n.MAC = slices.Clone(n.MAC)
-			all = append(all, placedNeigh{n})
-		}
-		return err
+		return wanted && n.IP.IsValid() && n.MAC != nil
 	})
 	return all, nlconn.Explain(err, "list neighbours")
 }

@@ -218,10 +218,11 @@ func (r *takeoverRun) routeRequests(ctx context.Context, p *placed, to moveTarge
 	return all, nil
 }
 
-func neighRequests(neighs []placedNeigh, to moveTarget) []stepRequests {
+func neighRequests(neighs []rtnl.Neigh, to moveTarget) []stepRequests {
 	var all []stepRequests
 	for _, n := range neighs {
-		all = append(all, stepRequests{Step{VerbAdd, n.object(to.link)}, []nlconn.Message{n.add(to)}})
+		o := &Neigh{In: Host, Shared: true, Link: to.link, IP: n.IP, MAC: n.MAC.String()}
+		all = append(all, stepRequests{Step{VerbAdd, o}, []nlconn.Message{addNeigh(n, to)}})
 	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -133,14 +134,13 @@ func (r *placedRoute) expires() uint32 {
 	return uint32(ticks)/userTicks + 1
 }
 
-// add returns the request that adds the neighbour to the link.
-func (n *placedNeigh) add(to moveTarget) nlconn.Message {
-	entry := n.Neigh
-	entry.Link, entry.State, entry.Flags = to.index, unix.NUD_STALE, n.Flags&unix.NTF_ROUTER
-	if n.State&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
-		entry.State = n.State
+// addNeigh returns the request that adds the neighbour to the link.
+func addNeigh(n rtnl.Neigh, to moveTarget) nlconn.Message {
+	n.Link, n.Flags = to.index, n.Flags&unix.NTF_ROUTER
+	if n.State&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) == 0 {
+		n.State = unix.NUD_STALE
 	}
-	return nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: entry.Append(nil)}
+	return nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: n.Append(nil)}
 }
 
 // object returns the address as plans and errors show it.
@@ -152,8 +152,4 @@ func (r *placedRoute) object(link string) Object {
 	o := routeOf(&r.Route, Host, link)
 	o.Shared, o.Local = true, r.kind == unix.RTN_LOCAL
 	return o
-}
-
-func (n *placedNeigh) object(link string) Object {
-	return &Neigh{In: Host, Shared: true, Link: link, IP: n.IP, MAC: n.MAC.String()}
 }

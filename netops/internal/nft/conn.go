@@ -79,6 +79,24 @@ func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each fu
 	return c.Dump(ctx, m, reset, attributes(each))
 }
 
+// List sends a dump request and returns what decode reads from the attributes of the messages of
+// the answer and selects. If the context has ended, it sends nothing.
+func List[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(attrs []byte) (v T, selected bool, err error)) ([]T, error) {
+	conn, err := c.Conn()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nlconn.List(ctx, conn.Conn, m, func(data []byte) (v T, selected bool, err error) {
+		if len(data) < 4 {
+			return v, false, nil
+		}
+		return decode(data[4:])
+	})
+}
+
 // Get sends one request and calls each with the attributes of every message of
 // the answer. The attributes follow struct nfgenmsg. A dump may fail with
 // nlconn.ErrInterrupted.

@@ -11,7 +11,7 @@ import (
 type Attr struct {
 	Kind uint16
 	// At points to the value: a *uint8, *uint16, *uint32, *uint64, *int (32 bits), *int32,
-	// *bool (a byte), *Flag, *Net16, *string, *[]byte, *netip.Addr, *net.HardwareAddr, or a
+	// *bool (a byte), *Flag, *BigEndian16, *BigEndian32, *BigEndian64, *string, *[]byte, *netip.Addr, *net.HardwareAddr, or a
 	// **bool or **uint32 that is nil for an absent attribute. A []Attr has nested attributes.
 	// A func([]byte) error decodes the attribute, which is not encoded.
 	At any
@@ -22,8 +22,12 @@ type Attr struct {
 // Flag is true if an attribute without a value is present.
 type Flag bool
 
-// Net16 is a number in network byte order.
-type Net16 uint16
+// BigEndian16, BigEndian32 and BigEndian64 are numbers in network byte order.
+type (
+	BigEndian16 uint16
+	BigEndian32 uint32
+	BigEndian64 uint64
+)
 
 // ReadAttrs decodes the listed attributes of b and ignores others. A number whose attribute is too
 // short becomes 0. Only a *[]byte is a slice of b.
@@ -62,9 +66,15 @@ func (a *Attr) read(v []byte) error {
 		*to = &n
 	case *Flag:
 		*to = true
-	case *Net16:
+	case *BigEndian16:
 		if len(v) >= 2 {
-			*to = Net16(binary.BigEndian.Uint16(v))
+			*to = BigEndian16(binary.BigEndian.Uint16(v))
+		}
+	case *BigEndian32:
+		*to = BigEndian32(Net32(v))
+	case *BigEndian64:
+		if len(v) >= 8 {
+			*to = BigEndian64(binary.BigEndian.Uint64(v))
 		}
 	case *string:
 		*to = Text(v)
@@ -121,9 +131,17 @@ func (a *Attr) append(b *Body) {
 		if *from {
 			b.Bytes(a.Kind, nil)
 		}
-	case *Net16:
+	case *BigEndian16:
 		if *from != 0 || a.Zero {
 			b.Net16(a.Kind, uint16(*from))
+		}
+	case *BigEndian32:
+		if *from != 0 || a.Zero {
+			b.Net32(a.Kind, uint32(*from))
+		}
+	case *BigEndian64:
+		if *from != 0 || a.Zero {
+			a.appendBytes(b, binary.BigEndian.AppendUint64(nil, uint64(*from)))
 		}
 	case *string:
 		if *from != "" {

@@ -21,14 +21,10 @@ type Addr struct {
 
 // Addresses reads the addresses of one link, or of all links for index 0.
 func (c *Conn) Addresses(ctx context.Context, index int) ([]Addr, error) {
-	var all []Addr
 	m := nlconn.Message{Kind: unix.RTM_GETADDR, Body: addrHeader(unix.AF_UNSPEC, 0, index)}
-	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	all, err := nlconn.List(ctx, c.Conn, m, func(data []byte) (Addr, bool, error) {
 		a, ok, err := ParseAddr(data)
-		if ok && (index == 0 || a.Link == index) {
-			all = append(all, a)
-		}
-		return err
+		return a, ok && (index == 0 || a.Link == index), err
 	})
 	return all, nlconn.Explain(err, "list addresses")
 }

@@ -107,13 +107,9 @@ func (c *Conn) oneLink(ctx context.Context, m nlconn.Message) (*Link, error) {
 
 // Links reads all links.
 func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
-	var all []*Link
-	err := c.Dump(ctx, LinkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+	all, err := nlconn.List(ctx, c.Conn, LinkQuery(0), func(data []byte) (*Link, bool, error) {
 		l, err := ParseLink(data)
-		if err == nil && kind == unix.RTM_NEWLINK {
-			all = append(all, l)
-		}
-		return err
+		return l, true, err
 	})
 	return all, nlconn.Explain(err, "list links")
 }

@@ -81,16 +81,20 @@ func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (
 
 // StaticNeighs lists the entries of a link that were not learnt, of one family. For AF_BRIDGE
 // these are forwarding entries.
-func (c *Conn) StaticNeighs(ctx context.Context, index int, family uint8) (all []Neigh, err error) {
-	err = c.Dump(ctx, NeighsMessage(family, index), func() { all = nil }, func(_ uint16, data []byte) error {
+func (c *Conn) StaticNeighs(ctx context.Context, index int, family uint8) ([]Neigh, error) {
+	return c.Neighs(ctx, family, index, (*Neigh).isStatic)
+}
+
+// Neighs lists the selected entries of a link, of one family or of all for 0.
+func (c *Conn) Neighs(ctx context.Context, family uint8, index int, selected func(*Neigh) bool) ([]Neigh, error) {
+	return nlconn.List(ctx, c.Conn, NeighsMessage(family, index), func(data []byte) (Neigh, bool, error) {
 		n, err := ParseNeigh(data)
-		if err == nil && n.Link == index && n.isStatic() {
-			n.MAC = bytes.Clone(n.MAC)
-			all = append(all, n)
+		if err != nil || n.Link != index || !selected(&n) {
+			return n, false, err
 		}
-		return err
+		n.MAC = bytes.Clone(n.MAC)
+		return n, true, nil
 	})
-	return all, err
 }
 
 // ParseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. The MAC is a slice of

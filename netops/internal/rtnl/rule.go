@@ -27,14 +27,7 @@ type Rule struct {
 // Rules reads the rules of one family with the action table lookup or prohibit.
 func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
 	m := nlconn.Message{Kind: unix.RTM_GETRULE, Body: append(nlconn.Body{family}, make([]byte, unix.SizeofRtMsg-1)...)}
-	var all []Rule
-	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		r, ok, err := parseRule(data)
-		if ok {
-			all = append(all, r)
-		}
-		return err
-	})
+	all, err := nlconn.List(ctx, c.Conn, m, parseRule)
 	return all, nlconn.Explain(err, "list rules")
 }
 
