@@ -126,12 +126,6 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return nil, err
 }
 
-func (a *Addr) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (a *Addr) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, a, v) }
-
 func (a *Addr) links() []string { return []string{a.Link} }
 
 // messages returns the request that adds or deletes the address.

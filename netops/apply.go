@@ -64,13 +64,21 @@ func (a *applier) run(ctx context.Context, changes []Change) error {
 			return err
 		}
 		first := changes[0].Do
-		err := a.probed(first, func() error { return first.Object.(kernelObject).apply(ctx, a, changes[:n]) })
+		err := a.probed(first, func() error { return a.apply(ctx, changes[:n]) })
 		if err != nil {
 			return err
 		}
 		changes = changes[n:]
 	}
 	return nil
+}
+
+// apply makes one batch.
+func (a *applier) apply(ctx context.Context, batch []Change) error {
+	if o, ok := batch[0].Do.Object.(maker); ok {
+		return o.apply(ctx, a, batch)
+	}
+	return a.requests(ctx, batch)
 }
 
 // batch returns how many of the first changes can be made together. They use the same

@@ -46,15 +46,7 @@ type HostAddr struct {
 // HostLinks reads the host's links with their addresses and their default routes in the
 // main table.
 func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
-	c, err := n.host.socket()
-	if err != nil {
-		return nil, err
-	}
-	links, err := c.Links(ctx)
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := c.Addresses(ctx, 0)
+	c, links, addrs, err := n.linksIn(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

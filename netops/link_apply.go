@@ -33,10 +33,6 @@ func (l *Link) removal() *Step {
 	return &Step{VerbDel, l.inverse()}
 }
 
-func (l *Link) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
 // undo deletes the link or restores its attributes. Another program can have made the
 // old attributes impossible, such as an MTU above the parent's or a MAC that another link
 // has. That is not an error, because the link will be deleted soon.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -24,7 +23,7 @@ func (n *Net) HasKind(ctx context.Context, kind string) error {
 	}
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
 	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	m.Nest(unix.IFLA_LINKINFO, func() { m.Bytes(nl.IFLA_INFO_KIND, []byte(kind)) })
+	(&rtnl.Link{Kind: kind}).AddKind(&m.Body)
 	m.Uint32(unix.IFLA_NUM_TX_QUEUES, 0)
 	err = c.One(ctx, m)
 	if errors.Is(err, unix.EPERM) {

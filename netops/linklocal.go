@@ -19,11 +19,7 @@ func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (
 	if err := n.Ensure(ctx, Spec{Objects: []Object{&Sysctl{In: Container, Shared: true, Key: key, Value: "0"}}}, ns); err != nil {
 		return netip.Addr{}, err
 	}
-	c, err := ns.socket()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	l, err := c.Link(ctx, link)
+	c, l, err := n.linkIn(ctx, ns, link)
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -101,10 +101,6 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-func (n *Neigh) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
 // undo ignores a forwarding entry of a link that is not a port any more.
 func (n *Neigh) undo(ctx context.Context, s *session, v Verb) error {
 	err := s.request(ctx, n, v)

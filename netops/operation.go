@@ -77,7 +77,7 @@ func (s *session) awaitOperation(ctx context.Context, p Place, names ...string) 
 			l, err := rtnl.ParseLink(data)
 			if err != nil {
 				broken = err
-			} else if l.Oper != rtnl.OperUp && !l.STP {
+			} else if l.Oper != rtnl.OperUp && l.STP == 0 {
 				late = append(late, l)
 			}
 		}

@@ -5,21 +5,13 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // HostEnd returns the host's end of the veth pair whose other end is link in ns.
 // The error wraps ErrNotExist if link is absent, is not a veth, or has its other
 // end in a namespace other than the host's.
 func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo, error) {
-	if err := rtnl.CheckName(link); err != nil {
-		return LinkInfo{}, err
-	}
-	inside, err := ns.socket()
-	if err != nil {
-		return LinkInfo{}, err
-	}
-	own, err := inside.Link(ctx, link)
+	_, own, err := n.linkIn(ctx, ns, link)
 	if err != nil {
 		return LinkInfo{}, err
 	}

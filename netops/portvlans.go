@@ -212,12 +212,6 @@ func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error
 	return d.list, nil
 }
 
-func (p *PortVLANs) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (p *PortVLANs) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, p, v) }
-
 func (p *PortVLANs) links() []string { return []string{p.Link} }
 
 func (p *PortVLANs) removal() *Step { return nil }

@@ -177,12 +177,6 @@ func (t *TBF) ticks() uint64 {
 	return uint64(float64(t.Burst) / float64(t.Rate) * 1e6 * ticksPerMicrosecond)
 }
 
-func (q *Qdisc) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (q *Qdisc) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, q, v) }
-
 func (q *Qdisc) links() []string { return []string{q.Link} }
 
 // messages returns the requests that add the qdisc, or delete it if cnibox added

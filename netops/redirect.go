@@ -75,12 +75,6 @@ func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error)
 	return nil, nil
 }
 
-func (r *Redirect) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (r *Redirect) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
-
 func (r *Redirect) links() []string { return []string{r.Link, r.To} }
 
 // messages returns the requests that add the filter, or delete it if cnibox

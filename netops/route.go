@@ -188,10 +188,6 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-func (r *Route) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
 // undo ignores a route that the kernel refuses because its gateway, its source address or
 // the state of its link is gone.
 func (r *Route) undo(ctx context.Context, s *session, v Verb) error {

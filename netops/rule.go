@@ -182,12 +182,6 @@ func (r *Rule) matches(state rtnl.Rule) bool {
 	return want == have
 }
 
-func (r *Rule) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (r *Rule) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
-
 func (r *Rule) links() []string { return nil }
 
 // messages returns the requests that add or delete the rule.

@@ -57,7 +57,12 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 
 // undo runs one inverse.
 func (s *session) undo(ctx context.Context, st Step) error {
-	err := st.Object.(kernelObject).undo(ctx, s, st.Verb)
+	var err error
+	if o, ok := st.Object.(undoer); ok {
+		err = o.undo(ctx, s, st.Verb)
+	} else {
+		err = s.request(ctx, st.Object.(requester), st.Verb)
+	}
 	if err == nil || nlconn.IsAbsent(err) || st.Verb == VerbAdd && errors.Is(err, unix.EEXIST) {
 		return nil
 	}

@@ -156,13 +156,3 @@ func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded,
 	}
 	return Forwarded{Known: true, Local: entry.Link == l.Index || entry.State&unix.NUD_PERMANENT != 0 && slices.Equal(port.MAC, want), Port: port.Name}, nil
 }
-
-// linkIn reads a link in ns, or in the host's namespace for a nil ns.
-func (n *Net) linkIn(ctx context.Context, ns *Namespace, name string) (*rtnl.Conn, *rtnl.Link, error) {
-	c, err := n.observed(ns).socket()
-	if err != nil {
-		return nil, nil, err
-	}
-	l, err := c.Link(ctx, name)
-	return c, l, err
-}

@@ -32,7 +32,7 @@ type event struct {
 	// after is the last mark that arrived before the event.
 	after uint32
 	del   bool
-	body  any // vtepState, rtnl.Addr, neighState, rtnl.Nexthop, routeState, forwardingState
+	body  any // *rtnl.Link, rtnl.Addr, neighState, rtnl.Nexthop, routeState, forwardingState
 }
 
 // linkMonitor receives the notifications of links, addresses, neighbours,
@@ -177,15 +177,11 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	if len(data) > 0 && data[0] == unix.AF_BRIDGE {
 		return nil, false, nil
 	}
-	v, ok, err := parseVTEP(data)
-	if err != nil || ok {
-		return v, ok, err
-	}
 	l, err := rtnl.ParseLink(data)
 	if err != nil {
 		return nil, false, fmt.Errorf("link notification: %w", err)
 	}
-	return vtepState{Link: *l}, true, nil
+	return l, true, nil
 }
 
 // evaluate compares queued events with the remembered state. It waits for the end of

@@ -142,7 +142,7 @@ func (o *Kernel) GuardFlannel(ctx context.Context) (networks []netip.Prefix, err
 	}
 	all, err := o.mainRoutes(ctx, func(r *routeState) bool {
 		return r.kind == unix.RTN_UNICAST && r.protocol == unix.RTPROT_BOOT && r.dst.Bits() > 0 && !r.dst.IsSingleIP() &&
-			slices.ContainsFunc(devices, func(v vtepState) bool {
+			slices.ContainsFunc(devices, func(v *rtnl.Link) bool {
 				return v.Kind == rtnl.KindWireGuard && strings.HasPrefix(v.Name, "flannel-wg") && v.Index == int(r.linked)
 			})
 	})

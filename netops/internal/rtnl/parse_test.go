@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"reflect"
@@ -101,6 +102,33 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if last, err := nlconn.Find(m.Body[unix.SizeofIfAddrmsg:], unix.IFA_BROADCAST); err != nil || net.IP(last).String() != "10.1.0.255" {
 		t.Errorf("broadcast address %v, %v", last, err)
+	}
+}
+
+// TestKindRoundTrip encodes and decodes the attributes of each kind of link.
+func TestKindRoundTrip(t *testing.T) {
+	for _, k := range []KindState{
+		{VLANFiltering: true, STP: 1}, {Mode: "passthru", BCQueueLen: 7}, {Mode: "l2"}, {VLANID: 5}, {Table: 1000},
+		{VNI: 5, VXLAN: VXLAN{Port: 4789, Local: netip.MustParseAddr("10.0.0.1"), Group: netip.MustParseAddr("239.1.1.1"), Learning: true, GBP: true}},
+		{VNI: 5, VXLAN: VXLAN{Port: 8472, Local: netip.MustParseAddr("fd00::1")}}, {},
+	} {
+		for _, kind := range []string{KindBridge, KindMACVLAN, KindIPVLAN, KindVLAN, KindVRF, KindVXLAN, KindWireGuard} {
+			want := &Link{Kind: kind, KindState: k}
+			if _, ok := ModeValue(kind, want.Mode); !ok && (want.Mode != "" || kind == KindIPVLAN) {
+				continue // the mode of another kind; the kernel reports a mode of each ipvlan
+			}
+			b := make(nlconn.Body, unix.SizeofIfInfomsg)
+			want.AddKind(&b)
+			have, err := ParseLink(b)
+			if err != nil || have.Kind != kind {
+				t.Fatalf("%s: %+v, %v", kind, have, err)
+			}
+			again := make(nlconn.Body, unix.SizeofIfInfomsg)
+			have.AddKind(&again)
+			if !bytes.Equal(b, again) {
+				t.Errorf("%s: %+v became %+v", kind, want, have)
+			}
+		}
 	}
 }
 
