@@ -39,6 +39,10 @@ type NAT struct {
 	Forward bool
 	// Tunnel, if not nil, drops tunnelled packets from unknown nodes.
 	Tunnel *TunnelFilter
+	// Encrypted is the WireGuard device through which all packets between pods of different nodes must
+	// pass, or "". Others are dropped. Local are the networks of this node's pods, without Subnet.
+	Encrypted string
+	Local     []netip.Prefix
 }
 
 // TunnelFilter accepts VXLAN packets of one VNI only from known nodes.
@@ -234,7 +238,7 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 	for i := range want {
 		w := &want[i]
 		is6 := w.Network.Addr().Is6()
-		for _, p := range append([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions...) {
+		for _, p := range slices.Concat([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions, w.Local) {
 			if !p.IsValid() || p.Addr().Is6() != is6 {
 				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is of another address family", w.Network, p, nlconn.ErrInvalid)
 			}
@@ -243,7 +247,7 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the same address family", w.Network, nlconn.ErrInvalid)
 		}
 		seen[is6] = true
-		w.Exceptions = disjoint(w.Exceptions)
+		w.Exceptions, w.Local = disjoint(w.Exceptions), disjoint(append(slices.Clip(w.Local), w.Subnet))
 		if w.Tunnel == nil {
 			continue
 		}
