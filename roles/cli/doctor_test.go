@@ -321,6 +321,32 @@ func TestDoctorWireGuard(t *testing.T) {
 	}
 }
 
+// TestDoctorForward: an agent that runs does not show that iptables accepts its pods' packets, only its rules do.
+func TestDoctorForward(t *testing.T) {
+	network := netip.MustParsePrefix("10.244.0.0/16")
+	for want, policy := range map[string]netops.ForwardPolicy{
+		"forward-policy 10.244.1.5": {Refused: true},
+		"":                          {Refused: true, Accepted: []netip.Prefix{network}, RefusedLegacy: true, AcceptedLegacy: []netip.Prefix{network}},
+	} {
+		f := &doctor.Facts{Now: time.Now()}
+		f.Overlay.Agent = &doctor.Agent{Ready: true}
+		f.Overlay.Env = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+		a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.5/24")}}
+		f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
+		f.Firewall.Policy4 = policy
+		have := ""
+		for _, found := range doctor.Diagnose(f).Findings {
+			if found.ID == "forward-policy" {
+				_, pods, _ := strings.Cut(found.Evidence, "accepts ")
+				have = found.ID + " " + pods
+			}
+		}
+		if have != want {
+			t.Errorf("%+v: %q, want %q", policy, have, want)
+		}
+	}
+}
+
 // TestDoctorComplete: each check is broken by a test.
 func TestDoctorComplete(t *testing.T) {
 	broken := brokenFacts()

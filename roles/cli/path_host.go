@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // enter follows a frame that arrives at a link of the host.
@@ -118,10 +119,39 @@ func (w *walker) forward(in string) {
 	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
 }
 
+// refused reports whether iptables' FORWARD chain refuses the forwarded packet, because no rule accepts it.
+func (w *walker) refused(p netops.Packet) bool {
+	policy, err := w.net.FilterTables().Policy(w.ctx, p.To.Is6())
+	if w.fail(err) || !policy.Refuses(p.From, p.To) {
+		return err != nil
+	}
+	rules, err := w.net.Labelled(w.ctx, record.LabelPrefix)
+	if w.fail(err) {
+		return true
+	}
+	accepted := slices.ContainsFunc(rules, func(o netops.Object) bool {
+		f, ok := o.(*netops.Forward)
+		return ok && (f.Net.Contains(p.From) || f.Net.Contains(p.To))
+	})
+	const refusal = "iptables' FORWARD chain refuses packets"
+	switch {
+	case accepted:
+	case policy.Others:
+		w.step(hostName, "filter", "may drop it: %s that no rule of another program accepts", refusal)
+	default:
+		w.stop("cnibox doctor", "%s, and no rule accepts it", refusal)
+		return true
+	}
+	return false
+}
+
 // filtered reports whether a rule of another program drops the forwarded packet by its addresses or devices.
 func (w *walker) filtered(p netops.Packet, out string) bool {
 	if p.In == "" {
 		return false
+	}
+	if w.refused(p) {
+		return true
 	}
 	rules, err := w.net.Leftovers().DropRules(w.ctx)
 	if w.fail(err) {
@@ -133,6 +163,9 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 	}
 	address := func(want netip.Prefix, have netip.Addr) bool { return !want.IsValid() || want.Contains(have) }
 	for _, r := range rules {
+		if r.IsRefusal() {
+			continue // rules of cnibox may come before it
+		}
 		if device(r.In, p.In) && device(r.Out, out) && address(r.Source, p.From) && address(r.Destination, p.To) {
 			w.stop(fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle), "a rule of another program drops it: %s", r.String())
 			return true

@@ -32,6 +32,16 @@ func (d *DropRule) String() string {
 	return d.Chain + ": " + strings.Join(append(w, "drop"), " ")
 }
 
+// IsRefusal reports whether the rule drops everything in iptables' FORWARD chain, like the chain's policy DROP.
+func (d *DropRule) IsRefusal() bool {
+	return d.IsAlways() && strings.HasSuffix(d.Chain, " filter "+iptables.ForwardChain)
+}
+
+// IsAlways reports whether the rule has no conditions.
+func (d *DropRule) IsAlways() bool {
+	return !d.Source.IsValid() && !d.Destination.IsValid() && d.In == "" && d.Out == ""
+}
+
 func prefixText(p netip.Prefix) string {
 	if !p.IsValid() {
 		return ""

@@ -62,22 +62,24 @@ func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
 		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			w := &f.Firewall
 			for _, p := range []struct {
-				refused bool
-				is      func(netip.Addr) bool
-				legacy  bool
-				command string
+				refused  bool
+				accepted []netip.Prefix
+				is       func(netip.Addr) bool
+				legacy   bool
+				command  string
 			}{
-				{f.Firewall.Policy4.Refused, netip.Addr.Is4, false, "iptables"},
-				{f.Firewall.Policy6.Refused, netip.Addr.Is6, false, "ip6tables"},
-				{f.Firewall.Policy4.RefusedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
-				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
+				{w.Policy4.Refused, w.Policy4.Accepted, netip.Addr.Is4, false, "iptables"},
+				{w.Policy6.Refused, w.Policy6.Accepted, netip.Addr.Is6, false, "ip6tables"},
+				{w.Policy4.RefusedLegacy, w.Policy4.AcceptedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
+				{w.Policy6.RefusedLegacy, w.Policy6.AcceptedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
 			} {
-				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
+				if refused := f.refusedPods(p.is, p.legacy, p.accepted); p.refused && len(refused) > 0 {
 					what, fix := "the policy", p.command+" -P FORWARD ACCEPT"
 					for _, r := range f.Firewall.Rules {
 						family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
-						if r.Chain == family+" filter FORWARD" && isAlways(&r) {
+						if r.IsRefusal() && strings.HasPrefix(r.Chain, family+" ") {
 							what, fix = "the rule", deletion(&r)
 						}
 					}
@@ -180,8 +182,8 @@ func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
 }
 
 // refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
-// The check filter-missing reports rules that should be there.
-func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string) {
+// accepted are the networks that the agent's rules accept. The check filter-missing reports rules that should be there.
+func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool, accepted []netip.Prefix) (all []string) {
 	var rules []*netops.Forward
 	for _, o := range f.Firewall.Labelled {
 		if w, ok := o.(*netops.Forward); ok {
@@ -194,17 +196,12 @@ func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string
 		}
 	}
 	for _, p := range f.pods(is) {
-		accepted := slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) })
-		if !accepted && !f.Overlay.forwards(p.Addr()) {
+		if !slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) }) &&
+			!slices.ContainsFunc(accepted, func(n netip.Prefix) bool { return n.Contains(p.Addr()) }) {
 			all = append(all, p.Addr().String())
 		}
 	}
 	return all
-}
-
-// forwards reports whether the agent accepts packets of an address.
-func (o *Overlay) forwards(a netip.Addr) bool {
-	return o.Agent != nil && slices.ContainsFunc(o.subnets(), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // concernsPods reports whether a rule drops packets of an attachment. iptables' rules without
@@ -216,8 +213,8 @@ func (f *Facts) concernsPods(r *netops.DropRule) bool {
 			return f.isOwn(&l) && (l.Name == name || isPattern && strings.HasPrefix(l.Name, begin))
 		})
 	}
-	if isAlways(r) {
-		return !strings.HasSuffix(r.Chain, " filter FORWARD") && len(f.attachments()) > 0
+	if r.IsAlways() {
+		return !r.IsRefusal() && len(f.attachments()) > 0
 	}
 	if r.In != "" && !match(r.In) && (r.Out == "" || !match(r.Out)) || r.In == "" && r.Out != "" && !match(r.Out) {
 		return false
@@ -230,11 +227,6 @@ func (f *Facts) concernsPods(r *netops.DropRule) bool {
 			return r.Source.IsValid() && r.Source.Contains(p.Addr()) || r.Destination.IsValid() && r.Destination.Contains(p.Addr())
 		})
 	})
-}
-
-// isAlways reports whether a rule drops every packet.
-func isAlways(r *netops.DropRule) bool {
-	return r.In == "" && r.Out == "" && !r.Source.IsValid() && !r.Destination.IsValid()
 }
 
 // deletion returns the command that deletes a rule.

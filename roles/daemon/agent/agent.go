@@ -177,6 +177,7 @@ func (a *agent) resync(ctx context.Context) (again bool) {
 			f.overlay.Recheck()
 		}
 	}
+	a.filter.Recheck()
 	return a.configChanged()
 }
 

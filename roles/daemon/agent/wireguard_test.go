@@ -26,6 +26,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // wireguard returns the configuration of the examples.
@@ -299,6 +300,10 @@ func TestWireGuard(t *testing.T) {
 			n.ip("route del unreachable 10.244.0.0/16")
 			n.ip("-6 route del unreachable fd00:10:244::/48 dev lo")
 		},
+		"routes flushed": func() {
+			n.ip("route flush proto 142")
+			n.ip("-6 route flush proto 142")
+		},
 		"address deleted": func() { n.ip("addr flush dev flannel-wg") },
 		"agent killed":    func() { n.kill(); n.start() },
 	} {
@@ -310,6 +315,7 @@ func TestWireGuard(t *testing.T) {
 			return strings.Count(guards, "unreachable") == 2
 		}, func() string { return what + ": a guard is absent" })
 	}
+	w.strangers(pods[0], pods[1])
 	// The underlay's MTU changes.
 	n.ip("link set eth1 mtu 1400")
 	n.until("a smaller MTU", func(a answer) bool { return a.Ready && a.IPv4.MTU == 1340 && a.IPv6.MTU == 1320 })
@@ -349,6 +355,58 @@ func TestWireGuard(t *testing.T) {
 	cleanup("")
 	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
 		t.Errorf("cleanup leaves %s", left)
+	}
+}
+
+// strangers sends to a pod from a machine on the nodes' network, without encryption: as another node's pod, as a pod of the same node, and
+// as itself. Only the last one arrives.
+func (w *world) strangers(to, other *pod) {
+	t := w.t
+	t.Helper()
+	ns := netopstest.New(t)
+	do := func(args string) {
+		t.Helper()
+		ns.Do(t, func() error { return exec.Command("ip", strings.Fields(args)...).Run() })
+	}
+	ip(t, "link add stranger up master fabric type veth peer name eth1 netns "+ns.Path())
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "stranger").Run() })
+	do("link set lo up")
+	do("link set eth1 up")
+	do("addr add 172.17.8.200/24 dev eth1")
+	do("addr add 2001:db8:8::200/64 dev eth1 nodad")
+	for _, c := range []struct{ to, other, own, via netip.Addr }{
+		{to.addr4, other.addr4, netip.MustParseAddr("172.17.8.200"), to.node.addr4}, {to.addr6, other.addr6, netip.MustParseAddr("2001:db8:8::200"), to.node.addr6},
+	} {
+		do(fmt.Sprintf("route add %s via %s", c.to, c.via))
+		neighbour := c.to.Next().Next()
+		var sink *net.UDPConn
+		to.ns.Do(t, func() (err error) {
+			sink, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.to, 0)))
+			return err
+		})
+		defer sink.Close()
+		at := sink.LocalAddr().(*net.UDPAddr)
+		for _, source := range []netip.Addr{c.other, neighbour, c.own} {
+			if source != c.own {
+				do(fmt.Sprintf("addr add %s/%d dev lo nodad", source, source.BitLen()))
+			}
+			ns.Do(t, func() error {
+				from, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), at)
+				if err != nil {
+					return err
+				}
+				defer from.Close()
+				_, err = from.Write([]byte(source.String()))
+				return err
+			})
+		}
+		must(t, sink.SetReadDeadline(await.Deadline()))
+		b := make([]byte, 100)
+		k, err := sink.Read(b)
+		must(t, err)
+		if first := string(b[:k]); first != c.own.String() {
+			t.Errorf("an unencrypted packet from %s arrived at a pod", first)
+		}
 	}
 }
 
