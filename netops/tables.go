@@ -58,9 +58,12 @@ func (n *Net) FlushedSets(ctx context.Context) ([]string, error) {
 
 // RestoreRules makes the nftables elements and rules, and the rules in iptables' filter table, that are
 // recorded and absent. It returns the number of elements.
-func (n *Net) RestoreRules(ctx context.Context) (int, error) {
-	restored, err := n.nft.Restore(ctx)
-	return restored, errors.Join(err, n.addForwards(ctx, nil))
+func (n *Net) RestoreRules(ctx context.Context) (restored int, err error) {
+	err = n.alone(ctx, func() error {
+		restored, err = n.nft.Restore(ctx)
+		return errors.Join(err, n.addForwards(ctx, nil))
+	})
+	return restored, err
 }
 
 // RulesMonitor notifies when another program changes the table of most of cnibox's

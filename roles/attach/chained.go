@@ -171,6 +171,11 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
+		if anothers, err := record.IsAnothers(ctx, h, req.Key(), ns); err != nil {
+			return err
+		} else if anothers {
+			ns = nil
+		}
 		return cleaner.CleanLegacy(ctx, h, in, ns)
 	}
 	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })

@@ -47,6 +47,16 @@ func OrphanLinks(links []netops.LinkInfo, known map[string]bool) (all []OrphanLi
 	return all
 }
 
+// OrphanElements returns the elements and rules with a label that is not known.
+func OrphanElements(elements []netops.Object, known map[string]bool) (all []netops.Object) {
+	for _, e := range elements {
+		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // FindOrphans returns the orphans whose labels are not in others. It reads the kernel before the
 // records, because an ADD records an object before it makes it.
 func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*Orphans, error) {
@@ -75,15 +85,10 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 		return nil, err
 	}
 	maps.Copy(known, others)
-	out := &Orphans{Links: OrphanLinks(links, known)}
+	out := &Orphans{Links: OrphanLinks(links, known), Elements: OrphanElements(elements, known)}
 	for _, l := range links {
 		info, ok := record.ParseAlias(l.Alias)
 		bound[l.Name] = bound[l.Name] || !ok || known[info.Label]
-	}
-	for _, e := range elements {
-		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
-			out.Elements = append(out.Elements, e)
-		}
 	}
 	for _, r := range rules {
 		if !bound[r.IIF] {

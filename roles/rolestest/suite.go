@@ -38,6 +38,8 @@ type Conf struct {
 	// Host creates the host's objects that the configuration names. It is called again
 	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
+	// Flush deletes rules of cnibox as another program does. nil flushes nftables' ruleset.
+	Flush func(testing.TB)
 	// Tamper contains the changes after which CHECK must fail.
 	Tamper []Tamper
 	// Prepare creates the objects in a container's namespace that the configuration needs.
@@ -134,9 +136,11 @@ func (s Suite) Run(t *testing.T) {
 			}{
 				{"life", s.life},
 				{"del", s.del},
+				{"del of another", s.delOfAnother},
 				{"gc", s.gc},
 				{"state lost", s.stateLost},
 				{"status", s.status},
+				{"restored", s.restored},
 				{"versions", s.versions},
 				{"fault sweep", s.faultSweep},
 				{"kill sweep", s.killSweep},
@@ -224,6 +228,38 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.Run(bare) // this DEL may fail; the next one finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
+}
+
+// delOfAnother runs ADD and DEL of another network, and of another container in the same namespace, for
+// the interface that is attached. Such an ADD fails if the role makes the interface. DEL leaves the
+// attachment as it is, because the record says whose it is.
+func (s Suite) delOfAnother(t *testing.T, c Conf) {
+	if c.Stateless {
+		t.Skip("has no record")
+	}
+	b := s.bench(t, c)
+	start := b.warm()
+	result := b.OK(b.call("ADD")).Stdout
+	attached := b.state()
+	for _, another := range []struct{ name, network, id string }{
+		{"another network", "another", "c1"},
+		{"another container", b.network(), "c2"},
+	} {
+		for _, prev := range []map[string]any{nil, {"prevResult": json.RawMessage(result)}} {
+			if prev != nil && another.id == "c1" {
+				continue // the network was renamed
+			}
+			call := b.call("ADD")
+			call.ID, call.Conf = another.id, WithKeys(t, call.Conf, map[string]any{"name": another.network})
+			b.Run(call)
+			call.Verb, call.Conf = "DEL", WithKeys(t, call.Conf, prev)
+			b.OK(call)
+			b.same(attached, "after ADD and DEL of "+another.name)
+		}
+	}
+	b.OK(b.withPrev("CHECK", result))
+	b.OK(b.call("DEL"))
+	b.same(start, "after DEL")
 }
 
 // delInDoubt runs DEL while the container's namespace exists and cannot be opened, for a

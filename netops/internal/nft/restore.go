@@ -113,7 +113,8 @@ func (c *Client) refill(ctx context.Context, f *Feature, elements []*Entry) erro
 }
 
 // Restore adds the absent elements of recorded attachments, with the tables that they
-// need, and the rules of flushed chains. It returns the number of elements that were without effect.
+// need, and the rules of flushed chains. It returns the number of elements that were without effect. The
+// caller is alone.
 func (c *Client) Restore(ctx context.Context) (int, error) {
 	recorded, err := c.restored(ctx)
 	if err != nil {

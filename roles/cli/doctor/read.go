@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +65,7 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readKernel(ctx)
 	r.readState(ctx)
 	r.readCaches()
+	r.readUnrecorded(ctx)
 	r.readOverlay(ctx)
 	r.readFeatures(ctx)
 	return r.f
@@ -207,6 +209,32 @@ func (r *reader) readCaches() {
 			}
 		}
 	}
+}
+
+// readUnrecorded finds elements and rules without a record. It reads them again, because a DEL may have
+// removed some of them before the records were read.
+func (r *reader) readUnrecorded(ctx context.Context) {
+	f := r.f
+	if f.State.Dump == nil {
+		return
+	}
+	known := recovery.Known(f.attachments())
+	for _, c := range f.Caches {
+		known[record.Label(c.Key())] = true
+	}
+	for _, l := range recovery.OrphanLinks(f.Links, known) { // interface-unrecorded
+		known[l.Label] = true
+	}
+	before := map[string]bool{}
+	for _, o := range recovery.OrphanElements(f.Firewall.Labelled, known) {
+		before[o.String()] = true
+	}
+	if len(before) == 0 {
+		return
+	}
+	now, err := r.h.Net.Labelled(ctx, record.LabelPrefix)
+	r.unread("packet filter", err)
+	f.Firewall.Unrecorded = slices.DeleteFunc(recovery.OrphanElements(now, known), func(o netops.Object) bool { return !before[o.String()] })
 }
 
 // readOverlay reads the agent's files and asks the agent.
