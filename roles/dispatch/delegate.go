@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/result"
 )
@@ -44,6 +46,9 @@ type delegator struct {
 	log *slog.Logger
 	// isCopy reports whether a file is a copy of this program; nil means that it is not asked.
 	isCopy func(file string) bool
+	// last is the last executed plugin's result, and printed its document.
+	last    *roles.Result
+	printed []byte
 }
 
 // NewDelegator returns the Delegator for a host. It finds plugins on the request's
@@ -53,6 +58,10 @@ type delegator struct {
 // role belongs to the command line, which calls plugins as a runtime does: no DEL
 // follows a failed ADD.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
+	return newDelegator(p, h, log)
+}
+
+func newDelegator(p Process, h *roles.Host, log *slog.Logger) *delegator {
 	return &delegator{
 		table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role},
 		timeout: delegateTimeout, undoTimeout: delegateUndoTimeout, log: log,
@@ -242,11 +251,32 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	t := newTraced(typ, verb, d.host)
 	res, err := p.call(ctx, &r)
 	d.spend(typ, p, time.Since(t.Time))
+	if e, ok := p.(*executed); ok && res != nil {
+		d.last, d.printed = res, e.printed
+	}
 	// An executed plugin traces itself. The command line's CHECKs are many and change nothing.
 	if _, inProcess := p.(*builtin); inProcess && d.asRuntime && isTraced(verb) && verb != roles.Check {
 		d.trace(t, &r, res, err)
 	}
 	return res, err
+}
+
+// document returns what the last executed plugin printed, if res is its result and has the
+// given version, else nil. It may have keys that a Result does not have.
+func (d *delegator) document(res *roles.Result, version string) []byte {
+	if res == nil || res != d.last {
+		return nil
+	}
+	doc := d.printed
+	own, err := rawjson.Get(doc, "cniVersion")
+	if err == nil && absent(own) {
+		own = json.RawMessage(`"` + version + `"`)
+		doc, err = rawjson.Set(doc, "cniVersion", own)
+	}
+	if err != nil || string(own) != `"`+version+`"` {
+		return nil
+	}
+	return doc
 }
 
 // trace adds a call of the command line to the trace.
@@ -315,6 +345,9 @@ func (d *delegator) lookup(typ string, path []string) (plugin, error) {
 			return nil, fmt.Errorf("%w: plugin %q would call itself", roles.ErrConf, typ)
 		}
 		return d.builtin(typ, role), nil
+	}
+	if len(path) == 0 {
+		return nil, fmt.Errorf("%w: required env variables [CNI_PATH] missing: %w: %q", roles.ErrEnv, roles.ErrNoPlugin, shortened(typ))
 	}
 	return nil, fmt.Errorf("%w: no %q in CNI_PATH %q", roles.ErrNoPlugin, shortened(typ), strings.Join(path, ":"))
 }

@@ -28,8 +28,8 @@ const (
 const ownNetns = "/proc/self/ns/net"
 
 // required returns the variables that a verb needs. ok is false if v is not a verb.
-// As in the spec, only GC requires CNI_PATH: another verb without it fails when it
-// looks for a delegate.
+// As in the spec, only GC requires CNI_PATH: another verb without it fails, with the same
+// code, when it looks for a delegate.
 func required(v roles.Verb) (names []string, ok bool) {
 	switch v {
 	case roles.Add, roles.Check:
