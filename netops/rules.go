@@ -94,10 +94,15 @@ func (n *Net) LostSets(ctx context.Context) ([]string, error) {
 }
 
 // FlushedSets lists the names of cnibox's nftables sets whose rules another program deleted, but
-// not their table. It costs one request.
-func (n *Net) FlushedSets(ctx context.Context) ([]string, error) {
-	flushed, err := n.nft.FlushedSets(ctx)
-	return flushed, nlconn.Explain(err, "read nftables chains")
+// not their table. It costs one request for each of cnibox's base chains.
+func (n *Net) FlushedSets(ctx context.Context) (names []string, err error) {
+	flushed, err := n.nft.Flushed(ctx, "")
+	for _, s := range n.nft.Schema().Sets() {
+		if flushed[s.Name] {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nlconn.Explain(err, "read nftables chains")
 }
 
 // RestoreRules makes the nftables elements and rules, and the rules in iptables' filter table, that are

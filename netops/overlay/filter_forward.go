@@ -76,18 +76,17 @@ func (f *Filter) ensureForward(ctx context.Context, want []NAT) error {
 // refuse all packets before.
 func (f *Filter) changeForwards(ctx context.Context, networks [2]netip.Prefix) (blocked, err error) {
 	for i, w := range forwardChains() {
-		b, e := f.changeForward(ctx, f.tables.Filter(w.Family, false), networks[i], [2]string{"iptables", "ip6tables"}[i])
+		program := [2]string{"iptables", "ip6tables"}[i]
+		b, e := f.changeForward(ctx, f.tables.Filter(w.Family, false), networks[i], program)
 		blocked, err = errors.Join(blocked, b), errors.Join(err, e)
 		chain, e := iptables.ReadLegacyChain(w.Family)
-		if e != nil || !chain.Loaded || !networks[i].IsValid() && !chain.HasOverlay() {
+		if e == nil && (networks[i].IsValid() && chain.Loaded || chain.HasOverlay()) {
+			b, e = f.changeForward(ctx, f.tables.Filter(w.Family, true), networks[i], program+"-legacy")
+			blocked = errors.Join(blocked, b)
+		}
+		if !errors.Is(e, nlconn.ErrNotSupported) || chain.Drops { // without iptables-legacy's program a table that refuses nothing is no fault
 			err = errors.Join(err, e)
-			continue
 		}
-		b, e = f.changeForward(ctx, f.tables.Filter(w.Family, true), networks[i], [2]string{"iptables-legacy", "ip6tables-legacy"}[i])
-		if errors.Is(e, nlconn.ErrNotSupported) && !chain.Drops {
-			e = nil // iptables-legacy is not installed, and its table refuses nothing
-		}
-		blocked, err = errors.Join(blocked, b), errors.Join(err, e)
 	}
 	return blocked, err
 }

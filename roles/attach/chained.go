@@ -62,7 +62,8 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
-	if w.in.Chained, err = withInterfaces(ctx, h, req, ns); err != nil {
+	w.in.Chained, err = withInterfaces(ctx, h, req, ns)
+	if err != nil {
 		return nil, err
 	}
 	takeMACs(w.in, w.in.Chained, req.IfName)
@@ -204,9 +205,11 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		if anothers, err := record.IsAnothers(ctx, h, req.Key(), ns); err != nil {
+		anothers, err := record.IsAnothers(ctx, h, req.Key(), ns)
+		if err != nil {
 			return err
-		} else if anothers {
+		}
+		if anothers {
 			ns = nil
 		}
 		return cleaner.CleanLegacy(ctx, h, in, ns)

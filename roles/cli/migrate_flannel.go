@@ -82,7 +82,7 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 	for _, l := range links {
 		backend := map[string]string{"flannel.ipip": "ipip", "flannel0": "udp"}[l.Name]
 		if backend != "" {
-			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/overlay.md#migrating-from-flannel", backend, l.Name)
+			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/migrate.md#flannel", backend, l.Name)
 		}
 		found = found || isWireGuard(&l) || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
 	}
@@ -160,12 +160,12 @@ func (m *migrator) agentStatus() (any, error) { return m.runAgentVerb("agent sta
 
 // runAgentVerb runs a command of the role agent.
 func (m *migrator) runAgentVerb(name string, flags map[string]string) (any, error) {
-	for i := range m.Table {
-		verb := m.Table[i].Verb(name)
+	for _, r := range m.Table.Roles() {
+		verb := r.Verb(name)
 		if verb == nil {
 			continue
 		}
-		h, done, err := m.host(m.c.Context, m.Table[i].Name())
+		h, done, err := m.host(m.c.Context, r.Name())
 		if err != nil {
 			return nil, err
 		}

@@ -25,6 +25,10 @@ const (
 	// delegateTimeout bounds one call of a delegate: DHCP servers are slow. With
 	// delegateUndoTimeout it is below the two minutes after which kubelet cancels a request.
 	delegateTimeout = 90 * time.Second
+	// ipamTimeout bounds one call of an interface role's IPAM plugin. The interface role can be the
+	// delegate of another process, which must not give up first: it would report the interface role.
+	// So this is less, also with delegateUndoTimeout and two stopTimeout.
+	ipamTimeout = 65 * time.Second
 	// delegateUndoTimeout bounds the DEL after a failed ADD, whose delegate may hang again.
 	delegateUndoTimeout = 10 * time.Second
 )
@@ -246,7 +250,11 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	}
 	r := *req
 	r.Verb = verb
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	timeout := d.timeout
+	if d.isInterface() {
+		timeout = min(timeout, ipamTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	t := newTraced(typ, verb, d.host)
 	res, err := p.call(ctx, &r)
@@ -307,12 +315,17 @@ func (d *delegator) spend(typ string, p plugin, took time.Duration) {
 	}
 }
 
+// isInterface reports whether the caller is an interface role. Its delegates are IPAM plugins.
+func (d *delegator) isInterface() bool {
+	caller, ok := d.table.Lookup(d.host.Role)
+	return ok && caller.Kind == roles.Interface
+}
+
 // checkKind refuses an IPAM plugin that is not one. An interface role calls its
 // delegate with its own container and interface name: another interface role would
 // wait for the lock that its caller holds.
 func (d *delegator) checkKind(typ string) error {
-	caller, ok := d.table.Lookup(d.host.Role)
-	if !ok || caller.Kind != roles.Interface {
+	if !d.isInterface() {
 		return nil
 	}
 	if role, ok := d.table.Lookup(typ); ok && role.Kind != roles.IPAM {

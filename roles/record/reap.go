@@ -40,14 +40,15 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 // forget, which deletes the changes from the record. restored reports whether other processes restore some
 // of the objects from records; they do not until forget returns.
 func undoParts(ctx context.Context, h *roles.Host, a *store.Attachment, parts []store.Part, ns *netops.Namespace, forget func(restored bool) error) error {
-	undos, all := make([][]netops.Change, len(parts)), []netops.Change(nil)
+	undos := make([][]netops.Change, len(parts))
+	var all []netops.Change
 	var errs []error
 	for i := range parts {
-		var err error
-		if undos[i], err = DecodeChanges(parts[i].Changes); err != nil {
+		changes, err := DecodeChanges(parts[i].Changes)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("undo %s of %q: %w", parts[i].Role, a.ContainerID, err))
 		}
-		all = append(all, undos[i]...)
+		undos[i], all = changes, append(all, changes...)
 	}
 	return unrestored(ctx, h, all, func() error {
 		err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -47,16 +48,6 @@ func OrphanLinks(links []netops.LinkInfo, known map[string]bool) (all []OrphanLi
 	return all
 }
 
-// OrphanElements returns the elements and rules with a label that is not known.
-func OrphanElements(elements []netops.Object, known map[string]bool) (all []netops.Object) {
-	for _, e := range elements {
-		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
-			all = append(all, e)
-		}
-	}
-	return all
-}
-
 // FindOrphans returns the orphans whose labels are not in others. It reads the kernel before the
 // records, because an ADD records an object before it makes it.
 func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*Orphans, error) {
@@ -85,10 +76,15 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 		return nil, err
 	}
 	maps.Copy(known, others)
-	out := &Orphans{Links: OrphanLinks(links, known), Elements: OrphanElements(elements, known)}
+	out := &Orphans{Links: OrphanLinks(links, known)}
 	for _, l := range links {
 		info, ok := record.ParseAlias(l.Alias)
 		bound[l.Name] = bound[l.Name] || !ok || known[info.Label]
+	}
+	for _, e := range elements {
+		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
+			out.Elements = append(out.Elements, e)
+		}
 	}
 	for _, r := range rules {
 		if !bound[r.IIF] {
@@ -96,6 +92,33 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 		}
 	}
 	return out, nil
+}
+
+// LastingOrphans finds the orphans twice and returns those of both times. A DEL between the reads
+// of the kernel and of the records leaves nothing for the second time.
+func LastingOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*Orphans, error) {
+	o, err := FindOrphans(ctx, h, others)
+	if err != nil || len(o.Links)+len(o.Elements)+len(o.Rules) == 0 {
+		return o, err
+	}
+	before := map[string]bool{}
+	for _, l := range o.Links {
+		before[l.Name+" "+l.Alias] = true
+	}
+	for _, e := range o.Elements {
+		before[e.String()] = true
+	}
+	for _, r := range o.Rules {
+		before[r.String()] = true
+	}
+	o, err = FindOrphans(ctx, h, others)
+	if err != nil {
+		return nil, err
+	}
+	o.Links = slices.DeleteFunc(o.Links, func(l OrphanLink) bool { return !before[l.Name+" "+l.Alias] })
+	o.Elements = slices.DeleteFunc(o.Elements, func(e netops.Object) bool { return !before[e.String()] })
+	o.Rules = slices.DeleteFunc(o.Rules, func(r *netops.Rule) bool { return !before[r.String()] })
+	return o, nil
 }
 
 // Unbound returns the elements and rules that are of none of the links.

@@ -44,7 +44,7 @@ func NewEnv(t *testing.T, table roles.Table) *Env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range table {
+	for _, r := range table.Roles() {
 		for _, n := range r.Names {
 			if err := os.Symlink(self, filepath.Join(e.PluginDir(), n)); err != nil {
 				t.Fatal(err)

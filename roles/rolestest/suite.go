@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -80,6 +82,17 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 		t.Helper()
 		ns.Change(t, "eth0", change)
 	}}
+}
+
+// MTUs are changes of the MTU of eth0 and, with hostEnd, of the attachment's interface on
+// the host.
+func MTUs(hostEnd bool) []Tamper {
+	smaller := func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }
+	all := []Tamper{Inside("MTU", smaller)}
+	if hostEnd {
+		all = append(all, Outside("MTU of the host's end", smaller))
+	}
+	return all
 }
 
 // Outside is a change to the attachment's interface on the host.
@@ -261,8 +274,12 @@ func (s Suite) delOfAnother(t *testing.T, c Conf) {
 		}
 	}
 	b.OK(b.withPrev("CHECK", result))
-	b.OK(b.call("DEL"))
-	b.same(start, "after DEL")
+	del := b.withPrev("DEL", result)
+	if role, _ := s.Table.Lookup(s.Type); role.Kind == roles.Interface || role.Kind == roles.Chained {
+		del.Conf = WithKeys(t, del.Conf, map[string]any{"name": "renamed"})
+	}
+	b.OK(del)
+	b.same(start, "after DEL with the network's new name")
 }
 
 // delInDoubt runs DEL while the container's namespace exists and cannot be opened, for a

@@ -73,7 +73,8 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 		return p, err
 	}
 	legacy, err := ReadLegacyChain(family)
-	if p.RefusedLegacy = legacy.Drops; legacy.Drops {
+	p.RefusedLegacy = legacy.Drops
+	if legacy.Drops {
 		p.AcceptedLegacy = overlayNetworks(legacy.rules)
 		p.Others = p.Others || len(legacy.rules) > 0 && len(p.AcceptedLegacy) == 0
 	}

@@ -42,22 +42,20 @@ func OpenMonitor(own *Conn, changed func(Watched), watched ...Watched) (*Monitor
 	m.stop = stop
 	m.ended.Go(func() {
 		for {
-			found := map[Watched]bool{}
-			heard, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
-				before := len(found)
+			lost := true
+			heard, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) (found bool) {
 				for _, w := range watched {
 					if w.concerns(h.Type, data) {
-						found[w] = true
-					}
-				}
-				return len(found) > before
-			})
-			if heard {
-				for _, w := range watched {
-					if found[w] || len(found) == 0 {
+						found, lost = true, false
 						changed(w)
 					}
 				}
+				return found
+			})
+			for i := 0; heard && lost && i < len(watched); i++ {
+				changed(watched[i])
+			}
+			if heard {
 				m.Notify()
 			}
 			if err != nil {

@@ -160,7 +160,7 @@ type Firewall struct {
 	Lost []string
 	// Labelled are our elements and rules.
 	Labelled []netops.Object
-	// Unrecorded are those of them that no attachment, cached result or interface explains.
+	// Unrecorded are our elements and rules that no attachment, cached result or interface explains.
 	Unrecorded []netops.Object
 	// KubeProxy is true if the rules of kube-proxy are there.
 	KubeProxy bool

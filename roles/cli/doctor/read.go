@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -211,30 +210,20 @@ func (r *reader) readCaches() {
 	}
 }
 
-// readUnrecorded finds elements and rules without a record. It reads them again, because a DEL may have
-// removed some of them before the records were read.
+// readUnrecorded finds rules without a record. Those of a cached result may have lost it.
 func (r *reader) readUnrecorded(ctx context.Context) {
-	f := r.f
-	if f.State.Dump == nil {
+	if r.f.State.Dump == nil {
 		return
 	}
-	known := recovery.Known(f.attachments())
-	for _, c := range f.Caches {
-		known[record.Label(c.Key())] = true
+	cached := map[string]bool{}
+	for _, c := range r.f.Caches {
+		cached[record.Label(c.Key())] = true
 	}
-	for _, l := range recovery.OrphanLinks(f.Links, known) { // interface-unrecorded
-		known[l.Label] = true
+	o, err := recovery.LastingOrphans(ctx, r.h, cached)
+	r.unread("rules without a record", err)
+	if err == nil {
+		r.f.Firewall.Unrecorded = o.Unbound()
 	}
-	before := map[string]bool{}
-	for _, o := range recovery.OrphanElements(f.Firewall.Labelled, known) {
-		before[o.String()] = true
-	}
-	if len(before) == 0 {
-		return
-	}
-	now, err := r.h.Net.Labelled(ctx, record.LabelPrefix)
-	r.unread("packet filter", err)
-	f.Firewall.Unrecorded = slices.DeleteFunc(recovery.OrphanElements(now, known), func(o netops.Object) bool { return !before[o.String()] })
 }
 
 // readOverlay reads the agent's files and asks the agent.

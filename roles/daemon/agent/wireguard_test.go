@@ -81,7 +81,7 @@ func (w *world) observe() *wire {
 // count evaluates an Ethernet frame.
 func (o *wire) count(b []byte) {
 	const eth, keepalive = 14, 32
-	if len(b) < eth+20 {
+	if len(b) < eth+20 || bytes.HasPrefix(b[6:], strangerMAC()) {
 		return
 	}
 	var path [2]netip.Addr
@@ -358,6 +358,9 @@ func TestWireGuard(t *testing.T) {
 	}
 }
 
+// strangerMAC is the address of a machine whose frames are not of nodes.
+func strangerMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, 0x99} }
+
 // strangers sends to a pod from a machine on the nodes' network, without encryption: as another node's pod, as a pod of the same node, and
 // as itself. Only the last one arrives.
 func (w *world) strangers(to, other *pod) {
@@ -368,7 +371,7 @@ func (w *world) strangers(to, other *pod) {
 		t.Helper()
 		ns.Do(t, func() error { return exec.Command("ip", strings.Fields(args)...).Run() })
 	}
-	ip(t, "link add stranger up master fabric type veth peer name eth1 netns "+ns.Path())
+	ip(t, "link add stranger up master fabric type veth peer name eth1 address "+strangerMAC().String()+" netns "+ns.Path())
 	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "stranger").Run() })
 	do("link set lo up")
 	do("link set eth1 up")
@@ -496,8 +499,8 @@ func TestWireGuardSwitch(t *testing.T) {
 	}
 }
 
-// TestWireGuardRotate: a node gets a new key. The datagrams of both directions wait for the new
-// handshake, and none is lost.
+// TestWireGuardRotate: a node gets a new key. Its datagrams wait for the new handshake. Those to it wait too, except the
+// ones that the other node encrypts before it has read the new key.
 func TestWireGuardRotate(t *testing.T) {
 	netopstest.NeedKind(t, "wireguard")
 	w := newWorld(t, 2, wireguard(t))
@@ -511,7 +514,7 @@ func TestWireGuardRotate(t *testing.T) {
 		return k.PublicKey
 	}
 	before := key()
-	const interval = 100 * time.Millisecond
+	const interval, onTheWay = 100 * time.Millisecond, 3
 	ends := []func() (int, int){w.exchange(pods[0], pods[1], false, interval), w.exchange(pods[1], pods[0], false, interval), w.exchange(pods[0], pods[1], true, interval)}
 	out, err := n.verb("agent rotate-key", nil)
 	must(t, err)
@@ -524,7 +527,7 @@ func TestWireGuardRotate(t *testing.T) {
 	for i, e := range ends {
 		sent, answered := e()
 		t.Logf("stream %d: %d datagrams, %d answered", i, sent, answered)
-		if sent != answered {
+		if sent-answered > onTheWay {
 			t.Errorf("stream %d: %d of %d datagrams were lost", i, sent-answered, sent)
 		}
 	}

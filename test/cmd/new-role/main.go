@@ -1,5 +1,5 @@
 // Command new-role writes the package of a new interface role, with its suite and
-// goldens, and its line in roles/all. See docs/new-role.md.
+// goldens, and its line in roles/all. See CONTRIBUTING.md.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "new-role:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%s and a line in %s: see docs/new-role.md for what comes next\n", r.dir(), table)
+	fmt.Printf("%s and a line in %s: see CONTRIBUTING.md for what comes next\n", r.dir(), table)
 }
 
 // table lists every role.
@@ -106,7 +106,7 @@ func (r role) enter(file string) error {
 	lines := strings.Split(string(b), "\n")
 	lines, err = insert(lines, `	"github.com/cnibox/cnibox/roles/iface/`, `	"github.com/cnibox/cnibox/`+r.dir()+`"`)
 	if err == nil {
-		lines, err = insert(lines, "\t\t", "\t\t"+r.Name+".Role(),")
+		lines, err = insert(lines, "\t\t", fmt.Sprintf("\t\t{Names: %q, Role: %s.Role},", r.Name, r.Name))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
