@@ -17,10 +17,6 @@ import (
 // ReferencePluginAttachment identifies an attachment that the reference plugins made.
 type ReferencePluginAttachment = refplugins.Attachment
 
-// ReferencePluginPort is a port of the node that the reference's portmap maps to a container,
-// or kube-proxy to a Service.
-type ReferencePluginPort = refplugins.Port
-
 // DropRule is another program's rule that drops all forwarded packets of some addresses or
 // devices.
 type DropRule = refplugins.DropRule
