@@ -2,13 +2,12 @@ package netops
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -128,12 +127,6 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return nil, err
 }
 
-func (a *Addr) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (a *Addr) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, a, v) }
-
 func (a *Addr) links() []string { return []string{a.Link} }
 
 // messages returns the request that adds or deletes the address.
@@ -142,37 +135,17 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	if err != nil {
 		return nil, err
 	}
-	addr := a.Address.Addr()
-	ifa := nl.NewIfAddrmsg(int(rtnl.Family(addr)))
-	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
-	m := nlconn.Message{Kind: unix.RTM_DELADDR, Header: ifa}
-	m.Bytes(unix.IFA_LOCAL, addr.AsSlice())
-	m.Bytes(unix.IFA_ADDRESS, addr.AsSlice())
+	have := rtnl.Addr{Link: index, Prefix: a.Address}
 	if v == VerbDel {
-		return []nlconn.Message{m}, nil
+		return []nlconn.Message{have.Message(unix.RTM_DELADDR)}, nil
 	}
-	m.Kind, m.Flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
-	var flags uint32
-	if addr.Is6() && !a.DAD {
-		flags |= unix.IFA_F_NODAD
+	if a.Address.Addr().Is6() && !a.DAD {
+		have.Flags |= unix.IFA_F_NODAD
 	}
 	if a.NoPrefixRoute {
-		flags |= unix.IFA_F_NOPREFIXROUTE
+		have.Flags |= unix.IFA_F_NOPREFIXROUTE
 	}
-	if flags != 0 {
-		m.Uint32(unix.IFA_FLAGS, flags)
-	}
-	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: a /31 or /32 has no broadcast address
-		m.Bytes(unix.IFA_BROADCAST, broadcast(a.Address))
-	}
-	return []nlconn.Message{m}, nil
-}
-
-// broadcast returns the last address of an IPv4 subnet.
-func broadcast(p netip.Prefix) []byte {
-	b := p.Addr().As4()
-	last := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
-	return binary.BigEndian.AppendUint32(nil, last)
+	return []nlconn.Message{have.Message(unix.RTM_NEWADDR)}, nil
 }
 
 // addresses reads a link's addresses.
@@ -182,4 +155,53 @@ func (s *session) addresses(ctx context.Context, p Place, link string) ([]rtnl.A
 		return nil, err
 	}
 	return c.Addresses(ctx, index)
+}
+
+// EnsureLinkLocal returns a link-local IPv6 address of a container's link that can be
+// used at once. The link must be up. EnsureLinkLocal enables IPv6 on the link. An
+// address that is still in duplicate address detection, or failed it, is deleted and
+// added again without the detection. If the link has no link-local address,
+// EnsureLinkLocal makes one from the MAC (RFC 4291, appendix A).
+func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (netip.Addr, error) {
+	key := "net/ipv6/conf/" + link + "/disable_ipv6"
+	if err := n.Ensure(ctx, Spec{Objects: []Object{&Sysctl{In: Container, Shared: true, Key: key, Value: "0"}}}, ns); err != nil {
+		return netip.Addr{}, err
+	}
+	c, l, err := n.linkIn(ctx, ns, link)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	all, err := c.Addresses(ctx, l.Index)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var waiting *Addr
+	for _, a := range all {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() || !a.Prefix.Addr().Is6() {
+			continue
+		}
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			return a.Prefix.Addr(), nil
+		}
+		waiting = &Addr{In: Container, Shared: true, Link: link, Address: a.Prefix}
+	}
+	if waiting == nil {
+		addr, err := LinkLocal(l.MAC.String())
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("link %q: %w", link, err)
+		}
+		waiting = &Addr{In: Container, Shared: true, Link: link, Address: netip.PrefixFrom(addr, 64)}
+	} else if err := n.Undo(ctx, []Change{{Do: Step{VerbAdd, waiting}, Undo: &Step{VerbDel, waiting}}}, ns); err != nil {
+		return netip.Addr{}, err
+	}
+	return waiting.Address.Addr(), n.Ensure(ctx, Spec{Objects: []Object{waiting}}, ns)
+}
+
+// LinkLocal returns the link-local address with the modified EUI-64 identifier of a MAC.
+func LinkLocal(mac string) (netip.Addr, error) {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || len(hw) != 6 {
+		return netip.Addr{}, fmt.Errorf("%q is not an Ethernet address: %w", mac, ErrInvalid)
+	}
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: hw[0] ^ 2, 9: hw[1], 10: hw[2], 11: 0xff, 12: 0xfe, 13: hw[3], 14: hw[4], 15: hw[5]}), nil
 }

@@ -38,7 +38,7 @@ func TestFlannelRules(t *testing.T) {
 		nstest.Run(t, p, "-A", "OTHER", "-j", "FLANNEL-FWD")
 	}
 	nstest.Run(t, "nft", "add table ip flannel-ipv4; add chain ip flannel-ipv4 postrtg { type nat hook postrouting priority srcnat; }; add table ip6 flannel-ipv6")
-	found, err := n.FlannelRules(t.Context())
+	found, err := n.Leftovers().Flannel(t.Context())
 	if err != nil || len(found) != 10 {
 		t.Fatalf("found %q, %v", found, err)
 	}
@@ -51,14 +51,14 @@ func TestFlannelRules(t *testing.T) {
 		}
 	}
 	for range 2 { // the second call has nothing to do
-		if err := n.RemoveFlannelRules(t.Context()); err != nil {
+		if err := n.Leftovers().RemoveFlannel(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if now := state(); now != before {
 			t.Errorf("the rules were\n%s\nand are\n%s", before, now)
 		}
 	}
-	if found, err := n.FlannelRules(t.Context()); err != nil || len(found) != 0 {
+	if found, err := n.Leftovers().Flannel(t.Context()); err != nil || len(found) != 0 {
 		t.Errorf("found %q, %v", found, err)
 	}
 }

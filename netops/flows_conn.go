@@ -116,15 +116,15 @@ func (c *ctConn) deleteListed(ctx context.Context, flows []*Flows) error {
 // The kernel keeps the connections of all namespaces in one table and walks all of it.
 // The filter in the kernel (CTA_FILTER, since 5.8) reduces the number of messages.
 func (c *ctConn) listConnections(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
-	var all, some []*trackedFlow
+	var all []*trackedFlow
 	for _, l3 := range f.families() { // the kernel filters only one family in a request
-		err := c.Dump(ctx, f.request(ctGet, l3), func() { some = nil }, func(_ uint16, data []byte) error {
+		some, err := nlconn.List(ctx, c.Conn, f.request(ctGet, l3), func(data []byte) (*trackedFlow, bool, error) {
 			t, err := parseFlow(data)
-			if err == nil && keep(t) {
-				t.tuple, t.id, t.zone = bytes.Clone(t.tuple), bytes.Clone(t.id), bytes.Clone(t.zone)
-				some = append(some, t)
+			if err != nil || !keep(t) {
+				return nil, false, err
 			}
-			return err
+			t.tuple, t.id, t.zone = bytes.Clone(t.tuple), bytes.Clone(t.id), bytes.Clone(t.zone)
+			return t, true, nil
 		})
 		if err != nil {
 			return nil, nlconn.Explain(err, "list tracked connections")

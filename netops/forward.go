@@ -4,15 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
-	"github.com/cnibox/cnibox/netops/internal/nft"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/refplugins"
-	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // Forward is a set of rules in the filter table of iptables. The rules accept what a
@@ -41,7 +34,7 @@ func (f *Forward) validate() error { return f.value().Validate() }
 func (f *Forward) value() *iptables.Forward { return (*iptables.Forward)(f) }
 
 func (f *Forward) plan(ctx context.Context, s *session) ([]Change, error) {
-	missing, err := s.net.tables().Missing(ctx, f.value())
+	missing, err := s.net.FilterTables().Missing(ctx, f.value())
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +48,7 @@ func (f *Forward) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) {
-	missing, err := s.net.tables().Missing(ctx, f.value())
+	missing, err := s.net.FilterTables().Missing(ctx, f.value())
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +91,16 @@ func (n *Net) addForwards(ctx context.Context, all []*Forward) error {
 	for i, f := range all {
 		values[i] = f.value()
 	}
-	return n.tables().Add(ctx, values...)
+	return n.FilterTables().Add(ctx, values...)
 }
 
 // write adds the rules, or removes them with VerbDel.
 func (f *Forward) write(ctx context.Context, n *Net, v Verb) error {
 	if v == VerbDel {
-		return n.tables().Remove(ctx, f.value())
+		return n.FilterTables().Remove(ctx, f.value())
 	}
-	return n.tables().Add(ctx, f.value())
+	return n.FilterTables().Add(ctx, f.value())
 }
-
-// tables gives access to the iptables tables of the host's namespace.
-func (n *Net) tables() *iptables.Tables { return &iptables.Tables{NFT: n.nft, Run: n.iptables} }
 
 // IPTables runs one of the programs iptables-legacy, ip6tables-legacy,
 // iptables-legacy-restore and ip6tables-legacy-restore with arguments and
@@ -122,42 +112,10 @@ type IPTables = iptables.Runner
 // family.
 type ForwardPolicy = iptables.Policy
 
-// ForwardPolicy reads which firewalls refuse to forward packets of an address family.
-func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error) {
-	return n.tables().Policy(ctx, is6)
-}
-
-// AdminRules reports whether an administrator's chain in iptables' filter table has rules,
-// with the nftables backend and with the legacy backend.
-func (n *Net) AdminRules(ctx context.Context, is6 bool, chain string) (native, legacy bool, err error) {
-	return n.tables().AdminRules(ctx, is6, chain)
-}
-
-// ForwardDrops lists the nftables chains that drop forwarded packets by policy, such as
-// "inet filter forward". It leaves out the chains of iptables. Only the owner of such a
-// chain can make it accept a packet.
-func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
-	return n.tables().ForwardDrops(ctx)
-}
-
-// DropRule is another program's rule that drops all forwarded packets of some addresses or
-// devices.
-type DropRule = refplugins.DropRule
-
-// ForwardDropRules lists such rules: in the nftables chains on the forward hook, and in those to
-// which these jump.
-func (n *Net) ForwardDropRules(ctx context.Context) ([]DropRule, error) {
-	return n.leftovers().DropRules(ctx, nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName})
-}
-
-// HasKubeProxy reports whether the rules of kube-proxy are there.
-func (n *Net) HasKubeProxy(ctx context.Context) (bool, error) { return n.leftovers().HasKubeProxy(ctx) }
-
-// Service returns the endpoints to which kube-proxy translates the address of a service, and
-// whether it is one. Port 0 is any port.
-func (n *Net) Service(ctx context.Context, to netip.AddrPort) (endpoints []netip.AddrPort, found bool, err error) {
-	endpoints, found, err = n.leftovers().Service(ctx, to)
-	return endpoints, found, nlconn.Explain(err, "read the services of kube-proxy")
+// FilterTables gives access to the filter tables of iptables in the host's namespace, and to the
+// chains of nftables that drop forwarded packets.
+func (n *Net) FilterTables() *iptables.Tables {
+	return &iptables.Tables{NFT: n.nft, Run: n.iptables}
 }
 
 // CheckChainName checks a name against the rules of iptables for chain names.

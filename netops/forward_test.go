@@ -262,7 +262,7 @@ func TestForwardPolicy(t *testing.T) {
 				nstest.Run(t, w[0], w[1:]...)
 			}
 			before := nstest.Run(t, "nft", "list", "ruleset")
-			have, err := n.ForwardPolicy(t.Context(), c.is6)
+			have, err := n.FilterTables().Policy(t.Context(), c.is6)
 			if err != nil || !reflect.DeepEqual(have, c.want) {
 				t.Errorf("%+v, %v, want %+v", have, err, c.want)
 			}
@@ -310,7 +310,7 @@ func TestForwardPolicyChanging(t *testing.T) {
 		}
 	})
 	for range 300 {
-		if have, err := n.ForwardPolicy(t.Context(), false); err != nil || !have.Refused {
+		if have, err := n.FilterTables().Policy(t.Context(), false); err != nil || !have.Refused {
 			t.Errorf("%+v, %v", have, err)
 			break
 		}

@@ -13,9 +13,9 @@ import (
 // kind is encoded or decoded. With a struct that has a field for each kind, a process
 // that handles one step would have to prepare the encoders of all kinds.
 
-// newObject returns a new object for a JSON key, or nil if the key is not a kind.
-func newObject(key string) kernelObject {
-	for _, kind := range [...]kernelObject{
+// kinds returns an object of each kind.
+func kinds() []kernelObject {
+	return []kernelObject{
 		(*Link)(nil),
 		(*Move)(nil),
 		(*Addr)(nil),
@@ -34,7 +34,12 @@ func newObject(key string) kernelObject {
 		(*Takeover)(nil),
 		(*LinkDNS)(nil),
 		(*Netns)(nil),
-	} {
+	}
+}
+
+// newObject returns a new object for a JSON key, or nil if the key is not a kind.
+func newObject(key string) kernelObject {
+	for _, kind := range kinds() {
 		if kind.jsonKey() == key {
 			return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(kernelObject)
 		}

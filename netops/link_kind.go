@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"strconv"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -101,7 +100,7 @@ func (l *Link) validateKind() error {
 	fault(l.crossesNamespaces() && l.parentIn() != Host, "a parent in the container of a link outside")
 	fault(l.crossesNamespaces() && l.In == Host, "a parent elsewhere of a link in the host")
 	if l.Mode != "" {
-		_, known := l.modeValue()
+		_, known := rtnl.ModeValue(l.Kind, l.Mode)
 		fault(!known, "mode %q of a link of kind %q", l.Mode, l.Kind)
 	}
 	fault(l.BCQueueLen != 0 && l.Kind != rtnl.KindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
@@ -115,9 +114,6 @@ func (l *Link) validateKind() error {
 	fault(tap && l.Kind != rtnl.KindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
 	return errors.Join(errs...)
 }
-
-// modeValue returns the kernel's number of the mode.
-func (l *Link) modeValue() (uint32, bool) { return rtnl.ModeValue(l.Kind, l.Mode) }
 
 // planParent checks that the link's parent exists and that its MTU is large enough. The
 // kernel accepts an ipvlan with a larger MTU than its parent, but then drops packets of
@@ -176,7 +172,7 @@ func (l *Link) addParent(ctx context.Context, s *session, b *nlconn.Body) error 
 		return fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
 	if l.Kind == rtnl.KindVXLAN {
-		return nil // addVXLAN names the parent in IFLA_INFO_DATA
+		return nil // kindState has the parent
 	}
 	b.Uint32(unix.IFLA_LINK, uint32(parent))
 	if !l.crossesNamespaces() {
@@ -204,34 +200,17 @@ func (l *Link) laterMAC() string {
 // ianaVXLANPort is the UDP port that IANA assigned. The kernel's default is 8472.
 const ianaVXLANPort = 4789
 
-// addVXLAN appends the VNI, the parent link, the port and the multicast group. The group
-// receives frames to unknown addresses.
-func (l *Link) addVXLAN(s *session, b *nlconn.Body) {
-	b.Uint32(nl.IFLA_VXLAN_ID, uint32(l.VNI))
-	b.Uint32(nl.IFLA_VXLAN_LINK, uint32(s.index[linkRef{l.parentIn(), l.Parent}]))
-	if l.Group4.IsValid() {
-		b.Bytes(nl.IFLA_VXLAN_GROUP, l.Group4.AsSlice())
+// kindState returns the kind and the properties that only some kinds have.
+func (l *Link) kindState(s *session) *rtnl.Link {
+	k := &rtnl.Link{Kind: l.Kind, KindState: rtnl.KindState{
+		Mode: l.Mode, BCQueueLen: l.BCQueueLen, VLANID: uint16(l.VLANID), VNI: uint32(l.VNI),
+		VLANFiltering: l.Bridge != nil && l.Bridge.VLANFiltering,
+	}}
+	if l.Kind == rtnl.KindVXLAN { // the group receives frames to unknown addresses
+		k.Peer = s.index[linkRef{l.parentIn(), l.Parent}]
+		k.VXLAN = rtnl.VXLAN{Group: l.Group4, Port: ianaVXLANPort, Learning: true}
 	}
-	b.Net16(nl.IFLA_VXLAN_PORT, ianaVXLANPort)
-	b.Bool(nl.IFLA_VXLAN_LEARNING, true)
-}
-
-// addKindData appends the attributes of IFLA_INFO_DATA of a kind that has a parent.
-func (l *Link) addKindData(s *session, b *nlconn.Body) {
-	value, hasMode := l.modeValue()
-	switch {
-	case l.Kind == rtnl.KindVXLAN:
-		l.addVXLAN(s, b)
-	case l.Kind == rtnl.KindVLAN:
-		b.Uint16(nl.IFLA_VLAN_ID, uint16(l.VLANID))
-	case l.Kind == rtnl.KindIPVLAN && hasMode:
-		b.Uint16(nl.IFLA_IPVLAN_MODE, uint16(value))
-	case l.Kind == rtnl.KindMACVLAN && hasMode:
-		b.Uint32(nl.IFLA_MACVLAN_MODE, value)
-	}
-	if l.BCQueueLen != 0 {
-		b.Uint32(nl.IFLA_MACVLAN_BC_QUEUE_LEN, l.BCQueueLen)
-	}
+	return k
 }
 
 // verifyKind compares the properties that a link of this kind must not change.
@@ -243,10 +222,10 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *d
 		d.compare("mode", l.Mode, have.Mode)
 	}
 	if l.Kind == rtnl.KindVLAN {
-		d.compare("id", strconv.Itoa(l.VLANID), strconv.Itoa(have.VLANID))
+		d.compare("id", strconv.Itoa(l.VLANID), strconv.Itoa(int(have.VLANID)))
 	}
 	if l.VNI != 0 {
-		d.compare("id", strconv.Itoa(l.VNI), strconv.Itoa(have.VNI))
+		d.compare("id", strconv.Itoa(l.VNI), strconv.Itoa(int(have.VNI)))
 	}
 	if l.Kind == rtnl.KindTap {
 		l.verifyTap(&have.Tap, d)

@@ -64,16 +64,16 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	if err := l.addParent(ctx, s, &m.Body); err != nil {
 		return nil, err
 	}
-	var err error
-	m.Nest(unix.IFLA_LINKINFO, func() {
-		m.Bytes(nl.IFLA_INFO_KIND, []byte(l.Kind))
-		err = l.addInfo(s, &m.Body)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if l.Peer != nil {
+	switch {
+	case l.Peer != nil:
+		if err := l.addPeer(s, &m.Body); err != nil {
+			return nil, err
+		}
 		m.Echo = func(data []byte) { l.cacheIndexes(s, data) }
+	case l.Kind == "veth":
+		return nil, fmt.Errorf("%s: a veth has two ends: %w", l.title(), ErrInvalid)
+	default:
+		l.kindState(s).AddKind(&m.Body)
 	}
 	msgs := []nlconn.Message{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
@@ -105,38 +105,23 @@ func (l *Link) cacheIndexes(s *session, data []byte) {
 	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
-// addInfo appends the attributes of IFLA_LINKINFO that only some kinds have.
-func (l *Link) addInfo(s *session, b *nlconn.Body) (err error) {
-	switch {
-	case l.Kind == "veth" && l.Peer == nil:
-		return fmt.Errorf("%s: a veth has two ends: %w", l.title(), ErrInvalid)
-	case l.Peer != nil:
-		b.Nest(nl.IFLA_INFO_DATA, func() {
-			b.Nest(nl.VETH_INFO_PEER, func() { err = l.Peer.add(s, l.In, b) })
-		})
-	case l.Bridge != nil && l.Bridge.VLANFiltering:
-		b.Nest(nl.IFLA_INFO_DATA, func() { b.Bool(nl.IFLA_BR_VLAN_FILTERING, true) })
-	case l.hasParent():
-		b.Nest(nl.IFLA_INFO_DATA, func() { l.addKindData(s, b) })
+// addPeer appends IFLA_LINKINFO of a veth: the header and the attributes of its peer.
+func (l *Link) addPeer(s *session, b *nlconn.Body) error {
+	p, peer := l.Peer, nlconn.Body(nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize())
+	peer.Text(unix.IFLA_IFNAME, p.Name)
+	rtnl.AddHardware(&peer, p.MAC, p.MTU)
+	rtnl.AddOneQueue(&peer)
+	if p.In != l.In {
+		ns, err := s.namespace(p.In)
+		if err != nil {
+			return err
+		}
+		peer.Uint32(unix.IFLA_NET_NS_FD, uint32(ns.fd))
 	}
-	return err
-}
-
-// add appends the header and the attributes of a veth's peer. own is the place of the
-// first end.
-func (p *Peer) add(s *session, own Place, b *nlconn.Body) error {
-	*b = append(*b, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize()...)
-	b.Text(unix.IFLA_IFNAME, p.Name)
-	rtnl.AddHardware(b, p.MAC, p.MTU)
-	rtnl.AddOneQueue(b)
-	if p.In == own {
-		return nil
-	}
-	ns, err := s.namespace(p.In)
-	if err != nil {
-		return err
-	}
-	b.Uint32(unix.IFLA_NET_NS_FD, uint32(ns.fd))
+	b.Nest(unix.IFLA_LINKINFO, func() {
+		b.Bytes(nl.IFLA_INFO_KIND, []byte(l.Kind))
+		b.Nest(nl.IFLA_INFO_DATA, func() { b.Bytes(nl.VETH_INFO_PEER|unix.NLA_F_NESTED, peer) })
+	})
 	return nil
 }
 
@@ -176,14 +161,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 		m.Uint32(unix.IFLA_MASTER, uint32(index))
 	}
 	if l.Port != nil {
-		m.Nest(unix.IFLA_LINKINFO, func() {
-			m.Bytes(nl.IFLA_INFO_SLAVE_KIND, []byte(rtnl.KindBridge))
-			m.Nest(nl.IFLA_INFO_SLAVE_DATA, func() {
-				m.Bool(nl.IFLA_BRPORT_MODE, l.Port.Hairpin)
-				m.Bool(nl.IFLA_BRPORT_ISOLATED, l.Port.Isolated)
-				l.Port.AddSettings(&m.Body)
-			})
-		})
+		l.Port.AddTo(&m.Body)
 	}
 	return m, nil
 }

@@ -2,6 +2,8 @@ package netops
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -101,4 +103,168 @@ func (m *LinkMonitor) isRelevant(kind uint16, data []byte) bool {
 		return !known || was != now
 	}
 	return false
+}
+
+// operationPatience limits the wait of AwaitOperation. The kernel takes a fraction of a
+// millisecond, and longer on a busy node.
+const operationPatience = time.Second
+
+// AwaitOperation waits until the veth pairs that the changes made, and their bridges, are in
+// operation (IF_OPER_UP). After both ends were set up, the kernel brings the first end and
+// the bridge into operation in a worker, and drops their packets until then. The peer, which
+// is set up last, is in operation at once. A pair with an end that the changes leave down is
+// not waited for, nor is a bridge with STP, which may take 30 s. A link that was deleted
+// meanwhile is not an error.
+//
+// It also waits until the IPv6 addresses that the changes added to links that are up can
+// receive packets. Another worker of the kernel adds their local routes, together with
+// duplicate address detection (addrconf_dad_work), and until then the kernel refuses their
+// packets. An address with duplicate address detection is not waited for.
+//
+// Usually this costs one write, and one for each IPv6 address. Since Linux 6.8 the first one
+// makes the kernel do the worker's job.
+func (n *Net) AwaitOperation(ctx context.Context, changes []Change, container *Namespace) error {
+	up := map[linkRef]bool{}
+	for _, c := range changes {
+		if l, ok := c.Do.Object.(*Link); ok && l.Up {
+			up[l.ref()] = true
+		}
+	}
+	s := n.session(container)
+	for _, c := range changes {
+		if a, ok := c.Do.Object.(*Addr); ok && c.Do.Verb == VerbAdd && a.Address.Addr().Is6() && !a.DAD && up[linkRef{a.In, a.Link}] {
+			if err := n.awaitAddress(ctx, s, a); err != nil {
+				return err
+			}
+		}
+		l, ok := c.Do.Object.(*Link)
+		if !ok || c.Do.Verb != VerbAdd || l.Peer == nil || !up[l.ref()] {
+			continue
+		}
+		if p := l.Peer; p.Up || up[linkRef{p.In, p.Name}] {
+			if err := s.awaitOperation(ctx, l.In, l.Name, l.Master, p.Master); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitOperation waits for links of one namespace; empty names are ignored. A bridge comes
+// after its port.
+func (s *session) awaitOperation(ctx context.Context, p Place, names ...string) error {
+	c, err := s.conn(p)
+	if err != nil {
+		return err
+	}
+	var late []*rtnl.Link
+	var broken error
+	var msgs []nlconn.Message
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		m := rtnl.LinkQuery(0)
+		m.Text(unix.IFLA_IFNAME, name)
+		m.Echo = func(data []byte) {
+			l, err := rtnl.ParseLink(data)
+			if err != nil {
+				broken = err
+			} else if l.Oper != rtnl.OperUp && l.STP == 0 {
+				late = append(late, l)
+			}
+		}
+		msgs = append(msgs, m)
+	}
+	results, err := c.Exchange(ctx, msgs)
+	for _, r := range results {
+		if r != nil && !nlconn.IsAbsent(r) {
+			broken = r
+		}
+	}
+	if err := errors.Join(err, broken); err != nil {
+		return nlconn.Explain(err, "read whether links are in operation")
+	}
+	for _, l := range late {
+		if err := s.awaitLink(ctx, p, l.Index); err != nil {
+			return fmt.Errorf("wait until link %q is in operation: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+// awaitLink waits for one link.
+func (s *session) awaitLink(ctx context.Context, p Place, index int) error {
+	ctx, cancel := context.WithTimeout(ctx, operationPatience)
+	defer cancel()
+	ns, err := s.namespace(p)
+	if err != nil {
+		return err
+	}
+	c, err := ns.socket()
+	if err != nil {
+		return err
+	}
+	return ns.await(ctx, unix.RTNLGRP_LINK, func(ctx context.Context) (bool, error) {
+		now, err := c.LinkByIndex(ctx, index)
+		if errors.Is(err, ErrNotExist) {
+			return true, nil
+		}
+		return err == nil && now.Oper == rtnl.OperUp, err
+	})
+}
+
+// awaitAddress waits for one IPv6 address.
+func (n *Net) awaitAddress(ctx context.Context, s *session, a *Addr) error {
+	ns, err := s.namespace(a.In)
+	if err != nil {
+		return err
+	}
+	isLocal := func(ctx context.Context) (bool, error) {
+		w, err := n.Way(ctx, ns, Packet{To: a.Address.Addr()})
+		if w.Local || err != nil && !errors.Is(err, ErrNotExist) {
+			return w.Local, err
+		}
+		_, err = n.Link(ctx, ns, a.Link)
+		if errors.Is(err, ErrNotExist) {
+			return true, nil
+		}
+		return false, err
+	}
+	is, err := isLocal(ctx)
+	if is || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationPatience)
+	defer cancel()
+	if err := ns.await(ctx, unix.RTNLGRP_IPV6_ROUTE, isLocal); err != nil {
+		return fmt.Errorf("wait until address %s of link %q is in operation: %w", a.Address, a.Link, err)
+	}
+	return nil
+}
+
+// await waits until done returns true. It calls done after each notification of the
+// multicast group.
+func (ns *Namespace) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
+	var notifications *rtnl.Conn
+	err := ns.visit(func() (err error) {
+		if notifications, err = rtnl.Open(); err != nil {
+			return err
+		}
+		return notifications.Join(group)
+	})
+	if notifications != nil {
+		defer func() { _ = notifications.Close() }()
+	}
+	for err == nil {
+		var is bool
+		if is, err = done(ctx); is || err != nil {
+			return err
+		}
+		err = notifications.Receive(ctx, func(unix.NlMsghdr, []byte) {})
+		if errors.Is(err, unix.ENOBUFS) { // notifications were lost: check again
+			err = nil
+		}
+	}
+	return err
 }

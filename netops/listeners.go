@@ -84,13 +84,10 @@ func (n *Net) Listeners(ctx context.Context, ports []PortRange) ([]Listener, err
 			m.Body[0], m.Body[1] = family, proto.number
 			binary.NativeEndian.PutUint32(m.Body[4:], 1<<proto.state)
 			(*nlconn.Body)(&m.Body).Bytes(inetDiagBytecode, portFilter(byProto[proto.name]))
-			var some []Listener
-			err := c.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
-				if l, ok := decodeListener(data); ok {
-					l.Proto = proto.name
-					some = append(some, l)
-				}
-				return nil
+			some, err := nlconn.List(ctx, c, m, func(data []byte) (Listener, bool, error) {
+				l, ok := decodeListener(data)
+				l.Proto = proto.name
+				return l, ok, nil
 			})
 			// The kernel, or its configuration, lacks the protocol or its diagnosis.
 			if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {

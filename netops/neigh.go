@@ -101,10 +101,6 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-func (n *Neigh) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
 // undo ignores a forwarding entry of a link that is not a port any more.
 func (n *Neigh) undo(ctx context.Context, s *session, v Verb) error {
 	err := s.request(ctx, n, v)
@@ -127,26 +123,22 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n, ErrInvalid)
 	}
-	nd := &rtnl.NeighHeader{Index: uint32(index), State: unix.NUD_PERMANENT}
-	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Header: nd}
-	if v == VerbDel {
-		m.Kind, m.Flags = unix.RTM_DELNEIGH, 0
-	}
-	if n.IP.IsValid() {
-		m.Bytes(unix.NDA_DST, n.IP.AsSlice())
-	}
-	if v != VerbDel || n.FDB {
-		m.Bytes(unix.NDA_LLADDR, mac)
-	}
+	entry := rtnl.Neigh{Link: index, State: unix.NUD_PERMANENT, IP: n.IP, MAC: mac}
 	switch {
 	case !n.FDB:
-		nd.Family = rtnl.Family(n.IP)
+		entry.Family = rtnl.Family(n.IP)
 	case n.IP.IsValid(): // the VXLAN device's own entry
-		nd.Family, nd.Flags = unix.AF_BRIDGE, unix.NTF_SELF
+		entry.Family, entry.Flags = unix.AF_BRIDGE, unix.NTF_SELF
 	default: // the bridge's entry for its port
-		nd.Family, nd.Flags, nd.State = unix.AF_BRIDGE, unix.NTF_MASTER, unix.NUD_NOARP
+		entry.Family, entry.Flags, entry.State = unix.AF_BRIDGE, unix.NTF_MASTER, unix.NUD_NOARP
 	}
-	return []nlconn.Message{m}, nil
+	if v == VerbDel {
+		if !n.FDB {
+			entry.MAC = nil
+		}
+		return []nlconn.Message{{Kind: unix.RTM_DELNEIGH, Body: entry.Append(nil)}}, nil
+	}
+	return []nlconn.Message{{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Body: entry.Append(nil)}}, nil
 }
 
 // neighbour reads the permanent neighbour or static forwarding entry with the

@@ -7,8 +7,8 @@ import (
 )
 
 // kernelObject is what this package needs of every Object. A new kind of Object is one
-// file with these methods, and one line in newObject. The other interfaces in this file
-// are for the kinds that need more.
+// file with these methods and those of a requester, or of a maker and an undoer, and one
+// line in newObject. The other interfaces in this file are for the kinds that need more.
 type kernelObject interface {
 	Object
 	// validate checks the object's own fields. The error wraps ErrInvalid.
@@ -18,9 +18,17 @@ type kernelObject interface {
 	plan(ctx context.Context, s *session) ([]Change, error)
 	// verify lists the differences between the object and the kernel.
 	verify(ctx context.Context, s *session) ([]Difference, error)
+}
+
+// maker is an object that is not made by requests only.
+type maker interface {
 	// apply makes a batch of changes, of which the first is the object's. It appends to
 	// run.done the changes that were made, or may have been made despite an error.
 	apply(ctx context.Context, run *applier, batch []Change) error
+}
+
+// undoer is an object whose inverse is more than its requests.
+type undoer interface {
 	// undo runs the inverse that consists of v and the object. Net.Undo ignores an errno
 	// for an object that is absent, or that another program restored.
 	undo(ctx context.Context, s *session, v Verb) error

@@ -63,17 +63,23 @@ func (n *Net) observed(ns *Namespace) *Namespace {
 	return ns
 }
 
-// Link reads one link in ns, or in the host's namespace for a nil ns. The error
-// wraps ErrNotExist if the link is absent. The result has no addresses.
-func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, error) {
+// linkIn reads a link in ns, or in the host's namespace for a nil ns.
+func (n *Net) linkIn(ctx context.Context, ns *Namespace, name string) (*rtnl.Conn, *rtnl.Link, error) {
 	if err := rtnl.CheckName(name); err != nil {
-		return LinkInfo{}, err
+		return nil, nil, err
 	}
 	c, err := n.observed(ns).socket()
 	if err != nil {
-		return LinkInfo{}, err
+		return nil, nil, err
 	}
 	l, err := c.Link(ctx, name)
+	return c, l, err
+}
+
+// Link reads one link in ns, or in the host's namespace for a nil ns. The error
+// wraps ErrNotExist if the link is absent. The result has no addresses.
+func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, error) {
+	c, l, err := n.linkIn(ctx, ns, name)
 	if err != nil {
 		return LinkInfo{}, err
 	}
@@ -97,22 +103,11 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 
 // Links reads all links in ns, or in the host's namespace for a nil ns.
 func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
-	c, err := n.observed(ns).socket()
+	_, links, addrs, err := n.linksIn(ctx, ns)
 	if err != nil {
 		return nil, err
 	}
-	links, err := c.Links(ctx)
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := c.Addresses(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	names := map[int]string{}
-	for _, l := range links {
-		names[l.Index] = l.Name
-	}
+	names := linkNames(links)
 	byLink := map[int][]netip.Prefix{}
 	for _, a := range addrs {
 		byLink[a.Link] = append(byLink[a.Link], a.Prefix)
@@ -128,12 +123,35 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	return all, nil
 }
 
+// linksIn reads all links in ns, or in the host's namespace for a nil ns, and their addresses.
+func (n *Net) linksIn(ctx context.Context, ns *Namespace) (*rtnl.Conn, []*rtnl.Link, []rtnl.Addr, error) {
+	c, err := n.observed(ns).socket()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	links, err := c.Links(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	addrs, err := c.Addresses(ctx, 0)
+	return c, links, addrs, err
+}
+
+// linkNames returns the names of links by index.
+func linkNames(links []*rtnl.Link) map[int]string {
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	return names
+}
+
 func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
 		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
-		Mode: l.Mode, VLANID: l.VLANID, Table: l.Table, VLANFiltering: l.VLANFiltering,
+		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering,
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)
@@ -146,14 +164,7 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 
 // Addresses reads the addresses of one link.
 func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]netip.Prefix, error) {
-	if err := rtnl.CheckName(link); err != nil {
-		return nil, err
-	}
-	c, err := n.observed(ns).socket()
-	if err != nil {
-		return nil, err
-	}
-	l, err := c.Link(ctx, link)
+	c, l, err := n.linkIn(ctx, ns, link)
 	if err != nil {
 		return nil, err
 	}
@@ -181,10 +192,7 @@ func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, er
 	if err != nil {
 		return nil, err
 	}
-	names := map[int]string{}
-	for _, l := range links {
-		names[l.Index] = l.Name
-	}
+	names := linkNames(links)
 	all := make([]Route, len(routes))
 	for i, r := range routes {
 		all[i] = *routeOf(&r, "", names[r.Link])
@@ -229,11 +237,7 @@ type TunnelEntries struct {
 // TunnelEntries reads the entries of a VXLAN device on the host.
 func (n *Net) TunnelEntries(ctx context.Context, link string) (TunnelEntries, error) {
 	t := TunnelEntries{map[netip.Addr]string{}, map[string]netip.Addr{}}
-	l, err := n.Link(ctx, nil, link)
-	if err != nil {
-		return t, err
-	}
-	c, err := n.host.socket()
+	c, l, err := n.linkIn(ctx, nil, link)
 	if err != nil {
 		return t, err
 	}
@@ -261,4 +265,35 @@ func (n *Net) Elements(ctx context.Context, set string) ([]*Element, error) {
 		elements[i] = (*Element)(e)
 	}
 	return elements, err
+}
+
+// HostEnd returns the host's end of the veth pair whose other end is link in ns.
+// The error wraps ErrNotExist if link is absent, is not a veth, or has its other
+// end in a namespace other than the host's.
+func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo, error) {
+	_, own, err := n.linkIn(ctx, ns, link)
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	if own.Kind != "veth" {
+		return LinkInfo{}, fmt.Errorf("host's end of link %q, which is of kind %q, not \"veth\": %w", link, own.Kind, ErrNotExist)
+	}
+	host, err := n.host.socket()
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	// A link index is unique in one namespace only. Therefore check that the
+	// host's link with that index has the link in ns as its own peer.
+	have, err := host.LinkByIndex(ctx, own.Peer)
+	if err != nil {
+		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w", link, err)
+	}
+	id, err := host.NamespaceID(ctx, int(ns.fd))
+	if err != nil {
+		return LinkInfo{}, nlconn.Explain(err, fmt.Sprintf("number of namespace %q", ns.path))
+	}
+	if have.Kind != "veth" || have.Peer != own.Index || !have.PeerElsewhere || have.PeerNamespace != id {
+		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w in the host's namespace", link, ErrNotExist)
+	}
+	return newLinkInfo(have), nil
 }

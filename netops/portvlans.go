@@ -212,12 +212,6 @@ func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error
 	return d.list, nil
 }
 
-func (p *PortVLANs) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (p *PortVLANs) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, p, v) }
-
 func (p *PortVLANs) links() []string { return []string{p.Link} }
 
 func (p *PortVLANs) removal() *Step { return nil }
@@ -310,16 +304,12 @@ func (s vlanSet) parseEntry(kind uint16, b []byte) error {
 	if kind != vlanEntry {
 		return nil
 	}
+	var info []byte
 	var flags, first, last uint16
-	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
-		switch {
-		case kind == vlanEntryInfo && len(v) >= nl.SizeofBridgeVlanInfo:
-			flags, first = binary.NativeEndian.Uint16(v), binary.NativeEndian.Uint16(v[2:])
-		case kind == vlanEntryRange && len(v) >= 2:
-			last = binary.NativeEndian.Uint16(v)
-		}
-		return nil
-	})
+	err := nlconn.ReadAttrs(b, []nlconn.Attr{{Kind: vlanEntryInfo, At: &info}, {Kind: vlanEntryRange, At: &last}})
+	if len(info) >= nl.SizeofBridgeVlanInfo {
+		flags, first = binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])
+	}
 	if first == 0 || first > maxVLAN || last > maxVLAN {
 		return err
 	}

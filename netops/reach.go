@@ -4,8 +4,10 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/internal/rawudp"
 	"github.com/cnibox/cnibox/netops/internal/reach"
 )
 
@@ -74,4 +76,66 @@ func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) 
 		return err
 	})
 	return a, err
+}
+
+// Announce announces those of the addresses that a link has to the other hosts on the link, so that they send packets
+// for them to its MAC. It returns the announced addresses. A link without a MAC announces none.
+func (n *Net) Announce(ctx context.Context, ns *Namespace, link string, addrs []netip.Addr) (announced []netip.Addr, err error) {
+	l, err := n.Link(ctx, ns, link)
+	if err != nil {
+		return nil, err
+	}
+	mac, err := net.ParseMAC(l.MAC)
+	if err != nil || len(mac) != 6 || !l.Up {
+		return nil, nil //nolint:nilerr // without an Ethernet address there is nothing to announce
+	}
+	have, err := n.Addresses(ctx, ns, link)
+	if err != nil {
+		return nil, err
+	}
+	err = n.observed(ns).visit(func() error {
+		for _, a := range addrs {
+			if !slices.ContainsFunc(have, func(p netip.Prefix) bool { return p.Addr() == a }) {
+				continue
+			}
+			if err := reach.Announce(l.Index, mac, a); err != nil {
+				return err
+			}
+			announced = append(announced, a)
+		}
+		return nil
+	})
+	return announced, err
+}
+
+// Datagram is a received UDP datagram.
+type Datagram = rawudp.Datagram
+
+// RawUDP sends and receives IPv4 UDP datagrams on one link below the IP layer. A link
+// that has no address yet can use it (RFC 2131, section 4.1). One sender and one
+// receiver can use it concurrently.
+type RawUDP = rawudp.Conn
+
+// UDP6 is a UDP socket bound to one IPv6 address of a link.
+type UDP6 = rawudp.UDP6
+
+// OpenRawUDP opens a UDP port on the link with the index. A nil ns means the host's
+// namespace. The socket stays in its namespace and usable after ns is closed.
+func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (u *RawUDP, err error) {
+	err = n.observed(ns).visit(func() error {
+		u, err = rawudp.Open(index, port)
+		return err
+	})
+	return u, err
+}
+
+// OpenUDP6 opens a UDP port on an address of the link with the index. The address may
+// be link-local. A nil ns means the host's namespace. The socket stays in its namespace
+// and usable after ns is closed.
+func (n *Net) OpenUDP6(ns *Namespace, index int, at netip.AddrPort) (u *UDP6, err error) {
+	err = n.observed(ns).visit(func() error {
+		u, err = rawudp.OpenUDP6(index, at)
+		return err
+	})
+	return u, err
 }

@@ -75,12 +75,6 @@ func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error)
 	return nil, nil
 }
 
-func (r *Redirect) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (r *Redirect) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
-
 func (r *Redirect) links() []string { return []string{r.Link, r.To} }
 
 // messages returns the requests that add the filter, or delete it if cnibox
@@ -205,13 +199,9 @@ func (s *session) filters(ctx context.Context, p Place, index int, parent uint32
 		return nil, err
 	}
 	m := nlconn.Message{Kind: unix.RTM_GETTFILTER, Header: &nl.TcMsg{Ifindex: int32(index), Parent: parent}}
-	var all []tcFilter
-	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	all, err := nlconn.List(ctx, c.Conn, m, func(data []byte) (tcFilter, bool, error) {
 		f, err := parseFilter(data)
-		if err == nil && f.handle != 0 {
-			all = append(all, f)
-		}
-		return err
+		return f, f.handle != 0, err
 	})
 	return all, nlconn.Explain(err, fmt.Sprintf("filters of link %d", index))
 }
@@ -225,15 +215,7 @@ func parseFilter(b []byte) (f tcFilter, err error) {
 	f.handle = binary.NativeEndian.Uint32(b[8:])
 	f.pref = uint16(binary.NativeEndian.Uint32(b[16:]) >> 16)
 	var options []byte
-	err = nlconn.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case nl.TCA_KIND:
-			f.kind = nlconn.Text(v)
-		case nl.TCA_OPTIONS:
-			options = v
-		}
-		return nil
-	})
+	err = nlconn.ReadAttrs(b[nl.SizeofTcMsg:], []nlconn.Attr{{Kind: nl.TCA_KIND, At: &f.kind}, {Kind: nl.TCA_OPTIONS, At: &options}})
 	if err != nil || f.kind != kindU32 {
 		return f, err
 	}

@@ -83,7 +83,7 @@ func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 	} {
 		make1()
 		for range 2 {
-			if err := n.RemoveReferencePluginMasquerade(t.Context(), f); err != nil {
+			if err := n.Leftovers().RemoveMasquerade(t.Context(), f); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -94,17 +94,17 @@ func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 	make1()
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.9", "10.1.0.0/24")
 	second := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
-	if err := n.RemoveReferencePluginMasquerade(t.Context(), second); err != nil {
+	if err := n.Leftovers().RemoveMasquerade(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
 	first := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
-	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
+	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
 		t.Fatalf("the first interface lost %v, %v", missing, err)
 	}
-	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
+	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
 		t.Fatalf("the second interface lacks %v, %v", missing, err)
 	}
-	if err := n.RemoveReferencePluginMasquerade(t.Context(), first); err != nil {
+	if err := n.Leftovers().RemoveMasquerade(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -142,10 +142,10 @@ func TestReferencePluginLegacy(t *testing.T) {
 	others := listing()
 	for name, detach := range map[string]func() error{
 		"DEL": func() error {
-			return errors.Join(n.RemoveReferencePluginMasquerade(t.Context(), one), n.RemoveReferencePluginHostPorts(t.Context(), one), n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(n.Leftovers().RemoveMasquerade(t.Context(), one), n.Leftovers().RemoveHostPorts(t.Context(), one), n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2")))
 		},
 		"GC": func() error {
-			return errors.Join(n.CollectReferencePluginMasquerade(t.Context(), "net1", two), n.CollectReferencePluginHostPorts(t.Context(), "net1", two), n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(n.Leftovers().CollectMasquerade(t.Context(), "net1", two), n.Leftovers().CollectHostPorts(t.Context(), "net1", two), n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2")))
 		},
 	} {
 		attach(c1Chain, c1HostPorts, "c1", "10.1.0.2")
@@ -159,14 +159,14 @@ func TestReferencePluginLegacy(t *testing.T) {
 		}
 	}
 	attach(c1Chain, c1HostPorts, "c1", "10.1.0.9")
-	if err := errors.Join(n.RemoveReferencePluginMasquerade(t.Context(), both), n.RemoveReferencePluginHostPorts(t.Context(), both)); err != nil {
+	if err := errors.Join(n.Leftovers().RemoveMasquerade(t.Context(), both), n.Leftovers().RemoveHostPorts(t.Context(), both)); err != nil {
 		t.Fatal(err)
 	}
 	if now := listing(); !strings.Contains(now, "-j "+c1Chain) || !strings.Contains(now, "-j "+c1HostPorts) {
 		t.Errorf("the container's other interface lost its rules:\n%s", now)
 	}
-	err := errors.Join(n.CollectReferencePluginMasquerade(t.Context(), "net1", nil), n.CollectReferencePluginHostPorts(t.Context(), "net1", nil),
-		n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
+	err := errors.Join(n.Leftovers().CollectMasquerade(t.Context(), "net1", nil), n.Leftovers().CollectHostPorts(t.Context(), "net1", nil),
+		n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
 	if now := listing(); err != nil || now != before {
 		t.Errorf("%v, left are\n%s\nwant\n%s", err, now, before)
 	}
@@ -180,7 +180,7 @@ func TestReferencePluginChainInUse(t *testing.T) {
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
 	nstest.Run(t, "iptables", "-t", "nat", "-N", "MINE")
 	nstest.Run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
-	if err := n.RemoveReferencePluginMasquerade(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := n.Leftovers().RemoveMasquerade(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := rules(t); strings.Contains(now, c1Chain) {
@@ -225,7 +225,7 @@ func TestReferencePluginMasqueradeNFT(t *testing.T) {
 	other := ReferencePluginAttachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	nftFile(t, masqueradeRules(masqueradeRule(one, "10.1.0.2", "10.1.0.0/24"), masqueradeRule(one, "fd00::2", "fd00::/64"),
 		masqueradeRule(two, "10.1.0.9", "10.1.0.0/24"), masqueradeRule(three, "10.1.0.3", "10.1.0.0/24"), masqueradeRule(other, "10.2.0.2", "10.2.0.0/24")))
-	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
+	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
 		t.Errorf("missing %v, %v", missing, err)
 	}
 	steps := []struct {
@@ -233,13 +233,13 @@ func TestReferencePluginMasqueradeNFT(t *testing.T) {
 		do   func() error
 		left []string
 	}{
-		{"DEL", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
-		{"DEL again", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL again", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
 		{"GC", func() error {
-			return n.CollectReferencePluginMasquerade(t.Context(), "net1", []ReferencePluginAttachment{three})
+			return n.Leftovers().CollectMasquerade(t.Context(), "net1", []ReferencePluginAttachment{three})
 		}, []string{"10.1.0.3", "10.2.0.2"}},
-		{"GC without valid attachments", func() error { return n.CollectReferencePluginMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
-		{"DEL of the last", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), other) }, nil},
+		{"GC without valid attachments", func() error { return n.Leftovers().CollectMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
+		{"DEL of the last", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), other) }, nil},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -273,9 +273,9 @@ func TestReferencePluginHostPorts(t *testing.T) {
 	others := rules(t)
 	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
 	for _, remove := range []func() error{
-		func() error { return n.RemoveReferencePluginHostPorts(t.Context(), one) },
+		func() error { return n.Leftovers().RemoveHostPorts(t.Context(), one) },
 		func() error {
-			return n.CollectReferencePluginHostPorts(t.Context(), "net1", []ReferencePluginAttachment{{ContainerID: "c2"}})
+			return n.Leftovers().CollectHostPorts(t.Context(), "net1", []ReferencePluginAttachment{{ContainerID: "c2"}})
 		},
 	} {
 		iptablesHostPort(t, c1HostPorts, "c1", "8080", "10.1.0.2:80")
@@ -310,19 +310,19 @@ func TestReferencePluginHostPorts(t *testing.T) {
 			}
 		}
 	}
-	if err := n.RemoveReferencePluginHostPorts(t.Context(), one); err != nil {
+	if err := n.Leftovers().RemoveHostPorts(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
 	check("first", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
+	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown, not the other's", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown", "dport 8081")
-	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
+	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != "" {
@@ -353,14 +353,14 @@ func TestReferencePluginForward(t *testing.T) {
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
 	}
-	if err := n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.3")); err != nil {
+	if err := n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.3")); err != nil {
 		t.Fatal(err)
 	}
 	if rules(t) == before {
 		t.Fatal("the rules of another address went")
 	}
 	for range 2 {
-		if err := n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
+		if err := n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
 			t.Fatal(err)
 		}
 		if now := rules(t); now != before {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -189,10 +188,6 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-func (r *Route) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
 // undo ignores a route that the kernel refuses because its gateway, its source address or
 // the state of its link is gone.
 func (r *Route) undo(ctx context.Context, s *session, v Verb) error {
@@ -214,46 +209,30 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	if r.LinkIndex != 0 && r.LinkIndex != index {
 		return nil, fmt.Errorf("link %d %q: %w", r.LinkIndex, r.Link, ErrNotExist)
 	}
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{
-		Family: rtnl.Family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
-		Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE, Protocol: uint8(r.Protocol),
-	}}
-	m := nlconn.Message{Kind: unix.RTM_DELROUTE, Header: rtm}
-	m.Uint32(unix.RTA_TABLE, uint32(r.table()))
-	m.Uint32(unix.RTA_OIF, uint32(index))
-	if r.Dst.Bits() > 0 {
-		m.Bytes(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
-	}
-	if r.Via.IsValid() {
-		addVia(&m.Body, r.Via, r.Dst.Addr().Is4())
-	}
-	if r.Priority != 0 {
-		m.Uint32(unix.RTA_PRIORITY, uint32(r.Priority))
+	key := rtnl.Route{
+		Link: index, Dst: r.Dst, Via: r.Via, Priority: r.Priority, Table: r.table(), Protocol: uint8(r.Protocol), Scope: unix.RT_SCOPE_NOWHERE,
 	}
 	if v == VerbDel {
-		return []nlconn.Message{m}, nil
+		return []nlconn.Message{{Kind: unix.RTM_DELROUTE, Body: key.Append(nil)}}, nil
 	}
-	m.Kind, m.Flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
-	if r.Shared {
-		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	}
-	rtm.Type, rtm.Scope = unix.RTN_UNICAST, r.scope()
-	if r.Local {
-		rtm.Type = unix.RTN_LOCAL
-	}
+	all := key
+	all.Kind, all.Scope, all.Src, all.MTU, all.AdvMSS, all.OnLink = r.kind(), r.scope(), r.Src, r.MTU, r.AdvMSS, r.OnLink
 	if r.Protocol == 0 {
-		rtm.Protocol = unix.RTPROT_BOOT
+		all.Protocol = unix.RTPROT_BOOT
 	}
-	if r.OnLink {
-		rtm.Flags |= unix.RTNH_F_ONLINK
+	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_APPEND)
+	if r.Shared {
+		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
-	if r.Src.IsValid() {
-		m.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
+	return []nlconn.Message{{Kind: unix.RTM_NEWROUTE, Flags: flags, Body: all.Append(nil)}}, nil
+}
+
+// kind returns the type of the route, RTN_*.
+func (r *Route) kind() uint8 {
+	if r.Local {
+		return unix.RTN_LOCAL
 	}
-	if r.MTU != 0 || r.AdvMSS != 0 {
-		m.Nest(unix.RTA_METRICS, func() { r.addMetrics(&m.Body) })
-	}
-	return []nlconn.Message{m}, nil
+	return unix.RTN_UNICAST
 }
 
 func (r *Route) scope() uint8 {
@@ -268,22 +247,17 @@ func (r *Route) scope() uint8 {
 	return unix.RT_SCOPE_LINK
 }
 
-func (r *Route) addMetrics(b *nlconn.Body) {
-	if r.MTU != 0 {
-		b.Uint32(unix.RTAX_MTU, uint32(r.MTU))
+// routesLike reads the routes over r's link that have r's type, in one table, or
+// in all tables for 0.
+func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.Route, error) {
+	if !r.Local {
+		return s.routes(ctx, r.In, r.Link, table)
 	}
-	if r.AdvMSS != 0 {
-		b.Uint32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+	index, c, err := s.linkConn(ctx, r.In, r.Link)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// addVia appends a gateway. An IPv4 route with an IPv6 gateway needs RTA_VIA.
-func addVia(b *nlconn.Body, via netip.Addr, ipv4 bool) {
-	if via.Is4() == ipv4 {
-		b.Bytes(unix.RTA_GATEWAY, via.AsSlice())
-	} else {
-		b.Bytes(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), via.AsSlice()...))
-	}
+	return c.RoutesOf(ctx, rtnl.Family(r.Dst.Addr()), rtnl.RoutesRequest{Link: index, Kind: unix.RTN_LOCAL})
 }
 
 // routes reads the routes over a link in one table, or in all tables for 0.
@@ -293,4 +267,76 @@ func (s *session) routes(ctx context.Context, p Place, link string, table int) (
 		return nil, err
 	}
 	return c.Routes(ctx, index, table)
+}
+
+// routeOf returns the Route that restores have over a link of that name.
+func routeOf(have *rtnl.Route, in Place, link string) *Route {
+	scope := int(have.Scope)
+	return &Route{
+		In: in, Link: link, Dst: have.Dst, Via: have.Via, Src: have.Src, MTU: have.MTU, AdvMSS: have.AdvMSS,
+		Priority: have.Priority, Table: have.Table, Protocol: int(have.Protocol), Scope: &scope, OnLink: have.OnLink,
+	}
+}
+
+// leaving is a route over a link that the plan deletes.
+type leaving struct {
+	link linkRef
+	rtnl.Route
+}
+
+// planAbsent deletes the present routes and records them for the inverse.
+func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
+	if s.isNew(r.In, r.Link) {
+		return nil, nil
+	}
+	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	for _, h := range have {
+		key := leaving{linkRef{r.In, r.Link}, h}
+		if !r.matches(h) || s.leaving[key] {
+			continue
+		}
+		if s.leaving == nil {
+			s.leaving = map[leaving]bool{}
+		}
+		s.leaving[key] = true
+		was := routeOf(&h, r.In, r.Link)
+		back := *was
+		back.LinkIndex = h.Link
+		changes = append(changes, Change{Do: Step{VerbDel, was}, Undo: &Step{VerbAdd, &back}})
+	}
+	return changes, nil
+}
+
+// verifyAbsent reports the routes that still exist.
+func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	if err != nil && !errors.Is(err, ErrNotExist) {
+		return nil, err
+	}
+	for _, h := range have {
+		if r.matches(h) {
+			return []Difference{{Object: r, Want: "absent", Have: "present"}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// removal returns nil for a route that must be absent.
+func (r *Route) removal() *Step {
+	if r.Absent {
+		return nil
+	}
+	return &Step{VerbDel, r}
+}
+
+// validateAbsent rejects a shared Route that must be absent.
+func (r *Route) validateAbsent() error {
+	if r.Absent && r.Shared {
+		return fmt.Errorf("a shared route that is absent: %w", ErrInvalid)
+	}
+	return nil
 }

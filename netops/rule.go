@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -183,59 +182,17 @@ func (r *Rule) matches(state rtnl.Rule) bool {
 	return want == have
 }
 
-func (r *Rule) apply(ctx context.Context, run *applier, batch []Change) error {
-	return run.requests(ctx, batch)
-}
-
-func (r *Rule) undo(ctx context.Context, s *session, v Verb) error { return s.request(ctx, r, v) }
-
 func (r *Rule) links() []string { return nil }
 
 // messages returns the requests that add or delete the rule.
 func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
-	// struct fib_rule_hdr has the layout of struct rtmsg.
-	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
-	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: h}
+	rule := rtnl.Rule{
+		Family: r.Family, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.mask(),
+		Table: r.Table, Prohibit: r.Prohibit, IPProto: r.IPProto, DstPort: r.DstPort, MinBits: r.MinBits, Protocol: uint8(r.Protocol),
+	}
+	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Body: rule.Append(nil)}
 	if v == VerbDel {
 		m.Kind, m.Flags = unix.RTM_DELRULE, 0
-	}
-	if r.Prohibit {
-		h.Type = unix.FR_ACT_PROHIBIT
-	} else {
-		m.Uint32(unix.FRA_TABLE, uint32(r.Table))
-	}
-	if r.IPProto != 0 {
-		m.Uint8(unix.FRA_IP_PROTO, r.IPProto)
-	}
-	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
-		m.Bytes(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...))
-	}
-	if r.From.IsValid() {
-		h.Src_len = uint8(r.From.Bits())
-		m.Bytes(unix.FRA_SRC, r.From.Masked().Addr().AsSlice())
-	}
-	if r.To.IsValid() {
-		h.Dst_len = uint8(r.To.Bits())
-		m.Bytes(unix.FRA_DST, r.To.Masked().Addr().AsSlice())
-	}
-	if r.Priority != 0 {
-		m.Uint32(unix.FRA_PRIORITY, uint32(r.Priority))
-	}
-	if r.Mark != 0 || r.Mask != 0 {
-		m.Uint32(unix.FRA_FWMARK, r.Mark)
-		m.Uint32(unix.FRA_FWMASK, r.mask())
-	}
-	if r.MinBits != 0 {
-		m.Uint32(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
-	}
-	if r.Protocol != 0 {
-		m.Uint8(unix.FRA_PROTOCOL, uint8(r.Protocol))
-	}
-	if r.IIF != "" {
-		m.Text(unix.FRA_IIFNAME, r.IIF)
-	}
-	if r.OIF != "" {
-		m.Text(unix.FRA_OIFNAME, r.OIF)
 	}
 	return []nlconn.Message{m}, nil
 }
@@ -264,7 +221,7 @@ func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 func ruleOf(r rtnl.Rule) Rule {
 	return Rule{
 		Family: r.Family, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.Mask,
-		Table: r.Table, Prohibit: r.Prohibit, IPProto: r.IPProto, DstPort: r.DstPort, MinBits: r.MinBits, Protocol: r.Protocol,
+		Table: r.Table, Prohibit: r.Prohibit, IPProto: r.IPProto, DstPort: r.DstPort, MinBits: r.MinBits, Protocol: int(r.Protocol),
 	}
 }
 

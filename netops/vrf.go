@@ -180,10 +180,7 @@ func (v *VRF) create(ctx context.Context, s *session, c *rtnl.Conn) error {
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, index)
 	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	m.Text(unix.IFLA_IFNAME, v.Name)
-	m.Nest(unix.IFLA_LINKINFO, func() {
-		m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindVRF))
-		m.Nest(nl.IFLA_INFO_DATA, func() { m.Uint32(nl.IFLA_VRF_TABLE, uint32(v.Table)) })
-	})
+	(&rtnl.Link{Kind: rtnl.KindVRF, KindState: rtnl.KindState{Table: v.Table}}).AddKind(&m.Body)
 	label, err := (&Link{In: v.In, Name: v.Name, Alias: v.Alias}).setAt(ctx, s, index)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -64,23 +63,15 @@ func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route,
 	if err != nil {
 		return r, nil, err
 	}
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(p.To), Dst_len: uint8(p.To.BitLen())}}
-	if p.From.IsValid() {
-		rtm.Src_len = uint8(p.From.BitLen())
-	}
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: rtm}
-	m.Bytes(unix.RTA_DST, p.To.AsSlice())
-	if p.From.IsValid() {
-		m.Bytes(unix.RTA_SRC, p.From.AsSlice())
-	}
+	in := 0
 	if p.In != "" {
-		in, err := c.Link(ctx, p.In)
+		l, err := c.Link(ctx, p.In)
 		if err != nil {
 			return r, nil, err
 		}
-		m.Uint32(unix.RTA_IIF, uint32(in.Index))
+		in = l.Index
 	}
-	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
+	err = c.Ask(ctx, rtnl.RouteMessage(p.To, p.From, in), func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
 		return err
 	})
@@ -137,12 +128,11 @@ func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded,
 	if isBridge && slices.Equal(l.MAC, want) {
 		return Forwarded{Known: true, Local: true}, nil
 	}
-	header := &rtnl.NeighHeader{Family: unix.AF_BRIDGE}
+	key := rtnl.Neigh{Family: unix.AF_BRIDGE, MAC: want}
 	if !isBridge {
-		header.Index, header.Flags = uint32(l.Index), unix.NTF_SELF
+		key.Link, key.Flags = l.Index, unix.NTF_SELF
 	}
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: header}
-	m.Bytes(unix.NDA_LLADDR, want)
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Body: key.Append(nil)}
 	if isBridge {
 		m.Uint32(unix.NDA_MASTER, uint32(l.Index))
 	}
@@ -167,12 +157,44 @@ func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded,
 	return Forwarded{Known: true, Local: entry.Link == l.Index || entry.State&unix.NUD_PERMANENT != 0 && slices.Equal(port.MAC, want), Port: port.Name}, nil
 }
 
-// linkIn reads a link in ns, or in the host's namespace for a nil ns.
-func (n *Net) linkIn(ctx context.Context, ns *Namespace, name string) (*rtnl.Conn, *rtnl.Link, error) {
-	c, err := n.observed(ns).socket()
+// RouteLink returns the name of the link that the kernel's route to an address
+// uses. A nil ns is the host's namespace. The error wraps ErrNotExist if there
+// is no route.
+func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (string, error) {
+	l, err := n.LinkToward(ctx, ns, to)
+	return l.Name, err
+}
+
+// LinkToward is like RouteLink and returns the link's properties. Master,
+// ParentName and Addresses are empty.
+func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (LinkInfo, error) {
+	index, c, err := n.routeTo(ctx, ns, to)
 	if err != nil {
-		return nil, nil, err
+		return LinkInfo{}, err
 	}
-	l, err := c.Link(ctx, name)
-	return c, l, err
+	l, err := c.LinkByIndex(ctx, index)
+	if err != nil {
+		return LinkInfo{}, err
+	}
+	return newLinkInfo(l), nil
+}
+
+// CheckRoute is like RouteLink without the link. It returns nil if there is a
+// route.
+func (n *Net) CheckRoute(ctx context.Context, ns *Namespace, to netip.Addr) error {
+	_, _, err := n.routeTo(ctx, ns, to)
+	return err
+}
+
+// routeTo returns the index of the link that the route to an address uses, and
+// the connection of the namespace.
+func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtnl.Conn, err error) {
+	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
+		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
+	}
+	r, c, err := n.route(ctx, ns, Packet{To: to})
+	if err == nil && (r.Kind != unix.RTN_UNICAST || r.Link == 0) {
+		err = fmt.Errorf("route to %s: %w", to, ErrNotExist)
+	}
+	return r.Link, c, err
 }

@@ -43,7 +43,7 @@ type Kernel struct {
 	// wanted is the device of the last spec, device is its state in the kernel,
 	// and parent is its lower link.
 	wanted *VTEP
-	device vtepState
+	device rtnl.Link
 	parent *rtnl.Link
 	// moved reports whether routes, links or addresses may have changed, so that
 	// gateways must be looked up again. direct has the results of these lookups.
@@ -268,7 +268,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 	}
 	before := o.device.Index
 	o.known, o.newDevice = false, o.newDevice || (v == nil) != (o.wanted == nil) || v != nil && *v != *o.wanted
-	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
+	o.device, o.wanted, o.parent, o.warnings = rtnl.Link{}, nil, nil, nil
 	if v != nil {
 		if err := v.validate(o.family == unix.AF_INET6); err != nil {
 			return err
@@ -280,7 +280,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 		var err error
 		o.device, o.warnings, err = o.ensureVTEP(ctx, v)
 		if err != nil {
-			o.device = vtepState{}
+			o.device = rtnl.Link{}
 			return err
 		}
 	}

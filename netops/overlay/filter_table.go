@@ -118,7 +118,7 @@ func (w *NAT) masqueradeRules() []nft.Rule {
 	if len(w.Exceptions) > 0 {
 		rules = append(rules, nft.NewRule(source(), destination(), nft.In(exceptionSet(is6)), nft.Return()))
 	}
-	hide := masqueradeAtRandom()
+	hide := nft.MasqueradeAtRandom()
 	if w.KeepPorts {
 		hide = nft.Masquerade()
 	}
@@ -228,10 +228,4 @@ func sourceNotIn(prefix string) nft.Part {
 
 func destinationNotIn(prefix string) nft.Part {
 	return nft.Within(prefix, nft.Destination4, nft.Destination6, expr.CmpOpNeq)
-}
-
-// masqueradeAtRandom masquerades with a random source port. Simultaneous new
-// connections then rarely choose the same port.
-func masqueradeAtRandom() nft.Part {
-	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

@@ -30,16 +30,10 @@ func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 	if len(b) < sizeofNetconfmsg {
 		return f, false, fmt.Errorf("netconf message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	err = nlconn.EachAttr(b[sizeofNetconfmsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case netconfIndex:
-			f.link = int32(nlconn.Int(v))
-		case netconfForwarding:
-			f.off, ok = nlconn.Int(v) == 0, true
-		}
-		return nil
-	})
-	return f, ok && err == nil, err
+	var on *uint32
+	err = nlconn.ReadAttrs(b[sizeofNetconfmsg:], []nlconn.Attr{{Kind: netconfIndex, At: &f.link}, {Kind: netconfForwarding, At: &on}})
+	f.off = on != nil && *on == 0
+	return f, on != nil && err == nil, err
 }
 
 // forward enables the forwarding of packets between pods and other nodes. Plugins

@@ -72,7 +72,7 @@ func (h *kernelState) update(op *kernelOp) {
 	case op.kind == opHop:
 		h.hops[op.id], h.ids[op.hop] = op.hop, op.id
 	case op.del:
-		delete(h.foreign, foreignRoute{op.dst, op.hop.via, op.priority, op.protocol})
+		delete(h.foreign, foreignRoute{op.dst, op.hop.Via, op.priority, op.protocol})
 		if have := h.routes[op.dst]; have.protocol == op.protocol && have.priority == op.priority {
 			delete(h.routes, op.dst)
 		}
@@ -172,11 +172,9 @@ func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 }
 
 func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb bool) error {
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{Family: o.family}}
-	if fdb { // the kernel filters the bridge's dump by the header, not by the attribute
-		m = nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &rtnl.NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(link)}}
-	} else {
-		m.Uint32(unix.NDA_IFINDEX, uint32(link))
+	family := o.family
+	if fdb {
+		family = unix.AF_BRIDGE
 	}
 	reset := func() {
 		h.surplus = nil
@@ -186,7 +184,7 @@ func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb b
 			clear(h.neighs)
 		}
 	}
-	return o.conn.Dump(ctx, m, reset, func(_ uint16, data []byte) error {
+	return o.conn.Dump(ctx, rtnl.NeighsMessage(family, link), reset, func(_ uint16, data []byte) error {
 		n, ok, err := parseNeigh(data)
 		if err == nil && ok && n.link == link && n.permanent && n.fdb == fdb {
 			h.addNeigh(n)
@@ -220,10 +218,10 @@ func (h *kernelState) addNeigh(n neighState) {
 func (o *Kernel) readHops(ctx context.Context, h *kernelState) error {
 	m := nlconn.Message{Kind: unix.RTM_GETNEXTHOP, Body: nlconn.Body{o.family, 0, 0, 0, 0, 0, 0, 0}}
 	err := o.conn.Dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
-		n, err := parseNexthop(data)
-		if err == nil && o.isOwnHop(n.id) {
-			h.hops[n.id] = n.hop
-			h.ids[n.hop] = n.id
+		n, err := rtnl.ParseNexthop(data)
+		if err == nil && o.isOwnHop(n.ID) {
+			h.hops[n.ID] = n.Hop
+			h.ids[n.Hop] = n.ID
 		}
 		return err
 	})
@@ -326,11 +324,9 @@ func (o *Kernel) priority() int32 {
 // lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Header: &nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(gateway), Dst_len: uint8(gateway.BitLen())}}}
-	m.Bytes(unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route
-	err = o.conn.Ask(ctx, m, func(_ uint16, data []byte) error {
-		routes, err := rtnl.ParseRoute(data)
+	err = o.conn.Ask(ctx, rtnl.RouteMessage(gateway, netip.Addr{}, 0), func(_ uint16, data []byte) error {
+		routes, err := rtnl.ParseRouteOf(data, unix.RTN_UNICAST)
 		if len(routes) == 1 {
 			r = routes[0]
 		}
@@ -342,5 +338,5 @@ func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, 
 	case err != nil:
 		return hop{}, false, nlconn.Explain(err, fmt.Sprintf("route to %s", gateway))
 	}
-	return hop{via: gateway, link: int32(r.Link)}, r.Link != 0 && !r.Via.IsValid(), nil
+	return hop{Via: gateway, Link: int32(r.Link)}, r.Link != 0 && !r.Via.IsValid(), nil
 }

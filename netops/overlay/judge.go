@@ -1,6 +1,8 @@
 package overlay
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
@@ -31,8 +33,8 @@ func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 
 func (o *Kernel) evaluateEvent(e *event) (disturbed, moved bool) {
 	switch b := e.body.(type) {
-	case vtepState:
-		return o.evaluateLink(&b, e.del)
+	case *rtnl.Link:
+		return o.evaluateLink(b, e.del)
 	case rtnl.Addr:
 		return o.evaluateAddr(&b, e.del)
 	case routeState:
@@ -41,16 +43,16 @@ func (o *Kernel) evaluateEvent(e *event) (disturbed, moved bool) {
 		return o.evaluateNeigh(&b, e.del), false
 	case forwardingState:
 		return b.off && (b.link == allLinks || int(b.link) == o.device.Index), false
-	case hopState:
-		have, ok := o.have.hops[b.id]
-		return ok && (e.del || have != b.hop), false
+	case rtnl.Nexthop:
+		have, ok := o.have.hops[b.ID]
+		return ok && (e.del || have != b.Hop), false
 	}
 	return false, false
 }
 
 // evaluateLink evaluates the event of a link. If a link goes down or is deleted, the
 // kernel deletes its routes and nexthops without notifications.
-func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
+func (o *Kernel) evaluateLink(l *rtnl.Link, del bool) (disturbed, moved bool) {
 	const state = unix.IFF_UP | unix.IFF_RUNNING
 	if w := o.wanted; w != nil {
 		have := &o.device
@@ -58,7 +60,7 @@ func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 		case l.Index == have.Index && have.Index != 0:
 			disturbed = del || l.Name != have.Name || l.IsUp() != have.IsUp() || l.MTU != have.MTU ||
 				l.Master != have.Master || l.IsNoARP() != have.IsNoARP() || l.Alias != have.Alias ||
-				l.hardware() != have.hardware() || l.local != have.local || l.parent != have.parent || l.learning != have.learning
+				!slices.Equal(l.MAC, have.MAC) || l.VXLAN.Local != have.VXLAN.Local || l.Peer != have.Peer || l.VXLAN.Learning != have.VXLAN.Learning
 		case l.Name == w.Name, have.Index == 0 && del:
 			disturbed = true
 		case l.Name == w.Parent, o.parent != nil && l.Index == o.parent.Index:
@@ -66,7 +68,7 @@ func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 			disturbed = del || p == nil || l.Index != p.Index || l.Name != p.Name || l.MTU != p.MTU || l.Flags&state != p.Flags&state
 		}
 		if disturbed && !del && o.parent != nil && l.Index == o.parent.Index {
-			o.parent = &l.Link
+			o.parent = l
 		}
 	}
 	if o.hasGatewayOn(l.Index) {
@@ -84,7 +86,7 @@ func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 // hasGatewayOn reports whether a gateway is on the link.
 func (o *Kernel) hasGatewayOn(link int) bool {
 	for _, h := range o.direct {
-		if int(h.link) == link {
+		if int(h.Link) == link {
 			return true
 		}
 	}

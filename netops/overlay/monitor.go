@@ -32,7 +32,7 @@ type event struct {
 	// after is the last mark that arrived before the event.
 	after uint32
 	del   bool
-	body  any // vtepState, rtnl.Addr, neighState, hopState, routeState, forwardingState
+	body  any // *rtnl.Link, rtnl.Addr, neighState, rtnl.Nexthop, routeState, forwardingState
 }
 
 // linkMonitor receives the notifications of links, addresses, neighbours,
@@ -154,9 +154,9 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 		n, ok, err = parseNeigh(data)
 		e.body, ok = n, ok && int64(n.link) == m.o.index.Load()
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
-		var n hopState
-		n, err = parseNexthop(data)
-		e.body, ok = n, m.o.isOwnHop(n.id)
+		var n rtnl.Nexthop
+		n, err = rtnl.ParseNexthop(data)
+		e.body, ok = n, m.o.isOwnHop(n.ID)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		e.body, ok, err = asEvent(parseRoute(data))
 	case unix.RTM_NEWNETCONF:
@@ -177,15 +177,11 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	if len(data) > 0 && data[0] == unix.AF_BRIDGE {
 		return nil, false, nil
 	}
-	v, ok, err := parseVTEP(data)
-	if err != nil || ok {
-		return v, ok, err
-	}
 	l, err := rtnl.ParseLink(data)
 	if err != nil {
 		return nil, false, fmt.Errorf("link notification: %w", err)
 	}
-	return vtepState{Link: *l}, true, nil
+	return l, true, nil
 }
 
 // evaluate compares queued events with the remembered state. It waits for the end of

@@ -1,13 +1,10 @@
 package overlay
 
 import (
-	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -28,35 +25,6 @@ func parseNeigh(b []byte) (n neighState, ok bool, err error) {
 	hardware := copy(n.mac[:], have.MAC) == len(n.mac)
 	own := n.fdb && have.Flags&unix.NTF_SELF != 0 || have.Family == unix.AF_INET || have.Family == unix.AF_INET6
 	return n, err == nil && own && n.ip.IsValid() && (hardware || !n.permanent), err
-}
-
-// hopState is a nexthop object.
-type hopState struct {
-	id       uint32
-	protocol uint8
-	hop      hop
-}
-
-// parseNexthop reads the body of RTM_NEWNEXTHOP or RTM_DELNEXTHOP. Groups and
-// blackholes have no hop.
-func parseNexthop(b []byte) (n hopState, err error) {
-	if len(b) < sizeofNhmsg {
-		return n, fmt.Errorf("nexthop message of %d bytes: %w", len(b), unix.EBADMSG)
-	}
-	n.protocol = b[2]
-	n.hop.onLink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
-	err = nlconn.EachAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NHA_ID:
-			n.id = uint32(nlconn.Int(v))
-		case unix.NHA_OIF:
-			n.hop.link = int32(nlconn.Int(v))
-		case unix.NHA_GATEWAY:
-			n.hop.via, _ = netip.AddrFromSlice(v)
-		}
-		return nil
-	})
-	return n, err
 }
 
 // routeState is a route of the main table. A route with a nexthop object has the
@@ -88,17 +56,17 @@ func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	r = routeState{dst: have.Dst, linked: int32(have.Link)}
 	r.routeTo = routeTo{id: have.NexthopID, priority: int32(have.Priority), kind: have.Kind, protocol: have.Protocol}
 	if r.id == 0 {
-		r.hop = hop{via: have.Via, link: r.linked, onLink: have.OnLink}
+		r.hop = hop{Via: have.Via, Link: r.linked, OnLink: have.OnLink}
 	}
 	return r, r.dst.IsValid(), nil
 }
 
 func (r *routeState) foreign() foreignRoute {
-	return foreignRoute{r.dst, r.hop.via, r.priority, r.protocol}
+	return foreignRoute{r.dst, r.hop.Via, r.priority, r.protocol}
 }
 
 // isFromFlannel reports whether a route has the form that flannel gives it: protocol
 // boot, onlink, and the first address of its network as the gateway.
 func (r *routeState) isFromFlannel() bool {
-	return r.protocol == unix.RTPROT_BOOT && r.hop.onLink && r.hop.via == r.dst.Addr()
+	return r.protocol == unix.RTPROT_BOOT && r.hop.OnLink && r.hop.Via == r.dst.Addr()
 }

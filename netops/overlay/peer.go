@@ -154,7 +154,7 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 		p.invalid = fmt.Errorf("MAC %q: %w: it is not a unicast MAC address", p.MAC, nlconn.ErrInvalid)
 		return nil
 	}
-	p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
+	p.tunnel, p.hop = true, hop{Via: p.Subnet.Addr(), Link: int32(o.device.Index), OnLink: true}
 	return nil
 }
 
@@ -162,7 +162,7 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 // links or addresses change.
 func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
 	if h, known := o.direct[gateway]; known {
-		return h, h.link != 0, nil
+		return h, h.Link != 0, nil
 	}
 	h, ok, err := o.lookUpGateway(ctx, gateway)
 	if err != nil {
@@ -194,7 +194,7 @@ func (o *Kernel) peerLinks() (links []int) {
 		return nil
 	}
 	for _, p := range o.order {
-		link := int(o.direct[p.Gateway].link)
+		link := int(o.direct[p.Gateway].Link)
 		if link != 0 && link != o.device.Index && !slices.Contains(links, link) {
 			links = append(links, link)
 		}

@@ -77,7 +77,7 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 			return err
 		}
 	}
-	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.link {
+	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.Link {
 		// The tunnel's gateway is in the subnet. While a route to the subnet uses
 		// another link, IPv6 refuses the gateway on this link (net/ipv6/route.c,
 		// ip6_route_check_nh_onlink).
@@ -111,9 +111,9 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 // linkOf returns the index of the link that a route uses.
 func (o *Kernel) linkOf(r routeTo) int32 {
 	if r.id != 0 {
-		return o.have.hops[r.id].link
+		return o.have.hops[r.id].Link
 	}
-	return r.hop.link
+	return r.hop.Link
 }
 
 // freeHop returns the next free number for a nexthop object.
@@ -228,15 +228,14 @@ func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) err
 // pruneDevices deletes the labelled devices of the family except the wanted one, and the family's addresses of the other
 // family's WireGuard device, which both used before.
 func (o *Kernel) pruneDevices(ctx context.Context) error {
-	if err := o.eachLabelled(ctx, func(v *vtepState) error { return o.deleteLink(ctx, &v.Link) }); err != nil || !o.isWireGuard() {
+	if err := o.eachLabelled(ctx, func(v *rtnl.Link) error { return o.deleteLink(ctx, v) }); err != nil || !o.isWireGuard() {
 		return err
 	}
 	all, err := o.vteps(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range all {
-		v := &all[i]
+	for _, v := range all {
 		if v.Kind != rtnl.KindWireGuard || v.Index == o.device.Index || !strings.HasPrefix(v.Alias, deviceAlias) {
 			continue
 		}
@@ -248,14 +247,13 @@ func (o *Kernel) pruneDevices(ctx context.Context) error {
 }
 
 // eachLabelled calls do with the labelled devices of the family except the wanted one.
-func (o *Kernel) eachLabelled(ctx context.Context, do func(*vtepState) error) error {
+func (o *Kernel) eachLabelled(ctx context.Context, do func(*rtnl.Link) error) error {
 	all, err := o.vteps(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range all {
-		v := &all[i]
-		sameFamily := v.Kind == rtnl.KindWireGuard || v.local.Is6() == (o.family == unix.AF_INET6)
+	for _, v := range all {
+		sameFamily := v.Kind == rtnl.KindWireGuard || v.VXLAN.Local.Is6() == (o.family == unix.AF_INET6)
 		if v.Alias != o.aliasOf(v.Kind) || v.Index == o.device.Index || !sameFamily {
 			continue
 		}
@@ -305,7 +303,7 @@ func (o *Kernel) RemoveToGuard(ctx context.Context) (networks []netip.Prefix, er
 // the devices with their neighbour and forwarding entries, and removes the label.
 func (o *Kernel) Release(ctx context.Context) error {
 	return o.remove(ctx, func(ctx context.Context) error {
-		return o.eachLabelled(ctx, func(v *vtepState) error {
+		return o.eachLabelled(ctx, func(v *rtnl.Link) error {
 			return o.setLink(ctx, &VTEP{Name: v.Name}, v.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, nil) })
 		})
 	}, false)
@@ -326,7 +324,7 @@ func (o *Kernel) remove(ctx context.Context, devices func(context.Context) error
 	if err := o.removePeers(ctx, 0); err != nil {
 		return err
 	}
-	o.have, o.known, o.device, o.order, o.peers = newKernelState(), false, vtepState{}, nil, newPeerIndex(0)
+	o.have, o.known, o.device, o.order, o.peers = newKernelState(), false, rtnl.Link{}, nil, newPeerIndex(0)
 	o.index.Store(0)
 	return devices(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ const deviceAlias = "cnibox overlay"
 
 // ensureVTEP makes the device match v and returns its resulting state. It changes
 // an existing device in place if the kernel allows that.
-func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
+func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st rtnl.Link, warnings []error, err error) {
 	have, err := o.findVTEP(ctx, v)
 	if err != nil {
 		return st, nil, err
@@ -85,34 +86,18 @@ func (o *Kernel) parentOf(ctx context.Context, v *VTEP) (*rtnl.Link, error) {
 
 // findVTEP reads the device with the wanted name. It returns nil if the device is
 // absent.
-func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
-	m := rtnl.LinkQuery(0)
-	m.Text(unix.IFLA_IFNAME, v.Name)
-	data, err := o.conn.Query(ctx, m)
-	if errors.Is(err, unix.ENODEV) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, nlconn.Explain(err, fmt.Sprintf("link %q", v.Name))
-	}
-	st, ok, err := parseVTEP(data)
-	if err == nil && (!ok || st.Kind != v.kind()) {
+func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*rtnl.Link, error) {
+	have, err := o.conn.FindLink(ctx, v.Name)
+	if have != nil && have.Kind != v.kind() {
 		err = fmt.Errorf("link %q: %w: it is not of kind %q; rename it, or choose another VNI", v.Name, nlconn.ErrConflict, v.kind())
 	}
-	return &st, err
+	return have, err
 }
 
 // vteps reads all VXLAN and WireGuard devices.
-func (o *Kernel) vteps(ctx context.Context) ([]vtepState, error) {
-	var all []vtepState
-	err := o.conn.Dump(ctx, rtnl.LinkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
-		v, ok, err := parseVTEP(data)
-		if ok {
-			all = append(all, v)
-		}
-		return err
-	})
-	return all, nlconn.Explain(err, "list links")
+func (o *Kernel) vteps(ctx context.Context) ([]*rtnl.Link, error) {
+	all, err := o.conn.Links(ctx)
+	return slices.DeleteFunc(all, func(l *rtnl.Link) bool { return !isTunnel(l) }), err
 }
 
 // createVTEP makes the device, which is down. setVTEP sets the alias and the
@@ -123,16 +108,7 @@ func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	m.Text(unix.IFLA_IFNAME, v.Name)
 	rtnl.AddHardware(&m.Body, v.MAC, v.MTU)
-	if v.isWireGuard() {
-		m.Nest(unix.IFLA_LINKINFO, func() { m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindWireGuard)) })
-	} else {
-		v.addTunnel(&m.Body, parent, func() {
-			m.Net16(nl.IFLA_VXLAN_PORT, v.port())
-			if v.GBP {
-				m.Bytes(nl.IFLA_VXLAN_GBP, nil)
-			}
-		})
-	}
+	v.tunnel(parent).AddKind(&m.Body)
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
 	if errors.Is(err, unix.EEXIST) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
@@ -156,9 +132,9 @@ func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
-		if other.vni == v.VNI && other.port == v.port() && other.Name != v.Name {
+		if other.VNI == v.VNI && uint16(other.VXLAN.Port) == v.port() && other.Name != v.Name {
 			if other.Alias == deviceAlias {
-				return o.deleteVTEP(ctx, &other)
+				return o.deleteVTEP(ctx, other)
 			}
 			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.Name, nlconn.ErrExists)
 		}
@@ -166,30 +142,23 @@ func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	return errors.Join(err, listErr)
 }
 
-// addTunnel appends IFLA_LINKINFO with the attributes that can also be changed later,
-// and those that more appends. The kernel requires the VNI in every request.
-func (v *VTEP) addTunnel(b *nlconn.Body, parent int, more func()) {
-	local := uint16(nl.IFLA_VXLAN_LOCAL)
-	if v.Local.Is6() {
-		local = nl.IFLA_VXLAN_LOCAL6
+// tunnel returns the device's kind and the attributes that only a VXLAN device has.
+func (v *VTEP) tunnel(parent int) *rtnl.Link {
+	if v.isWireGuard() {
+		return &rtnl.Link{Kind: rtnl.KindWireGuard}
 	}
-	b.Nest(unix.IFLA_LINKINFO, func() {
-		b.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindVXLAN))
-		b.Nest(nl.IFLA_INFO_DATA, func() {
-			b.Uint32(nl.IFLA_VXLAN_ID, v.VNI)
-			b.Uint32(nl.IFLA_VXLAN_LINK, uint32(parent))
-			b.Bytes(local, v.Local.AsSlice())
-			b.Bool(nl.IFLA_VXLAN_LEARNING, v.Learning)
-			more()
-		})
-	})
+	return &rtnl.Link{Kind: rtnl.KindVXLAN, Peer: parent, KindState: rtnl.KindState{VNI: v.VNI, VXLAN: rtnl.VXLAN{
+		Port: nlconn.BigEndian16(v.port()), Local: v.Local, Learning: v.Learning, GBP: nlconn.Flag(v.GBP),
+	}}}
 }
 
 // setVTEP changes what differs. The alias and the flags are last. When the MAC
 // changes, the kernel deletes permanent neighbours, which the next dump shows.
-func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
-	if !v.isWireGuard() && (have.parent != parent || have.local != v.Local || have.learning != v.Learning) {
-		if err := o.setLink(ctx, v, have.Index, "tunnel", func(b *nlconn.Body) { v.addTunnel(b, parent, func() {}) }); err != nil {
+func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *rtnl.Link, parent int) error {
+	if x := &have.VXLAN; !v.isWireGuard() && (have.Peer != parent || x.Local != v.Local || x.Learning != v.Learning) {
+		to := v.tunnel(parent)
+		to.VXLAN.Port, to.VXLAN.GBP = 0, false // the kernel refuses these in a change
+		if err := o.setLink(ctx, v, have.Index, "tunnel", to.AddKind); err != nil {
 			return err
 		}
 	}
@@ -304,12 +273,12 @@ func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 		}
 	}
 	if !found {
-		if err := o.request(ctx, fmt.Sprintf("add address %s dev %q", v.Address, v.Name), addressMessage(unix.RTM_NEWADDR, index, v.Address)); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := o.request(ctx, fmt.Sprintf("add address %s dev %q", v.Address, v.Name), address(index, v.Address).Message(unix.RTM_NEWADDR)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}
 	for _, a := range wrong {
-		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.Prefix, v.Name), addressMessage(unix.RTM_DELADDR, index, a.Prefix))
+		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.Prefix, v.Name), address(index, a.Prefix).Message(unix.RTM_DELADDR))
 		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
@@ -319,18 +288,18 @@ func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 
 // verifyVTEP reads the device and its parent after the device is up. Programs
 // that configure devices (systemd-udevd's MACAddressPolicy) may have changed it.
-func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
+func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (rtnl.Link, error) {
 	o.mark = o.monitor.mark()
 	have, err := o.findVTEP(ctx, v)
 	if err == nil && have == nil {
 		err = errLinkGone
 	}
 	if err != nil {
-		return vtepState{}, err
+		return rtnl.Link{}, err
 	}
 	o.parent, err = o.parentOf(ctx, v)
 	if err != nil {
-		return vtepState{}, err
+		return rtnl.Link{}, err
 	}
 	var wrong []error
 	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
@@ -359,11 +328,11 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 
 // deleteVTEP deletes a device. It deletes the routes and then the nexthops before
 // the device, because the kernel takes long to delete them with the device.
-func (o *Kernel) deleteVTEP(ctx context.Context, have *vtepState) error {
+func (o *Kernel) deleteVTEP(ctx context.Context, have *rtnl.Link) error {
 	if err := o.removePeers(ctx, have.Index); err != nil {
 		return err
 	}
-	return o.deleteLink(ctx, &have.Link)
+	return o.deleteLink(ctx, have)
 }
 
 func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
@@ -374,24 +343,11 @@ func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
 	return err
 }
 
-// hardware returns the device's MAC as a key of a map. It is zero if there is no MAC.
-func (v *vtepState) hardware() (a MAC) {
-	copy(a[:], v.MAC)
-	return a
-}
-
-// addressMessage returns the request that adds or deletes an address.
-func addressMessage(kind uint16, index int, p netip.Prefix) nlconn.Message {
-	ifa := nl.NewIfAddrmsg(int(rtnl.Family(p.Addr())))
-	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())
-	m := nlconn.Message{Kind: kind, Header: ifa}
-	m.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice())
-	m.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())
-	if kind == unix.RTM_NEWADDR {
-		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-		if p.Addr().Is6() {
-			m.Uint32(unix.IFA_FLAGS, unix.IFA_F_NODAD)
-		}
+// address returns an address of the device. IPv6 needs no duplicate address detection.
+func address(index int, p netip.Prefix) *rtnl.Addr {
+	a := &rtnl.Addr{Link: index, Prefix: p}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD
 	}
-	return m
+	return a
 }

@@ -1,73 +1,12 @@
 package overlay
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
-
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
-
-// vtepState is a VXLAN or WireGuard device as the kernel reports it. Only a VXLAN device
-// has more than the link.
-type vtepState struct {
-	rtnl.Link
-	vni    uint32
-	port   uint16
-	parent int
-	local  netip.Addr
-	// learning and gbp are flags. foreign reports whether the device has another
-	// use: a multicast group, a default destination, metadata mode, or
-	// notifications of misses.
-	learning, gbp, unsupported bool
-}
-
-// parseVTEP reads the body of RTM_NEWLINK of a VXLAN or WireGuard device. ok is false
-// for other links.
-func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
-	l, err := rtnl.ParseLink(b)
-	if err != nil || l.Kind != rtnl.KindVXLAN && l.Kind != rtnl.KindWireGuard {
-		return v, false, err
-	}
-	v.Link = *l
-	if l.Kind == rtnl.KindWireGuard {
-		return v, true, nil
-	}
-	data, err := nlconn.Find(b[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA)
-	if err == nil {
-		err = nlconn.EachAttr(data, v.parseData)
-	}
-	return v, err == nil, err
-}
-
-func (v *vtepState) parseData(kind uint16, b []byte) error {
-	switch kind {
-	case nl.IFLA_VXLAN_ID:
-		v.vni = uint32(nlconn.Int(b))
-	case nl.IFLA_VXLAN_LINK:
-		v.parent = nlconn.Int(b)
-	case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
-		v.local, _ = netip.AddrFromSlice(b)
-	case nl.IFLA_VXLAN_PORT:
-		if len(b) >= 2 {
-			v.port = binary.BigEndian.Uint16(b)
-		}
-	case nl.IFLA_VXLAN_LEARNING:
-		v.learning = nlconn.Byte(b) != 0
-	case nl.IFLA_VXLAN_GBP:
-		v.gbp = true
-	case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
-		v.unsupported = true
-	case nl.IFLA_VXLAN_L2MISS, nl.IFLA_VXLAN_L3MISS, nl.IFLA_VXLAN_FLOWBASED, nl.IFLA_VXLAN_PROXY, nl.IFLA_VXLAN_RSC:
-		v.unsupported = v.unsupported || nlconn.Byte(b) != 0
-	}
-	return nil
-}
 
 func (v *VTEP) isWireGuard() bool { return v.WireGuard.PrivateKey != Secret{} }
 
@@ -86,11 +25,17 @@ func (v *VTEP) port() uint16 {
 }
 
 // matches reports whether the kernel can change the existing device to match v. It
-// cannot change the VNI, the port, GBP and the address family.
-func (v *VTEP) matches(have *vtepState) bool {
-	return v.isWireGuard() || have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.unsupported &&
-		(!have.local.IsValid() && v.Local.Is4() || have.local.Is4() == v.Local.Is4() && have.local.IsValid())
+// cannot change the VNI, the port, GBP and the address family. It does not change a device with
+// another use: a multicast group, a default destination, metadata mode, or notifications of misses.
+func (v *VTEP) matches(have *rtnl.Link) bool {
+	x := &have.VXLAN
+	foreign := x.Group.IsValid() || x.Metadata || x.Proxy || x.Resolve || x.L2Misses || x.L3Misses
+	return v.isWireGuard() || have.VNI == v.VNI && uint16(x.Port) == v.port() && bool(x.GBP) == v.GBP && !foreign &&
+		(!x.Local.IsValid() && v.Local.Is4() || x.Local.Is4() == v.Local.Is4() && x.Local.IsValid())
 }
+
+// isTunnel reports whether a link has the kind of the overlay's devices.
+func isTunnel(l *rtnl.Link) bool { return l.Kind == rtnl.KindVXLAN || l.Kind == rtnl.KindWireGuard }
 
 // validate checks values that the kernel would accept without an error.
 func (v *VTEP) validate(is6 bool) error {

@@ -142,7 +142,7 @@ func (o *Kernel) GuardFlannel(ctx context.Context) (networks []netip.Prefix, err
 	}
 	all, err := o.mainRoutes(ctx, func(r *routeState) bool {
 		return r.kind == unix.RTN_UNICAST && r.protocol == unix.RTPROT_BOOT && r.dst.Bits() > 0 && !r.dst.IsSingleIP() &&
-			slices.ContainsFunc(devices, func(v vtepState) bool {
+			slices.ContainsFunc(devices, func(v *rtnl.Link) bool {
 				return v.Kind == rtnl.KindWireGuard && strings.HasPrefix(v.Name, "flannel-wg") && v.Index == int(r.linked)
 			})
 	})
@@ -169,7 +169,7 @@ func (o *Kernel) PodLink(ctx context.Context) (string, error) {
 		return "", err
 	}
 	routes, err := o.mainRoutes(ctx, func(r *routeState) bool {
-		return r.kind == unix.RTN_UNICAST && r.protocol != Protocol && r.linked != 0 && !r.hop.via.IsValid() &&
+		return r.kind == unix.RTN_UNICAST && r.protocol != Protocol && r.linked != 0 && !r.hop.Via.IsValid() &&
 			slices.ContainsFunc(guards, func(g routeState) bool { return g.dst.Contains(r.dst.Addr()) && g.dst.Bits() < r.dst.Bits() })
 	})
 	if err != nil {
@@ -234,7 +234,7 @@ func (p *Peer) networks() (all [2]netip.Prefix) {
 // device encrypts the packets, or refuses them if it does not know the peer.
 func (o *Kernel) routeToWG(ctx context.Context) error {
 	w := o.writer()
-	op := kernelOp{kind: opRoute, dst: o.network, protocol: Protocol, priority: o.priority(), hop: hop{link: int32(o.device.Index)}}
+	op := kernelOp{kind: opRoute, dst: o.network, protocol: Protocol, priority: o.priority(), hop: hop{Link: int32(o.device.Index)}}
 	if o.have.routes[o.network] != op.route() {
 		if err := w.add(ctx, op); err != nil {
 			return err
@@ -250,7 +250,7 @@ func (o *Kernel) routeToWG(ctx context.Context) error {
 	// The routes of flannel first: they may replace a deleted route of the overlay.
 	for r := range o.have.foreign {
 		if r.protocol == unix.RTPROT_BOOT && r.via.IsValid() && o.nodes[r.dst] == r.via {
-			o.have.surplus = append(o.have.surplus, kernelOp{kind: opRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority, hop: hop{via: r.via}})
+			o.have.surplus = append(o.have.surplus, kernelOp{kind: opRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority, hop: hop{Via: r.via}})
 		}
 	}
 	for dst, r := range o.have.routes {

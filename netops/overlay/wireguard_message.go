@@ -139,17 +139,15 @@ func (d *wgDevice) parse(b []byte) error {
 	if len(b) < nlconn.GenericHeader {
 		return fmt.Errorf("WireGuard message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	return nlconn.EachAttr(b[nlconn.GenericHeader:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.WGDEVICE_A_PRIVATE_KEY:
-			copy(d.privateKey[:], v)
-		case unix.WGDEVICE_A_LISTEN_PORT:
-			d.port = uint16(nlconn.Short(v))
-		case unix.WGDEVICE_A_PEERS:
-			return nlconn.EachAttr(v, func(_ uint16, v []byte) error { return d.parsePeer(v) })
-		}
-		return nil
+	key, peers := d.privateKey[:], []byte(nil)
+	err := nlconn.ReadAttrs(b[nlconn.GenericHeader:], []nlconn.Attr{
+		{Kind: unix.WGDEVICE_A_PRIVATE_KEY, At: &key}, {Kind: unix.WGDEVICE_A_LISTEN_PORT, At: &d.port}, {Kind: unix.WGDEVICE_A_PEERS, At: &peers},
 	})
+	copy(d.privateKey[:], key)
+	if err != nil {
+		return err
+	}
+	return nlconn.EachAttr(peers, func(_ uint16, v []byte) error { return d.parsePeer(v) })
 }
 
 func (d *wgDevice) parsePeer(b []byte) error {
@@ -159,33 +157,28 @@ func (d *wgDevice) parsePeer(b []byte) error {
 	}
 	key := Key(raw)
 	p := d.peers[key]
-	err = nlconn.EachAttr(b, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.WGPEER_A_PRESHARED_KEY:
-			copy(p.psk[:], v)
-		case unix.WGPEER_A_ENDPOINT:
-			p.endpoint = parseSockaddr(v)
-		case unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL:
-			p.keepalive = uint16(nlconn.Short(v))
-		case unix.WGPEER_A_LAST_HANDSHAKE_TIME: // struct __kernel_timespec
-			if sec := int64(long(v)); sec > 0 && len(v) >= 16 {
-				p.handshake = time.Unix(sec, int64(long(v[8:]))).UTC()
-			}
-		case unix.WGPEER_A_RX_BYTES:
-			p.received = long(v)
-		case unix.WGPEER_A_TX_BYTES:
-			p.sent = long(v)
-		case unix.WGPEER_A_ALLOWEDIPS:
-			return nlconn.EachAttr(v, func(_ uint16, v []byte) error {
-				allowed, err := parseAllowed(v)
-				i, count := familyIndex(allowed), d.networks[key]
-				count[i]++
-				p.allowed[i], d.networks[key] = allowed, count
-				return err
-			})
-		}
-		return nil
+	var psk, endpoint, handshake, allowed []byte
+	err = nlconn.ReadAttrs(b, []nlconn.Attr{
+		{Kind: unix.WGPEER_A_PRESHARED_KEY, At: &psk}, {Kind: unix.WGPEER_A_ENDPOINT, At: &endpoint},
+		{Kind: unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, At: &p.keepalive}, {Kind: unix.WGPEER_A_LAST_HANDSHAKE_TIME, At: &handshake},
+		{Kind: unix.WGPEER_A_RX_BYTES, At: &p.received}, {Kind: unix.WGPEER_A_TX_BYTES, At: &p.sent}, {Kind: unix.WGPEER_A_ALLOWEDIPS, At: &allowed},
 	})
+	copy(p.psk[:], psk)
+	if endpoint != nil {
+		p.endpoint = parseSockaddr(endpoint)
+	}
+	if sec := int64(nlconn.Long(handshake)); sec > 0 && len(handshake) >= 16 { // struct __kernel_timespec
+		p.handshake = time.Unix(sec, int64(nlconn.Long(handshake[8:]))).UTC()
+	}
+	if err == nil {
+		err = nlconn.EachAttr(allowed, func(_ uint16, v []byte) error {
+			network, err := parseAllowed(v)
+			i, count := familyIndex(network), d.networks[key]
+			count[i]++
+			p.allowed[i], d.networks[key] = network, count
+			return err
+		})
+	}
 	for i, n := range d.networks[key] {
 		if n > 1 {
 			p.allowed[i] = netip.Prefix{}
@@ -205,23 +198,7 @@ func familyIndex(p netip.Prefix) int {
 
 func parseAllowed(b []byte) (p netip.Prefix, err error) {
 	var addr netip.Addr
-	bits := 0
-	err = nlconn.EachAttr(b, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.WGALLOWEDIP_A_IPADDR:
-			addr, _ = netip.AddrFromSlice(v)
-		case unix.WGALLOWEDIP_A_CIDR_MASK:
-			bits = int(nlconn.Byte(v))
-		}
-		return nil
-	})
-	return netip.PrefixFrom(addr, bits), err
-}
-
-// long returns the value of a 64-bit attribute, or 0 if v is shorter.
-func long(v []byte) uint64 {
-	if len(v) < 8 {
-		return 0
-	}
-	return binary.NativeEndian.Uint64(v)
+	var bits uint8
+	err = nlconn.ReadAttrs(b, []nlconn.Attr{{Kind: unix.WGALLOWEDIP_A_IPADDR, At: &addr}, {Kind: unix.WGALLOWEDIP_A_CIDR_MASK, At: &bits}})
+	return netip.PrefixFrom(addr, int(bits)), err
 }

@@ -143,7 +143,7 @@ func TestWireGuardRecords(t *testing.T) {
 func TestWireGuardMoved(t *testing.T) {
 	peer := netip.MustParseAddr("192.0.2.9")
 	o := &Kernel{family: unix.AF_INET, have: newKernelState(), peers: newPeerIndex(0), wanted: &VTEP{WireGuard: WireGuard{PrivateKey: Secret{1}}}}
-	o.direct = map[netip.Addr]hop{peer: {link: 3}}
+	o.direct = map[netip.Addr]hop{peer: {Link: 3}}
 	for want, body := range map[bool][]any{
 		true:  {rtnl.Addr{Link: 3}, routeState{dst: netip.MustParsePrefix("192.0.2.0/24")}, routeState{dst: netip.MustParsePrefix("0.0.0.0/0")}},
 		false: {rtnl.Addr{Link: 4}, routeState{dst: netip.MustParsePrefix("10.1.0.0/24")}},

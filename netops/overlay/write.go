@@ -107,7 +107,7 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 
 // onDevice reports whether the op needs the tunnel device.
 func (op *kernelOp) onDevice(index int) bool {
-	return index != 0 && (op.kind <= opPeer || op.peer != nil && int(op.hop.link) == index)
+	return index != 0 && (op.kind <= opPeer || op.peer != nil && int(op.hop.Link) == index)
 }
 
 // recordRefusal records a refusal in the op's peer. If the op has no peer, it requests a

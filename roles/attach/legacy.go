@@ -53,7 +53,7 @@ func (a *Handler) collectLegacy(ctx context.Context, h *roles.Host, req *roles.R
 	if _, ok := a.role.(Masquerader); !ok {
 		return nil
 	}
-	return h.Net.CollectReferencePluginMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
+	return h.Net.Leftovers().CollectMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
 }
 
 // checkLegacy does what LegacyChecker.CheckLegacy does, for an interface role.

@@ -33,7 +33,7 @@ func (m *migrator) lookFlannel() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := m.h.Net.FlannelRules(m.c.Context)
+	rules, err := m.h.Net.Leftovers().Flannel(m.c.Context)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +176,9 @@ func (m *migrator) runAgentVerb(name string, flags map[string]string) (any, erro
 }
 
 func (m *migrator) removeFlannelRules() error {
-	rules, err := m.h.Net.FlannelRules(m.c.Context)
+	rules, err := m.h.Net.Leftovers().Flannel(m.c.Context)
 	if err == nil {
-		err = m.h.Net.RemoveFlannelRules(m.c.Context)
+		err = m.h.Net.Leftovers().RemoveFlannel(m.c.Context)
 	}
 	if errors.Is(err, netops.ErrNotSupported) {
 		return withHint(err, "install the program, or run 'iptables-save' on the node")

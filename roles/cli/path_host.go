@@ -109,7 +109,7 @@ func (w *walker) forward(in string) {
 			return
 		}
 	}
-	drops, err := w.net.ForwardDrops(w.ctx)
+	drops, err := w.net.FilterTables().ForwardDrops(w.ctx)
 	if w.fail(err) {
 		return
 	}
@@ -121,7 +121,7 @@ func (w *walker) forward(in string) {
 
 // refused reports whether iptables' FORWARD chain refuses the forwarded packet, because no rule accepts it.
 func (w *walker) refused(p netops.Packet) bool {
-	policy, err := w.net.ForwardPolicy(w.ctx, p.To.Is6())
+	policy, err := w.net.FilterTables().Policy(w.ctx, p.To.Is6())
 	if w.fail(err) || !policy.Refuses(p.From, p.To) {
 		return err != nil
 	}
@@ -153,7 +153,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 	if w.refused(p) {
 		return true
 	}
-	rules, err := w.net.ForwardDropRules(w.ctx)
+	rules, err := w.net.Leftovers().DropRules(w.ctx)
 	if w.fail(err) {
 		return true
 	}
@@ -178,7 +178,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 // path goes on.
 func (w *walker) translate() bool {
 	service := netip.AddrPortFrom(w.found.To, w.port)
-	endpoints, found, err := w.net.Service(w.ctx, service)
+	endpoints, found, err := w.net.Leftovers().Service(w.ctx, service)
 	switch {
 	case w.fail(err):
 		return false

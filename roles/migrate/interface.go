@@ -36,7 +36,7 @@ func (i *legacyInterface) close() {
 func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
 	if masquerades {
 		var err error
-		if masquerades, err = h.Net.HasReferencePluginRules(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
+		if masquerades, err = h.Net.Leftovers().Has(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
 			return err
 		}
 	}
@@ -53,7 +53,7 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 	}
 	var errs []error
 	if masquerades {
-		errs = append(errs, h.Net.RemoveReferencePluginMasquerade(ctx, f))
+		errs = append(errs, h.Net.Leftovers().RemoveMasquerade(ctx, f))
 	}
 	if found != nil {
 		errs = append(errs, removeInterface(ctx, h, req, f, found, own))
@@ -233,7 +233,7 @@ func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec
 	if err != nil {
 		return nil, err
 	}
-	missing, err := h.Net.MissingReferencePluginMasquerade(ctx, f)
+	missing, err := h.Net.Leftovers().MissingMasquerade(ctx, f)
 	var diffs []netops.Difference
 	for _, addr := range missing {
 		diffs = append(diffs, AddressDifference(req.IfName, addr, "masqueraded"))

@@ -5,7 +5,6 @@ package dropmon
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -158,29 +157,16 @@ func (m *Monitor) Next(ctx context.Context, each func(Drop)) (lost bool, err err
 
 // decode reads the attributes of one report.
 func decode(attrs []byte) (d Drop, err error) {
-	err = nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
-		switch kind {
-		case attrSymbol:
-			d.Symbol = nlconn.Printable(nlconn.Text(v))
-		case attrReason:
-			d.Reason = nlconn.Printable(nlconn.Text(v))
-		case attrInPort:
-			index, err := nlconn.Find(v, inPortIndex)
-			d.InPort = nlconn.Int(index)
-			return err
-		case attrTimestamp:
-			if len(v) == 8 {
-				d.Time = time.Unix(0, int64(binary.NativeEndian.Uint64(v)))
-			}
-		case attrProto:
-			d.Protocol = uint16(nlconn.Short(v))
-		case attrOrigLen:
-			d.Size = nlconn.Int(v)
-		case attrPayload:
-			d.Packet = v
-		}
-		return nil
+	var nanoseconds uint64
+	err = nlconn.ReadAttrs(attrs, []nlconn.Attr{
+		{Kind: attrSymbol, At: &d.Symbol}, {Kind: attrReason, At: &d.Reason}, {Kind: attrTimestamp, At: &nanoseconds},
+		{Kind: attrInPort, At: []nlconn.Attr{{Kind: inPortIndex, At: &d.InPort}}},
+		{Kind: attrProto, At: &d.Protocol}, {Kind: attrOrigLen, At: &d.Size}, {Kind: attrPayload, At: &d.Packet},
 	})
+	d.Symbol, d.Reason = nlconn.Printable(d.Symbol), nlconn.Printable(d.Reason)
+	if nanoseconds != 0 {
+		d.Time = time.Unix(0, int64(nanoseconds))
+	}
 	d.Size = max(d.Size, len(d.Packet)) // the kernel reports the size of a truncated packet only
 	return d, err
 }

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -26,25 +25,17 @@ func (c BaseChain) String() string {
 
 // ForwardChains lists the nftables chains on the forward hook.
 func (t *Tables) ForwardChains(ctx context.Context) ([]BaseChain, error) {
-	conn, err := t.NFT.Conn()
-	if err != nil {
-		return nil, err
-	}
 	var all []BaseChain
 	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		others := len(all)
-		var damaged error
 		m := nft.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
-		err := conn.List(ctx, m, func() { all, damaged = all[:others], nil }, func(attrs []byte) {
+		some, err := nft.List(ctx, t.NFT, m, func(attrs []byte) (BaseChain, bool, error) {
 			c, err := decodeBaseChain(attrs)
-			damaged = errors.Join(damaged, err)
-			if c.hook == unix.NF_INET_FORWARD {
-				all = append(all, BaseChain{nft.Table{Family: family, Name: c.table}, c.name, c.drops})
-			}
+			return BaseChain{nft.Table{Family: family, Name: c.table}, c.name, c.drops}, c.hook == unix.NF_INET_FORWARD, err
 		})
-		if err = errors.Join(err, damaged); err != nil {
+		if err != nil {
 			return nil, nlconn.Explain(err, "list nftables chains")
 		}
+		all = append(all, some...)
 	}
 	return all, nil
 }
@@ -74,23 +65,12 @@ type baseChain struct {
 
 // decodeBaseChain reads the attributes of one NFT_MSG_NEWCHAIN.
 func decodeBaseChain(attrs []byte) (baseChain, error) {
-	c := baseChain{hook: -1}
-	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NFTA_CHAIN_TABLE:
-			c.table = nlconn.Text(v)
-		case unix.NFTA_CHAIN_NAME:
-			c.name = nlconn.Text(v)
-		case unix.NFTA_CHAIN_POLICY:
-			c.drops = nlconn.Net32(v) == nft.VerdictDrop
-		case unix.NFTA_CHAIN_HOOK:
-			hook, err := nlconn.Find(v, unix.NFTA_HOOK_HOOKNUM)
-			if hook != nil {
-				c.hook = int(nlconn.Net32(hook))
-			}
-			return err
-		}
-		return nil
+	var c baseChain
+	hook, policy := nlconn.BigEndian32(1<<32-1), nlconn.BigEndian32(nft.VerdictAccept)
+	err := nlconn.ReadAttrs(attrs, []nlconn.Attr{
+		{Kind: unix.NFTA_CHAIN_TABLE, At: &c.table}, {Kind: unix.NFTA_CHAIN_NAME, At: &c.name}, {Kind: unix.NFTA_CHAIN_POLICY, At: &policy},
+		{Kind: unix.NFTA_CHAIN_HOOK, At: []nlconn.Attr{{Kind: unix.NFTA_HOOK_HOOKNUM, At: &hook}}},
 	})
+	c.hook, c.drops = int(int32(hook)), policy == nft.VerdictDrop
 	return c, err
 }

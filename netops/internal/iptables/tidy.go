@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // removeUnused deletes the administrator's chain if it is empty and no rule jumps to it.
@@ -44,19 +46,10 @@ func (t *nftFilter) removeUnused(ctx context.Context, admin string) error {
 
 // chainNames lists the table's chains.
 func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
-	var names []string
-	var damaged error
-	conn, err := t.NFT.Conn()
-	if err != nil {
-		return nil, err
-	}
 	m := t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, "")
-	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
+	names, err := nft.List(ctx, t.NFT, m, func(attrs []byte) (string, bool, error) {
 		c, err := decodeBaseChain(attrs)
-		damaged = errors.Join(damaged, err)
-		if c.table == t.table.Name { // a kernel before 6.3 also lists the chains of other tables
-			names = append(names, c.name)
-		}
+		return c.name, c.table == t.table.Name, err // a kernel before 6.3 also lists the chains of other tables
 	})
-	return names, errors.Join(t.describe(err), damaged)
+	return names, t.describe(err)
 }

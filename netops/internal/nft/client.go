@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -171,20 +172,14 @@ func (c *Client) entries(ctx context.Context, s *Set) ([]*Entry, error) {
 // read sends a request for elements. It repeats the request if a change
 // interrupts the answer.
 func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
-	var entries []*Entry
-	var damaged error
-	err = conn.List(ctx, m, func() { entries, damaged = nil, nil }, func(attrs []byte) {
-		some, err := decodeEntries(s, attrs)
-		entries, damaged = append(entries, some...), errors.Join(damaged, err)
+	some, err := List(ctx, c, m, func(attrs []byte) ([]*Entry, bool, error) {
+		entries, err := decodeEntries(s, attrs)
+		return entries, true, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return entries, damaged
+	return slices.Concat(some...), nil
 }
 
 // Add adds the elements in one transaction, all or none. It makes the tables,

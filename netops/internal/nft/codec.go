@@ -55,55 +55,44 @@ const (
 	nftTypeBits = 6
 )
 
-// isPrefix reports whether the field makes its set an interval set.
-func (f Field) isPrefix() bool {
-	return f == IP4Prefix || f == IP6Prefix || f == IfPattern || f == ServiceRange
+// fieldType is what the package knows of one type.
+type fieldType struct {
+	// number is nft's number of the data type.
+	number uint32
+	// size is the length in bytes, without padding. A verdict has the length 0, because
+	// it is written as attributes.
+	size int
+	// interval makes the set an interval set.
+	interval bool
+	// encode returns the first and the last value that text stands for.
+	encode func(text string, size int) (low, high []byte, err error)
+	// decode is the inverse of encode. For bytes that encode never makes, it returns a
+	// text that encode refuses. It never panics.
+	decode func(low, high []byte) string
 }
 
-// number returns nft's number of the data type.
-func (f Field) number() uint32 {
-	switch f {
-	case IP4Addr, IP4Prefix:
-		return nftTypeIP4
-	case IP6Addr, IP6Prefix:
-		return nftTypeIP6
-	case EtherAddr:
-		return nftTypeEther
-	case InetProto:
-		return nftTypeInetProto
-	case InetService, ServiceRange:
-		return nftTypeInetService
-	case PacketMark:
-		return nftTypeMark
-	case IfGroup:
-		return nftTypeDevGroup
-	case IfName, IfPattern, IfKind:
-		return nftTypeIfName
-	default:
-		return nftTypeVerdict
-	}
+// of returns the type.
+func (f Field) of() fieldType {
+	return [...]fieldType{
+		IfName:       {nftTypeIfName, unix.IFNAMSIZ, false, encodeIfName, ifPatternText},
+		IfPattern:    {nftTypeIfName, unix.IFNAMSIZ, true, encodeIfPattern, ifPatternText},
+		IfKind:       {nftTypeIfName, unix.IFNAMSIZ, false, encodeIfName, ifPatternText},
+		IfGroup:      {nftTypeDevGroup, 4, false, encodeMark, markText},
+		IP4Addr:      {nftTypeIP4, 4, false, encodeAddr, addrText},
+		IP6Addr:      {nftTypeIP6, 16, false, encodeAddr, addrText},
+		IP4Prefix:    {nftTypeIP4, 4, true, encodePrefix, rangeText},
+		IP6Prefix:    {nftTypeIP6, 16, true, encodePrefix, rangeText},
+		EtherAddr:    {nftTypeEther, 6, false, encodeEther, etherText},
+		InetProto:    {nftTypeInetProto, 1, false, encodeProto, protoText},
+		InetService:  {nftTypeInetService, 2, false, encodeService, servicesText},
+		ServiceRange: {nftTypeInetService, 2, true, encodeServices, servicesText},
+		PacketMark:   {nftTypeMark, 4, false, encodeMark, markText},
+		Verdict:      {nftTypeVerdict, 0, false, encodeVerdictField, verdictText},
+	}[f]
 }
 
-// Size returns the field's length in bytes, without padding. A verdict has the
-// length 0, because it is written as attributes.
-func (f Field) Size() int {
-	switch f {
-	case IfName, IfPattern, IfKind:
-		return unix.IFNAMSIZ
-	case IP6Addr, IP6Prefix:
-		return 16
-	case EtherAddr:
-		return 6
-	case InetService, ServiceRange:
-		return 2
-	case InetProto:
-		return 1
-	case Verdict:
-		return 0
-	default:
-		return 4
-	}
-}
+// Size returns the field's length in bytes, without padding.
+func (f Field) Size() int { return f.of().size }
 
 // padded returns the field's length in a concatenation: a multiple of a 32-bit
 // register.
@@ -112,68 +101,46 @@ func (f Field) padded() int { return (f.Size() + 3) &^ 3 }
 // encode returns the first and the last value that text stands for. They differ
 // only for prefixes, interface patterns and ranges of ports.
 func (f Field) encode(text string) (low, high []byte, err error) {
-	switch f {
-	case IfName, IfKind:
-		low, err = EncodeIfName(text)
-	case IfPattern:
-		return EncodeIfPattern(text)
-	case IP4Addr, IP6Addr:
-		low, err = f.encodeAddr(text)
-	case IP4Prefix, IP6Prefix:
-		return f.encodePrefix(text)
-	case EtherAddr:
-		low, err = encodeEther(text)
-	case InetProto:
-		low, err = encodeProto(text)
-	case InetService:
-		var n uint64
-		n, err = strconv.ParseUint(text, 10, 16)
-		low = binary.BigEndian.AppendUint16(nil, uint16(n))
-	case ServiceRange:
-		return encodeServices(text)
-	case PacketMark, IfGroup:
-		var n uint64
-		n, err = strconv.ParseUint(text, 0, 32)
-		low = binary.NativeEndian.AppendUint32(nil, uint32(n))
-	default:
-		low, err = encodeVerdict(text)
+	t := f.of()
+	low, high, err = t.encode(text, t.size)
+	if !t.interval {
+		high = low
 	}
-	return low, low, err
+	return low, high, err
 }
 
-// decode is the inverse of encode. For bytes that encode never makes, it returns
-// a text that encode refuses. It never panics.
+// decode is the inverse of encode.
 func (f Field) decode(low, high []byte) string {
-	if len(low) < f.Size() || len(high) < f.Size() {
+	t := f.of()
+	if len(low) < t.size || len(high) < t.size {
 		return ""
 	}
-	switch f {
-	case IfName, IfKind:
-		return nlconn.Printable(nlconn.Text(low[:unix.IFNAMSIZ]))
-	case IfPattern:
-		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
-	case IP4Addr, IP6Addr:
-		return addrOf(low[:f.Size()]).String()
-	case IP4Prefix, IP6Prefix:
-		return rangeText(addrOf(low[:f.Size()]), addrOf(high[:f.Size()]))
-	case EtherAddr:
-		return net.HardwareAddr(low[:6]).String()
-	case InetProto:
-		return ProtocolName(low[0])
-	case InetService:
-		return strconv.Itoa(int(binary.BigEndian.Uint16(low)))
-	case ServiceRange:
-		text := strconv.Itoa(int(binary.BigEndian.Uint16(low)))
-		if last := strconv.Itoa(int(binary.BigEndian.Uint16(high))); last != text {
-			text += "-" + last
-		}
-		return text
-	case PacketMark, IfGroup:
-		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low))
-	default:
-		return VerdictText(low)
+	if t.size > 0 {
+		low, high = low[:t.size], high[:t.size]
 	}
+	return t.decode(low, high)
 }
+
+func encodeIfName(text string, _ int) (low, high []byte, err error) {
+	low, err = EncodeIfName(text)
+	return low, nil, err
+}
+
+func encodeIfPattern(text string, _ int) (low, high []byte, err error) { return EncodeIfPattern(text) }
+
+func encodeMark(text string, _ int) (low, high []byte, err error) {
+	n, err := strconv.ParseUint(text, 0, 32)
+	return binary.NativeEndian.AppendUint32(nil, uint32(n)), nil, err
+}
+
+func markText(low, _ []byte) string { return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low)) }
+
+func encodeVerdictField(text string, _ int) (low, high []byte, err error) {
+	low, err = encodeVerdict(text)
+	return low, nil, err
+}
+
+func verdictText(low, _ []byte) string { return VerdictText(low) }
 
 // EncodeIfName returns an interface name in the kernel's form: padded with NULs
 // to IFNAMSIZ bytes.
@@ -213,23 +180,22 @@ func isInvalidInIfName(r rune) bool {
 	return unicode.IsSpace(r) || r == '/' || r == ':' || nlconn.IsHostile(r)
 }
 
-func (f Field) encodeAddr(text string) ([]byte, error) {
+func encodeAddr(text string, size int) (low, high []byte, err error) {
 	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return nil, err
+	if err == nil && (a.BitLen() != 8*size || a.Zone() != "") {
+		err = fmt.Errorf("%q is of the wrong address family", text)
 	}
-	if a.BitLen() != 8*f.Size() || a.Zone() != "" {
-		return nil, fmt.Errorf("%q is of the wrong address family", text)
-	}
-	return a.AsSlice(), nil
+	return a.AsSlice(), nil, err
 }
 
-func (f Field) encodePrefix(text string) (low, high []byte, err error) {
+func addrText(low, _ []byte) string { return addrOf(low).String() }
+
+func encodePrefix(text string, size int) (low, high []byte, err error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		return nil, nil, err
 	}
-	if p.Addr().BitLen() != 8*f.Size() {
+	if p.Addr().BitLen() != 8*size {
 		return nil, nil, fmt.Errorf("%q is of the wrong address family", text)
 	}
 	low = p.Masked().Addr().AsSlice()
@@ -253,7 +219,8 @@ func addrOf(b []byte) netip.Addr {
 }
 
 // rangeText returns a range as a prefix if it is one, otherwise as "first-last".
-func rangeText(first, last netip.Addr) string {
+func rangeText(low, high []byte) string {
+	first, last := addrOf(low), addrOf(high)
 	length := first.BitLen()
 	for i, b := range first.AsSlice() {
 		if d := b ^ last.AsSlice()[i]; d != 0 {
@@ -268,8 +235,13 @@ func rangeText(first, last netip.Addr) string {
 	return p.String()
 }
 
+func encodeService(text string, _ int) (low, high []byte, err error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return binary.BigEndian.AppendUint16(nil, uint16(n)), nil, err
+}
+
 // encodeServices returns the first and the last port of a range.
-func encodeServices(text string) (low, high []byte, err error) {
+func encodeServices(text string, _ int) (low, high []byte, err error) {
 	first, last, isRange := strings.Cut(text, "-")
 	if !isRange {
 		last = first
@@ -285,31 +257,41 @@ func encodeServices(text string) (low, high []byte, err error) {
 	return binary.BigEndian.AppendUint16(nil, uint16(from)), binary.BigEndian.AppendUint16(nil, uint16(to)), err
 }
 
-func encodeEther(text string) ([]byte, error) {
-	mac, err := net.ParseMAC(text)
-	if err != nil {
-		return nil, err
+// servicesText returns "first-last", or one port.
+func servicesText(low, high []byte) string {
+	text := strconv.Itoa(int(binary.BigEndian.Uint16(low)))
+	if !bytes.Equal(low, high) {
+		text += "-" + strconv.Itoa(int(binary.BigEndian.Uint16(high)))
 	}
-	if len(mac) != 6 {
-		return nil, fmt.Errorf("%q is not a MAC address", text)
-	}
-	return mac, nil
+	return text
 }
 
-func encodeProto(text string) ([]byte, error) {
-	switch text {
-	case "icmp":
-		return []byte{unix.IPPROTO_ICMP}, nil
-	case "tcp":
-		return []byte{unix.IPPROTO_TCP}, nil
-	case "udp":
-		return []byte{unix.IPPROTO_UDP}, nil
-	case "sctp":
-		return []byte{unix.IPPROTO_SCTP}, nil
+func encodeEther(text string, _ int) (low, high []byte, err error) {
+	mac, err := net.ParseMAC(text)
+	if err == nil && len(mac) != 6 {
+		err = fmt.Errorf("%q is not a MAC address", text)
+	}
+	return mac, nil, err
+}
+
+func etherText(low, _ []byte) string { return net.HardwareAddr(low).String() }
+
+// protocols have a name in nft.
+func protocols() []byte {
+	return []byte{unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP}
+}
+
+func encodeProto(text string, _ int) (low, high []byte, err error) {
+	for _, n := range protocols() {
+		if ProtocolName(n) == text {
+			return []byte{n}, nil, nil
+		}
 	}
 	n, err := strconv.ParseUint(text, 10, 8)
-	return []byte{byte(n)}, err
+	return []byte{byte(n)}, nil, err
 }
+
+func protoText(low, _ []byte) string { return ProtocolName(low[0]) }
 
 // ProtocolName returns nft's name of a protocol (IPPROTO_*), or its number.
 func ProtocolName(n byte) string {

@@ -69,14 +69,22 @@ func Request(kind, flags uint16, family byte) nlconn.Message {
 	return nlconn.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Flags: flags, Body: nfgenmsg(family, 0)}
 }
 
-// List sends a dump request, and sends it again after reset if a change
-// interrupts the dump. It calls each like Get. If the context has ended, neither
-// sends anything.
-func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each func(attrs []byte)) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// List sends a dump request and returns what decode reads from the attributes of the messages of
+// the answer and selects. If the context has ended, it sends nothing.
+func List[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(attrs []byte) (v T, selected bool, err error)) ([]T, error) {
+	conn, err := c.Conn()
+	if err == nil {
+		err = ctx.Err()
 	}
-	return c.Dump(ctx, m, reset, attributes(each))
+	if err != nil {
+		return nil, err
+	}
+	return nlconn.List(ctx, conn.Conn, m, func(data []byte) (v T, selected bool, err error) {
+		if len(data) < 4 {
+			return v, false, nil
+		}
+		return decode(data[4:])
+	})
 }
 
 // Get sends one request and calls each with the attributes of every message of

@@ -54,57 +54,35 @@ func (r *HeldRule) Deletion() nlconn.Message {
 // Rules reads the rules of a chain, or of the whole table if the name is empty. It
 // returns the results of read. The expressions of a rule are valid only during the
 // call of read. An absent table or chain has no rules.
-func Rules[T any](ctx context.Context, c *Client, t Table, chain string, read func(HeldRule) (T, error)) (all []T, err error) {
-	err = c.eachRule(ctx, t, chain, func() { all = nil }, func(r HeldRule) error {
-		v, err := read(r)
-		all = append(all, v)
-		return err
-	})
-	return all, err
-}
-
-// eachRule calls each with the rules. It calls again before it begins from the start.
-func (c *Client) eachRule(ctx context.Context, t Table, chain string, again func(), each func(HeldRule) error) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
-	var damaged error
+func Rules[T any](ctx context.Context, c *Client, t Table, chain string, read func(HeldRule) (T, error)) ([]T, error) {
 	m := t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain)
-	err = conn.List(ctx, m, func() { damaged = nil; again() }, func(attrs []byte) {
+	all, err := List(ctx, c, m, func(attrs []byte) (v T, selected bool, err error) {
 		r, err := DecodeRule(t, attrs)
 		if err == nil {
-			err = each(r)
+			v, err = read(r)
 		}
-		damaged = errors.Join(damaged, err)
+		return v, true, err
 	})
 	if errors.Is(err, unix.ENOENT) {
-		again()
-		return nil
+		return nil, nil
 	}
-	return errors.Join(err, damaged)
+	return all, err
 }
 
 // DecodeRule reads the attributes of one NFT_MSG_NEWRULE. The expressions are slices
 // of attrs.
 func DecodeRule(t Table, attrs []byte) (HeldRule, error) {
 	r := HeldRule{Table: t}
-	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NFTA_RULE_CHAIN:
-			r.Chain = nlconn.Text(v)
-		case unix.NFTA_RULE_HANDLE:
-			if len(v) == 8 {
-				r.Handle = binary.BigEndian.Uint64(v)
-			}
-		case unix.NFTA_RULE_USERDATA:
-			r.Comment = LabelOf(v)
-		case unix.NFTA_RULE_EXPRESSIONS:
-			return nlconn.EachAttr(v, func(_ uint16, v []byte) error { return r.decodeExpression(v) })
-		}
-		return nil
+	var userData, expressions []byte
+	err := nlconn.ReadAttrs(attrs, []nlconn.Attr{
+		{Kind: unix.NFTA_RULE_CHAIN, At: &r.Chain}, {Kind: unix.NFTA_RULE_HANDLE, At: (*nlconn.BigEndian64)(&r.Handle)},
+		{Kind: unix.NFTA_RULE_USERDATA, At: &userData}, {Kind: unix.NFTA_RULE_EXPRESSIONS, At: &expressions},
 	})
-	return r, err
+	r.Comment = LabelOf(userData)
+	if err != nil {
+		return r, err
+	}
+	return r, nlconn.EachAttr(expressions, func(_ uint16, v []byte) error { return r.decodeExpression(v) })
 }
 
 // decodeExpression reads one NFTA_LIST_ELEM of a rule's expressions.

@@ -24,16 +24,9 @@ func (c *Client) HasChain(ctx context.Context, t Table, chain string) (bool, err
 
 // Tables lists the names of the namespace's nftables tables of one family.
 func (c *Client) Tables(ctx context.Context, family byte) ([]string, error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
 	m := Request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family)
-	var names []string
-	var damaged error
-	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
+	return List(ctx, c, m, func(attrs []byte) (string, bool, error) {
 		name, err := nlconn.Find(attrs, unix.NFTA_TABLE_NAME)
-		names, damaged = append(names, nlconn.Text(name)), errors.Join(damaged, err)
+		return nlconn.Text(name), true, err
 	})
-	return names, errors.Join(err, damaged)
 }

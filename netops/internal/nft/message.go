@@ -138,10 +138,10 @@ func (s *Set) flags() uint32 {
 // length of a single field is not padded.
 func concatenate(fields []Field) (number, size uint32) {
 	if len(fields) == 1 {
-		return fields[0].number(), uint32(fields[0].Size())
+		return fields[0].of().number, uint32(fields[0].Size())
 	}
 	for _, f := range fields {
-		number = number<<nftTypeBits | f.number()
+		number = number<<nftTypeBits | f.of().number
 		size += uint32(f.padded())
 	}
 	return number, size

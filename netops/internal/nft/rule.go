@@ -147,6 +147,12 @@ func Masquerade() Part {
 	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Masq{}) }
 }
 
+// MasqueradeAtRandom masquerades with random ports (nft's fully-random). It makes it less likely that
+// simultaneous new connections choose the same port.
+func MasqueradeAtRandom() Part {
+	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
+}
+
 // Match compares the bytes at an offset of a packet header with want.
 func (b *Builder) Match(base expr.PayloadBase, offset uint32, want []byte) {
 	b.Exprs = append(b.Exprs,

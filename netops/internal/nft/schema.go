@@ -75,7 +75,7 @@ func (s *Set) String() string { return fmt.Sprintf("%s %s", s.Table, s.Name) }
 
 func (s *Set) isInterval() bool {
 	for _, f := range s.Key {
-		if f.isPrefix() {
+		if f.of().interval {
 			return true
 		}
 	}

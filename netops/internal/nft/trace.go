@@ -179,41 +179,22 @@ func DecodeTraced(data []byte) (Traced, error) {
 		return Traced{}, fmt.Errorf("trace of %d bytes: %w", len(data), nlconn.ErrDamaged)
 	}
 	e := Traced{Table: Table{Family: data[0]}}
-	isPolicy := false
-	var policy uint32
-	err := nlconn.EachAttr(data[4:], func(kind uint16, v []byte) (err error) {
-		switch kind {
-		case unix.NFTA_TRACE_TABLE:
-			e.Table.Name = nlconn.Text(v)
-		case unix.NFTA_TRACE_CHAIN:
-			e.Chain = nlconn.Text(v)
-		case unix.NFTA_TRACE_RULE_HANDLE:
-			if len(v) == 8 {
-				e.Handle = binary.BigEndian.Uint64(v)
-			}
-		case unix.NFTA_TRACE_TYPE:
-			isPolicy = nlconn.Net32(v) == unix.NFT_TRACETYPE_POLICY
-		case unix.NFTA_TRACE_VERDICT:
-			var verdict []byte
-			verdict, err = decodeVerdict(v)
+	var kind, policy, id, in, out nlconn.BigEndian32
+	err := nlconn.ReadAttrs(data[4:], []nlconn.Attr{
+		{Kind: unix.NFTA_TRACE_TABLE, At: &e.Table.Name}, {Kind: unix.NFTA_TRACE_CHAIN, At: &e.Chain},
+		{Kind: unix.NFTA_TRACE_RULE_HANDLE, At: (*nlconn.BigEndian64)(&e.Handle)}, {Kind: unix.NFTA_TRACE_TYPE, At: &kind},
+		{Kind: unix.NFTA_TRACE_VERDICT, At: func(v []byte) error {
+			verdict, err := decodeVerdict(v)
 			e.Verdict = VerdictText(verdict)
-		case unix.NFTA_TRACE_POLICY:
-			policy = nlconn.Net32(v)
-		case unix.NFTA_TRACE_ID:
-			e.Packet = nlconn.Net32(v)
-		case unix.NFTA_TRACE_IIF:
-			e.In = int(nlconn.Net32(v))
-		case unix.NFTA_TRACE_OIF:
-			e.Out = int(nlconn.Net32(v))
-		case unix.NFTA_TRACE_NETWORK_HEADER:
-			e.Network = v
-		case unix.NFTA_TRACE_TRANSPORT_HEADER:
-			e.Transport = v
-		}
-		return err
+			return err
+		}},
+		{Kind: unix.NFTA_TRACE_POLICY, At: &policy}, {Kind: unix.NFTA_TRACE_ID, At: &id},
+		{Kind: unix.NFTA_TRACE_IIF, At: &in}, {Kind: unix.NFTA_TRACE_OIF, At: &out},
+		{Kind: unix.NFTA_TRACE_NETWORK_HEADER, At: &e.Network}, {Kind: unix.NFTA_TRACE_TRANSPORT_HEADER, At: &e.Transport},
 	})
-	if isPolicy {
-		e.Verdict = VerdictText(binary.BigEndian.AppendUint32(nil, policy))
+	e.Packet, e.In, e.Out = uint32(id), int(in), int(out)
+	if kind == unix.NFT_TRACETYPE_POLICY {
+		e.Verdict = VerdictText(binary.BigEndian.AppendUint32(nil, uint32(policy)))
 	}
 	return e, err
 }

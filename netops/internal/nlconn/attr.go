@@ -34,6 +34,14 @@ func Int(v []byte) int {
 	return int(binary.NativeEndian.Uint32(v))
 }
 
+// Long returns the value of a 64-bit attribute, or 0 if v is shorter.
+func Long(v []byte) uint64 {
+	if len(v) < 8 {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(v)
+}
+
 // Short returns the value of a 16-bit attribute, or 0 if v is shorter.
 func Short(v []byte) int {
 	if len(v) < 2 {

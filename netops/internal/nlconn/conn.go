@@ -215,6 +215,19 @@ func (c *Conn) Dump(ctx context.Context, m Message, reset func(), each func(kind
 	return fmt.Errorf("%w: it is being changed all the time", ErrBusy)
 }
 
+// List sends a dump request and returns what decode reads from the messages of the answer and
+// selects.
+func List[T any](ctx context.Context, c *Conn, m Message, decode func(data []byte) (v T, selected bool, err error)) (all []T, err error) {
+	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		v, selected, err := decode(data)
+		if err == nil && selected {
+			all = append(all, v)
+		}
+		return err
+	})
+	return all, err
+}
+
 // Ask sends one request and calls each for every message of the answer; a dump
 // has many. It fails with ErrInterrupted if a dump is inconsistent.
 func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data []byte) error) error {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
-	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -53,7 +52,7 @@ func prefixText(p netip.Prefix) string {
 // DropRules lists the rules of other programs that drop forwarded packets: in the nftables
 // chains on the forward hook, and in those to which these jump. It leaves out rules with
 // conditions other than addresses and devices.
-func (n *Leftovers) DropRules(ctx context.Context, own nft.Table) ([]DropRule, error) {
+func (n *Leftovers) DropRules(ctx context.Context) ([]DropRule, error) {
 	chains, err := (&iptables.Tables{NFT: n.NFT}).ForwardChains(ctx)
 	if err != nil {
 		return nil, err
@@ -61,7 +60,7 @@ func (n *Leftovers) DropRules(ctx context.Context, own nft.Table) ([]DropRule, e
 	var all []DropRule
 	for i := 0; i < len(chains); i++ {
 		c := chains[i]
-		if c.Table == own {
+		if c.Table == n.Own {
 			continue
 		}
 		rules, err := readRules(ctx, n.NFT, c.Table, c.Name)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // The services of kube-proxy: the chain of its iptables backend in the tables nat and filter, and
@@ -24,6 +25,7 @@ const (
 // Service returns the endpoints to which kube-proxy translates the address of a service, and
 // whether it is one. Port 0 is any port. A service without endpoints has none.
 func (n *Leftovers) Service(ctx context.Context, to netip.AddrPort) (all []netip.AddrPort, found bool, err error) {
+	defer func() { err = nlconn.Explain(err, "read the services of kube-proxy") }()
 	f := serviceFinder{ctx: ctx, nft: n.NFT, to: to, family: unix.NFPROTO_IPV4, address: nft.IP4Addr}
 	if to.Addr().Is6() {
 		f.family, f.address = unix.NFPROTO_IPV6, nft.IP6Addr

@@ -53,6 +53,3 @@ func SameMAC(text string, have net.HardwareAddr) bool {
 	want, err := net.ParseMAC(text)
 	return err == nil && want.String() == have.String()
 }
-
-// RTANexthopID is RTA_NH_ID of linux/rtnetlink.h. x/sys/unix does not define it.
-const RTANexthopID = 30

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"net/netip"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -69,37 +70,95 @@ func ModeValue(kind, name string) (uint32, bool) {
 
 // KindState holds the attributes that only some link kinds have.
 type KindState struct {
-	Mode       string
-	bcQueueLen uint32
-	VLANID     int
-	VNI        int
-	Table      int // a VRF's table
-	Tap        Tap
+	Mode          string
+	BCQueueLen    uint32
+	VLANID        uint16
+	VNI           uint32
+	Table         int // a VRF's table
+	VLANFiltering bool
+	STP           uint32 // the state of a bridge's spanning tree protocol
+	Tap           Tap
+	VXLAN         VXLAN
+	mode          uint32
+	ipvlanMode    uint16
+}
+
+// VXLAN holds the attributes that only a VXLAN device has. Its parent is Link.Peer.
+type VXLAN struct {
+	Port         nlconn.BigEndian16
+	Local, Group netip.Addr
+	Learning     bool
+	GBP          nlconn.Flag
+	// The others report other uses of the device: metadata mode, answers to requests for addresses,
+	// and notifications of misses.
+	Metadata, Proxy, Resolve, L2Misses, L3Misses bool
+}
+
+// attrs describes IFLA_INFO_DATA of the link's kind.
+func (l *Link) attrs() []nlconn.Attr {
+	switch x := &l.VXLAN; l.Kind {
+	case KindBridge:
+		return []nlconn.Attr{{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering}, {Kind: nl.IFLA_BR_STP_STATE, At: &l.STP}}
+	case KindMACVLAN:
+		return []nlconn.Attr{{Kind: nl.IFLA_MACVLAN_MODE, At: &l.mode}, {Kind: nl.IFLA_MACVLAN_BC_QUEUE_LEN, At: &l.BCQueueLen}}
+	case KindIPVLAN:
+		return []nlconn.Attr{{Kind: nl.IFLA_IPVLAN_MODE, At: &l.ipvlanMode, Zero: l.Mode != ""}}
+	case KindVLAN:
+		return []nlconn.Attr{{Kind: nl.IFLA_VLAN_ID, At: &l.VLANID, Zero: true}}
+	case KindVRF:
+		return []nlconn.Attr{{Kind: nl.IFLA_VRF_TABLE, At: &l.Table}}
+	case KindVXLAN:
+		local, group := uint16(nl.IFLA_VXLAN_LOCAL), uint16(nl.IFLA_VXLAN_GROUP)
+		if x.Local.Is6() {
+			local = nl.IFLA_VXLAN_LOCAL6
+		}
+		return []nlconn.Attr{
+			{Kind: nl.IFLA_VXLAN_ID, At: &l.VNI}, {Kind: nl.IFLA_VXLAN_LINK, At: &l.Peer}, {Kind: local, At: &x.Local}, {Kind: group, At: &x.Group},
+			{Kind: nl.IFLA_VXLAN_PORT, At: &x.Port}, {Kind: nl.IFLA_VXLAN_LEARNING, At: &x.Learning, Zero: true}, {Kind: nl.IFLA_VXLAN_GBP, At: &x.GBP},
+		}
+	case KindTap:
+		return []nlconn.Attr{
+			{Kind: nl.IFLA_TUN_TYPE, At: &l.Tap.kind}, {Kind: nl.IFLA_TUN_MULTI_QUEUE, At: &l.Tap.MultiQueue},
+			{Kind: nl.IFLA_TUN_OWNER, At: &l.Tap.Owner}, {Kind: nl.IFLA_TUN_GROUP, At: &l.Tap.Group},
+		}
+	}
+	return nil
+}
+
+// AddKind appends IFLA_LINKINFO with the kind and its attributes.
+func (l *Link) AddKind(b *nlconn.Body) {
+	l.mode, _ = ModeValue(l.Kind, l.Mode)
+	l.ipvlanMode = uint16(l.mode)
+	b.Attrs([]nlconn.Attr{{Kind: unix.IFLA_LINKINFO, At: []nlconn.Attr{{Kind: nl.IFLA_INFO_KIND, At: &l.Kind}, {Kind: nl.IFLA_INFO_DATA, At: l.attrs()}}}})
 }
 
 // parseKind reads the IFLA_INFO_DATA of a link.
 func (l *Link) parseKind(data []byte) error {
-	return nlconn.EachAttr(data, func(kind uint16, v []byte) error {
-		switch {
-		case l.Kind == KindMACVLAN && kind == nl.IFLA_MACVLAN_MODE:
-			l.Mode = modeName(l.Kind, nlconn.Int(v))
-		case l.Kind == KindMACVLAN && kind == nl.IFLA_MACVLAN_BC_QUEUE_LEN:
-			l.bcQueueLen = uint32(nlconn.Int(v))
-		case l.Kind == KindIPVLAN && kind == nl.IFLA_IPVLAN_MODE:
-			l.Mode = modeName(l.Kind, nlconn.Short(v))
-		case l.Kind == KindVLAN && kind == nl.IFLA_VLAN_ID:
-			l.VLANID = nlconn.Short(v)
-		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_ID:
-			l.VNI = nlconn.Int(v)
-		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_LINK:
-			l.Peer = nlconn.Int(v) // a VXLAN device has no IFLA_LINK
-		case l.Kind == KindVRF && kind == nl.IFLA_VRF_TABLE:
-			l.Table = nlconn.Int(v)
-		case l.Kind == KindTap:
-			l.Tap.parse(kind, v)
+	attrs, x := l.attrs(), &l.VXLAN
+	if l.Kind == KindVXLAN {
+		attrs = append(attrs, []nlconn.Attr{
+			{Kind: nl.IFLA_VXLAN_LOCAL6, At: &x.Local}, {Kind: nl.IFLA_VXLAN_GROUP6, At: &x.Group},
+			{Kind: nl.IFLA_VXLAN_FLOWBASED, At: &x.Metadata}, {Kind: nl.IFLA_VXLAN_PROXY, At: &x.Proxy}, {Kind: nl.IFLA_VXLAN_RSC, At: &x.Resolve},
+			{Kind: nl.IFLA_VXLAN_L2MISS, At: &x.L2Misses}, {Kind: nl.IFLA_VXLAN_L3MISS, At: &x.L3Misses},
+		}...)
+	}
+	if err := nlconn.ReadAttrs(data, attrs); err != nil {
+		return err
+	}
+	switch l.Kind {
+	case KindMACVLAN:
+		l.Mode = modeName(l.Kind, int(l.mode))
+	case KindIPVLAN:
+		l.Mode = modeName(l.Kind, int(l.ipvlanMode))
+	case KindTap:
+		l.Tap.IsTap = l.Tap.kind == unix.IFF_TAP
+		for _, id := range []**uint32{&l.Tap.Owner, &l.Tap.Group} {
+			if *id != nil && **id == noID {
+				*id = nil
+			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func modeName(kind string, value int) string {
@@ -119,25 +178,5 @@ type Tap struct {
 	IsTap, MultiQueue bool
 	// Owner and Group are nil if none is set.
 	Owner, Group *uint32
-}
-
-func (t *Tap) parse(kind uint16, v []byte) {
-	switch kind {
-	case nl.IFLA_TUN_TYPE:
-		t.IsTap = nlconn.Byte(v) == unix.IFF_TAP
-	case nl.IFLA_TUN_MULTI_QUEUE:
-		t.MultiQueue = nlconn.Byte(v) != 0
-	case nl.IFLA_TUN_OWNER:
-		t.Owner = tapID(v)
-	case nl.IFLA_TUN_GROUP:
-		t.Group = tapID(v)
-	}
-}
-
-func tapID(v []byte) *uint32 {
-	id := uint32(nlconn.Int(v))
-	if id == noID {
-		return nil
-	}
-	return &id
+	kind         uint8
 }

@@ -30,7 +30,6 @@ type Link struct {
 	Name, Kind, Alias        string
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
-	VLANFiltering, STP       bool  // of a bridge
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
 	// PeerElsewhere reports whether Peer is an index in another namespace, whose
@@ -107,13 +106,9 @@ func (c *Conn) oneLink(ctx context.Context, m nlconn.Message) (*Link, error) {
 
 // Links reads all links.
 func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
-	var all []*Link
-	err := c.Dump(ctx, LinkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+	all, err := nlconn.List(ctx, c.Conn, LinkQuery(0), func(data []byte) (*Link, bool, error) {
 		l, err := ParseLink(data)
-		if err == nil && kind == unix.RTM_NEWLINK {
-			all = append(all, l)
-		}
-		return err
+		return l, true, err
 	})
 	return all, nlconn.Explain(err, "list links")
 }
@@ -135,98 +130,49 @@ func ParseLink(b []byte) (*Link, error) {
 		Index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
 		Flags: binary.NativeEndian.Uint32(b[8:]),
 	}
-	return l, nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.IFLA_IFNAME:
-			l.Name = nlconn.Text(v)
-		case unix.IFLA_ADDRESS:
-			l.MAC = append(net.HardwareAddr(nil), v...)
-		case unix.IFLA_PERM_ADDRESS:
-			l.Permanent = append(net.HardwareAddr(nil), v...)
-		case unix.IFLA_MTU:
-			l.MTU = nlconn.Int(v)
-		case unix.IFLA_TXQLEN:
-			l.TxQLen = uint32(nlconn.Int(v))
-		case unix.IFLA_MASTER:
-			l.Master = nlconn.Int(v)
-		case unix.IFLA_LINK:
-			l.Peer = nlconn.Int(v)
-		case unix.IFLA_LINK_NETNSID:
+	var info, families []byte
+	err := nlconn.ReadAttrs(b[unix.SizeofIfInfomsg:], []nlconn.Attr{
+		{Kind: unix.IFLA_IFNAME, At: &l.Name}, {Kind: unix.IFLA_ADDRESS, At: &l.MAC}, {Kind: unix.IFLA_PERM_ADDRESS, At: &l.Permanent},
+		{Kind: unix.IFLA_MTU, At: &l.MTU}, {Kind: unix.IFLA_TXQLEN, At: &l.TxQLen}, {Kind: unix.IFLA_MASTER, At: &l.Master},
+		{Kind: unix.IFLA_LINK, At: &l.Peer}, {Kind: unix.IFLA_IFALIAS, At: &l.Alias}, {Kind: unix.IFLA_OPERSTATE, At: &l.Oper},
+		{Kind: unix.IFLA_LINKINFO, At: &info}, {Kind: unix.IFLA_AF_SPEC, At: &families},
+		{Kind: unix.IFLA_LINK_NETNSID, At: func(v []byte) error {
 			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)
-		case unix.IFLA_IFALIAS:
-			l.Alias = nlconn.Text(v)
-		case unix.IFLA_OPERSTATE:
-			l.Oper = nlconn.Byte(v)
-		case unix.IFLA_LINKINFO:
-			return l.parseInfo(v)
-		case unix.IFLA_AF_SPEC:
-			return l.parseFamilies(v)
-		}
-		return nil
+			return nil
+		}},
 	})
+	if err == nil {
+		err = l.parseInfo(info)
+	}
+	if err == nil {
+		err = l.parseFamilies(families)
+	}
+	return l, err
 }
 
 // parseFamilies reads IFLA_AF_SPEC, the attributes of the address families.
 func (l *Link) parseFamilies(b []byte) error {
-	return nlconn.EachAttr(b, func(family uint16, v []byte) error {
-		if family != unix.AF_INET6 {
-			return nil
-		}
-		return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
-			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(inet6ConfAcceptRA+1) {
-				l.AcceptRA, l.HasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*inet6ConfAcceptRA:])), true
-			}
-			return nil
-		})
-	})
+	conf, err := nlconn.Find(b, unix.AF_INET6, unix.IFLA_INET6_CONF)
+	if len(conf) >= 4*(inet6ConfAcceptRA+1) {
+		l.AcceptRA, l.HasAcceptRA = int32(nlconn.Int(conf[4*inet6ConfAcceptRA:])), true
+	}
+	return err
 }
 
-// parseInfo reads IFLA_LINKINFO: the kind, and the attributes of bridges and
-// bridge ports.
+// parseInfo reads IFLA_LINKINFO: the kind, its attributes, and those of bridge ports.
 func (l *Link) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string
-	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
-		switch kind {
-		case nl.IFLA_INFO_KIND:
-			l.Kind = nlconn.Text(v)
-		case nl.IFLA_INFO_DATA:
-			data = v
-		case nl.IFLA_INFO_SLAVE_KIND:
-			master = nlconn.Text(v)
-		case nl.IFLA_INFO_SLAVE_DATA:
-			portData = v
-		}
-		return nil
+	err := nlconn.ReadAttrs(b, []nlconn.Attr{
+		{Kind: nl.IFLA_INFO_KIND, At: &l.Kind}, {Kind: nl.IFLA_INFO_DATA, At: &data},
+		{Kind: nl.IFLA_INFO_SLAVE_KIND, At: &master}, {Kind: nl.IFLA_INFO_SLAVE_DATA, At: &portData},
 	})
-	switch {
-	case err != nil:
-	case l.Kind == KindBridge:
-		err = nlconn.EachAttr(data, func(kind uint16, v []byte) error {
-			switch kind {
-			case nl.IFLA_BR_VLAN_FILTERING:
-				l.VLANFiltering = nlconn.Byte(v) != 0
-			case nl.IFLA_BR_STP_STATE:
-				l.STP = nlconn.Int(v) != 0
-			}
-			return nil
-		})
-	case l.Kind != "veth":
+	if err == nil {
 		err = l.parseKind(data)
 	}
 	if err != nil || master != KindBridge {
 		return err
 	}
 	l.Port = &Port{}
-	return nlconn.EachAttr(portData, func(kind uint16, v []byte) error {
-		switch kind {
-		case nl.IFLA_BRPORT_MODE:
-			l.Port.Hairpin = nlconn.Byte(v) != 0
-		case nl.IFLA_BRPORT_ISOLATED:
-			l.Port.Isolated = nlconn.Byte(v) != 0
-		default:
-			l.Port.parseSetting(kind, v)
-		}
-		return nil
-	})
+	return nlconn.ReadAttrs(portData, l.Port.attrs())
 }

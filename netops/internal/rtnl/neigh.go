@@ -17,26 +17,6 @@ import (
 // SizeofNeighHeader is the size of struct ndmsg.
 const SizeofNeighHeader = 12
 
-// NeighHeader is struct ndmsg of linux/neighbour.h.
-type NeighHeader struct {
-	Family uint8
-	Index  uint32
-	State  uint16
-	Flags  uint8
-}
-
-// Len returns the size in bytes.
-func (m *NeighHeader) Len() int { return SizeofNeighHeader }
-
-// Serialize returns the header's bytes.
-func (m *NeighHeader) Serialize() []byte {
-	b := make([]byte, 4, SizeofNeighHeader)
-	b[0] = m.Family
-	b = binary.NativeEndian.AppendUint32(b, m.Index)
-	b = binary.NativeEndian.AppendUint16(b, m.State)
-	return append(b, m.Flags, 0)
-}
-
 // Neigh is a neighbour, or an entry of a forwarding database, in any state.
 type Neigh struct {
 	Link          int
@@ -46,14 +26,34 @@ type Neigh struct {
 	MAC           net.HardwareAddr // empty if the entry has none
 }
 
+// Append appends the body of a request: struct ndmsg of linux/neighbour.h and the attributes.
+func (n *Neigh) Append(b nlconn.Body) nlconn.Body {
+	b = binary.NativeEndian.AppendUint32(append(b, n.Family, 0, 0, 0), uint32(n.Link))
+	b = append(binary.NativeEndian.AppendUint16(b, n.State), n.Flags, 0)
+	b.Attrs([]nlconn.Attr{{Kind: unix.NDA_DST, At: &n.IP}, {Kind: unix.NDA_LLADDR, At: &n.MAC}})
+	return b
+}
+
+// NeighsMessage returns the request for the entries of a link, of one family or of all for 0. For
+// AF_BRIDGE these are forwarding entries.
+func NeighsMessage(family uint8, link int) nlconn.Message {
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH}
+	if family == unix.AF_BRIDGE { // the kernel filters the bridge's dump by the header, not by the attribute
+		m.Body = (&Neigh{Family: family, Link: link}).Append(nil)
+	} else {
+		m.Body = (&Neigh{Family: family}).Append(nil)
+		m.Uint32(unix.NDA_IFINDEX, uint32(link))
+	}
+	return m
+}
+
 // isStatic reports whether the entry was not learnt.
 func (n *Neigh) isStatic() bool { return n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
 
 // Neighbour reads one permanent neighbour entry of a link. It does not list them
 // all, because a link may have one entry for each container.
 func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Neigh, there bool, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: Family(ip), Index: uint32(index)}}
-	m.Bytes(unix.NDA_DST, ip.AsSlice())
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Body: (&Neigh{Family: Family(ip), Link: index, IP: ip}).Append(nil)}
 	data, err := c.Query(ctx, m)
 	if errors.Is(err, unix.ENOENT) {
 		return have, false, nil
@@ -81,22 +81,20 @@ func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (
 
 // StaticNeighs lists the entries of a link that were not learnt, of one family. For AF_BRIDGE
 // these are forwarding entries.
-func (c *Conn) StaticNeighs(ctx context.Context, index int, family uint8) (all []Neigh, err error) {
-	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Header: &NeighHeader{Family: family}}
-	if family == unix.AF_BRIDGE { // the kernel filters the bridge's dump by the header, not by the attribute
-		m.Header = &NeighHeader{Family: family, Index: uint32(index)}
-	} else {
-		m.Uint32(unix.NDA_IFINDEX, uint32(index))
-	}
-	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+func (c *Conn) StaticNeighs(ctx context.Context, index int, family uint8) ([]Neigh, error) {
+	return c.Neighs(ctx, family, index, (*Neigh).isStatic)
+}
+
+// Neighs lists the selected entries of a link, of one family or of all for 0.
+func (c *Conn) Neighs(ctx context.Context, family uint8, index int, selected func(*Neigh) bool) ([]Neigh, error) {
+	return nlconn.List(ctx, c.Conn, NeighsMessage(family, index), func(data []byte) (Neigh, bool, error) {
 		n, err := ParseNeigh(data)
-		if err == nil && n.Link == index && n.isStatic() {
-			n.MAC = bytes.Clone(n.MAC)
-			all = append(all, n)
+		if err != nil || n.Link != index || !selected(&n) {
+			return n, false, err
 		}
-		return err
+		n.MAC = bytes.Clone(n.MAC)
+		return n, true, nil
 	})
-	return all, err
 }
 
 // ParseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. The MAC is a slice of
@@ -107,14 +105,6 @@ func ParseNeigh(b []byte) (n Neigh, err error) {
 	}
 	n.Family, n.Link = b[0], int(int32(binary.NativeEndian.Uint32(b[4:])))
 	n.State, n.Flags = binary.NativeEndian.Uint16(b[8:]), b[10]
-	err = nlconn.EachAttr(b[SizeofNeighHeader:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NDA_DST:
-			n.IP, _ = netip.AddrFromSlice(v)
-		case unix.NDA_LLADDR:
-			n.MAC = v
-		}
-		return nil
-	})
+	err = nlconn.ReadAttrs(b[SizeofNeighHeader:], []nlconn.Attr{{Kind: unix.NDA_DST, At: &n.IP}, {Kind: unix.NDA_LLADDR, At: (*[]byte)(&n.MAC)}})
 	return n, err
 }

@@ -2,6 +2,7 @@ package rtnl
 
 import (
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
@@ -27,23 +28,17 @@ func (p *Port) Is(have *Port) bool {
 		same(p.NeighSuppress, have.NeighSuppress) && same(p.Learning, have.Learning)
 }
 
-// AddSettings adds NeighSuppress and Learning to a request if they are set.
-func (p *Port) AddSettings(b *nlconn.Body) {
-	if p.NeighSuppress != nil {
-		b.Bool(nl.IFLA_BRPORT_NEIGH_SUPPRESS, *p.NeighSuppress)
-	}
-	if p.Learning != nil {
-		b.Bool(nl.IFLA_BRPORT_LEARNING, *p.Learning)
+func (p *Port) attrs() []nlconn.Attr {
+	return []nlconn.Attr{
+		{Kind: nl.IFLA_BRPORT_MODE, At: &p.Hairpin, Zero: true}, {Kind: nl.IFLA_BRPORT_ISOLATED, At: &p.Isolated, Zero: true},
+		{Kind: nl.IFLA_BRPORT_NEIGH_SUPPRESS, At: &p.NeighSuppress}, {Kind: nl.IFLA_BRPORT_LEARNING, At: &p.Learning},
 	}
 }
 
-// parseSetting reads NeighSuppress or Learning.
-func (p *Port) parseSetting(kind uint16, v []byte) {
-	on := nlconn.Byte(v) != 0
-	switch kind {
-	case nl.IFLA_BRPORT_NEIGH_SUPPRESS:
-		p.NeighSuppress = &on
-	case nl.IFLA_BRPORT_LEARNING:
-		p.Learning = &on
-	}
+// AddTo appends IFLA_LINKINFO with the flags.
+func (p *Port) AddTo(b *nlconn.Body) {
+	kind := KindBridge
+	b.Attrs([]nlconn.Attr{{Kind: unix.IFLA_LINKINFO, At: []nlconn.Attr{
+		{Kind: nl.IFLA_INFO_SLAVE_KIND, At: &kind}, {Kind: nl.IFLA_INFO_SLAVE_DATA, At: p.attrs()},
+	}}})
 }

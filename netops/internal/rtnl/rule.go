@@ -2,10 +2,10 @@ package rtnl
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -20,23 +20,46 @@ type Rule struct {
 	Prohibit                bool
 	IPProto                 uint8
 	DstPort                 uint16
-	MinBits, Protocol       int
+	MinBits                 int
+	Protocol                uint8
 }
 
 // Rules reads the rules of one family with the action table lookup or prohibit.
 func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
-	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
-	var all []Rule
-	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETRULE, Header: h},
-		func() { all = nil },
-		func(_ uint16, data []byte) error {
-			r, ok, err := parseRule(data)
-			if ok {
-				all = append(all, r)
-			}
-			return err
-		})
+	m := nlconn.Message{Kind: unix.RTM_GETRULE, Body: append(nlconn.Body{family}, make([]byte, unix.SizeofRtMsg-1)...)}
+	all, err := nlconn.List(ctx, c.Conn, m, parseRule)
 	return all, nlconn.Explain(err, "list rules")
+}
+
+// Append appends the body of a request for the rule.
+func (r *Rule) Append(b nlconn.Body) nlconn.Body {
+	from, to := r.From.Masked(), r.To.Masked()
+	action := uint8(unix.FR_ACT_TO_TBL)
+	if r.Prohibit {
+		action = unix.FR_ACT_PROHIBIT
+	}
+	b = append(b, uint8(r.Family), uint8(max(to.Bits(), 0)), uint8(max(from.Bits(), 0)), 0, 0, 0, 0, action, 0, 0, 0, 0)
+	source, target, bits, ports := from.Addr(), to.Addr(), int32(r.MinBits-1), []byte(nil)
+	if r.MinBits == 0 {
+		bits = 0
+	}
+	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
+		ports = binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, r.DstPort), r.DstPort)
+	}
+	b.Attrs(r.attrs(&source, &target, &bits, &ports))
+	return b
+}
+
+// attrs describes the attributes of struct fib_rule_hdr, which has the layout of struct rtmsg.
+func (r *Rule) attrs(from, to *netip.Addr, bits *int32, ports *[]byte) []nlconn.Attr {
+	return []nlconn.Attr{
+		{Kind: unix.FRA_TABLE, At: &r.Table}, {Kind: unix.FRA_PRIORITY, At: &r.Priority},
+		{Kind: unix.FRA_SRC, At: from}, {Kind: unix.FRA_DST, At: to},
+		{Kind: unix.FRA_FWMARK, At: &r.Mark}, {Kind: unix.FRA_FWMASK, At: &r.Mask},
+		{Kind: unix.FRA_SUPPRESS_PREFIXLEN, At: bits, Zero: r.MinBits != 0}, {Kind: unix.FRA_PROTOCOL, At: &r.Protocol},
+		{Kind: unix.FRA_IIFNAME, At: &r.IIF}, {Kind: unix.FRA_OIFNAME, At: &r.OIF},
+		{Kind: unix.FRA_IP_PROTO, At: &r.IPProto}, {Kind: unix.FRA_DPORT_RANGE, At: ports},
+	}
 }
 
 // parseRule reads the body of RTM_NEWRULE. ok is false for rules with other
@@ -47,45 +70,19 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 	}
 	r.Family, r.Table = int(b[0]), int(b[4])
 	var from, to netip.Addr
-	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.FRA_TABLE:
-			r.Table = nlconn.Int(v)
-		case unix.FRA_PRIORITY:
-			r.Priority = nlconn.Int(v)
-		case unix.FRA_SRC:
-			from, _ = netip.AddrFromSlice(v)
-		case unix.FRA_DST:
-			to, _ = netip.AddrFromSlice(v)
-		case unix.FRA_FWMARK:
-			r.Mark = uint32(nlconn.Int(v))
-		case unix.FRA_FWMASK:
-			r.Mask = uint32(nlconn.Int(v))
-		case unix.FRA_SUPPRESS_PREFIXLEN:
-			r.MinBits = int(int32(nlconn.Int(v))) + 1 // -1 means none
-		case unix.FRA_PROTOCOL:
-			if len(v) > 0 {
-				r.Protocol = int(v[0])
-			}
-		case unix.FRA_IIFNAME:
-			r.IIF = nlconn.Text(v)
-		case unix.FRA_OIFNAME:
-			r.OIF = nlconn.Text(v)
-		case unix.FRA_IP_PROTO:
-			if len(v) > 0 {
-				r.IPProto = v[0]
-			}
-		case unix.FRA_DPORT_RANGE:
-			r.DstPort = uint16(nlconn.Short(v))
-		}
-		return nil
-	})
-	if from.IsValid() {
-		r.From = netip.PrefixFrom(from, int(b[2]))
-	}
-	if to.IsValid() {
-		r.To = netip.PrefixFrom(to, int(b[1]))
-	}
+	var ports []byte
+	bits := int32(-1) // none
+	err = nlconn.ReadAttrs(b[unix.SizeofRtMsg:], r.attrs(&from, &to, &bits, &ports))
+	r.From, r.To = prefixOf(from, b[2]), prefixOf(to, b[1])
+	r.MinBits, r.DstPort = int(bits)+1, uint16(nlconn.Short(ports))
 	r.Prohibit = b[7] == unix.FR_ACT_PROHIBIT
 	return r, err == nil && (r.Prohibit || b[7] == unix.FR_ACT_TO_TBL), err
+}
+
+// prefixOf returns the zero Prefix for the zero Addr.
+func prefixOf(a netip.Addr, bits uint8) netip.Prefix {
+	if !a.IsValid() {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(a, int(bits))
 }

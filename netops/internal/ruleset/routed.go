@@ -102,15 +102,9 @@ func routedFeature(name string, key nft.Field, input ...nft.Part) nft.Feature {
 				},
 				{
 					Name: name + "_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
-					Rules: masqueradeRules(masqueradeRandomly(), near4, from4, near6, from6, input...),
+					Rules: masqueradeRules(nft.MasqueradeAtRandom(), near4, from4, near6, from6, input...),
 				},
 			}
 		},
 	}
-}
-
-// masqueradeRandomly masquerades with random ports (nft's fully-random). It makes
-// it less likely that simultaneous new connections choose the same port.
-func masqueradeRandomly() nft.Part {
-	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

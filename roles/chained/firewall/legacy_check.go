@@ -25,7 +25,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if err != nil {
 		return nil, err
 	}
-	missing, err := h.Net.MissingReferencePluginForward(ctx, f.Addresses)
+	missing, err := h.Net.Leftovers().MissingForward(ctx, f.Addresses)
 	var diffs []netops.Difference
 	for _, a := range missing {
 		diffs = append(diffs, migrate.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))

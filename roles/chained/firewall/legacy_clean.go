@@ -15,7 +15,7 @@ import (
 // CleanLegacy removes the reference plugin's objects for the container's addresses. Its
 // rules contain only addresses, so addresses that another attachment has are left out.
 func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	present, err := h.Net.HasReferencePluginForward(ctx)
+	present, err := h.Net.Leftovers().HasForward(ctx)
 	if err != nil || !present {
 		return err
 	}
@@ -51,7 +51,7 @@ func (r *role) removeReferenceRules(ctx context.Context, h *roles.Host, addresse
 	if !r.conf.usesBackend(iptables) {
 		return nil
 	}
-	return h.Net.RemoveReferencePluginForward(ctx, addresses)
+	return h.Net.Leftovers().RemoveForward(ctx, addresses)
 }
 
 // removeSources removes the reference plugin's firewalld sources.
@@ -61,7 +61,7 @@ func (r *role) removeSources(ctx context.Context, h *roles.Host, addresses []net
 	}
 	var errs []error
 	for _, a := range addresses {
-		policy, err := h.Net.ForwardPolicy(ctx, a.Is6())
+		policy, err := h.Net.FilterTables().Policy(ctx, a.Is6())
 		if err == nil && policy.Firewalld {
 			err = h.Net.RemoveZoneSource(ctx, netops.ZoneSource{Zone: r.conf.FirewalldZone, Address: a})
 		}

@@ -67,7 +67,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 			continue
 		}
 		read[familyIndex(p.Addr().Is4())] = true
-		policy, err := h.Net.ForwardPolicy(ctx, p.Addr().Is6())
+		policy, err := h.Net.FilterTables().Policy(ctx, p.Addr().Is6())
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (r *role) readAdmin(ctx context.Context, h *roles.Host, in *attach.Input, i
 	if !r.conf.usesBackend(iptables) || in.Prev != nil || p.Firewalld {
 		return nil
 	}
-	native, legacy, err := h.Net.AdminRules(ctx, is6, r.conf.IptablesAdminChainName)
+	native, legacy, err := h.Net.FilterTables().AdminRules(ctx, is6, r.conf.IptablesAdminChainName)
 	p.Refused, p.RefusedLegacy = p.Refused || native, p.RefusedLegacy || legacy
 	return err
 }
@@ -131,7 +131,7 @@ func (r *role) warn(ctx context.Context, h *roles.Host, in *attach.Input, p *net
 // nftables chains that drop forwarded packets by policy: only rules in those
 // chains can accept packets, so cnibox cannot.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
-	others, err := h.Net.ForwardDrops(ctx)
+	others, err := h.Net.FilterTables().ForwardDrops(ctx)
 	if err != nil {
 		return err
 	}

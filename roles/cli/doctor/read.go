@@ -104,10 +104,10 @@ func (r *reader) readKernel(ctx context.Context) {
 	}
 	w := &f.Firewall
 	for _, read := range []func() error{
-		func() (err error) { w.Policy4, err = n.ForwardPolicy(ctx, false); return err },
-		func() (err error) { w.Policy6, err = n.ForwardPolicy(ctx, true); return err },
-		func() (err error) { w.Drops, err = n.ForwardDrops(ctx); return err },
-		func() (err error) { w.Rules, err = n.ForwardDropRules(ctx); return err },
+		func() (err error) { w.Policy4, err = n.FilterTables().Policy(ctx, false); return err },
+		func() (err error) { w.Policy6, err = n.FilterTables().Policy(ctx, true); return err },
+		func() (err error) { w.Drops, err = n.FilterTables().ForwardDrops(ctx); return err },
+		func() (err error) { w.Rules, err = n.Leftovers().DropRules(ctx); return err },
 		func() (err error) {
 			w.Lost, err = n.LostSets(ctx)
 			if err == nil && len(w.Lost) == 0 {
@@ -117,7 +117,7 @@ func (r *reader) readKernel(ctx context.Context) {
 		},
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
 		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
-		func() (err error) { w.KubeProxy, err = n.HasKubeProxy(ctx); return err },
+		func() (err error) { w.KubeProxy, err = n.Leftovers().HasKubeProxy(ctx); return err },
 	} {
 		r.unread("packet filter", read())
 	}

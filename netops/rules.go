@@ -10,8 +10,48 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/refplugins"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
+
+// ReferencePluginAttachment identifies an attachment that the reference plugins made.
+type ReferencePluginAttachment = refplugins.Attachment
+
+// DropRule is another program's rule that drops all forwarded packets of some addresses or
+// devices.
+type DropRule = refplugins.DropRule
+
+// Leftovers gives access to the rules of the reference plugins, flanneld, kube-proxy and
+// other programs on the host.
+func (n *Net) Leftovers() *refplugins.Leftovers {
+	own := nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}
+	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables, Own: own}
+}
+
+const (
+	// RoutedMark is the bit of the packet mark and the connection mark that
+	// routes traffic of several NICs through the node's first NIC.
+	RoutedMark = ruleset.RoutedMark
+	// UplinkSet is the set that holds the first NIC of a node with several NICs.
+	UplinkSet = ruleset.UplinkSet
+)
+
+// PortCondition is a condition that a packet must meet for a port mapping.
+// Exactly one of Source, Destination and Input is set.
+type PortCondition = ruleset.PortCondition
+
+// ConditionVerdict returns the value of an element of portmap_if4 and similar
+// maps. The value jumps to a chain that is created with the element. The chain
+// maps packets that meet all conditions. The error wraps ErrInvalid and names
+// the condition that cannot be expressed.
+func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
+	return ruleset.ConditionVerdict(v6, conditions)
+}
+
+// MarkVerdict returns the value of an element of portmap_mark4 and similar maps.
+// The value jumps to a chain that is created with the element and sets one bit
+// of the mark.
+func MarkVerdict(bit int) (string, error) { return ruleset.MarkVerdict(bit) }
 
 // RemoveTables deletes cnibox's nftables tables that contain no element.
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
@@ -35,7 +75,7 @@ func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 			}
 		}
 	}
-	forwards, err := n.tables().Forwards(ctx, prefix)
+	forwards, err := n.FilterTables().Forwards(ctx, prefix)
 	for _, f := range forwards {
 		out = append(out, (*Forward)(f))
 	}
