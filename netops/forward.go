@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
-	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/refplugins"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
+	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
 
 // Forward is a set of rules in the filter table of iptables. The rules accept what a
@@ -139,14 +138,45 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	return n.tables().ForwardDrops(ctx)
 }
 
-// DropRule is another program's rule that drops all forwarded packets of some addresses or
-// devices.
-type DropRule = refplugins.DropRule
+// packetFilter reads the rules of other programs.
+func (n *Net) packetFilter(ctx context.Context) (*verdict.Filter, error) {
+	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName)
+}
 
-// ForwardDropRules lists such rules: in the nftables chains on the forward hook, and in those to
-// which these jump.
-func (n *Net) ForwardDropRules(ctx context.Context) ([]DropRule, error) {
-	return n.leftovers().DropRules(ctx, nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName})
+// ForwardedPacket is a packet that the host forwards. A device may be "" and an address invalid if it is not known.
+type ForwardedPacket struct {
+	In, Out  string
+	From, To netip.Addr
+	// IsTCP is set for the first packet of a TCP connection to Port, or to any port for 0.
+	IsTCP bool
+	Port  uint16
+}
+
+// FilterDrop is another program's rule or policy that drops a packet.
+type FilterDrop = verdict.Drop
+
+// ForwardVerdicts returns what drops each of the packets for certain, whatever is not known about them.
+func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([][]FilterDrop, error) {
+	filter, err := n.packetFilter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]FilterDrop, len(packets))
+	for i, p := range packets {
+		q := verdict.Packet{
+			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
+			IsNew: p.IsTCP,
+		}
+		if p.IsTCP {
+			q.Protocol = unix.IPPROTO_TCP
+		}
+		v, err := filter.Verdict(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = v.Drops
+	}
+	return all, nil
 }
 
 // HasKubeProxy reports whether the rules of kube-proxy are there.

@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,8 @@ type Packet struct {
 	// From may be invalid for a packet that this namespace sends.
 	From netip.Addr
 	// In is the link on which the packet arrives. It is "" for a packet that this
-	// namespace sends.
-	In string
+	// namespace sends. Out is the link by which it must leave, or "".
+	In, Out string
 }
 
 // Way is where the kernel sends a packet.
@@ -38,9 +39,14 @@ type Way struct {
 }
 
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
-// The error wraps ErrNotExist if there is no route.
+// The error wraps ErrNotExist if there is no route. It is a *RouteRefusal if a policy rule refuses the packet.
 func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	r, c, err := n.route(ctx, ns, p)
+	if c != nil && err != nil { // for a packet that arrives, EINVAL has several causes
+		if refused, failed := n.refusal(ctx, c, p); refused != nil || failed != nil {
+			return Way{}, cmp.Or(failed, error(refused))
+		}
+	}
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
 		return Way{Refused: true}, nil
@@ -73,12 +79,15 @@ func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route,
 	if p.From.IsValid() {
 		m.Bytes(unix.RTA_SRC, p.From.AsSlice())
 	}
-	if p.In != "" {
-		in, err := c.Link(ctx, p.In)
+	for kind, name := range map[uint16]string{unix.RTA_IIF: p.In, unix.RTA_OIF: p.Out} {
+		if name == "" {
+			continue
+		}
+		l, err := c.Link(ctx, name)
 		if err != nil {
 			return r, nil, err
 		}
-		m.Uint32(unix.RTA_IIF, uint32(in.Index))
+		m.Uint32(kind, uint32(l.Index))
 	}
 	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
@@ -86,7 +95,7 @@ func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route,
 	})
 	what := fmt.Sprintf("route to %s", p.To)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return r, nil, fmt.Errorf("%s: %w", what, ErrNotExist)
+		return r, c, fmt.Errorf("%s: %w", what, ErrNotExist)
 	}
 	return r, c, nlconn.Explain(err, what)
 }

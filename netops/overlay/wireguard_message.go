@@ -118,21 +118,6 @@ func sockaddr(a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0)                             // the scope
 }
 
-// parseSockaddr is the inverse of sockaddr. The result is invalid for other families.
-func parseSockaddr(b []byte) netip.AddrPort {
-	var addr []byte
-	switch {
-	case len(b) >= unix.SizeofSockaddrInet6 && binary.NativeEndian.Uint16(b) == unix.AF_INET6:
-		addr = b[8:24]
-	case len(b) >= unix.SizeofSockaddrInet4 && binary.NativeEndian.Uint16(b) == unix.AF_INET:
-		addr = b[4:8]
-	default:
-		return netip.AddrPort{}
-	}
-	a, _ := netip.AddrFromSlice(addr)
-	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:]))
-}
-
 // parse reads one message of WG_CMD_GET_DEVICE. A device with many peers takes several
 // messages, and a peer with many allowed networks too.
 func (d *wgDevice) parse(b []byte) error {
@@ -164,7 +149,7 @@ func (d *wgDevice) parsePeer(b []byte) error {
 		case unix.WGPEER_A_PRESHARED_KEY:
 			copy(p.psk[:], v)
 		case unix.WGPEER_A_ENDPOINT:
-			p.endpoint = parseSockaddr(v)
+			p.endpoint = rtnl.ParseSockaddr(v)
 		case unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL:
 			p.keepalive = uint16(nlconn.Short(v))
 		case unix.WGPEER_A_LAST_HANDSHAKE_TIME: // struct __kernel_timespec

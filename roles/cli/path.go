@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/store"
 )
 
 // hostName is the name of this node's own namespace as an end of a path.
@@ -146,6 +147,8 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 		return nil, err
 	}
 	w.attachments = state.Attachments
+	_, err = store.ReadOverlay(h.Store.OverlayPath())
+	w.managed = err == nil
 	w.links, err = h.Net.Links(w.ctx, nil)
 	if err != nil {
 		return nil, err

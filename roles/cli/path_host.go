@@ -18,6 +18,9 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if l.Master == "" {
+		if !w.passesTunnel(l.Name, netip.Addr{}) {
+			return
+		}
 		w.step(hostName, "arrives", "on %s", l.Name)
 		w.forward(l.Name)
 		return
@@ -118,25 +121,20 @@ func (w *walker) forward(in string) {
 	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
 }
 
-// filtered reports whether a rule of another program drops the forwarded packet by its addresses or devices.
+// filtered reports whether a rule of another program drops the forwarded packet.
 func (w *walker) filtered(p netops.Packet, out string) bool {
 	if p.In == "" {
 		return false
 	}
-	rules, err := w.net.ForwardDropRules(w.ctx)
+	drops, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: p.In, Out: out, From: p.From, To: p.To, IsTCP: true, Port: w.port})
 	if w.fail(err) {
 		return true
 	}
-	device := func(want, have string) bool {
-		begin, isPattern := strings.CutSuffix(want, "*")
-		return want == "" || want == have || isPattern && strings.HasPrefix(have, begin)
-	}
-	address := func(want netip.Prefix, have netip.Addr) bool { return !want.IsValid() || want.Contains(have) }
-	for _, r := range rules {
-		if device(r.In, p.In) && device(r.Out, out) && address(r.Source, p.From) && address(r.Destination, p.To) {
-			w.stop(fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle), "a rule of another program drops it: %s", r.String())
-			return true
-		}
+	for _, d := range drops[0] {
+		family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
+		fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
+		w.stop(fix, "a rule of another program drops it: %s", d.Rule)
+		return true
 	}
 	return false
 }
@@ -231,6 +229,9 @@ func (w *walker) send(p netops.Packet) {
 		return
 	}
 	if link.Kind == "wireguard" { // it has no neighbours
+		if !w.passesTunnel(link.Name, netip.Addr{}) {
+			return
+		}
 		w.step(hostName, "tunnel", "%s encrypts it for the node of %s: 'cnibox agent status' shows the address and the last handshake", link.Name, p.To)
 		w.step(hostName, "leaves", "'cnibox path --in %s %s %s' on that node goes on", link.Name, w.found.From, w.found.To)
 		return
@@ -262,8 +263,8 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
-	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote})
-	if !ok || way.Local {
+	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote, Out: l.ParentName})
+	if !ok || way.Local || !w.passesTunnel(l.Name, entry.Remote) {
 		return
 	}
 	hop := entry.Remote

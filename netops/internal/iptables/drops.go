@@ -11,10 +11,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// BaseChain is an nftables chain on the forward hook.
+// BaseChain is an nftables chain on a hook.
 type BaseChain struct {
 	Table nft.Table
 	Name  string
+	// Kind is nftables' type of the chain, Hook its hook, and Priority its order on the hook.
+	Kind     string
+	Hook     uint32
+	Priority int32
+	// Devices are those of a chain of the family netdev.
+	Devices []string
 	// Drops reports whether the chain's policy is drop.
 	Drops bool
 }
@@ -24,22 +30,22 @@ func (c BaseChain) String() string {
 	return nft.Table{Family: c.Table.Family, Name: nlconn.Printable(c.Table.Name)}.String() + " " + nlconn.Printable(c.Name)
 }
 
-// ForwardChains lists the nftables chains on the forward hook.
-func (t *Tables) ForwardChains(ctx context.Context) ([]BaseChain, error) {
+// BaseChains lists the nftables chains of some families on the hooks for which on returns true.
+func (t *Tables) BaseChains(ctx context.Context, on func(family byte, hook uint32) bool, families ...byte) ([]BaseChain, error) {
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
 	var all []BaseChain
-	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+	for _, family := range families {
 		others := len(all)
 		var damaged error
 		m := nft.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
 		err := conn.List(ctx, m, func() { all, damaged = all[:others], nil }, func(attrs []byte) {
-			c, err := decodeBaseChain(attrs)
+			c, isBase, err := decodeBaseChain(family, attrs)
 			damaged = errors.Join(damaged, err)
-			if c.hook == unix.NF_INET_FORWARD {
-				all = append(all, BaseChain{nft.Table{Family: family, Name: c.table}, c.name, c.drops})
+			if isBase && on(family, c.Hook) {
+				all = append(all, c)
 			}
 		})
 		if err = errors.Join(err, damaged); err != nil {
@@ -47,6 +53,12 @@ func (t *Tables) ForwardChains(ctx context.Context) ([]BaseChain, error) {
 		}
 	}
 	return all, nil
+}
+
+// ForwardChains lists the nftables chains on the forward hook.
+func (t *Tables) ForwardChains(ctx context.Context) ([]BaseChain, error) {
+	forward := func(_ byte, hook uint32) bool { return hook == unix.NF_INET_FORWARD }
+	return t.BaseChains(ctx, forward, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)
 }
 
 // ForwardDrops lists the nftables chains on the forward hook with policy drop
@@ -65,32 +77,45 @@ func (t *Tables) ForwardDrops(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// baseChain has the fields of a chain that ForwardChains needs.
-type baseChain struct {
-	table, name string
-	hook        int // -1 for a chain without a hook
-	drops       bool
-}
-
-// decodeBaseChain reads the attributes of one NFT_MSG_NEWCHAIN.
-func decodeBaseChain(attrs []byte) (baseChain, error) {
-	c := baseChain{hook: -1}
-	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
+// decodeBaseChain reads the attributes of one NFT_MSG_NEWCHAIN. isBase is false for a chain without
+// a hook.
+func decodeBaseChain(family byte, attrs []byte) (c BaseChain, isBase bool, err error) {
+	c.Table.Family = family
+	err = nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
-			c.table = nlconn.Text(v)
+			c.Table.Name = nlconn.Text(v)
 		case unix.NFTA_CHAIN_NAME:
-			c.name = nlconn.Text(v)
+			c.Name = nlconn.Text(v)
+		case unix.NFTA_CHAIN_TYPE:
+			c.Kind = nlconn.Text(v)
 		case unix.NFTA_CHAIN_POLICY:
-			c.drops = nlconn.Net32(v) == nft.VerdictDrop
+			c.Drops = nlconn.Net32(v) == nft.VerdictDrop
 		case unix.NFTA_CHAIN_HOOK:
-			hook, err := nlconn.Find(v, unix.NFTA_HOOK_HOOKNUM)
-			if hook != nil {
-				c.hook = int(nlconn.Net32(hook))
-			}
-			return err
+			isBase = true
+			return nlconn.EachAttr(v, c.decodeHook)
 		}
 		return nil
 	})
-	return c, err
+	return c, isBase, err
 }
+
+func (c *BaseChain) decodeHook(kind uint16, v []byte) error {
+	switch kind {
+	case unix.NFTA_HOOK_HOOKNUM:
+		c.Hook = nlconn.Net32(v)
+	case unix.NFTA_HOOK_PRIORITY:
+		c.Priority = int32(nlconn.Net32(v))
+	case unix.NFTA_HOOK_DEV:
+		c.Devices = append(c.Devices, nlconn.Text(v))
+	case nftaHookDevs:
+		return nlconn.EachAttr(v, func(_ uint16, v []byte) error {
+			c.Devices = append(c.Devices, nlconn.Text(v))
+			return nil
+		})
+	}
+	return nil
+}
+
+// nftaHookDevs is NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h.
+const nftaHookDevs = 4

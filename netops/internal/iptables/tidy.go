@@ -52,10 +52,10 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 	}
 	m := t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, "")
 	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
-		c, err := decodeBaseChain(attrs)
+		c, _, err := decodeBaseChain(t.table.Family, attrs)
 		damaged = errors.Join(damaged, err)
-		if c.table == t.table.Name { // a kernel before 6.3 also lists the chains of other tables
-			names = append(names, c.name)
+		if c.Table == t.table { // a kernel before 6.3 also lists the chains of other tables
+			names = append(names, c.Name)
 		}
 	})
 	return names, errors.Join(t.describe(err), damaged)

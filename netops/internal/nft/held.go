@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -42,6 +43,12 @@ func (e *Expression) Attr(kind uint16) []byte {
 func (e *Expression) Number(kind uint16) (v uint32, ok bool) {
 	b := e.Attr(kind)
 	return nlconn.Net32(b), len(b) == 4
+}
+
+// Clone returns a copy that stays valid.
+func (e Expression) Clone() Expression {
+	e.attrs = bytes.Clone(e.attrs)
+	return e
 }
 
 // Deletion returns the request that deletes the rule.

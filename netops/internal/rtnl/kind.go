@@ -1,6 +1,8 @@
 package rtnl
 
 import (
+	"encoding/binary"
+	"net/netip"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -72,9 +74,12 @@ type KindState struct {
 	Mode       string
 	bcQueueLen uint32
 	VLANID     int
-	VNI        int
-	Table      int // a VRF's table
-	Tap        Tap
+	// VNI, UDPPort and Local are a VXLAN device's.
+	VNI     int
+	UDPPort uint16
+	Local   netip.Addr
+	Table   int // a VRF's table
+	Tap     Tap
 }
 
 // parseKind reads the IFLA_INFO_DATA of a link.
@@ -91,6 +96,10 @@ func (l *Link) parseKind(data []byte) error {
 			l.VLANID = nlconn.Short(v)
 		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_ID:
 			l.VNI = nlconn.Int(v)
+		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_PORT && len(v) >= 2:
+			l.UDPPort = binary.BigEndian.Uint16(v)
+		case l.Kind == KindVXLAN && (kind == nl.IFLA_VXLAN_LOCAL || kind == nl.IFLA_VXLAN_LOCAL6):
+			l.Local, _ = netip.AddrFromSlice(v)
 		case l.Kind == KindVXLAN && kind == nl.IFLA_VXLAN_LINK:
 			l.Peer = nlconn.Int(v) // a VXLAN device has no IFLA_LINK
 		case l.Kind == KindVRF && kind == nl.IFLA_VRF_TABLE:

@@ -74,6 +74,8 @@ type Route struct {
 	Dst                                netip.Prefix
 	Via, Src                           netip.Addr
 	OnLink                             bool
+	// Expires is set for a route with properties that the kernel has learnt, such as the MTU of a path.
+	Expires bool
 }
 
 // Routes reads the routes of both families over one link (0 for all) in one table
@@ -161,6 +163,8 @@ func ParseHops(b []byte) (r Route, hops []Route, err error) {
 			r.Table = nlconn.Int(v)
 		case unix.RTA_METRICS:
 			return r.parseMetrics(v)
+		case unix.RTA_CACHEINFO: // struct rta_cacheinfo
+			r.Expires = len(v) >= 12 && binary.NativeEndian.Uint32(v[8:]) != 0
 		case RTANexthopID:
 			r.NexthopID = uint32(nlconn.Int(v))
 		case unix.RTA_MULTIPATH:

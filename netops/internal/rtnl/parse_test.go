@@ -33,7 +33,7 @@ func FuzzDecoders(f *testing.F) {
 		_, _ = ParseLink(b)
 		_, _, _ = ParseAddr(b)
 		_, _ = ParseRoute(b)
-		_, _, _ = parseRule(b)
+		_, _ = parseRule(b)
 		_, _ = ParseNeigh(b)
 		_, _ = parseNamespaceID(b)
 	})

@@ -2,8 +2,10 @@ package rtnl
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -11,8 +13,10 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Rule is a policy rule with the action table lookup or prohibit.
+// Rule is a policy rule. Action is FR_ACT_*. Not is true for a rule that matches the other packets.
 type Rule struct {
+	Action                  uint8
+	Not                     bool
 	Family, Priority, Table int
 	From, To                netip.Prefix
 	IIF, OIF                string
@@ -25,27 +29,31 @@ type Rule struct {
 
 // Rules reads the rules of one family with the action table lookup or prohibit.
 func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
+	all, err := c.AllRules(ctx, family)
+	return slices.DeleteFunc(all, func(r Rule) bool { return !r.Prohibit && r.Action != unix.FR_ACT_TO_TBL }), err
+}
+
+// AllRules reads the rules of one family in their order.
+func (c *Conn) AllRules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	var all []Rule
 	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETRULE, Header: h},
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
-			r, ok, err := parseRule(data)
-			if ok {
-				all = append(all, r)
-			}
+			r, err := parseRule(data)
+			all = append(all, r)
 			return err
 		})
 	return all, nlconn.Explain(err, "list rules")
 }
 
-// parseRule reads the body of RTM_NEWRULE. ok is false for rules with other
-// actions.
-func parseRule(b []byte) (r Rule, ok bool, err error) {
+// parseRule reads the body of RTM_NEWRULE.
+func parseRule(b []byte) (r Rule, err error) {
 	if len(b) < unix.SizeofRtMsg {
-		return r, false, fmt.Errorf("rule message of %d bytes: %w", len(b), unix.EBADMSG)
+		return r, fmt.Errorf("rule message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	r.Family, r.Table = int(b[0]), int(b[4])
+	r.Family, r.Table, r.Action = int(b[0]), int(b[4]), b[7]
+	r.Not = binary.NativeEndian.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
 	var from, to netip.Addr
 	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
 		switch kind {
@@ -86,6 +94,6 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 	if to.IsValid() {
 		r.To = netip.PrefixFrom(to, int(b[1]))
 	}
-	r.Prohibit = b[7] == unix.FR_ACT_PROHIBIT
-	return r, err == nil && (r.Prohibit || b[7] == unix.FR_ACT_TO_TBL), err
+	r.Prohibit = r.Action == unix.FR_ACT_PROHIBIT
+	return r, err
 }
