@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -82,6 +82,10 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	if err != nil {
 		return nil, err
 	}
+	tunnels, err := h.Net.Tunnels(ctx)
+	if err != nil {
+		return nil, err
+	}
 	counters, err := h.Net.Counters(ctx)
 	if err != nil {
 		return nil, err
@@ -121,15 +125,11 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
 			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
 		}
-		if l.Kind == "vxlan" {
-			entries, err := h.Net.TunnelEntries(ctx, l.Name)
-			if err != nil {
-				return nil, err
+		if i := slices.IndexFunc(tunnels, func(t netops.Tunnel) bool { return t.Name == l.Name }); i >= 0 {
+			d.IsTunnel = true
+			for _, peer := range tunnels[i].Peers {
+				d.Peers = append(d.Peers, peer.Addr())
 			}
-			for _, peer := range entries.Forwarding {
-				d.Peers = append(d.Peers, peer)
-			}
-			sorting.Func(d.Peers, netip.Addr.Compare)
 		}
 		t.Devices = append(t.Devices, d)
 	}
