@@ -44,10 +44,7 @@ examples:
 			&cli.StringFlag{Name: "fix", Usage: "mend what is safe of a report"},
 			&cli.StringFlag{Name: "cluster", Usage: "merge the reports in a directory"},
 		),
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			switch {
 			case c.IsSet("cluster") && c.IsSet("fix"):
 				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
@@ -57,16 +54,11 @@ examples:
 			if os.Geteuid() != 0 {
 				return withHint(errors.New("only root can read a node"), "run it as root")
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			if c.IsSet("fix") {
 				return p.fixReport(c, h, c.String("fix"))
 			}
 			return p.diagnose(c, h)
-		},
+		}),
 	}
 }
 

@@ -51,15 +51,10 @@ examples:
 			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
 			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
 		}, tableFlags()...),
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() != 2 {
 				return usagef("cnibox help path", "want FROM and TO")
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			in, probe := c.String("in"), c.Bool("probe")
 			if in != "" && probe {
 				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
@@ -70,7 +65,7 @@ examples:
 			}
 			found, err := w.follow(h, c.Args().Get(0), c.Args().Get(1), in, probe)
 			if err != nil {
-				return stateHint(err)
+				return err
 			}
 			if c.Bool("json") {
 				err = writeJSON(p.Stdout, found)
@@ -81,7 +76,7 @@ examples:
 				err = problem("the packet does not arrive")
 			}
 			return err
-		},
+		}),
 	}
 }
 

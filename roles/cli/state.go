@@ -83,20 +83,15 @@ examples:
 			p.reapCommand(),
 			p.metricsCommand(),
 		},
-		Action: func(c *cli.Context) error {
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state", "want at most one container")
 			}
 			if c.Bool("watch") {
-				return stateHint(p.watch(c.Context, h, func() error { return p.showState(c, h) }))
+				return p.watch(c.Context, h, func() error { return p.showState(c, h) })
 			}
-			return stateHint(p.showState(c, h))
-		},
+			return p.showState(c, h)
+		}),
 	}
 }
 

@@ -30,7 +30,7 @@ examples:
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state export", "want one file or directory")
 			}
@@ -38,11 +38,6 @@ examples:
 			if f := c.String("format"); f != "json" {
 				return p.exportRole(c, f, to)
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			dump, err := rebuildAndExport(c.Context, h)
 			if err == nil {
 				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
@@ -58,7 +53,7 @@ examples:
 				return writeJSON(p.Stdout, dump)
 			}
 			return writeDump(to, dump)
-		},
+		}),
 	}
 }
 
@@ -108,6 +103,7 @@ func writeDump(path string, dump *store.Dump) error {
 // stateHint returns advice for an unreadable state.
 func stateHint(err error) error {
 	switch {
+	case errors.As(err, new(*hintError)):
 	case errors.Is(err, store.ErrDamaged):
 		return withHint(err, "cnibox state repair")
 	case errors.Is(err, store.ErrSchema):

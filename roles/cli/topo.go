@@ -32,10 +32,7 @@ examples:
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
 		},
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			format := c.String("format")
 			if c.Bool("json") {
 				format = "json"
@@ -50,21 +47,16 @@ examples:
 			if !known {
 				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			t, err := p.readTopology(c.Context, h)
 			if err != nil {
-				return stateHint(err)
+				return err
 			}
 			if draw == nil {
 				return writeJSON(p.Stdout, t)
 			}
 			_, err = fmt.Fprint(p.Stdout, draw(t))
 			return err
-		},
+		}),
 	}
 }
 
