@@ -1,11 +1,14 @@
 package netops
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // tunnelCase is a change of a host that has a tunnel.
@@ -135,5 +138,53 @@ ip link set vx6 mtu 1430
 				}
 			}
 		})
+	}
+}
+
+// TestTunnelFaultLearnt: a router on the path reports its MTU, which the kernel keeps for a while.
+func TestTunnelFaultLearnt(t *testing.T) {
+	n := freshNet(t)
+	router := nstest.NewNeighbour(t)
+	nstest.Run(t, "sh", "-ec", fmt.Sprintf(`
+ip link set lo up
+ip link add up0 type veth peer name up1 netns %[1]d
+ip link set up0 up
+ip addr add 192.0.2.1/24 dev up0
+ip route add default via 192.0.2.254
+nsenter -t %[1]d -n sh -ec '
+ip link set up1 up
+ip addr add 192.0.2.254/24 dev up1
+ip link add far type veth peer name end
+ip link set far up mtu 1400
+ip link set end up mtu 1400
+ip addr add 198.51.100.1/24 dev far
+ip neigh add 198.51.100.2 lladdr 02:00:00:00:00:99 dev far
+echo 1 >/proc/sys/net/ipv4/ip_forward'
+ip link add vx0 type vxlan id 1 dstport 8472 local 192.0.2.1 dev up0 nolearning
+bridge fdb append 02:00:00:00:00:77 dev vx0 dst 198.51.100.2
+`, router.PID))
+	faults := func() []TunnelFault {
+		t.Helper()
+		all, err := n.Tunnels(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("tunnels %v, %v", all, err)
+		}
+		found, err := n.TunnelFaults(t.Context(), &all[0], true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if found := faults(); len(found) > 0 {
+		t.Fatalf("before: %+v", found)
+	}
+	c := nstest.UDP(t, nil, "192.0.2.1:0")
+	await.Until(t, func() bool {
+		_, _ = c.WriteToUDP(make([]byte, 1472), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("198.51.100.2:9")))
+		return len(faults()) > 0
+	}, func() string { return "the router's MTU is not reported" })
+	found := faults()
+	if found[0].Kind != RouteMTU || found[0].What != "a router of the path over up0 has 1400, and vx0 needs 1500" || found[0].Fix != "ip link set up0 mtu 1400" {
+		t.Errorf("have %+v", found)
 	}
 }

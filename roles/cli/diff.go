@@ -97,11 +97,10 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 		return err
 	}
 	found := plan.differences()
-	if c.Bool("json") {
-		err = writeJSON(p.Stdout, found)
-	} else {
-		plan.write(p.Stdout, p.style(c))
-	}
+	err = p.answer(c, found, func(s style) error {
+		plan.write(p.Stdout, s)
+		return nil
+	})
 	if err != nil {
 		return err
 	}

@@ -68,11 +68,7 @@ func (p *Process) diagnose(c *cli.Context, h *roles.Host) error {
 	if err != nil {
 		return err
 	}
-	if c.Bool("json") {
-		err = writeJSON(p.Stdout, r)
-	} else {
-		err = p.writeReport(r, p.style(c))
-	}
+	err = p.answer(c, r, func(s style) error { return p.writeReport(r, s) })
 	return cmp.Or(err, severityError(r.Worst()))
 }
 

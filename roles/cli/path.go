@@ -67,11 +67,7 @@ examples:
 			if err != nil {
 				return err
 			}
-			if c.Bool("json") {
-				err = writeJSON(p.Stdout, found)
-			} else {
-				err = p.writePath(found, p.style(c))
-			}
+			err = p.answer(c, found, func(s style) error { return p.writePath(found, s) })
 			if err == nil && found.Stopped != "" {
 				err = problem("the packet does not arrive")
 			}

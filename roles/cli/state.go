@@ -110,13 +110,12 @@ func (p *Process) showState(c *cli.Context, h *roles.Host) error {
 	if n := c.String("network"); n != "" {
 		state.only(func(network, _ string) bool { return network == n })
 	}
-	switch {
-	case c.Bool("json"):
-		return writeJSON(p.Stdout, state)
-	case name != "":
-		return p.writeContainer(state, h.Now(), p.style(c))
-	}
-	return p.writeState(state, h.Now(), p.style(c))
+	return p.answer(c, state, func(s style) error {
+		if name != "" {
+			return p.writeContainer(state, h.Now(), s)
+		}
+		return p.writeState(state, h.Now(), s)
+	})
 }
 
 // stateVerb returns the hint for a word that is no container.
