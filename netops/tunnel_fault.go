@@ -68,7 +68,13 @@ func (n *Net) TunnelFaults(ctx context.Context, t *Tunnel, managed bool) ([]Tunn
 	if err != nil {
 		return nil, err
 	}
-	s := &tunnelSearch{net: n, tunnel: t, managed: managed, filter: filter, common: map[verdict.Packet]verdict.Verdict{}}
+	var nets []netip.Prefix
+	if t.Parent != "" {
+		if nets, err = n.Addresses(ctx, nil, t.Parent); err != nil {
+			return nil, err
+		}
+	}
+	s := &tunnelSearch{parentNets: nets, net: n, tunnel: t, managed: managed, filter: filter, common: map[verdict.Packet]verdict.Verdict{}}
 	for _, peer := range t.Peers {
 		if err := s.peer(ctx, peer); err != nil {
 			return nil, err
@@ -83,6 +89,8 @@ type tunnelSearch struct {
 	tunnel  *Tunnel
 	managed bool
 	filter  *verdict.Filter
+	// parentNets are the networks of the tunnel's parent.
+	parentNets []netip.Prefix
 	// common has the verdicts about packets of any peer.
 	common map[verdict.Packet]verdict.Verdict
 	found  []TunnelFault
@@ -105,16 +113,23 @@ func (s *tunnelSearch) peer(ctx context.Context, peer netip.AddrPort) error {
 		p.From = t.Local
 	}
 	r, c, err := s.net.route(ctx, nil, p)
-	if err != nil {
-		refused := &RouteRefusal{}
-		if _, err = s.net.Way(ctx, nil, p); errors.As(err, &refused) {
-			s.add(peer.Addr(), PeerUnreachable, refused.By, refused.Fix)
-			return nil
-		}
-		if errors.Is(err, ErrNotExist) {
-			s.add(peer.Addr(), PeerUnreachable, "no route matches", "")
-			return nil
-		}
+	onLink := func(a netip.Prefix) bool { return a.Contains(peer.Addr()) }
+	if err == nil && p.Out != "" && !r.Via.IsValid() && !slices.ContainsFunc(s.parentNets, onLink) {
+		p.Out = "" // with a link the kernel sends to a peer without a route as if it were on the link
+	}
+	if err != nil || p.Out != t.Parent {
+		_, err = s.net.Way(ctx, nil, p)
+	}
+	refused := &RouteRefusal{}
+	switch {
+	case err == nil:
+	case errors.As(err, &refused):
+		s.add(peer.Addr(), PeerUnreachable, refused.By, refused.Fix)
+		return nil
+	case errors.Is(err, ErrNotExist):
+		s.add(peer.Addr(), PeerUnreachable, "no route matches", "")
+		return nil
+	default:
 		return err
 	}
 	if r.Kind != unix.RTN_UNICAST {

@@ -70,6 +70,9 @@ func tunnelCases() []tunnelCase {
 		{name: "link MTU", kind: LinkMTU, what: "up0 has 1450, and vx0 needs 1500", script: "ip link set up0 mtu 1450"},
 		{name: "WireGuard's MTU", wireGuard: true, kind: RouteMTU, what: "the route over up0 has 1400, and wg0 needs 1500", script: "ip route add 192.0.2.2 dev up0 mtu 1400", unfixed: true},
 		{name: "a rule", wireGuard: true, kind: PeerUnreachable, what: "ip rule 100 (lookup 77): blackhole 0.0.0.0/0", script: "ip route add blackhole default table 77; ip rule add priority 100 to 192.0.2.2 lookup 77"},
+		{name: "a rule for a routed node", kind: PeerUnreachable, what: "ip rule 100 (blackhole)", script: "bridge fdb del 02:00:00:00:00:77 dev vx0 dst 192.0.2.2; " +
+			"bridge fdb append 02:00:00:00:00:77 dev vx0 dst 198.51.100.2; ip route add default via 192.0.2.254; ip rule add priority 100 to 198.51.100.0/24 blackhole"},
+		{name: "a rule for a node on the link", script: "ip rule add priority 100 to 192.0.2.0/24 blackhole"},
 		{name: "a rule that drops", kind: PeerUnreachable, what: "ip rule 100 (prohibit)", v6: true, script: "ip -6 rule add priority 100 to 2001:db8::2 prohibit"},
 		{name: "no route", wireGuard: true, kind: PeerUnreachable, what: "no route matches", script: "ip route flush dev up0", unfixed: true},
 	}
