@@ -46,7 +46,11 @@ func (n *Net) Apply(ctx context.Context, plan Plan, container *Namespace) error 
 	}
 	// a.done includes changes that may have failed. That is safe: an inverse accepts an
 	// absent object.
-	return errors.Join(err, n.Undo(ctx, a.done, container))
+	undo := func() error { return n.Undo(ctx, a.done, container) }
+	if _, sources := AreRestored(a.done); sources {
+		return errors.Join(err, n.alone(context.WithoutCancel(ctx), undo))
+	}
+	return errors.Join(err, undo())
 }
 
 // applier is the state of one call of Apply.

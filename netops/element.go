@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Element is one element of a set or map in cnibox's nftables tables. The first element
@@ -70,11 +72,11 @@ func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) 
 	if err != nil || !found {
 		return absentIf(err, e)
 	}
-	flushed, err := s.flushedSets(ctx)
+	flushed, err := s.isFlushed(ctx, set)
 	if err != nil {
 		return nil, err
 	}
-	if flushed[set] {
+	if flushed {
 		return []Difference{{Object: e, Want: "a rule that uses it", Have: noRule}}, nil
 	}
 	d := differences{object: e}
@@ -82,19 +84,19 @@ func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
-// flushedSets returns the sets whose rules another program deleted: their elements have no effect.
-func (s *session) flushedSets(ctx context.Context) (map[string]bool, error) {
-	if s.flushed == nil {
-		sets, err := s.net.FlushedSets(ctx)
+// isFlushed reports whether another program deleted a set's rules: its elements have no effect.
+func (s *session) isFlushed(ctx context.Context, set string) (bool, error) {
+	if _, known := s.flushed[set]; !known {
+		flushed, err := s.net.nft.Flushed(ctx, set)
 		if err != nil {
-			return nil, err
+			return false, nlconn.Explain(err, "read nftables chains")
 		}
-		s.flushed = map[string]bool{}
-		for _, name := range sets {
-			s.flushed[name] = true
+		if s.flushed == nil {
+			s.flushed = flushed
 		}
+		maps.Copy(s.flushed, flushed)
 	}
-	return s.flushed, nil
+	return s.flushed[set], nil
 }
 
 func (e *Element) batchKey(v Verb) string { return "element " + string(v) }

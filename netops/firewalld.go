@@ -83,7 +83,7 @@ func (z *ZoneSource) apply(ctx context.Context, run *applier, batch []Change) er
 	if err := run.net.addSource(ctx, z); err != nil {
 		return err
 	}
-	return run.net.restoreSources(ctx, z.Zone, nil)
+	return run.net.alone(ctx, func() error { return run.net.restoreSources(ctx, z.Zone, nil) })
 }
 
 // undo removes the source. If firewalld does not run, it does nothing.
@@ -98,7 +98,7 @@ func (z *ZoneSource) undo(ctx context.Context, s *session, _ Verb) error {
 func (z *ZoneSource) undoPhase() undoPhase { return undoSources }
 
 // undoGroup removes sources. Then it adds those again that other attachments have
-// recorded too.
+// recorded too. The caller is alone (Options.Alone).
 func (z *ZoneSource) undoGroup(ctx context.Context, s *session, steps []Step) error {
 	var errs []error
 	var all []*ZoneSource
@@ -173,7 +173,7 @@ func (n *Net) RemoveZoneSource(ctx context.Context, z ZoneSource) error {
 	if errors.Is(err, ErrNotExist) {
 		return nil
 	}
-	return errors.Join(err, n.restoreSources(ctx, z.Zone, nil))
+	return errors.Join(err, n.alone(ctx, func() error { return n.restoreSources(ctx, z.Zone, nil) }))
 }
 
 // Firewalld returns nil if firewalld answers. The error wraps ErrNotExist if firewalld

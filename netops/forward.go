@@ -72,7 +72,7 @@ func (f *Forward) apply(ctx context.Context, run *applier, batch []Change) error
 	for i, c := range batch {
 		all[i] = c.Do.Object.(*Forward)
 	}
-	err := run.net.addForwards(ctx, all)
+	err := run.net.alone(ctx, func() error { return run.net.addForwards(ctx, all) })
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		run.done = append(run.done, batch...) // after a cancellation the rules may have been made
 	}
@@ -83,7 +83,8 @@ func (f *Forward) batchKey(Verb) string { return "forward" }
 
 func (f *Forward) undo(ctx context.Context, s *session, v Verb) error { return f.write(ctx, s.net, v) }
 
-// addForwards adds the rules and the absent recorded rules. It reads each table once.
+// addForwards adds the rules and the absent recorded rules. It reads each table once. The caller
+// is alone.
 func (n *Net) addForwards(ctx context.Context, all []*Forward) error {
 	if n.recordedForwards != nil {
 		recorded, err := n.recordedForwards(ctx)

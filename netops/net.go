@@ -27,6 +27,11 @@ type Options struct {
 	// IPTables runs the iptables-legacy programs. Without it the legacy
 	// tables are not accessible.
 	IPTables IPTables
+	// Alone runs a function while no other process deletes recorded objects together with their
+	// records. What Restore, Forwards and Sources return is read and made within it, so that an
+	// object does not return after its record was deleted. The function is called directly if
+	// Alone is nil.
+	Alone func(ctx context.Context, restore func() error) error
 	// Spent is where the Net and its clones add their times.
 	Spent *Spent
 }
@@ -54,6 +59,7 @@ type Net struct {
 	// system bus.
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
+	alone   func(ctx context.Context, restore func() error) error
 	spent   *Spent
 }
 
@@ -62,11 +68,14 @@ func New(o Options) *Net {
 	if o.Spent == nil {
 		o.Spent = &Spent{}
 	}
+	if o.Alone == nil {
+		o.Alone = func(_ context.Context, restore func() error) error { return restore() }
+	}
 	n := &Net{
 		probe: o.Probe, host: &Namespace{spent: &o.Spent.Rtnetlink}, nft: nft.New(ruleset.Schema, restorer(o.Restore)),
-		restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards, spent: o.Spent,
+		restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards, alone: o.Alone, spent: o.Spent,
 	}
-	n.nft.Spent = &o.Spent.Nftables
+	n.nft.Alone, n.nft.Spent = o.Alone, &o.Spent.Nftables
 	return n
 }
 
@@ -87,7 +96,7 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 
 // Options returns the options of New.
 func (n *Net) Options() Options {
-	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables, Spent: n.spent}
+	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables, Alone: n.alone, Spent: n.spent}
 }
 
 // Clone returns a Net with the same options and its own sockets, for concurrent

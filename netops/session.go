@@ -38,7 +38,7 @@ type session struct {
 	// setting.
 	index    map[linkRef]int
 	acceptRA map[linkRef]int32
-	// flushed caches the result of FlushedSets.
+	// flushed caches which sets' rules another program deleted.
 	flushed map[string]bool
 }
 

@@ -50,17 +50,25 @@ func (n *Net) LostSets(ctx context.Context) ([]string, error) {
 }
 
 // FlushedSets lists the names of cnibox's nftables sets whose rules another program deleted, but
-// not their table. It costs one request.
-func (n *Net) FlushedSets(ctx context.Context) ([]string, error) {
-	flushed, err := n.nft.FlushedSets(ctx)
-	return flushed, nlconn.Explain(err, "read nftables chains")
+// not their table. It costs one request for each of cnibox's base chains.
+func (n *Net) FlushedSets(ctx context.Context) (names []string, err error) {
+	flushed, err := n.nft.Flushed(ctx, "")
+	for _, s := range n.nft.Schema().Sets() {
+		if flushed[s.Name] {
+			names = append(names, s.Name)
+		}
+	}
+	return names, nlconn.Explain(err, "read nftables chains")
 }
 
 // RestoreRules makes the nftables elements and rules, and the rules in iptables' filter table, that are
 // recorded and absent. It returns the number of elements.
-func (n *Net) RestoreRules(ctx context.Context) (int, error) {
-	restored, err := n.nft.Restore(ctx)
-	return restored, errors.Join(err, n.addForwards(ctx, nil))
+func (n *Net) RestoreRules(ctx context.Context) (restored int, err error) {
+	err = n.alone(ctx, func() error {
+		restored, err = n.nft.Restore(ctx)
+		return errors.Join(err, n.addForwards(ctx, nil))
+	})
+	return restored, err
 }
 
 // RulesMonitor notifies when another program changes the table of most of cnibox's

@@ -55,6 +55,21 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 	return errors.Join(errs...)
 }
 
+// AreRestored reports whether other processes restore some of the objects from records (see
+// Options.Alone). Whoever undoes such changes excludes those processes until the record is deleted.
+// With sources Undo restores the sources of other records itself, so its caller must be alone.
+func AreRestored(changes []Change) (some, sources bool) {
+	for _, c := range changes {
+		switch c.Do.Object.(type) {
+		case *Element, *Forward:
+			some = true
+		case *ZoneSource:
+			some, sources = true, true
+		}
+	}
+	return some, sources
+}
+
 // undo runs one inverse.
 func (s *session) undo(ctx context.Context, st Step) error {
 	err := st.Object.(kernelObject).undo(ctx, s, st.Verb)

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Kind says where in a network configuration a role can stand.
@@ -166,38 +167,58 @@ type Addressless interface {
 }
 
 // Table contains every role of the binary, in the order of `cnibox list`.
-type Table []Role
+type Table []Entry
 
-// Lookup finds a role by any of its names.
+// Entry is a role's line in a table. A process plays one role, and only that role is made: all of them would be a twentieth of a start.
+type Entry struct {
+	// Names are the names of the role that Role returns, with spaces between them.
+	Names string
+	Role  func() Role
+}
+
+// Lookup makes the role that has this name among its names.
 func (t Table) Lookup(name string) (*Role, bool) {
-	for i := range t {
-		if slices.Contains(t[i].Names, name) {
-			return &t[i], true
+	for _, e := range t {
+		if slices.Contains(strings.Fields(e.Names), name) {
+			r := e.Role()
+			return &r, true
 		}
 	}
 	return nil, false
 }
 
+// Roles makes every role, in the order of the table.
+func (t Table) Roles() []Role {
+	out := make([]Role, len(t))
+	for i, e := range t {
+		out[i] = e.Role()
+	}
+	return out
+}
+
 // Types returns the names of all plugins.
 func (t Table) Types() (names []string) {
-	for i := range t {
-		if t[i].New != nil {
-			names = append(names, t[i].Names...)
+	for _, r := range t.Roles() {
+		if r.New != nil {
+			names = append(names, r.Names...)
 		}
 	}
 	return names
 }
 
 // Validate reports a programming error in the table: a role without a name, a name that
-// two roles have, a role without New and Run.
+// two roles have, a role without New and Run, a role with other names than its line.
 func (t Table) Validate() error {
 	seen := map[string]bool{}
-	for i, r := range t {
+	for i, r := range t.Roles() {
 		if len(r.Names) == 0 || r.Kind == "" || r.Summary == "" {
 			return fmt.Errorf("role %d: names, kind and summary are required", i)
 		}
 		if r.New == nil && r.Run == nil {
 			return fmt.Errorf("role %q: has neither New nor Run", r.Name())
+		}
+		if names := strings.Join(r.Names, " "); names != t[i].Names {
+			return fmt.Errorf("role %q: its names are %q, the table has %q", r.Name(), names, t[i].Names)
 		}
 		for _, n := range r.Names {
 			if seen[n] {

@@ -32,6 +32,7 @@ qemu-system-x86
 qemu-user-static
 rpm
 runc
+strace
 systemd
 tcpdump
 wireshark-common

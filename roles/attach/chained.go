@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -60,8 +62,11 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
-	w.in.Chained = req.PrevResult
-	takeMACs(w.in, req.PrevResult, req.IfName)
+	w.in.Chained, err = withInterfaces(ctx, h, req, ns)
+	if err != nil {
+		return nil, err
+	}
+	takeMACs(w.in, w.in.Chained, req.IfName)
 	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
@@ -89,6 +94,35 @@ func (c *ChainedHandler) chained(req *roles.Request) error {
 		return nil
 	}
 	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts the interface of an earlier plugin, put it behind one in the list"}
+}
+
+// withInterfaces returns prevResult, with the container's interface, its host's end and that
+// end's bridge as the kernel has them if the version is older than 0.3.0: its results have
+// addresses only.
+func withInterfaces(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (*roles.Result, error) {
+	if len(req.PrevResult.Interfaces) > 0 || result.AtLeast(req.CNIVersion, "0.3.0") {
+		return req.PrevResult, nil
+	}
+	own, err := h.Net.Link(ctx, ns, req.IfName)
+	if err != nil {
+		return nil, err
+	}
+	all := []*roles.ResultInterface{{Name: own.Name, Mac: own.MAC, Sandbox: req.Netns}}
+	end, err := h.Net.HostEnd(ctx, ns, req.IfName)
+	switch {
+	case errors.Is(err, netops.ErrNotExist):
+		end = netops.LinkInfo{}
+	case err != nil:
+		return nil, err
+	}
+	for _, name := range []string{end.Name, end.Master} {
+		if name != "" {
+			all = slices.Insert(all, 0, &roles.ResultInterface{Name: name})
+		}
+	}
+	out := *req.PrevResult
+	out.Interfaces = all
+	return &out, nil
 }
 
 // recordToExtend returns the record to which the role's part is added, or nil. It first
@@ -171,6 +205,13 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
+		anothers, err := record.IsAnothers(ctx, h, req.Key(), ns)
+		if err != nil {
+			return err
+		}
+		if anothers {
+			ns = nil
+		}
 		return cleaner.CleanLegacy(ctx, h, in, ns)
 	}
 	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })

@@ -63,6 +63,9 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
+	if err := expectMTUs(&w.Spec, in, rec); err != nil {
+		return err
+	}
 	var missing []netops.Difference
 	if byReference {
 		if missing, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {

@@ -24,7 +24,8 @@ type Masquerader interface {
 type LegacyCleaner interface {
 	// CleanLegacy is called by DEL while Wants is true. It removes the attachment's
 	// objects, and none of other attachments. An absent object is not an error. The
-	// container is nil if it does not exist or is unknown.
+	// container is nil if it does not exist or is unknown, or if the interface in it is
+	// recorded as another attachment's.
 	CleanLegacy(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
 }
 

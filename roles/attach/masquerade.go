@@ -18,7 +18,7 @@ type Masquerade struct {
 // Check reports an unknown backend.
 func (m Masquerade) Check(f *roles.Faults) {
 	if m.Backend != "" && m.Backend != "nftables" && m.Backend != "iptables" {
-		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\"", m.Backend)
+		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\" or \"iptables\"", m.Backend)
 	}
 }
 

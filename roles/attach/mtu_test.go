@@ -1,7 +1,12 @@
 package attach_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +69,82 @@ func TestSmallMTU(t *testing.T) {
 			e.OK(call("DEL", 1280, "fd00:7::2/64", "fd00:7::1"))
 		})
 	}
+}
+
+// TestCheckMTU: CHECK notices another MTU on either end of the pair than the last plugin of
+// the list set. A change by tuning or of the configuration is none, nor is one by a
+// third-party plugin if the configuration has no MTU.
+func TestCheckMTU(t *testing.T) {
+	const bridge = `{"type":"bridge","bridge":"br9","isGateway":true,"mtu":1400,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`
+	plain := strings.Replace(bridge, `"mtu":1400,`, "", 1)
+	tuning := func(mtu int) string { return fmt.Sprintf(`{"type":"tuning","mtu":%d}`, mtu) }
+	for _, c := range []struct {
+		name, version string
+		plugins       []string
+		// want is the MTU that CHECK expects; 0 is none.
+		want int
+	}{
+		{"alone 0.4.0", "0.4.0", []string{bridge}, 1400},
+		{"alone", "1.1.0", []string{bridge}, 1400},
+		{"tuning 0.4.0", "0.4.0", []string{bridge, tuning(1300)}, 1300},
+		{"tuning 1.0.0", "1.0.0", []string{bridge, tuning(1300)}, 1300},
+		{"tuning", "1.1.0", []string{bridge, tuning(1300)}, 1300},
+		{"tuning without mtu", "1.0.0", []string{plain, tuning(1300)}, 1300},
+		{"two tuning", "1.0.0", []string{bridge, tuning(1350), tuning(1300)}, 1300},
+		{"the reference's tuning", "1.1.0", []string{plain, tuning(1300)}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
+			prev := ""
+			call := func(verb, conf string) rolestest.Call {
+				name, _, _ := strings.Cut(strings.TrimPrefix(conf, `{"type":"`), `"`)
+				keys := map[string]any{"name": "net", "cniVersion": c.version}
+				if prev != "" {
+					keys["prevResult"] = json.RawMessage(prev)
+				}
+				return rolestest.Call{Type: name, Verb: verb, ID: "c1", Netns: ns.Path(), IfName: "eth0", Conf: rolestest.WithKeys(t, conf, keys)}
+			}
+			if c.want == 0 {
+				peer, err := filepath.Abs("../../bin/peers/tuning")
+				file := filepath.Join(e.PluginDir(), "tuning")
+				if err := errors.Join(err, os.Remove(file), os.Symlink(peer, file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, p := range c.plugins {
+				prev = e.OK(call("ADD", p)).Stdout
+			}
+			e.OK(call("CHECK", c.plugins[0]))
+			e.OK(call("CHECK", strings.Replace(c.plugins[0], "1400", "1450", 1)))
+			for _, change := range []func(netopstest.LinkChange){
+				func(set netopstest.LinkChange) { netopstest.ChangeHost(t, hostLink(t, prev), set) },
+				func(set netopstest.LinkChange) { ns.Change(t, "eth0", set) },
+			} {
+				if c.want == 0 {
+					break
+				}
+				change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1280) })
+				if a := e.Fail(call("CHECK", c.plugins[0]), 106); !strings.Contains(a.Stdout, fmt.Sprintf("mtu %d, have", c.want)) {
+					t.Error(a.Stdout)
+				}
+				change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, c.want) })
+				e.OK(call("CHECK", c.plugins[0]))
+			}
+			for _, p := range slices.Backward(c.plugins) {
+				e.OK(call("DEL", p))
+			}
+		})
+	}
+}
+
+// hostLink returns the host's end in a result.
+func hostLink(t *testing.T, result string) string {
+	t.Helper()
+	var r struct{ Interfaces []struct{ Name string } }
+	if err := json.Unmarshal([]byte(result), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Interfaces[1].Name
 }
 
 // makeUp0 makes the veth up0 on the host, for one test.

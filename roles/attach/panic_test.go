@@ -9,12 +9,13 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 // table has all roles, and the role "fragile".
 func table() roles.Table {
-	return append(all.Table(), attach.ChainedRole(roles.Role{Names: []string{"fragile"}, Summary: "panics"},
-		func(c *fragile) attach.Chained { return c }))
+	return append(all.Table(), tabletest.Of(attach.ChainedRole(roles.Role{Names: []string{"fragile"}, Summary: "panics"},
+		func(c *fragile) attach.Chained { return c }))...)
 }
 
 // fragile is a chained role that sets the MTU, or panics before anything is recorded.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
@@ -14,21 +15,20 @@ import (
 
 // withRecordedNetwork returns DEL's request with the network name of ADD. A configuration can be
 // renamed while its containers run. If nothing is stored under the request's key, the only record with
-// the same container, interface and role counts, unless the request is for another namespace.
+// the same container, interface and role counts, if prevResult describes it and the request is not for
+// another namespace. Without prevResult ADD may have failed because of that record.
 func withRecordedNetwork(ctx context.Context, h *roles.Host, req *roles.Request, role string) (*roles.Request, error) {
+	if req.PrevResult == nil {
+		return req, nil
+	}
 	f, _, err := recovery.Find(ctx, h, req.Key())
 	if err != nil || f.Attachment != nil || len(f.Leases) > 0 {
 		return req, err
 	}
-	var all []store.Attachment
-	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		all, err = tx.Attachments("")
-		return err
+	all, err := record.Matching(ctx, h, func(a *store.Attachment) bool {
+		return a.ContainerID == req.ContainerID && a.IfName == req.IfName && a.Part(role) != nil
 	})
-	all = slices.DeleteFunc(all, func(a store.Attachment) bool {
-		return a.ContainerID != req.ContainerID || a.IfName != req.IfName || a.Part(role) == nil
-	})
-	if err != nil || len(all) != 1 {
+	if err != nil || len(all) != 1 || !describes(req.PrevResult, &all[0]) {
 		return req, err
 	}
 	was := all[0]
@@ -38,7 +38,7 @@ func withRecordedNetwork(ctx context.Context, h *roles.Host, req *roles.Request,
 	}
 	if ns != nil {
 		defer ns.Close()
-		if dev, inode := ns.ID(); was.Netns.Inode != 0 && (dev != was.Netns.Dev || inode != was.Netns.Inode) {
+		if was.Netns.Inode != 0 && !record.IsRecorded(ns, was.Netns) {
 			return req, nil
 		}
 	}
@@ -50,4 +50,20 @@ func withRecordedNetwork(ctx context.Context, h *roles.Host, req *roles.Request,
 	}
 	h.Log.Info("the network was renamed since ADD", "network", was.Network, "container", r.ContainerID, "ifname", r.IfName)
 	return &r, err
+}
+
+// describes reports whether a result is of a recorded attachment: it has one of the addresses or, if the
+// record has none, the MAC of the interface.
+func describes(r *roles.Result, a *store.Attachment) bool {
+	for _, ip := range r.IPs {
+		if p, ok := Prefix(ip.Address); ok && slices.Contains(a.Addresses, p) {
+			return true
+		}
+	}
+	if len(a.Addresses) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(r.Interfaces, func(i *roles.ResultInterface) bool {
+		return i.Sandbox != "" && i.Name == a.IfName && strings.EqualFold(i.Mac, a.MAC)
+	})
 }

@@ -96,9 +96,6 @@ func (r Routed) hostEndMAC(in *Input) string {
 
 // VethPair returns the veth pair between the host and the container.
 func VethPair(in *Input, mtu int, ips []IPConfig) *netops.Link {
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
 	return &netops.Link{
 		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, Prefixes(ips)),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},

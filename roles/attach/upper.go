@@ -103,8 +103,7 @@ func (u *Upper) place() netops.Place {
 }
 
 // Link returns the desired state: the interface with the attributes of own, its addresses
-// and its routes. An interface without a MAC of its own has the master's. CHECK compares
-// the MTU only if own has one, because a chained plugin may have set another.
+// and its routes. An interface without a MAC of its own has the master's.
 func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	master, ok := in.Observed.(MasterLink)
 	if !ok {
@@ -120,8 +119,8 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 		if err := u.fits(master); err != nil {
 			return nil, err
 		}
-		own.MTU = u.MTU
 	}
+	own.MTU = u.MTU
 	own.In, own.Name, own.Kind, own.Alias = netops.Container, in.Key.IfName, u.Kind, in.Label
 	own.Parent = master.Name
 	if own.Parent != "" {

@@ -32,7 +32,7 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 	if cmd == nil && len(args) == 1 && slices.Contains([]string{"-v", "-version", "--version"}, args[0]) {
 		return []string{"version"}, nil
 	}
-	if cmd == nil || cmd.SkipFlagParsing {
+	if cmd == nil {
 		return append(path, args...), nil
 	}
 	if len(cmd.Subcommands) > 0 && cmd.ArgsUsage == "" && len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -38,7 +38,7 @@ func TestArrange(t *testing.T) {
 		"gc f c1/eth0 --none c2 --added": "gc --none --added -- f c1/eth0 c2",
 	} {
 		p := Process{Table: testTable()}
-		got, err := arrange(p.app().Commands, strings.Fields(in))
+		got, err := arrange(p.root().Subcommands, strings.Fields(in))
 		if err != nil {
 			t.Errorf("arrange(%q): %v", in, err)
 		}
@@ -47,7 +47,7 @@ func TestArrange(t *testing.T) {
 		}
 	}
 	p := Process{Table: testTable()}
-	if _, err := arrange(p.app().Commands, []string{"lab", "nonsense"}); !errors.Is(err, roles.ErrUsage) {
+	if _, err := arrange(p.root().Subcommands, []string{"lab", "nonsense"}); !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("unknown verb of lab: %v", err)
 	}
 }
@@ -71,7 +71,7 @@ func FuzzArrange(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		in := strings.Split(line, " ")
 		p := Process{Table: testTable()}
-		out, err := arrange(p.app().Commands, in)
+		out, err := arrange(p.root().Subcommands, in)
 		if err != nil || len(out) > 0 && out[0] == "help" {
 			return
 		}

@@ -10,10 +10,11 @@ package cli
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -75,30 +76,68 @@ type Process struct {
 
 // Main runs one command line and returns the exit code.
 func Main(ctx context.Context, p Process) int {
-	app := p.app()
-	args, err := arrange(app.Commands, p.Args)
+	root := p.root()
+	args, err := arrange(root.Subcommands, p.Args)
 	if err == nil {
-		err = app.RunContext(ctx, append([]string{app.Name}, args...))
+		err = run(&cli.Context{Context: ctx}, root, args)
 	}
 	return p.report(err)
 }
 
-// app returns the complete command line. It is built once per call.
-func (p *Process) app() *cli.App {
-	a := &cli.App{
-		Name:                      appName,
-		Usage:                     "every CNI plugin in one binary",
-		HideHelp:                  true,
-		HideVersion:               true,
-		DisableSliceFlagSeparator: true,
-		Reader:                    p.Stdin,
-		Writer:                    p.Stdout,
-		ErrWriter:                 p.Stderr,
-		Compiled:                  time.Unix(0, 0), // otherwise the library reads the binary's modification time
-		ExitErrHandler:            func(*cli.Context, error) {},
-		OnUsageError:              flagError,
-		Action:                    p.noVerb,
-		Commands: []*cli.Command{
+// run parses the flags of a command and runs it, or the one of its verbs that its first argument names. cli.App does the same, and
+// links text/template for a help that nothing prints: with that the linker can leave out no exported method of the whole program.
+func run(parent *cli.Context, cmd *cli.Command, args []string) error {
+	set := flag.NewFlagSet(cmd.Name, flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	for _, f := range cmd.Flags {
+		if err := f.Apply(set); err != nil {
+			return err
+		}
+	}
+	c := cli.NewContext(nil, set, parent)
+	c.Command = cmd
+	err := set.Parse(args)
+	if err == nil {
+		err = unite(cmd.Flags, set)
+	}
+	if err != nil {
+		return flagError(cmd, err)
+	}
+	if sub := find(cmd.Subcommands, c.Args().First()); sub != nil {
+		return run(c, sub, c.Args().Tail())
+	}
+	return cmd.Action(c)
+}
+
+// unite gives a flag the value that was given to its other name: each name has a value of its own in the set.
+func unite(flags []cli.Flag, set *flag.FlagSet) error {
+	given := map[string]string{}
+	set.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
+	for _, f := range flags {
+		for _, other := range f.Names()[1:] {
+			value, ok := given[other]
+			if !ok {
+				continue
+			}
+			name := f.Names()[0]
+			if _, twice := given[name]; twice {
+				return fmt.Errorf("--%s and -%s are the same flag: give one of them", name, other)
+			}
+			if err := set.Set(name, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// root returns the complete command line. It is built once per call.
+func (p *Process) root() *cli.Command {
+	root := &cli.Command{
+		Name:   appName,
+		Usage:  "every CNI plugin in one binary",
+		Action: p.noVerb,
+		Subcommands: []*cli.Command{
 			p.installCommand(),
 			p.uninstallCommand(),
 			p.migrateCommand(),
@@ -128,45 +167,37 @@ func (p *Process) app() *cli.App {
 			p.completionCommand(),
 		},
 	}
-	a.Commands = p.roleCommands(a.Commands)
-	a.Commands = append(a.Commands, p.helpCommand(a))
-	finish(a.Commands, a.Name)
-	return a
+	root.Subcommands = p.roleCommands(root.Subcommands)
+	root.Subcommands = append(root.Subcommands, p.helpCommand(root))
+	finish(root.Subcommands, appName)
+	return root
 }
 
 // finish sets the common properties of all commands.
 func finish(cmds []*cli.Command, parent string) {
 	for _, c := range cmds {
-		path := parent + " " + c.Name
-		if parent != appName {
-			c.HelpName = path // the library sets it for verbs only
-		}
-		c.HideHelp = true
-		c.OnUsageError = flagError
+		c.HelpName = parent + " " + c.Name
 		if (len(c.Flags) > 0 || len(c.Subcommands) == 0) && !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
 			c.Flags = append(c.Flags, &cli.BoolFlag{Name: jsonFlag, Usage: "print JSON, also errors"})
 		}
 		if c.Action != nil {
-			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)
+			c.Action = named(verbOf(c), c.Action)
 		}
-		finish(c.Subcommands, path)
+		finish(c.Subcommands, c.HelpName)
 	}
 }
 
-// verbOf returns a command's name with its parents' names: "state export".
+// verbOf returns a command's name with its parents' names: "state export". It is empty for the program itself.
 func verbOf(c *cli.Command) string {
-	if c.HelpName == "" {
-		return c.Name
-	}
 	return strings.TrimPrefix(c.HelpName, appName+" ")
 }
 
 // noVerb returns the error for a call without a known verb.
 func (p *Process) noVerb(c *cli.Context) error {
 	if word := c.Args().First(); word != "" {
-		return p.unknownVerb(word, c.App.Commands)
+		return p.unknownVerb(word, c.Command.Subcommands)
 	}
-	writeOverview(p.Stderr, c.App)
+	writeOverview(p.Stderr, c.Command)
 	return usagef("", "no verb given")
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 // TestMain runs the tests in separate namespaces. Scripts run the test binary as
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 		"cnibox":  func() { os.Exit(mainOf(testTable())) },
 		"product": func() { os.Exit(mainOf(all.Table())) },
 	}
-	for _, r := range all.Table() {
+	for _, r := range all.Table().Roles() {
 		for _, name := range r.Names {
 			commands[name] = func() { os.Exit(plugin()) }
 		}
@@ -180,28 +181,28 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 // testTable has one role of each kind with a small configuration. The roles of cnibox
 // have their own tests.
 func testTable() roles.Table {
-	return roles.Table{
-		{
+	return tabletest.Of(
+		roles.Role{
 			Names: []string{"testbridge", "testbr"}, Kind: roles.Interface, Summary: "makes an interface", Reference: "v1.9.1",
 			Capabilities: []string{"mac"}, Conf: func() any { return new(bridgeConf) },
 			New: newBridge,
 		},
-		{
+		roles.Role{
 			Names: []string{"testipam"}, Kind: roles.IPAM, Summary: "gives addresses",
 			Capabilities: []string{"ips"}, Conf: func() any { return new(ipamConf) },
 			New:   newIPAM,
 			Verbs: testVerbs,
 		},
-		{
+		roles.Role{
 			Names: []string{"testmap"}, Kind: roles.Chained, Summary: "changes an interface",
 			Conf: func() any { return new(roles.NetConf) },
 			New:  func([]byte) (roles.Handler, error) { return handler{}, nil },
 		},
-		{
+		roles.Role{
 			Names: []string{"testd"}, Kind: roles.Daemon, Summary: "runs until it is stopped",
 			Run: func(context.Context, *roles.Host, []string) error { return nil },
 		},
-	}
+	)
 }
 
 type bridgeConf struct {
@@ -335,10 +336,10 @@ func TestVerbNames(t *testing.T) {
 	table := testTable()
 	p := Process{Table: table}
 	var verbs []string
-	for _, c := range p.app().Commands {
+	for _, c := range p.root().Subcommands {
 		verbs = append(verbs, c.Names()...)
 	}
-	for _, r := range table {
+	for _, r := range table.Roles() {
 		for _, n := range r.Names {
 			if slices.Contains(verbs, n) {
 				t.Errorf("verb %q is named like a role", n)

@@ -33,7 +33,7 @@ examples:
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) > 1 && args[0] == wordsCommand {
-				p.printWords(c.Context, c.App.Commands, args[1:])
+				p.printWords(c.Context, p.root().Subcommands, args[1:])
 				return nil
 			}
 			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
@@ -152,13 +152,13 @@ func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int)
 		kind, _, _ = strings.Cut(strings.Trim(strings.NewReplacer("[NAMESPACE/]", "", "…", "").Replace(kind), "[]"), "[")
 		switch kind {
 		case "ROLE", "VERB":
-			for i := range p.Table {
-				for _, name := range p.Table[i].Names {
-					out = append(out, candidate{name, p.Table[i].Summary})
+			for _, r := range p.Table.Roles() {
+				for _, name := range r.Names {
+					out = append(out, candidate{name, r.Summary})
 				}
 			}
 			if kind == "VERB" {
-				out = append(out, p.candidates(ctx, p.app().Commands, nil, "")...)
+				out = append(out, p.candidates(ctx, p.root().Subcommands, nil, "")...)
 			}
 		case "NETNS":
 			entries, _ := os.ReadDir(netnsDir) // without it there are no names

@@ -166,26 +166,18 @@ func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 	if err != nil {
 		return nil, err
 	}
-	extra, before := &audited{}, &audited{}
-	for range 2 { // a DEL between the reads of the kernel and of the records leaves nothing for the second time
-		o, err := recovery.FindOrphans(ctx, a.h, others)
-		if err != nil {
-			return nil, err
-		}
-		before, extra = extra, &audited{}
-		for _, l := range o.Links {
-			extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
-		}
-		for _, made := range record.Inverses(o.Unbound()) {
-			c := netops.Change{Do: *made.Undo, Undo: &made.Do}
-			extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
-		}
+	o, err := recovery.LastingOrphans(ctx, a.h, others)
+	if err != nil {
+		return nil, err
 	}
-	extra.found = slices.DeleteFunc(extra.found, func(d difference) bool {
-		return !slices.ContainsFunc(before.found, func(b difference) bool { return b.Object == d.Object })
-	})
-	for _, d := range extra.found {
-		extra.plan.Changes = append(extra.plan.Changes, d.Changes...)
+	extra := &audited{}
+	for _, l := range o.Links {
+		extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
+	}
+	for _, made := range record.Inverses(o.Unbound()) {
+		c := netops.Change{Do: *made.Undo, Undo: &made.Do}
+		extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
+		extra.plan.Changes = append(extra.plan.Changes, c)
 	}
 	return extra, nil
 }

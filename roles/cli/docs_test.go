@@ -41,9 +41,7 @@ func TestDocs(t *testing.T) {
 			write(c.Subcommands)
 		}
 	}
-	app := p.app()
-	app.Setup()
-	write(app.Commands)
+	write(p.root().Subcommands)
 	if *update {
 		if err := os.WriteFile(docsFile, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
@@ -93,9 +91,7 @@ func TestHelpOfAllVerbs(t *testing.T) {
 			}
 		}
 	}
-	app := p.app()
-	app.Setup()
-	look(app.Commands)
+	look(p.root().Subcommands)
 }
 
 // TestCommandsOfPages: the command lines of cnibox in README.md and docs/ have verbs and flags that exist. Those that start a daemon have
@@ -105,7 +101,7 @@ func TestCommandsOfPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmds := (&Process{Table: all.Table()}).app().Commands
+	cmds := (&Process{Table: all.Table()}).root().Subcommands
 	line := regexp.MustCompile("(?m)(`|^ *[#$] |^ *)cnibox ([a-z][^`\n]*)")
 	found := 0
 	for _, page := range append(pages, "../../README.md") {

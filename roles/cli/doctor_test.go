@@ -114,6 +114,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "rules-flushed", script: "nft flush chain inet cnibox postrouting"},
 		{id: "check-failed", script: "sed 's/10.78/10.77/; s/br78/br77/; s/\"net\"/\"two\"/; s/\"same-bridge\"}/&, {\"type\": \"other\"}/' $net >$WORK/two.conflist; ln -s cnibox /opt/cni/bin/tuning; plugin other 'exec /opt/cni/bin/tuning'; pod $WORK/two.conflist p5; plugin other 'exit 1'"},
 		{id: "interface-unrecorded", script: "ip link add veth0 type veth peer name veth1; ip link set veth0 alias 'cnibox:0123456789abcdef net/eth0/lost'"},
+		{id: "rule-unrecorded", script: "nft add element inet cnibox portmap4 '{ tcp . 9999 comment \"cnibox:0123456789abcdef\" : 10.78.0.99 . 80 }'"},
 		{id: "lease-leaked", script: "touch /run/ns/p6; unshare --net=/run/ns/p6 sh -c :; CNI_COMMAND=ADD CNI_CONTAINERID=p6 CNI_NETNS=/run/ns/p6 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local <<'EOF' >$WORK/out\n" +
 			`{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}` + "\nEOF\numount /run/ns/p6; rm /run/ns/p6"},
 		{id: "address-twice", script: cached("/run/ns/p2", "z")},
@@ -575,7 +576,7 @@ func checkCommand(t *testing.T, command string) {
 		return
 	}
 	p := Process{Table: all.Table()}
-	cmds := p.app().Commands
+	cmds := p.root().Subcommands
 	var cmd *cli.Command
 	for _, w := range words[1:] {
 		if next := find(cmds, w); next != nil {

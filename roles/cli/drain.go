@@ -76,8 +76,7 @@ func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) e
 
 // exportAll exports the state of every role in the format and place of the reference plugin.
 func (p *Process) exportAll(ctx context.Context) error {
-	for i := range p.Table {
-		r := &p.Table[i]
+	for _, r := range p.Table.Roles() {
 		verb := r.Verb(exportVerb)
 		if verb == nil {
 			continue

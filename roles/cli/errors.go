@@ -106,24 +106,21 @@ func (p *Process) onNode(run func(*cli.Context, *roles.Host) error) cli.ActionFu
 }
 
 // flagError wraps the library's error for an invalid flag.
-func flagError(c *cli.Context, err error, _ bool) error {
+func flagError(cmd *cli.Command, err error) error {
 	text := strings.NewReplacer(
 		"flag provided but not defined: -", "unknown flag --",
 		"needs an argument: -", "needs an argument: --",
 		" for flag -", " for --",
 		" for -", " for --",
 	).Replace(err.Error())
-	verb := ""
-	if c.Command != nil {
-		verb = verbOf(c.Command)
-	}
-	if verb == "" || verb == appName {
+	verb := verbOf(cmd)
+	if verb == "" {
 		return usagef("cnibox help", "%s", text)
 	}
 	hint := "cnibox help " + verb
 	if _, given, ok := strings.Cut(text, "unknown flag --"); ok {
 		var names []string
-		for _, f := range c.Command.Flags {
+		for _, f := range cmd.Flags {
 			names = append(names, f.Names()[0])
 		}
 		if s := lint.Suggest(given, names); s != "" {
@@ -139,8 +136,8 @@ func (p *Process) unknownVerb(word string, cmds []*cli.Command) error {
 	for _, c := range cmds {
 		verbs = append(verbs, c.Names()...)
 	}
-	for i := range p.Table {
-		names = append(names, p.Table[i].Names...)
+	for _, e := range p.Table {
+		names = append(names, strings.Fields(e.Names)...)
 	}
 	hint := "cnibox help"
 	if s := lint.Suggest(word, verbs); s != "" {

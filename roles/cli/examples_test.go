@@ -85,8 +85,8 @@ func TestExamples(t *testing.T) {
 // be followed by the daemon's verbs.
 func TestProductVerbs(t *testing.T) {
 	p := Process{Table: all.Table()}
-	for _, c := range p.app().Commands {
-		for _, r := range p.Table {
+	for _, c := range p.root().Subcommands {
+		for _, r := range p.Table.Roles() {
 			others := len(c.Subcommands) == 0 || slices.ContainsFunc(c.Subcommands, func(sub *cli.Command) bool { return r.Verb(c.Name+" "+sub.Name) == nil })
 			if slices.Contains(r.Names, c.Name) && others {
 				t.Errorf("verb %q is named like a role", c.Name)

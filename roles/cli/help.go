@@ -30,7 +30,7 @@ const environment = `environment:
 `
 
 // helpCommand explains the program or one verb.
-func (p *Process) helpCommand(a *cli.App) *cli.Command {
+func (p *Process) helpCommand(root *cli.Command) *cli.Command {
 	return &cli.Command{
 		Name:      "help",
 		Usage:     "explain a verb or a role",
@@ -39,7 +39,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
   cnibox help state repair
   cnibox help bridge`,
 		Action: func(c *cli.Context) error {
-			cmds, path := a.Commands, c.Args().Slice()
+			cmds, path := root.Subcommands, c.Args().Slice()
 			cmd := find(cmds, c.Args().First())
 			if r, ok := p.Table.Lookup(c.Args().First()); ok && (len(path) == 1 || cmd == nil) {
 				if len(path) > 1 {
@@ -64,7 +64,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 				cmd, cmds = next, next.Subcommands
 			}
 			if cmd == nil {
-				writeOverview(p.Stdout, a)
+				writeOverview(p.Stdout, root)
 				return nil
 			}
 			writeVerb(p.Stdout, cmd)
@@ -97,10 +97,10 @@ const examples = `examples:
 `
 
 // writeOverview lists the verbs.
-func writeOverview(w io.Writer, a *cli.App) {
-	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
+func writeOverview(w io.Writer, root *cli.Command) {
+	fmt.Fprintf(w, "%s: %s\n\n", root.Name, root.Usage)
 	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            run as that CNI plugin; `cnibox list` names the roles\n")
-	rest := slices.Clone(a.Commands)
+	rest := slices.Clone(root.Subcommands)
 	for _, g := range groups() {
 		fmt.Fprintf(w, "\n%s:\n", g.title)
 		for _, name := range g.verbs {

@@ -258,8 +258,8 @@ func (p *Process) explained(args []string) ([]*roles.Role, error) {
 		}
 	}
 	if len(args) == 0 {
-		for i := range p.Table {
-			add(&p.Table[i])
+		for _, r := range p.Table.Roles() {
+			add(&r)
 		}
 	}
 	for _, a := range args {

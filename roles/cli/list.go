@@ -31,13 +31,13 @@ func (p *Process) listCommand() *cli.Command {
 			}
 			if c.Bool("json") {
 				out := []listed{}
-				for _, r := range p.Table {
+				for _, r := range p.Table.Roles() {
 					out = append(out, listed{r.Names, r.Kind, r.Summary, r.Reference, r.Capabilities, r.Args})
 				}
 				return writeJSON(p.Stdout, out)
 			}
 			t := table{head: []string{"ROLE", "KIND", "MATCHES", "SUMMARY"}}
-			for _, r := range p.Table {
+			for _, r := range p.Table.Roles() {
 				t.add(strings.Join(r.Names, ", "), string(r.Kind), dash(r.Reference), r.Summary)
 			}
 			return t.write(p.Stdout, p.style(c))

@@ -160,12 +160,12 @@ func (m *migrator) agentStatus() (any, error) { return m.runAgentVerb("agent sta
 
 // runAgentVerb runs a command of the role agent.
 func (m *migrator) runAgentVerb(name string, flags map[string]string) (any, error) {
-	for i := range m.Table {
-		verb := m.Table[i].Verb(name)
+	for _, r := range m.Table.Roles() {
+		verb := r.Verb(name)
 		if verb == nil {
 			continue
 		}
-		h, done, err := m.host(m.c.Context, m.Table[i].Name())
+		h, done, err := m.host(m.c.Context, r.Name())
 		if err != nil {
 			return nil, err
 		}

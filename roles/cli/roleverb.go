@@ -19,8 +19,8 @@ const exportVerb = "state export"
 // roleCommands adds the roles' verbs: "verb", or "noun verb" below an existing or new command for
 // the noun.
 func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
-	for i := range p.Table {
-		for _, v := range p.Table[i].Commands() {
+	for _, r := range p.Table.Roles() {
+		for _, v := range r.Commands() {
 			if v.Name == exportVerb {
 				continue
 			}
@@ -30,19 +30,18 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 				continue
 			}
 			if !two {
-				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))
+				cmds = append(cmds, p.roleCommand(&r, v, noun))
 				continue
 			}
 			parent := find(cmds, noun)
 			if parent == nil {
-				r := &p.Table[i]
 				parent = nounCommand(noun, r.Summary)
 				if r.New == nil {
 					parent.Description = fmt.Sprintf("Without a verb it starts the daemon. %s -help lists its flags.", appName+" "+noun)
 				}
 				cmds = append(cmds, parent)
 			}
-			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&p.Table[i], v, verb))
+			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&r, v, verb))
 		}
 	}
 	return cmds

@@ -110,8 +110,8 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 		findings.Rows = append(findings.Rows, []string{string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix})
 	}
 	pools := ui.Table{Title: "pools", Head: []string{"cnibox ipam show"}}
-	for i := range p.Table {
-		v := p.Table[i].Verb("ipam show")
+	for _, r := range p.Table.Roles() {
+		v := r.Verb("ipam show")
 		if v == nil {
 			continue
 		}

@@ -33,8 +33,9 @@ type call struct {
 	stdin, result []byte
 	// printed means that writing a document was attempted, with or without success.
 	printed bool
-	// host is set when the node is open.
-	host *roles.Host
+	// host is set when the node is open, and delegate is its Delegate.
+	host     *roles.Host
+	delegate *delegator
 }
 
 // call runs one verb, prints its result or its error object, and returns the exit
@@ -132,7 +133,8 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	}
 	defer done()
 	c.host = host
-	host.Delegate = NewDelegator(*c.p, host, c.log)
+	c.delegate = newDelegator(*c.p, host, c.log)
+	host.Delegate = c.delegate
 	if verb == roles.Add {
 		return c.add(ctx, handler, host)
 	}
@@ -229,10 +231,15 @@ func (c *call) add(ctx context.Context, handler roles.Handler, host *roles.Host)
 	}))
 }
 
+// printResult prints ADD's result. If a role returns that of a third-party plugin, as a fused
+// list does, it prints the plugin's document.
 func (c *call) printResult(r *roles.Result) error {
-	doc, err := render(r, c.version)
-	if err != nil {
-		return err
+	doc := c.delegate.document(r, c.version)
+	if doc == nil {
+		var err error
+		if doc, err = render(r, c.version); err != nil {
+			return err
+		}
 	}
 	c.result = doc
 	return c.print(doc)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 func TestGCList(t *testing.T) {
@@ -121,7 +122,7 @@ func TestIsCall(t *testing.T) {
 	} {
 		one := (&actor{name: "one"}).role()
 		one.Verbs = func() []roles.CommandVerb { return []roles.CommandVerb{{Name: "one status"}} }
-		p := Process{Table: roles.Table{one, (&actor{name: "two"}).role()}, Args: tt.args, Env: tt.env}
+		p := Process{Table: tabletest.Of(one, (&actor{name: "two"}).role()), Args: tt.args, Env: tt.env}
 		if got := p.IsCall(); got != tt.want {
 			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)
 		}
@@ -328,7 +329,7 @@ func TestDaemon(t *testing.T) {
 				role.New = (&actor{}).role().New
 			}
 			w := newWorld().set("CNI_COMMAND", "")
-			w.table, w.args = roles.Table{role}, tt.args
+			w.table, w.args = tabletest.Of(role), tt.args
 			a := w.call(t)
 			if a.exit != 1 || a.stdout != "" || a.stderr != "cnibox: agent: listen: no; or that\n" {
 				t.Errorf("%+v", a)
@@ -344,9 +345,9 @@ func TestDaemon(t *testing.T) {
 func TestDaemonFlags(t *testing.T) {
 	w := newWorld().set("CNI_COMMAND", "")
 	w.args = []string{"agent", "--nosuch"}
-	w.table = roles.Table{{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(_ context.Context, _ *roles.Host, args []string) error {
+	w.table = tabletest.Of(roles.Role{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(_ context.Context, _ *roles.Host, args []string) error {
 		return fmt.Errorf("start: %w", roles.Usagef("%q is no flag", args[0]))
-	}}}
+	}})
 	if a := w.call(t); a.exit != 2 || a.stderr != "cnibox: agent: start: \"--nosuch\" is no flag\n" {
 		t.Errorf("%+v", a)
 	}
@@ -378,7 +379,7 @@ func TestDaemonTerminal(t *testing.T) {
 	}
 	daemon := newWorld().set("CNI_COMMAND", "")
 	daemon.args = []string{"agent"}
-	daemon.table = roles.Table{{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(context.Context, *roles.Host, []string) error { return nil }}}
+	daemon.table = tabletest.Of(roles.Role{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(context.Context, *roles.Host, []string) error { return nil }})
 	if !notes(daemon, terminal) || notes(daemon, nil) || notes(daemon.set("CNIBOX_LOG", "warn"), terminal) || notes(newWorld(&actor{name: "one"}), terminal) {
 		t.Error("a daemon on a terminal, and only that, logs what it does")
 	}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/result"
 )
@@ -23,6 +25,10 @@ const (
 	// delegateTimeout bounds one call of a delegate: DHCP servers are slow. With
 	// delegateUndoTimeout it is below the two minutes after which kubelet cancels a request.
 	delegateTimeout = 90 * time.Second
+	// ipamTimeout bounds one call of an interface role's IPAM plugin. The interface role can be the
+	// delegate of another process, which must not give up first: it would report the interface role.
+	// So this is less, also with delegateUndoTimeout and two stopTimeout.
+	ipamTimeout = 65 * time.Second
 	// delegateUndoTimeout bounds the DEL after a failed ADD, whose delegate may hang again.
 	delegateUndoTimeout = 10 * time.Second
 )
@@ -44,6 +50,9 @@ type delegator struct {
 	log *slog.Logger
 	// isCopy reports whether a file is a copy of this program; nil means that it is not asked.
 	isCopy func(file string) bool
+	// last is the last executed plugin's result, and printed its document.
+	last    *roles.Result
+	printed []byte
 }
 
 // NewDelegator returns the Delegator for a host. It finds plugins on the request's
@@ -53,6 +62,10 @@ type delegator struct {
 // role belongs to the command line, which calls plugins as a runtime does: no DEL
 // follows a failed ADD.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
+	return newDelegator(p, h, log)
+}
+
+func newDelegator(p Process, h *roles.Host, log *slog.Logger) *delegator {
 	return &delegator{
 		table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role},
 		timeout: delegateTimeout, undoTimeout: delegateUndoTimeout, log: log,
@@ -237,16 +250,41 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	}
 	r := *req
 	r.Verb = verb
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	timeout := d.timeout
+	if d.isInterface() {
+		timeout = min(timeout, ipamTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	t := newTraced(typ, verb, d.host)
 	res, err := p.call(ctx, &r)
 	d.spend(typ, p, time.Since(t.Time))
+	if e, ok := p.(*executed); ok && res != nil {
+		d.last, d.printed = res, e.printed
+	}
 	// An executed plugin traces itself. The command line's CHECKs are many and change nothing.
 	if _, inProcess := p.(*builtin); inProcess && d.asRuntime && isTraced(verb) && verb != roles.Check {
 		d.trace(t, &r, res, err)
 	}
 	return res, err
+}
+
+// document returns what the last executed plugin printed, if res is its result and has the
+// given version, else nil. It may have keys that a Result does not have.
+func (d *delegator) document(res *roles.Result, version string) []byte {
+	if res == nil || res != d.last {
+		return nil
+	}
+	doc := d.printed
+	own, err := rawjson.Get(doc, "cniVersion")
+	if err == nil && absent(own) {
+		own = json.RawMessage(`"` + version + `"`)
+		doc, err = rawjson.Set(doc, "cniVersion", own)
+	}
+	if err != nil || string(own) != `"`+version+`"` {
+		return nil
+	}
+	return doc
 }
 
 // trace adds a call of the command line to the trace.
@@ -277,12 +315,17 @@ func (d *delegator) spend(typ string, p plugin, took time.Duration) {
 	}
 }
 
+// isInterface reports whether the caller is an interface role. Its delegates are IPAM plugins.
+func (d *delegator) isInterface() bool {
+	caller, ok := d.table.Lookup(d.host.Role)
+	return ok && caller.Kind == roles.Interface
+}
+
 // checkKind refuses an IPAM plugin that is not one. An interface role calls its
 // delegate with its own container and interface name: another interface role would
 // wait for the lock that its caller holds.
 func (d *delegator) checkKind(typ string) error {
-	caller, ok := d.table.Lookup(d.host.Role)
-	if !ok || caller.Kind != roles.Interface {
+	if !d.isInterface() {
 		return nil
 	}
 	if role, ok := d.table.Lookup(typ); ok && role.Kind != roles.IPAM {
@@ -315,6 +358,9 @@ func (d *delegator) lookup(typ string, path []string) (plugin, error) {
 			return nil, fmt.Errorf("%w: plugin %q would call itself", roles.ErrConf, typ)
 		}
 		return d.builtin(typ, role), nil
+	}
+	if len(path) == 0 {
+		return nil, fmt.Errorf("%w: required env variables [CNI_PATH] missing: %w: %q", roles.ErrEnv, roles.ErrNoPlugin, shortened(typ))
 	}
 	return nil, fmt.Errorf("%w: no %q in CNI_PATH %q", roles.ErrNoPlugin, shortened(typ), strings.Join(path, ":"))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 // errGiven is an error that fake roles return.
@@ -35,7 +36,7 @@ func newSetting(t *testing.T, actors ...*actor) *setting {
 	s := &setting{dir: t.TempDir()}
 	var table roles.Table
 	for _, a := range actors {
-		table = append(table, a.role())
+		table = append(table, tabletest.Of(a.role())...)
 	}
 	log := slog.New(slog.NewTextHandler(&s.log, nil))
 	p := Process{Table: table, Executable: "/proc/self/exe", Stderr: &s.stderr}
@@ -294,6 +295,32 @@ func TestDelegateHangs(t *testing.T) {
 	}
 }
 
+// TestIPAMHangs: the deadline of an IPAM plugin leaves its parent the time to stop it, to call its
+// DEL and to report it, before a process that called the parent gives up.
+func TestIPAMHangs(t *testing.T) {
+	var parent, ipam time.Time
+	bridge, static := &actor{name: "bridge"}, &actor{name: "static", kind: roles.IPAM}
+	static.onAdd = func(ctx context.Context, _ *roles.Host, _ *roles.Request) (*roles.Result, error) {
+		ipam, _ = ctx.Deadline()
+		return sampleResult(), nil
+	}
+	bridge.onAdd = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+		parent, _ = ctx.Deadline()
+		return h.Delegate.Add(ctx, "static", req)
+	}
+	s := newSetting(t, &actor{name: "chain", kind: roles.Meta}, bridge, static)
+	d := s.d.(*delegator)
+	d.host.Role, d.callers = "chain", []string{"chain"}
+	linkSelf(t, s.dir, "bridge")
+	linkSelf(t, s.dir, "static")
+	if _, err := s.d.Add(t.Context(), "bridge", s.req); err != nil {
+		t.Fatal(err)
+	}
+	if left := parent.Sub(ipam); left <= delegateUndoTimeout+2*stopTimeout {
+		t.Errorf("the parent has %v after its IPAM plugin", left)
+	}
+}
+
 // TestDelegateIsNoIPAM calls roles of other kinds as the IPAM plugin of an interface role.
 func TestDelegateIsNoIPAM(t *testing.T) {
 	other := &actor{name: "ptp", kind: roles.Interface}
@@ -331,7 +358,7 @@ func TestPreview(t *testing.T) {
 	role := y.role()
 	role.New = func([]byte) (roles.Handler, error) { return previewer{y}, nil }
 	d := s.d.(*delegator)
-	d.table = append(d.table, role)
+	d.table = append(d.table, tabletest.Of(role)...)
 	for _, n := range []string{"x", "y"} {
 		linkSelf(t, s.dir, n)
 	}
@@ -340,11 +367,11 @@ func TestPreview(t *testing.T) {
 	// The role answers although its file is not installed.
 	uninstalled := role
 	uninstalled.Names = []string{"w"}
-	d.table = append(d.table, uninstalled)
+	d.table = append(d.table, tabletest.Of(uninstalled)...)
 	// The role answers although a third-party plugin is installed under its name.
 	foreign := role
 	foreign.Names = []string{"v"}
-	d.table = append(d.table, foreign)
+	d.table = append(d.table, tabletest.Of(foreign)...)
 	script(t, s.dir, "v", "echo >"+marker)
 	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24", "w": "10.0.0.2/24", "v": "10.0.0.2/24"} {
 		res, err := s.d.Preview(t.Context(), typ, s.req)
@@ -383,7 +410,7 @@ func TestBounded(t *testing.T) {
 func TestDelegateToCaller(t *testing.T) {
 	x, y := &actor{name: "x", kind: roles.Meta}, &actor{name: "y", kind: roles.Meta}
 	s := newSetting(t, x, y)
-	s.d.(*delegator).table = append(s.d.(*delegator).table, roles.Role{Names: []string{"bridge"}, New: x.role().New})
+	s.d.(*delegator).table = append(s.d.(*delegator).table, tabletest.Of(roles.Role{Names: []string{"bridge"}, New: x.role().New})...)
 	for _, n := range []string{"x", "y", "bridge"} {
 		linkSelf(t, s.dir, n)
 	}

@@ -28,8 +28,8 @@ const (
 const ownNetns = "/proc/self/ns/net"
 
 // required returns the variables that a verb needs. ok is false if v is not a verb.
-// As in the spec, only GC requires CNI_PATH: another verb without it fails when it
-// looks for a delegate.
+// As in the spec, only GC requires CNI_PATH: another verb without it fails, with the same
+// code, when it looks for a delegate.
 func required(v roles.Verb) (names []string, ok bool) {
 	switch v {
 	case roles.Add, roles.Check:
@@ -95,8 +95,11 @@ func checkArgs(args roles.Args, role *roles.Role, table roles.Table) error {
 	}
 	// The methods of Request read these two.
 	known := []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"}
-	for i := range table {
-		known = append(known, table[i].Args...)
+	if len(args.Unknown(known)) == 0 {
+		return nil // without making the other roles
+	}
+	for _, r := range table.Roles() {
+		known = append(known, r.Args...)
 	}
 	if unknown := args.Unknown(known); len(unknown) > 0 {
 		return fmt.Errorf("%w: CNI_ARGS: unknown keys [%s], set IgnoreUnknown=1 to allow them", roles.ErrEnv, strings.Join(unknown, ","))

@@ -37,6 +37,8 @@ type executed struct {
 	typ, file string
 	stderr    io.Writer
 	log       *slog.Logger
+	// printed is the document of the result that call returned.
+	printed []byte
 }
 
 // call executes the plugin with the request's environment and configuration (CNI spec
@@ -62,7 +64,8 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 	if req.Verb != roles.Add {
 		return nil, nil
 	}
-	res, err := result.Decode(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
+	e.printed = bytes.TrimSpace(out.buf.Bytes())
+	res, err := result.Decode(req.CNIVersion, e.printed)
 	if err != nil {
 		return nil, e.invalid(req.Verb, err)
 	}

@@ -55,6 +55,18 @@ func TestDelegateLookup(t *testing.T) {
 	}
 }
 
+// TestDelegateWithoutPath: a missing CNI_PATH is a fault of the environment, as with the
+// reference plugins.
+func TestDelegateWithoutPath(t *testing.T) {
+	s := newSetting(t)
+	s.req.Path = nil
+	_, err := s.d.Add(t.Context(), "host-local", s.req)
+	o := newErrorObject("1.1.0", "bridge", roles.Add, err)
+	if o.Code != codeEnv || !strings.Contains(o.Msg, "[CNI_PATH] missing") || !strings.Contains(o.Msg, `"host-local"`) || !changedNothing(err) {
+		t.Errorf("error object %+v of %v, want code 4 and CNI_PATH", o, err)
+	}
+}
+
 // TestDelegateAfterUpgrade: the link leads to another file than the running one. The
 // file is executed, because it may have another version.
 func TestDelegateAfterUpgrade(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func probeMain() {
 	os.Exit(Main(context.Background(), Process{
-		Table: roles.Table{probe("probe", roles.Interface), probe("probe-ipam", roles.IPAM)}, Args: os.Args, Env: os.Environ(),
+		Table: tabletest.Of(probe("probe", roles.Interface), probe("probe-ipam", roles.IPAM)), Args: os.Args, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: Stdout(1), Stderr: os.Stderr, Version: "v0.0.1", Executable: "/proc/self/exe",
 		OpenHost: func(_ context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			return &roles.Host{Role: role, Log: log, Store: store.New(store.Options{})}, func() {}, nil

@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -140,7 +141,7 @@ func newWorld(actors ...*actor) *world {
 		stdin: `{"cniVersion":"1.1.0","name":"net","type":"one"}`,
 	}
 	for _, a := range actors {
-		w.table = append(w.table, a.role())
+		w.table = append(w.table, tabletest.Of(a.role())...)
 	}
 	return w
 }

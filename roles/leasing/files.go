@@ -21,6 +21,8 @@ type LeaseFiles interface {
 	// Create makes a lease's file. If the address has another file, the error is a
 	// FileError.
 	Create(ctx context.Context, h *roles.Host, id store.PoolID, l store.Lease) error
+	// Missing returns the leases whose files were made and do not exist.
+	Missing(id store.PoolID, leases []store.Lease) []store.Lease
 }
 
 // FileError means that an address has a file of another program.

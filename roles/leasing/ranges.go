@@ -120,6 +120,36 @@ func Within(of []Interval, in Interval) (out []Interval) {
 	return out
 }
 
+// Overlapping returns the intervals of a sorted list of disjoint ones, as Merge returns it,
+// that overlap another one. It does not read the others.
+func Overlapping(of []Interval, in Interval) []Interval {
+	from := sort.Search(len(of), func(i int) bool { return in.Lo.Compare(of[i].Hi) <= 0 })
+	n := sort.Search(len(of)-from, func(i int) bool { return in.Hi.Less(of[from+i].Lo) })
+	return of[from : from+n]
+}
+
+// Conflicts returns pairs of overlapping intervals among n, by their indexes, the larger
+// one first, in ascending order. Every interval that overlaps another is in a pair, and
+// there are fewer pairs than intervals.
+func Conflicts(n int, at func(int) Interval) (pairs [][2]int) {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	sorting.Func(order, func(i, j int) int { return cmp.Or(at(i).Lo.Compare(at(j).Lo), cmp.Compare(i, j)) })
+	widest := -1
+	for _, i := range order {
+		if widest >= 0 && at(widest).Overlaps(at(i)) {
+			pairs = append(pairs, [2]int{max(widest, i), min(widest, i)})
+		}
+		if widest < 0 || at(widest).Hi.Less(at(i).Hi) {
+			widest = i
+		}
+	}
+	sorting.Func(pairs, func(a, b [2]int) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	return pairs
+}
+
 // Merge returns the same addresses as disjoint intervals that are not adjacent, in
 // ascending order. It overwrites its argument.
 func Merge(in []Interval) []Interval {

@@ -261,3 +261,25 @@ func TestRangeOf(t *testing.T) {
 		t.Error("an address of neither")
 	}
 }
+
+// TestConflicts finds overlaps of many intervals without a comparison of all pairs.
+func TestConflicts(t *testing.T) {
+	const n = 4096
+	var intervals []Interval
+	for i := range n {
+		intervals = append(intervals, Whole(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte((n - i) / 256), byte(n - i), 0}), 24)))
+	}
+	reads := 0
+	at := func(i int) Interval { reads++; return intervals[i] }
+	if pairs := Conflicts(n, at); pairs != nil {
+		t.Errorf("%v", pairs)
+	}
+	if most := 40 * n; reads > most {
+		t.Errorf("%d intervals were read %d times, want at most %d", n, reads, most)
+	}
+	prefix := func(s string) Interval { return Whole(netip.MustParsePrefix(s)) }
+	intervals = []Interval{prefix("10.0.1.0/24"), prefix("fd00::/64"), prefix("10.0.0.0/16"), prefix("10.0.3.0/24"), prefix("10.1.0.0/16"), prefix("fd00::/64"), prefix("::/127")}
+	if diff := cmp.Diff([][2]int{{2, 0}, {3, 2}, {5, 1}}, Conflicts(len(intervals), at)); diff != "" {
+		t.Error(diff)
+	}
+}

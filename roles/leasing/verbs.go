@@ -18,7 +18,8 @@ import (
 const GCBatch = 256
 
 // Check returns an error unless the attachment has a lease in every range set, and a
-// lease for every address of prevResult that is in these sets. It writes nothing.
+// lease for every address of prevResult that is in these sets, and every lease has its
+// file. It writes nothing.
 func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -43,7 +44,14 @@ func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.differences(req, owned)...)
+	errs := a.differences(req, owned)
+	if a.Mirrors(h, req.Network) {
+		for _, l := range a.Files.Missing(a.ID(req.Network), owned) {
+			errs = append(errs, fmt.Errorf("%w: host-local's directory %q has no file of address %s on network %q, so the reference's host-local would give it to another container: run 'cnibox state export --format host-local %s'",
+				roles.ErrCheck, a.Plan.DataDir, l.Address, req.Network, a.Plan.DataDir))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error {

@@ -80,7 +80,11 @@ func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	var err error
 	found.link, err = h.Net.Link(ctx, found.in, req.IfName)
 	if err == nil && !record.Labelled(found.link) && isOfKind(own, found.link) {
-		return found, nil
+		var anothers bool
+		anothers, err = record.IsAnothers(ctx, h, req.Key(), found.in)
+		if err == nil && !anothers {
+			return found, nil
+		}
 	}
 	found.close()
 	if errors.Is(err, netops.ErrNotExist) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -69,6 +70,26 @@ func (LeaseFiles) Create(ctx context.Context, h *roles.Host, id store.PoolID, l 
 		return nil
 	}
 	return err
+}
+
+// Missing returns the mirrored leases without a file. If the directory cannot be written,
+// ADD may have made none, so it returns nothing.
+func (LeaseFiles) Missing(id store.PoolID, leases []store.Lease) (missing []store.Lease) {
+	dir := directoryPath(id)
+	for _, l := range leases {
+		_, err := os.Lstat(filepath.Join(dir, l.Address.String()))
+		if l.Mirrored && errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, l)
+		}
+	}
+	writable := func(dir string) error { return unix.Access(dir, unix.W_OK) }
+	for len(missing) > 0 && errors.Is(writable(dir), fs.ErrNotExist) {
+		dir = filepath.Dir(dir)
+	}
+	if len(missing) > 0 && writable(dir) != nil {
+		return nil
+	}
+	return missing
 }
 
 // replaceUnused replaces the file of an address if its owner is gone: if it is empty,

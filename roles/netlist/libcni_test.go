@@ -24,7 +24,10 @@ const recording = `#!/bin/sh
 conf=$(cat)
 echo "$CNI_COMMAND $(basename "$0") $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS|$conf" >> "$LOG"
 if [ "$CNI_COMMAND" = ADD ]; then
-	echo '{"cniVersion":"'$VERSION'","interfaces":[{"name":"'$(basename "$0")'"}],"dns":{}}'
+	case $VERSION in
+	0.[12].0) echo '{"cniVersion":"'$VERSION'","ip4":{"ip":"10.0.0.'$(basename "$0" | tr abc 123)'/24"},"dns":{}}' ;;
+	*) echo '{"cniVersion":"'$VERSION'","interfaces":[{"name":"'$(basename "$0")'"}],"dns":{}}' ;;
+	esac
 fi
 `
 
@@ -37,7 +40,7 @@ func TestLibcni(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+	for _, version := range []string{"0.1.0", "0.2.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		for _, keys := range []string{"", `"disableCheck":true,`, `"disableGC":"true",`} {
 			t.Run(version+" "+keys, func(t *testing.T) {
 				t.Setenv("VERSION", version)
@@ -91,7 +94,7 @@ func runLibcni(t *testing.T, dir, raw string) {
 	if _, err := c.AddNetworkList(t.Context(), l, rt); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CheckNetworkList(t.Context(), l, rt); err != nil && l.CNIVersion != "0.3.1" {
+	if err := c.CheckNetworkList(t.Context(), l, rt); err != nil && l.CNIVersion >= "0.4.0" {
 		t.Fatal(err)
 	}
 	valid := []types.GCAttachment{{ContainerID: "id", IfName: "eth0"}}

@@ -199,7 +199,7 @@ func (l *List) Request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*ro
 		req.ContainerID, req.IfName, req.Netns = "", "", ""
 	}
 	conf, err := l.conf(c, i, verb)
-	if err == nil && prev != nil && result.AtLeast(l.CNIVersion, "0.3.0") {
+	if err == nil && prev != nil {
 		req.PrevResult = prev
 		var raw json.RawMessage
 		if raw, err = result.Encode(prev, l.CNIVersion); err == nil {

@@ -75,6 +75,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
 			return wanted[*netops.ZoneSource](ctx, h.Store)
 		},
+		Alone: func(ctx context.Context, restore func() error) error { return record.Alone(ctx, h, restore) },
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)

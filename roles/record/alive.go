@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +60,27 @@ func OpenRecorded(h *roles.Host, n store.Netns) (*netops.Namespace, error) {
 func IsRecorded(ns *netops.Namespace, n store.Netns) bool {
 	dev, inode := ns.ID()
 	return dev == n.Dev && inode == n.Inode
+}
+
+// IsAnothers reports whether the record of another attachment has key's interface in ns, which may be nil: of
+// another container in the same namespace, or of another network.
+func IsAnothers(ctx context.Context, h *roles.Host, key store.Key, ns *netops.Namespace) (bool, error) {
+	if ns == nil {
+		return false, nil
+	}
+	all, err := Matching(ctx, h, func(a *store.Attachment) bool {
+		return a.Key != key && a.IfName == key.IfName && IsRecorded(ns, a.Netns)
+	})
+	return len(all) > 0, err
+}
+
+// Matching returns the recorded attachments of all networks that match.
+func Matching(ctx context.Context, h *roles.Host, match func(*store.Attachment) bool) (all []store.Attachment, err error) {
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		all, err = tx.Attachments("")
+		return err
+	})
+	return slices.DeleteFunc(all, func(a store.Attachment) bool { return !match(&a) }), err
 }
 
 // MountNamespace returns the inode of our mount namespace, or 0 if it is unknown.

@@ -16,21 +16,54 @@ import (
 // caller holds the attachment's lock. An absent object is not an error. If an inverse
 // fails, the record stays, so that a later call can try again.
 func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
-	if err := UndoParts(ctx, h, a, ns); err != nil {
-		return err
-	}
-	return DeleteRecord(ctx, h, a.Key)
+	return undoParts(ctx, h, a, a.Parts, ns, func(bool) error { return DeleteRecord(ctx, h, a.Key) })
 }
 
 // UndoParts runs the stored inverses of every part, newest part first, in the namespace
-// that InRecordedNetns chooses.
+// that InRecordedNetns chooses. The record stays. If another process could restore objects
+// from it, it no longer has the changes.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
-	return InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {
-		var errs []error
-		for i := len(a.Parts) - 1; i >= 0; i-- {
-			errs = append(errs, undoPart(ctx, h, a, i, ns))
+	return undoParts(ctx, h, a, a.Parts, ns, func(restored bool) error {
+		if !restored {
+			return nil
 		}
-		return errors.Join(errs...)
+		undone := *a
+		undone.Parts = slices.Clone(a.Parts)
+		for i := range undone.Parts {
+			undone.Parts[i].Changes = nil
+		}
+		return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error { return tx.PutAttachment(&undone) })
+	})
+}
+
+// undoParts runs the stored inverses of some parts of an attachment, newest part first, and then
+// forget, which deletes the changes from the record. restored reports whether other processes restore some
+// of the objects from records; they do not until forget returns.
+func undoParts(ctx context.Context, h *roles.Host, a *store.Attachment, parts []store.Part, ns *netops.Namespace, forget func(restored bool) error) error {
+	undos := make([][]netops.Change, len(parts))
+	var all []netops.Change
+	var errs []error
+	for i := range parts {
+		changes, err := DecodeChanges(parts[i].Changes)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("undo %s of %q: %w", parts[i].Role, a.ContainerID, err))
+		}
+		undos[i], all = changes, append(all, changes...)
+	}
+	return unrestored(ctx, h, all, func() error {
+		err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {
+			for i, changes := range slices.Backward(undos) {
+				if err := h.Net.Undo(ctx, changes, ns); err != nil {
+					errs = append(errs, fmt.Errorf("undo %s of %q: %w", parts[i].Role, a.ContainerID, err))
+				}
+			}
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			return err
+		}
+		restored, _ := netops.AreRestored(all)
+		return forget(restored)
 	})
 }
 
@@ -51,40 +84,26 @@ func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f
 	return f(ns)
 }
 
-// undoPart runs the stored inverses of the i-th part.
-func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
-	changes, err := DecodeChanges(a.Parts[i].Changes)
-	if err == nil {
-		err = h.Net.Undo(ctx, changes, ns)
-	}
-	if err != nil {
-		return fmt.Errorf("undo %s of %q: %w", a.Parts[i].Role, a.ContainerID, err)
-	}
-	return nil
-}
-
 // RemovePart removes the i-th part of a recorded attachment. It runs the part's inverses,
 // then deletes the claims and the part in one transaction, and with the last part the
 // record. The leases stay, because they belong to the interface. The caller holds the
 // attachment's lock. RemovePart updates a.
 func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
-	err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
-	if err != nil {
-		return err
-	}
-	claims := a.Parts[i].Claims
-	a.Parts = slices.Delete(slices.Clone(a.Parts), i, i+1)
-	a.Updated = h.Now()
-	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
-		if len(claims) > 0 {
-			if err := tx.Unclaim(a.Key, claims...); err != nil {
-				return err
+	return undoParts(ctx, h, a, a.Parts[i:i+1], ns, func(bool) error {
+		claims := a.Parts[i].Claims
+		a.Parts = slices.Delete(slices.Clone(a.Parts), i, i+1)
+		a.Updated = h.Now()
+		return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+			if len(claims) > 0 {
+				if err := tx.Unclaim(a.Key, claims...); err != nil {
+					return err
+				}
 			}
-		}
-		if len(a.Parts) > 0 {
-			return tx.PutAttachment(a)
-		}
-		return errors.Join(tx.Unclaim(a.Key), tx.DeleteAttachment(a.Key))
+			if len(a.Parts) > 0 {
+				return tx.PutAttachment(a)
+			}
+			return errors.Join(tx.Unclaim(a.Key), tx.DeleteAttachment(a.Key))
+		})
 	})
 }
 

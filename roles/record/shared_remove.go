@@ -67,18 +67,20 @@ func removeSharedLocked(ctx context.Context, h *roles.Host, network string, ours
 	}
 	mine = append(unrecorded(ours, links, mine), mine...)
 	removed, kept := removable(links, mine, others)
-	if err := h.Net.Undo(ctx, removed, nil); err != nil {
-		return err
-	}
-	if len(others) == 0 {
-		if err := h.Net.RemoveTables(ctx); err != nil {
+	err = unrestored(ctx, h, removed, func() error {
+		if err := h.Net.Undo(ctx, removed, nil); err != nil {
 			return err
 		}
-	}
-	if len(mine) == 0 {
-		return nil
-	}
-	err = h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+		if len(others) == 0 {
+			if err := h.Net.RemoveTables(ctx); err != nil {
+				return err
+			}
+		}
+		if len(mine) == 0 {
+			return nil
+		}
+		return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+	})
 	if err != nil {
 		return err
 	}

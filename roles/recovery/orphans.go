@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -91,6 +92,33 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 		}
 	}
 	return out, nil
+}
+
+// LastingOrphans finds the orphans twice and returns those of both times. A DEL between the reads
+// of the kernel and of the records leaves nothing for the second time.
+func LastingOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*Orphans, error) {
+	o, err := FindOrphans(ctx, h, others)
+	if err != nil || len(o.Links)+len(o.Elements)+len(o.Rules) == 0 {
+		return o, err
+	}
+	before := map[string]bool{}
+	for _, l := range o.Links {
+		before[l.Name+" "+l.Alias] = true
+	}
+	for _, e := range o.Elements {
+		before[e.String()] = true
+	}
+	for _, r := range o.Rules {
+		before[r.String()] = true
+	}
+	o, err = FindOrphans(ctx, h, others)
+	if err != nil {
+		return nil, err
+	}
+	o.Links = slices.DeleteFunc(o.Links, func(l OrphanLink) bool { return !before[l.Name+" "+l.Alias] })
+	o.Elements = slices.DeleteFunc(o.Elements, func(e netops.Object) bool { return !before[e.String()] })
+	o.Rules = slices.DeleteFunc(o.Rules, func(r *netops.Rule) bool { return !before[r.String()] })
+	return o, nil
 }
 
 // Unbound returns the elements and rules that are of none of the links.

@@ -23,7 +23,7 @@ func RestoreRules(ctx context.Context, h *roles.Host, flushed bool) (int, error)
 
 // LostSets lists cnibox's nftables sets that attachments need and whose table another program
 // deleted, as `nft flush ruleset` does. It costs two requests if the tables exist, and also a search
-// in the records if they do not. With flushed it also reads all chains, and lists the sets whose rules
+// in the records if they do not. With flushed it also reads cnibox's base chains, and lists the sets whose rules
 // were deleted, as `nft flush table` does.
 func LostSets(ctx context.Context, h *roles.Host, flushed bool) ([]string, error) {
 	lost, err := h.Net.LostSets(ctx)

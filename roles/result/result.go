@@ -154,10 +154,10 @@ func Clone(r *roles.Result) *roles.Result {
 }
 
 // DecodePrev decodes prevResult in the configuration's version. It returns nil if
-// prevResult is absent or the version is older than 0.3.0, which has no plugin lists.
-// An address' interface may be one that the result does not list: see attach.IPAMPart.
+// prevResult is absent. Runtimes send it in versions older than 0.3.0 too, which have no
+// plugin lists. An address' interface may be one that the result does not list: see attach.IPAMPart.
 func DecodePrev(version string, raw json.RawMessage) (*roles.Result, error) {
-	if absent(raw) || !AtLeast(version, "0.3.0") {
+	if absent(raw) {
 		return nil, nil
 	}
 	r, err := decode(version, version, raw)

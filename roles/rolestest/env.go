@@ -44,7 +44,7 @@ func NewEnv(t *testing.T, table roles.Table) *Env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range table {
+	for _, r := range table.Roles() {
 		for _, n := range r.Names {
 			if err := os.Symlink(self, filepath.Join(e.PluginDir(), n)); err != nil {
 				t.Fatal(err)
@@ -88,13 +88,18 @@ func (e *Env) Cmd(c Call) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(e.PluginDir(), c.Type))
 	cmd.Env = append(os.Environ(),
 		"CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName,
-		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(),
-		"CNIBOX_RUN_DIR="+e.RunDir(), "CNIBOX_STATE_DIR="+e.StateDir(),
-		pluginEnv+"=1", probeEnv+"="+c.Probe, cacheEnv+"="+e.CacheDir(),
-		lockTimeoutEnv+"="+await.Patience.String()) // on a busy machine many processes wait for one lock
-	cmd.Env = append(cmd.Env, e.Extra...)
+		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(), probeEnv+"="+c.Probe)
+	cmd.Env = append(cmd.Env, e.environ()...)
 	cmd.Stdin = strings.NewReader(c.Conf)
 	return cmd
+}
+
+// environ returns the environment of every call on the node.
+func (e *Env) environ() []string {
+	return append([]string{
+		"CNIBOX_RUN_DIR=" + e.RunDir(), "CNIBOX_STATE_DIR=" + e.StateDir(), pluginEnv + "=1", cacheEnv + "=" + e.CacheDir(),
+		lockTimeoutEnv + "=" + await.Patience.String(), // on a busy machine many processes wait for one lock
+	}, e.Extra...)
 }
 
 // Run makes a call and waits for it.

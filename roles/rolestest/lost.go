@@ -82,3 +82,24 @@ func (s Suite) stateLost(t *testing.T, c Conf) {
 		b.host()
 	}
 }
+
+// delKeepDamaged runs DEL while keep.db is damaged in several ways. It removes all that does
+// not need the file.
+func (b *bench) delKeepDamaged(start string) {
+	b.t.Helper()
+	file := filepath.Join(b.StateDir(), "keep.db")
+	for name, content := range map[string]string{
+		"empty": "", "short": strings.Repeat("\x00", 5000), "zeros": strings.Repeat("\x00", 32768), "text": strings.Repeat("damaged ", 4096),
+	} {
+		b.OK(b.call("ADD"))
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+		b.OK(b.call("DEL"))
+		b.OK(b.call("DEL"))
+		if err := os.Remove(file); err != nil {
+			b.t.Fatal(err)
+		}
+		b.same(start, "after two DEL with a keep.db that is damaged: "+name)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -96,6 +98,11 @@ func (s Storm) Run(t *testing.T) {
 			t.Errorf("%d containers have %d addresses", s.Containers, len(r.owners))
 		}
 		r.each(r.detach)
+		for line := range strings.Lines(r.state()) { // GC would remove them
+			if last := line[strings.LastIndex(line, " ")+1:]; record.IsLabel(strings.Trim(last, "\"\n")) {
+				t.Errorf("of a container that was detached: %s", line)
+			}
+		}
 		for n := range s.Confs {
 			for _, c := range r.list("GC", n) {
 				r.OK(Call{Type: c.Type, Verb: c.Verb, Conf: WithKeys(t, c.Conf, map[string]any{"cni.dev/valid-attachments": []any{}})})

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -29,8 +31,9 @@ type Conf struct {
 	// Chain is the interface plugin before a chained role in the list, without "name" and
 	// "cniVersion".
 	Chain string
-	// NoAddress marks configurations without IPAM. Results before version 0.3.0 require
-	// an address, so ADD must fail for these versions.
+	// NoAddress marks configurations without IPAM, or with several addresses of a family.
+	// Results before version 0.3.0 have one address of a family or of each, so ADD must fail
+	// for these versions.
 	NoAddress bool
 	// Needs skips the test if the kernel lacks a feature. The kernel of the VM tests has
 	// all of them.
@@ -38,6 +41,8 @@ type Conf struct {
 	// Host creates the host's objects that the configuration names. It is called again
 	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
+	// Flush deletes rules of cnibox as another program does. nil flushes nftables' ruleset.
+	Flush func(testing.TB)
 	// Tamper contains the changes after which CHECK must fail.
 	Tamper []Tamper
 	// Prepare creates the objects in a container's namespace that the configuration needs.
@@ -77,6 +82,17 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 		t.Helper()
 		ns.Change(t, "eth0", change)
 	}}
+}
+
+// MTUs are changes of the MTU of eth0 and, with hostEnd, of the attachment's interface on
+// the host.
+func MTUs(hostEnd bool) []Tamper {
+	smaller := func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }
+	all := []Tamper{Inside("MTU", smaller)}
+	if hostEnd {
+		all = append(all, Outside("MTU of the host's end", smaller))
+	}
+	return all
 }
 
 // Outside is a change to the attachment's interface on the host.
@@ -140,10 +156,13 @@ func (s Suite) Run(t *testing.T) {
 			}{
 				{"life", s.life},
 				{"del", s.del},
+				{"del of another", s.delOfAnother},
 				{"gc", s.gc},
 				{"state lost", s.stateLost},
 				{"status", s.status},
+				{"restored", s.restored},
 				{"versions", s.versions},
+				{"old lists", s.oldLists},
 				{"fault sweep", s.faultSweep},
 				{"kill sweep", s.killSweep},
 				{"again sweep", s.againSweep},
@@ -209,6 +228,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with the namespace gone")
 
 	b.delInDoubt(start)
+	b.delKeepDamaged(start)
 
 	b.OK(b.call("ADD"))
 	b.ns.Rename(t, "eth0", "moved0") // a process in the container may rename it; an IPAM role makes no interface
@@ -227,6 +247,42 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.Run(bare) // this DEL may fail; the next one finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
+}
+
+// delOfAnother runs ADD and DEL of another network, and of another container in the same namespace, for
+// the interface that is attached. Such an ADD fails if the role makes the interface. DEL leaves the
+// attachment as it is, because the record says whose it is.
+func (s Suite) delOfAnother(t *testing.T, c Conf) {
+	if c.Stateless {
+		t.Skip("has no record")
+	}
+	b := s.bench(t, c)
+	start := b.warm()
+	result := b.OK(b.call("ADD")).Stdout
+	attached := b.state()
+	for _, another := range []struct{ name, network, id string }{
+		{"another network", "another", "c1"},
+		{"another container", b.network(), "c2"},
+	} {
+		for _, prev := range []map[string]any{nil, {"prevResult": json.RawMessage(result)}} {
+			if prev != nil && another.id == "c1" {
+				continue // the network was renamed
+			}
+			call := b.call("ADD")
+			call.ID, call.Conf = another.id, WithKeys(t, call.Conf, map[string]any{"name": another.network})
+			b.Run(call)
+			call.Verb, call.Conf = "DEL", WithKeys(t, call.Conf, prev)
+			b.OK(call)
+			b.same(attached, "after ADD and DEL of "+another.name)
+		}
+	}
+	b.OK(b.withPrev("CHECK", result))
+	del := b.withPrev("DEL", result)
+	if role, _ := s.Table.Lookup(s.Type); role.Kind == roles.Interface || role.Kind == roles.Chained {
+		del.Conf = WithKeys(t, del.Conf, map[string]any{"name": "renamed"})
+	}
+	b.OK(del)
+	b.same(start, "after DEL with the network's new name")
 }
 
 // delInDoubt runs DEL while the container's namespace exists and cannot be opened, for a
@@ -295,10 +351,6 @@ func (s Suite) versions(t *testing.T, c Conf) {
 			b := s.bench(t, c)
 			call := b.call("ADD")
 			call.Conf = b.with(v, nil)
-			if c.Chain != "" && !c.NoAddress && v < "0.3.0" { // these versions have no lists
-				b.Fail(call, 7)
-				return
-			}
 			if c.NoAddress && v < "0.3.0" {
 				pristine := b.state()
 				b.Fail(call, 0)

@@ -17,8 +17,16 @@ import (
 // recorded attachments need. It makes each feature in one transaction with its
 // entries, so a table never exists without them. If several processes make a
 // feature at once, one succeeds; for the others it exists already, which is not
-// an error. makeBase returns the missing entries that must still be added.
+// an error. makeBase returns the missing entries that must still be added. The caller is
+// alone, and may have waited for another process that made the features.
 func (c *Client) makeBase(ctx context.Context, missing []*Entry) ([]*Entry, error) {
+	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, missing)
+	switch {
+	case err == nil:
+		return nil, nil
+	case !errors.Is(err, unix.ENOENT):
+		return missing, nil
+	}
 	restored, err := c.restored(ctx)
 	if err != nil {
 		return nil, err

@@ -33,8 +33,11 @@ type Client struct {
 	// makeSchema returns the schema. It is called on first use, because many
 	// processes never need the schema.
 	makeSchema func() Schema
-	known      Schema
-	conn       *Conn
+	// Alone runs a function while no other process deletes elements that restore
+	// returned. Restore is called within it.
+	Alone func(ctx context.Context, restore func() error) error
+	known Schema
+	conn  *Conn
 	// Spent is that of the socket. It may be nil.
 	Spent *atomic.Int64
 }
@@ -42,7 +45,8 @@ type Client struct {
 // New returns a Client and opens nothing. It calls schema only when the schema is
 // needed. A nil restore means that there are no recorded elements.
 func New(schema func() Schema, restore func(context.Context) ([]*Element, error)) *Client {
-	return &Client{restore: restore, makeSchema: schema}
+	alone := func(_ context.Context, restore func() error) error { return restore() }
+	return &Client{restore: restore, makeSchema: schema, Alone: alone}
 }
 
 // Schema returns the features that the client may make.
@@ -202,7 +206,10 @@ func (c *Client) Add(ctx context.Context, els []*Element) error {
 		case err == nil:
 			return c.checkStored(ctx, wanted)
 		case errors.Is(err, unix.ENOENT):
-			missing, failed = c.makeBase(ctx, missing)
+			failed = c.Alone(ctx, func() (err error) {
+				missing, err = c.makeBase(ctx, missing)
+				return err
+			})
 		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
 			missing, failed = c.withoutHeld(ctx, missing)
 		default:

@@ -39,57 +39,56 @@ func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// FlushedSets lists the names of the sets that no rule uses any more, because another program
-// flushed the table: `nft flush table` deletes all rules, and no set.
-func (c *Client) FlushedSets(ctx context.Context) ([]string, error) {
-	chains, err := c.flushedChains(ctx)
+// Flushed reports which sets no rule uses any more, because another program flushed the table: `nft
+// flush table` deletes all rules, and no set. It has the sets of the feature with the named one, or of
+// all features if the name is empty.
+func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, error) {
+	features := c.Schema()
+	if set != "" {
+		features = slices.DeleteFunc(slices.Clone(features), func(f Feature) bool { return Schema{f}.set(set) == nil })
+	}
+	chains, err := c.flushedChains(ctx, features)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, f := range c.Schema() {
-		if f.isFlushed(chains) {
-			for _, s := range f.Sets {
-				names = append(names, s.Name)
-			}
+	flushed := map[string]bool{}
+	for _, f := range features {
+		for _, s := range f.Sets {
+			flushed[s.Name] = f.isFlushed(chains)
 		}
 	}
-	return names, nil
+	return flushed, nil
 }
 
-// flushedChains returns the base chains without rules, each as the names of its table and of
-// itself. A feature is made with its rules, in one transaction, so only another program can have
-// deleted those of cnibox.
-func (c *Client) flushedChains(ctx context.Context) (flushed map[[2]string]bool, err error) {
+// flushedChains returns the base chains without rules of features, each as the names of its table
+// and of itself. A feature is made with its rules, in one transaction, so only another program can
+// have deleted those of cnibox. It does not read the chains of other programs: kube-proxy has
+// thousands.
+func (c *Client) flushedChains(ctx context.Context, features Schema) (flushed map[[2]string]bool, err error) {
 	conn, err := c.Conn()
 	if err != nil {
 		return nil, err
 	}
-	var damaged error
-	reset := func() { flushed, damaged = map[[2]string]bool{}, nil }
-	reset()
-	m := Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC)
-	err = conn.List(ctx, m, reset, func(attrs []byte) {
-		var name [2]string
-		isBase, used := false, false
-		damaged = errors.Join(damaged, nlconn.EachAttr(attrs, func(kind uint16, v []byte) error {
-			switch kind {
-			case unix.NFTA_CHAIN_TABLE:
-				name[0] = nlconn.Text(v)
-			case unix.NFTA_CHAIN_NAME:
-				name[1] = nlconn.Text(v)
-			case unix.NFTA_CHAIN_HOOK:
-				isBase = true
-			case unix.NFTA_CHAIN_USE: // the number of its rules: no rule can jump to a base chain
-				used = nlconn.Net32(v) > 0
+	flushed = map[[2]string]bool{}
+	for _, f := range features {
+		for _, ch := range f.Chains() {
+			if ch.Kind == "" { // other chains and elements jump to it
+				continue
 			}
-			return nil
-		}))
-		if isBase && !used {
-			flushed[name] = true
+			var damaged error
+			err := conn.Get(ctx, f.Table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, ch.Name), func(attrs []byte) {
+				var rules []byte
+				rules, damaged = nlconn.Find(attrs, unix.NFTA_CHAIN_USE) // no rule can jump to a base chain
+				if nlconn.Net32(rules) == 0 {
+					flushed[[2]string{f.Table.Name, ch.Name}] = true
+				}
+			})
+			if err = errors.Join(err, damaged); err != nil && !errors.Is(err, unix.ENOENT) {
+				return nil, err
+			}
 		}
-	})
-	return flushed, errors.Join(err, damaged)
+	}
+	return flushed, nil
 }
 
 // isFlushed reports whether one of the feature's chains is among chains.
@@ -113,13 +112,14 @@ func (c *Client) refill(ctx context.Context, f *Feature, elements []*Entry) erro
 }
 
 // Restore adds the absent elements of recorded attachments, with the tables that they
-// need, and the rules of flushed chains. It returns the number of elements that were without effect.
+// need, and the rules of flushed chains. It returns the number of elements that were without effect. The
+// caller is alone.
 func (c *Client) Restore(ctx context.Context) (int, error) {
 	recorded, err := c.restored(ctx)
 	if err != nil {
 		return 0, err
 	}
-	flushed, err := c.flushedChains(ctx)
+	flushed, err := c.flushedChains(ctx, c.Schema())
 	if err != nil {
 		return 0, err
 	}

@@ -81,12 +81,14 @@ func TestFirewalldRole(t *testing.T) {
 	// If the state is lost, GC cannot know firewalld's sources; a reload
 	// removes them.
 	host := func(testing.TB) {}
+	reloaded := func(t testing.TB) { t.Helper(); reload(t, conn) }
 	suite(
 		rolestest.Conf{
 			Name: "firewalld", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"firewalld","firewalldZone":"internal"}`,
 			Repeatable: true, NoSweeps: true, Host: host, Tamper: []rolestest.Tamper{removed},
+			Flush: reloaded,
 		},
-		rolestest.Conf{Name: "auto", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall"}`, Repeatable: true, Host: host, Tamper: []rolestest.Tamper{removed}},
+		rolestest.Conf{Name: "auto", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall"}`, Repeatable: true, Host: host, Tamper: []rolestest.Tamper{removed}, Flush: reloaded},
 	).Run(t)
 }
 

@@ -101,7 +101,7 @@ func (c *Conf) masquerades() bool { return c.SNAT == nil || *c.SNAT }
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables" {
-		f.Addf("backend", "%q is not known: use \"nftables\"", c.Backend)
+		f.Addf("backend", "%q is not known: use \"nftables\" or \"iptables\"", c.Backend)
 	}
 	if c.MaxPorts < 1 || c.MaxPorts > maxPort {
 		f.Addf("maxPorts", "%d is not a number of ports: use 1 to %d", c.MaxPorts, maxPort)

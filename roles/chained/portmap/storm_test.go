@@ -1,6 +1,7 @@
 package portmap_test
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"testing"
@@ -10,12 +11,14 @@ import (
 )
 
 // TestStorm attaches and detaches containers with ports in parallel, with calls
-// that are killed and a ruleset that is flushed repeatedly: the reference's
-// scenario "parallel delete".
+// that are killed and a ruleset that is flushed repeatedly, which STATUS restores beside ADD and
+// DEL: the reference's scenario "parallel delete".
 func TestStorm(t *testing.T) {
+	network := rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})
+	status := rolestest.Call{Type: "bridge", Verb: "STATUS", Conf: network}
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 12, Parallel: 4,
-		Confs: []string{rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})},
+		Confs: []string{network},
 		Chain: []string{`{"type":"portmap","conditionsV4":["!","-s","10.9.0.0/16"]}`},
 		Runtime: func(n int) map[string]any {
 			return map[string]any{"portMappings": []any{
@@ -23,11 +26,20 @@ func TestStorm(t *testing.T) {
 				map[string]any{"hostPort": 9000 + n, "containerPort": 80, "protocol": "udp", "hostIP": "127.0.0.1"},
 			}}
 		},
-		Meanwhile: func(*rolestest.Env) error {
+		Meanwhile: func(e *rolestest.Env) error {
 			if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
-			return nil
+			var calls []*exec.Cmd
+			var err error
+			for range 6 {
+				c := e.Cmd(status)
+				calls, err = append(calls, c), errors.Join(err, c.Start())
+			}
+			for _, c := range calls {
+				err = errors.Join(err, c.Wait())
+			}
+			return err
 		},
 	}.Run(t)
 }

@@ -36,7 +36,7 @@ func TestRole(t *testing.T) {
 		Confs: []rolestest.Conf{
 			{Name: "plain", Chain: bridge, ContainerOnly: true, JSON: plain, Refused: map[string]any{"table": 0, "gateways": []string{"x"}}, Tamper: append(tampers(), moved...)},
 			{Name: "table", Chain: bridge, ContainerOnly: true, JSON: table, NoSweeps: true, Tamper: tampers()},
-			{Name: "gateway", Chain: macvlan, ContainerOnly: true, JSON: gateway, NoSweeps: true, Tamper: append(tampers(), moved[0])},
+			{Name: "gateway", Chain: macvlan, ContainerOnly: true, NoAddress: true, JSON: gateway, NoSweeps: true, Tamper: append(tampers(), moved[0])},
 			{Name: "point to point", Chain: ptp, ContainerOnly: true, JSON: plain, NoSweeps: true, Tamper: append(tampers(), moved[0])},
 		},
 	}.Run(t)

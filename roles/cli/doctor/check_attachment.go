@@ -134,6 +134,11 @@ func recordChecks() []Check {
 				add(l, f.link(l).Alias, "cnibox state repair --force")
 			}
 		}},
+		{ID: "rule-unrecorded", Title: "a host port or another rule of a pod has no record", Reads: "the labels of nftables elements and rules; node.db", Severity: Error, find: func(f *Facts, add add) {
+			for _, o := range f.Firewall.Unrecorded {
+				add(o.String(), "no attachment has it: packets may reach another pod", "cnibox repair")
+			}
+		}},
 		{ID: LeaseLeaked, Title: "an address is leased to a container that no longer exists", Reads: "node.db; the namespaces' paths", Severity: Warning, Safe: true, find: func(f *Facts, add add) {
 			f.eachLease(func(l *store.Lease, attached bool) {
 				if !attached && !l.Imported && f.State.Census.NetnsGone(l.Netns) {

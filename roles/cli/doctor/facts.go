@@ -162,6 +162,8 @@ type Firewall struct {
 	Lost []string
 	// Labelled are our elements and rules.
 	Labelled []netops.Object
+	// Unrecorded are our elements and rules that no attachment, cached result or interface explains.
+	Unrecorded []netops.Object
 	// KubeProxy is true if the rules of kube-proxy are there.
 	KubeProxy bool
 	// StrayTrace is true if a killed probe left its table.

@@ -66,6 +66,7 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readKernel(ctx)
 	r.readState(ctx)
 	r.readCaches()
+	r.readUnrecorded(ctx)
 	r.readOverlay(ctx)
 	r.readFeatures(ctx)
 	return r.f
@@ -251,6 +252,22 @@ func (r *reader) readCaches() {
 				r.f.Caches[path] = c
 			}
 		}
+	}
+}
+
+// readUnrecorded finds rules without a record. Those of a cached result may have lost it.
+func (r *reader) readUnrecorded(ctx context.Context) {
+	if r.f.State.Dump == nil {
+		return
+	}
+	cached := map[string]bool{}
+	for _, c := range r.f.Caches {
+		cached[record.Label(c.Key())] = true
+	}
+	o, err := recovery.LastingOrphans(ctx, r.h, cached)
+	r.unread("rules without a record", err)
+	if err == nil {
+		r.f.Firewall.Unrecorded = o.Unbound()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 type bridgeConf struct {
@@ -39,14 +40,14 @@ func testTable() roles.Table {
 		return func(conf []byte) (roles.Handler, error) { return nil, roles.Decode(conf, into()) }
 	}
 	bridge, ipam, chained := func() any { return new(bridgeConf) }, func() any { return new(ipamConf) }, func() any { return new(roles.NetConf) }
-	return roles.Table{
-		{Names: []string{"br"}, Kind: roles.Interface, Summary: "s", Conf: bridge, New: decode(bridge), Capabilities: []string{"mac"}},
-		{Names: []string{"ips"}, Kind: roles.IPAM, Summary: "s", Conf: ipam, New: decode(ipam), Capabilities: []string{"ips"}, Ignored: []string{"ipam.log"}},
-		{Names: []string{"ports"}, Kind: roles.Chained, Summary: "s", Conf: chained, New: decode(chained)},
-		{Names: []string{"shy"}, Kind: roles.Chained, Summary: "s", New: func([]byte) (roles.Handler, error) {
+	return tabletest.Of(
+		roles.Role{Names: []string{"br"}, Kind: roles.Interface, Summary: "s", Conf: bridge, New: decode(bridge), Capabilities: []string{"mac"}},
+		roles.Role{Names: []string{"ips"}, Kind: roles.IPAM, Summary: "s", Conf: ipam, New: decode(ipam), Capabilities: []string{"ips"}, Ignored: []string{"ipam.log"}},
+		roles.Role{Names: []string{"ports"}, Kind: roles.Chained, Summary: "s", Conf: chained, New: decode(chained)},
+		roles.Role{Names: []string{"shy"}, Kind: roles.Chained, Summary: "s", New: func([]byte) (roles.Handler, error) {
 			return nil, fmt.Errorf("one thing: %w: %w", errors.New("a"), errors.New("b"))
 		}},
-	}
+	)
 }
 
 // newLinter finds every role and the plugins named "found".

@@ -73,8 +73,8 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 	switch {
 	case !known && !found:
 		var names []string
-		for _, r := range c.Table {
-			names = append(names, r.Names...)
+		for _, e := range c.Table {
+			names = append(names, strings.Fields(e.Names)...)
 		}
 		hint := ""
 		if s := Suggest(t.text, names); s != "" {

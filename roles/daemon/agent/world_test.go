@@ -29,6 +29,7 @@ import (
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 	roleshost "github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/test/await"
@@ -36,7 +37,7 @@ import (
 )
 
 func table() roles.Table {
-	return roles.Table{bridge.Role(), clusterrange.Role(), hostlocal.Role(), macvlan.Role(), overlay.Role(), agent.Role(clusterrange.Demands)}
+	return tabletest.Of(bridge.Role(), clusterrange.Role(), hostlocal.Role(), macvlan.Role(), overlay.Role(), agent.Role(clusterrange.Demands))
 }
 
 func TestMain(m *testing.M) { command.Main(m, all.Table()) }

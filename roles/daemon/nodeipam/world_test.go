@@ -24,6 +24,7 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store/cluster/dir"
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
@@ -35,7 +36,7 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-func table() roles.Table { return roles.Table{nodeipam.Role()} }
+func table() roles.Table { return tabletest.Of(nodeipam.Role()) }
 
 func TestMain(m *testing.M) { rolestest.Main(m, table()) }
 

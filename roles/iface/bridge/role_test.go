@@ -45,7 +45,7 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
 			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, rules, hairpin, forwarding, bridgeAddress)},
-			{Name: "dual", JSON: dual, Tamper: layer3()},
+			{Name: "dual", JSON: dual, Tamper: append(layer3(), rolestest.MTUs(true)...)},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 			{Name: "guard", JSON: guard, Refused: map[string]any{"mtu": -1, "hairpinMode": true, "promiscMode": true}, Tamper: []rolestest.Tamper{guards, isolation}},
 			{Name: "down", NoSweeps: true, JSON: down, NoAddress: true},

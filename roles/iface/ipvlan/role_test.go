@@ -35,7 +35,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ipvlan",
 		Confs: []rolestest.Conf{
-			{Name: "l2", Refused: map[string]any{"mtu": -1}, JSON: l2, Tamper: append(tampers(), route)},
+			{Name: "l2", Refused: map[string]any{"mtu": -1}, JSON: l2, Tamper: append(append(tampers(), route), rolestest.MTUs(false)...)},
 			{Name: "l3", JSON: l3, NoSweeps: true, Tamper: tampers()},
 			{Name: "l3s", JSON: l3s, NoSweeps: true},
 			{Name: "inside", JSON: inside, NoSweeps: true, Prepare: prepare, Tamper: tampers()},

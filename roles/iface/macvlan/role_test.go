@@ -31,7 +31,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "macvlan",
 		Confs: []rolestest.Conf{
-			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Tamper: append(tampers(), address, route)},
+			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Tamper: append(append(tampers(), address, route), rolestest.MTUs(false)...)},
 			{Name: "layer2", JSON: layer2, NoAddress: true, NoSweeps: true, Tamper: tampers()},
 			{Name: "inside", JSON: inside, Prepare: prepare, Tamper: append(tampers(), address)},
 		},

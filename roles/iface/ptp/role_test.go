@@ -41,7 +41,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ptp",
 		Confs: []rolestest.Conf{
-			{Name: "plain", Refused: map[string]any{"mtu": -1}, NoSweeps: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
+			{Name: "plain", Refused: map[string]any{"mtu": -1}, NoSweeps: true, JSON: plain, Tamper: append(append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding), rolestest.MTUs(true)...)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, rules, addressGone}},
 			{Name: "host", JSON: host, NoSweeps: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
 			{Name: "single", JSON: single, Tamper: []rolestest.Tamper{masquerade, addressGone}},

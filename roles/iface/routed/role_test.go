@@ -36,7 +36,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "routed",
 		Confs: []rolestest.Conf{
-			{Name: "plain", JSON: plain, NoSweeps: true, Refused: map[string]any{"mtu": -1}, Tamper: append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding)},
+			{Name: "plain", JSON: plain, NoSweeps: true, Refused: map[string]any{"mtu": -1}, Tamper: append(append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding), rolestest.MTUs(true)...)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, rules, addressGone, hostRoute}},
 			{Name: "six", JSON: six, NoSweeps: true},
 			{Name: "single", JSON: single, NoSweeps: true, Tamper: []rolestest.Tamper{ruleset}},

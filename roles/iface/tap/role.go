@@ -58,9 +58,6 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if own.MAC == "" || in.Prev != nil {
 		own.MAC = in.ContainerMAC
 	}
-	if in.Prev != nil {
-		own.MTU = 0 // a chained plugin may have changed the MTU
-	}
 	return attach.InContainer(in, own, r.conf.DNS)
 }
 

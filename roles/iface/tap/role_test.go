@@ -33,7 +33,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "tap",
 		Confs: []rolestest.Conf{
-			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Needs: needs, Tamper: append(tampers(), addressGone)},
+			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Needs: needs, Tamper: append(append(tampers(), addressGone), rolestest.MTUs(false)...)},
 			{Name: "layer2", JSON: layer2, Needs: needs, NoSweeps: true, NoAddress: true, Tamper: tampers()},
 			{Name: "port", JSON: port, Needs: needs, NoAddress: true, Prepare: prepare, Tamper: append(tampers(), offBridge)},
 		},

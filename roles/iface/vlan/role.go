@@ -1,8 +1,6 @@
 package vlan
 
 import (
-	"cmp"
-
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -27,12 +25,7 @@ type role struct {
 }
 
 // Build computes the spec and the result of one attachment. The MAC is the
-// master's. CHECK compares the MTU too, as the reference plugin does: the MTU
-// that prevResult gives for the interface, else the configured one.
+// master's.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = cmp.Or(attach.ContainerMTU(in.Prev, in.Key.IfName), mtu)
-	}
-	return r.Link(in, netops.Link{VLANID: r.conf.VLANID, MTU: mtu})
+	return r.Link(in, netops.Link{VLANID: r.conf.VLANID})
 }

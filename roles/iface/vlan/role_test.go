@@ -40,7 +40,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "vlan",
 		Confs: []rolestest.Conf{
-			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Other: layer3Other, Tamper: append(tampers(), address, mtu, otherID)},
+			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Other: layer3Other, Tamper: append(append(tampers(), address, otherID), rolestest.MTUs(false)...)},
 			{Name: "layer2", JSON: layer2, Other: layer2Other, NoAddress: true, NoSweeps: true, Tamper: tampers()},
 			{Name: "inside", JSON: inside, Other: insideOther, NoSweeps: true, Prepare: prepare, Tamper: append(tampers(), address)},
 		},
@@ -63,7 +63,6 @@ func tampers() []rolestest.Tamper {
 
 var (
 	address = rolestest.Inside("address", netopstest.DropAddress)
-	mtu     = rolestest.Inside("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
 	// otherID replaces the interface by one with another VLAN ID.
 	otherID = rolestest.Tamper{Name: "vlanId", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		f, err := os.Open(ns.Path())

@@ -19,10 +19,11 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
-func TestMain(m *testing.M) { rolestest.Main(m, roles.Table{Role()}) }
+func TestMain(m *testing.M) { rolestest.Main(m, tabletest.Of(Role())) }
 
 // The NICs of the tests' node: links nicA and nicB.
 const macA, macB = "02:00:00:00:00:0a", "02:00:00:00:00:0b"

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 // fabric is a server for Azure's host agent with configurable faults.
@@ -59,7 +59,7 @@ func (f *fabric) does(how http.HandlerFunc) { f.how.Store(&how) }
 // about 150.)
 func TestParallelProcesses(t *testing.T) {
 	const pods = 200
-	e := rolestest.NewEnv(t, roles.Table{Role()})
+	e := rolestest.NewEnv(t, tabletest.Of(Role()))
 	ns := netopstest.New(t)
 	f := newFabric(t, pods)
 	holders := map[string]string{}

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -87,7 +88,7 @@ func TestUnknownCloud(t *testing.T) {
 	}
 	f := newFabric(t, 1)
 	f.does(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	e := rolestest.NewEnv(t, roles.Table{Role()})
+	e := rolestest.NewEnv(t, tabletest.Of(Role()))
 	conf := `{"cniVersion": "1.1.0", "name": "azure", "type": "azure-vnet", "cni.dev/valid-attachments": [], "ipam": {"type": "azure-vnet-ipam", "url": "` + f.URL + `", "queryInterval": 1}}`
 	call := rolestest.Call{Type: "azure-vnet-ipam", ID: "c", Netns: netopstest.New(t).Path(), IfName: "eth0", Conf: conf}
 	call.Verb = "ADD"

@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -56,11 +57,11 @@ func TestSuite(t *testing.T) {
 		return fmt.Sprintf(`{"name": "net", "type": "bridge", "ipam": {%s, "file": %q}}`, ipam, file)
 	}
 	rolestest.Suite{
-		Table: roles.Table{Role()}, Type: "azure-vnet-ipam",
+		Table: tabletest.Of(Role()), Type: "azure-vnet-ipam",
 		Confs: []rolestest.Conf{{Name: "fileIpam", Tamper: tamper, JSON: conf(`"type": "azure-vnet-ipam", "environment": "fileIpam"`, azureFile(t, 250))}},
 	}.Run(t)
 	rolestest.Suite{
-		Table: roles.Table{Role()}, Type: "cloud-ipam",
+		Table: tabletest.Of(Role()), Type: "cloud-ipam",
 		Confs: []rolestest.Conf{
 			{Name: "dual stack", Tamper: tamper, Host: host, JSON: conf(`"type": "cloud-ipam", "provider": "file", "family": "dual", "cooldown": 0`, writeFile(t, []store.CloudNIC{single, dual}))},
 			{Name: "sticky", Tamper: tamper, Host: host, JSON: conf(`"type": "cloud-ipam", "provider": "file", "sticky": {}, "cooldown": 0`, writeFile(t, []store.CloudNIC{single, dual}))},
@@ -72,7 +73,7 @@ func TestSuite(t *testing.T) {
 func TestStorm(t *testing.T) {
 	file := azureFile(t, 40)
 	rolestest.Storm{
-		Table: roles.Table{Role()}, Type: "azure-vnet-ipam", Containers: 30, Parallel: 8,
+		Table: tabletest.Of(Role()), Type: "azure-vnet-ipam", Containers: 30, Parallel: 8,
 		Confs: []string{fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "azure-vnet", "ipam": {"type": "azure-vnet-ipam", "environment": "fileIpam", "file": %q, "queryInterval": 1, "cooldown": 0}}`, file)},
 	}.Run(t)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/dir"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	if verb := os.Getenv("CNI_COMMAND"); verb == "ADD" || verb == "STATUS" {
 		lend()
 	}
-	rolestest.Main(m, roles.Table{Role()})
+	rolestest.Main(m, tabletest.Of(Role()))
 }
 
 // lend stores blocks of the suite's ranges in the state of the plugin's node.

@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -24,7 +25,7 @@ import (
 func TestSuite(t *testing.T) {
 	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
 	rolestest.Suite{
-		Table: roles.Table{Role()}, Type: "range",
+		Table: tabletest.Of(Role()), Type: "range",
 		Confs: []rolestest.Conf{
 			{Name: "one", Tamper: tamper, JSON: `{"name": "net", "type": "macvlan", "ipam": {"type": "range", "range": "10.1.2.0/24"}}`},
 			{Name: "dual stack", Tamper: tamper, JSON: `{"name": "net", "type": "macvlan", "ipam": {"type": "range", "gateway": "10.1.2.1",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -314,4 +315,46 @@ func FuzzConf(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestManyRanges: a configuration with the largest number of ranges is read in memory that
+// grows linearly, and a larger one is refused.
+func TestManyRanges(t *testing.T) {
+	conf := func(ranges, inSet int) []byte {
+		sets := make([][]Range, ranges/inSet)
+		for i := range ranges {
+			set := &sets[i/inSet]
+			*set = append(*set, Range{Subnet: fmt.Sprintf("10.%d.%d.0/24", i/256, i%256), Exclude: []string{fmt.Sprintf("10.%d.%d.9", i/256, i%256)}})
+		}
+		raw, err := json.Marshal(map[string]any{"name": "net", "ipam": map[string]any{"type": "host-local", "ranges": sets, "exclude": []string{"10.0.0.7"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	work := func(ranges int) uint64 {
+		raw := conf(ranges, ranges)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := newHandler(raw); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if few, many := work(maxRanges/16), work(maxRanges); many > 32*few {
+		t.Errorf("%d ranges take %d bytes, a sixteenth of them %d", maxRanges, many, few)
+	}
+	for _, c := range []struct {
+		raw  []byte
+		want string
+	}{
+		{conf(2*maxRanges, 2*maxRanges), "ipam.ranges: has 1 range sets with 16384 ranges, at most 1024 sets with 8192 ranges are supported"},
+		{conf(maxSets+1, 1), "ipam.ranges: has 1025 range sets with 1025 ranges"},
+	} {
+		_, err := newHandler(c.raw)
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want %s", err, c.want)
+		}
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -87,6 +88,37 @@ func TestMirror(t *testing.T) {
 	}
 	b.del(t, a, request1("one"))
 	expect(t, b.files(t), "lock ")
+}
+
+// TestMirrorChecked: CHECK notices that the file of a lease is gone, or the whole directory.
+// The export that its error names restores the file.
+func TestMirrorChecked(t *testing.T) {
+	b := newBed(t)
+	a := b.handlerFor(t, mirrored)
+	req := request1("one")
+	var err error
+	if req.PrevResult, err = a.Add(t.Context(), b.Host, req); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{"net/2001:db8::2", "net", ""} {
+		if err := a.Check(t.Context(), b.Host, req); err != nil {
+			t.Fatalf("before %q is removed: %v", gone, err)
+		}
+		if err := os.RemoveAll(filepath.Join(b.dataDir(), gone)); err != nil {
+			t.Fatal(err)
+		}
+		err := a.Check(t.Context(), b.Host, req)
+		if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "2001:db8::2") || !strings.Contains(err.Error(), "state export --format host-local "+b.dataDir()) {
+			t.Fatalf("after %q is removed: error %v", gone, err)
+		}
+		if _, err := migrate.Export(t.Context(), b.Host, b.dataDir()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.del(t, a, request1("one"))
+	if err := b.handlerFor(t, strings.Replace(mirrored, "{", `{"mirror": false, `, 1)).Check(t.Context(), b.Host, req); !errors.Is(err, roles.ErrCheck) || strings.Contains(err.Error(), "file") {
+		t.Errorf("without a mirror: %v", err)
+	}
 }
 
 // expectNoLeaseFiles allows only the lock and the reference's last_reserved_ip.
@@ -326,7 +358,15 @@ func TestMirrorPlaces(t *testing.T) {
 				}
 				return
 			}
-			b.add(t, a, request1("one"))
+			checked := request1("one")
+			res, err := a.Add(t.Context(), b.Host, checked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checked.PrevResult = res
+			if err := a.Check(t.Context(), b.Host, checked); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
 			b.add(t, a, request1("two"))
 			b.del(t, a, request1("one"))
 			b.del(t, a, request1("one"))
@@ -378,7 +418,7 @@ func TestMirrorOff(t *testing.T) {
 func TestMirrorKillSweep(t *testing.T) {
 	b := newBed(t)
 	b.ref(t, "DEL", "nobody") // skips without the binary
-	e, ns := rolestest.NewEnv(t, roles.Table{Role()}), netopstest.New(t)
+	e, ns := rolestest.NewEnv(t, tabletest.Of(Role())), netopstest.New(t)
 	call := func(verb, id, probe string) rolestest.Call {
 		return rolestest.Call{Type: "host-local", Verb: verb, ID: id, Netns: ns.Path(), IfName: "eth0", Conf: b.conf(mirrored), Probe: probe}
 	}

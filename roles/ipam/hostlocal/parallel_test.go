@@ -22,6 +22,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 )
 
 // TestMain also runs the test binary as a process that allocates, as one that waits, and as the
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		rolestest.Main(m, roles.Table{Role()})
+		rolestest.Main(m, tabletest.Of(Role()))
 	}
 }
 

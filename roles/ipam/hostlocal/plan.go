@@ -2,7 +2,6 @@ package hostlocal
 
 import (
 	"cmp"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -30,13 +29,9 @@ func plan(c *Conf) (*handler, error) {
 		a.Files = migrate.LeaseFiles{SetOf: p.SetOf}
 	}
 	b := setBuilder{faults: &f, exclude: parseExclude(&f, "ipam.exclude", c.IPAM.Exclude)}
-	for i, s := range c.RuntimeConfig.IPRanges {
-		b.add(fmt.Sprintf("runtimeConfig.ipRanges[%d]", i), s)
-	}
+	b.addAll("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges)
 	b.addOld(c.IPAM)
-	for i, s := range c.IPAM.Ranges {
-		b.add(fmt.Sprintf("ipam.ranges[%d]", i), s)
-	}
+	b.addAll("ipam.ranges", c.IPAM.Ranges)
 	if b.count == 0 && !c.Capabilities["ipRanges"] {
 		f.Addf("ipam.ranges", "is required: a list of range sets, such as [[{\"subnet\": \"10.1.0.0/16\"}]]")
 	}

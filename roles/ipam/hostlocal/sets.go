@@ -3,6 +3,7 @@ package hostlocal
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
@@ -40,6 +41,30 @@ func (b *setBuilder) addOld(c *IPAM) {
 	r := Range{Subnet: c.Subnet, RangeStart: c.RangeStart, RangeEnd: c.RangeEnd, Gateway: c.Gateway}
 	if p, ok := b.parseRange("ipam", r); ok {
 		b.sets = append(b.sets, pendingSet{"ipam.subnet", []pendingRange{p}})
+	}
+}
+
+// Limits of a list of range sets. The kernel compares each new address of an interface with
+// all others, so an ADD with 8192 sets takes seconds.
+const (
+	maxSets   = 1024
+	maxRanges = 8192
+)
+
+// addAll adds the range sets at a JSON path, unless there are too many.
+func (b *setBuilder) addAll(path string, sets [][]Range) {
+	ranges := 0
+	for _, s := range sets {
+		ranges += len(s)
+	}
+	if len(sets) > maxSets || ranges > maxRanges {
+		b.count += len(sets)
+		b.faults.Addf(path, "has %d range sets with %d ranges, at most %d sets with %d ranges are supported: a container gets an address of each set; move ranges into one set, and merge adjacent subnets",
+			len(sets), ranges, maxSets, maxRanges)
+		return
+	}
+	for i, s := range sets {
+		b.add(fmt.Sprintf("%s[%d]", path, i), s)
 	}
 }
 
@@ -174,21 +199,21 @@ func parseExclude(f *roles.Faults, path string, texts []string) []leasing.Interv
 func (b *setBuilder) finish(cniVersion string) []leasing.Set {
 	b.checkFamilies(cniVersion)
 	b.checkOverlaps()
-	var gateways []leasing.Interval
+	common := slices.Clone(b.exclude)
 	for _, s := range b.sets {
 		for _, r := range s.ranges {
 			if r.Gateway.IsValid() {
-				gateways = append(gateways, leasing.Single(r.Gateway))
+				common = append(common, leasing.Single(r.Gateway))
 			}
 		}
 	}
+	common = leasing.Merge(common)
 	var out []leasing.Set
 	for _, s := range b.sets {
 		var set leasing.Set
 		usable := false
 		for _, r := range s.ranges {
-			cuts := append(append(r.cuts, gateways...), b.exclude...)
-			r.Free = leasing.Subtract(r.Bounds, cuts)
+			r.Free = leasing.Subtract(r.Bounds, append(r.cuts, leasing.Overlapping(common, r.Bounds)...))
 			usable = usable || len(r.Free) > 0
 			set = append(set, r.Range)
 		}
@@ -219,13 +244,10 @@ func (b *setBuilder) checkFamilies(cniVersion string) {
 func (b *setBuilder) checkOverlaps() {
 	var all []pendingRange
 	for _, s := range b.sets {
-		for _, r := range s.ranges {
-			for _, o := range all {
-				if r.Bounds.Overlaps(o.Bounds) {
-					b.faults.Addf(r.path, "%s overlaps with %s of %s", r.Bounds, o.Bounds, o.path)
-				}
-			}
-			all = append(all, r)
-		}
+		all = append(all, s.ranges...)
+	}
+	for _, pair := range leasing.Conflicts(len(all), func(i int) leasing.Interval { return all[i].Bounds }) {
+		r, o := all[pair[0]], all[pair[1]]
+		b.faults.Addf(r.path, "%s overlaps with %s of %s", r.Bounds, o.Bounds, o.path)
 	}
 }

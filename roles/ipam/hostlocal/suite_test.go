@@ -2,20 +2,23 @@ package hostlocal
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
 // TestSuite runs the role as a process, as a third-party interface plugin does.
 func TestSuite(t *testing.T) {
-	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
+	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}, {Name: "file gone", Do: dropFile}}
 	rolestest.Suite{
-		Table: roles.Table{Role()}, Type: "host-local",
+		Table: tabletest.Of(Role()), Type: "host-local",
 		Confs: []rolestest.Conf{
 			{Name: "one", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks", "subnet": "10.1.2.0/24"}}`},
 			{Name: "dual stack", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks",
@@ -25,6 +28,13 @@ func TestSuite(t *testing.T) {
 				"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}}}`},
 		},
 	}.Run(t)
+}
+
+func dropFile(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+	t.Helper()
+	if err := os.Remove(filepath.Join("/run/networks/net", r.IPs[0].Address.IP.String())); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func dropLeases(t *testing.T, e *rolestest.Env, _ *netopstest.NS, _ *roles.Result) {

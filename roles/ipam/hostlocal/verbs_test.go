@@ -13,12 +13,13 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 
 // TestRole checks the values that the command line and the generated documents use.
 func TestRole(t *testing.T) {
-	if err := (roles.Table{Role()}).Validate(); err != nil {
+	if err := tabletest.Of(Role()).Validate(); err != nil {
 		t.Error(err)
 	}
 }

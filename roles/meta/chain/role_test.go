@@ -2,6 +2,9 @@ package chain_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,7 +36,7 @@ func fused(plugins ...string) string {
 var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 
 // TestRole runs the suite with the list that podman and nerdctl write, and with another
-// interface plugin. Versions before 0.3.0 have no prevResult, so they have no lists.
+// interface plugin.
 func TestRole(t *testing.T) {
 	list, ptp := fused(bridge, portmap, firewall, tuning), fused(strings.Replace(strings.Replace(bridge, `"bridge","bridge":"br0","isDefaultGateway":true`, `"ptp"`, 1), `"ipMasq":true`, `"ipMasq":false`, 1), portmap)
 	other := func(conf string) string {
@@ -45,8 +48,8 @@ func TestRole(t *testing.T) {
 		rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset),
 	}
 	rolestest.Suite{Table: all.Table(), Type: "chain", Confs: []rolestest.Conf{
-		{Name: "list", JSON: list, Other: other(list), NoAddress: true, Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
-		{Name: "ptp", JSON: ptp, Other: other(ptp), NoAddress: true, NoSweeps: true, Tamper: tamper[1:]},
+		{Name: "list", JSON: list, Other: other(list), Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
+		{Name: "ptp", JSON: ptp, Other: other(ptp), NoSweeps: true, Tamper: tamper[1:]},
 	}}.Run(t)
 }
 
@@ -92,6 +95,38 @@ func TestMissingPlugins(t *testing.T) {
 	_, err := role.New([]byte(`{"name":"n","type":"chain"}`))
 	if want := "plugins: is missing: name at least one plugin"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestForeignResult: a runtime gets the same document from a third-party plugin at the end of
+// a fused list as from that plugin itself, with keys that cnibox does not know.
+func TestForeignResult(t *testing.T) {
+	for _, version := range []string{"0.3.1", "1.0.0", "1.1.0"} {
+		for name, own := range map[string]string{"version": fmt.Sprintf(`"cniVersion":%q,`, version), "no version": ""} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
+				document := `{` + own + `"interfaces":[{"name":"eth0","sandbox":"/ns","vendor":[1]}],"ips":[{"version":"4","address":"10.1.0.2/24","interface":0}],"vendor.example/key":{"b":1,"a":12345678901234567890}}`
+				script := "#!/bin/sh\ncat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '" + document + "'\n"
+				if err := os.WriteFile(filepath.Join(e.PluginDir(), "foreign"), []byte(script), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				call := rolestest.Call{Type: "chain", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0"}
+				conf := func(list string) string {
+					return rolestest.WithKeys(t, list, map[string]any{"cniVersion": version, "name": "fused"})
+				}
+				call.Conf = conf(fused(`{"type":"bridge"}`, `{"type":"foreign"}`))
+				want := rolestest.WithKeys(t, document, map[string]any{"cniVersion": version})
+				rolestest.SameJSON(t, e.OK(call).Stdout, want)
+				call.Verb = "DEL"
+				e.OK(call)
+				call.Verb, call.Conf = "ADD", conf(fused(`{"type":"bridge"}`, `{"type":"foreign"}`, `{"type":"tuning"}`))
+				if out := e.OK(call).Stdout; strings.Contains(out, "vendor") {
+					t.Errorf("the result of tuning has keys of a plugin before it: %s", out)
+				}
+				call.Verb = "DEL"
+				e.OK(call)
+			})
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 
 // removeUnrecorded removes a container's attachments from the state file if the record of the
 // requested networks was lost. It finds them by the interfaces in out, if these are known, and by
-// the networks of this configuration.
+// the networks of this configuration. Those in another record stay.
 func (m *handler) removeUnrecorded(ctx context.Context, h *roles.Host, containerID string, out *store.Delegated) error {
 	var came []store.Answer
 	if out != nil {
@@ -54,11 +54,21 @@ func (m *handler) removeUnrecorded(ctx context.Context, h *roles.Host, container
 	if err != nil {
 		h.Log.Warn("cannot read all networks", "error", err)
 	}
+	recorded, _, err := allRecords(ctx, h)
+	if err != nil {
+		h.Log.Warn("cannot read the records of other networks", "error", err)
+	}
+	others := map[store.Key]bool{}
+	for i := range recorded {
+		for _, n := range recorded[i].Delegates {
+			others[store.Key{Network: networkName(&n), ContainerID: recorded[i].Owner.ContainerID, IfName: n.IfName}] = true
+		}
+	}
 	var keys []store.Key
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for _, a := range atts {
-			if a.ContainerID == containerID &&
+			if a.ContainerID == containerID && !others[a.Key] &&
 				(slices.ContainsFunc(came, func(n store.Answer) bool { return n.IfName == a.IfName }) ||
 					slices.ContainsFunc(all, func(n store.Delegate) bool { return networkName(&n) == a.Network })) {
 				keys = append(keys, a.Key)

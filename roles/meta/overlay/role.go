@@ -119,7 +119,11 @@ func (o *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if done, err := o.conf.delScratch(ctx, h, req); done || err != nil {
 		return err
 	}
-	if done, err := o.conf.delRecorded(ctx, h, req); done || err != nil || !o.conf.inProcess(h, req) {
+	done, err := o.conf.delRecorded(ctx, h, req)
+	switch {
+	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSchema):
+		h.Log.Warn("DEL uses the present configuration, because that of ADD cannot be read", "container", req.ContainerID, "ifname", req.IfName, "error", err)
+	case done || err != nil || !o.conf.inProcess(h, req):
 		return err // the third-party plugin was never called, or its DEL is complete
 	}
 	if err := o.renderRequest(ctx, h, req, o.readNodeOrNil(h)); err != nil {

@@ -290,6 +290,14 @@ func TestThirdPartyDelegate(t *testing.T) {
 	if have := leases(); len(have) != 0 {
 		t.Errorf("after GC: %v", have)
 	}
+	run("ADD", "c1", made)
+	if err := os.WriteFile(filepath.Join(e.StateDir(), "keep.db"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("DEL", "c1", made)
+	if have := leases(); len(have) != 0 {
+		t.Errorf("after DEL without the configuration of ADD: %v", have)
+	}
 	if err := netlink.LinkDel(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "foreign0"}}); err != nil {
 		t.Error(err)
 	}

@@ -106,7 +106,7 @@ func (r role) enter(file string) error {
 	lines := strings.Split(string(b), "\n")
 	lines, err = insert(lines, `	"github.com/cnibox/cnibox/roles/iface/`, `	"github.com/cnibox/cnibox/`+r.dir()+`"`)
 	if err == nil {
-		lines, err = insert(lines, "\t\t", "\t\t"+r.Name+".Role(),")
+		lines, err = insert(lines, "\t\t", fmt.Sprintf("\t\t{Names: %q, Role: %s.Role},", r.Name, r.Name))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)

@@ -19,7 +19,7 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(b), "\t\trouted.Role(),\n\t\tsketch.Role(),\n\t\ttap.Role(),\n") {
+	if !strings.Contains(string(b), "routed.Role},\n\t\t{Names: \"sketch\", Role: sketch.Role},\n\t\t{Names: \"tap\", ") {
 		t.Errorf("%s:\n%s", table, b)
 	}
 	if formatted := run(t, root, "gofmt", "-l", table, r.dir()); formatted != "" {

@@ -17,6 +17,7 @@ type call struct {
 	conf              map[string]any
 	container, ifname string
 	netns, args       string
+	noPath            bool
 }
 
 // cniError is the error object that a plugin prints.
@@ -47,6 +48,9 @@ func (h *host) execute(c call) ([]byte, error) {
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.container, "CNI_NETNS=" + c.netns,
 		"CNI_IFNAME=" + c.ifname, "CNI_ARGS=" + c.args, "CNI_PATH=" + h.plugins,
+	}
+	if c.noPath {
+		cmd.Env = cmd.Env[:len(cmd.Env)-1]
 	}
 	err = cmd.Run()
 	if err == nil {

@@ -23,7 +23,7 @@ type testCase struct {
 	args    string   // CNI_ARGS
 	ifname  string   // eth0 if empty
 	setup   string   // commands on the host, one a line
-	// steps has one step a line: a call ("ADD", "DEL id=c2 if=eth1 netns= noprev"), a command ("ip link del x"), "PING CONTAINER
+	// steps has one step a line: a call ("ADD", "DEL id=c2 if=eth1 netns= noprev nopath"), a command ("ip link del x"), "PING CONTAINER
 	// ADDRESS", "SERVE CONTAINER PORT", which starts a TCP server, "DIAL NAMESPACE ADDRESS", which connects to a server, also from
 	// host and outside, or "HOLD CONTAINER", which keeps a namespace alive when its path is removed. Empty stands for ADD, CHECK,
 	// DEL.
@@ -39,7 +39,7 @@ type step struct {
 	command           string
 	container, ifname string
 	netns             string
-	noPrev            bool
+	noPrev, noPath    bool
 }
 
 func (c *testCase) plan() []step {
@@ -75,6 +75,8 @@ func (c *testCase) plan() []step {
 				s.netns = value
 			case "noprev":
 				s.noPrev = true
+			case "nopath":
+				s.noPath = true
 			default:
 				panic("unknown word " + w + " in a step of " + c.name)
 			}
@@ -207,7 +209,7 @@ func (c *testCase) call(h *host, s step, f facts, when string, results map[strin
 		if (s.verb == "DEL" || s.verb == "CHECK") && added && !s.noPrev || s.verb == "ADD" && prev != nil {
 			conf["prevResult"] = prev
 		}
-		out, err = h.execute(call{verb: s.verb, conf: conf, container: s.container, ifname: s.ifname, netns: s.netns, args: c.args})
+		out, err = h.execute(call{verb: s.verb, conf: conf, container: s.container, ifname: s.ifname, netns: s.netns, args: c.args, noPath: s.noPath})
 		said := &cniError{}
 		switch {
 		case errors.As(err, &said):

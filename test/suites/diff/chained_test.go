@@ -59,7 +59,7 @@ func portmapCases() []testCase {
 		{name: "portmap/fail-container-port", conf: hairpinBridge, behind: published(`{"hostPort":8080,"containerPort":-1,"protocol":"tcp"}`, "")},
 		{name: "portmap/fail-mark-bit", conf: hairpinBridge, behind: published(oneMapping, `,"markMasqBit":32`)},
 	}
-	for _, v := range []string{"0.3.1", "0.4.0", "1.0.0"} {
+	for _, v := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0"} {
 		cases = append(cases, testCase{name: "portmap/version-" + v, version: v, conf: hairpinBridge, behind: published(oneMapping, ""), steps: dials})
 	}
 	return cases
@@ -116,6 +116,7 @@ func tuningCases() []testCase {
 		{name: "tuning/verbs", behind: []string{`{"type":"tuning","mtu":1400}`}, steps: "VERSION\nSTATUS\nADD\nDEL"},
 		{name: "tuning/fail-key", behind: []string{`{"type":"tuning","sysctl":{"kernel.hostname":"x"}}`}},
 		{name: "tuning/fail-mac", behind: []string{`{"type":"tuning","mac":"nonsense"}`}},
+		{name: "tuning/version-0.2.0", version: "0.2.0", behind: []string{`{"type":"tuning","mac":"c2:11:22:33:44:55","sysctl":{"net.core.somaxconn":"512"}}`}},
 		{name: "tuning/twice", behind: []string{`{"type":"tuning","mtu":1400}`, `{"type":"tuning","sysctl":{"net.core.somaxconn":"512"}}`}},
 	}
 	for i := range cases {
@@ -153,6 +154,7 @@ func sbrCases() []testCase {
 		{name: "sbr/two-interfaces", conf: gatewayBridge, behind: []string{`{"type":"sbr"}`}, steps: "ADD\nADD if=net1\nDEL if=net1\nDEL"},
 		{name: "sbr/del-first", conf: gatewayBridge, behind: []string{`{"type":"sbr"}`}, steps: "DEL\nADD\nDEL noprev"},
 		{name: "sbr/verbs", conf: gatewayBridge, behind: []string{`{"type":"sbr"}`}, steps: "VERSION\nSTATUS\nADD\nDEL"},
+		{name: "sbr/version-0.2.0", version: "0.2.0", conf: gatewayBridge, behind: []string{`{"type":"sbr"}`}, steps: "ADD\nPING c1 192.0.2.1\nDEL"},
 		{name: "sbr/fail-gateways", conf: gatewayBridge, behind: []string{`{"type":"sbr","gateways":["10.1.0.77","10.1.0.78"]}`}},
 	}
 }

@@ -436,6 +436,27 @@ func intendedDifferences() []intended {
 			},
 		},
 		{
+			title:     "CNI_PATH is needed only to call another plugin",
+			reference: "Every verb except VERSION fails with code 4 if CNI_PATH is missing.",
+			ours:      "GC fails with code 4, and other verbs do if the plugin has to call another one, such as its IPAM plugin.",
+			why:       "The CNI specification requires it only for GC.",
+			seen:      []pattern{{cases: "bridge/l2-no-path", fact: "*"}},
+		},
+		{
+			title:     "A route may have host bits",
+			reference: "ADD fails if the destination of a route has host bits (198.51.100.7/24), because the kernel refuses it.",
+			ours:      "The route leads to the network (198.51.100.0/24). The result has the destination as it is in the configuration.",
+			why:       "The configuration has only one meaning.",
+			seen:      []pattern{{cases: "bridge/route-host-bits", fact: "*"}},
+		},
+		{
+			title:     "A bridge can be the gateway of several ranges",
+			reference: "isGateway with two IPv4 ranges fails, because the bridge may have one IPv4 address. With forceAddress ADD succeeds, and the bridge keeps the last gateway's address.",
+			ours:      "The bridge has the address of every range's gateway.",
+			why:       "A container has an address of each range, and each needs its gateway.",
+			seen:      []pattern{{cases: "bridge/two-gateways*", fact: "*"}},
+		},
+		{
 			title:     "An existing name is an error",
 			reference: "If an interface has the wanted name, tap uses it as if it had made it.",
 			ours:      "ADD fails and changes nothing.",

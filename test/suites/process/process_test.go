@@ -74,7 +74,7 @@ func makeBinary(file string) error {
 
 // names lists every name of every role.
 func names() (out []string) {
-	for _, r := range all.Table() {
+	for _, r := range all.Table().Roles() {
 		out = append(out, r.Names...)
 	}
 	return out
@@ -108,7 +108,7 @@ func call(t *testing.T, name string, env ...string) (stdout, stderr string) {
 }
 
 func TestEveryRoleTellsWhatItIs(t *testing.T) {
-	for _, r := range all.Table() {
+	for _, r := range all.Table().Roles() {
 		if r.New == nil {
 			continue
 		}
@@ -126,7 +126,7 @@ func TestEveryRoleTellsWhatItIs(t *testing.T) {
 }
 
 func TestEveryRoleAnswersVersion(t *testing.T) {
-	for _, r := range all.Table() {
+	for _, r := range all.Table().Roles() {
 		if r.New == nil {
 			continue
 		}
