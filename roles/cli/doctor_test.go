@@ -382,6 +382,28 @@ says mtu-pod out
 `)
 }
 
+// TestDoctorRule: so does the command for a rule that drops packets of pods, also of several interfaces, and an accept before a drop counts.
+func TestDoctorRule(t *testing.T) {
+	newTestNode(t, false).run(`
+nft 'table inet ok { chain f { type filter hook forward priority 0; ip saddr 10.78.0.0/15 accept; ip daddr 10.78.0.0/15 accept; drop; }; }'
+product doctor
+nft 'table inet fw { chain f { type filter hook forward priority 0; ip saddr 10.78.0.0/15 drop; ip daddr 10.78.0.0/24 reject; }; }'
+iptables -A FORWARD -s 10.79.0.0/24 -j DROP
+for n in 1 2 3; do
+	if product doctor --json >$WORK/out; then exit 1; fi
+	fix=$(sed -n 's/^ *"fix": "\(nft insert rule .*\)".*/\1/p' $WORK/out | head -n 1)
+	sh -c "$fix"
+done
+product doctor
+nft list ruleset >$WORK/rules
+for rule in 'ip saddr 10.78.0.0/15 drop' 'ip daddr 10.78.0.0/24 reject' 'ip saddr 10.79.0.0/24 counter packets 0 bytes 0 drop'; do
+	grep -q "$rule" $WORK/rules || { cat $WORK/rules; exit 1; }
+done
+iptables -S FORWARD >$WORK/rules
+grep -q -- '-A FORWARD -i veth[0-9a-f]* -j ACCEPT' $WORK/rules || { cat $WORK/rules; exit 1; }
+`)
+}
+
 // TestDoctorComplete: each check is broken by a test.
 func TestDoctorComplete(t *testing.T) {
 	broken := brokenFacts()

@@ -99,7 +99,11 @@ func filterChecks() []Check {
 					option, short, what = "oifname", "-o ", "to"
 				}
 				if !r.IsPolicy && !(r.IsAlways && strings.HasSuffix(r.Chain, " filter FORWARD")) {
-					fix := r.Exception(option+" '{ "+strings.Join(r.Links, ", ")+" }'", short+r.Links[0])
+					links := r.Links[0]
+					if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
+						links = "'{ " + strings.Join(r.Links, ", ") + " }'"
+					}
+					fix := r.Exception(option+" "+links, short+r.Links[0])
 					add(r.Rule, "it drops the packets "+what+" pods on "+few(r.Links), fix)
 				}
 			}

@@ -183,8 +183,9 @@ func (r *reader) readState(ctx context.Context) {
 	}
 }
 
-// readPodDrops computes what the rules of other programs do with packets of the pods.
+// readPodDrops computes what the rules of other programs do with packets of the pods, from and to a device that no rule names.
 func (r *reader) readPodDrops(ctx context.Context) error {
+	const elsewhere = "?"
 	var packets []netops.ForwardedPacket
 	for _, a := range r.f.attachments() {
 		l := r.f.link(a.HostLink)
@@ -193,13 +194,16 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		}
 		device := cmp.Or(l.Master, l.Name)
 		for _, p := range a.Addresses {
-			packets = append(packets, netops.ForwardedPacket{In: device, From: p.Addr()}, netops.ForwardedPacket{Out: device, To: p.Addr()})
+			packets = append(packets, netops.ForwardedPacket{In: device, Out: elsewhere, From: p.Addr()}, netops.ForwardedPacket{In: elsewhere, Out: device, To: p.Addr()})
 		}
 	}
 	all, err := r.h.Net.ForwardVerdicts(ctx, packets...)
 	rules := &r.f.Firewall.Rules
 	for i, drops := range all {
-		device, isTo := packets[i].In+packets[i].Out, packets[i].To.IsValid()
+		device, isTo := packets[i].In, packets[i].To.IsValid()
+		if isTo {
+			device = packets[i].Out
+		}
 		for _, d := range drops {
 			j := slices.IndexFunc(*rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == isTo })
 			if j < 0 {
