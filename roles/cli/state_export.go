@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
@@ -112,7 +111,7 @@ func stateHint(err error) error {
 		return withHint(err, "the same call when that process has ended")
 	case errors.Is(err, os.ErrPermission):
 		return withHint(err, "run it as root")
-	case errors.Is(err, store.ErrInvalid), errors.Is(err, unix.EISDIR):
+	case errors.Is(err, store.ErrInvalid):
 		return withHint(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err
