@@ -97,7 +97,7 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 		return err
 	}
 	found := plan.differences()
-	err = p.answer(c, found, func(s style) error {
+	err = p.output(c, found, func(s style) error {
 		plan.write(p.Stdout, s)
 		return nil
 	})

@@ -69,7 +69,7 @@ func (p *Process) diagnose(c *cli.Context, h *roles.Host) error {
 	if err != nil {
 		return err
 	}
-	err = p.answer(c, r, func(s style) error { return p.writeReport(r, s) })
+	err = p.output(c, r, func(s style) error { return p.writeReport(r, s) })
 	return cmp.Or(err, severityError(r.Worst()))
 }
 

@@ -148,7 +148,7 @@ func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pinged func(done, all int
 	if err != nil {
 		return labHint(err)
 	}
-	err = p.answer(c, r, func(s style) error { return p.writeLabTables(r, s) })
+	err = p.output(c, r, func(s style) error { return p.writeLabTables(r, s) })
 	for i := range r.Nodes {
 		if n := &r.Nodes[i]; err == nil && !n.Ready {
 			err = fmt.Errorf("%w: %s is not ready: %s", errDifferent, n.Name, n.Reason)

@@ -67,7 +67,7 @@ examples:
 			if err != nil {
 				return err
 			}
-			err = p.answer(c, found, func(s style) error { return p.writePath(found, s) })
+			err = p.output(c, found, func(s style) error { return p.writePath(found, s) })
 			if err == nil && found.Stopped != "" {
 				err = problem("the packet does not arrive")
 			}

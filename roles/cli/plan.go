@@ -51,7 +51,7 @@ examples:
 			if err != nil {
 				return p.planHint(c, err)
 			}
-			return p.answer(c, plans, func(s style) error { return p.writePlans(plans, s) })
+			return p.output(c, plans, func(s style) error { return p.writePlans(plans, s) })
 		},
 	}
 }

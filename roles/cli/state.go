@@ -110,7 +110,7 @@ func (p *Process) showState(c *cli.Context, h *roles.Host) error {
 	if n := c.String("network"); n != "" {
 		state.only(func(network, _ string) bool { return network == n })
 	}
-	return p.answer(c, state, func(s style) error {
+	return p.output(c, state, func(s style) error {
 		if name != "" {
 			return p.writeContainer(state, h.Now(), s)
 		}

@@ -147,8 +147,8 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// answer prints a value as JSON with --json, and as text otherwise.
-func (p *Process) answer(c *cli.Context, v any, text func(style) error) error {
+// output prints a value as JSON with --json, and as text otherwise.
+func (p *Process) output(c *cli.Context, v any, text func(style) error) error {
 	if c.Bool(jsonFlag) {
 		return writeJSON(p.Stdout, v)
 	}
