@@ -53,7 +53,7 @@ setup: go-version
 bin/nft/%:
 	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
 
-# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
+# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see CONTRIBUTING.md.
 new-role:
 	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
 
@@ -237,13 +237,13 @@ test-release: setup bin/syft
 # Thousands of nodes on a real etcd and a real kube-apiserver. Takes 10 to 15 minutes.
 bench-scale: setup build bin/kube/kube-apiserver
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
-	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out BENCHMARKS.md -svg docs/scale.svg
 	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
 
 # Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
 bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts bin/peers/bridge
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
-	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges docs/range.md
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges BENCHMARKS.md
 
 soak: setup $(CLUSTER) bin/containerd/containerd
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

@@ -115,9 +115,10 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Check at once: with duplicate address detection the address would be tentative for a
-	// second. The output may lack the link-local address: the kernel adds it later, when its
-	// worker has seen the carrier.
-	if out := inside(t, box, "ip", "-6", "addr", "show"); strings.Contains(out, "tentative") || !strings.Contains(out, "inet6 fd00:22::2/64 scope global") {
+	// second. The kernel adds the link-local address later, when its worker has seen the carrier,
+	// and that one is tentative until the worker runs once more.
+	out := inside(t, box, "ip", "-6", "addr", "show", "scope", "global")
+	if strings.Contains(out, "tentative") || !strings.Contains(out, "inet6 fd00:22::2/64 scope global") {
 		t.Errorf("addresses right after Apply:\n%s", out)
 	}
 	diffs, err := n.Verify(ctx, spec, ns)

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -238,6 +240,11 @@ func TestForwardPolicy(t *testing.T) {
 		{name: "other family", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP"}, is6: true},
 		{name: "IPv6", setUp: []string{"ip6tables-nft -P FORWARD DROP", "ip6tables-legacy -P FORWARD DROP"}, is6: true, want: ForwardPolicy{Refused: true, RefusedLegacy: true}},
 		{name: "last rule", setUp: []string{"iptables-nft -A FORWARD -i x -j ACCEPT", "iptables-nft -A FORWARD -m comment --comment all -j REJECT"}, want: ForwardPolicy{Refused: true}},
+		{name: "overlay", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT", "iptables-legacy -P FORWARD DROP",
+			"iptables-legacy -A FORWARD -s 10.245.0.0/16 -m comment --comment OVERLAY -j ACCEPT"}, want: ForwardPolicy{
+			Refused: true, RefusedLegacy: true, Accepted: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, AcceptedLegacy: []netip.Prefix{netip.MustParsePrefix("10.245.0.0/16")},
+		}},
+		{name: "refusal before the overlay", setUp: []string{"iptables-nft -A FORWARD -j DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT"}, want: ForwardPolicy{Refused: true}},
 		{name: "last rule nft", setUp: []string{"nft add table ip filter", "nft add chain ip filter FORWARD { type filter hook forward priority 0 ; }", "nft add rule ip filter FORWARD drop"}, want: ForwardPolicy{Refused: true}},
 		{name: "legacy", setUp: []string{"iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i x -j ACCEPT"}, want: ForwardPolicy{RefusedLegacy: true}},
 		{name: "firewalld", setUp: []string{"nft add table inet firewalld", "nft add chain inet firewalld filter_FORWARD"}, want: ForwardPolicy{Firewalld: true}},
@@ -247,11 +254,14 @@ func TestForwardPolicy(t *testing.T) {
 			n := freshNet(t)
 			for _, s := range c.setUp {
 				w := strings.Fields(s)
+				if i := slices.Index(w, "OVERLAY"); i >= 0 {
+					w[i] = iptables.OverlayFrom + w[slices.Index(w, "-s")+1]
+				}
 				nstest.Run(t, w[0], w[1:]...)
 			}
 			before := nstest.Run(t, "nft", "list", "ruleset")
 			have, err := n.ForwardPolicy(t.Context(), c.is6)
-			if err != nil || have != c.want {
+			if err != nil || !reflect.DeepEqual(have, c.want) {
 				t.Errorf("%+v, %v, want %+v", have, err, c.want)
 			}
 			if after := nstest.Run(t, "nft", "list", "ruleset"); after != before {

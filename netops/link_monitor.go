@@ -43,6 +43,7 @@ func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.events.OnlyDefaultRoutes()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() { m.listen(ctx) })

@@ -82,7 +82,7 @@ func (n *Net) OpenRulesMonitor() (*RulesMonitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := nft.OpenMonitor(nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}, conn, func() {})
+	m, err := nft.OpenMonitor(conn, func(nft.Watched) {}, nft.Watched{Table: nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}})
 	return &RulesMonitor{monitor: m}, err
 }
 

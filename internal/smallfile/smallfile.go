@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -124,6 +126,18 @@ func Rewrite(path string, content []byte) error {
 	}
 	owner, _ := fi.Sys().(*syscall.Stat_t)
 	return replace(path, content, fi.Mode().Perm(), owner, true)
+}
+
+// Unfinished reports whether a name is that of a temporary file of Replace, which a killed process leaves, and returns
+// the name of the file that it was to replace.
+func Unfinished(name string) (of string, ok bool) {
+	name, ok = strings.CutPrefix(name, ".")
+	at := strings.LastIndexByte(name, '.')
+	if !ok || at <= 0 {
+		return "", false
+	}
+	_, err := strconv.ParseUint(name[at+1:], 10, 64)
+	return name[:at], err == nil
 }
 
 // replace writes a file. The process's user owns it if owner is nil.

@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -59,8 +60,11 @@ type Kernel struct {
 	nodes    map[netip.Prefix]netip.Addr
 	detoured bool
 	// disturbed reports whether a notification or Recheck led to the next read of the kernel.
-	// repaired and firstRepair count the writes of an Apply after that. refused counts its refusals.
+	// repaired and firstRepair count the writes of an Apply after that which restore what before has, the
+	// state before that read. refused counts its refusals. newDevice reports whether the spec has another device.
 	disturbed   bool
+	before      *kernelState
+	newDevice   bool
 	repaired    map[string]int
 	firstRepair string
 	refused     map[syscall.Errno]int
@@ -178,6 +182,8 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	start := time.Now()
 	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
 	o.repaired, o.firstRepair, o.refused, o.writes = map[string]int{}, "", map[syscall.Errno]int{}, 0
+	o.before, o.newDevice = nil, false
+	defer func() { o.before = nil }()
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
@@ -225,6 +231,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 			return err
 		}
 		o.enableForwarding()
+		o.before = cmp.Or(o.before, o.have)
 		o.have, o.known, r.Dumped = have, true, true
 		o.sweep = true
 		for _, p := range o.order {
@@ -260,7 +267,7 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 		return nil
 	}
 	before := o.device.Index
-	o.known = false
+	o.known, o.newDevice = false, o.newDevice || (v == nil) != (o.wanted == nil) || v != nil && *v != *o.wanted
 	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
 	if v != nil {
 		if err := v.validate(o.family == unix.AF_INET6); err != nil {
@@ -328,8 +335,8 @@ func (o *Kernel) detours() (all []Detour) {
 	return all
 }
 
-// countWrite counts a write for Report.Repaired.
-func (o *Kernel) countWrite(kind string, what func() string) {
+// countRepair counts a write for Report.Repaired.
+func (o *Kernel) countRepair(kind string, what func() string) {
 	if len(o.repaired) == 0 {
 		o.firstRepair = what()
 	}

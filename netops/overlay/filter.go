@@ -35,11 +35,14 @@ type NAT struct {
 	KeepPorts bool
 	// Exceptions are networks that pods reach with their own addresses.
 	Exceptions []netip.Prefix
-	// Forward accepts the network's packets in iptables' FORWARD chain if that
-	// chain refuses packets.
+	// Forward accepts the network's packets in iptables' FORWARD chains.
 	Forward bool
 	// Tunnel, if not nil, drops tunnelled packets from unknown nodes.
 	Tunnel *TunnelFilter
+	// Encrypted is the WireGuard device through which all packets between pods of different nodes must
+	// pass, or "". Others are dropped. Local are the networks of this node's pods, without Subnet.
+	Encrypted string
+	Local     []netip.Prefix
 }
 
 // TunnelFilter accepts VXLAN packets of one VNI only from known nodes.
@@ -60,6 +63,9 @@ type Filter struct {
 	tables  iptables.Tables
 	probe   netops.Probe
 	monitor *nft.Monitor
+	// stop ends watchLegacy.
+	stop    context.CancelFunc
+	watches sync.WaitGroup
 
 	mu sync.Mutex
 	// have has the NATs from which the table was made. sources has the tunnels'
@@ -72,6 +78,11 @@ type Filter struct {
 	ordered map[bool]orderedSources
 	// restored counts how often the table was made again without a change of the NATs.
 	restored int
+	// forwarded has the networks that iptables' FORWARD chains accept, by family, as far as forwardKnown is
+	// set. blocked names rules of other programs before.
+	forwarded    [2]netip.Prefix
+	forwardKnown bool
+	blocked      error
 }
 
 type orderedSources struct{ given, ordered []netip.Addr }
@@ -88,15 +99,18 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.monitor, err = nft.OpenMonitor(ownTable(), conn, f.disturbed)
+	f.monitor, err = nft.OpenMonitor(conn, f.disturbed, append(forwardChains(), nft.Watched{Table: ownTable()})...)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	f.stop = stop
+	f.watches.Go(func() { f.watchLegacy(ctx) })
 	return f, nil
 }
 
 // Changes returns a channel that receives a value when another program changes or
-// flushes the table. The caller should call Ensure again.
+// flushes the table, or a FORWARD chain of iptables. The caller should call Ensure again.
 func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
 
 // Restored returns how often Ensure made the table again because another program had changed it.
@@ -108,23 +122,31 @@ func (f *Filter) Restored() int {
 
 // Close closes the sockets. It does not change the kernel.
 func (f *Filter) Close() error {
+	f.stop()
+	f.watches.Wait()
 	f.monitor.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.nft.Close()
 }
 
-func (f *Filter) disturbed() {
+func (f *Filter) disturbed(w nft.Watched) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known = false
+	if w.Chain == "" {
+		f.known = false
+	} else {
+		f.forwardKnown = false
+	}
 }
+
+// Recheck makes the next Ensure read iptables' chains, as if a notification had been lost.
+func (f *Filter) Recheck() { f.disturbed(forwardChains()[0]) }
 
 // Ensure makes the table match want, which has at most one NAT of each address
 // family. It replaces the whole table in one transaction, or changes only the
-// tunnels' sources if nothing else differs. If nothing differs, it does not write
-// the table. It reads iptables' chains in each call, because it gets no
-// notification when their policy changes.
+// tunnels' sources if nothing else differs. If nothing differs and no notification
+// arrived, it sends no request.
 func (f *Filter) Ensure(ctx context.Context, want []NAT) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,7 +226,9 @@ func (f *Filter) Remove(ctx context.Context) error {
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
-	return errors.Join(err, f.removeForward(ctx))
+	blocked, more := f.changeForwards(ctx, [2]netip.Prefix{})
+	f.forwardKnown = false
+	return errors.Join(err, blocked, more)
 }
 
 // normalized checks want and separates the tunnels' sources from it.
@@ -214,7 +238,7 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 	for i := range want {
 		w := &want[i]
 		is6 := w.Network.Addr().Is6()
-		for _, p := range append([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions...) {
+		for _, p := range slices.Concat([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions, w.Local) {
 			if !p.IsValid() || p.Addr().Is6() != is6 {
 				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is of another address family", w.Network, p, nlconn.ErrInvalid)
 			}
@@ -223,7 +247,7 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the same address family", w.Network, nlconn.ErrInvalid)
 		}
 		seen[is6] = true
-		w.Exceptions = disjoint(w.Exceptions)
+		w.Exceptions, w.Local = disjoint(w.Exceptions), disjoint(append(slices.Clip(w.Local), w.Subnet))
 		if w.Tunnel == nil {
 			continue
 		}

@@ -5,107 +5,111 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// The comments of the overlay's rules in iptables' FORWARD chain. The network
-// follows.
-const (
-	commentFrom = "cnibox overlay from "
-	commentTo   = "cnibox overlay to "
-)
+// legacyInterval is the time between two looks at iptables-legacy's tables, which send no notifications.
+const legacyInterval = 300 * time.Millisecond
 
-// ensureForward accepts packets from and to pods in iptables' FORWARD chain if
-// that chain refuses packets, as flannel does. An accept in the overlay's own
-// table would have no effect: a packet must pass every table.
+// forwardChains returns iptables' FORWARD chains.
+func forwardChains() (all []nft.Watched) {
+	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		all = append(all, nft.Watched{Table: nft.Table{Family: family, Name: "filter"}, Chain: iptables.ForwardChain})
+	}
+	return all
+}
+
+// watchLegacy announces changes of iptables-legacy's FORWARD chains.
+func (f *Filter) watchLegacy(ctx context.Context) {
+	tick := time.NewTicker(legacyInterval)
+	defer tick.Stop()
+	last := [2]int64{-1, -1}
+	for {
+		var now [2]int64
+		for i, w := range forwardChains() {
+			now[i] = iptables.LegacySize(w.Family)
+		}
+		if now != last {
+			last = now
+			f.disturbed(forwardChains()[0])
+			f.monitor.Notify()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ensureForward makes all FORWARD chains of iptables accept packets from and to pods, also those that
+// refuse nothing now: another program can set the policy DROP at any time. An accept in the
+// overlay's own table would have no effect, because a packet must pass every table.
+//
+// The rules are behind those of other programs, so that these still decide about pods, as with flannel. An absent chain is not made,
+// since it refuses nothing.
 func (f *Filter) ensureForward(ctx context.Context, want []NAT) error {
-	var errs []error
+	var networks [2]netip.Prefix
 	for i := range want {
-		w := &want[i]
-		if !w.Forward {
-			continue
-		}
-		p, err := f.tables.Policy(ctx, w.Network.Addr().Is6())
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if p.Refused {
-			errs = append(errs, f.forward(ctx, w.Network, false))
-		}
-		if p.RefusedLegacy {
-			errs = append(errs, f.forward(ctx, w.Network, true))
+		if w := &want[i]; w.Forward {
+			networks[familyIndex(w.Network)] = w.Network
 		}
 	}
-	return errors.Join(errs...)
+	if f.forwardKnown && f.forwarded == networks {
+		return f.blocked
+	}
+	blocked, err := f.changeForwards(ctx, networks)
+	f.forwarded, f.forwardKnown, f.blocked = networks, err == nil, blocked
+	return errors.Join(err, blocked)
 }
 
-// forward inserts the missing rules before all other rules.
-func (f *Filter) forward(ctx context.Context, network netip.Prefix, legacy bool) error {
-	return f.changeForward(ctx, network, legacy, func(st *iptables.State) []iptables.Op {
-		var ops []iptables.Op
-		for _, r := range []iptables.Rule{
-			{Chain: iptables.ForwardChain, Dst: network, Comment: commentTo + network.String(), Target: iptables.TargetAccept},
-			{Chain: iptables.ForwardChain, Src: network, Comment: commentFrom + network.String(), Target: iptables.TargetAccept},
-		} {
-			if !st.Holds(iptables.ForwardChain, func(h *iptables.HeldRule) bool { return h.Comment == r.Comment }) {
-				ops = append(ops, iptables.Op{Kind: iptables.InsertRule, Chain: iptables.ForwardChain, Rule: r})
-			}
+// changeForwards makes the rules of the networks by family, and deletes all others of an overlay. blocked names the rules that
+// refuse all packets before.
+func (f *Filter) changeForwards(ctx context.Context, networks [2]netip.Prefix) (blocked, err error) {
+	for i, w := range forwardChains() {
+		program := [2]string{"iptables", "ip6tables"}[i]
+		b, e := f.changeForward(ctx, f.tables.Filter(w.Family, false), networks[i], program)
+		blocked, err = errors.Join(blocked, b), errors.Join(err, e)
+		chain, e := iptables.ReadLegacyChain(w.Family)
+		if e == nil && (networks[i].IsValid() && chain.Loaded || chain.HasOverlay()) {
+			b, e = f.changeForward(ctx, f.tables.Filter(w.Family, true), networks[i], program+"-legacy")
+			blocked = errors.Join(blocked, b)
 		}
-		return ops
-	})
-}
-
-// removeForward deletes the overlay's rules of all networks.
-func (f *Filter) removeForward(ctx context.Context) error {
-	var errs []error
-	for _, network := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
-		for _, legacy := range []bool{false, true} {
-			family := filterFamily(network)
-			if legacy && !iptables.IsLegacyLoaded(family, "filter") {
-				continue
-			}
-			err := f.changeForward(ctx, network, legacy, ownRules)
-			if legacy && errors.Is(err, nlconn.ErrNotSupported) {
-				err = nil // iptables-legacy is not installed, so the table has no rules of cnibox
-			}
-			errs = append(errs, err)
+		if !errors.Is(e, nlconn.ErrNotSupported) || chain.Drops { // without iptables-legacy's program a table that refuses nothing is no fault
+			err = errors.Join(err, e)
 		}
 	}
-	return errors.Join(errs...)
+	return blocked, err
 }
 
-// ownRules returns the changes that delete the overlay's rules.
-func ownRules(st *iptables.State) []iptables.Op {
-	var ops []iptables.Op
-	if c := st.Chains[iptables.ForwardChain]; c != nil {
-		for _, h := range c.Rules {
-			if strings.HasPrefix(h.Comment, commentFrom) || strings.HasPrefix(h.Comment, commentTo) {
-				ops = append(ops, iptables.Op{Kind: iptables.DeleteRule, Chain: iptables.ForwardChain, Held: h})
-			}
-		}
-	}
-	return ops
-}
-
-// changeForward commits the changes that change returns. It calls change again if
+// changeForward makes the changes of one chain. It reads the chain again if
 // another program changes the table at the same time.
-func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
-	table := f.tables.Filter(filterFamily(network), legacy)
+func (f *Filter) changeForward(ctx context.Context, table iptables.Table, network netip.Prefix, program string) (blocked, err error) {
 	for range iptables.Tries {
 		st, err := table.Read(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ops := change(st)
+		c := st.Chains[iptables.ForwardChain]
+		if c == nil {
+			return nil, nil
+		}
+		ops, isBlocked := forwardOps(c, network)
+		if isBlocked {
+			n := c.Refusal() + 1
+			blocked = fmt.Errorf("%s: rule %d of chain %s refuses all packets before those of %s are accepted: run '%s -D %s %d'", program, n, iptables.ForwardChain, network, program, iptables.ForwardChain, n)
+		}
 		if len(ops) == 0 {
-			return nil
+			return blocked, nil
 		}
 		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
 		done := false
@@ -114,16 +118,40 @@ func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy
 			return err
 		})
 		if err != nil || done {
-			return err
+			return blocked, err
 		}
 	}
-	return fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
+	return nil, fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
 }
 
-// filterFamily returns a network's address family (NFPROTO_*).
-func filterFamily(network netip.Prefix) byte {
-	if network.Addr().Is4() {
-		return unix.NFPROTO_IPV4
+// forwardOps returns the changes after which the chain has the rules of a network, of none for the zero Prefix.
+// blocked reports whether the chain refuses packets before its rules of the network.
+func forwardOps(c *iptables.Chain, network netip.Prefix) (ops []iptables.Op, blocked bool) {
+	var missing []iptables.Rule
+	if network.IsValid() {
+		missing = []iptables.Rule{
+			{Chain: iptables.ForwardChain, Src: network, Comment: iptables.OverlayFrom + network.String(), Target: iptables.TargetAccept},
+			{Chain: iptables.ForwardChain, Dst: network, Comment: iptables.OverlayTo + network.String(), Target: iptables.TargetAccept},
+		}
 	}
-	return unix.NFPROTO_IPV6
+	var surplus []iptables.Op
+	refusal := c.Refusal()
+	for at, h := range c.Rules {
+		if !strings.HasPrefix(h.Comment, iptables.OverlayFrom) && !strings.HasPrefix(h.Comment, iptables.OverlayTo) {
+			continue
+		}
+		if i := slices.IndexFunc(missing, func(r iptables.Rule) bool { return r.Comment == h.Comment }); i >= 0 {
+			missing, blocked = slices.Delete(missing, i, i+1), blocked || at > refusal
+		} else {
+			surplus = append(surplus, iptables.Op{Kind: iptables.DeleteRule, Chain: iptables.ForwardChain, Held: h})
+		}
+	}
+	for _, r := range missing {
+		op := iptables.Op{Kind: iptables.AppendRule, Chain: iptables.ForwardChain, Rule: r}
+		if refusal < len(c.Rules) {
+			op.Kind, op.Held = iptables.InsertRule, c.Rules[refusal]
+		}
+		ops = append(ops, op)
+	}
+	return append(ops, surplus...), blocked
 }

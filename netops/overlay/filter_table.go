@@ -62,6 +62,8 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 	f := &nft.Feature{Table: ownTable()}
 	nat := nft.Chain{Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT}
 	input := nft.Chain{Name: "input", Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: nft.PriorityFilter}
+	received := nft.Chain{Name: "received", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: nft.PriorityRaw}
+	sent := nft.Chain{Name: "sent", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PriorityFilter}
 	var entries []*nft.Entry
 	for i := range want {
 		w := &want[i]
@@ -79,6 +81,9 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 				entries = append(entries, n)
 			}
 		}
+		if w.Encrypted != "" {
+			received.Rules, sent.Rules = append(received.Rules, w.receivedRules()...), append(sent.Rules, w.sentRule())
+		}
 		if set := sourceSet(is6); w.Tunnel != nil {
 			f.Sets = append(f.Sets, set)
 			input.Rules = append(input.Rules, w.Tunnel.rule(set))
@@ -88,7 +93,7 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 		}
 	}
 	f.Chains = func() []nft.Chain {
-		return slices.DeleteFunc([]nft.Chain{nat, input}, func(c nft.Chain) bool { return len(c.Rules) == 0 })
+		return slices.DeleteFunc([]nft.Chain{received, sent, nat, input}, func(c nft.Chain) bool { return len(c.Rules) == 0 })
 	}
 	return f, entries, nil
 }
@@ -137,6 +142,50 @@ func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
 		loadVNI(), equals(vniBytes(t.VNI)), nft.Next(),
 		source(), notIn(set), nft.Drop(),
 	)
+}
+
+// receivedRules drop unencrypted packets whose source is a pod of another node, or a pod of this node although they come from
+// elsewhere: the route to the source does not lead over the link by which they arrive.
+func (w *NAT) receivedRules() []nft.Rule {
+	from := []nft.Part{notByLink(expr.MetaKeyIIFNAME, w.Encrypted), nft.Next(), nft.SourceIn(w.Network.String()), nft.Next()}
+	return []nft.Rule{
+		nft.NewRule(slices.Concat(from, w.outsideLocal(sourceNotIn), []nft.Part{nft.Drop()})...),
+		nft.NewRule(slices.Concat(from, []nft.Part{hasNoRouteBack(), nft.Drop()})...),
+	}
+}
+
+// sentRule drops packets to pods of other nodes that would leave unencrypted. The unreachable route of the pod network refuses them too, but
+// another program can delete it.
+func (w *NAT) sentRule() nft.Rule {
+	to := []nft.Part{notByLink(expr.MetaKeyOIFNAME, w.Encrypted), nft.Next(), notByLink(expr.MetaKeyOIFNAME, "lo"), nft.Next(), nft.DestinationIn(w.Network.String()), nft.Next()}
+	return nft.NewRule(slices.Concat(to, w.outsideLocal(destinationNotIn), []nft.Part{nft.Drop()})...)
+}
+
+// outsideLocal matches addresses that no pod of this node has.
+func (w *NAT) outsideLocal(not func(prefix string) nft.Part) (parts []nft.Part) {
+	for _, p := range w.Local {
+		parts = append(parts, not(p.String()), nft.Next())
+	}
+	return parts
+}
+
+// notByLink matches if the link of the key has another name.
+func notByLink(key expr.MetaKey, name string) nft.Part {
+	return func(b *nft.Builder) {
+		data := make([]byte, unix.IFNAMSIZ)
+		copy(data, name)
+		b.Exprs = append(b.Exprs, &expr.Meta{Key: key, Register: b.Next}, &expr.Cmp{Op: expr.CmpOpNeq, Register: b.Next, Data: data})
+	}
+}
+
+// hasNoRouteBack matches if the route to the packet's source does not lead over the link by which it arrived (fib saddr . iif oif missing).
+func hasNoRouteBack() nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Fib{Register: b.Next, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{0}},
+		)
+	}
 }
 
 // equals compares the field in the first register with data.

@@ -58,6 +58,7 @@ func TestOverlayFilterListedByOtherNFT(t *testing.T) {
 	v4, v6 := natOf(net4()), natOf(net6())
 	v4.Exceptions = prefixes("192.168.0.0/16", "172.16.0.0/12")
 	v4.Tunnel = &TunnelFilter{VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
+	v6.Encrypted, v6.Local = "flannel-wg", prefixes("fd44:9::/64")
 	ensureFilter(t, f, v4, v6)
 	if err := programs.Check(); err != nil {
 		t.Error(err)

@@ -1,18 +1,14 @@
 package overlay
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -79,6 +75,104 @@ func TestOverlayFilterTraffic(t *testing.T) {
 	}
 }
 
+// TestOverlayFilterEncrypted: with a WireGuard device, an unencrypted packet from a pod's address does not reach a pod, and a packet to a
+// pod of another node does not leave without the device, although no route refuses it. Packets of this node's pods pass.
+func TestOverlayFilterEncrypted(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			pod, outside := nstest.NewNeighbour(t), nstest.NewNeighbour(t)
+			node, far, remote, spoofed := "192.0.2.1", "192.0.2.2", n.otherPod, strings.TrimSuffix(n.ownPod, "5")+"6"
+			former, formerGateway := "10.244.9.5", "10.244.9.1"
+			if n.is6 {
+				node, far, former, formerGateway = "2001:db8::1", "2001:db8::2", "fd44:9::5", "fd44:9::1"
+			}
+			for name, ns := range map[string]*nstest.Neighbour{"pod0": pod, "out0": outside} {
+				nstest.IP(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", name, ns.PID))
+				nstest.IP(t, "link set "+name+" up")
+				defer nstest.TryIP("link del " + name)
+				ns.IP(t, "link set eth0 up")
+				ns.IP(t, "link set lo up")
+			}
+			gateway := strings.TrimSuffix(n.ownPod, "5") + "1"
+			for _, a := range []string{node + n.linkBits() + " dev out0", gateway + n.linkBits() + " dev pod0", formerGateway + n.linkBits() + " dev pod0"} {
+				nstest.IP(t, "addr add "+a+" "+nodad(n))
+			}
+			for _, a := range []string{n.ownPod, former} {
+				pod.IP(t, "addr add "+a+n.linkBits()+" dev eth0 "+nodad(n))
+			}
+			pod.IP(t, "route add default via "+gateway)
+			outside.IP(t, "addr add "+far+n.linkBits()+" dev eth0 "+nodad(n))
+			for _, a := range []string{remote, spoofed} {
+				outside.IP(t, "addr add "+a+n.bits()+" dev lo "+nodad(n))
+			}
+			outside.IP(t, "route add default via "+node)
+			nstest.IP(t, "route add default via "+far)
+			defer nstest.TryIP("route del default via " + far)
+			// There is no device, and so no route over it, as after a flush of the routes.
+			nstest.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+			defer nstest.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+			f := openFilter(t)
+			w := natOf(n)
+			w.Masquerade = false
+			// arrives reports whether a datagram arrives, before one of another source.
+			arrives := func(from *nstest.Neighbour, source string, to *nstest.Neighbour, destination, end string) bool {
+				t.Helper()
+				sink := nstest.UDP(t, to, netip.AddrPortFrom(netip.MustParseAddr(destination), 0).String())
+				defer sink.Close()
+				at := sink.LocalAddr().(*net.UDPAddr).AddrPort()
+				first := nstest.UDP(t, from, netip.AddrPortFrom(netip.MustParseAddr(source), 0).String())
+				defer first.Close()
+				_, _ = first.WriteToUDPAddrPort([]byte("first"), at)
+				if end != "" {
+					last := nstest.UDP(t, from, netip.AddrPortFrom(netip.MustParseAddr(end), 0).String())
+					defer last.Close()
+					if _, err := last.WriteToUDPAddrPort([]byte("end"), at); err != nil {
+						t.Fatal(err)
+					}
+					_ = sink.SetReadDeadline(await.Deadline())
+				} else { // a packet that was sent before is in the queue of the sink
+					_ = sink.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				}
+				b := make([]byte, 10)
+				k, _, err := sink.ReadFromUDPAddrPort(b)
+				return err == nil && string(b[:k]) == "first"
+			}
+			check := func(when string, unencrypted bool) {
+				t.Helper()
+				for _, c := range []struct {
+					what             string
+					from             *nstest.Neighbour
+					source           string
+					to               *nstest.Neighbour
+					destination, end string
+					want             bool
+				}{
+					{"a stranger as a remote pod", outside, remote, pod, n.ownPod, far, unencrypted},
+					{"a stranger as a pod of this node", outside, spoofed, pod, n.ownPod, far, unencrypted},
+					{"a stranger as itself", outside, far, pod, n.ownPod, "", true},
+					{"a pod to a remote pod", pod, n.ownPod, outside, remote, "", unencrypted},
+					{"a pod to the outside", pod, n.ownPod, outside, far, "", true},
+					{"the outside to a pod of the former network", outside, far, pod, former, "", true},
+					{"a pod of the former network to the outside", pod, former, outside, far, "", true},
+					{"the node to its pod", nil, gateway, pod, n.ownPod, "", true},
+					{"the node to its pod of the former network", nil, formerGateway, pod, former, "", true},
+					{"a pod to its node", pod, n.ownPod, nil, gateway, "", true},
+					{"the node to itself", nil, gateway, nil, gateway, "", true},
+					{"the node to a remote pod", nil, gateway, outside, remote, "", unencrypted},
+				} {
+					if have := arrives(c.from, c.source, c.to, c.destination, c.end); have != c.want {
+						t.Errorf("%s: %s: arrives %v", when, c.what, have)
+					}
+				}
+			}
+			check("without rules", true)
+			w.Encrypted, w.Local = "wg0", []netip.Prefix{netip.MustParsePrefix(formerGateway + n.linkBits()).Masked()}
+			ensureFilter(t, f, w)
+			check("with rules", false)
+		})
+	}
+}
+
 // vxlanPacket returns a VXLAN packet without a valid frame in it (RFC 7348,
 // section 5).
 func vxlanPacket(vni uint32) []byte {
@@ -138,70 +232,6 @@ func TestTunnelFilter(t *testing.T) {
 				t.Error("a packet of a node that went came in")
 			}
 		})
-	}
-}
-
-// TestOverlayForward checks that packets pass iptables' FORWARD chain with policy
-// DROP, and that repeated calls add the rules once.
-func TestOverlayForward(t *testing.T) {
-	nstest.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
-	defer nstest.Run(t, "nft", "delete", "table", "ip", "filter")
-	f := openFilter(t)
-	w := natOf(net4())
-	w.Forward = true
-	ensureFilter(t, f, w)
-	ensureFilter(t, f, w)
-	const want = `-P FORWARD DROP
--A FORWARD -s 10.244.0.0/16 -m comment --comment "cnibox overlay from 10.244.0.0/16" -j ACCEPT
--A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
-`
-	if have := nstest.Run(t, "iptables-nft", "-S", "FORWARD"); have != want {
-		t.Errorf("rules:\n%s", have)
-	}
-	if err := f.Remove(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if have := nstest.Run(t, "iptables-nft", "-S", "FORWARD"); have != "-P FORWARD DROP\n" {
-		t.Errorf("left:\n%s", have)
-	}
-}
-
-// TestOverlayForwardLegacy does the same if iptables-legacy refuses. It checks
-// that the family without a refusal stays unchanged.
-func TestOverlayForwardLegacy(t *testing.T) {
-	nstest.Fresh(t)
-	n := netops.New(netops.Options{IPTables: nstest.IPTables})
-	nstest.Run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
-	nstest.Run(t, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT")
-	const before = "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j ACCEPT\n"
-	f, err := OpenFilter(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w4, w6 := natOf(net4()), natOf(net6())
-	w4.Forward, w6.Forward = true, true
-	ensureFilter(t, f, w4, w6)
-	ensureFilter(t, f, w4, w6)
-	const want = `-P FORWARD DROP
--A FORWARD -s 10.244.0.0/16 -m comment --comment "cnibox overlay from 10.244.0.0/16" -j ACCEPT
--A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
--A FORWARD -s 192.0.2.1/32 -j ACCEPT
-`
-	if have := nstest.Run(t, "iptables-legacy", "-S", "FORWARD"); have != want {
-		t.Errorf("rules:\n%s", have)
-	}
-	if rules := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
-		t.Errorf("no rule refuses there:\n%s", rules)
-	}
-	if iptables.IsLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
-		t.Error("a legacy table for IPv6 was made")
-	}
-	if err := f.Remove(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if have := nstest.Run(t, "iptables-legacy", "-S", "FORWARD"); have != before {
-		t.Errorf("left:\n%s", have)
 	}
 }
 

@@ -81,6 +81,31 @@ func (h *kernelState) update(op *kernelOp) {
 	}
 }
 
+// has reports whether the state has the object that the op makes, or one in the place of the object that it deletes.
+func (h *kernelState) has(op *kernelOp) (ok bool) {
+	switch op.kind {
+	case opNeigh:
+		mac, ok := h.neighs[op.ip]
+		return ok && (op.del || mac == op.mac)
+	case opFDB:
+		return h.fdb[op.mac] == op.ip
+	case opPeer:
+		p, ok := h.wg[op.key]
+		return ok && (op.del || p.allowed == op.wg.allowed && (p.endpoint == op.wg.endpoint || !op.wg.endpoint.IsValid()))
+	case opHop:
+		_, ok = h.hops[op.id]
+		if !op.del {
+			_, ok = h.ids[op.hop]
+		}
+		return ok
+	}
+	r, ok := h.routes[op.dst]
+	if r.id != 0 {
+		r.hop = h.hops[r.id]
+	}
+	return ok && (op.del || r.hop == op.hop)
+}
+
 // setPeer sets a peer of WireGuard, or removes it if p is nil. A network that another peer
 // had is taken from that peer.
 func (h *kernelState) setPeer(key Key, p *wgPeer) {

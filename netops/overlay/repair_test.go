@@ -283,6 +283,27 @@ func TestOverlayFlood(t *testing.T) {
 	settled(t, o, spec)
 }
 
+// TestOverlayLinkLocal: IPv6 ends on a device whose MTU becomes too small for it, and begins anew when the MTU is restored. The device
+// has no link-local address then, as before.
+func TestOverlayLinkLocal(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			makeNodes(t, n)
+			o := openOverlay(t, n, Options{})
+			apply(t, o, n.spec())
+			addresses := func() string { return nstest.IP(t, "-o addr show dev "+n.device) }
+			before := addresses()
+			nstest.IP(t, "link set "+n.device+" mtu 1000")
+			awaitChange(t, o, "the MTU")
+			apply(t, o, n.spec())
+			settled(t, o, n.spec())
+			if after := addresses(); strings.Contains(before+after, "fe80::") {
+				t.Errorf("before\n%safter\n%s", before, after)
+			}
+		})
+	}
+}
+
 // TestRecheck: Recheck finds a difference that no notification reported. Without a difference the
 // next Apply changes nothing.
 func TestRecheck(t *testing.T) {
@@ -344,6 +365,48 @@ func TestCounts(t *testing.T) {
 	r := apply(t, o, spec)
 	if diff := cmp.Diff(map[string]int{"route": 1, "neighbour": 1}, r.Repaired); diff != "" || r.Failed != 0 || len(r.Refused) != 0 {
 		t.Errorf("report %+v\n%s", r, diff)
+	}
+}
+
+// TestNotRepaired: what a new spec adds, changes or removes is not counted as restored, although the kernel is read again at the same time,
+// as after a notification or once a minute.
+func TestNotRepaired(t *testing.T) {
+	for name, classic := range map[string]bool{"nexthops": false, "without nexthops": true} {
+		t.Run(name, func(t *testing.T) {
+			n := net4()
+			makeNodes(t, n)
+			o := openOverlay(t, n, Options{NoNexthops: classic})
+			spec := n.spec()
+			apply(t, o, spec)
+			second := Peer{Name: "second", Subnet: netip.MustParsePrefix("10.244.3.0/24"), Gateway: netip.MustParseAddr("192.168.50.3"), MAC: MAC{2, 0, 0, 0, 2, 3}}
+			for _, c := range []struct {
+				what    string
+				peers   []Peer
+				mtu     int
+				disturb string
+				want    map[string]int
+			}{
+				{"a new peer", []Peer{n.peer(), second}, 0, "", map[string]int{}},
+				{"another MTU", []Peer{n.peer(), second}, 1400, "", map[string]int{}},
+				{"a new address of a node", []Peer{n.peer(), {Name: "second", Subnet: second.Subnet, Gateway: netip.MustParseAddr("192.168.50.4"), MAC: second.MAC}}, 1400, "", map[string]int{}},
+				{"a peer gone", []Peer{n.peer()}, 1400, "", map[string]int{}},
+				{"a deleted route and a new peer", []Peer{n.peer(), second}, 1400, "route del " + n.otherSubnet, map[string]int{"route": 1}},
+				{"another program's route and a peer gone", []Peer{n.peer()}, 1400, "route add 10.244.9.0/24 dev " + n.device + " proto 142", map[string]int{"route": 1}},
+			} {
+				if c.disturb != "" {
+					nstest.IP(t, c.disturb)
+				}
+				if spec.Peers = c.peers; c.mtu != 0 {
+					device := *spec.Device
+					device.MTU, spec.Device = c.mtu, &device
+				}
+				o.Recheck()
+				r := apply(t, o, spec)
+				if diff := cmp.Diff(c.want, r.Repaired); diff != "" || r.Writes == 0 && c.mtu == 0 || !r.Dumped {
+					t.Errorf("%s: %+v\n%s", c.what, r, diff)
+				}
+			}
+		})
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
+// leastMTU6 is the smallest MTU with which a link has IPv6 (RFC 8200).
+const leastMTU6 = 1280
+
 // deviceAlias is the alias of an overlay's tunnel device. It identifies the
 // device if its name is unknown.
 const deviceAlias = "cnibox overlay"
@@ -56,6 +59,9 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	}
 	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
 		return st, warnings, err
+	}
+	if have.MTU < leastMTU6 { // IPv6 has begun anew on the device, with a link-local address
+		warnings = o.disableAutoconfiguration(v.Name)
 	}
 	if err := o.addressVTEP(ctx, v, have.Index); err != nil {
 		return st, warnings, err
@@ -251,8 +257,8 @@ func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) err
 func (o *Kernel) requestOn(ctx context.Context, conn *nlconn.Conn, what string, m nlconn.Message) error {
 	text := func() string { return what }
 	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(conn.One(ctx, m), what) })
-	if err == nil {
-		o.countWrite("device", text)
+	if err == nil && !o.newDevice {
+		o.countRepair("device", text)
 	}
 	return err
 }
@@ -281,7 +287,7 @@ func (o *Kernel) setSysctl(key, value string) error {
 	return nil
 }
 
-// addressVTEP adds the device's address, if it has one, before it removes other addresses in
+// addressVTEP adds the device's address, if it has one, before it removes link-local ones, and others in
 // the network, because the host's connections to pods need a source address.
 func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	have, err := o.conn.Addresses(ctx, index)
@@ -293,7 +299,7 @@ func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	for _, a := range have {
 		if a.Prefix == v.Address {
 			found = true
-		} else if v.Network.IsValid() && v.Network.Contains(a.Prefix.Addr()) {
+		} else if v.Network.IsValid() && v.Network.Contains(a.Prefix.Addr()) || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() {
 			wrong = append(wrong, a)
 		}
 	}

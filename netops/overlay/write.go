@@ -90,7 +90,9 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 		switch err := refused[i]; {
 		case err == nil, ops[i].del && nlconn.IsAbsent(err):
 			w.have.update(&ops[i])
-			w.countWrite(ops[i].kind.String(), ops[i].String)
+			if w.before != nil && w.before.has(&ops[i]) != ops[i].del {
+				w.countRepair(ops[i].kind.String(), ops[i].String)
+			}
 			w.writes++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])

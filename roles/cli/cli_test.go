@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,11 +148,6 @@ func runScripts(t *testing.T, dir string) {
 			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
 			e.Setenv("CLITEST_INSIDE", "1")
 			e.Setenv("FIRST", "nsenter --net=/proc/1/ns/net")
-			docs, err := filepath.Abs("../../docs")
-			if err != nil {
-				return err
-			}
-			e.Setenv("DOCS", docs)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},

@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,39 +21,73 @@ var update = flag.Bool("update", false, "write docs/cli.md")
 
 const docsFile = "../../docs/cli.md"
 
-// TestDocs keeps docs/cli.md equal to the help.
+// TestDocs keeps the list of verbs in docs/cli.md equal to the help. The manual page of a release has the help of each verb of that list.
 func TestDocs(t *testing.T) {
-	var b bytes.Buffer
-	fmt.Fprint(&b, "# The command line\n\nGenerated from `cnibox help` by `go test ./roles/cli -run TestDocs -update`.\n\n")
-	fmt.Fprint(&b, "Results go to stdout, everything else to stderr. Flags may follow arguments.\n",
-		"Colours and aligned tables are for terminals. Otherwise a table has tabs between the cells\n",
-		"of a line. `--json` is for programs. With it an error is one JSON object on stderr, with `verb`, `error`, `fix` and `exitCode`;\n",
-		"verbs whose output is JSON in any case, has another format or is empty have it for their errors.\n\n")
-	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
 	p := Process{Table: all.Table()}
-	var write func([]*cli.Command)
-	write = func(cmds []*cli.Command) {
-		for _, c := range cmds {
-			var help bytes.Buffer
-			writeVerb(&help, c)
-			title, rest, _ := strings.Cut(strings.TrimSuffix(help.String(), "\n"+exitCodes), "\n")
-			fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", title, strings.TrimSpace(rest))
-			write(c.Subcommands)
-		}
+	rest := slices.Clone(p.root().Subcommands)
+	var b strings.Builder
+	section := func(title string, listed func(c *cli.Command) bool) {
+		fmt.Fprintf(&b, "\n## %s\n", strings.ToUpper(title[:1])+title[1:])
+		rest = slices.DeleteFunc(rest, func(c *cli.Command) bool {
+			if listed(c) {
+				fmt.Fprintf(&b, "\n### cnibox %s\n\n%s.\n\n```\n", c.Name, strings.ToUpper(c.Usage[:1])+c.Usage[1:])
+				writeUsage(&b, c, "")
+				b.WriteString("```\n")
+			}
+			return listed(c)
+		})
 	}
-	write(p.root().Subcommands)
-	if *update {
-		if err := os.WriteFile(docsFile, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
+	for _, g := range groups() {
+		section(g.title, func(c *cli.Command) bool { return slices.Contains(g.verbs, c.Name) })
 	}
+	section("other verbs", func(c *cli.Command) bool { return !c.Hidden })
+	fmt.Fprintf(&b, "\n## Exit codes and environment\n\n```\n%s\n%s```\n\n", exitCodes, environment)
+	const start, end = "<!-- verbs:start -->\n", "<!-- verbs:end -->"
 	have, err := os.ReadFile(docsFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(b.String(), string(have)); diff != "" {
+	before, page, _ := strings.Cut(string(have), start)
+	_, after, found := strings.Cut(page, end)
+	if !found {
+		t.Fatalf("%s has no %s… %s", docsFile, start, end)
+	}
+	want := before + start + b.String() + end + after
+	if *update {
+		if err := os.WriteFile(docsFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, string(have)); diff != "" {
 		t.Errorf("docs/cli.md differs from the help; run: go test ./roles/cli -run TestDocs -update\n(-help +file):\n%s", diff)
+	}
+}
+
+// writeUsage writes a line with the flags of a verb, except those that most verbs have, and a line for each verb of it.
+func writeUsage(w io.Writer, c *cli.Command, text string) {
+	line := "cnibox " + verbOf(c)
+	for _, f := range c.Flags {
+		name := f.Names()[0]
+		if d, ok := f.(cli.DocGenerationFlag); ok && name != jsonFlag && name != "table" {
+			line += " [--" + name
+			if d.TakesValue() {
+				line += "=" + strings.ToUpper(name)
+			}
+			line += "]"
+		}
+	}
+	if strings.Count(line, " [") > 9 {
+		line = "cnibox " + verbOf(c) + " [FLAG…]"
+	}
+	if len(c.Subcommands) == 0 || c.Action != nil && len(c.Flags) > 0 {
+		fmt.Fprintf(w, "%s\n", strings.TrimSpace(line+" "+c.ArgsUsage))
+		if text != "" {
+			fmt.Fprintf(w, "    %s\n", text)
+		}
+	}
+	for _, s := range c.Subcommands {
+		writeUsage(w, s, s.Usage)
 	}
 }
 

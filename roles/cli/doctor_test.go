@@ -2,14 +2,18 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -191,14 +195,23 @@ func (n *testNode) run(script string) string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	c := exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", strings.Join(append(n.scripts, script), "\n"))
+	ctx := n.t.Context()
+	if deadline, ok := n.t.Deadline(); ok { // a script that does not end fails with its output
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, deadline.Add(-5*time.Second))
+		defer stop()
+	}
+	c := exec.CommandContext(ctx, "unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", strings.Join(append(n.scripts, script), "\n"))
 	var errs bytes.Buffer
 	c.Stderr = &errs
 	// The PATH of this test has roles of cnibox, such as bridge, which is also iproute2's program.
 	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "WORK=" + n.t.TempDir(), "SELF=" + self, "CLITEST_INSIDE=1", n.env}
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = time.Second // a daemon can have the output
 	out, err := c.Output()
 	if err != nil {
-		n.t.Fatalf("%v\n%s%s", err, out, &errs)
+		n.t.Fatalf("%v\n%s%s", errors.Join(err, ctx.Err()), out, &errs)
 	}
 	return string(out)
 }
@@ -404,6 +417,32 @@ grep -q -- '-A FORWARD -i veth[0-9a-f]* -j ACCEPT' $WORK/rules || { cat $WORK/ru
 `)
 }
 
+// TestDoctorForward: an agent that runs does not show that iptables accepts its pods' packets, only its rules do.
+func TestDoctorForward(t *testing.T) {
+	network := netip.MustParsePrefix("10.244.0.0/16")
+	for want, policy := range map[string]netops.ForwardPolicy{
+		"forward-policy 10.244.1.5": {Refused: true},
+		"":                          {Refused: true, Accepted: []netip.Prefix{network}, RefusedLegacy: true, AcceptedLegacy: []netip.Prefix{network}},
+	} {
+		f := &doctor.Facts{Now: time.Now()}
+		f.Overlay.Agent = &doctor.Agent{Ready: true}
+		f.Overlay.Env = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+		a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.5/24")}}
+		f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
+		f.Firewall.Policy4 = policy
+		have := ""
+		for _, found := range doctor.Diagnose(f).Findings {
+			if found.ID == "forward-policy" {
+				_, pods, _ := strings.Cut(found.Evidence, "accepts ")
+				have = found.ID + " " + pods
+			}
+		}
+		if have != want {
+			t.Errorf("%+v: %q, want %q", policy, have, want)
+		}
+	}
+}
+
 // TestDoctorComplete: each check is broken by a test.
 func TestDoctorComplete(t *testing.T) {
 	broken := brokenFacts()
@@ -552,7 +591,7 @@ product doctor >$WORK/out && exit 1
 
 const doctorPage = "../../docs/doctor.md"
 
-// TestDoctorDocs: the table of docs/doctor.md is generated from the checks, and its command lines work.
+// TestDoctorDocs: the table of docs/doctor.md is generated from the checks.
 func TestDoctorDocs(t *testing.T) {
 	b, err := os.ReadFile(doctorPage)
 	if err != nil {
@@ -561,12 +600,13 @@ func TestDoctorDocs(t *testing.T) {
 	const start, end = "<!-- checks:start -->\n", "<!-- checks:end -->"
 	before, rest, _ := strings.Cut(string(b), start)
 	_, after, ok := strings.Cut(rest, end)
-	if !ok || !strings.Contains(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks()))) {
-		t.Fatalf("docs/doctor.md has no table, or not the number of checks, %d", len(doctor.Checks()))
+	if !ok {
+		t.Fatal("docs/doctor.md has no table")
 	}
-	rows := "| check | finding | severity | `--fix` | reads |\n|---|---|---|---|---|\n"
+	before = regexp.MustCompile("`all [0-9]+ checks passed`").ReplaceAllString(before, fmt.Sprintf("`all %d checks passed`", len(doctor.Checks())))
+	rows := "| check | finding | severity | `--fix` |\n|---|---|---|---|\n"
 	for _, c := range doctor.Checks() {
-		rows += fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", c.ID, c.Title, c.Severity, map[bool]string{true: "yes"}[c.Safe], c.Reads)
+		rows += fmt.Sprintf("| `%s` | %s | %s | %s |\n", c.ID, c.Title, c.Severity, map[bool]string{true: "yes"}[c.Safe])
 	}
 	want := before + start + rows + end + after
 	if *update {
@@ -575,9 +615,6 @@ func TestDoctorDocs(t *testing.T) {
 		}
 	} else if want != string(b) {
 		t.Error("docs/doctor.md differs from the checks; run: go test ./roles/cli -run TestDoctorDocs -update")
-	}
-	if out := newTestNode(t, false).run(shBlocks(before)); strings.Count(out, " checks passed") != 2 {
-		t.Errorf("the commands of docs/doctor.md print\n%s", out)
 	}
 }
 

@@ -30,7 +30,7 @@ All files are checked, then written under temporary names, and then renamed, so 
 plugin exists and is complete at any time. Another program's plugin is kept. With
 --force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
 executed to identify it. When a plugin was replaced, what is left of cnibox's containers
-that ended meanwhile is removed. docs/takeover.md describes the effect on running containers.
+that ended meanwhile is removed. docs/migrate.md describes the effect on running containers.
 
 Runtimes search plugins in different directories, and install warns if one of this node
 does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;

@@ -82,7 +82,7 @@ func (m *migrator) canReplaceFlannel(running *process, rules []string) error {
 	for _, l := range links {
 		backend := map[string]string{"flannel.ipip": "ipip", "flannel0": "udp"}[l.Name]
 		if backend != "" {
-			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/overlay.md#migrating-from-flannel", backend, l.Name)
+			return fmt.Errorf("flanneld has the backend %q, device %q, which 'migrate' does not take over: see docs/migrate.md#flannel", backend, l.Name)
 		}
 		found = found || isWireGuard(&l) || l.Kind == "vxlan" && (strings.HasPrefix(l.Name, "flannel.") || strings.HasPrefix(l.Name, "flannel-v6."))
 	}

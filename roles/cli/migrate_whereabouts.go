@@ -2,8 +2,13 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/ranges"
 )
 
@@ -15,6 +20,9 @@ const (
 // lookWhereabouts are the steps from whereabouts. Its pools are of the whole cluster. When they are taken over,
 // whereabouts refuses ADD on all nodes. The agent of each node makes leases for the node's containers.
 func (m *migrator) lookWhereabouts() ([]step, error) {
+	if err := m.findWhereabouts(); err != nil {
+		return nil, err
+	}
 	pools, err := m.poolSteps(false, step{
 		Name: "pools", What: "cnibox has the pools of whereabouts",
 		Why: "whereabouts refuses ADD from then on, so no address is given out by both programs",
@@ -42,6 +50,32 @@ func (m *migrator) lookWhereabouts() ([]step, error) {
 	}
 	plugins, err := m.pluginSteps()
 	return append(append(pools, agent), plugins...), err
+}
+
+// findWhereabouts returns an error if nothing shows that whereabouts is or was on this node. An administrator's kubeconfig also shows it,
+// because the pools are of the cluster.
+func (m *migrator) findWhereabouts() error {
+	if !m.record.Started.IsZero() || m.c.String(kubeconfigFlag) != "" {
+		return nil
+	}
+	f, err := plugindir.Open(m.dir, m.Executable).Look(whereabouts)
+	if err != nil || f.Standing == plugindir.Foreign {
+		return err
+	}
+	conf := filepath.Join(m.record.ConfDir, "whereabouts.d")
+	if _, err := os.Stat(conf); err == nil {
+		return nil
+	}
+	found := false
+	err = m.eachNetwork(func(_ string, raw []byte) error {
+		found = found || slices.Contains(lint.Types(raw), whereabouts)
+		return nil
+	})
+	if err != nil || found {
+		return err
+	}
+	return fmt.Errorf("there is no whereabouts on this node: %s has no plugin whereabouts of another program, no network in %s has its type, and there is no %s",
+		m.dir, m.record.ConfDir, conf)
 }
 
 // backWhereabouts are the steps to whereabouts.

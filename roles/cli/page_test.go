@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,43 +58,143 @@ func (n *testNode) documented(page string) {
 	}
 }
 
-// shBlocks returns a script of the blocks "sh" of a page.
-func shBlocks(page string) string {
-	script := "cd $WORK\nalias cnibox=product\n"
-	for i, block := range strings.Split(page, "```") {
-		if commands, is := strings.CutPrefix(block, "sh\n"); is && i%2 == 1 {
-			script += commands
+// shellPage has what the blocks "sh" of a page need on the node.
+type shellPage struct {
+	setup string
+	// replace has pairs of a documented text, such as a placeholder, and the text that is run.
+	replace []string
+	// want is a part of the output.
+	want string
+}
+
+// shellPages has the pages whose blocks need more than a node with pods.
+func shellPages() map[string]shellPage {
+	const pods = `
+pod $net web-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=web'
+pod $net db-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=db'
+`
+	const agent = "trap 'kill $! || true' EXIT\nip route add default via 192.0.2.9\n"
+	return map[string]shellPage{
+		"README.md": {
+			setup: pods + agent + `
+mkdir -p /var/lib/cnibox/cluster
+echo '{"Network":"10.244.0.0/16"}' >/var/lib/cnibox/cluster/config.json
+agent &
+served=$!
+trap 'kill $served' EXIT
+ip netns add web
+until product agent status; do :; done
+`,
+			replace: []string{"POD ADDRESS", "default/web 10.78.0.3", "POD", "default/web", "FILE", "$net", "cnibox ui", "cnibox ui & until [ -S /run/cnibox/ui.sock ]; do :; done; kill $!"},
+		},
+		"docs/cli.md":     {want: "DEL with /opt/cni/bin takes "},
+		"docs/doctor.md":  {want: " checks passed"},
+		"docs/ipam.md":    {replace: []string{"FILE", "$net"}},
+		"docs/overlay.md": {setup: agent, replace: []string{"cnibox agent cleanup", "kill $!; wait $! || true; cnibox agent cleanup"}},
+		"docs/packets.md": {
+			setup: pods + `
+ip address add 10.244.2.7/32 dev lo
+ip link add flannel.1 type vxlan id 1 dstport 8472 local 192.0.2.1 dev eth0
+ip link set flannel.1 up
+ip route add 10.244.0.0/24 dev flannel.1
+printf '#!/bin/sh\ncat >/dev/null\n' >$WORK/path/wireshark
+chmod +x $WORK/path/wireshark
+`,
+			want: "5432: refused",
+		},
+		"docs/runtimes.md": {setup: "mv $net 10-pods.conflist"},
+		"docs/trace.md":    {replace: []string{"kill $!", "kill $!; cat node.json"}, want: `"container":"p1"`},
+		"docs/troubleshooting.md": {
+			setup: pods + "nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; }'\n",
+			replace: []string{
+				"CONTAINER", "p1", "FILE", "$net", "vethXXXXXXXXXXX", "$(veth p1 net)", "cni9", "br78", "10.22.0.2", "10.78.0.2", "NETNS", "/run/ns/p1",
+				"cnibox repair ", "cnibox repair --yes ", "--at 03:12", "--at 0s",
+			},
+		},
+	}
+}
+
+// fence matches the first line of a block of commands, and the reason why a test cannot run it.
+var fence = regexp.MustCompile("^ *```(sh|bash|shell)\\b *(.*)\n$")
+
+// shBlocks returns a script of the blocks "sh" of a page that are run, each behind its line.
+func shBlocks(t *testing.T, page string) (script string) {
+	t.Helper()
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, run := 0, false
+	for line := range strings.Lines(string(b)) {
+		n++
+		first := fence.FindStringSubmatch(line)
+		switch {
+		case first != nil && first[1] == "sh" && first[2] == "":
+			run = true
+			script += fmt.Sprintf("echo '%s, line %d' >&2\n", page, n)
+		case first != nil && (first[1] != "sh" || !regexp.MustCompile(`^not run: .+`).MatchString(first[2])):
+			t.Errorf("%s, line %d: want ```sh, or ```sh not run: REASON", page, n)
+		case strings.TrimSpace(line) == "```":
+			run = false
+		case run:
+			script += line
 		}
 	}
 	return script
 }
 
-// TestMeasureDocs runs the commands of docs/measure.md.
-func TestMeasureDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/measure.md")
+// TestShell runs the blocks "sh" of all pages as a reader pastes them, each page on a node of its own. A block that ends with an error, or
+// does not end, fails.
+func TestShell(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := newTestNode(t, false).run(strings.ReplaceAll(shBlocks(string(page)), "cnibox bench", "cnibox bench --rounds 2"))
-	if !strings.Contains(out, "DEL with /opt/cni/bin takes ") {
-		t.Error(out)
-	}
-}
-
-// TestUIDocs runs the commands of docs/ui.md.
-func TestUIDocs(t *testing.T) {
-	page, err := os.ReadFile("../../docs/ui.md")
+	more, err := filepath.Glob("../../*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := newTestNode(t, false).run("PATH=$PATH:/usr/bin:/bin\n" + shBlocks(string(page)) + "cat node.json")
-	if !strings.Contains(out, `"container":"p1"`) {
-		t.Error(out)
+	known, ran := shellPages(), 0
+	for _, page := range append(pages, more...) {
+		name := strings.TrimPrefix(page, "../../")
+		script, with := shBlocks(t, page), known[name]
+		delete(known, name)
+		if script == "" {
+			if with.setup+with.want != "" {
+				t.Errorf("%s has no block that is run", name)
+			}
+			continue
+		}
+		ran++
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			out := newTestNode(t, false).run(`PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
+cat >$WORK/path/cnibox <<'EOF'
+#!/bin/sh
+case "$1 $2" in
+"agent -"*) shift; exec agent "$@" ;;
+drops* | capture*) more="--for 1ms" ;;
+bench*) more="--rounds 2" ;;
+esac
+verb=$1
+shift
+exec product $verb $more "$@"
+EOF
+chmod +x $WORK/path/cnibox
+mkdir $WORK/page
+cd $WORK/page
+` + with.setup + "\n" + strings.NewReplacer(with.replace...).Replace(script))
+			if !strings.Contains(out, with.want) {
+				t.Errorf("no %q in\n%s", with.want, out)
+			}
+		})
+	}
+	if ran < 10 || len(known) > 0 {
+		t.Errorf("%d pages have commands that are run; missing: %v", ran, slices.Collect(maps.Keys(known)))
 	}
 }
 
 // TestUIPage opens the page of a node in a browser: it has the calls that the node's plugins had. With -update it takes the picture of
-// docs/ui.md.
+// docs/trace.md.
 func TestUIPage(t *testing.T) {
 	picture := ""
 	if *update {
@@ -131,8 +234,8 @@ cat $WORK/page`)
 	}
 }
 
-// TestDiffDocs runs the commands of docs/diff.md.
-func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/diff.md") }
+// TestDiffDocs runs the commands of docs/doctor.md whose output it shows.
+func TestDiffDocs(t *testing.T) { newTestNode(t, false).documented("../../docs/doctor.md") }
 
 // TestReadOnly: verbs that only read work on a read-only file system.
 func TestReadOnly(t *testing.T) {

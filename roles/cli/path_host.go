@@ -131,6 +131,10 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 		return true
 	}
 	for _, d := range drops[0] {
+		if isRefusal := d.IsPolicy || d.IsAlways; isRefusal && strings.HasSuffix(d.Chain, " filter FORWARD") {
+			w.stop("cnibox doctor", "iptables' FORWARD chain refuses packets, and no rule accepts it")
+			return true
+		}
 		family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
 		fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
 		w.stop(fix, "a rule of another program drops it: %s", d.Rule)

@@ -27,7 +27,7 @@ attach new containers from then on, and exports the leases of host-local to the
 directory of the reference plugin. While containers are attached by cnibox, it lists
 them, keeps the binary and the state, and exits with 3: detach them, or wait, and
 repeat the call. When there are none, it also removes cnibox's kernel objects, the
-node's state and DIR/cnibox. See docs/takeover.md.
+node's state and DIR/cnibox. See docs/migrate.md.
 
 examples:
   cnibox uninstall --drain

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type Table struct {
 	// nodes are in order of their names. A node does not change, because snapshots have it too.
 	nodes  []*Node
 	faults map[string]error
+	// lost has the names of the nodes that stay although the registry does not have them. See Lose.
+	lost map[string]bool
 }
 
 // Config returns the configuration of the last SetConfig, or nil.
@@ -42,6 +45,7 @@ func (t *Table) Put(name string, n Node, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, was := t.find(name)
+	delete(t.lost, name)
 	if err != nil {
 		if was {
 			t.nodes = slices.Delete(t.nodes, i, i+1)
@@ -54,6 +58,10 @@ func (t *Table) Put(name string, n Node, err error) bool {
 		return was || !faulty || fault.Error() != err.Error()
 	}
 	delete(t.faults, name)
+	if len(t.lost) > 0 && (!was || !slices.Equal(t.nodes[i].claims(), n.claims())) {
+		t.dropClaimed(n.claims())
+		i, _ = t.find(name)
+	}
 	if !was {
 		t.nodes = slices.Insert(t.nodes, i, &n)
 		return true
@@ -77,17 +85,72 @@ func (t *Table) Remove(name string) bool {
 	}
 	_, faulty := t.faults[name]
 	delete(t.faults, name)
+	delete(t.lost, name)
 	return was || faulty
 }
 
-// Keep removes every entry that is not in names, and reports whether there was one.
+// Keep removes every entry that is neither in names nor a lost node, and reports whether there was one.
 func (t *Table) Keep(names map[string]bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := len(t.nodes) + len(t.faults)
-	t.nodes = slices.DeleteFunc(t.nodes, func(n *Node) bool { return !names[n.Name] })
+	t.nodes = slices.DeleteFunc(t.nodes, func(n *Node) bool { return !names[n.Name] && !t.lost[n.Name] })
 	maps.DeleteFunc(t.faults, func(name string, _ error) bool { return !names[name] })
 	return len(t.nodes)+len(t.faults) != before
+}
+
+// Lose makes the nodes that are not in names lost: the registry has lost its data, so their absence does not mean that
+// they were removed. They stay until they are put again or Forget is called. It returns their number. own is this node's
+// name, which must publish itself again. A node that is not in the configured network, or whose address or pod network
+// another one has now, does not stay.
+func (t *Table) Lose(names map[string]bool, own string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	claimed := map[netip.Prefix]bool{}
+	for _, n := range t.nodes {
+		for _, p := range n.claims() {
+			claimed[p] = claimed[p] || names[n.Name]
+		}
+	}
+	t.lost = map[string]bool{}
+	for _, n := range t.nodes {
+		if !names[n.Name] && n.Name != own && n.CheckIn(t.config) == nil && !slices.ContainsFunc(n.claims(), func(p netip.Prefix) bool { return claimed[p] }) {
+			t.lost[n.Name] = true
+		}
+	}
+	return len(t.lost)
+}
+
+// dropClaimed removes the lost nodes with one of these claims.
+func (t *Table) dropClaimed(claims []netip.Prefix) {
+	t.nodes = slices.DeleteFunc(t.nodes, func(n *Node) bool {
+		drop := t.lost[n.Name] && slices.ContainsFunc(n.claims(), func(p netip.Prefix) bool { return slices.Contains(claims, p) })
+		if drop {
+			delete(t.lost, n.Name)
+		}
+		return drop
+	})
+}
+
+// claims returns what only one node can have: its addresses and pod networks.
+func (n *Node) claims() []netip.Prefix {
+	all := slices.Clone(n.PodCIDRs)
+	for _, a := range []netip.Addr{n.PublicIP, n.PublicIPv6} {
+		if a.IsValid() {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return all
+}
+
+// Forget removes the lost nodes, and reports whether there was one.
+func (t *Table) Forget() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := len(t.nodes)
+	t.nodes = slices.DeleteFunc(t.nodes, func(n *Node) bool { return t.lost[n.Name] })
+	t.lost = nil
+	return len(t.nodes) != before
 }
 
 // Each calls fn with each node. fn must not change the node or use the table. Each returns false if
@@ -101,11 +164,11 @@ func (t *Table) Each(fn func(*Node)) (whole bool) {
 	return len(t.faults) == 0
 }
 
-// Len returns the number of entries, including faults.
+// Len returns the number of entries of the registry, including faults.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.nodes) + len(t.faults)
+	return len(t.nodes) + len(t.faults) - len(t.lost)
 }
 
 // Snapshot returns the current entries.

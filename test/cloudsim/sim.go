@@ -1,6 +1,6 @@
 // Package cloudsim simulates the metadata services of clouds: from one description of a node's interfaces it answers as Azure, AWS,
 // Google and others do, with their headers and refusals, and with every fault that a client must survive. The program
-// test/cmd/cloud-sim, the demo and tests use it; see docs/cloud-sim.md.
+// test/cmd/cloud-sim, the demo and tests use it; see docs/lab.md.
 package cloudsim
 
 import (
@@ -27,7 +27,7 @@ type Options struct {
 	NICs []store.CloudNIC
 	// Listen are addresses with ports; empty are those of the providers.
 	Listen []string
-	// Script has orders that run after a number of requests; see docs/cloud-sim.md.
+	// Script has orders that run after a number of requests; see docs/lab.md.
 	Script string
 	// Log gets a line for each request; nil discards it.
 	Log *slog.Logger

@@ -168,7 +168,7 @@ func (f *Forward) missing(st *State) []Op {
 	}
 	for _, r := range f.rules() {
 		if !st.Chains[r.Chain].identities()[f.identity(r.Comment)] {
-			need(Op{Kind: appendRule, Chain: r.Chain, Rule: r})
+			need(Op{Kind: AppendRule, Chain: r.Chain, Rule: r})
 		}
 	}
 	return ops

@@ -78,7 +78,8 @@ func ParseListing(listing string) *State {
 			chain(name)
 		case "-A":
 			c := chain(name)
-			c.Rules = append(c.Rules, parseListed(rule))
+			h := parseListed(rule)
+			c.Rules, h.handle = append(c.Rules, h), uint64(len(c.Rules)+1)
 		}
 	}
 	return st
@@ -152,12 +153,17 @@ func restoreInput(ops []Op) string {
 			fmt.Fprintf(&b, ":%s - [0:0]\n", op.Chain)
 		}
 	}
+	inserted := uint64(0) // they change the numbers of later rules
 	for _, op := range ops {
 		args := strings.Join(op.Rule.args(), " ")
 		switch op.Kind {
 		case InsertRule:
+			if op.Held != nil {
+				args = strings.Replace(args, op.Chain, fmt.Sprintf("%s %d", op.Chain, op.Held.handle+inserted), 1)
+				inserted++
+			}
 			fmt.Fprintf(&b, "-I %s\n", args)
-		case appendRule:
+		case AppendRule:
 			fmt.Fprintf(&b, "-A %s\n", args)
 		case DeleteRule:
 			fmt.Fprintf(&b, "-D %s %s\n", op.Chain, op.Held.Text)

@@ -151,10 +151,13 @@ func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
 		return held.Deletion(), nil
 	}
 	flags := uint16(unix.NLM_F_CREATE)
-	if op.Kind == appendRule {
+	if op.Kind == AppendRule {
 		flags |= unix.NLM_F_APPEND
 	}
 	m := t.table.RuleMessage(unix.NFT_MSG_NEWRULE, flags, op.Chain)
+	if op.Held != nil {
+		m.Bytes(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, op.Held.handle))
+	}
 	err := nft.AddExpressions(&m, t.table.Family, op.Rule.exprs())
 	m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
 	return m, err

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"unsafe"
@@ -27,6 +28,8 @@ type Policy struct {
 	RefusedLegacy bool
 	// Firewalld reports whether firewalld has chains in the kernel.
 	Firewalld bool
+	// Accepted and AcceptedLegacy are the networks that the rules of an overlay accept.
+	Accepted, AcceptedLegacy []netip.Prefix
 }
 
 // Policy reads what refuses to forward packets of an address family.
@@ -41,22 +44,45 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	}
 	filter := &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
 	forward, err := filter.readChain(ctx, ForwardChain)
-	if err == nil && forward != nil && !forward.drops {
+	if err == nil && forward != nil {
 		forward.Rules, err = nft.Rules(ctx, filter.NFT, filter.table, ForwardChain, heldRule)
 	}
 	if err != nil {
 		return p, filter.describe(err)
 	}
-	p.Refused = forward != nil && forward.refuses()
+	if forward != nil && forward.refuses() {
+		p.Refused = true
+		for _, h := range forward.Rules[:forward.Refusal()] {
+			p.Accepted = append(p.Accepted, overlayNetworks([]byte(h.Comment+"\x00"))...)
+		}
+	}
 	p.Firewalld, err = filter.hasFirewalld(ctx, forward)
 	if err != nil {
 		return p, err
 	}
-	if !IsLegacyLoaded(family, "filter") {
-		return p, nil
+	legacy, err := ReadLegacyChain(family)
+	p.RefusedLegacy = legacy.Drops
+	if legacy.Drops {
+		p.AcceptedLegacy = overlayNetworks(legacy.rules)
 	}
-	p.RefusedLegacy, err = legacyRefuses(family)
 	return p, nlconn.Explain(err, "read iptables-legacy's policy")
+}
+
+// OverlayFrom and OverlayTo begin the comments of an overlay's rules in the FORWARD chain. The network follows.
+const (
+	OverlayFrom = "cnibox overlay from "
+	OverlayTo   = "cnibox overlay to "
+)
+
+// overlayNetworks returns the networks of the comments in rules that begin with OverlayFrom.
+func overlayNetworks(rules []byte) (all []netip.Prefix) {
+	for _, rest := range bytes.Split(rules, []byte(OverlayFrom))[1:] {
+		text, _, _ := bytes.Cut(rest, []byte{0})
+		if p, err := netip.ParsePrefix(string(text)); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // AdminRules reports whether an administrator's chain has rules: in the filter table
@@ -131,6 +157,7 @@ const (
 	// iptInfoSize is struct ipt_getinfo: the table's name, valid hooks, hook
 	// entries, underflows, number of entries, size.
 	iptInfoSize      = 84
+	iptInfoHook      = 36 + 4*unix.NF_INET_FORWARD
 	iptInfoUnderflow = 56 + 4*unix.NF_INET_FORWARD
 	iptInfoBytes     = 80
 	// iptEntriesHead is struct ipt_get_entries without its entries.
@@ -142,27 +169,60 @@ const (
 	maxLegacyTable = 256 << 20
 )
 
-// legacyRefuses reads the policy of iptables-legacy's FORWARD chain. The policy
+// LegacyChain describes iptables-legacy's FORWARD chain.
+type LegacyChain struct {
+	// Loaded reports whether the table exists.
+	Loaded, Drops bool
+	// rules are its rules without the policy.
+	rules []byte
+}
+
+// HasOverlay reports whether the chain has rules of an overlay.
+func (c *LegacyChain) HasOverlay() bool { return bytes.Contains(c.rules, []byte(OverlayFrom)) }
+
+// ReadLegacyChain reads iptables-legacy's FORWARD chain without its program. The policy
 // is the last rule of the chain; the table's underflow is its offset.
-func legacyRefuses(family byte) (bool, error) {
-	info, entries, err := readLegacyTable(family, "filter")
-	if err != nil {
-		return false, err
+func ReadLegacyChain(family byte) (c LegacyChain, err error) {
+	if !IsLegacyLoaded(family, "filter") {
+		return c, nil
 	}
-	return policyDrops(family, entries, binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
+	info, entries, err := readLegacyTable(family, "filter", true)
+	if err != nil {
+		return c, err
+	}
+	begin, end := binary.NativeEndian.Uint32(info[iptInfoHook:]), binary.NativeEndian.Uint32(info[iptInfoUnderflow:])
+	if begin > end || uint64(end) > uint64(len(entries)) {
+		return c, fmt.Errorf("%w: rules at %d to %d of %d bytes", nlconn.ErrDamaged, begin, end, len(entries))
+	}
+	c.Loaded, c.rules = true, entries[begin:end]
+	c.Drops, err = policyDrops(family, entries, end)
+	return c, err
+}
+
+// LegacySize returns the size of the rules of iptables-legacy's FORWARD chain in bytes, and -1 if there is no table. It costs little
+// however large the table is, and shows most changes: the kernel sends no notifications.
+func LegacySize(family byte) int64 {
+	if !IsLegacyLoaded(family, "filter") {
+		return -1
+	}
+	info, _, err := readLegacyTable(family, "filter", false)
+	if err != nil {
+		return -1
+	}
+	return int64(binary.NativeEndian.Uint32(info[iptInfoUnderflow:])) - int64(binary.NativeEndian.Uint32(info[iptInfoHook:]))
 }
 
 // LegacyMentions reports whether iptables-legacy's table may have a chain whose
 // name begins with text. It searches the table's entries, which contain the
 // names. If it returns false, iptables-legacy need not be run.
 func LegacyMentions(family byte, table, text string) bool {
-	_, entries, err := readLegacyTable(family, table)
+	_, entries, err := readLegacyTable(family, table, true)
 	return err != nil || bytes.Contains(entries, []byte(text))
 }
 
-// readLegacyTable reads struct ipt_getinfo and the entries of one of
+// readLegacyTable reads struct ipt_getinfo, and if wanted the entries, of one of
 // iptables-legacy's tables.
-func readLegacyTable(family byte, table string) (info, entries []byte, err error) {
+func readLegacyTable(family byte, table string, whole bool) (info, entries []byte, err error) {
 	domain, level := unix.AF_INET, unix.SOL_IP
 	if family == unix.NFPROTO_IPV6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
@@ -175,8 +235,8 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 	for range legacyReads {
 		info := make([]byte, iptInfoSize)
 		copy(info, table)
-		if err := getsockopt(fd, level, iptGetInfo, info); err != nil {
-			return nil, nil, err
+		if err := getsockopt(fd, level, iptGetInfo, info); err != nil || !whole {
+			return info, nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[iptInfoBytes:])
 		if size > maxLegacyTable {

@@ -67,13 +67,18 @@ func (c *Chain) identities() map[string]bool {
 }
 
 // refuses reports whether the chain drops the packets that no rule accepts: by
-// its policy, or by a last rule that drops or rejects everything.
-func (c *Chain) refuses() bool {
-	if c.drops {
-		return true
+// its policy, or by a rule that drops or rejects everything.
+func (c *Chain) refuses() bool { return c.drops || c.Refusal() < len(c.Rules) }
+
+// Refusal returns the index of the first rule that drops or rejects everything, or the number of rules.
+// Rules behind it have no effect.
+func (c *Chain) Refusal() int {
+	for i, h := range c.Rules {
+		if h.matchesAll && (h.Target == "DROP" || h.Target == "REJECT") {
+			return i
+		}
 	}
-	n := len(c.Rules)
-	return n > 0 && c.Rules[n-1].matchesAll && slices.Contains([]string{"DROP", "REJECT"}, c.Rules[n-1].Target)
+	return len(c.Rules)
 }
 
 // HeldRule is an existing rule.
@@ -83,7 +88,7 @@ type HeldRule struct {
 	Target string
 	// matchesAll reports whether the rule has no condition.
 	matchesAll bool
-	// handle identifies the rule in nftables, Text in iptables-legacy.
+	// handle identifies the rule in nftables. In iptables-legacy, Text does, and handle is its number.
 	handle uint64
 	Text   string
 }
@@ -119,7 +124,8 @@ type Op struct {
 	Kind  opKind
 	Chain string
 	Rule  Rule
-	Held  *HeldRule
+	// Held is the rule to delete, or the one before which InsertRule inserts. Without it, InsertRule inserts before all rules.
+	Held *HeldRule
 }
 
 type opKind uint8
@@ -128,7 +134,7 @@ type opKind uint8
 const (
 	makeChain opKind = iota
 	InsertRule
-	appendRule
+	AppendRule
 	DeleteRule
 	deleteChain
 )

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -15,7 +14,13 @@ import (
 // notification.
 const monitorInterval = 20 * time.Millisecond
 
-// Monitor notifies of changes that other sockets make to one nftables table.
+// Watched is what a Monitor watches: a table, or with Chain only that chain and the existence of its table.
+type Watched struct {
+	Table
+	Chain string
+}
+
+// Monitor notifies of changes that other sockets make to nftables.
 type Monitor struct {
 	events  *nlconn.Listener
 	stop    context.CancelFunc
@@ -23,10 +28,10 @@ type Monitor struct {
 	changes *nlconn.Debouncer
 }
 
-// OpenMonitor watches a table for changes that do not come from the socket own.
-// It calls changed at once for every notification, and sends a combined
-// notification to C later.
-func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
+// OpenMonitor watches for changes that do not come from the socket own. It calls
+// changed at once with what changed, and sends a combined notification to C later.
+// If notifications were lost, everything may have changed.
+func OpenMonitor(own *Conn, changed func(Watched), watched ...Watched) (*Monitor, error) {
 	events, err := nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTABLES})
 	if err != nil {
 		return nil, err
@@ -37,10 +42,21 @@ func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
 	m.stop = stop
 	m.ended.Go(func() {
 		for {
-			heard, err := m.events.Next(ctx, func(_ unix.NlMsghdr, data []byte) bool { return t.concerns(data) })
+			lost := true
+			heard, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) (found bool) {
+				for _, w := range watched {
+					if w.concerns(h.Type, data) {
+						found, lost = true, false
+						changed(w)
+					}
+				}
+				return found
+			})
+			for i := 0; heard && lost && i < len(watched); i++ {
+				changed(watched[i])
+			}
 			if heard {
-				changed()
-				m.changes.Notify()
+				m.Notify()
 			}
 			if err != nil {
 				return
@@ -53,6 +69,9 @@ func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
 // C returns the channel that receives a value after changes.
 func (m *Monitor) C() <-chan struct{} { return m.changes.C }
 
+// Notify announces a change that the caller found in another way.
+func (m *Monitor) Notify() { m.changes.Notify() }
+
 // Close stops the monitor and closes its socket.
 func (m *Monitor) Close() {
 	m.stop()
@@ -61,11 +80,30 @@ func (m *Monitor) Close() {
 	_ = m.events.Close()
 }
 
-// concerns reports whether a notification is about the table: the first attribute of each is the
-// table's name (NFTA_TABLE_NAME and others). The kernel puts the notifications of a transaction into
-// few datagrams, so a filter of the socket, which sees the first one of a datagram, cannot decide this:
-// with 'nft flush ruleset' that may be of another program's table.
-func (t *Table) concerns(data []byte) bool {
+// concerns reports whether a notification is about w. The first attribute of each is the table's name
+// (NFTA_TABLE_NAME and others); that of a rule or a chain also has the name of the chain. The kernel puts the
+// notifications of a transaction into few datagrams, so a filter of the socket, which sees the first one of a datagram,
+// cannot decide this: with 'nft flush ruleset' that may be of another program's table.
+func (w *Watched) concerns(kind uint16, data []byte) bool {
 	const header = 4 + unix.SizeofNlAttr // struct nfgenmsg and the attribute's header
-	return len(data) >= header && data[0] == t.Family && bytes.HasPrefix(data[header:], append([]byte(t.Name), 0))
+	end := header + len(w.Name)
+	if len(data) <= end || data[0] != w.Family || string(data[header:end]) != w.Name || data[end] != 0 {
+		return false
+	}
+	var chain uint16
+	switch kind & 0xff {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		return true
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		chain = unix.NFTA_RULE_CHAIN
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		chain = unix.NFTA_CHAIN_NAME
+	default:
+		return w.Chain == ""
+	}
+	if w.Chain == "" {
+		return true
+	}
+	name, err := nlconn.Find(data[4:], chain)
+	return err == nil && nlconn.Text(name) == w.Chain
 }

@@ -23,7 +23,7 @@ func TestMonitorFlush(t *testing.T) {
 	var monitors []*Monitor
 	for i := range tables {
 		nstest.Run(t, "nft", "add", "table", "inet", fmt.Sprintf("table%d", i))
-		m, err := OpenMonitor(Table{Family: unix.NFPROTO_INET, Name: fmt.Sprintf("table%d", i)}, c, func() {})
+		m, err := OpenMonitor(c, func(Watched) {}, Watched{Table: Table{Family: unix.NFPROTO_INET, Name: fmt.Sprintf("table%d", i)}})
 		if err != nil {
 			t.Fatal(err)
 		}

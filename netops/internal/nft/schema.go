@@ -51,8 +51,9 @@ type Chain struct {
 
 // Priorities of base chains in the IP and inet families (linux/netfilter_ipv4.h).
 const (
-	PriorityFilter    = 0   // NF_IP_PRI_FILTER
-	PrioritySourceNAT = 100 // NF_IP_PRI_NAT_SRC
+	PriorityRaw       = -300 // NF_IP_PRI_RAW
+	PriorityFilter    = 0    // NF_IP_PRI_FILTER
+	PrioritySourceNAT = 100  // NF_IP_PRI_NAT_SRC
 )
 
 // String returns the table in nft's syntax: "inet cnibox".

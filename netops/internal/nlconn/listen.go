@@ -66,6 +66,29 @@ func (l *Listener) Ignore(c *Conn) {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
+	l.filter(program)
+}
+
+// OnlyDefaultRoutes makes the kernel drop the notifications of all other routes. A node of a large cluster has thousands, which would
+// each wake the process, and fill the receive buffer. The type of a notification is at offset 4, and a route's prefix length
+// (rtm_dst_len) at 17.
+func (l *Listener) OnlyDefaultRoutes() {
+	kind := func(k uint16) uint32 {
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, k)))
+	}
+	l.filter([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: kind(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: kind(unix.RTM_DELROUTE), Jf: 2},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: unix.SizeofNlMsghdr + 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
+}
+
+// filter attaches a filter program. Without one, which needs no right, all notifications are received.
+func (l *Listener) filter(program []unix.SockFilter) {
 	_ = unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 

@@ -114,3 +114,32 @@ func TestListenerDuringOverrun(t *testing.T) {
 		}
 	}, func() string { return "no notification after the overrun" })
 }
+
+// TestOnlyDefaultRoutes: of the routes' notifications only those of default routes arrive, and all others do.
+func TestOnlyDefaultRoutes(t *testing.T) {
+	nstest.Fresh(t)
+	nstest.Run(t, "ip", "link", "set", "lo", "up")
+	l, err := nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.OnlyDefaultRoutes()
+	for _, change := range []string{"route add 192.0.2.0/24 dev lo", "route add default dev lo", "-6 route add 2001:db8::/64 dev lo", "-6 route del 2001:db8::/64", "-6 route add default dev lo", "route del default", "link set lo mtu 65000"} {
+		nstest.Run(t, "ip", strings.Fields(change)...)
+	}
+	ctx, stop := context.WithDeadline(t.Context(), await.Deadline())
+	defer stop()
+	var have []uint16
+	for len(have) == 0 || have[len(have)-1] != unix.RTM_NEWLINK || len(have) < 4 {
+		if _, err := l.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
+			if h.Type != unix.RTM_NEWLINK && data[1] != 0 {
+				t.Errorf("a route with the prefix length %d", data[1])
+			}
+			have = append(have, h.Type)
+			return false
+		}); err != nil {
+			t.Fatal(have, err)
+		}
+	}
+}

@@ -61,18 +61,20 @@ func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
 		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			w := &f.Firewall
 			for _, p := range []struct {
-				refused bool
-				is      func(netip.Addr) bool
-				legacy  bool
-				command string
+				refused  bool
+				accepted []netip.Prefix
+				is       func(netip.Addr) bool
+				legacy   bool
+				command  string
 			}{
-				{f.Firewall.Policy4.Refused, netip.Addr.Is4, false, "iptables"},
-				{f.Firewall.Policy6.Refused, netip.Addr.Is6, false, "ip6tables"},
-				{f.Firewall.Policy4.RefusedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
-				{f.Firewall.Policy6.RefusedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
+				{w.Policy4.Refused, w.Policy4.Accepted, netip.Addr.Is4, false, "iptables"},
+				{w.Policy6.Refused, w.Policy6.Accepted, netip.Addr.Is6, false, "ip6tables"},
+				{w.Policy4.RefusedLegacy, w.Policy4.AcceptedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
+				{w.Policy6.RefusedLegacy, w.Policy6.AcceptedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
 			} {
-				if refused := f.refusedPods(p.is, p.legacy); p.refused && len(refused) > 0 {
+				if refused := f.refusedPods(p.is, p.legacy, p.accepted); p.refused && len(refused) > 0 {
 					what, fix := "the policy", p.command+" -P FORWARD ACCEPT"
 					family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
 					for i := range f.Firewall.Rules {
@@ -189,8 +191,8 @@ func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
 }
 
 // refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
-// The check filter-missing reports rules that should be there.
-func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string) {
+// accepted are the networks that the agent's rules accept. The check filter-missing reports rules that should be there.
+func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool, accepted []netip.Prefix) (all []string) {
 	var rules []*netops.Forward
 	for _, o := range f.Firewall.Labelled {
 		if w, ok := o.(*netops.Forward); ok {
@@ -203,17 +205,12 @@ func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool) (all []string
 		}
 	}
 	for _, p := range f.pods(is) {
-		accepted := slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) })
-		if !accepted && !f.Overlay.forwards(p.Addr()) {
+		if !slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) }) &&
+			!slices.ContainsFunc(accepted, func(n netip.Prefix) bool { return n.Contains(p.Addr()) }) {
 			all = append(all, p.Addr().String())
 		}
 	}
 	return all
-}
-
-// forwards reports whether the agent accepts packets of an address.
-func (o *Overlay) forwards(a netip.Addr) bool {
-	return o.Agent != nil && slices.ContainsFunc(o.subnets(), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // otherNetworkHas reports whether another network with the same bridge has an address; then the

@@ -177,6 +177,7 @@ func (a *agent) resync(ctx context.Context) (again bool) {
 			f.overlay.Recheck()
 		}
 	}
+	a.filter.Recheck()
 	return a.configChanged()
 }
 
@@ -248,6 +249,11 @@ func isConfig(name string) bool { return strings.HasPrefix(name, "/") }
 func (a *agent) setConfig(c *cluster.Config, err error) {
 	if err == nil && c == nil {
 		err = errors.New("the registry holds no network configuration")
+	}
+	if err == nil && a.config != nil {
+		if _, overlap := a.chooseUnderlay(c); errors.Is(overlap, errContainsNodes) {
+			err = overlap
+		}
 	}
 	a.configErr = err
 	if err == nil && (a.config == nil || *a.config != *c) {
@@ -343,14 +349,9 @@ func (a *agent) prepare(ctx context.Context) (faults []error) {
 			return []error{err}
 		}
 	}
-	selection := a.set.underlay
-	selection.override(a.overrides)
-	u, err := selection.choose(a.links, a.config.EnableIPv4, a.config.EnableIPv6, a.routeLink)
-	if err == nil && a.config.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
-		err = errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
-	}
+	u, err := a.chooseUnderlay(a.config)
 	if err != nil {
-		return []error{err}
+		return []error{err} // the last underlay stays in force
 	}
 	if u != a.underlay {
 		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)

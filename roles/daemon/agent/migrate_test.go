@@ -3,6 +3,7 @@
 package agent_test
 
 import (
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -42,9 +43,7 @@ func TestFlanneldMigrate(t *testing.T) {
 		ends = append(ends, func() any { return end() })
 	}
 	later := map[string]func(){
-		"systemctl stop flanneld":     moves.stop,
-		"systemctl stop cnibox-agent": moves.stop,
-		"systemctl start flanneld":    func() { flanneld(moves) },
+		"systemctl stop flanneld": moves.stop,
 		"systemctl start cnibox-agent": func() {
 			start := func(flags ...string) {
 				agent := moves.agent(flags...)
@@ -67,12 +66,8 @@ func TestFlanneldMigrate(t *testing.T) {
 			pods = append(pods, moves.attachInstalled())
 			w.reach(false, pods...)
 		},
-		"kubectl drain node-2": func() {
-			w.reach(false, pods...)
-			pods[3].end() // flannel's plugin does not know the pod
-			pods = pods[:3]
-		},
 	}
+	places := map[string]string{}
 	command.Documented(t, "../../../docs/migrate.md", "flannel", func(line string) string {
 		if do := later[line]; do != nil {
 			do()
@@ -85,8 +80,23 @@ func TestFlanneldMigrate(t *testing.T) {
 		if given[0] == "migrate" {
 			given = moves.migrate(given...)
 		}
-		return moves.documented(moves.command(given...), server.URL)
+		return moves.documented(moves.command(given...), server.URL, places)
 	})
+	moves.stop()
+	flanneld(moves)
+	back := moves.migrate("migrate", "flannel", "--back", "--yes")
+	if out := moves.command(back...); !strings.Contains(out, "done    rules: the agent has no rules and routes") || !strings.Contains(out, "1 interfaces are still attached by cnibox") {
+		t.Error(out)
+	}
+	w.reach(false, pods...)
+	pods[3].end() // flannel's plugin does not know the pod
+	pods = pods[:3]
+	if out := moves.command(back...); !strings.Contains(out, "the node has returned to flannel") {
+		t.Error(out)
+	}
+	if seen := slices.Compact(slices.Sorted(maps.Values(places))); len(seen) != 6 {
+		t.Errorf("three nodes have the documented networks and MAC addresses %q", seen)
+	}
 	for _, end := range ends {
 		t.Logf("during the migration and the return the longest silence was %s", end())
 	}
@@ -121,23 +131,34 @@ func (n *node) mac(fields []string) string {
 	return ""
 }
 
-// documented replaces what differs between runs, and the test's directories by those of a node.
-func (n *node) documented(out, etcd string) string {
+// peerLine matches the name, the address and the MAC address of a node in the output of cnibox agent status.
+var peerLine = regexp.MustCompile(`(?m)^(10\.244\.\d+)\.0-24[^\t]*\t172\.17\.8\.10(\d)\t(\S+)`)
+
+// documented replaces what differs between runs, and the test's directories by those of a node. Each node keeps a pod network and a MAC
+// address of its own, by its number. places has them from one output to the next.
+func (n *node) documented(out, etcd string, places map[string]string) string {
 	out = strings.NewReplacer(n.PluginDir(), "/opt/cni/bin", n.subnetFile(), "/run/flannel/subnet.env", n.StateDir(), "/var/lib/cnibox", n.RunDir(), "/run/cnibox",
 		etcd, "http://10.0.0.10:2379").Replace(out)
+	for _, peer := range peerLine.FindAllStringSubmatch(out, -1) {
+		places[peer[1]+"."], places[peer[3]] = "10.244."+peer[2]+".", "02:00:00:00:00:0"+peer[2]
+	}
 	for _, r := range [][2]string{
 		{`20[0-9]{2}-[0-9-]{5}T[0-9:]{8}Z`, "2026-01-01T10:00:00Z"},
 		{`process [0-9]+`, "process 4711"},
 		{`\t[0-9]+m?s(\t|\n)`, "\t1s$1"},
 		{`/run/cnibox/[0-9a-f-]{36}`, "/run/cnibox/BOOT"},
 		{`veth[0-9a-f]{11}`, "veth0a1b2c3d4e5"},
-		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "02:00:00:00:00:01"},
-		{`10\.244\.[1-9][0-9]*\.`, "10.244.7."},
 	} {
 		out = regexp.MustCompile(r[0]).ReplaceAllString(out, r[1])
 	}
+	out = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}|\b10\.244\.[0-9]+\.`).ReplaceAllStringFunc(out, func(found string) string {
+		if known := places[found]; known != "" {
+			return known
+		}
+		return found
+	})
 	lines := strings.SplitAfter(out, "\n")
-	peers := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "10.244.7.0-24\t") })
+	peers := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "10.244.") && !strings.Contains(l, "(this node)") })
 	if peers > 0 {
 		slices.Sort(lines[peers : peers+2]) // their names differ between runs, too
 	}

@@ -59,6 +59,7 @@ func TestCleanupGuard(t *testing.T) {
 		n.ip("link add veth0 type veth peer name veth1")
 		n.ip("link set veth0 up master cni0")
 		n.ip("link set veth1 up")
+		w.within(func() bool { return strings.Contains(n.ip("link show cni0"), "LOWER_UP") }, func() string { return "no carrier: " + n.ip("link") })
 		if out := cleanup(); !strings.Contains(out, "packets to "+network+` stay: pods are still attached: drain the node: another program's, over link "cni0"`) || guards() == "" {
 			t.Errorf("with a pod: %s, %s", out, guards())
 		}

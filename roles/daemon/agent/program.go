@@ -213,9 +213,25 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 		if f.spec.Device != nil && a.config.Backend.Type == backendVXLAN && a.set.sourceFilter {
 			nat.Tunnel = &overlay.TunnelFilter{Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, Sources: a.peers.gateways(v6)}
 		}
+		if f.spec.Device != nil && a.config.Backend.Type == backendWireGuard {
+			nat.Encrypted, nat.Local = f.spec.Device.Name, a.localNetworks(nat.Network)
+		}
 		all = append(all, nat)
 	}
 	return a.filter.Ensure(ctx, all)
+}
+
+// localNetworks returns the parts of a pod network that interfaces of this node are in. After a change of its pod network
+// the node can have pods in the former one, until another node has that.
+func (a *agent) localNetworks(network netip.Prefix) (all []netip.Prefix) {
+	for i := range a.links {
+		for _, addr := range a.links[i].Addresses {
+			if p := addr.Prefix.Masked(); network.Contains(p.Addr()) && p.Bits() > network.Bits() && !p.IsSingleIP() && a.peerOf(p.Addr()) == nil {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
 }
 
 // gateways returns the public addresses of the nodes that may send tunnelled packets.

@@ -231,6 +231,49 @@ func TestUnderlayDown(t *testing.T) {
 	n.until("ready again", func(a answer) bool { return a.Ready && n.exit == nil })
 }
 
+// TestPodNetworkContainsNodes: an agent whose pod network contains the nodes' network takes nothing of it and names both. If that comes
+// about later, by another configuration or another address of the node, what works stays.
+func TestPodNetworkContainsNodes(t *testing.T) {
+	conf := func(network string) string {
+		return `{"Network":"` + network + `","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
+	}
+	w := newWorld(t, 2, conf("172.16.0.0/12"))
+	n := w.nodes[0]
+	const refusal = `pod network 172.16.0.0/12 contains 172.17.8.0/24 of interface "eth1" to the other nodes`
+	n.launch()
+	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
+	n.until("the refusal", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, refusal) })
+	if _, err := os.Stat(w.path(n.name)); err == nil || strings.Contains(n.ip("-o link"), "flannel") {
+		t.Errorf("the node is published (%v), or has a device: %s", err, n.ip("-o link"))
+	}
+	w.configure(conf("10.244.0.0/16"))
+	n.until("a correct network", func(a answer) bool { return a.Ready })
+	w.nodes[1].start()
+	pods := []*pod{n.attach(), w.nodes[1].attach()}
+	w.reach(false, pods...)
+	end := w.exchange(pods[0], pods[1], false, 20*time.Millisecond)
+	before := n.picture()
+	w.configure(conf("172.16.0.0/12"))
+	n.until("the refusal of a later configuration", func(a answer) bool { return a.Ready && strings.Contains(a.Reason, refusal) })
+	w.configure(conf("10.244.0.0/16"))
+	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" })
+	// The node has leased its address and gets a permanent one, which it prefers.
+	n.ip("addr change 172.17.8.101/24 dev eth1 valid_lft 9000 preferred_lft 9000")
+	n.ip("addr add 10.244.77.7/20 dev eth1")
+	n.until("the refusal of a later address", func(a answer) bool {
+		return !a.Ready && strings.Contains(a.Reason, `pod network 10.244.0.0/16 contains 10.244.64.0/20 of interface "eth1"`) && a.Peers.Programmed == 2
+	})
+	w.reach(false, pods...)
+	if now := n.picture(); now != before {
+		t.Errorf("changed from\n%s\nto\n%s", before, now)
+	}
+	n.ip("addr del 10.244.77.7/20 dev eth1")
+	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" })
+	if sent, answered := end(); sent != answered {
+		t.Errorf("%d of %d datagrams were lost", sent-answered, sent)
+	}
+}
+
 // TestNothingThere: an agent without a registry, a default route or its interface says so on stderr at
 // the default level, in status and by the exit code.
 func TestNothingThere(t *testing.T) {

@@ -70,6 +70,33 @@ func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink
 	return u, errors.Join(errs...)
 }
 
+// errContainsNodes means that the nodes' addresses are in the pod network: nodes would give them to pods, and would
+// not reach each other.
+var errContainsNodes = errors.New("choose one without addresses of nodes")
+
+// chooseUnderlay selects the underlay for a configuration.
+func (a *agent) chooseUnderlay(c *cluster.Config) (underlay, error) {
+	selection := a.set.underlay
+	selection.override(a.overrides)
+	u, err := selection.choose(a.links, c.EnableIPv4, c.EnableIPv6, a.routeLink)
+	if err != nil {
+		return u, err
+	}
+	if c.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
+		return u, errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
+	}
+	for i := range a.links {
+		for _, h := range a.links[i].Addresses {
+			for network, local := range map[netip.Prefix]netip.Addr{c.Network: u.local4, c.IPv6Network: u.local6} {
+				if h.Prefix.Addr() == local && network.Contains(local) {
+					return u, fmt.Errorf("pod network %s contains %s of interface %q to the other nodes: %w", network, h.Prefix.Masked(), u.link, errContainsNodes)
+				}
+			}
+		}
+	}
+	return u, nil
+}
+
 // namedAddress returns the address of the link that -iface names, if there is one.
 func (s *selection) namedAddress(l *netops.HostLink, is4 bool) netip.Addr {
 	for _, want := range s.ifaces {

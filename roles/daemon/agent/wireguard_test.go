@@ -26,6 +26,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // wireguard returns the configuration of the examples.
@@ -80,7 +81,7 @@ func (w *world) observe() *wire {
 // count evaluates an Ethernet frame.
 func (o *wire) count(b []byte) {
 	const eth, keepalive = 14, 32
-	if len(b) < eth+20 {
+	if len(b) < eth+20 || bytes.HasPrefix(b[6:], strangerMAC()) {
 		return
 	}
 	var path [2]netip.Addr
@@ -314,6 +315,10 @@ func TestWireGuard(t *testing.T) {
 			n.ip("route del unreachable 10.244.0.0/16")
 			n.ip("-6 route del unreachable fd00:10:244::/48 dev lo")
 		},
+		"routes flushed": func() {
+			n.ip("route flush proto 142")
+			n.ip("-6 route flush proto 142")
+		},
 		"address deleted": func() { n.ip("addr flush dev flannel-wg") },
 		"agent killed":    func() { n.kill(); n.start() },
 	} {
@@ -325,6 +330,7 @@ func TestWireGuard(t *testing.T) {
 			return strings.Count(guards, "unreachable") == 2
 		}, func() string { return what + ": a guard is absent" })
 	}
+	w.strangers(pods[0], pods[1])
 	// The underlay's MTU changes.
 	n.ip("link set eth1 mtu 1400")
 	n.until("a smaller MTU", func(a answer) bool { return a.Ready && a.IPv4.MTU == 1340 && a.IPv6.MTU == 1320 })
@@ -364,6 +370,61 @@ func TestWireGuard(t *testing.T) {
 	cleanup("")
 	if left := n.ip("-o link") + n.ip("route show proto 142") + n.ip("-6 route show proto 142"); strings.Contains(left, "flannel") || strings.Contains(left, "unreachable") {
 		t.Errorf("cleanup leaves %s", left)
+	}
+}
+
+// strangerMAC is the address of a machine whose frames are not of nodes.
+func strangerMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, 0x99} }
+
+// strangers sends to a pod from a machine on the nodes' network, without encryption: as another node's pod, as a pod of the same node, and
+// as itself. Only the last one arrives.
+func (w *world) strangers(to, other *pod) {
+	t := w.t
+	t.Helper()
+	ns := netopstest.New(t)
+	do := func(args string) {
+		t.Helper()
+		ns.Do(t, func() error { return exec.Command("ip", strings.Fields(args)...).Run() })
+	}
+	ip(t, "link add stranger up master fabric type veth peer name eth1 address "+strangerMAC().String()+" netns "+ns.Path())
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "stranger").Run() })
+	do("link set lo up")
+	do("link set eth1 up")
+	do("addr add 172.17.8.200/24 dev eth1")
+	do("addr add 2001:db8:8::200/64 dev eth1 nodad")
+	for _, c := range []struct{ to, other, own, via netip.Addr }{
+		{to.addr4, other.addr4, netip.MustParseAddr("172.17.8.200"), to.node.addr4}, {to.addr6, other.addr6, netip.MustParseAddr("2001:db8:8::200"), to.node.addr6},
+	} {
+		do(fmt.Sprintf("route add %s via %s", c.to, c.via))
+		neighbour := c.to.Next().Next()
+		var sink *net.UDPConn
+		to.ns.Do(t, func() (err error) {
+			sink, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.to, 0)))
+			return err
+		})
+		defer sink.Close()
+		at := sink.LocalAddr().(*net.UDPAddr)
+		for _, source := range []netip.Addr{c.other, neighbour, c.own} {
+			if source != c.own {
+				do(fmt.Sprintf("addr add %s/%d dev lo nodad", source, source.BitLen()))
+			}
+			ns.Do(t, func() error {
+				from, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), at)
+				if err != nil {
+					return err
+				}
+				defer from.Close()
+				_, err = from.Write([]byte(source.String()))
+				return err
+			})
+		}
+		must(t, sink.SetReadDeadline(await.Deadline()))
+		b := make([]byte, 100)
+		k, err := sink.Read(b)
+		must(t, err)
+		if first := string(b[:k]); first != c.own.String() {
+			t.Errorf("an unencrypted packet from %s arrived at a pod", first)
+		}
 	}
 }
 
@@ -453,8 +514,8 @@ func TestWireGuardSwitch(t *testing.T) {
 	}
 }
 
-// TestWireGuardRotate: a node gets a new key. The datagrams of both directions wait for the new
-// handshake, and none is lost.
+// TestWireGuardRotate: a node gets a new key. Its datagrams wait for the new handshake. Those to it wait too, except the
+// ones that the other node encrypts before it has read the new key.
 func TestWireGuardRotate(t *testing.T) {
 	netopstest.NeedKind(t, "wireguard")
 	w := newWorld(t, 2, wireguard(t))
@@ -468,7 +529,7 @@ func TestWireGuardRotate(t *testing.T) {
 		return k.PublicKey
 	}
 	before := key()
-	const interval = 100 * time.Millisecond
+	const interval, onTheWay = 100 * time.Millisecond, 3
 	ends := []func() (int, int){w.exchange(pods[0], pods[1], false, interval), w.exchange(pods[1], pods[0], false, interval), w.exchange(pods[0], pods[1], true, interval)}
 	out, err := n.verb("agent rotate-key", nil)
 	must(t, err)
@@ -481,7 +542,7 @@ func TestWireGuardRotate(t *testing.T) {
 	for i, e := range ends {
 		sent, answered := e()
 		t.Logf("stream %d: %d datagrams, %d answered", i, sent, answered)
-		if sent != answered {
+		if sent-answered > onTheWay {
 			t.Errorf("stream %d: %d of %d datagrams were lost", i, sent-answered, sent)
 		}
 	}

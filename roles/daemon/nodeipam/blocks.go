@@ -13,11 +13,14 @@ type blocks struct {
 	network netip.Prefix
 	length  int      // of each block's prefix
 	used    []uint64 // one bit for each block
-	// shared has the number of holders after the first of each block that has several.
-	shared map[int]int
-	next   int
+	// holders has the number of holders of each span that has some.
+	holders map[span]int32
+	next    int
 	metrics
 }
+
+// span is n adjacent blocks from the first one. Spans are those of prefixes, so one contains the other or they are disjoint.
+type span struct{ first, n int32 }
 
 // metrics are kube-controller-manager's metrics of one cluster network.
 type metrics struct {
@@ -48,7 +51,7 @@ func (h *histogram) observe(v int) {
 	}
 }
 
-// maxBlocks bounds the memory of a network to 2 MiB.
+// maxBlocks bounds the bits of a network to 2 MiB.
 const maxBlocks = 1 << 24
 
 // newBlocks divides a network into blocks, which are all free.
@@ -59,7 +62,7 @@ func newBlocks(network netip.Prefix, length int) (*blocks, error) {
 	}
 	n := 1 << (length - network.Bits())
 	return &blocks{
-		network: network, length: length, used: make([]uint64, (n+63)/64), shared: map[int]int{},
+		network: network, length: length, used: make([]uint64, (n+63)/64), holders: map[span]int32{},
 		metrics: metrics{ClusterCIDR: network, Max: n},
 	}, nil
 }
@@ -76,70 +79,88 @@ func (b *blocks) take() (netip.Prefix, bool) {
 		tries += skip
 		i += skip
 		b.next = (i + 1) % b.Max
-		b.mark(i)
 		b.Tries.observe(tries)
-		return b.block(i), true
+		p := b.block(i)
+		b.occupy(p)
+		return p, true
 	}
 	return netip.Prefix{}, false
 }
 
-// occupy adds a holder to each block that overlaps p.
+// occupy adds a holder to the blocks that overlap p.
 func (b *blocks) occupy(p netip.Prefix) {
-	first, n := b.span(p)
-	for i := first; i < first+n; i++ {
-		if b.used[i/64]>>(i%64)&1 == 1 {
-			b.shared[i]++
-		} else {
-			b.mark(i)
-		}
+	s := b.span(p)
+	if s.n == 0 {
+		return
+	}
+	b.holders[s]++
+	if b.holders[s] == 1 {
+		b.Allocations += b.mark(s, true)
 	}
 }
 
-// release removes a holder from each block that overlaps p. Each release follows an occupy or take of
+// release removes a holder from the blocks that overlap p. Each release follows an occupy or take of
 // the same prefix.
 func (b *blocks) release(p netip.Prefix) {
-	first, n := b.span(p)
-	for i := first; i < first+n; i++ {
-		switch more := b.shared[i]; {
-		case more > 1:
-			b.shared[i]--
-		case more == 1:
-			delete(b.shared, i)
-		default:
-			b.used[i/64] &^= 1 << (i % 64)
-			b.Releases++
-			b.count(-1)
+	s := b.span(p)
+	if s.n == 0 {
+		return
+	}
+	b.holders[s]--
+	if b.holders[s] > 0 {
+		return
+	}
+	delete(b.holders, s)
+	for n := s.n; int(n) < b.Max; {
+		n *= 2
+		if b.holders[span{s.first &^ (n - 1), n}] > 0 {
+			return
 		}
 	}
+	released := -b.mark(s, false)
+	if s.n > 1 {
+		for other := range b.holders {
+			if other.first >= s.first && other.first < s.first+s.n {
+				released -= b.mark(other, true)
+			}
+		}
+	}
+	b.Releases += released
 }
 
-func (b *blocks) mark(i int) {
-	b.used[i/64] |= 1 << (i % 64)
-	b.Allocations++
-	b.count(1)
-}
-
-func (b *blocks) count(change int) {
-	b.Used += change
+// mark marks blocks as used or free, 64 at a time. It returns how many more are used now.
+func (b *blocks) mark(s span, used bool) (more int) {
+	mask := ^uint64(0)
+	if s.n < 64 {
+		mask = (1<<s.n - 1) << (s.first % 64)
+	}
+	for i := s.first / 64; i*64 < s.first+s.n; i++ {
+		before := b.used[i]
+		b.used[i] &^= mask
+		if used {
+			b.used[i] |= mask
+		}
+		more += bits.OnesCount64(b.used[i]) - bits.OnesCount64(before)
+	}
+	b.Used += more
 	b.Usage = float64(b.Used) / float64(b.Max)
+	return more
 }
 
-// span returns the blocks that overlap a masked prefix: the first one and their number.
-func (b *blocks) span(p netip.Prefix) (first, n int) {
+// span returns the blocks that overlap a masked prefix.
+func (b *blocks) span(p netip.Prefix) span {
 	switch {
 	case !b.network.Overlaps(p):
-		return 0, 0
+		return span{}
 	case p.Bits() <= b.network.Bits():
-		return 0, b.Max
+		return span{0, int32(b.Max)}
 	}
+	first := 0
 	raw := p.Addr().AsSlice()
 	for i := b.network.Bits(); i < b.length; i++ {
 		first = first<<1 | int(raw[i/8]>>(7-i%8)&1)
 	}
-	if p.Bits() < b.length {
-		return first, 1 << (b.length - p.Bits())
-	}
-	return first, 1
+	return span{int32(first), 1 << max(0, b.length-p.Bits())}
 }
 
 // block returns the block with a number.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -270,7 +271,7 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 		c.mu.Lock()
 		c.table.fail(name, fmt.Errorf("protect the node from requests of the former leader: %w", err))
 		c.mu.Unlock()
-		if time.Since(begin) > fenceTime && (errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden)) {
+		if time.Since(begin) > fenceTime && isRefusal(err) {
 			c.log.Warn("cannot protect a node from requests of the former leader", "node", name, "error", err)
 			return
 		}
@@ -278,6 +279,13 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 			return
 		}
 	}
+}
+
+// isRefusal reports whether the server refuses a change of a Node, also because an admission webhook fails (500).
+func isRefusal(err error) bool {
+	var status *rest.StatusError
+	return errors.Is(err, cluster.ErrInvalid) || errors.Is(err, rest.ErrForbidden) ||
+		errors.As(err, &status) && status.Code == http.StatusInternalServerError
 }
 
 // Reasons of events. They are kube-controller-manager's.

@@ -140,8 +140,8 @@ func (s *planSettings) option(what string, b *blocks, cost string) option {
 		all []netip.Prefix
 	}{{"services", s.networks.services}, {"hosts", s.hosts}} {
 		for _, p := range group.all {
-			if _, n := b.span(p); n > 0 {
-				o.Overlaps = append(o.Overlaps, overlap{p, group.of, n})
+			if at := b.span(p); at.n > 0 {
+				o.Overlaps = append(o.Overlaps, overlap{p, group.of, int(at.n)})
 			}
 		}
 	}

@@ -119,20 +119,28 @@ func (t *table) hold(n *node, held []netip.Prefix) {
 	n.held = held
 }
 
-// readCIDRs returns the pod networks of a Node, and an error for those that cannot be read.
+// readCIDRs returns the pod networks of a Node, at most one of each family, and an error for those that cannot be used.
+// In a registry without an API server an object can have any number, of which no agent uses more.
 func readCIDRs(o *rest.Node) (held []netip.Prefix, fault error) {
 	texts := o.Spec.PodCIDRs
 	if len(texts) == 0 {
 		texts = []string{o.Spec.PodCIDR}
 	}
 	var faults []error
+	if n := len(texts); n > 2 {
+		faults = append(faults, fmt.Errorf("spec.podCIDRs: %d networks, of which the first two count: delete the Node, and it gets others", n))
+		texts = texts[:2]
+	}
 	for i, text := range texts {
 		p, err := netip.ParsePrefix(text)
-		if err != nil || p.Addr().Is4In6() {
+		switch {
+		case err != nil || p.Addr().Is4In6():
 			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %.60q is not a network: delete the Node, and it gets another", i, text))
-			continue
+		case len(held) > 0 && held[0].Addr().Is4() == p.Addr().Is4():
+			faults = append(faults, fmt.Errorf("spec.podCIDRs[%d]: %s is a second network of its family, and not used: delete the Node, and it gets others", i, p))
+		default:
+			held = append(held, p.Masked())
 		}
-		held = append(held, p.Masked())
 	}
 	return held, errors.Join(faults...)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -166,6 +168,7 @@ func TestFaults(t *testing.T) {
 		{[]string{"10.244.2.0/24"}, "has none in fd00::/48"},
 		{[]string{"rubbish", "fd00:0:0:3::/64"}, `spec.podCIDRs[0]: "rubbish" is not a network`},
 		{[]string{"10.0.0.0/8", "::ffff:10.0.0.0/104"}, `spec.podCIDRs: 10.0.0.0/8 is outside`},
+		{[]string{"fd00:0:0:6::/64", "fd00:0:0:7::/64"}, "spec.podCIDRs[1]: fd00:0:0:7::/64 is a second network of its family"},
 		{[]string{"10.244.0.0/25", "fd00:0:0:5::/64"}, "10.244.0.0/25 overlaps 10.0.0.0/8 of node 4"},
 	} {
 		name := strconv.Itoa(i)
@@ -190,6 +193,49 @@ func TestFaults(t *testing.T) {
 	o.Spec.PodCIDR = "10.244.3.0/24"
 	s.put(o)
 	s.want("after it", s.give("next"), "10.244.4.0/24,fd00:0:0:4::/64")
+}
+
+// A hostile object holds at most one block of each family, and the work for it does not depend on the number of blocks
+// that it overlaps: neither beside another one, nor when it is removed.
+func TestHostileNode(t *testing.T) {
+	s := newTestTable(t, "10.0.0.0/8", 32, 0, "")
+	many := slices.Repeat([]string{"10.0.0.0/9"}, 40)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range 40 {
+		name := fmt.Sprint("hostile-", i)
+		s.put(s.object(name, name, many...))
+	}
+	s.put(s.object("two", "two", "10.192.0.0/31", "10.192.0.2/31"))
+	s.want("a good node", s.give("good"), "10.128.0.0/32")
+	f := s.faults()
+	if s.sets[0].Used != 1<<23+3 || len(f) != 41 || !strings.Contains(f[0].Error, "spec.podCIDRs: 40 networks") {
+		t.Errorf("%d blocks are used, %d faults: %.200v", s.sets[0].Used, len(f), f)
+	}
+	for i := range 40 {
+		s.remove(fmt.Sprint("hostile-", i))
+	}
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 4<<20 {
+		t.Errorf("allocated %d MB", got>>20)
+	}
+	s.remove("two")
+	if s.sets[0].Used != 1 {
+		t.Errorf("%d blocks are used", s.sets[0].Used)
+	}
+}
+
+// A Node that an admission webhook's failure protects from every change does not hold up a new leader for longer than
+// fenceTime. A server that is overloaded or does not answer does.
+func TestIsRefusal(t *testing.T) {
+	for code, want := range map[int]bool{500: true, 403: true, 422: true, 429: false, 503: false, 504: false} {
+		if got := isRefusal(fmt.Errorf("patch: %w", &rest.StatusError{Code: code})); got != want {
+			t.Errorf("%d: %v", code, got)
+		}
+	}
+	if isRefusal(cluster.ErrUnavailable) {
+		t.Error("no answer is a refusal")
+	}
 }
 
 // A name that would change the path of a request gets nothing.
@@ -251,8 +297,8 @@ func FuzzTable(f *testing.F) {
 		for name := range s.nodes {
 			s.remove(name)
 		}
-		if s.sets[0].Used != 1 || s.sets[1].Used != 0 || len(s.sets[0].shared) != 0 {
-			t.Errorf("blocks are lost: %+v %+v", s.sets[0].metrics, s.sets[0].shared)
+		if s.sets[0].Used != 1 || s.sets[1].Used != 0 || len(s.sets[0].holders) != 1 {
+			t.Errorf("blocks are lost: %+v %+v", s.sets[0].metrics, s.sets[0].holders)
 		}
 	})
 }

@@ -43,7 +43,7 @@ type IPAM struct {
 	// QueryInterval is the minimum time between two requests to the cloud by all processes of the
 	// node: "10s", or a number of seconds. Default: "10s".
 	QueryInterval sticky.Span `json:"queryInterval,omitzero"`
-	// Cooldown is the time before a released address is given to another pod. Default: "30s".
+	// Cooldown is the time before a released address is given to another pod; 0 is none. Default: "30s".
 	Cooldown sticky.Span `json:"cooldown,omitzero"`
 	// NIC restricts the addresses to those of one NIC: its MAC, or the name of the link. Default:
 	// master's NIC, or else all NICs.

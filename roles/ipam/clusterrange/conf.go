@@ -34,7 +34,7 @@ type IPAM struct {
 	// Type is "range" or "whereabouts".
 	Type string `json:"type,omitempty"`
 	// Range is a CIDR, such as 192.168.2.0/24, or its first and last address, such as
-	// 192.168.2.10-192.168.2.99/24. Every node has the same. A container gets one address of it.
+	// 192.168.2.10-192.168.2.99/24. Host bits have no effect. Every node has the same. A container gets one address.
 	Range string `json:"range,omitempty"`
 	// RangeStart is the first address of range. Default: the first that a host can have.
 	RangeStart string `json:"range_start,omitempty"`

@@ -58,8 +58,8 @@ type Conf struct {
 	// NetworksDir is the directory of network definitions: <namespace>/<name>.conflist, .conf,
 	// .json, .yaml or .yml. Default: /etc/cni/net.d/multi.d.
 	NetworksDir string `json:"networksDir,omitempty"`
-	// EligibleNetworks are the networks that a pod may select with the annotation "cni"
-	// (CNI-Genie). The values have the same forms as clusterNetwork. Default: none.
+	// EligibleNetworks are the networks that a pod may select with the annotation "cni" (CNI-Genie); the first
+	// selected one is its default network. The values have the same forms as clusterNetwork. Default: none.
 	EligibleNetworks []string `json:"eligibleNetworks,omitempty"`
 	// CNIDir is the directory of Multus's cache. DEL and CHECK take over the containers that Multus
 	// attached. The records of this role are in the state directory. Default: /var/lib/cni/multus.

@@ -57,13 +57,11 @@ func (l collection) List(ctx context.Context, each func(name string, text []byte
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(filepath.Join(l.r.o.Dir, l.name))
+	entries, err := l.r.list(l.name)
+	l.r.tidy(l.name, entries)
 	unlock()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("list %s: %w: %w", l.name, cluster.ErrUnavailable, err)
-	}
-	if len(entries) > maxNodes {
-		return fmt.Errorf("list %s: %w: more than %d files", l.name, cluster.ErrInvalid, maxNodes)
+		return err
 	}
 	for _, e := range entries {
 		name, ok := nameOf(e.Name())

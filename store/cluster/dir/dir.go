@@ -229,14 +229,15 @@ func (r *Registry) makeNodes() error {
 	return nil
 }
 
-// others reads every record: the node's own, and the subnets of other nodes. An invalid record
+// others reads every record under the lock: the node's own, and the subnets of other nodes. An invalid record
 // reserves its subnets, too.
 func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
-	names, err := r.names()
+	entries, err := r.list(nodesDir)
 	if err != nil {
 		return own, nil, err
 	}
-	for _, name := range names {
+	r.tidy(nodesDir, entries)
+	for _, name := range namesOf(entries) {
 		rec := r.read(name)
 		if name == r.o.Name {
 			own = rec
@@ -251,22 +252,37 @@ func (r *Registry) others(config *cluster.Config) (own record, holders []cluster
 	return own, holders, nil
 }
 
-// names returns the nodes that have a file, in order. Other files are ignored.
-func (r *Registry) names() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(r.o.Dir, nodesDir))
+// list returns the files of a directory of the registry, in order. A missing directory is fs.ErrNotExist.
+func (r *Registry) list(dir string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(filepath.Join(r.o.Dir, dir))
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w: %w", cluster.ErrUnavailable, err)
+		return nil, fmt.Errorf("list %s: %w: %w", dir, cluster.ErrUnavailable, err)
 	}
 	if len(entries) > maxNodes {
-		return nil, fmt.Errorf("list nodes: %w: more than %d files", cluster.ErrInvalid, maxNodes)
+		return nil, fmt.Errorf("list %s: %w: more than %d files", dir, cluster.ErrInvalid, maxNodes)
 	}
+	return entries, nil
+}
+
+// tidy removes what writers left that were killed while they replaced a file. The caller holds the lock, so no other
+// process writes a file now. An error does not matter: the next caller tries again.
+func (r *Registry) tidy(dir string, entries []fs.DirEntry) {
+	for _, e := range entries {
+		if of, ok := smallfile.Unfinished(e.Name()); ok && strings.HasSuffix(of, suffix) && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(r.o.Dir, dir, e.Name()))
+		}
+	}
+}
+
+// namesOf returns the names of the nodes that have a file. Other files are ignored.
+func namesOf(entries []fs.DirEntry) []string {
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
 		if name, ok := nameOf(e.Name()); ok {
 			names = append(names, name)
 		}
 	}
-	return names, nil
+	return names
 }
 
 // nameOf returns the name of a file's node. A hidden file is being written and has none.

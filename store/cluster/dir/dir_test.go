@@ -106,6 +106,48 @@ func world(t *testing.T, conf string) *clustertest.World {
 
 func TestRegistry(t *testing.T) { clustertest.Suite(t, world) }
 
+// What a writer leaves that was killed before it renamed its file is removed, in both directories, and nothing else is.
+func TestKilledWriter(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
+	r := open(t, dir, "node-1")
+	pages := r.rangePages()
+	if _, err := pages.Write(t.Context(), "page", []byte("{}"), ""); err != nil {
+		t.Fatal(err)
+	}
+	kept := []string{".hidden", ".notes.json.txt", ".12"}
+	for _, d := range []string{nodesDir, rangesDir} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range append(kept, ".node-1.json.1234567890", ".gone.json.7") {
+			write(t, filepath.Join(dir, d, name), "half")
+		}
+	}
+	if _, err := r.Acquire(t.Context(), cluster.Node{PublicIP: netip.MustParseAddr("192.0.2.1"), BackendType: "vxlan", BackendData: json.RawMessage(`{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pages.List(t.Context(), func(string, []byte, string) {}); err != nil {
+		t.Fatal(err)
+	}
+	for d, file := range map[string]string{nodesDir: "node-1.json", rangesDir: "page.json"} {
+		entries, err := os.ReadDir(filepath.Join(dir, d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		want := append([]string{file}, kept...)
+		slices.Sort(want)
+		slices.Sort(names)
+		if !slices.Equal(names, want) {
+			t.Errorf("%s has %q, want %q", d, names, want)
+		}
+	}
+}
+
 func TestOpen(t *testing.T) {
 	for _, o := range []Options{{Dir: "relative", Name: "a"}, {Dir: "/x", Name: "../a"}, {Dir: "/x", Name: ""}, {Dir: "/x", Name: "a/b"}} {
 		if _, err := Open(o); !errors.Is(err, cluster.ErrInvalid) {

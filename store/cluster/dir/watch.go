@@ -134,10 +134,11 @@ func (v *view) readAll() (bool, error) {
 		changed = v.table.Remove(configKey)
 		changed = v.table.SetConfig(config) || changed
 	}
-	names, err := v.r.names()
+	entries, err := v.r.list(nodesDir)
 	if err != nil {
 		return false, err
 	}
+	names := namesOf(entries)
 	present := map[string]bool{configKey: true}
 	before := v.seen
 	v.seen = make(map[string]stamp, len(names))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
@@ -23,10 +24,12 @@ const maxReply = 16 << 20
 
 // Status codes of gRPC that are handled here.
 const (
-	codeInvalidArgument = 3
-	codeNotFound        = 5
-	codeOutOfRange      = 11
-	codeUnauthenticated = 16
+	codeInvalidArgument    = 3
+	codeNotFound           = 5
+	codePermissionDenied   = 7
+	codeFailedPrecondition = 9
+	codeOutOfRange         = 11
+	codeUnauthenticated    = 16
 )
 
 // client sends each request to one etcd server after the other until one answers.
@@ -39,10 +42,13 @@ type client struct {
 	username, password string
 	mu                 sync.Mutex
 	token              string
+	// open is true if etcd needs no token, because its authentication is off.
+	open bool
+	warn func(string)
 }
 
 func newClient(o Options) (*client, error) {
-	c := &client{username: o.Username, password: o.Password}
+	c := &client{username: o.Username, password: o.Password, warn: o.Warn}
 	var err error
 	c.web, err = web.New(web.Options{TLS: o.TLS, Conns: &c.conns})
 	if err != nil {
@@ -72,10 +78,17 @@ func (f *failure) Error() string {
 	if text == "" {
 		return fmt.Sprintf("etcd answers with HTTP status %d", f.status)
 	}
-	if len(text) > 256 {
-		text = text[:256]
-	}
-	return strings.ToValidUTF8(text, "?")
+	return printable(text)
+}
+
+// printable bounds a server's text, and removes what could change a terminal or a log.
+func printable(text string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text[:min(len(text), 256)], "?")))
 }
 
 // Is makes each failure a cluster.ErrUnavailable. The requests are valid, so a failure is temporary.
@@ -86,6 +99,12 @@ func (f *failure) code() int { return max(f.Code, f.Grpc) }
 // stale reports whether the token was refused, so that a new one may be accepted.
 func (f *failure) stale() bool {
 	return f.code() == codeUnauthenticated || f.code() == codeInvalidArgument && strings.Contains(f.Error(), "auth")
+}
+
+// refused reports whether a request without a token was refused, because authentication was turned on. The gateway has
+// the rights of its own certificate then, or none.
+func (f *failure) refused() bool {
+	return f.code() == codeInvalidArgument || f.code() == codePermissionDenied
 }
 
 // call sends a request, to each server at most once.
@@ -143,7 +162,7 @@ func (c *client) send(ctx context.Context, endpoint, path string, in any) (*http
 		}
 		resp, err := c.post(ctx, endpoint, path, body, token)
 		var f *failure
-		if try == 0 && token != "" && errors.As(err, &f) && f.stale() {
+		if try == 0 && c.username != "" && errors.As(err, &f) && (f.stale() || token == "" && f.refused()) {
 			c.forget(token)
 			continue
 		}
@@ -171,8 +190,9 @@ func (c *client) post(ctx context.Context, endpoint, path string, body []byte, t
 	}
 	defer web.Discard(resp.Body)
 	f := &failure{}
-	if b, err := web.ReadAll(resp.Body, 64<<10); err == nil {
-		_ = json.Unmarshal(b, f) // without JSON the status remains
+	if b, err := web.ReadAll(resp.Body, 64<<10); err == nil && json.Unmarshal(b, f) != nil {
+		// The gateway refuses certificates with a CommonName in plain text.
+		*f = failure{Text: fmt.Sprintf("HTTP status %d: %s", resp.StatusCode, printable(string(b)))}
 	}
 	f.status = resp.StatusCode
 	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
@@ -202,7 +222,7 @@ func (c *client) authorize(ctx context.Context) (string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.token != "" {
+	if c.token != "" || c.open {
 		return c.token, nil
 	}
 	body, err := json.Marshal(authRequest{Name: c.username, Password: c.password})
@@ -210,6 +230,14 @@ func (c *client) authorize(ctx context.Context) (string, error) {
 		return "", err
 	}
 	resp, err := c.post(ctx, c.endpoint(), "/v3/auth/authenticate", body, "")
+	var f *failure
+	if errors.As(err, &f) && f.code() == codeFailedPrecondition {
+		c.open = true
+		if c.warn != nil {
+			c.warn("etcd's authentication is off: the user and password have no effect: " + f.Error())
+		}
+		return "", nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("authenticate as %q: %w", c.username, err)
 	}
@@ -241,7 +269,7 @@ func (c *client) forget(token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.token == token {
-		c.token = ""
+		c.token, c.open = "", false
 	}
 }
 

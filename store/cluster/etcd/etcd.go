@@ -69,6 +69,9 @@ type Registry struct {
 	held      held
 	// watched is the table of a running Watch that reaches etcd, or nil.
 	watched atomic.Pointer[cluster.Table]
+	// grace is how long Watch reports a node that etcd has lost. Without the loss, etcd would have a record that its node
+	// does not renew for at most leaseTTL, so a node without its agent stays as long as ever.
+	grace time.Duration
 }
 
 // Open checks the options. It does not connect.
@@ -109,7 +112,7 @@ func Open(o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Registry{o: o, c: c, held: held{changed: make(chan struct{}, 1)}}, nil
+	return &Registry{o: o, c: c, held: held{changed: make(chan struct{}, 1)}, grace: leaseTTL}, nil
 }
 
 // Config reads the configuration's key.

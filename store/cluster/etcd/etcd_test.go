@@ -309,7 +309,7 @@ func TestCompaction(t *testing.T) {
 	}
 	now := a.list(DefaultPrefix).Header.Revision
 	a.do("/v3/kv/compaction", map[string]any{"revision": fmt.Sprint(now), "physical": true}, &struct{}{})
-	if err := v.follow(t.Context()); !errors.Is(err, errCompacted) || v.at != 0 {
+	if err := v.follow(t.Context()); !errors.Is(err, errCompacted) || v.listed || v.lost {
 		t.Fatalf("%v at %d", err, v.at)
 	}
 	if err := v.list(t.Context()); err != nil || v.at != now || len(v.table.Snapshot().Nodes) != 1 {

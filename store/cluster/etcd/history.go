@@ -47,8 +47,8 @@ func (v *view) from() int64 {
 }
 
 // checkHistory checks that etcd has the known history: at revision v.at the same number of records, and
-// the last changed one with the same value. errCompacted means that the history differs, or that etcd
-// has compacted it.
+// the last changed one with the same value. errLost means that the history differs, errCompacted that
+// etcd may have compacted it.
 func (v *view) checkHistory(ctx context.Context) error {
 	records, last := v.r.subnets(), v.history.last
 	all, err := v.asOf(ctx, rangeRequest{Key: []byte(records), RangeEnd: end(records), CountOnly: true})
@@ -56,7 +56,7 @@ func (v *view) checkHistory(ctx context.Context) error {
 		return err
 	}
 	if all.Count != int64(v.records()) {
-		return errCompacted
+		return errLost
 	}
 	if last.Key == nil {
 		return nil
@@ -66,7 +66,7 @@ func (v *view) checkHistory(ctx context.Context) error {
 		return err
 	}
 	if len(one.KVs) != 1 || one.KVs[0].ModRevision != last.ModRevision || one.KVs[0].Lease != last.Lease || !bytes.Equal(one.KVs[0].Value, last.Value) {
-		return errCompacted
+		return errLost
 	}
 	return nil
 }

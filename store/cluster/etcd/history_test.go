@@ -71,6 +71,7 @@ func TestRestored(t *testing.T) {
 			}
 			c.lost(a)
 			r := open(t, Options{Endpoints: []string{server.URL}})
+			r.grace = 0
 			v := &view{r: r, relay: &cluster.Relay{}}
 			if err := v.list(t.Context()); err != nil {
 				t.Fatal(err)

@@ -1,18 +1,24 @@
 package etcd
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // A failed renewal of a lease is tried again soon, not after the time of a successful one.
@@ -55,14 +61,65 @@ func TestRenewalFails(t *testing.T) {
 	}
 }
 
-// An etcd that lost its data and its configuration keeps the known nodes. When the configuration is
-// back, the nodes are those that etcd has.
+// An etcd that lost its data cuts no node from another one: until the nodes have published again, the others keep them,
+// and a node without an agent stays for the grace time, unless another one gets its subnet.
 func TestEmptied(t *testing.T) {
+	for what, empty := range map[string]func(t *testing.T, s *etcdtest.Server, a admin){
+		"keys deleted": func(_ *testing.T, _ *etcdtest.Server, a admin) {
+			a.do("/v3/kv/deleterange", deleteRequest{Key: []byte(DefaultPrefix), RangeEnd: end(DefaultPrefix)}, &struct{}{})
+		},
+		"made anew": func(t *testing.T, s *etcdtest.Server, _ admin) {
+			s.Kill()
+			if err := os.RemoveAll(s.Data); err != nil {
+				t.Fatal(err)
+			}
+			s.Up(t)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			server := etcdtest.Start(t)
+			a := newAdmin(t, server.URL)
+			a.put(DefaultPrefix+"/config", article, 0)
+			a.put(subnetKey(240), `{"PublicIP":"192.0.2.240"}`, 0)
+			a.put(subnetKey(241), `{"PublicIP":"192.0.2.241"}`, 0)
+			var all []*lossless
+			for i := range 12 {
+				all = append(all, newLossless(t, server.URL, i))
+			}
+			for _, l := range all {
+				l.until(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 14 })
+				l.complete.Store(true)
+			}
+			empty(t, server, a)
+			for _, l := range all {
+				l.until(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 14 || s.Faults[configFault] != nil })
+			}
+			a.put(DefaultPrefix+"/config", article, 0)
+			// All have published themselves, and all still have both nodes without an agent.
+			for _, l := range all {
+				await.Until(t, func() bool { return len(a.list(DefaultPrefix+"/subnets/").KVs) == 12 }, func() string { return "not all nodes are in etcd" })
+				l.until(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 14 && len(s.Faults) == 0 })
+				l.complete.Store(false)
+			}
+			a.put(subnetKey(240), `{"PublicIP":"192.0.2.99"}`, 0)
+			a.put(subnetKey(251), `{"PublicIP":"192.0.2.241"}`, 0)
+			for _, l := range all {
+				l.until(func(s *cluster.Snapshot) bool {
+					return len(s.Nodes) == 14 && slices.ContainsFunc(s.Nodes, func(n *cluster.Node) bool { return n.Name == "10.244.251.0-24" })
+				})
+			}
+		})
+	}
+}
+
+// The grace time of lost nodes ends.
+func TestGrace(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
 	a.put(subnetKey(60), `{"PublicIP":"192.0.2.60"}`, 0)
 	r := open(t, Options{Endpoints: []string{server.URL}})
+	r.grace = time.Second
 	seen := follow(t, r)
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
 	a.do("/v3/kv/deleterange", deleteRequest{Key: []byte(DefaultPrefix), RangeEnd: end(DefaultPrefix)}, &struct{}{})
@@ -76,6 +133,75 @@ func TestEmptied(t *testing.T) {
 	seen(func(s *cluster.Snapshot) bool {
 		return len(s.Nodes) == 1 && s.Nodes[0].Name == "10.244.61.0-24" && len(s.Faults) == 0
 	})
+}
+
+// lossless is a node that publishes itself again whenever its record is missing, as an agent does.
+type lossless struct {
+	t *testing.T
+	// complete is true while the snapshots must have all other nodes.
+	complete atomic.Bool
+	mu       sync.Mutex
+	last     *cluster.Snapshot
+}
+
+func newLossless(t *testing.T, url string, i int) *lossless {
+	t.Helper()
+	r := open(t, Options{Endpoints: []string{url}})
+	own, err := r.Acquire(t.Context(), node(i+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lossless{t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	missing := make(chan struct{}, 1)
+	running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-missing:
+			}
+			for ctx.Err() == nil {
+				if _, err := r.Acquire(ctx, own); err == nil {
+					break
+				}
+			}
+		}
+	})
+	running.Go(func() {
+		_ = r.Watch(ctx, func(u cluster.Update) {
+			if u.Snapshot == nil {
+				return
+			}
+			has := slices.ContainsFunc(u.Snapshot.Nodes, func(n *cluster.Node) bool { return n.Name == own.Name })
+			if !has {
+				select {
+				case missing <- struct{}{}:
+				default: // it is being published
+				}
+			}
+			if others := len(u.Snapshot.Nodes); l.complete.Load() && (others < 13 || has && others < 14) {
+				t.Errorf("%s has %d nodes", own.Name, others)
+			}
+			l.mu.Lock()
+			l.last = u.Snapshot
+			l.mu.Unlock()
+		})
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return l
+}
+
+// until waits for a state of the last snapshot.
+func (l *lossless) until(is func(*cluster.Snapshot) bool) {
+	l.t.Helper()
+	now := func() *cluster.Snapshot {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.last
+	}
+	await.Until(l.t, func() bool { s := now(); return s != nil && is(s) }, func() string { return fmt.Sprintf("%+v", now()) })
 }
 
 // A record that another program wrote over the node's own without a lease is put back with a lease.

@@ -21,8 +21,9 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// Both sides need certificates. A client without one is refused.
-func TestTLS(t *testing.T) {
+// startTLS starts etcd with certificates for both sides. The returned function makes a client's.
+func startTLS(t *testing.T) (server *etcdtest.Server, certificate func(name string) *web.TLS) {
+	t.Helper()
 	ca := clustertest.NewAuthority(t)
 	dir := t.TempDir()
 	file := func(name string, b []byte) string {
@@ -33,8 +34,11 @@ func TestTLS(t *testing.T) {
 		return path
 	}
 	cert, key := ca.Server(t)
-	own, ownKey := ca.Client(t, "agent")
-	files := &web.TLS{CAFile: file("ca", ca.PEM), CertFile: file("cert", own), KeyFile: file("key", ownKey)}
+	certificate = func(name string) *web.TLS {
+		own, ownKey := ca.Client(t, name)
+		return &web.TLS{CAFile: file("ca", ca.PEM), CertFile: file(name+".cert", own), KeyFile: file(name+".key", ownKey)}
+	}
+	own, ownKey := ca.Client(t, "health")
 	pair, err := tls.X509KeyPair(own, ownKey)
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +46,15 @@ func TestTLS(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca.PEM)
 	health := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}
-	server := etcdtest.StartWith(t, "https", health, "--cert-file", file("server", cert), "--key-file", file("server.key", key),
-		"--trusted-ca-file", files.CAFile, "--client-cert-auth")
+	server = etcdtest.StartWith(t, "https", health, "--cert-file", file("server", cert), "--key-file", file("server.key", key),
+		"--trusted-ca-file", file("trusted", ca.PEM), "--client-cert-auth")
+	return server, certificate
+}
+
+// Both sides need certificates. A client without one is refused.
+func TestTLS(t *testing.T) {
+	server, certificate := startTLS(t)
+	files := certificate("agent")
 	r := open(t, Options{Endpoints: []string{server.URL}, TLS: files})
 	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
 	if _, err := r.Acquire(t.Context(), node(1)); err != nil {
@@ -55,6 +66,39 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// With etcd's authentication its gateway refuses certificates with a CommonName, also beside a user, in its own words. A
+// user beside a certificate without one works. While authentication is off, a user is only a warning.
+func TestCommonName(t *testing.T) {
+	server, certificate := startTLS(t)
+	setup := admin{t, open(t, Options{Endpoints: []string{server.URL}, TLS: certificate("admin")}).c}
+	setup.put(DefaultPrefix+"/config", article, 0)
+	var warnings []string
+	plain := open(t, Options{Endpoints: []string{server.URL}, TLS: certificate(""), Username: "root", Password: "secret", Warn: func(s string) { warnings = append(warnings, s) }})
+	for i := range 2 {
+		if _, err := plain.Acquire(t.Context(), node(i)); err != nil {
+			t.Fatalf("without authentication: %v", err)
+		}
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "authentication is not enabled") {
+		t.Errorf("warnings %q", warnings)
+	}
+	setup.do("/v3/auth/user/add", map[string]string{"name": "root", "password": "secret"}, &struct{}{})
+	setup.do("/v3/auth/role/add", map[string]string{"name": "root"}, &struct{}{})
+	setup.do("/v3/auth/user/grant", map[string]string{"user": "root", "role": "root"}, &struct{}{})
+	setup.do("/v3/auth/enable", struct{}{}, &struct{}{})
+	if _, err := plain.Config(t.Context()); err != nil {
+		t.Errorf("after authentication was turned on: %v", err)
+	}
+	for _, user := range []string{"", "root"} {
+		o := Options{Endpoints: []string{server.URL}, TLS: certificate("root"), Username: user, Password: strings.Repeat("secret", len(user)/4)}
+		_, err := open(t, o).Config(t.Context())
+		if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "HTTP status 400: CommonName of client sending a request") {
+			t.Errorf("a CommonName, user %q: %v", user, err)
+		}
+	}
+	follow(t, open(t, Options{Endpoints: []string{server.URL}, TLS: certificate(""), Username: "root", Password: "secret"}))(func(s *cluster.Snapshot) bool { return len(s.Nodes) > 0 })
 }
 
 // With etcd's authentication a wrong password is refused, and calls and watches replace an expired

@@ -28,8 +28,12 @@ const (
 // configFault is the name of the configuration in Snapshot.Faults. No node has that key.
 const configFault = "/config"
 
-// errCompacted means that etcd has compacted the later changes, or has another history.
-var errCompacted = errors.New("etcd's history begins later")
+// errCompacted means that a list is needed, for example because etcd has compacted the later changes. errLost is the one
+// for another etcd, or one that was restored from a backup.
+var (
+	errCompacted = errors.New("etcd's history begins later")
+	errLost      = fmt.Errorf("etcd has another history: %w", errCompacted)
+)
 
 // Watch reports the content of etcd and renews the lease. It returns ctx's error.
 func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
@@ -38,6 +42,7 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 		defer renewing.Wait()
 		renewing.Go(func() { r.renew(ctx) })
 		v := &view{r: r, relay: relay}
+		defer v.endGrace()
 		var wait web.Backoff
 		for {
 			since := time.Now()
@@ -64,8 +69,9 @@ type view struct {
 	r     *Registry
 	relay *cluster.Relay
 	table cluster.Table
-	// at is the last revision whose changes are all known. 0 means that a list is needed.
+	// at is the last revision whose changes are all known, unless a list is needed.
 	at              int64
+	listed          bool
 	clusterID, term uint64
 	// reported is true if the table was reported after the list, so that the start of the stream does
 	// not report it again.
@@ -73,6 +79,16 @@ type view struct {
 	history  history
 	// faultyConfig is true if the table has the configuration's fault, which is not a record.
 	faultyConfig bool
+	// lost is true if the next list is that of an etcd that lost its data. forget ends the grace time of lost nodes.
+	lost   bool
+	forget *time.Timer
+}
+
+// endGrace stops the timer of lost nodes.
+func (v *view) endGrace() {
+	if v.forget != nil {
+		v.forget.Stop()
+	}
 }
 
 // follow lists if necessary, and follows the stream until it ends.
@@ -80,7 +96,7 @@ func (v *view) follow(ctx context.Context) error {
 	if err := v.r.c.ping(ctx, v.r.c.endpoint()); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	if v.at == 0 {
+	if !v.listed {
 		if err := v.list(ctx); err != nil {
 			return err
 		}
@@ -90,14 +106,14 @@ func (v *view) follow(ctx context.Context) error {
 	v.r.watched.CompareAndSwap(&v.table, nil)
 	v.reported = false
 	if errors.Is(err, errCompacted) {
-		v.at = 0
+		v.listed, v.lost = false, v.lost || errors.Is(err, errLost)
 	}
 	return err
 }
 
 // list replaces the table. A configuration that cannot be used leaves the last one in
-// force. Without a configuration the nodes that are missing stay too: etcd may have
-// lost its data, and the nodes publish again once the configuration is back.
+// force. Without a configuration the nodes that are missing stay too: etcd has lost its data, and the
+// nodes publish again once the configuration is back. Until then they stay for the grace time.
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
@@ -128,14 +144,34 @@ func (v *view) list(ctx context.Context) error {
 		present[configFault] = true
 		v.table.Put(configFault, cluster.Node{}, conf)
 	}
+	v.lost = v.lost || !found || v.clusterID != 0 && (h.ClusterID != v.clusterID || h.RaftTerm < v.term || h.Revision < v.at)
 	if found {
+		if v.lost {
+			v.lose(present)
+		}
 		v.table.Keep(present)
+		v.lost = false
 	}
 	v.history, v.faultyConfig = known, conf != nil
-	v.at, v.clusterID, v.term, v.reported = h.Revision, h.ClusterID, h.RaftTerm, true
+	v.at, v.listed, v.clusterID, v.term, v.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
 	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
+}
+
+// lose keeps the nodes that etcd has lost for the grace time, in which their agents publish them again.
+func (v *view) lose(present map[string]bool) {
+	v.endGrace()
+	n := v.table.Lose(present, v.r.held.name())
+	if n == 0 {
+		return
+	}
+	v.r.warn(fmt.Sprintf("etcd has lost its data or was restored: %d nodes that it does not have stay until they publish again, at most %v", n, v.r.grace))
+	v.forget = time.AfterFunc(v.r.grace, func() {
+		if v.table.Forget() {
+			v.relay.PutLater(v.table.Snapshot)
+		}
+	})
 }
 
 func (v *view) put(name string, value []byte) bool {
@@ -217,9 +253,7 @@ func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 		v.r.c.forget(v.r.c.current())
 		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
 	case m.Header.ClusterID != v.clusterID || m.Header.RaftTerm < v.term || first && m.Header.Revision < v.at:
-		// This is another etcd, or one that was restored from a backup. Its stream does not continue
-		// this view.
-		return errCompacted
+		return errLost
 	case first && !v.reported:
 		// The registry can be reached again.
 		if err := v.checkHistory(ctx); err != nil {

@@ -251,7 +251,7 @@ func (f *fleet) markdown(nodes int) string {
 	var b bytes.Buffer
 	quantile := func(q float64) string { return ms(f.joins[int(q*float64(len(f.joins)-1))]) }
 	mb := func(bytes float64) string { return fmt.Sprintf("%.1f MB", bytes/1e6) }
-	fmt.Fprintf(&b, "\n## %d agents on one kube-apiserver\n\nThe agents are %d registries of the agent in one process, without a kernel. The server has %d Node objects of %.1f kB.\n\n"+
+	fmt.Fprintf(&b, "\n### %d agents on one kube-apiserver\n\nThe agents are %d registries of the agent in one process, without a kernel. The server has %d Node objects of %.1f kB.\n\n"+
 		"| what | measured |\n|---|---:|\n", followers, followers, nodes, float64(f.status)/1e3)
 	for _, l := range [][2]string{
 		{"requests of a node that joins, until it is ready", strconv.Itoa(f.requests)},

@@ -3,7 +3,7 @@
 // classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand. With
 // -ranges it measures addresses from a range that spans nodes, beside whereabouts.
 //
-//	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out docs/scale.md -svg docs/scale.svg
+//	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out BENCHMARKS.md -svg docs/scale.svg
 //
 // It needs root, a private namespace, etcd, iproute2, and for -kube the programs in bin/kube, which make test-kube builds.
 package main
@@ -19,6 +19,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/internal/page"
 )
 
 // options are read from the command line.
@@ -44,12 +46,12 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	f := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
 	f.StringVar(&o.cnibox, "cnibox", "bin/cnibox", "the cnibox `binary`")
-	f.StringVar(&o.out, "out", "", "write Markdown to this `file`")
+	f.StringVar(&o.out, "out", "", "replace the block \"scale\" of this `file`")
 	f.StringVar(&o.svg, "svg", "", "write the plot to this `file`")
 	f.IntVar(&o.peers, "peers", 10000, "nodes of the main measurements")
 	f.BoolVar(&o.kube, "kube", false, "measure on a kube-apiserver too")
 	f.BoolVar(&o.quick, "quick", false, "leave the plot's other sizes out")
-	f.StringVar(&o.ranges, "ranges", "", "measure only cluster-wide ranges, and replace the block \"bench\" of this `file`")
+	f.StringVar(&o.ranges, "ranges", "", "measure only cluster-wide ranges, and replace the block \"ranges\" of this `file`")
 	f.StringVar(&o.reference, "reference", "bin/peers", "the `directory` with the reference's macvlan")
 	f.StringVar(&o.whereabouts, "whereabouts", "bin/kube", "the `directory` with whereabouts and its definitions")
 	if err := f.Parse(args); err != nil {
@@ -75,10 +77,10 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	text := r.markdown(filepath.Base(o.svg))
+	text := r.markdown(o.svg)
 	fmt.Print(text)
 	if o.out != "" {
-		if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
+		if err := page.Replace(o.out, "scale", text); err != nil {
 			return err
 		}
 	}

@@ -99,7 +99,7 @@ func benchRanges(ctx context.Context, o options, dir string) error {
 	}
 	text := rangesMarkdown(a, b)
 	fmt.Print(text)
-	return page.Replace(o.ranges, "bench", text)
+	return page.Replace(o.ranges, "ranges", text)
 }
 
 // startRangeAgents starts an agent for each node, as a process with directories of its own.

@@ -52,8 +52,8 @@ func verdict(ok bool) string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond)) }
 
-// scaleIntro explains the first table of the page.
-const scaleIntro = "Run `make bench-scale` to measure how fast the agent programs many nodes. The command writes this page.\n\n" +
+// scaleIntro explains the first table.
+const scaleIntro = "## The overlay with many nodes\n\nRun `make bench-scale` to measure how fast the agent programs many nodes. The command writes this section. The first table is for %d nodes.\n\n" +
 	"- **start to programmed**: from the agent's start until every node is in the kernel.\n" +
 	"- **one change**: from the request to the registry until the change is in the kernel.\n" +
 	"- **from the registry's reply**, **from the registry's last reply**: without the time of the requests.\n\n" +
@@ -65,7 +65,7 @@ const growthIntro = "\nThe next table has the time until all nodes are in the ke
 
 func (r *results) markdown(svg string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The overlay with %d nodes\n\n"+scaleIntro, r.peers)
+	fmt.Fprintf(&b, scaleIntro, r.peers)
 	b.WriteString("| what | measured | target | |\n|---|---:|---:|---|\n")
 	line := func(what, have, target string, ok bool) {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, have, target, verdict(ok))
@@ -95,7 +95,7 @@ func (r *results) markdown(svg string) string {
 	for _, p := range r.points {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s |\n", p.peers, ms(p.agent), ms(p.nexthops), ms(p.classic), ms(p.floor))
 	}
-	if svg != "." && svg != "" {
+	if svg != "" {
 		fmt.Fprintf(&b, "\n![growth](%s)\n", svg)
 	}
 	if len(r.fleet.joins) > 0 {

@@ -70,6 +70,22 @@ func TestStormSVG(t *testing.T) {
 	}
 }
 
+// TestOthers: a measurement keeps the sections that other commands wrote.
+func TestOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	for present, want := range map[string]string{"old\n": "new\n", "old\n" + others + "scale\n": "new\n\n" + others + "scale\n"} {
+		if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := withOthers(path, "new\n"); err != nil || got != want {
+			t.Errorf("%q: %q, %v, want %q", present, got, err, want)
+		}
+	}
+	if got, err := withOthers(path+"x", "new\n"); err != nil || got != "new\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestStormAlone: a measurement of the storm alone replaces its part of a page, and the whole page has the same part.
 func TestStormAlone(t *testing.T) {
 	res := reportOf(t, exampleResults())

@@ -9,9 +9,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -221,7 +223,10 @@ func write(o options, res report) error {
 	if len(repeated(o.job.Sections)) == 0 {
 		return writeStorm(o.markdown, res)
 	}
-	markdown := renderMarkdown(res)
+	markdown, err := withOthers(o.markdown, renderMarkdown(res))
+	if err != nil {
+		return err
+	}
 	if _, err := os.Stdout.WriteString(markdown); err != nil {
 		return fmt.Errorf("print results: %w", err)
 	}
@@ -234,6 +239,24 @@ func write(o options, res report) error {
 		return nil
 	}
 	return page.Replace(o.readme, "bench", renderSummary(res))
+}
+
+// others begins the part of the page that other commands write: make bench-scale, make bench-ranges and make conformance.
+const others = "<!-- others:start -->\n"
+
+// withOthers adds that part of the present page.
+func withOthers(path, markdown string) (string, error) {
+	present, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return markdown, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read tables: %w", err)
+	}
+	if _, rest, found := strings.Cut(string(present), others); found {
+		markdown += "\n" + others + rest
+	}
+	return markdown, nil
 }
 
 // writeStorm replaces the block of a page that was written earlier.

@@ -1,4 +1,4 @@
-// Command cloud-sim simulates a cloud's metadata service for tests and trials; see docs/cloud-sim.md.
+// Command cloud-sim simulates a cloud's metadata service for tests and trials; see docs/lab.md.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command new-role writes the package of a new interface role, with its suite and
-// goldens, and its line in roles/all. See docs/new-role.md.
+// goldens, and its line in roles/all. See CONTRIBUTING.md.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "new-role:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%s and a line in %s: see docs/new-role.md for what comes next\n", r.dir(), table)
+	fmt.Printf("%s and a line in %s: see CONTRIBUTING.md for what comes next\n", r.dir(), table)
 }
 
 // table lists every role.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -94,11 +95,11 @@ var completions = map[string]string{"bash": "cnibox.bash", "zsh": "_cnibox", "fi
 // shared returns the files that do not depend on the architecture, and also writes the generated ones into
 // a directory of the sources, where the packages take them from.
 func (r *release) shared(ctx context.Context) ([]member, error) {
-	doc, err := os.ReadFile(filepath.Join(r.src, "docs/cli.md"))
+	manual, err := r.manual(ctx)
 	if err != nil {
 		return nil, err
 	}
-	generated := map[string][]byte{"cnibox.8": manual(string(doc), r.version, r.at)}
+	generated := map[string][]byte{"cnibox.8": manual}
 	for shell, file := range completions {
 		out, err := run(ctx, "", nil, r.native(), "completion", shell)
 		if err != nil {
@@ -218,27 +219,56 @@ func (r *release) writeTarFile(path string, members []member) error {
 	return f.Close()
 }
 
-// manual converts docs/cli.md, which is generated from the help of every verb, to a manual page (man(7)).
-func manual(doc, version string, at time.Time) []byte {
-	var out bytes.Buffer
-	fmt.Fprintf(&out, ".TH CNIBOX 8 %s \"cnibox %s\" \"System Administration\"\n", at.Format(time.DateOnly), version)
-	out.WriteString(".SH NAME\ncnibox \\- every CNI plugin in one binary\n.SH DESCRIPTION\n")
-	literal := false
-	for line := range strings.Lines(doc) {
-		line = strings.TrimSuffix(line, "\n")
-		switch heading := strings.TrimLeft(line, "#"); {
-		case line == "```":
-			literal = !literal
-			out.WriteString(map[bool]string{true: ".PP\n.nf\n", false: ".fi\n"}[literal])
-		case literal:
-			out.WriteString(roff(line) + "\n")
-		case heading != line && strings.HasPrefix(line, "##"):
-			out.WriteString(".SH \"" + strings.ReplaceAll(roff(strings.TrimSpace(heading)), `"`, `""`) + "\"\n")
-		case heading == line && !strings.HasPrefix(line, "Generated from"):
-			out.WriteString(roff(line) + "\n")
-		}
+// listed matches a verb in docs/cli.md: its section, or its line in the section of the verb before it.
+var listed = regexp.MustCompile(`(?m)^(?:### )?cnibox ((?:[a-z][a-z-]* ?)+)(?:$|[^a-z|-])`)
+
+// manual returns a manual page (man(7)) with the program's own help of each verb that docs/cli.md lists.
+func (r *release) manual(ctx context.Context) ([]byte, error) {
+	page, err := os.ReadFile(filepath.Join(r.src, "docs/cli.md"))
+	if err != nil {
+		return nil, err
 	}
-	return out.Bytes()
+	var out bytes.Buffer
+	fmt.Fprintf(&out, ".TH CNIBOX 8 %s \"cnibox %s\" \"System Administration\"\n", r.at.Format(time.DateOnly), r.version)
+	out.WriteString(".SH NAME\ncnibox \\- every CNI plugin in one binary\n")
+	const common = "\nexit codes:\n" // at the end of each help
+	overview, err := run(ctx, "", nil, r.native(), "help")
+	if err != nil {
+		return nil, err
+	}
+	writeLiteral(&out, "DESCRIPTION", overview)
+	written := map[string]bool{}
+	for _, m := range listed.FindAllStringSubmatch(string(page), -1) {
+		verb := strings.TrimSpace(m[1])
+		if written[verb] {
+			continue
+		}
+		written[verb] = true
+		help, err := run(ctx, "", nil, r.native(), append([]string{"help"}, strings.Fields(verb)...)...)
+		if err != nil {
+			return nil, err
+		}
+		_, help, found := strings.Cut(help, "cnibox "+verb+": ") // behind the keys of a role with this name
+		title, text, _ := strings.Cut(help, "\n")
+		text, _, ended := strings.Cut(text, common)
+		if !found || !ended {
+			return nil, fmt.Errorf("help of %q: no title or no end", verb)
+		}
+		writeLiteral(&out, "cnibox "+verb+": "+title, text)
+	}
+	if len(written) < 60 {
+		return nil, fmt.Errorf("docs/cli.md lists %d verbs", len(written))
+	}
+	return out.Bytes(), nil
+}
+
+// writeLiteral writes a section of a manual page whose lines stay as they are.
+func writeLiteral(out *bytes.Buffer, title, text string) {
+	fmt.Fprintf(out, ".SH \"%s\"\n.nf\n", strings.ReplaceAll(roff(title), `"`, `""`))
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		out.WriteString(roff(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	out.WriteString(".fi\n")
 }
 
 // roff escapes a line of text.

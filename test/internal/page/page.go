@@ -32,6 +32,20 @@ func Replace(path, name, content string) error {
 	return nil
 }
 
+// Content returns the content of a block of a file.
+func Content(path, name string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read page: %w", err)
+	}
+	_, rest, found := strings.Cut(string(text), start(name))
+	content, _, closed := strings.Cut(rest, end(name))
+	if !found || !closed {
+		return "", fmt.Errorf("read %q: %w: %s … %s", path, errNoBlock, start(name), end(name))
+	}
+	return strings.TrimPrefix(content, "\n"), nil
+}
+
 // replace keeps the markers, so that it can be repeated.
 func replace(text, name, content string) (string, error) {
 	before, rest, found := strings.Cut(text, start(name))

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,8 +19,8 @@ const docsIntro = `# cnibox beside the reference plugins
 
 Read this page before you replace the reference plugins: it lists every difference in behaviour. Every role accepts the configuration of the reference plugin (v1.9.1).
 
-` + "`make test-diff`" + ` checks this page. It makes the same calls to both sides, each on a fresh host, and compares results, errors, interfaces, addresses, routes, rules,
-settings, tables and leases. The page is generated from the test's list. The test fails for a difference that is not in the list, and for an entry that does not occur.
+` + "`make test-diff`" + ` makes the same calls to both sides, and compares results, errors, interfaces, addresses, routes, rules, settings, tables and leases. This page is
+generated from its list. It fails for a difference that is not in the list, and for an entry that does not occur.
 
 ## Intended differences
 `
@@ -27,10 +28,10 @@ settings, tables and leases. The page is generated from the test's list. The tes
 const docsClaims = `
 ## Where the reference plugins fail
 
-Each line is a test that makes the same calls to both sides. The second column is what the reference plugins do.
+Each line is a test that makes the same calls to both sides.
 
-| case | reference plugins | cnibox |
-|---|---|---|
+| reference plugins | cnibox |
+|---|---|
 `
 
 // document is docs/differences.md.
@@ -38,25 +39,23 @@ func document() string {
 	var b strings.Builder
 	b.WriteString(docsIntro)
 	for _, e := range intendedDifferences() {
-		fmt.Fprintf(&b, "\n### %s\n\n- Reference: %s\n- cnibox: %s\n- Why: %s\n", e.title, e.reference, e.ours, e.why)
+		fmt.Fprintf(&b, "\n### %s\n\nReference: %s\\\ncnibox: %s\\\nWhy: %s\n", e.title, e.reference, e.ours, e.why)
 	}
 	b.WriteString(docsClaims)
-	type row struct{ cases, reference, ours string }
+	type row struct{ plugins, reference, ours string }
 	var rows []*row
 	for _, c := range allClaims() {
-		i := 0
-		for i < len(rows) && (rows[i].reference != c.reference || rows[i].ours != c.ours) {
-			i++
+		plugin, _, _ := strings.Cut(c.name, "/")
+		i := slices.IndexFunc(rows, func(r *row) bool { return r.reference == c.reference && r.ours == c.ours })
+		switch {
+		case i < 0:
+			rows = append(rows, &row{plugin, c.reference, c.ours})
+		case !strings.Contains(rows[i].plugins, plugin):
+			rows[i].plugins += ", " + plugin
 		}
-		if i == len(rows) {
-			rows = append(rows, &row{reference: c.reference, ours: c.ours})
-		} else {
-			rows[i].cases += ", "
-		}
-		rows[i].cases += c.name
 	}
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", r.cases, r.reference, r.ours)
+		fmt.Fprintf(&b, "| %s: %s | %s |\n", r.plugins, r.reference, r.ours)
 	}
 	return b.String()
 }

@@ -16,15 +16,15 @@ import (
 
 const (
 	repository = "../../.."
-	designPage = repository + "/docs/design.md"
+	treePage   = repository + "/CONTRIBUTING.md"
 	// maxSummary bounds a line of the tree, in characters.
-	maxSummary = 100
+	maxSummary = 72
 )
 
 // topDirs has the text for each directory at the top of the repository.
 func topDirs() map[string]string {
 	return map[string]string{
-		"docs":     "pages for operators and developers; cli.md, differences.md and this tree are generated",
+		"docs":     "pages for operators and developers; cli.md and differences.md are generated",
 		"examples": "network configurations and manifests, each also the input of a test",
 		"internal": "small packages that stand on nothing else of this repository",
 		"netops":   "",
@@ -34,9 +34,9 @@ func topDirs() map[string]string {
 	}
 }
 
-// TestTree: docs/design.md shows the directories of the repository, each with the first sentence of its package's documentation.
+// TestTree: CONTRIBUTING.md shows the directories of the repository, each with the first sentence of its package's documentation.
 func TestTree(t *testing.T) {
-	b, err := os.ReadFile(designPage)
+	b, err := os.ReadFile(treePage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,9 +45,9 @@ func TestTree(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("the tree in docs/design.md is out of date: run 'go test ./test/suites/docs -update'")
+		t.Fatal("the tree in CONTRIBUTING.md is out of date: run 'go test ./test/suites/docs -update'")
 	}
-	if err := os.WriteFile(designPage, []byte(want), 0o644); err != nil {
+	if err := os.WriteFile(treePage, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,7 +68,7 @@ func drawTree(t *testing.T) string {
 		if text == "" {
 			text = packageSummary(t, dir)
 		}
-		descend := depth == 0 || path.Base(dir) == "internal"
+		descend := depth == 0 && dir != "test"
 		if text == "" && !descend { // a directory of directories
 			text = strings.Join(below, ", ")
 		}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cnibox/cnibox/test/internal/page"
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
@@ -108,7 +109,7 @@ type testcase struct {
 }
 
 // TestConformance runs Kubernetes' conformance tests of sig-network on a cluster of three nodes and writes the results to
-// docs/conformance.md. The nodes have containerd 1.6, or 2 with CNIBOX_CONTAINERD=2.
+// BENCHMARKS.md. The nodes have containerd 1.6, or 2 with CNIBOX_CONTAINERD=2.
 func TestConformance(t *testing.T) {
 	column, c := 0, (*cluster)(nil)
 	if os.Getenv("CNIBOX_CONTAINERD") == "2" {
@@ -146,8 +147,14 @@ func TestConformance(t *testing.T) {
 	}
 	c.sound(t)
 	if len(run) > 0 {
-		page := filepath.Join(root(t), "docs", "conformance.md")
-		writeFile(t, page, conformancePage(string(content(t, page)), run, column))
+		benchmarks := filepath.Join(root(t), "BENCHMARKS.md")
+		former, err := page.Content(benchmarks, "conformance")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := page.Replace(benchmarks, "conformance", conformanceSection(former, run, column)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -210,10 +217,10 @@ func conformance(of string) string { return `\[sig-network\] ` + of + `.*\[Confo
 // conformanceRow is a test with its results on containerd 1.6 and 2.
 var conformanceRow = regexp.MustCompile(`(?m)^\| (.+) \| (\S+) \| (\S+) \|$`)
 
-// conformancePage returns the page with the results of a run in a column. The other column stays.
-func conformancePage(page string, run []testcase, column int) string {
+// conformanceSection returns the section with the results of a run in a column. The other column stays.
+func conformanceSection(former string, run []testcase, column int) string {
 	results := map[string]*[2]string{}
-	for _, row := range conformanceRow.FindAllStringSubmatch(page, -1) {
+	for _, row := range conformanceRow.FindAllStringSubmatch(former, -1) {
 		results[row[1]] = &[2]string{row[2], row[3]}
 		results[row[1]][column] = "-"
 	}
@@ -242,10 +249,10 @@ func conformancePage(page string, run []testcase, column int) string {
 			}
 		}
 	}
-	return fmt.Sprintf(`# Conformance
+	return fmt.Sprintf(`## Conformance
 
 `+"`make conformance`"+` runs the conformance tests of Kubernetes' sig-network, from Kubernetes' own `+"`e2e.test`"+`, on the cluster of
-[its test](kubernetes.md#proof), with containerd 1.6 on each node, and writes this page. With `+"`CONTAINERD=2`"+` each node has containerd 2.4.
+[this test](#a-cluster-under-faults), with containerd 1.6 on each node, and writes this section. With `+"`CONTAINERD=2`"+` each node has containerd 2.4.
 It builds kube-proxy, `+"`agnhost`"+` and CoreDNS from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that
 of nginx has busybox's web server: the tests need only that it runs.
 

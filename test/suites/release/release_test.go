@@ -137,6 +137,11 @@ func TestRelease(t *testing.T) {
 		unpacked := t.TempDir()
 		run(t, "", nil, "tar", "-C", unpacked, "--strip-components", "1", "-xf", filepath.Join(first, "cnibox-v0.1.0-linux-amd64.tar.gz"))
 		checkPages(t, unpacked)
+		for _, want := range []string{"\n.SH \"cnibox state repair: ", "\n  \\-\\-drain ", "\nexit codes:\n"} {
+			if !strings.Contains(read(t, unpacked, "cnibox.8"), want) {
+				t.Errorf("the manual page has no %q", want)
+			}
+		}
 		for _, want := range []string{"cnibox", "LICENSE", "cnibox.8", "_cnibox"} {
 			if _, err := os.Stat(filepath.Join(unpacked, want)); err != nil {
 				t.Error(err)

@@ -269,23 +269,28 @@ func TestMigrateAzure(t *testing.T) {
 			reaches(t, first, third)
 			reaches(t, third, first)
 		},
-		"kubectl delete pod web-3": func() {
-			var file azureFile
-			n.read("azure-vnet.json", &file)
-			network := file.Network.ExternalInterfaces["eth0"].Networks["net1"]
-			if e := network.Endpoints["web-1-eth0"]; len(network.Endpoints) != 2 || file.Cnibox != nil || e == nil || e.HostIfName != "azv00000000000" || e.NetworkNameSpace != first.ns.Path() {
-				t.Errorf("azure-vnet.json: %+v", file)
-			}
-			var ipam azureIPAMFile
-			n.read("azure-vnet-ipam.json", &ipam)
-			if a := ipam.IPAM.AddressSpaces["local"].Pools["10.240.0.0/16"].Addresses["10.240.0.36"]; a == nil || !a.InUse || a.ID != "web-1" {
-				t.Errorf("azure-vnet-ipam.json: %+v", a)
-			}
-			third.ns.Remove(t)
-			must(t, os.Remove(filepath.Join(n.CacheDir(), "net1-web-3-eth0")))
-		},
 	}
 	n.documented("azure-vnet", steps)
+	back := n.migrate("migrate", "azure-vnet", "--back", "--yes")
+	if out := n.command(back...); !strings.Contains(out, "return 1 container to azure-vnet") || !strings.Contains(out, "1 interfaces are still attached by cnibox") || !strings.Contains(out, "[exit code 3]") {
+		t.Error(out)
+	}
+	var file azureFile
+	n.read("azure-vnet.json", &file)
+	network := file.Network.ExternalInterfaces["eth0"].Networks["net1"]
+	if e := network.Endpoints["web-1-eth0"]; len(network.Endpoints) != 2 || file.Cnibox != nil || e == nil || e.HostIfName != "azv00000000000" || e.NetworkNameSpace != first.ns.Path() {
+		t.Errorf("azure-vnet.json: %+v", file)
+	}
+	var ipam azureIPAMFile
+	n.read("azure-vnet-ipam.json", &ipam)
+	if a := ipam.IPAM.AddressSpaces["local"].Pools["10.240.0.0/16"].Addresses["10.240.0.36"]; a == nil || !a.InUse || a.ID != "web-1" {
+		t.Errorf("azure-vnet-ipam.json: %+v", a)
+	}
+	third.ns.Remove(t)
+	must(t, os.Remove(filepath.Join(n.CacheDir(), "net1-web-3-eth0")))
+	if out := n.command(back...); !strings.Contains(out, "the node has returned to azure-vnet") {
+		t.Error(out)
+	}
 	if now := listing(t, n.PluginDir()); now != plugins {
 		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
 	}

@@ -120,12 +120,13 @@ func TestMigrateReference(t *testing.T) {
 			first.check(installed)
 			second.end()
 		},
-		"podman stop web-3": func() {
-			reaches(t, first, third)
-			third.end()
-		},
 	}
 	n.documented("The reference plugins", steps)
+	reaches(t, first, third)
+	third.end()
+	if out := n.command(n.migrate("migrate", "reference", "--back", "--yes")...); !strings.Contains(out, "the node has returned to reference") || strings.Contains(out, "[exit code") {
+		t.Error(out)
+	}
 	if now := listing(t, n.PluginDir()); now != plugins {
 		t.Errorf("the plugins were\n%s\nand are\n%s", plugins, now)
 	}
@@ -277,6 +278,7 @@ func TestMigrateRefused(t *testing.T) {
 			return os.Mkdir(filepath.Join(n.PluginDir(), "vlan"), 0o700)
 		}},
 		{"no flannel", "there is no flannel on this node", []string{"migrate", "flannel", "--yes"}, nil},
+		{"no whereabouts", "there is no whereabouts on this node", []string{"migrate", "whereabouts", "--yes"}, nil},
 		{"flannel with a blackhole route", "start flanneld without it first", []string{"migrate", "flannel", "--yes"}, func(n *node) error {
 			cmd := exec.Command("sleep", "1000")
 			cmd.Path, cmd.Args = "/bin/sh", []string{"/opt/bin/flanneld", "-c", "read x", "--ip-masq=false", "--ip-blackhole-route"}

@@ -1,0 +1,122 @@
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxWords is how much a reader has to search through. This counts the same:
+//
+//	git ls-files -z '*.md' ':!CHANGELOG.md' ':!BENCHMARKS.md' | xargs -0 cat | wc -w
+const maxWords = 45_000
+
+// TestWords: the pages stay short enough to be read. Generated pages count too. Lists of changes and of measurements do not.
+func TestWords(t *testing.T) {
+	words := 0
+	var sizes []string
+	for _, file := range sources(t) {
+		if filepath.Ext(file) != ".md" || file == "CHANGELOG.md" || file == "BENCHMARKS.md" {
+			continue
+		}
+		n := len(strings.Fields(source(t, file)))
+		words += n
+		sizes = append(sizes, fmt.Sprintf("%6d %s", n, file))
+	}
+	if words > maxWords {
+		slices.Sort(sizes)
+		t.Errorf("the pages have %d words, want at most %d: cut what another page says too\n%s", words, maxWords, strings.Join(sizes, "\n"))
+	}
+}
+
+var (
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]*)\)`)
+	// mention matches the name of a page in a message, a comment or a manifest.
+	mention = regexp.MustCompile(`\bdocs/[a-z0-9-]+\.(?:md|svg|png)(?:#[a-z0-9-]+)?`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+)
+
+// TestLinks: every file and section exists to which a page links, or that a message, comment or manifest names.
+func TestLinks(t *testing.T) {
+	n := 0
+	for _, file := range sources(t) {
+		text := source(t, file)
+		var targets []string
+		if filepath.Ext(file) == ".md" {
+			for _, link := range markdownLink.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+				if !strings.Contains(link[1], "://") {
+					path, section, _ := strings.Cut(link[1], "#")
+					if path == "" {
+						path = filepath.Base(file)
+					}
+					targets = append(targets, filepath.Join(filepath.Dir(file), path)+"#"+section)
+				}
+			}
+		}
+		if file != "CHANGELOG.md" && file != "test/suites/docs/pages_test.go" { // pages of earlier versions
+			targets = append(targets, mention.FindAllString(text, -1)...)
+		}
+		for _, target := range targets {
+			n++
+			path, section, _ := strings.Cut(target, "#")
+			b, err := os.ReadFile(filepath.Join(repository, path))
+			if _, missing := os.Stat(filepath.Join(repository, path)); missing != nil {
+				t.Errorf("%s names %s: %v", file, target, err)
+			} else if section != "" && !slices.Contains(sections(string(b)), section) {
+				t.Errorf("%s names %s: the page has no such section", file, target)
+			}
+		}
+	}
+	if n < 300 {
+		t.Errorf("%d links", n)
+	}
+}
+
+// sections returns the names under which GitHub shows the headings of a page.
+func sections(page string) (names []string) {
+	for _, h := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+		text := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(h[1], "$1")
+		text = regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(text), "")
+		names = append(names, strings.ReplaceAll(text, " ", "-"))
+	}
+	return names
+}
+
+// sources returns the text files of the repository, without hidden directories and what make builds.
+func sources(t *testing.T) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(repository, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "bin" || name == "dist" || len(name) > 2 && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.Type().IsRegular() && !slices.Contains([]string{".png", ".svg", ".sum"}, filepath.Ext(name)):
+			files = append(files, name)
+		}
+		return nil
+	})
+	if err != nil || len(files) < 500 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	return files
+}
+
+func source(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(repository, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
