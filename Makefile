@@ -73,9 +73,9 @@ demo-azure: build
 LIFE := ^Test(Role|VLANRole|FirewalldRole|Suite|UnderBridge|Alone|Virtual)$$/./^(life|del|gc)$$
 ROOT := $(filter 0,$(shell id -u))
 check: build
-	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 2m $$(sh test/packages.sh pure)
-	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 2m -run Golden $$(sh test/packages.sh golden)
-	$(if $(ROOT),$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 2m -run '$(LIFE)' ./roles/iface/bridge ./roles/chained/portmap \
+	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m $$(sh test/packages.sh pure)
+	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run Golden $$(sh test/packages.sh golden)
+	$(if $(ROOT),$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run '$(LIFE)' ./roles/iface/bridge ./roles/chained/portmap \
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
 
 # The packages that take longest begin first, so that no processor is idle at the end.

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
+	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
 
 // Forward is a set of rules in the filter table of iptables. The rules accept what a
@@ -116,6 +121,47 @@ type ForwardPolicy = iptables.Policy
 // chains of nftables that drop forwarded packets.
 func (n *Net) FilterTables() *iptables.Tables {
 	return &iptables.Tables{NFT: n.nft, Run: n.iptables}
+}
+
+// packetFilter reads the rules of other programs.
+func (n *Net) packetFilter(ctx context.Context) (*verdict.Filter, error) {
+	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName)
+}
+
+// ForwardedPacket is a packet that the host forwards. A device may be "" and an address invalid if it is not known.
+type ForwardedPacket struct {
+	In, Out  string
+	From, To netip.Addr
+	// IsTCP is set for the first packet of a TCP connection to Port, or to any port for 0.
+	IsTCP bool
+	Port  uint16
+}
+
+// FilterDrop is another program's rule or policy that drops a packet.
+type FilterDrop = verdict.Drop
+
+// ForwardVerdicts returns what drops each of the packets for certain, whatever is not known about them.
+func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([][]FilterDrop, error) {
+	filter, err := n.packetFilter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]FilterDrop, len(packets))
+	for i, p := range packets {
+		q := verdict.Packet{
+			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
+			IsNew: p.IsTCP,
+		}
+		if p.IsTCP {
+			q.Protocol = unix.IPPROTO_TCP
+		}
+		v, err := filter.Verdict(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = v.Drops
+	}
+	return all, nil
 }
 
 // CheckChainName checks a name against the rules of iptables for chain names.

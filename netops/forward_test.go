@@ -239,7 +239,7 @@ func TestForwardPolicy(t *testing.T) {
 		{name: "docker", setUp: []string{"iptables-nft -P FORWARD DROP"}, want: ForwardPolicy{Refused: true}},
 		{name: "other family", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP"}, is6: true},
 		{name: "IPv6", setUp: []string{"ip6tables-nft -P FORWARD DROP", "ip6tables-legacy -P FORWARD DROP"}, is6: true, want: ForwardPolicy{Refused: true, RefusedLegacy: true}},
-		{name: "last rule", setUp: []string{"iptables-nft -A FORWARD -i x -j ACCEPT", "iptables-nft -A FORWARD -m comment --comment all -j REJECT"}, want: ForwardPolicy{Refused: true, Others: true}},
+		{name: "last rule", setUp: []string{"iptables-nft -A FORWARD -i x -j ACCEPT", "iptables-nft -A FORWARD -m comment --comment all -j REJECT"}, want: ForwardPolicy{Refused: true}},
 		{name: "overlay", setUp: []string{
 			"iptables-nft -P FORWARD DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT", "iptables-legacy -P FORWARD DROP",
 			"iptables-legacy -A FORWARD -s 10.245.0.0/16 -m comment --comment OVERLAY -j ACCEPT",
@@ -248,7 +248,7 @@ func TestForwardPolicy(t *testing.T) {
 		}},
 		{name: "refusal before the overlay", setUp: []string{"iptables-nft -A FORWARD -j DROP", "iptables-nft -A FORWARD -s 10.244.0.0/16 -m comment --comment OVERLAY -j ACCEPT"}, want: ForwardPolicy{Refused: true}},
 		{name: "last rule nft", setUp: []string{"nft add table ip filter", "nft add chain ip filter FORWARD { type filter hook forward priority 0 ; }", "nft add rule ip filter FORWARD drop"}, want: ForwardPolicy{Refused: true}},
-		{name: "legacy", setUp: []string{"iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i x -j ACCEPT"}, want: ForwardPolicy{RefusedLegacy: true, Others: true}},
+		{name: "legacy", setUp: []string{"iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i x -j ACCEPT"}, want: ForwardPolicy{RefusedLegacy: true}},
 		{name: "firewalld", setUp: []string{"nft add table inet firewalld", "nft add chain inet firewalld filter_FORWARD"}, want: ForwardPolicy{Firewalld: true}},
 		{name: "firewalld iptables", setUp: []string{"iptables-nft -N FORWARD_direct", "iptables-nft -A FORWARD -j FORWARD_direct"}, want: ForwardPolicy{Firewalld: true}},
 	} {

@@ -2,7 +2,10 @@ package netops_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -31,4 +34,20 @@ func TestHasKind(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOtherMAC: the suite of a new role says which of its changes a link refuses, and what to do.
+func TestOtherMAC(t *testing.T) {
+	ns := netopstest.New(t)
+	ns.Do(t, func() error {
+		link := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "t0"}, Mode: netlink.TUNTAP_MODE_TUN}
+		if err := netlink.LinkAdd(link); err != nil {
+			return err
+		}
+		err := netopstest.OtherMAC(link)
+		if err == nil || !strings.Contains(err.Error(), `change the MAC of "t0": operation not supported: `) || !strings.Contains(err.Error(), "remove netopstest.OtherMAC") {
+			t.Errorf("have %v", err)
+		}
+		return nil
+	})
 }

@@ -17,15 +17,10 @@ import (
 // ReferencePluginAttachment identifies an attachment that the reference plugins made.
 type ReferencePluginAttachment = refplugins.Attachment
 
-// DropRule is another program's rule that drops all forwarded packets of some addresses or
-// devices.
-type DropRule = refplugins.DropRule
-
 // Leftovers gives access to the rules of the reference plugins, flanneld, kube-proxy and
 // other programs on the host.
 func (n *Net) Leftovers() *refplugins.Leftovers {
-	own := nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}
-	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables, Own: own}
+	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables}
 }
 
 const (

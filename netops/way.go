@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,8 @@ type Packet struct {
 	// From may be invalid for a packet that this namespace sends.
 	From netip.Addr
 	// In is the link on which the packet arrives. It is "" for a packet that this
-	// namespace sends.
-	In string
+	// namespace sends. Out is the link by which it must leave, or "".
+	In, Out string
 }
 
 // Way is where the kernel sends a packet.
@@ -37,9 +38,14 @@ type Way struct {
 }
 
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
-// The error wraps ErrNotExist if there is no route.
+// The error wraps ErrNotExist if there is no route. It is a *RouteRefusal if a policy rule refuses the packet.
 func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	r, c, err := n.route(ctx, ns, p)
+	if c != nil && err != nil { // for a packet that arrives, EINVAL has several causes
+		if refused, failed := n.refusal(ctx, c, p); refused != nil || failed != nil {
+			return Way{}, cmp.Or(failed, error(refused))
+		}
+	}
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && p.In != "":
 		return Way{Refused: true}, nil
@@ -63,21 +69,24 @@ func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route,
 	if err != nil {
 		return r, nil, err
 	}
-	in := 0
-	if p.In != "" {
-		l, err := c.Link(ctx, p.In)
+	var index [2]int
+	for i, name := range []string{p.In, p.Out} {
+		if name == "" {
+			continue
+		}
+		l, err := c.Link(ctx, name)
 		if err != nil {
 			return r, nil, err
 		}
-		in = l.Index
+		index[i] = l.Index
 	}
-	err = c.Ask(ctx, rtnl.RouteMessage(p.To, p.From, in), func(_ uint16, data []byte) (err error) {
+	err = c.Ask(ctx, rtnl.RouteMessage(p.To, p.From, index[0], index[1]), func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
 		return err
 	})
 	what := fmt.Sprintf("route to %s", p.To)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return r, nil, fmt.Errorf("%s: %w", what, ErrNotExist)
+		return r, c, fmt.Errorf("%s: %w", what, ErrNotExist)
 	}
 	return r, c, nlconn.Explain(err, what)
 }

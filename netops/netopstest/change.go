@@ -2,11 +2,13 @@ package netopstest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ChangeHost is like NS.Change, for an interface of the host.
@@ -21,9 +23,13 @@ func ChangeHost(t testing.TB, name string, change LinkChange) {
 	}
 }
 
-// OtherMAC is a LinkChange that sets another MAC address.
+// OtherMAC is a LinkChange that sets another MAC address. Some kinds of links, such as IP tunnels, have a fixed one.
 func OtherMAC(l netlink.Link) error {
-	return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+	err := netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("change the MAC of %q: %w: the MAC of a link of kind %q is fixed: remove netopstest.OtherMAC from the suite's Tamper", l.Attrs().Name, err, l.Type())
+	}
+	return err
 }
 
 // SmallerMTU changes a link's MTU.

@@ -325,7 +325,7 @@ func (o *Kernel) priority() int32 {
 // is not on one of the host's links.
 func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	var r rtnl.Route
-	err = o.conn.Ask(ctx, rtnl.RouteMessage(gateway, netip.Addr{}, 0), func(_ uint16, data []byte) error {
+	err = o.conn.Ask(ctx, rtnl.RouteMessage(gateway, netip.Addr{}, 0, 0), func(_ uint16, data []byte) error {
 		routes, err := rtnl.ParseRouteOf(data, unix.RTN_UNICAST)
 		if len(routes) == 1 {
 			r = routes[0]

@@ -118,21 +118,6 @@ func sockaddr(a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0)                             // the scope
 }
 
-// parseSockaddr is the inverse of sockaddr. The result is invalid for other families.
-func parseSockaddr(b []byte) netip.AddrPort {
-	var addr []byte
-	switch {
-	case len(b) >= unix.SizeofSockaddrInet6 && binary.NativeEndian.Uint16(b) == unix.AF_INET6:
-		addr = b[8:24]
-	case len(b) >= unix.SizeofSockaddrInet4 && binary.NativeEndian.Uint16(b) == unix.AF_INET:
-		addr = b[4:8]
-	default:
-		return netip.AddrPort{}
-	}
-	a, _ := netip.AddrFromSlice(addr)
-	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:]))
-}
-
 // parse reads one message of WG_CMD_GET_DEVICE. A device with many peers takes several
 // messages, and a peer with many allowed networks too.
 func (d *wgDevice) parse(b []byte) error {
@@ -159,13 +144,17 @@ func (d *wgDevice) parsePeer(b []byte) error {
 	p := d.peers[key]
 	var psk, endpoint, handshake, allowed []byte
 	err = nlconn.ReadAttrs(b, []nlconn.Attr{
-		{Kind: unix.WGPEER_A_PRESHARED_KEY, At: &psk}, {Kind: unix.WGPEER_A_ENDPOINT, At: &endpoint},
-		{Kind: unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, At: &p.keepalive}, {Kind: unix.WGPEER_A_LAST_HANDSHAKE_TIME, At: &handshake},
-		{Kind: unix.WGPEER_A_RX_BYTES, At: &p.received}, {Kind: unix.WGPEER_A_TX_BYTES, At: &p.sent}, {Kind: unix.WGPEER_A_ALLOWEDIPS, At: &allowed},
+		{Kind: unix.WGPEER_A_PRESHARED_KEY, At: &psk},
+		{Kind: unix.WGPEER_A_ENDPOINT, At: &endpoint},
+		{Kind: unix.WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, At: &p.keepalive},
+		{Kind: unix.WGPEER_A_LAST_HANDSHAKE_TIME, At: &handshake},
+		{Kind: unix.WGPEER_A_RX_BYTES, At: &p.received},
+		{Kind: unix.WGPEER_A_TX_BYTES, At: &p.sent},
+		{Kind: unix.WGPEER_A_ALLOWEDIPS, At: &allowed},
 	})
 	copy(p.psk[:], psk)
 	if endpoint != nil {
-		p.endpoint = parseSockaddr(endpoint)
+		p.endpoint = rtnl.ParseSockaddr(endpoint)
 	}
 	if sec := int64(nlconn.Long(handshake)); sec > 0 && len(handshake) >= 16 { // struct __kernel_timespec
 		p.handshake = time.Unix(sec, int64(nlconn.Long(handshake[8:]))).UTC()

@@ -103,10 +103,7 @@ func (p *Process) bench(ctx context.Context, c *cli.Context) error {
 	if err != nil {
 		return withHint(err, "cnibox plan "+c.Args().First())
 	}
-	if c.Bool("json") {
-		return writeJSON(p.Stdout, report)
-	}
-	return p.writeBench(report, p.style(c))
+	return p.output(c, report, func(s style) error { return p.writeBench(report, s) })
 }
 
 // progress returns a function that shows progress on a terminal. A call with the same two numbers removes it.

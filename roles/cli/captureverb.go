@@ -56,7 +56,7 @@ examples:
 			&cli.IntFlag{Name: "snaplen", Value: maxSnaplen, Usage: "keep at most `BYTES` of a packet"},
 			&cli.BoolFlag{Name: "force", Usage: "replace FILE"},
 		}, tableFlags()...),
-		Action: p.capture,
+		Action: p.onNode(p.capture),
 	}
 }
 
@@ -83,7 +83,7 @@ type capturedEnd struct {
 	Dropped uint64 `json:"dropped"`
 }
 
-func (p *Process) capture(c *cli.Context) error {
+func (p *Process) capture(c *cli.Context, h *roles.Host) error {
 	if c.Args().Len() != 1 {
 		return usagef("cnibox help capture", "want one container or pod")
 	}
@@ -101,11 +101,6 @@ func (p *Process) capture(c *cli.Context) error {
 	if c.String("output") == stdoutName && p.IsTerminal {
 		return usagef("cnibox help capture", "-o -: stdout is a terminal; give a file, or a pipe to another program")
 	}
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
 	state, err := readState(c.Context, h)
 	if err != nil {
 		return stateHint(err)

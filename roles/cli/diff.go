@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
@@ -40,17 +41,17 @@ examples:
 			&cli.BoolFlag{Name: "apply", Usage: "make the changes"},
 			&cli.StringFlag{Name: "after", Usage: "the network's new `FILE`"},
 		),
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			switch {
 			case c.Bool("apply") && c.String("after") != "":
 				return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
 			case c.Bool("apply"):
-				return p.repairNode(c)
+				return p.repairNode(c, h)
 			case c.Bool("yes"):
 				return usagef("cnibox diff --apply --yes", "--yes is for --apply")
 			}
-			return p.diff(c, c.String("cni-path"))
-		},
+			return p.diff(c, h, c.String("cni-path"))
+		}),
 	}
 }
 
@@ -65,7 +66,7 @@ examples:
   cnibox repair              print the plan, and ask
   cnibox repair --yes        for scripts`,
 		Flags:  repairFlags(),
-		Action: p.repairNode,
+		Action: p.onNode(p.repairNode),
 	}
 }
 
@@ -77,15 +78,7 @@ func repairFlags() []cli.Flag {
 }
 
 // diff is `cnibox diff` without --apply.
-func (p *Process) diff(c *cli.Context, path string) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
+func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 	a, err := p.newAuditor(c.Context, h, path, nil)
 	if err != nil {
 		return err
@@ -101,14 +94,13 @@ func (p *Process) diff(c *cli.Context, path string) error {
 	}
 	plan, err := a.plan(c.Context)
 	if err != nil {
-		return stateHint(err)
+		return err
 	}
 	found := plan.differences()
-	if c.Bool("json") {
-		err = writeJSON(p.Stdout, found)
-	} else {
-		plan.write(p.Stdout, p.style(c))
-	}
+	err = p.output(c, found, func(s style) error {
+		plan.write(p.Stdout, s)
+		return nil
+	})
 	if err != nil {
 		return err
 	}

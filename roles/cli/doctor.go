@@ -53,19 +53,12 @@ examples:
 				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
 			case c.IsSet("cluster"):
 				return p.mergeReports(c, c.String("cluster"))
-			}
-			if os.Geteuid() != 0 {
+			case os.Geteuid() != 0:
 				return withHint(errors.New("only root can read a node"), "run it as root")
+			case c.IsSet("fix"):
+				return p.onNode(p.fixReport)(c)
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
-			if c.IsSet("fix") {
-				return p.fixReport(c, h, c.String("fix"))
-			}
-			return p.diagnose(c, h)
+			return p.onNode(p.diagnose)(c)
 		},
 	}
 }
@@ -76,11 +69,7 @@ func (p *Process) diagnose(c *cli.Context, h *roles.Host) error {
 	if err != nil {
 		return err
 	}
-	if c.Bool("json") {
-		err = writeJSON(p.Stdout, r)
-	} else {
-		err = p.writeReport(r, p.style(c))
-	}
+	err = p.output(c, r, func(s style) error { return p.writeReport(r, s) })
 	return cmp.Or(err, severityError(r.Worst()))
 }
 
@@ -311,8 +300,8 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 
 // fixReport is `cnibox doctor --fix`. It mends a finding of the report only if a new examination has
 // it too.
-func (p *Process) fixReport(c *cli.Context, h *roles.Host, file string) error {
-	old, err := p.readReport(file)
+func (p *Process) fixReport(c *cli.Context, h *roles.Host) error {
+	old, err := p.readReport(c.String("fix"))
 	if err != nil {
 		return err
 	}
@@ -336,7 +325,7 @@ func (p *Process) fixReport(c *cli.Context, h *roles.Host, file string) error {
 		}
 	}
 	if err := p.mend(c.Context, h, mend); err != nil {
-		return stateHint(err)
+		return err
 	}
 	if now, err = p.examine(c.Context, h); err != nil {
 		return err

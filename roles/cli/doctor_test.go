@@ -131,7 +131,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "bridge-calls", script: "echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables; nft add table ip kube-proxy"},
 		{id: "filter-missing", script: "product del /etc/cni/net.d/20-ptp.conflist p3 /run/ns/p3; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
-		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; iptables -A FORWARD -j REJECT", fix: "nft delete rule ip filter FORWARD handle "},
+		{id: "forward-policy", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; iptables -A FORWARD -j REJECT", fix: "nft insert rule ip filter FORWARD handle "},
 		{id: "forward-chain", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
 		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
@@ -155,6 +155,10 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "underlay-down", overlay: true, script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done"},
 		{id: "underlay-down", overlay: true, script: "ip addr flush dev eth0"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
+		{id: "mtu-tunnel", overlay: true, script: "ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set eth0 mtu 1400"},
+		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set flannel.1 mtu 1350"},
+		{id: "tunnel-dropped", overlay: true, script: "nft 'table inet fw { chain in { type filter hook input priority 0; udp dport 8472 drop; }; }'", fix: "nft insert rule inet fw in handle "},
+		{id: "tunnel-dropped", overlay: true, script: "flanneld; iptables -A OUTPUT -d 192.0.2.2 -p udp --dport 8472 -j REJECT", fix: "nft insert rule ip filter OUTPUT handle "},
 		{id: "mtu-pod", overlay: true, script: "flanneld; ip link set flannel.1 mtu 1400"},
 		{id: "subnet-changed", overlay: true, script: "flanneld; sed -i 's/^FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.0.1\\/24/' /run/flannel/subnet.env"},
 	}
@@ -284,6 +288,9 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			}
 			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
 		},
+		"tunnel-refused": func(f *doctor.Facts) {
+			f.TunnelFaults = []netops.TunnelFault{{Tunnel: "flannel-wg", Kind: netops.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
+		},
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
 	}
@@ -309,7 +316,10 @@ func TestDoctorWireGuard(t *testing.T) {
 		"":               func(*doctor.Facts) {},
 		"mtu-tunnel":     func(f *doctor.Facts) { f.Links[1].MTU = 1500 },
 		"tunnel-missing": func(f *doctor.Facts) { f.Links[1].Up = false },
-		"peer-missing":   func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
+		"tunnel-dropped": func(f *doctor.Facts) {
+			f.TunnelFaults = []netops.TunnelFault{{Tunnel: "flannel-wg", Kind: netops.SentDropped, What: "ip fw out handle 3: drop", Fix: "nft", Peers: []netip.Addr{f.Overlay.Agent.IPv4.Local}}}
+		},
+		"peer-missing": func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
 		"mtu-pod": func(f *doctor.Facts) {
 			a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, HostLink: "veth0"}
 			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
@@ -333,6 +343,78 @@ func TestDoctorWireGuard(t *testing.T) {
 			t.Errorf("%q: %s", want, text(t, r))
 		}
 	}
+}
+
+// TestDoctorTunnel: the commands that doctor prints about packets between nodes mend the node, and remove no rule of another
+// program. Before and after them nothing is reported, also by 'agent status' and 'path'.
+func TestDoctorTunnel(t *testing.T) {
+	newTestNode(t, true).run(`
+healthy() {
+	product doctor >$WORK/out || { cat $WORK/out; exit 1; }
+	grep -q 'checks passed' $WORK/out
+	product agent status >$WORK/out 2>&1
+	if grep warning $WORK/out; then exit 1; fi
+	product path p4 10.244.7.5 >$WORK/out || { cat $WORK/out; exit 1; }
+}
+says() { # TEXT FILE
+	grep -q "$1" $WORK/$2 || { cat $WORK/$2; exit 1; }
+}
+broken() { # CHECK RULE
+	if product path p4 10.244.7.5 >$WORK/path.out; then exit 1; fi
+	says "^stopped: flannel.1, node 192.0.2.2: what the tunnel .* is dropped: $2" path.out
+	product agent status >$WORK/status.out 2>&1
+	says "^warning: flannel.1, node 192.0.2.2: what the tunnel .* is dropped: $2: run 'nft insert rule " status.out
+	if product doctor --json >$WORK/doctor.out; then exit 1; fi
+	says ""$1"" doctor.out
+	fix=$(sed -n 's/^ *"fix": "\(.*\)".*/\1/p' $WORK/doctor.out)
+	[ "$fix" = "$(sed -n 's/^try: //p' $WORK/path.out)" ]
+	sh -c "$fix"
+	nft list ruleset >$WORK/rules
+	healthy
+}
+ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:09 dev eth0
+healthy
+nft 'table inet fw { chain in { type filter hook input priority 0; ip saddr 192.0.2.9 drop; udp dport 8472 drop; }; }'
+broken tunnel-dropped 'inet fw in handle 3: drop'
+says 'udp dport 8472 drop' rules
+iptables -A OUTPUT -p udp --dport 8472 -j DROP
+broken tunnel-dropped 'ip filter OUTPUT handle 2: drop'
+says 'udp dport 8472 counter packets 0 bytes 0 drop' rules
+ip route add 192.0.2.2 dev eth0 mtu 1400
+product path p4 10.244.7.5 >$WORK/path.out
+says "mtu	flannel.1, node 192.0.2.2: the MTU of the route is too small: the route over eth0 has 1400, and flannel.1 needs 1500: 'ip link set eth0 mtu 1400'" path.out
+product agent status >$WORK/status.out 2>&1
+says "^warning: flannel.1, node 192.0.2.2: the MTU of the route is too small: .*: run 'ip link set eth0 mtu 1400'" status.out
+ip link set eth0 mtu 1400
+until ip link show flannel.1 | grep -q 'mtu 1350'; do :; done
+product agent status >$WORK/out 2>&1
+if grep warning $WORK/out; then exit 1; fi
+product doctor --json >$WORK/out && exit 1
+if grep mtu-tunnel $WORK/out; then exit 1; fi
+says mtu-pod out
+`)
+}
+
+// TestDoctorRule: so does the command for a rule that drops packets of pods, also of several interfaces, and an accept before a drop counts.
+func TestDoctorRule(t *testing.T) {
+	newTestNode(t, false).run(`
+nft 'table inet ok { chain f { type filter hook forward priority 0; ip saddr 10.78.0.0/15 accept; ip daddr 10.78.0.0/15 accept; drop; }; }'
+product doctor
+nft 'table inet fw { chain f { type filter hook forward priority 0; ip saddr 10.78.0.0/15 drop; ip daddr 10.78.0.0/24 reject; }; }'
+iptables -A FORWARD -s 10.79.0.0/24 -j DROP
+for n in 1 2 3; do
+	if product doctor --json >$WORK/out; then exit 1; fi
+	fix=$(sed -n 's/^ *"fix": "\(nft insert rule .*\)".*/\1/p' $WORK/out | head -n 1)
+	sh -c "$fix"
+done
+product doctor
+nft list ruleset >$WORK/rules
+for rule in 'ip saddr 10.78.0.0/15 drop' 'ip daddr 10.78.0.0/24 reject' 'ip saddr 10.79.0.0/24 counter packets 0 bytes 0 drop'; do
+	grep -q "$rule" $WORK/rules || { cat $WORK/rules; exit 1; }
+done
+iptables -S FORWARD >$WORK/rules
+grep -q -- '-A FORWARD -i veth[0-9a-f]* -j ACCEPT' $WORK/rules || { cat $WORK/rules; exit 1; }
+`)
 }
 
 // TestDoctorForward: an agent that runs does not show that iptables accepts its pods' packets, only its rules do.

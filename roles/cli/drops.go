@@ -53,22 +53,14 @@ examples:
 			&cli.BoolFlag{Name: "all", Usage: "print each packet"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line"},
 		},
-		Action: p.drops,
+		Action: p.onNode(p.drops),
 	}
 }
 
-func (p *Process) drops(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func (p *Process) drops(c *cli.Context, h *roles.Host) error {
 	if c.Duration("for") < 0 {
 		return usagef("cnibox help drops", "--for %s: want no negative time", c.Duration("for"))
 	}
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
 	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	if limit := c.Duration("for"); limit > 0 {
@@ -78,7 +70,7 @@ func (p *Process) drops(c *cli.Context) error {
 	}
 	l := &dropLog{p: p, h: h, pod: c.String("pod"), each: c.Bool("all"), json: c.Bool("json")}
 	if err := l.readNode(context.WithoutCancel(ctx)); err != nil {
-		return stateHint(err)
+		return err
 	}
 	return l.run(ctx)
 }

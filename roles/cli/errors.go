@@ -88,6 +88,23 @@ func named(verb string, run cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
+// onNode returns the action of a verb that works on the node. It expects arguments only if the command describes them.
+func (p *Process) onNode(run func(*cli.Context, *roles.Host) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if c.Command.ArgsUsage == "" {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+		}
+		h, done, err := p.host(c.Context, "")
+		if err != nil {
+			return err
+		}
+		defer done()
+		return stateHint(run(c, h))
+	}
+}
+
 // flagError wraps the library's error for an invalid flag.
 func flagError(cmd *cli.Command, err error) error {
 	text := strings.NewReplacer(

@@ -46,11 +46,11 @@ examples:
 			&cli.StringFlag{Name: "at", Usage: "only what existed at `TIME`"},
 			&cli.StringFlag{Name: "since", Usage: "the changes since a time, or a `DURATION` such as 90m ago"},
 		),
-		Action: p.history,
+		Action: p.onNode(p.history),
 	}
 }
 
-func (p *Process) history(c *cli.Context) error {
+func (p *Process) history(c *cli.Context, h *roles.Host) error {
 	if c.Args().Len() > 1 || c.IsSet("at") && c.IsSet("since") {
 		return usagef("cnibox help history", "want at most one address, pod or container, and --at or --since")
 	}
@@ -63,14 +63,9 @@ func (p *Process) history(c *cli.Context) error {
 			}
 		}
 	}
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
 	all, err := p.holdings(c.Context, h)
 	if err != nil {
-		return stateHint(err)
+		return err
 	}
 	if name := c.Args().First(); name != "" {
 		all = slices.DeleteFunc(all, func(one *store.Holding) bool { return !isOf(one, name) })

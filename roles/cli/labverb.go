@@ -148,11 +148,7 @@ func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pinged func(done, all int
 	if err != nil {
 		return labHint(err)
 	}
-	if c.Bool("json") {
-		err = writeJSON(p.Stdout, r)
-	} else {
-		err = p.writeLabTables(r, p.style(c))
-	}
+	err = p.output(c, r, func(s style) error { return p.writeLabTables(r, s) })
 	for i := range r.Nodes {
 		if n := &r.Nodes[i]; err == nil && !n.Ready {
 			err = fmt.Errorf("%w: %s is not ready: %s", errDifferent, n.Name, n.Reason)

@@ -134,20 +134,9 @@ examples:
 				&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 				&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 			}, m.flags...),
-			Action: func(c *cli.Context) error {
-				if err := noArgs(c); err != nil {
-					return err
-				}
-				h, done, err := p.host(c.Context, "")
-				if err != nil {
-					return err
-				}
-				defer done()
-				return stateHint(p.migrate(&migrator{
-					Process: p, migration: &m, c: c, h: h,
-					path: recordPath(h, m.name),
-				}))
-			},
+			Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+				return p.migrate(&migrator{Process: p, migration: &m, c: c, h: h, path: recordPath(h, m.name)})
+			}),
 		})
 	}
 	return cmd
@@ -285,7 +274,7 @@ func (m *migrator) finish() error {
 	if m.c.Bool("json") {
 		return nil
 	}
-	return m.diff(m.c, m.pluginPaths())
+	return m.diff(m.c, m.h, m.pluginPaths())
 }
 
 // verify returns the differences of all attachments.

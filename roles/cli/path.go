@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/store"
 )
 
 // hostName is the name of this node's own namespace as an end of a path.
@@ -50,15 +51,10 @@ examples:
 			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
 			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
 		}, tableFlags()...),
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() != 2 {
 				return usagef("cnibox help path", "want FROM and TO")
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			in, probe := c.String("in"), c.Bool("probe")
 			if in != "" && probe {
 				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
@@ -69,18 +65,14 @@ examples:
 			}
 			found, err := w.follow(h, c.Args().Get(0), c.Args().Get(1), in, probe)
 			if err != nil {
-				return stateHint(err)
+				return err
 			}
-			if c.Bool("json") {
-				err = writeJSON(p.Stdout, found)
-			} else {
-				err = p.writePath(found, p.style(c))
-			}
+			err = p.output(c, found, func(s style) error { return p.writePath(found, s) })
 			if err == nil && found.Stopped != "" {
 				err = problem("the packet does not arrive")
 			}
 			return err
-		},
+		}),
 	}
 }
 
@@ -146,6 +138,8 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 		return nil, err
 	}
 	w.attachments = state.Attachments
+	_, err = store.ReadOverlay(h.Store.OverlayPath())
+	w.managed = err == nil
 	w.links, err = h.Net.Links(w.ctx, nil)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
-	"github.com/cnibox/cnibox/roles/record"
 )
 
 // enter follows a frame that arrives at a link of the host.
@@ -19,6 +18,9 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if l.Master == "" {
+		if !w.passesTunnel(l.Name, netip.Addr{}) {
+			return
+		}
 		w.step(hostName, "arrives", "on %s", l.Name)
 		w.forward(l.Name)
 		return
@@ -119,57 +121,24 @@ func (w *walker) forward(in string) {
 	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
 }
 
-// refused reports whether iptables' FORWARD chain refuses the forwarded packet, because no rule accepts it.
-func (w *walker) refused(p netops.Packet) bool {
-	policy, err := w.net.FilterTables().Policy(w.ctx, p.To.Is6())
-	if w.fail(err) || !policy.Refuses(p.From, p.To) {
-		return err != nil
-	}
-	rules, err := w.net.Labelled(w.ctx, record.LabelPrefix)
-	if w.fail(err) {
-		return true
-	}
-	accepted := slices.ContainsFunc(rules, func(o netops.Object) bool {
-		f, ok := o.(*netops.Forward)
-		return ok && (f.Net.Contains(p.From) || f.Net.Contains(p.To))
-	})
-	const refusal = "iptables' FORWARD chain refuses packets"
-	switch {
-	case accepted:
-	case policy.Others:
-		w.step(hostName, "filter", "may drop it: %s that no rule of another program accepts", refusal)
-	default:
-		w.stop("cnibox doctor", "%s, and no rule accepts it", refusal)
-		return true
-	}
-	return false
-}
-
-// filtered reports whether a rule of another program drops the forwarded packet by its addresses or devices.
+// filtered reports whether a rule of another program drops the forwarded packet.
 func (w *walker) filtered(p netops.Packet, out string) bool {
 	if p.In == "" {
 		return false
 	}
-	if w.refused(p) {
-		return true
-	}
-	rules, err := w.net.Leftovers().DropRules(w.ctx)
+	drops, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: p.In, Out: out, From: p.From, To: p.To, IsTCP: true, Port: w.port})
 	if w.fail(err) {
 		return true
 	}
-	device := func(want, have string) bool {
-		begin, isPattern := strings.CutSuffix(want, "*")
-		return want == "" || want == have || isPattern && strings.HasPrefix(have, begin)
-	}
-	address := func(want netip.Prefix, have netip.Addr) bool { return !want.IsValid() || want.Contains(have) }
-	for _, r := range rules {
-		if r.IsRefusal() {
-			continue // rules of cnibox may come before it
-		}
-		if device(r.In, p.In) && device(r.Out, out) && address(r.Source, p.From) && address(r.Destination, p.To) {
-			w.stop(fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle), "a rule of another program drops it: %s", r.String())
+	for _, d := range drops[0] {
+		if isRefusal := d.IsPolicy || d.IsAlways; isRefusal && strings.HasSuffix(d.Chain, " filter FORWARD") {
+			w.stop("cnibox doctor", "iptables' FORWARD chain refuses packets, and no rule accepts it")
 			return true
 		}
+		family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
+		fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
+		w.stop(fix, "a rule of another program drops it: %s", d.Rule)
+		return true
 	}
 	return false
 }
@@ -264,6 +233,9 @@ func (w *walker) send(p netops.Packet) {
 		return
 	}
 	if link.Kind == "wireguard" { // it has no neighbours
+		if !w.passesTunnel(link.Name, netip.Addr{}) {
+			return
+		}
 		w.step(hostName, "tunnel", "%s encrypts it for the node of %s: 'cnibox agent status' shows the address and the last handshake", link.Name, p.To)
 		w.step(hostName, "leaves", "'cnibox path --in %s %s %s' on that node goes on", link.Name, w.found.From, w.found.To)
 		return
@@ -295,8 +267,8 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
-	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote})
-	if !ok || way.Local {
+	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote, Out: l.ParentName})
+	if !ok || way.Local || !w.passesTunnel(l.Name, entry.Remote) {
 		return
 	}
 	hop := entry.Remote

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,8 +27,10 @@ type walker struct {
 	hops int
 	// lab continues a path on another of its nodes. It may be nil. beyond has what a
 	// probe traces there.
-	lab    *lab.Lab
-	beyond []tracedPlace
+	lab *lab.Lab
+	// managed is true if an agent sets the MTU of tunnels.
+	managed bool
+	beyond  []tracedPlace
 	// asked are the neighbours on the path.
 	asked []askedNeighbour
 	found packetPath
@@ -91,9 +94,17 @@ func (w *walker) walk(source *pathEnd) {
 // route asks for the way of a packet and checks the outgoing link.
 func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way netops.Way, link netops.LinkInfo, ok bool) {
 	way, err := w.net.Way(w.ctx, ns, p)
+	refusal := &netops.RouteRefusal{}
 	switch {
 	case way.Refused:
-		w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
+		w.refused(ns, where, p)
+		return way, link, false
+	case errors.As(err, &refusal):
+		fix := refusal.Fix
+		if ns != nil {
+			fix = "" // the command is for this node's namespace
+		}
+		w.stop(fix, "%s has no route to %s: %s refuses it", where, p.To, refusal.By)
 		return way, link, false
 	case isNotExist(err):
 		fix := "cnibox diff"
@@ -114,6 +125,45 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 	w.step(where, "route", "%s%s dev %s", p.To, via, way.Link)
 	link, err = w.net.Link(w.ctx, ns, way.Link)
 	return way, link, !w.fail(err) && w.usable(where, &link)
+}
+
+// refused says why the kernel refuses a packet because of its source.
+func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
+	for _, of := range []string{"all", p.In} {
+		value, err := w.net.Sysctl(w.ctx, ns, "net/ipv4/conf/"+of+"/rp_filter")
+		if p.From.Is4() && err == nil && value != "0" {
+			w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
+			return
+		}
+	}
+	w.stop("", "%s refuses packets from %s that arrive on %s: it is an address of %s, or not of one interface", where, p.From, p.In, where)
+}
+
+// passesTunnel looks for what keeps the datagrams of a tunnel from a node, or from all nodes for an invalid address,
+// or theirs from it. It reports whether the path goes on.
+func (w *walker) passesTunnel(name string, node netip.Addr) bool {
+	tunnels, err := w.net.Tunnels(w.ctx)
+	i := slices.IndexFunc(tunnels, func(t netops.Tunnel) bool { return t.Name == name })
+	if w.fail(err) || i < 0 {
+		return err == nil
+	}
+	t := &tunnels[i]
+	if node.IsValid() {
+		t.Peers = slices.DeleteFunc(t.Peers, func(a netip.AddrPort) bool { return a.Addr() != node })
+	}
+	found, err := w.net.TunnelFaults(w.ctx, t, w.managed)
+	for _, f := range found {
+		switch isMTU := f.Kind == netops.RouteMTU || f.Kind == netops.LinkMTU; {
+		case isMTU:
+			w.step(hostName, "mtu", "%s: '%s'", &f, f.Fix)
+		case len(f.Peers) < len(t.Peers):
+			w.step(hostName, "tunnel", "%s: '%s'", &f, f.Fix)
+		default:
+			w.stop(f.Fix, "%s", &f)
+			return false
+		}
+	}
+	return !w.fail(err)
 }
 
 // next is the address to which the packet goes on a link.

@@ -51,10 +51,7 @@ examples:
 			if err != nil {
 				return p.planHint(c, err)
 			}
-			if c.Bool("json") {
-				return writeJSON(p.Stdout, plans)
-			}
-			return p.writePlans(plans, p.style(c))
+			return p.output(c, plans, func(s style) error { return p.writePlans(plans, s) })
 		},
 	}
 }

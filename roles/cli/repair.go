@@ -14,29 +14,26 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
-	"github.com/cnibox/cnibox/store"
 )
 
 // repairNode repairs the state files, and then the attachments that they describe.
-func (p *Process) repairNode(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
+func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
+	done, err := p.mendState(c, h, func(damage []error) bool {
+		for _, err := range damage {
+			fmt.Fprintf(p.Stderr, "cnibox: repair: %s: it is set aside, and made again from what can be read\n", printable(err.Error()))
+		}
+		return p.confirm(c)
+	})
+	if err := errors.Join(p.writeAnswer(done, false, style{}), err); err != nil {
 		return err
-	}
-	h, done, err := p.host(c.Context, "")
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := p.repairFiles(c, h); err != nil {
-		return stateHint(err)
 	}
 	a, err := p.newAuditor(c.Context, h, c.String("cni-path"), nil)
 	if err != nil {
-		return stateHint(err)
+		return err
 	}
 	plan, err := a.plan(c.Context)
 	if err != nil {
-		return stateHint(err)
+		return err
 	}
 	out := p.Stdout
 	if c.Bool("json") {
@@ -50,7 +47,7 @@ func (p *Process) repairNode(c *cli.Context) error {
 		err := a.repair(c.Context, plan.all, len(plan.lost) > 0)
 		plan.lost = nil
 		if err := errors.Join(err, a.removeExtra(c.Context, plan)); err != nil {
-			return stateHint(err)
+			return err
 		}
 	}
 	left := plan.differences()
@@ -80,28 +77,6 @@ func (a *auditor) removeExtra(ctx context.Context, n *nodePlan) error {
 	}
 	n.other, err = a.findExtra(ctx)
 	return err
-}
-
-// repairFiles is `cnibox state repair` if a state file is damaged.
-func (p *Process) repairFiles(c *cli.Context, h *roles.Host) error {
-	errs := []error{h.Store.KeepCheck(c.Context, (*store.KeepTx).Sound), checkNode(c.Context, h)}
-	damaged := false
-	for _, err := range errs {
-		switch {
-		case errors.Is(err, store.ErrDamaged):
-			damaged = true
-			fmt.Fprintf(p.Stderr, "cnibox: repair: %s: it is set aside, and made again from what can be read\n", printable(err.Error()))
-		case err != nil:
-			return err
-		}
-	}
-	if !damaged {
-		return nil
-	}
-	if !p.confirm(c) {
-		return errNotRepaired()
-	}
-	return p.repair(c, h)
 }
 
 // errNotRepaired is the error of a repair that was not confirmed.

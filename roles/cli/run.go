@@ -86,7 +86,10 @@ func (p *Process) checkCommand() *cli.Command {
 		if !c.Bool("all") {
 			return one(c)
 		}
-		return p.diff(c, c.String("cni-path"))
+		if err := noArgs(c); err != nil {
+			return err
+		}
+		return p.onNode(func(c *cli.Context, h *roles.Host) error { return p.diff(c, h, c.String("cni-path")) })(c)
 	}
 	return cmd
 }

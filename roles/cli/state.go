@@ -83,20 +83,15 @@ examples:
 			p.reapCommand(),
 			p.metricsCommand(),
 		},
-		Action: func(c *cli.Context) error {
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state", "want at most one container")
 			}
 			if c.Bool("watch") {
-				return stateHint(p.watch(c.Context, h, func() error { return p.showState(c, h) }))
+				return p.watch(c.Context, h, func() error { return p.showState(c, h) })
 			}
-			return stateHint(p.showState(c, h))
-		},
+			return p.showState(c, h)
+		}),
 	}
 }
 
@@ -115,13 +110,12 @@ func (p *Process) showState(c *cli.Context, h *roles.Host) error {
 	if n := c.String("network"); n != "" {
 		state.only(func(network, _ string) bool { return network == n })
 	}
-	switch {
-	case c.Bool("json"):
-		return writeJSON(p.Stdout, state)
-	case name != "":
-		return p.writeContainer(state, h.Now(), p.style(c))
-	}
-	return p.writeState(state, h.Now(), p.style(c))
+	return p.output(c, state, func(s style) error {
+		if name != "" {
+			return p.writeContainer(state, h.Now(), s)
+		}
+		return p.writeState(state, h.Now(), s)
+	})
 }
 
 // stateVerb returns the hint for a word that is no container.

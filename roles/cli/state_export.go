@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
@@ -30,7 +29,7 @@ examples:
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state export", "want one file or directory")
 			}
@@ -38,11 +37,6 @@ examples:
 			if f := c.String("format"); f != "json" {
 				return p.exportRole(c, f, to)
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			dump, err := rebuildAndExport(c.Context, h)
 			if err == nil {
 				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
@@ -58,7 +52,7 @@ examples:
 				return writeJSON(p.Stdout, dump)
 			}
 			return writeDump(to, dump)
-		},
+		}),
 	}
 }
 
@@ -108,6 +102,7 @@ func writeDump(path string, dump *store.Dump) error {
 // stateHint returns advice for an unreadable state.
 func stateHint(err error) error {
 	switch {
+	case errors.As(err, new(*hintError)):
 	case errors.Is(err, store.ErrDamaged):
 		return withHint(err, "cnibox state repair")
 	case errors.Is(err, store.ErrSchema):
@@ -116,7 +111,7 @@ func stateHint(err error) error {
 		return withHint(err, "the same call when that process has ended")
 	case errors.Is(err, os.ErrPermission):
 		return withHint(err, "run it as root")
-	case errors.Is(err, store.ErrInvalid), errors.Is(err, unix.EISDIR):
+	case errors.Is(err, store.ErrInvalid):
 		return withHint(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err

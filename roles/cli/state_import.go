@@ -30,7 +30,7 @@ examples:
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
 		},
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help state import", "want FILE")
 			}
@@ -38,13 +38,8 @@ examples:
 			if err != nil {
 				return err
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			if err := h.Store.Import(c.Context, dump, c.Bool("replace")); err != nil {
-				return stateHint(err)
+				return err
 			}
 			leases := 0
 			for _, pool := range dump.Pools {
@@ -55,7 +50,7 @@ examples:
 			}
 			_, err = fmt.Fprintf(p.Stdout, "imported %s, %s\n", counted(len(dump.Attachments), "attachment"), counted(leases, "lease"))
 			return err
-		},
+		}),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/internal/metrics"
+	"github.com/cnibox/cnibox/roles"
 )
 
 func (p *Process) metricsCommand() *cli.Command {
@@ -16,21 +17,13 @@ node_exporter's textfile collector.
 examples:
   cnibox state metrics >/var/lib/node_exporter/cnibox.tmp &&
     mv /var/lib/node_exporter/cnibox.tmp /var/lib/node_exporter/cnibox.prom`,
-		Action: func(c *cli.Context) error {
-			if c.Args().Len() > 0 {
-				return usagef("cnibox help state metrics", "want no argument")
-			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			w := &metrics.Writer{}
 			if err := h.Store.WriteMetrics(c.Context, w); err != nil {
-				return stateHint(err)
+				return err
 			}
-			_, err = p.Stdout.Write(w.Bytes())
+			_, err := p.Stdout.Write(w.Bytes())
 			return err
-		},
+		}),
 	}
 }

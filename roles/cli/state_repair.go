@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -30,54 +28,65 @@ examples:
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
 		},
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
-			var out bytes.Buffer
-			quiet := *p
-			quiet.Stdout = &out
-			err = quiet.repair(c, h)
-			lines := strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' })
-			return errors.Join(p.writeAnswer(lines, c.Bool("json"), p.style(c)), err)
-		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			done, err := p.mendState(c, h, nil)
+			return errors.Join(p.writeAnswer(done, c.Bool("json"), p.style(c)), err)
+		}),
 	}
 }
 
-// repair judges both state files and mends them, and restores rules.
-func (p *Process) repair(c *cli.Context, h *roles.Host) error {
-	// keep.db comes first: to rebuild node.db may need it.
-	if err := p.mendKeep(c, h); err != nil {
-		return stateHint(err)
-	}
-	if err := p.rebuild(c, h); err != nil {
+// mendState sets damaged state files aside, makes them again, and restores rules. It returns what was done. With
+// agree it does nothing if no file is damaged, or if agree refuses.
+func (p *Process) mendState(c *cli.Context, h *roles.Host, agree func(damage []error) bool) (done []string, err error) {
+	done = []string{}
+	var damage []error
+	check := func(err error, mended ...error) error {
+		for _, is := range append(mended, store.ErrDamaged) {
+			if errors.Is(err, is) {
+				damage = append(damage, err)
+				return nil
+			}
+		}
 		return err
+	}
+	force := c.Bool("force")
+	var newer []error
+	if force {
+		newer = append(newer, store.ErrSchema)
+	}
+	keepErr, nodeErr := h.Store.KeepCheck(c.Context, (*store.KeepTx).Sound), checkNode(c.Context, h)
+	if err := errors.Join(check(keepErr), check(nodeErr, newer...)); err != nil {
+		return done, err
+	}
+	switch {
+	case agree == nil:
+	case len(damage) == 0:
+		return done, nil
+	case !agree(damage):
+		return done, errNotRepaired()
+	}
+	if keepErr != nil { // keep.db comes first: to rebuild node.db may need it
+		m, err := h.Store.MendKeep(c.Context)
+		if err != nil {
+			return done, err
+		}
+		done = append(done, "set aside as "+printable(m.Aside),
+			fmt.Sprintf("made %s anew with %d of its records; %d could not be read, and what was in damaged pages is lost", printable(h.Store.KeepPath()), m.Kept, m.Lost))
+		nodeErr = checkNode(c.Context, h)
+	}
+	rebuilt := []string{"the state file is not damaged"}
+	if nodeErr != nil || force {
+		rebuilt, err = rebuild(c.Context, h)
+	}
+	done = append(done, rebuilt...)
+	if err != nil {
+		return done, err
 	}
 	n, err := h.Net.RestoreRules(c.Context)
 	if n > 0 {
-		fmt.Fprintf(p.Stdout, "restored %s\n", counted(n, "nftables element"))
+		done = append(done, "restored "+counted(n, "nftables element"))
 	}
-	return err
-}
-
-// mendKeep checks keep.db and mends it if it is damaged.
-func (p *Process) mendKeep(c *cli.Context, h *roles.Host) error {
-	err := h.Store.KeepCheck(c.Context, (*store.KeepTx).Sound)
-	if !errors.Is(err, store.ErrDamaged) {
-		return err
-	}
-	m, err := h.Store.MendKeep(c.Context)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(p.Stdout, "set aside as %s\nmade %s anew with %d of its records; %d could not be read, and what was in damaged pages is lost\n",
-		printable(m.Aside), printable(h.Store.KeepPath()), m.Kept, m.Lost)
-	return err
+	return done, err
 }
 
 // checkNode reads all pages and records of node.db.
@@ -88,34 +97,24 @@ func checkNode(ctx context.Context, h *roles.Host) error {
 	})
 }
 
-func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
-	err := checkNode(c.Context, h)
-	switch {
-	case err == nil && !c.Bool("force"):
-		_, err = fmt.Fprintln(p.Stdout, "the state file is not damaged")
-		return err
-	case errors.Is(err, store.ErrSchema) && !c.Bool("force"):
-		return stateHint(err)
-	case err != nil && !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrSchema):
-		return stateHint(err)
-	}
-	old, err := h.Store.SetAside(c.Context)
+// rebuild sets node.db aside and makes it again.
+func rebuild(ctx context.Context, h *roles.Host) (done []string, err error) {
+	old, err := h.Store.SetAside(ctx)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
-		return stateHint(err)
+		return nil, err
 	default:
-		fmt.Fprintln(p.Stdout, "set aside as "+printable(old))
+		done = append(done, "set aside as "+printable(old))
 	}
-	if err := h.Store.Update(c.Context, func(*store.Tx) error { return nil }); err != nil {
-		return stateHint(err)
+	if err := h.Store.Update(ctx, func(*store.Tx) error { return nil }); err != nil {
+		return done, err
 	}
-	dump, err := export(c.Context, h)
+	dump, err := export(ctx, h)
 	if err != nil {
-		return stateHint(err)
+		return done, err
 	}
-	_, err = fmt.Fprintf(p.Stdout, "rebuilt %s with %s\n", printable(h.Store.Path()), counted(len(dump.Attachments), "attachment"))
-	return err
+	return append(done, fmt.Sprintf("rebuilt %s with %s", printable(h.Store.Path()), counted(len(dump.Attachments), "attachment"))), nil
 }
 
 func (p *Process) reapCommand() *cli.Command {
@@ -125,24 +124,19 @@ func (p *Process) reapCommand() *cli.Command {
 		ArgsUsage: "[NETWORK]",
 		Description: `examples:
   cnibox state reap`,
-		Action: func(c *cli.Context) error {
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			if _, err := rebuildAndExport(c.Context, h); err != nil {
-				return stateHint(err)
+				return err
 			}
 			freed, err := record.Reap(c.Context, h, c.Args().First())
 			if c.Bool("json") {
-				return errors.Join(stateHint(err), writeJSON(p.Stdout, map[string]int{"released": freed}))
+				return errors.Join(err, writeJSON(p.Stdout, map[string]int{"released": freed}))
 			}
 			fmt.Fprintf(p.Stdout, "released %s\n", counted(freed, "address"))
-			return stateHint(err)
-		},
+			return err
+		}),
 	}
 }

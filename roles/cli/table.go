@@ -147,6 +147,14 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// output prints a value as JSON with --json, and as text otherwise.
+func (p *Process) output(c *cli.Context, v any, text func(style) error) error {
+	if c.Bool(jsonFlag) {
+		return writeJSON(p.Stdout, v)
+	}
+	return text(p.style(c))
+}
+
 // counted returns a number with its noun, which gets the ending of the plural unless n is 1.
 func counted(n int, noun string) string {
 	switch {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -32,10 +32,7 @@ examples:
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
 		},
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			format := c.String("format")
 			if c.Bool("json") {
 				format = "json"
@@ -50,21 +47,16 @@ examples:
 			if !known {
 				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			t, err := p.readTopology(c.Context, h)
 			if err != nil {
-				return stateHint(err)
+				return err
 			}
 			if draw == nil {
 				return writeJSON(p.Stdout, t)
 			}
 			_, err = fmt.Fprint(p.Stdout, draw(t))
 			return err
-		},
+		}),
 	}
 }
 
@@ -79,6 +71,10 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		return nil, err
 	}
 	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	tunnels, err := h.Net.Tunnels(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -121,15 +117,11 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
 			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
 		}
-		if l.Kind == "vxlan" {
-			entries, err := h.Net.TunnelEntries(ctx, l.Name)
-			if err != nil {
-				return nil, err
+		if i := slices.IndexFunc(tunnels, func(t netops.Tunnel) bool { return t.Name == l.Name }); i >= 0 {
+			d.IsTunnel = true
+			for _, peer := range tunnels[i].Peers {
+				d.Peers = append(d.Peers, peer.Addr())
 			}
-			for _, peer := range entries.Forwarding {
-				d.Peers = append(d.Peers, peer)
-			}
-			sorting.Func(d.Peers, netip.Addr.Compare)
 		}
 		t.Devices = append(t.Devices, d)
 	}

@@ -48,23 +48,15 @@ examples:
 			&cli.IntFlag{Name: "port", Usage: "a port of 127.0.0.1 instead; 0 is any free port"},
 			&cli.BoolFlag{Name: "json", Usage: "print the address as JSON"},
 		},
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 			if port := c.Int("port"); port < 0 || port > 65535 || c.IsSet("port") && c.IsSet("socket") {
 				return usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
 			}
 			if os.Geteuid() != 0 {
 				return withHint(errors.New("only root can read a node"), "run it as root")
 			}
-			h, done, err := p.host(c.Context, "")
-			if err != nil {
-				return err
-			}
-			defer done()
 			return p.serveUI(c.Context, c, h)
-		},
+		}),
 	}
 }
 

@@ -141,6 +141,12 @@ func (s Suite) Run(t *testing.T) {
 			if c.Needs != nil {
 				c.Needs(t)
 			}
+			// The sweeps take most of the time, and say little about a role whose CHECK fails.
+			for _, tamper := range c.Tamper {
+				if !t.Run("tamper/"+tamper.Name, func(t *testing.T) { s.tamper(t, c, tamper) }) {
+					return
+				}
+			}
 			for _, sub := range []struct {
 				name string
 				run  func(*testing.T, Conf)
@@ -161,9 +167,6 @@ func (s Suite) Run(t *testing.T) {
 				if !c.NoSweeps || !strings.HasSuffix(sub.name, "sweep") {
 					t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })
 				}
-			}
-			for _, tamper := range c.Tamper {
-				t.Run("tamper/"+tamper.Name, func(t *testing.T) { s.tamper(t, c, tamper) })
 			}
 		})
 	}

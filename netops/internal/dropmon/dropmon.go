@@ -159,9 +159,13 @@ func (m *Monitor) Next(ctx context.Context, each func(Drop)) (lost bool, err err
 func decode(attrs []byte) (d Drop, err error) {
 	var nanoseconds uint64
 	err = nlconn.ReadAttrs(attrs, []nlconn.Attr{
-		{Kind: attrSymbol, At: &d.Symbol}, {Kind: attrReason, At: &d.Reason}, {Kind: attrTimestamp, At: &nanoseconds},
+		{Kind: attrSymbol, At: &d.Symbol},
+		{Kind: attrReason, At: &d.Reason},
+		{Kind: attrTimestamp, At: &nanoseconds},
 		{Kind: attrInPort, At: []nlconn.Attr{{Kind: inPortIndex, At: &d.InPort}}},
-		{Kind: attrProto, At: &d.Protocol}, {Kind: attrOrigLen, At: &d.Size}, {Kind: attrPayload, At: &d.Packet},
+		{Kind: attrProto, At: &d.Protocol},
+		{Kind: attrOrigLen, At: &d.Size},
+		{Kind: attrPayload, At: &d.Packet},
 	})
 	d.Symbol, d.Reason = nlconn.Printable(d.Symbol), nlconn.Printable(d.Reason)
 	if nanoseconds != 0 {

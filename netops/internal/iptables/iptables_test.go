@@ -36,7 +36,7 @@ func FuzzDecodeRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := nft.DecodeRule(nft.Table{}, b)
 		_, _ = heldRule(r)
-		_, chainErr := decodeBaseChain(b)
+		_, _, chainErr := decodeBaseChain(unix.NFPROTO_INET, b)
 		for _, err := range []error{err, chainErr} {
 			if err != nil && !errors.Is(err, nlconn.ErrDamaged) {
 				t.Errorf("%v does not tell what is wrong", err)

@@ -79,9 +79,9 @@ func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) 
 		return nil, err
 	}
 	err = conn.Get(ctx, t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, name), func(attrs []byte) {
-		var read baseChain
-		read, damaged = decodeBaseChain(attrs)
-		c.drops = read.drops
+		var read BaseChain
+		read, _, damaged = decodeBaseChain(t.table.Family, attrs)
+		c.drops = read.Drops
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

@@ -30,16 +30,6 @@ type Policy struct {
 	Firewalld bool
 	// Accepted and AcceptedLegacy are the networks that the rules of an overlay accept.
 	Accepted, AcceptedLegacy []netip.Prefix
-	// Others reports whether a refusing chain has rules of other programs, which may accept packets.
-	Others bool
-}
-
-// Refuses reports whether the rules of other programs alone decide that packets between two addresses pass a chain that refuses packets.
-func (p *Policy) Refuses(from, to netip.Addr) bool {
-	accepted := func(all []netip.Prefix) bool {
-		return slices.ContainsFunc(all, func(n netip.Prefix) bool { return n.Contains(from) || n.Contains(to) })
-	}
-	return p.Refused && !accepted(p.Accepted) || p.RefusedLegacy && !accepted(p.AcceptedLegacy)
 }
 
 // Policy reads what refuses to forward packets of an address family.
@@ -63,8 +53,6 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	if forward != nil && forward.refuses() {
 		p.Refused = true
 		for _, h := range forward.Rules[:forward.Refusal()] {
-			own := h.Target == cniChain || strings.HasPrefix(h.Comment, OverlayFrom) || strings.HasPrefix(h.Comment, OverlayTo)
-			p.Others = p.Others || !own
 			p.Accepted = append(p.Accepted, overlayNetworks([]byte(h.Comment+"\x00"))...)
 		}
 	}
@@ -76,7 +64,6 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	p.RefusedLegacy = legacy.Drops
 	if legacy.Drops {
 		p.AcceptedLegacy = overlayNetworks(legacy.rules)
-		p.Others = p.Others || len(legacy.rules) > 0 && len(p.AcceptedLegacy) == 0
 	}
 	return p, nlconn.Explain(err, "read iptables-legacy's policy")
 }

@@ -183,3 +183,6 @@ func iptablesLink(name string) string {
 	}
 	return name
 }
+
+// PolicyDrops reports whether the policy of a base chain is drop.
+func (c *Chain) PolicyDrops() bool { return c.drops }

@@ -48,8 +48,8 @@ func (t *nftFilter) removeUnused(ctx context.Context, admin string) error {
 func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 	m := t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, "")
 	names, err := nft.List(ctx, t.NFT, m, func(attrs []byte) (string, bool, error) {
-		c, err := decodeBaseChain(attrs)
-		return c.name, c.table == t.table.Name, err // a kernel before 6.3 also lists the chains of other tables
+		c, _, err := decodeBaseChain(t.table.Family, attrs)
+		return c.Name, c.Table == t.table, err // a kernel before 6.3 also lists the chains of other tables
 	})
 	return names, t.describe(err)
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -44,6 +45,12 @@ func (e *Expression) Number(kind uint16) (v uint32, ok bool) {
 	return nlconn.Net32(b), len(b) == 4
 }
 
+// Clone returns a copy that stays valid.
+func (e Expression) Clone() Expression {
+	e.attrs = bytes.Clone(e.attrs)
+	return e
+}
+
 // Deletion returns the request that deletes the rule.
 func (r *HeldRule) Deletion() nlconn.Message {
 	m := r.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, r.Chain)
@@ -75,8 +82,10 @@ func DecodeRule(t Table, attrs []byte) (HeldRule, error) {
 	r := HeldRule{Table: t}
 	var userData, expressions []byte
 	err := nlconn.ReadAttrs(attrs, []nlconn.Attr{
-		{Kind: unix.NFTA_RULE_CHAIN, At: &r.Chain}, {Kind: unix.NFTA_RULE_HANDLE, At: (*nlconn.BigEndian64)(&r.Handle)},
-		{Kind: unix.NFTA_RULE_USERDATA, At: &userData}, {Kind: unix.NFTA_RULE_EXPRESSIONS, At: &expressions},
+		{Kind: unix.NFTA_RULE_CHAIN, At: &r.Chain},
+		{Kind: unix.NFTA_RULE_HANDLE, At: (*nlconn.BigEndian64)(&r.Handle)},
+		{Kind: unix.NFTA_RULE_USERDATA, At: &userData},
+		{Kind: unix.NFTA_RULE_EXPRESSIONS, At: &expressions},
 	})
 	r.Comment = LabelOf(userData)
 	if err != nil {

@@ -62,6 +62,8 @@ func (t Table) String() string {
 	switch t.Family {
 	case unix.NFPROTO_BRIDGE:
 		family = "bridge"
+	case unix.NFPROTO_NETDEV:
+		family = "netdev"
 	case unix.NFPROTO_IPV4:
 		family = "ip"
 	case unix.NFPROTO_IPV6:

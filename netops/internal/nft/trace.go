@@ -181,16 +181,21 @@ func DecodeTraced(data []byte) (Traced, error) {
 	e := Traced{Table: Table{Family: data[0]}}
 	var kind, policy, id, in, out nlconn.BigEndian32
 	err := nlconn.ReadAttrs(data[4:], []nlconn.Attr{
-		{Kind: unix.NFTA_TRACE_TABLE, At: &e.Table.Name}, {Kind: unix.NFTA_TRACE_CHAIN, At: &e.Chain},
-		{Kind: unix.NFTA_TRACE_RULE_HANDLE, At: (*nlconn.BigEndian64)(&e.Handle)}, {Kind: unix.NFTA_TRACE_TYPE, At: &kind},
+		{Kind: unix.NFTA_TRACE_TABLE, At: &e.Table.Name},
+		{Kind: unix.NFTA_TRACE_CHAIN, At: &e.Chain},
+		{Kind: unix.NFTA_TRACE_RULE_HANDLE, At: (*nlconn.BigEndian64)(&e.Handle)},
+		{Kind: unix.NFTA_TRACE_TYPE, At: &kind},
 		{Kind: unix.NFTA_TRACE_VERDICT, At: func(v []byte) error {
 			verdict, err := decodeVerdict(v)
 			e.Verdict = VerdictText(verdict)
 			return err
 		}},
-		{Kind: unix.NFTA_TRACE_POLICY, At: &policy}, {Kind: unix.NFTA_TRACE_ID, At: &id},
-		{Kind: unix.NFTA_TRACE_IIF, At: &in}, {Kind: unix.NFTA_TRACE_OIF, At: &out},
-		{Kind: unix.NFTA_TRACE_NETWORK_HEADER, At: &e.Network}, {Kind: unix.NFTA_TRACE_TRANSPORT_HEADER, At: &e.Transport},
+		{Kind: unix.NFTA_TRACE_POLICY, At: &policy},
+		{Kind: unix.NFTA_TRACE_ID, At: &id},
+		{Kind: unix.NFTA_TRACE_IIF, At: &in},
+		{Kind: unix.NFTA_TRACE_OIF, At: &out},
+		{Kind: unix.NFTA_TRACE_NETWORK_HEADER, At: &e.Network},
+		{Kind: unix.NFTA_TRACE_TRANSPORT_HEADER, At: &e.Transport},
 	})
 	e.Packet, e.In, e.Out = uint32(id), int(in), int(out)
 	if kind == unix.NFT_TRACETYPE_POLICY {

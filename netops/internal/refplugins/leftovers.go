@@ -29,8 +29,6 @@ type Leftovers struct {
 	NFT *nft.Client
 	// IPTables is nil if iptables-legacy's programs cannot be run.
 	IPTables iptables.Runner
-	// Own is cnibox's table, which DropRules leaves out.
-	Own nft.Table
 }
 
 // Attachment names an attachment that the reference plugins made.

@@ -25,12 +25,6 @@ type rule struct {
 	// source and destination are the prefixes that the packet's addresses must be
 	// in.
 	source, destination netip.Prefix
-	// in and out are the devices of the packet, "" for any. A "*" at the end matches all
-	// devices whose names begin with the text before it.
-	in, out string
-	// narrow reports whether the rule compares something else than addresses, devices and the
-	// address family. rejects reports whether it has iptables' target REJECT.
-	narrow, rejects bool
 	// dnat is the destination that iptables' target DNAT sets. lookup is the last set that the
 	// rule looks up.
 	dnat   netip.AddrPort
@@ -59,14 +53,8 @@ type payload struct {
 	ok                   bool
 }
 
-// The bases of payloads that are not in a header: the packet's transport protocol, its address
-// family, and the names of its devices.
-const (
-	baseProto = ^uint32(0) - iota
-	baseFamily
-	baseIn
-	baseOut
-)
+// baseProto is the base of a payload that is not in a header: the packet's transport protocol.
+const baseProto = ^uint32(0)
 
 // portRange is a range of ports, both ends included.
 type portRange struct{ first, last uint16 }
@@ -128,15 +116,11 @@ func interpret(held nft.HeldRule) (rule, error) {
 		case "bitwise":
 			r.mask, err = nft.DecodeData(e.Attr(unix.NFTA_BITWISE_MASK))
 		case "cmp":
-			before, family := r.limits(), r.load.base == baseFamily
 			err = r.compare(&e)
-			r.narrow = r.narrow || !family && r.limits() == before
 		case "immediate":
 			err = r.immediate(&e)
 		case "target":
-			name := nlconn.Text(e.Attr(iptables.TargetName))
-			r.rejects = name == "REJECT"
-			if name == "DNAT" {
+			if nlconn.Text(e.Attr(iptables.TargetName)) == "DNAT" {
 				r.dnat = destination(e.Attr(unix.NFTA_TARGET_INFO), r.Table.Family)
 			}
 		case "lookup":
@@ -160,16 +144,6 @@ func jumpOf(verdict string) string {
 	return ""
 }
 
-// limits counts the rule's conditions on addresses and devices.
-func (r *rule) limits() (n int) {
-	for _, is := range []bool{r.source.IsValid(), r.destination.IsValid(), r.in != "", r.out != ""} {
-		if is {
-			n++
-		}
-	}
-	return n
-}
-
 // payload records the field that the next comparison reads.
 func (r *rule) payload(e *nft.Expression) {
 	base, ok := e.Number(unix.NFTA_PAYLOAD_BASE)
@@ -178,22 +152,10 @@ func (r *rule) payload(e *nft.Expression) {
 	r.load, r.mask = payload{base, offset, length, ok && hasOffset && hasLength}, nil
 }
 
-// meta records whether the next comparison reads the transport protocol, the address family or
-// the name of a device.
+// meta records whether the next comparison reads the transport protocol.
 func (r *rule) meta(e *nft.Expression) {
-	r.load, r.mask = payload{}, nil
 	key, ok := e.Number(unix.NFTA_META_KEY)
-	switch {
-	case !ok:
-	case key == unix.NFT_META_L4PROTO:
-		r.load = payload{base: baseProto, length: 1, ok: true}
-	case key == unix.NFT_META_NFPROTO:
-		r.load = payload{base: baseFamily, length: 1, ok: true}
-	case key == unix.NFT_META_IIFNAME:
-		r.load = payload{base: baseIn, length: unix.IFNAMSIZ, ok: true}
-	case key == unix.NFT_META_OIFNAME:
-		r.load = payload{base: baseOut, length: unix.IFNAMSIZ, ok: true}
-	}
+	r.load, r.mask = payload{base: baseProto, length: 1, ok: ok && key == unix.NFT_META_L4PROTO}, nil
 }
 
 // compare records a condition on the packet's address, protocol or port. For a
@@ -205,16 +167,6 @@ func (r *rule) compare(e *nft.Expression) error {
 	op, ok := e.Number(unix.NFTA_CMP_OP)
 	if err != nil || !load.ok || !ok || op != unix.NFT_CMP_EQ {
 		return err
-	}
-	switch load.base {
-	case baseFamily:
-		return nil
-	case baseIn:
-		r.in = deviceName(value)
-		return nil
-	case baseOut:
-		r.out = deviceName(value)
-		return nil
 	}
 	if uint32(len(value)) != load.length {
 		return nil
@@ -241,15 +193,6 @@ func (r *rule) compare(e *nft.Expression) error {
 		r.compareHeader(load, value, bits)
 	}
 	return nil
-}
-
-// deviceName returns a device's name, or "begin*" for a constant without a NUL at its end.
-func deviceName(value []byte) string {
-	name := nlconn.Text(value)
-	if len(name) == len(value) {
-		name += "*"
-	}
-	return nlconn.Printable(name)
 }
 
 // compareHeader records a condition on a field of the network header.

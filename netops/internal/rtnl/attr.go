@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 
@@ -65,4 +66,19 @@ func AddHardware(b *nlconn.Body, mac string, mtu int) {
 func AddOneQueue(b *nlconn.Body) {
 	b.Uint32(unix.IFLA_NUM_TX_QUEUES, 1)
 	b.Uint32(unix.IFLA_NUM_RX_QUEUES, 1)
+}
+
+// ParseSockaddr reads struct sockaddr_in or sockaddr_in6. The result is invalid for other families.
+func ParseSockaddr(b []byte) netip.AddrPort {
+	var addr []byte
+	switch {
+	case len(b) >= unix.SizeofSockaddrInet6 && binary.NativeEndian.Uint16(b) == unix.AF_INET6:
+		addr = b[8:24]
+	case len(b) >= unix.SizeofSockaddrInet4 && binary.NativeEndian.Uint16(b) == unix.AF_INET:
+		addr = b[4:8]
+	default:
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(addr)
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:]))
 }

@@ -113,13 +113,20 @@ func (l *Link) attrs() []nlconn.Attr {
 			local = nl.IFLA_VXLAN_LOCAL6
 		}
 		return []nlconn.Attr{
-			{Kind: nl.IFLA_VXLAN_ID, At: &l.VNI}, {Kind: nl.IFLA_VXLAN_LINK, At: &l.Peer}, {Kind: local, At: &x.Local}, {Kind: group, At: &x.Group},
-			{Kind: nl.IFLA_VXLAN_PORT, At: &x.Port}, {Kind: nl.IFLA_VXLAN_LEARNING, At: &x.Learning, Zero: true}, {Kind: nl.IFLA_VXLAN_GBP, At: &x.GBP},
+			{Kind: nl.IFLA_VXLAN_ID, At: &l.VNI},
+			{Kind: nl.IFLA_VXLAN_LINK, At: &l.Peer},
+			{Kind: local, At: &x.Local},
+			{Kind: group, At: &x.Group},
+			{Kind: nl.IFLA_VXLAN_PORT, At: &x.Port},
+			{Kind: nl.IFLA_VXLAN_LEARNING, At: &x.Learning, Zero: true},
+			{Kind: nl.IFLA_VXLAN_GBP, At: &x.GBP},
 		}
 	case KindTap:
 		return []nlconn.Attr{
-			{Kind: nl.IFLA_TUN_TYPE, At: &l.Tap.kind}, {Kind: nl.IFLA_TUN_MULTI_QUEUE, At: &l.Tap.MultiQueue},
-			{Kind: nl.IFLA_TUN_OWNER, At: &l.Tap.Owner}, {Kind: nl.IFLA_TUN_GROUP, At: &l.Tap.Group},
+			{Kind: nl.IFLA_TUN_TYPE, At: &l.Tap.kind},
+			{Kind: nl.IFLA_TUN_MULTI_QUEUE, At: &l.Tap.MultiQueue},
+			{Kind: nl.IFLA_TUN_OWNER, At: &l.Tap.Owner},
+			{Kind: nl.IFLA_TUN_GROUP, At: &l.Tap.Group},
 		}
 	}
 	return nil
@@ -137,9 +144,13 @@ func (l *Link) parseKind(data []byte) error {
 	attrs, x := l.attrs(), &l.VXLAN
 	if l.Kind == KindVXLAN {
 		attrs = append(attrs, []nlconn.Attr{
-			{Kind: nl.IFLA_VXLAN_LOCAL6, At: &x.Local}, {Kind: nl.IFLA_VXLAN_GROUP6, At: &x.Group},
-			{Kind: nl.IFLA_VXLAN_FLOWBASED, At: &x.Metadata}, {Kind: nl.IFLA_VXLAN_PROXY, At: &x.Proxy}, {Kind: nl.IFLA_VXLAN_RSC, At: &x.Resolve},
-			{Kind: nl.IFLA_VXLAN_L2MISS, At: &x.L2Misses}, {Kind: nl.IFLA_VXLAN_L3MISS, At: &x.L3Misses},
+			{Kind: nl.IFLA_VXLAN_LOCAL6, At: &x.Local},
+			{Kind: nl.IFLA_VXLAN_GROUP6, At: &x.Group},
+			{Kind: nl.IFLA_VXLAN_FLOWBASED, At: &x.Metadata},
+			{Kind: nl.IFLA_VXLAN_PROXY, At: &x.Proxy},
+			{Kind: nl.IFLA_VXLAN_RSC, At: &x.Resolve},
+			{Kind: nl.IFLA_VXLAN_L2MISS, At: &x.L2Misses},
+			{Kind: nl.IFLA_VXLAN_L3MISS, At: &x.L3Misses},
 		}...)
 	}
 	if err := nlconn.ReadAttrs(data, attrs); err != nil {

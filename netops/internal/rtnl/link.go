@@ -132,10 +132,17 @@ func ParseLink(b []byte) (*Link, error) {
 	}
 	var info, families []byte
 	err := nlconn.ReadAttrs(b[unix.SizeofIfInfomsg:], []nlconn.Attr{
-		{Kind: unix.IFLA_IFNAME, At: &l.Name}, {Kind: unix.IFLA_ADDRESS, At: &l.MAC}, {Kind: unix.IFLA_PERM_ADDRESS, At: &l.Permanent},
-		{Kind: unix.IFLA_MTU, At: &l.MTU}, {Kind: unix.IFLA_TXQLEN, At: &l.TxQLen}, {Kind: unix.IFLA_MASTER, At: &l.Master},
-		{Kind: unix.IFLA_LINK, At: &l.Peer}, {Kind: unix.IFLA_IFALIAS, At: &l.Alias}, {Kind: unix.IFLA_OPERSTATE, At: &l.Oper},
-		{Kind: unix.IFLA_LINKINFO, At: &info}, {Kind: unix.IFLA_AF_SPEC, At: &families},
+		{Kind: unix.IFLA_IFNAME, At: &l.Name},
+		{Kind: unix.IFLA_ADDRESS, At: &l.MAC},
+		{Kind: unix.IFLA_PERM_ADDRESS, At: &l.Permanent},
+		{Kind: unix.IFLA_MTU, At: &l.MTU},
+		{Kind: unix.IFLA_TXQLEN, At: &l.TxQLen},
+		{Kind: unix.IFLA_MASTER, At: &l.Master},
+		{Kind: unix.IFLA_LINK, At: &l.Peer},
+		{Kind: unix.IFLA_IFALIAS, At: &l.Alias},
+		{Kind: unix.IFLA_OPERSTATE, At: &l.Oper},
+		{Kind: unix.IFLA_LINKINFO, At: &info},
+		{Kind: unix.IFLA_AF_SPEC, At: &families},
 		{Kind: unix.IFLA_LINK_NETNSID, At: func(v []byte) error {
 			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)
 			return nil
@@ -164,8 +171,10 @@ func (l *Link) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string
 	err := nlconn.ReadAttrs(b, []nlconn.Attr{
-		{Kind: nl.IFLA_INFO_KIND, At: &l.Kind}, {Kind: nl.IFLA_INFO_DATA, At: &data},
-		{Kind: nl.IFLA_INFO_SLAVE_KIND, At: &master}, {Kind: nl.IFLA_INFO_SLAVE_DATA, At: &portData},
+		{Kind: nl.IFLA_INFO_KIND, At: &l.Kind},
+		{Kind: nl.IFLA_INFO_DATA, At: &data},
+		{Kind: nl.IFLA_INFO_SLAVE_KIND, At: &master},
+		{Kind: nl.IFLA_INFO_SLAVE_DATA, At: &portData},
 	})
 	if err == nil {
 		err = l.parseKind(data)

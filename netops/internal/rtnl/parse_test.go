@@ -87,7 +87,7 @@ func TestRoundTrip(t *testing.T) {
 			Family: unix.AF_INET6, Priority: 9, Table: 300, From: netip.MustParsePrefix("fd00::/64"), To: netip.MustParsePrefix("fd01::/48"),
 			IIF: "eth0", OIF: "eth1", Mark: 1, Mask: 3, IPProto: 6, DstPort: 80, MinBits: 1, Protocol: 143,
 		},
-		&Rule{Family: unix.AF_INET, Prohibit: true, MinBits: 33},
+		&Rule{Action: unix.FR_ACT_PROHIBIT, Family: unix.AF_INET, Prohibit: true, MinBits: 33},
 		&Neigh{Link: 3, State: unix.NUD_PERMANENT, Family: unix.AF_BRIDGE, Flags: unix.NTF_SELF, IP: netip.MustParseAddr("10.0.0.1"), MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}},
 		&Nexthop{ID: 7, Protocol: 142, Hop: Hop{Via: netip.MustParseAddr("10.0.0.1"), Link: 3, OnLink: true}},
 	} {
@@ -108,9 +108,14 @@ func TestRoundTrip(t *testing.T) {
 // TestKindRoundTrip encodes and decodes the attributes of each kind of link.
 func TestKindRoundTrip(t *testing.T) {
 	for _, k := range []KindState{
-		{VLANFiltering: true, STP: 1}, {Mode: "passthru", BCQueueLen: 7}, {Mode: "l2"}, {VLANID: 5}, {Table: 1000},
+		{VLANFiltering: true, STP: 1},
+		{Mode: "passthru", BCQueueLen: 7},
+		{Mode: "l2"},
+		{VLANID: 5},
+		{Table: 1000},
 		{VNI: 5, VXLAN: VXLAN{Port: 4789, Local: netip.MustParseAddr("10.0.0.1"), Group: netip.MustParseAddr("239.1.1.1"), Learning: true, GBP: true}},
-		{VNI: 5, VXLAN: VXLAN{Port: 8472, Local: netip.MustParseAddr("fd00::1")}}, {},
+		{VNI: 5, VXLAN: VXLAN{Port: 8472, Local: netip.MustParseAddr("fd00::1")}},
+		{},
 	} {
 		for _, kind := range []string{KindBridge, KindMACVLAN, KindIPVLAN, KindVLAN, KindVRF, KindVXLAN, KindWireGuard} {
 			want := &Link{Kind: kind, KindState: k}

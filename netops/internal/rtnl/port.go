@@ -30,8 +30,10 @@ func (p *Port) Is(have *Port) bool {
 
 func (p *Port) attrs() []nlconn.Attr {
 	return []nlconn.Attr{
-		{Kind: nl.IFLA_BRPORT_MODE, At: &p.Hairpin, Zero: true}, {Kind: nl.IFLA_BRPORT_ISOLATED, At: &p.Isolated, Zero: true},
-		{Kind: nl.IFLA_BRPORT_NEIGH_SUPPRESS, At: &p.NeighSuppress}, {Kind: nl.IFLA_BRPORT_LEARNING, At: &p.Learning},
+		{Kind: nl.IFLA_BRPORT_MODE, At: &p.Hairpin, Zero: true},
+		{Kind: nl.IFLA_BRPORT_ISOLATED, At: &p.Isolated, Zero: true},
+		{Kind: nl.IFLA_BRPORT_NEIGH_SUPPRESS, At: &p.NeighSuppress},
+		{Kind: nl.IFLA_BRPORT_LEARNING, At: &p.Learning},
 	}
 }
 

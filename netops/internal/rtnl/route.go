@@ -23,6 +23,8 @@ type Route struct {
 	Dst                                netip.Prefix
 	Via, Src                           netip.Addr
 	OnLink                             bool
+	// Expires is set for a route with properties that the kernel has learnt, such as the MTU of a path.
+	Expires bool
 }
 
 // RoutesRequest selects the routes that Routes reads. Link and Table may be 0 for all.
@@ -65,11 +67,11 @@ func (c *Conn) RoutesOf(ctx context.Context, family uint8, r RoutesRequest) ([]R
 	return all, nlconn.Explain(err, "list routes")
 }
 
-// RouteMessage returns the request for the kernel's route of a packet to an address. from and in may be
-// zero.
-func RouteMessage(to, from netip.Addr, in int) nlconn.Message {
+// RouteMessage returns the request for the kernel's route of a packet to an address. from, and the indexes of
+// its devices, may be zero.
+func RouteMessage(to, from netip.Addr, in, out int) nlconn.Message {
 	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Body: nlconn.Body{Family(to), uint8(to.BitLen()), uint8(from.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0}}
-	m.Attrs([]nlconn.Attr{{Kind: unix.RTA_DST, At: &to}, {Kind: unix.RTA_SRC, At: &from}, {Kind: unix.RTA_IIF, At: &in}})
+	m.Attrs([]nlconn.Attr{{Kind: unix.RTA_DST, At: &to}, {Kind: unix.RTA_SRC, At: &from}, {Kind: unix.RTA_IIF, At: &in}, {Kind: unix.RTA_OIF, At: &out}})
 	return m
 }
 
@@ -85,8 +87,12 @@ func (r *Route) Append(b nlconn.Body) nlconn.Body {
 	b = append(b, Family(r.Dst.Addr()), uint8(r.Dst.Bits()), 0, 0, unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope, r.Kind)
 	b = binary.NativeEndian.AppendUint32(b, flags)
 	b.Attrs([]nlconn.Attr{
-		{Kind: unix.RTA_TABLE, At: &table}, {Kind: unix.RTA_OIF, At: &r.Link}, {Kind: unix.RTA_DST, At: &dst},
-		{Kind: unix.RTA_PRIORITY, At: &r.Priority}, {Kind: RTANexthopID, At: &r.NexthopID}, {Kind: unix.RTA_PREFSRC, At: &r.Src},
+		{Kind: unix.RTA_TABLE, At: &table},
+		{Kind: unix.RTA_OIF, At: &r.Link},
+		{Kind: unix.RTA_DST, At: &dst},
+		{Kind: unix.RTA_PRIORITY, At: &r.Priority},
+		{Kind: RTANexthopID, At: &r.NexthopID},
+		{Kind: unix.RTA_PREFSRC, At: &r.Src},
 		{Kind: unix.RTA_METRICS, At: r.metrics()},
 	})
 	if r.Via.Is4() == r.Dst.Addr().Is4() {
@@ -131,14 +137,22 @@ func ParseHops(b []byte) (r Route, hops []Route, err error) {
 	if b[0] == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()
 	}
-	var via, paths []byte
+	var via, paths, cache []byte
 	err = nlconn.ReadAttrs(b[unix.SizeofRtMsg:], []nlconn.Attr{
-		{Kind: unix.RTA_DST, At: &dst}, {Kind: unix.RTA_PREFSRC, At: &r.Src}, {Kind: unix.RTA_PRIORITY, At: &r.Priority},
-		{Kind: unix.RTA_TABLE, At: &r.Table}, {Kind: unix.RTA_METRICS, At: r.metrics()}, {Kind: RTANexthopID, At: &r.NexthopID},
-		{Kind: unix.RTA_OIF, At: &r.Link}, {Kind: unix.RTA_GATEWAY, At: &r.Via}, {Kind: unix.RTA_VIA, At: &via},
+		{Kind: unix.RTA_DST, At: &dst},
+		{Kind: unix.RTA_PREFSRC, At: &r.Src},
+		{Kind: unix.RTA_PRIORITY, At: &r.Priority},
+		{Kind: unix.RTA_TABLE, At: &r.Table},
+		{Kind: unix.RTA_METRICS, At: r.metrics()},
+		{Kind: RTANexthopID, At: &r.NexthopID},
+		{Kind: unix.RTA_OIF, At: &r.Link},
+		{Kind: unix.RTA_GATEWAY, At: &r.Via},
+		{Kind: unix.RTA_VIA, At: &via},
 		{Kind: unix.RTA_MULTIPATH, At: &paths},
+		{Kind: unix.RTA_CACHEINFO, At: &cache},
 	})
 	r.setVia(via)
+	r.Expires = len(cache) >= 12 && binary.NativeEndian.Uint32(cache[8:]) != 0 // struct rta_cacheinfo
 	r.Dst = netip.PrefixFrom(dst, int(b[1]))
 	if paths != nil {
 		hops = parseHops(paths)

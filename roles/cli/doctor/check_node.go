@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/store"
 )
 
 const (
@@ -77,10 +76,10 @@ func filterChecks() []Check {
 			} {
 				if refused := f.refusedPods(p.is, p.legacy, p.accepted); p.refused && len(refused) > 0 {
 					what, fix := "the policy", p.command+" -P FORWARD ACCEPT"
-					for _, r := range f.Firewall.Rules {
-						family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
-						if r.IsRefusal() && strings.HasPrefix(r.Chain, family+" ") {
-							what, fix = "the rule", deletion(&r)
+					family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
+					for i := range f.Firewall.Rules {
+						if r := &f.Firewall.Rules[i]; r.Chain == family+" filter FORWARD" && r.IsAlways {
+							what, fix = "the rule", r.Exception("", "")
 						}
 					}
 					add(p.command+" FORWARD", what+" drops, and no rule of cnibox accepts "+few(refused), fix)
@@ -95,9 +94,19 @@ func filterChecks() []Check {
 			}
 		}},
 		{ID: "forward-rule", Title: "a rule of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
-			for _, r := range f.Firewall.Rules {
-				if f.concernsPods(&r) {
-					add(r.String(), "the rule concerns addresses or interfaces of pods", deletion(&r))
+			for i := range f.Firewall.Rules {
+				r := &f.Firewall.Rules[i]
+				option, short, what := "iifname", "-i ", "from"
+				if r.To {
+					option, short, what = "oifname", "-o ", "to"
+				}
+				if !r.IsPolicy && !(r.IsAlways && strings.HasSuffix(r.Chain, " filter FORWARD")) {
+					links := r.Links[0]
+					if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
+						links = "'{ " + strings.Join(r.Links, ", ") + " }'"
+					}
+					fix := r.Exception(option+" "+links, short+r.Links[0])
+					add(r.Rule, "it drops the packets "+what+" pods on "+few(r.Links), fix)
 				}
 			}
 		}},
@@ -202,36 +211,6 @@ func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool, accepted []ne
 		}
 	}
 	return all
-}
-
-// concernsPods reports whether a rule drops packets of an attachment. iptables' rules without
-// conditions are those of the check forward-policy.
-func (f *Facts) concernsPods(r *netops.DropRule) bool {
-	match := func(name string) bool {
-		return slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool {
-			begin, isPattern := strings.CutSuffix(name, "*")
-			return f.isOwn(&l) && (l.Name == name || isPattern && strings.HasPrefix(l.Name, begin))
-		})
-	}
-	if r.IsAlways() {
-		return !r.IsRefusal() && len(f.attachments()) > 0
-	}
-	if r.In != "" && !match(r.In) && (r.Out == "" || !match(r.Out)) || r.In == "" && r.Out != "" && !match(r.Out) {
-		return false
-	}
-	if !r.Source.IsValid() && !r.Destination.IsValid() {
-		return true
-	}
-	return slices.ContainsFunc(f.attachments(), func(a store.Attachment) bool {
-		return slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool {
-			return r.Source.IsValid() && r.Source.Contains(p.Addr()) || r.Destination.IsValid() && r.Destination.Contains(p.Addr())
-		})
-	})
-}
-
-// deletion returns the command that deletes a rule.
-func deletion(r *netops.DropRule) string {
-	return fmt.Sprintf("nft delete rule %s handle %d", r.Chain, r.Handle)
 }
 
 // otherNetworkHas reports whether another network with the same bridge has an address; then the

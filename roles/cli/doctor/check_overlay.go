@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -87,6 +88,14 @@ func tunnelChecks() []Check {
 		{ID: "tunnel-missing", Title: "the agent's tunnel device is missing, down or has no address", Reads: tunnels, Severity: Error, find: func(f *Facts, add add) {
 			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
 		}},
+		{ID: "tunnel-dropped", Title: "a rule of another program drops packets between nodes", Reads: tunnels + "; nftables and iptables", Severity: Error, find: func(f *Facts, add add) {
+			f.addTunnelFaults(add, netops.SentDropped, netops.ReceivedDropped)
+		}},
+		{ID: "tunnel-refused", Title: "no route leads to another node, or a policy rule refuses it", Reads: tunnels + "; routes and policy rules", Severity: Error, find: func(f *Facts, add add) {
+			if f.hasUnderlay() {
+				f.addTunnelFaults(add, netops.PeerUnreachable)
+			}
+		}},
 		{ID: "underlay-down", Title: "the interface to the other nodes is down", Reads: "interfaces; " + agent, Severity: Error, find: func(f *Facts, add add) {
 			if evidence, fix := f.underlayFault(); evidence != "" {
 				add(f.underlay(), evidence, fix)
@@ -99,6 +108,7 @@ func tunnelChecks() []Check {
 					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, below.Name, below.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
 				}
 			}
+			f.addTunnelFaults(add, netops.RouteMTU)
 		}},
 		{ID: "mtu-pod", Title: "pods' interfaces have a larger MTU than the tunnel", Reads: tunnels + "; node.db", Severity: Warning, find: mtuOfPods},
 		{ID: "subnet-changed", Title: "the node's pod network changed: pods have addresses of the former one", Reads: agent + "; node.db", Severity: Error, find: func(f *Facts, add add) {
@@ -109,6 +119,15 @@ func tunnelChecks() []Check {
 				}
 			}
 		}},
+	}
+}
+
+// addTunnelFaults adds the faults of some kinds.
+func (f *Facts) addTunnelFaults(add add, kinds ...netops.TunnelFaultKind) {
+	for _, fault := range f.TunnelFaults {
+		if slices.Contains(kinds, fault.Kind) {
+			add(fault.Tunnel+", "+fault.Nodes(), string(fault.Kind)+": "+fault.What, cmp.Or(fault.Fix, "ip route get "+fault.Peers[0].String()))
+		}
 	}
 }
 

@@ -40,8 +40,10 @@ type Facts struct {
 	Sysctls  map[string]string
 	Firewall Firewall
 	Tunnels  map[string]netops.TunnelEntries
-	Missing  map[string]string // features that the kernel does not have, and what needs them
-	Overlay  Overlay
+	// TunnelFaults are those of the tunnels to other nodes.
+	TunnelFaults []netops.TunnelFault
+	Missing      map[string]string // features that the kernel does not have, and what needs them
+	Overlay      Overlay
 	// DirErrors are the directories on full or read-only file systems.
 	DirErrors map[string]error
 }
@@ -153,9 +155,9 @@ type Difference struct {
 // Firewall are the rules that concern forwarded packets.
 type Firewall struct {
 	Policy4, Policy6 netops.ForwardPolicy
-	// Drops are chains of other programs with policy drop, Rules their rules that drop.
+	// Drops are chains of other programs with policy drop, Rules their rules that drop packets of pods.
 	Drops []string
-	Rules []netops.DropRule
+	Rules []PodDrop
 	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
@@ -166,6 +168,14 @@ type Firewall struct {
 	KubeProxy bool
 	// StrayTrace is true if a killed probe left its table.
 	StrayTrace bool
+}
+
+// PodDrop is a rule of another program that drops all packets from pods, or all packets to pods.
+type PodDrop struct {
+	netops.FilterDrop
+	To bool
+	// Links are the host's devices of these packets.
+	Links []string
 }
 
 // Overlay is the node's part in a network of several nodes.
@@ -184,6 +194,7 @@ type Overlay struct {
 type Agent struct {
 	Registry      string             `json:"registry"`
 	RegistryError string             `json:"registryError"`
+	Backend       string             `json:"backend"`
 	Ready         bool               `json:"ready"`
 	Reason        string             `json:"reason"`
 	Interface     string             `json:"interface"`

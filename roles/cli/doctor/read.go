@@ -3,6 +3,7 @@ package doctor
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,6 +99,7 @@ func (r *reader) readKernel(ctx context.Context) {
 			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
 		}
 	}
+	r.readTunnels(ctx)
 	for _, key := range keys {
 		if v, err := n.Sysctl(ctx, nil, key); err == nil {
 			f.Sysctls[key] = v // a missing one is of a missing module
@@ -107,7 +110,6 @@ func (r *reader) readKernel(ctx context.Context) {
 		func() (err error) { w.Policy4, err = n.FilterTables().Policy(ctx, false); return err },
 		func() (err error) { w.Policy6, err = n.FilterTables().Policy(ctx, true); return err },
 		func() (err error) { w.Drops, err = n.FilterTables().ForwardDrops(ctx); return err },
-		func() (err error) { w.Rules, err = n.Leftovers().DropRules(ctx); return err },
 		func() (err error) {
 			w.Lost, err = n.LostSets(ctx)
 			if err == nil && len(w.Lost) == 0 {
@@ -121,6 +123,18 @@ func (r *reader) readKernel(ctx context.Context) {
 	} {
 		r.unread("packet filter", read())
 	}
+}
+
+// readTunnels looks for what keeps the packets of the tunnels from other nodes.
+func (r *reader) readTunnels(ctx context.Context) {
+	_, err := store.ReadOverlay(r.h.Store.OverlayPath())
+	managed := err == nil
+	tunnels, err := r.h.Net.Tunnels(ctx)
+	for i := range tunnels {
+		found, failed := r.h.Net.TunnelFaults(ctx, &tunnels[i], managed)
+		r.f.TunnelFaults, err = append(r.f.TunnelFaults, found...), errors.Join(err, failed)
+	}
+	r.unread("tunnels", err)
 }
 
 // readState reads node.db and keep.db, and compares the attachments.
@@ -154,6 +168,7 @@ func (r *reader) readState(ctx context.Context) {
 		s.Dump = nil
 		return
 	}
+	r.unread("packet filter", r.readPodDrops(ctx))
 	var err error
 	s.Census, err = record.NewCensus(ctx, r.h)
 	r.unread("interfaces", err)
@@ -166,6 +181,40 @@ func (r *reader) readState(ctx context.Context) {
 	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
 		r.unread("attachments", err)
 	}
+}
+
+// readPodDrops computes what the rules of other programs do with packets of the pods, from and to a device that no rule names.
+func (r *reader) readPodDrops(ctx context.Context) error {
+	const elsewhere = "?"
+	var packets []netops.ForwardedPacket
+	for _, a := range r.f.attachments() {
+		l := r.f.link(a.HostLink)
+		if l == nil {
+			continue // the host does not forward its packets
+		}
+		device := cmp.Or(l.Master, l.Name)
+		for _, p := range a.Addresses {
+			packets = append(packets, netops.ForwardedPacket{In: device, Out: elsewhere, From: p.Addr()}, netops.ForwardedPacket{In: elsewhere, Out: device, To: p.Addr()})
+		}
+	}
+	all, err := r.h.Net.ForwardVerdicts(ctx, packets...)
+	rules := &r.f.Firewall.Rules
+	for i, drops := range all {
+		device, isTo := packets[i].In, packets[i].To.IsValid()
+		if isTo {
+			device = packets[i].Out
+		}
+		for _, d := range drops {
+			j := slices.IndexFunc(*rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == isTo })
+			if j < 0 {
+				j, *rules = len(*rules), append(*rules, PodDrop{FilterDrop: d, To: isTo})
+			}
+			if one := &(*rules)[j]; !slices.Contains(one.Links, device) {
+				one.Links = append(one.Links, device)
+			}
+		}
+	}
+	return err
 }
 
 // addMode checks owner and mode of a file or directory of the state.

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -19,7 +18,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -348,38 +346,4 @@ func (r *reader) services() (all []netip.Prefix) {
 		}
 	}
 	return all
-}
-
-// featuresOf returns the names of the kernel's features that a plugin needs.
-func featuresOf(typ string) []string {
-	return map[string][]string{
-		"bridge": {"link-bridge", "link-veth"}, "ptp": {"link-veth"}, "routed": {"link-veth"}, "azure-vnet": {"link-veth", "nftables-bridge"},
-		"macvlan": {"link-macvlan"}, "ipvlan": {"link-ipvlan"}, "vlan": {"link-vlan"}, "dummy": {"link-dummy"}, "vrf": {"link-vrf"}, "tap": {"tun"},
-		"vxlan": {"link-vxlan"}, "flannel": {"link-vxlan"}, "bandwidth": {"link-ifb"}, "portmap": {"nftables"}, "firewall": {"nftables"},
-	}[typ]
-}
-
-// readFeatures asks the kernel for the features that the networks need.
-func (r *reader) readFeatures(ctx context.Context) {
-	r.f.Missing = map[string]string{}
-	users := map[string]string{}
-	for _, n := range r.f.Networks {
-		for _, typ := range n.Types {
-			n.Features = append(n.Features, featuresOf(typ)...)
-		}
-		for _, name := range n.Features {
-			users[name] = n.Path
-		}
-	}
-	for _, f := range netops.Features() {
-		path, needed := users[f.Name]
-		if !needed {
-			continue
-		}
-		has, err := r.h.Net.HasFeature(ctx, &f)
-		r.unread("feature "+f.Name+" of the kernel", err)
-		if err == nil && !has {
-			r.f.Missing[f.Name] = fmt.Sprintf("%s needs %s", path, f.Option)
-		}
-	}
 }

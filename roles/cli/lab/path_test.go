@@ -40,6 +40,6 @@ func TestPath(t *testing.T) {
 	if out, err := nft.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	match(path(), "stopped: node2: a rule of another program drops it: ip other f: to 10.244.1.0/24 drop")
+	match(path(), "stopped: node2: a rule of another program drops it: ip other f handle 2: drop")
 	match(path("--probe"), "stopped: node2 drops the echo request: ip other f handle [0-9]+: drop")
 }

@@ -36,9 +36,10 @@ type Device struct {
 	Up        bool           `json:"up"`
 	// Lower is the device by which this one sends, or the bridge whose port it is.
 	Lower string `json:"lower,omitempty"`
-	// Peers are the addresses of the nodes to which a VXLAN device sends.
-	Peers   []netip.Addr `json:"peers,omitempty"`
-	Traffic Traffic      `json:"traffic"`
+	// Peers are the addresses of the nodes to which a tunnel sends: a VXLAN or WireGuard device.
+	IsTunnel bool         `json:"-"`
+	Peers    []netip.Addr `json:"peers,omitempty"`
+	Traffic  Traffic      `json:"traffic"`
 }
 
 // Attachment is an interface of a container.
@@ -120,7 +121,7 @@ func (d *Device) details() string {
 	if d.Lower != "" {
 		words = append(words, "on "+d.Lower)
 	}
-	if d.Kind == "vxlan" {
+	if d.IsTunnel {
 		words = append(words, fmt.Sprintf("peers %d", len(d.Peers)))
 		for _, peer := range d.Peers[:min(len(d.Peers), shownPeers)] {
 			words = append(words, peer.String())

@@ -34,6 +34,16 @@ func many(n int) *Topology {
 	return t
 }
 
+// TestPeers: the line of a tunnel has its peers, whatever its kind.
+func TestPeers(t *testing.T) {
+	for _, kind := range []string{"vxlan", "wireguard"} {
+		d := Device{Name: "flannel-wg", Kind: kind, MTU: 1420, Up: true, IsTunnel: true, Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+		if have := d.details(); !strings.HasPrefix(have, kind+" mtu 1420 peers 1 192.0.2.2 rx ") {
+			t.Errorf("have %q", have)
+		}
+	}
+}
+
 // TestPage opens the page in a browser. A search finds one pod among many, the page has no error, and no text of
 // a pod becomes markup.
 func TestPage(t *testing.T) {

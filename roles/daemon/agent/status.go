@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -153,6 +155,32 @@ func readStatus(r io.Reader) (*status, error) {
 		}
 		s.Nodes = append(s.Nodes, line.peerStatus)
 	}
+}
+
+// addTunnelFaults adds what keeps the datagrams of this node's tunnels from other nodes, or theirs from it, to the warnings.
+// The agent itself does not look for it: it would read all rules of other programs after each change.
+func (s *status) addTunnelFaults(ctx context.Context, n *netops.Net) error {
+	all, err := n.Tunnels(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if !slices.ContainsFunc([]*familySummary{s.IPv4, s.IPv6}, func(f *familySummary) bool { return f != nil && f.Device == all[i].Name }) {
+			continue
+		}
+		found, err := n.TunnelFaults(ctx, &all[i], true)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			text := f.String()
+			if f.Fix != "" {
+				text += ": run '" + f.Fix + "'"
+			}
+			s.Warnings = append(s.Warnings, text)
+		}
+	}
+	return nil
 }
 
 // Table shows this node and then the kernel's entries for each peer.

@@ -27,9 +27,13 @@ func verbs() []roles.CommandVerb {
 				s := &settings{socket: flags["socket"]}
 				s.setDefaultPaths(runDir(h))
 				is, err := askStatus(ctx, s.socket)
-				switch {
-				case err != nil:
+				if err != nil {
 					return nil, err
+				}
+				if err := is.addTunnelFaults(ctx, h.Net); err != nil {
+					is.Warnings = append(is.Warnings, "what drops packets between nodes is not known: "+err.Error())
+				}
+				switch {
 				case !is.Ready:
 					return is, fmt.Errorf("%w: %s", errNotReady, is.Reason)
 				case is.Peers.Programmed < is.Peers.Wanted:

@@ -281,6 +281,21 @@ func TestWireGuard(t *testing.T) {
 	if head[4] != "HANDSHAKE" || len(rows) != 6 || rows[2][1] != w.nodes[1].addr4.String()+":51820" || rows[2][4] == "none" {
 		t.Errorf("the table is %q %q", head, rows)
 	}
+	warnings := func() string {
+		t.Helper()
+		table, err := n.verb("agent status", nil)
+		must(t, err)
+		return fmt.Sprint(table)
+	}
+	if text := warnings(); strings.Contains(text, "warning: flannel-wg") {
+		t.Errorf("of a healthy node: %s", text)
+	}
+	peer := w.nodes[1].addr4.String()
+	n.ip("rule add priority 100 to " + peer + " blackhole")
+	if text := warnings(); !strings.Contains(text, "warning: flannel-wg, node "+peer+": there is no route: ip rule 100 (blackhole)") {
+		t.Errorf("with a policy rule: %s", text)
+	}
+	n.ip("rule del priority 100")
 	w.keyIsSecret(n)
 	end := w.exchangeAll(pods)
 	reach := func(what string) {

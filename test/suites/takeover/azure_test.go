@@ -119,6 +119,10 @@ func newAzureNode(t *testing.T) *azureNode {
 		must(t, netlink.LinkDel(l))
 	})
 	must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
+	// The host answers the pods' ARP requests for their gateway only if it has a route to it, as a node in Azure has.
+	uplink, err := netlink.LinkByName("eth0")
+	must(t, err)
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Gw: net.IPv4(10, 240, 0, 1)}))
 	addresses := []object{{"Address": "10.240.0.4", "IsPrimary": true}}
 	n.pool = &azurePool{Id: "10.240.0.0/16", IfName: "eth0", Addresses: map[string]*azureAddress{}, RefCount: 1}
 	for _, a := range []string{"10.240.0.36", "10.240.0.37", "10.240.0.38"} {

@@ -1,0 +1,305 @@
+package verdict
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// rules reads a chain.
+func (f *Filter) rules(ctx context.Context, id chainID) []rule {
+	if all, known := f.chains[id]; known {
+		return all
+	}
+	all, err := nft.Rules(ctx, f.nft, id.table, id.name, func(h nft.HeldRule) (rule, error) {
+		r := &nftRule{HeldRule: h, filter: f, ctx: ctx}
+		r.Expressions = slices.Clone(h.Expressions)
+		for i, e := range r.Expressions {
+			r.Expressions[i] = e.Clone()
+		}
+		return r, nil
+	})
+	f.err = errors.Join(f.err, err)
+	f.chains[id] = all
+	return all
+}
+
+// nftRule is a rule of nftables.
+type nftRule struct {
+	nft.HeldRule
+	filter *Filter
+	ctx    context.Context // that of the call of Drops; sets are read when a rule looks them up
+}
+
+func (r *nftRule) drop() Drop {
+	d := Drop{Chain: fmt.Sprintf("%s %s", r.Table, nlconn.Printable(r.Chain))}
+	where := fmt.Sprintf("%s handle %d", d.Chain, r.Handle)
+	d.Rule, d.before = where+": drop", "nft insert rule "+where
+	d.IsAlways = !slices.ContainsFunc(r.Expressions, func(e nft.Expression) bool {
+		return !slices.Contains([]string{"immediate", "reject", "target", "log", "comment"}, e.Name)
+	})
+	if r.Comment != "" {
+		d.Rule += " (" + nlconn.Printable(r.Comment) + ")"
+	}
+	return d
+}
+
+// value has the known bits of a field.
+type value struct{ bits, known []byte }
+
+func known(b []byte) value { return value{b, bytes.Repeat([]byte{0xff}, len(b))} }
+
+// at returns length bytes from an offset. Bytes outside of the field are not known.
+func (v value) at(offset, length int) value {
+	out := value{make([]byte, length), make([]byte, length)}
+	if offset < len(v.bits) {
+		copy(out.bits, v.bits[offset:])
+		copy(out.known, v.known[offset:])
+	}
+	return out
+}
+
+func (v value) isKnown() bool { return bytes.Count(v.known, []byte{0xff}) == len(v.known) }
+
+// equals compares the first bytes with data.
+func (v value) equals(data []byte) truth {
+	matches := yes
+	for i, b := range data {
+		if (v.bits[i]^b)&v.known[i] != 0 {
+			return no
+		}
+		if v.known[i] != 0xff {
+			matches = maybe
+		}
+	}
+	return matches
+}
+
+// registers are nftables' registers while a rule is evaluated.
+type registers struct{ value }
+
+// A register has 16 bytes, or 4 of them with a number from NFT_REG32_00. Longer keys take several.
+const registerBytes = 64
+
+func newRegisters() registers {
+	return registers{value{make([]byte, registerBytes), make([]byte, registerBytes)}}
+}
+
+// offset returns where a register begins.
+func offset(register uint32) int {
+	at := (int(register) - unix.NFT_REG_1) * 16
+	if register >= unix.NFT_REG32_00 {
+		at = (int(register) - unix.NFT_REG32_00) * 4
+	}
+	return min(max(at, 0), registerBytes)
+}
+
+// set writes a value, and zeros to the end of its last 4 bytes. Of an invalid value nothing is known.
+func (g registers) set(register uint32, v value) {
+	at := offset(register)
+	if v.bits == nil {
+		clear(g.known[at:min(at+16, registerBytes)])
+		return
+	}
+	padded := (len(v.bits) + 3) &^ 3
+	zeros := make([]byte, padded-len(v.bits))
+	copy(g.bits[at:], append(bytes.Clone(v.bits), zeros...))
+	copy(g.known[at:], append(bytes.Clone(v.known), bytes.Repeat([]byte{0xff}, len(zeros))...))
+}
+
+func (g registers) get(register uint32, length int) value { return g.at(offset(register), length) }
+
+func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {
+	g := newRegisters()
+	matches, verdicts = yes, []string{r.Verdict}
+	for i := range r.Expressions {
+		e := &r.Expressions[i]
+		var is truth
+		switch e.Name {
+		case "lookup":
+			var of []string
+			if is, of = r.lookup(e, g); of != nil {
+				verdicts = of
+			}
+		case "reject":
+			is, verdicts = yes, []string{"drop"}
+		case "target":
+			is, verdicts = yes, []string{r.target(nlconn.Text(e.Attr(iptables.TargetName)))}
+		case "queue", "fwd", "synproxy", "tproxy":
+			is, verdicts = yes, []string{anyVerdict}
+		default:
+			is = p.evaluate(e, g)
+		}
+		matches = min(matches, is)
+		if matches == no {
+			break
+		}
+	}
+	return matches, verdicts
+}
+
+func (r *nftRule) target(name string) string {
+	if name == "REJECT" {
+		return "drop"
+	}
+	return targetVerdict(name)
+}
+
+// evaluate runs an expression that does not depend on other objects: it loads registers, or compares them.
+func (p *Packet) evaluate(e *nft.Expression, g registers) truth {
+	number := func(kind uint16) uint32 { v, _ := e.Number(kind); return v }
+	data := func(kind uint16) []byte { b, _ := nft.DecodeData(e.Attr(kind)); return b }
+	switch e.Name {
+	case "log", "notrack", "objref", "comment", "last":
+	case "immediate":
+		if to := number(unix.NFTA_IMMEDIATE_DREG); to != unix.NFT_REG_VERDICT {
+			g.set(to, known(data(unix.NFTA_IMMEDIATE_DATA)))
+		}
+	case "meta":
+		if e.Attr(unix.NFTA_META_DREG) != nil {
+			g.set(number(unix.NFTA_META_DREG), p.meta(number(unix.NFTA_META_KEY)))
+		}
+	case "payload":
+		if e.Attr(unix.NFTA_PAYLOAD_DREG) != nil {
+			field := p.header(number(unix.NFTA_PAYLOAD_BASE)).at(int(number(unix.NFTA_PAYLOAD_OFFSET)), min(int(number(unix.NFTA_PAYLOAD_LEN)), registerBytes))
+			g.set(number(unix.NFTA_PAYLOAD_DREG), field)
+		}
+	case "ct":
+		if e.Attr(unix.NFTA_CT_DREG) != nil {
+			g.set(number(unix.NFTA_CT_DREG), p.conntrack(number(unix.NFTA_CT_KEY)))
+		}
+	case "bitwise":
+		mask, xor := data(unix.NFTA_BITWISE_MASK), data(unix.NFTA_BITWISE_XOR)
+		v := g.get(number(unix.NFTA_BITWISE_SREG), len(mask))
+		for i := range mask {
+			if i < len(xor) {
+				v.bits[i], v.known[i] = v.bits[i]&mask[i]^xor[i], v.known[i]|^mask[i]
+			}
+		}
+		g.set(number(unix.NFTA_BITWISE_DREG), v)
+	case "cmp":
+		want := data(unix.NFTA_CMP_DATA)
+		return compare(g.get(number(unix.NFTA_CMP_SREG), len(want)), number(unix.NFTA_CMP_OP), want)
+	case "range":
+		low, high := data(unix.NFTA_RANGE_FROM_DATA), data(unix.NFTA_RANGE_TO_DATA)
+		v := g.get(number(unix.NFTA_RANGE_SREG), len(low))
+		if !v.isKnown() {
+			return maybe
+		}
+		within := is(bytes.Compare(low, v.bits) <= 0 && bytes.Compare(v.bits, high) <= 0)
+		if number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ {
+			return within.not()
+		}
+		return within
+	case "tcp", "udp", "multiport", "conntrack", "state":
+		return p.iptablesMatch(e.Name, e.Attr(unix.NFTA_MATCH_INFO))
+	default:
+		clear(g.known) // it may have written any register
+		return maybe
+	}
+	return yes
+}
+
+// compare compares a field with a constant by an operator (NFT_CMP_*).
+func compare(v value, op uint32, want []byte) truth {
+	if op == unix.NFT_CMP_EQ {
+		return v.equals(want)
+	}
+	if op == unix.NFT_CMP_NEQ {
+		return v.equals(want).not()
+	}
+	if !v.isKnown() {
+		return maybe
+	}
+	order := bytes.Compare(v.bits, want)
+	switch op {
+	case unix.NFT_CMP_LT:
+		return is(order < 0)
+	case unix.NFT_CMP_LTE:
+		return is(order <= 0)
+	case unix.NFT_CMP_GT:
+		return is(order > 0)
+	case unix.NFT_CMP_GTE:
+		return is(order >= 0)
+	}
+	return maybe
+}
+
+// meta returns a property of the packet. It is invalid if it is not known.
+func (p *Packet) meta(key uint32) value {
+	device := func(name string) value {
+		if name == "" && p.Direction == Forwarded {
+			return value{}
+		}
+		return known(append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...))
+	}
+	switch key {
+	case unix.NFT_META_L4PROTO:
+		if p.Protocol == 0 {
+			return value{}
+		}
+		return known([]byte{p.Protocol})
+	case unix.NFT_META_NFPROTO:
+		return known([]byte{p.family()})
+	case unix.NFT_META_PROTOCOL:
+		kind := uint16(unix.ETH_P_IP)
+		if p.family() == unix.NFPROTO_IPV6 {
+			kind = unix.ETH_P_IPV6
+		}
+		return known(binary.BigEndian.AppendUint16(nil, kind))
+	case unix.NFT_META_IIFNAME:
+		return device(p.In)
+	case unix.NFT_META_OIFNAME:
+		return device(p.Out)
+	}
+	return value{}
+}
+
+// header returns a header of the packet as far as it is known (RFC 791, RFC 8200, RFC 768).
+func (p *Packet) header(base uint32) (v value) {
+	put := func(offset int, b []byte) {
+		for len(v.bits) < offset+len(b) {
+			v.bits, v.known = append(v.bits, 0), append(v.known, 0)
+		}
+		copy(v.bits[offset:], b)
+		copy(v.known[offset:], bytes.Repeat([]byte{0xff}, len(b)))
+	}
+	protocol, source, destination := 9, 12, 16
+	if p.family() == unix.NFPROTO_IPV6 {
+		protocol, source, destination = 6, 8, 24
+	}
+	switch base {
+	case unix.NFT_PAYLOAD_NETWORK_HEADER:
+		if p.Protocol != 0 {
+			put(protocol, []byte{p.Protocol})
+		}
+		put(source, p.Source.Addr().AsSlice())
+		put(destination, p.Destination.Addr().AsSlice())
+	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
+		for i, port := range []uint16{p.Source.Port(), p.Destination.Port()} {
+			if port != 0 {
+				put(2*i, binary.BigEndian.AppendUint16(nil, port))
+			}
+		}
+	}
+	return v
+}
+
+// stateNew is the bit of the state NEW, of nftables and of xt_conntrack.
+const stateNew = 1 << 3
+
+func (p *Packet) conntrack(key uint32) value {
+	if key != unix.NFT_CT_STATE || !p.IsNew {
+		return value{}
+	}
+	return known(binary.NativeEndian.AppendUint32(nil, stateNew))
+}

@@ -1,0 +1,285 @@
+// Package verdict computes what packet filters do with a packet: the chains of nftables, which
+// iptables-nft also uses, and the tables of iptables-legacy. It reads the rules and sends nothing.
+package verdict
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Direction is what this namespace does with a packet.
+type Direction uint8
+
+// The directions.
+const (
+	Sent Direction = iota
+	Received
+	Forwarded
+)
+
+// Packet is a packet that this namespace sends, receives or forwards.
+type Packet struct {
+	Direction Direction
+	// In and Out are its devices. A forwarded packet may have "" for one that is not known.
+	In, Out string
+	// Protocol is the transport protocol (IPPROTO_*), 0 for any.
+	Protocol byte
+	// Source and Destination may have port 0 for a port that is not known, and one of them an invalid address.
+	Source, Destination netip.AddrPort
+	// IsNew means that the packet belongs to no known connection. Otherwise that is not known.
+	IsNew bool
+}
+
+// Drop is a rule or a policy that drops a packet.
+type Drop struct {
+	// Chain is "inet filter input", and Rule names the rule or the policy: "inet filter input handle 7: drop (comment)".
+	Chain, Rule string
+	// IsPolicy is true for a policy, and IsAlways for a rule without a condition.
+	IsPolicy, IsAlways bool
+	// before is the begin of a command that inserts a rule before it. legacy is true for iptables' syntax.
+	before string
+	legacy bool
+}
+
+// Exception returns a command that inserts a rule before it, which accepts packets with a condition in the syntax
+// of nft or of iptables.
+func (d *Drop) Exception(nft, iptables string) string {
+	words := []string{d.before, nft, "accept"}
+	if d.legacy {
+		words = []string{d.before, iptables, "-j ACCEPT"}
+	}
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
+}
+
+// truth is the result of a condition on a packet of which not everything is known.
+type truth uint8
+
+const (
+	no truth = iota
+	maybe
+	yes
+)
+
+func is(b bool) truth {
+	if b {
+		return yes
+	}
+	return no
+}
+
+func (t truth) not() truth { return yes - t }
+
+// outcome is a set of results that a chain or a rule can have.
+type outcome uint8
+
+const (
+	next outcome = 1 << iota // the next rule decides
+	ends                     // the chain ends without a verdict
+	accepts
+	drops
+)
+
+// rule is a rule of a chain. verdicts are those that it can have, in nft's syntax; with several
+// it is not known which.
+type rule interface {
+	match(p *Packet) (matches truth, verdicts []string)
+	// drop describes the rule.
+	drop() Drop
+}
+
+// anyVerdict is the verdict of a rule that this package does not understand.
+const anyVerdict = "any"
+
+// walk is the path of a packet through the chains of one table.
+type walk struct {
+	packet *Packet
+	rules  func(chain string) []rule
+	// last is what dropped the packet for certain, if anything did.
+	last  Drop
+	depth int
+}
+
+// maxDepth is the kernel's limit of jumps (NFT_JUMP_STACK_SIZE).
+const maxDepth = 16
+
+// chain returns the possible outcomes of a chain. One that is not a base chain ends without a verdict
+// after its last rule.
+func (w *walk) chain(name string) (all outcome) {
+	if w.depth == maxDepth {
+		return ends | accepts | drops
+	}
+	w.depth++
+	defer func() { w.depth-- }()
+	for _, r := range w.rules(name) {
+		matches, verdicts := r.match(w.packet)
+		if matches == no {
+			continue
+		}
+		var out outcome
+		for _, v := range verdicts {
+			out |= w.follow(r, v)
+		}
+		all |= out &^ next
+		if matches == yes && out&next == 0 {
+			return all
+		}
+	}
+	return all | ends
+}
+
+// follow returns the outcomes of a verdict.
+func (w *walk) follow(r rule, verdict string) outcome {
+	word, target, _ := strings.Cut(verdict, " ")
+	switch word {
+	case "", "continue":
+		return next
+	case "accept":
+		return accepts
+	case "drop":
+		w.last = r.drop()
+		return drops
+	case "return":
+		return ends
+	case "goto":
+		return w.chain(target)
+	case "jump":
+		out := w.chain(target)
+		if out&ends != 0 {
+			out = out&^ends | next
+		}
+		return out
+	}
+	return next | accepts | drops
+}
+
+// base adds what drops the packet in a base chain to v. policy is the drop by the chain's policy, or nil if the
+// policy is to accept.
+func (w *walk) base(name string, policy *Drop, v *Verdict) {
+	out := w.chain(name)
+	byPolicy := policy != nil && out&ends != 0
+	switch {
+	case byPolicy && out&accepts == 0:
+		v.Drops = append(v.Drops, *policy)
+	case out == drops:
+		v.Drops = append(v.Drops, w.last)
+	default:
+		v.MayDrop = v.MayDrop || byPolicy || out&drops != 0
+	}
+}
+
+// Verdict is what is known about the end of a packet.
+type Verdict struct {
+	// Drops are what drops the packet for certain, in different tables.
+	Drops []Drop
+	// MayDrop means that something drops the packet or not, depending on what is not known.
+	MayDrop bool
+}
+
+// Filter computes verdicts. It reads each chain once.
+type Filter struct {
+	nft    *nft.Client
+	bases  []iptables.BaseChain
+	chains map[chainID][]rule
+	sets   map[chainID][]element
+	legacy map[chainID]*iptables.State
+	// err is the first failure to read a chain or a set.
+	err error
+}
+
+// chainID identifies a chain or a set.
+type chainID struct {
+	table nft.Table
+	name  string
+}
+
+// NF_NETDEV_EGRESS and NF_INET_INGRESS of linux/netfilter.h.
+const (
+	netdevEgress = 1
+	inetIngress  = 5
+)
+
+// Read reads the base chains and the tables of iptables-legacy. Tables whose name begins with own are
+// left out.
+func Read(ctx context.Context, c *nft.Client, run iptables.Runner, own string) (*Filter, error) {
+	f := &Filter{nft: c, chains: map[chainID][]rule{}, sets: map[chainID][]element{}}
+	any := func(byte, uint32) bool { return true }
+	bases, err := (&iptables.Tables{NFT: c}).BaseChains(ctx, any, unix.NFPROTO_NETDEV, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)
+	if err != nil {
+		return nil, err
+	}
+	f.bases = slices.DeleteFunc(bases, func(b iptables.BaseChain) bool {
+		return strings.HasPrefix(b.Table.Name, own) || b.Kind == "nat" // it translates, and sees the first packet only
+	})
+	sorting.Stable(f.bases, func(a, b iptables.BaseChain) int { return int(a.Priority) - int(b.Priority) })
+	f.legacy, err = readLegacy(ctx, run)
+	return f, err
+}
+
+// hooks returns the hooks that a packet passes (NF_INET_*), and its device at a hook.
+func (p *Packet) hooks() (all []uint32, device func(hook uint32) string) {
+	device = func(hook uint32) string {
+		if hook == inetIngress || hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_LOCAL_IN {
+			return p.In
+		}
+		return p.Out
+	}
+	switch p.Direction {
+	case Received:
+		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_LOCAL_IN}, device
+	case Forwarded:
+		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_FORWARD, unix.NF_INET_POST_ROUTING}, device
+	}
+	return []uint32{unix.NF_INET_LOCAL_OUT, unix.NF_INET_POST_ROUTING}, device
+}
+
+// sees reports whether a packet passes a chain.
+func (p *Packet) sees(b *iptables.BaseChain) bool {
+	if b.Table.Family == unix.NFPROTO_NETDEV {
+		on := p.In
+		if b.Hook == netdevEgress {
+			on = p.Out
+		}
+		return on != "" && slices.Contains(b.Devices, on)
+	}
+	hooks, device := p.hooks()
+	if !slices.Contains(hooks, b.Hook) || b.Table.Family != unix.NFPROTO_INET && b.Table.Family != p.family() {
+		return false
+	}
+	return len(b.Devices) == 0 || slices.Contains(b.Devices, device(b.Hook))
+}
+
+// family returns the packet's address family (NFPROTO_*).
+func (p *Packet) family() byte {
+	if p.Destination.Addr().Is4() || p.Source.Addr().Is4() {
+		return unix.NFPROTO_IPV4
+	}
+	return unix.NFPROTO_IPV6
+}
+
+// Verdict computes what happens to a packet. A rule with a condition that this package does not know may match
+// the packet, or not.
+func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
+	for i := range f.bases {
+		b := &f.bases[i]
+		if !p.sees(b) {
+			continue
+		}
+		var policy *Drop
+		if b.Drops {
+			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, before: "nft insert rule " + b.String()}
+		}
+		w := &walk{packet: &p, rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
+		w.base(b.Name, policy, &v)
+	}
+	f.addLegacy(&p, &v)
+	return v, nlconn.Explain(f.err, "read nftables rules")
+}
