@@ -84,7 +84,7 @@ func TestRoundTrip(t *testing.T) {
 		},
 		&Route{NexthopID: 5, Table: 254, Kind: unix.RTN_UNREACHABLE, Dst: netip.MustParsePrefix("::/0")},
 		&Rule{
-			Family: unix.AF_INET6, Priority: 9, Table: 300, From: netip.MustParsePrefix("fd00::/64"), To: netip.MustParsePrefix("fd01::/48"),
+			Action: unix.FR_ACT_TO_TBL, Family: unix.AF_INET6, Priority: 9, Table: 300, From: netip.MustParsePrefix("fd00::/64"), To: netip.MustParsePrefix("fd01::/48"),
 			IIF: "eth0", OIF: "eth1", Mark: 1, Mask: 3, IPProto: 6, DstPort: 80, MinBits: 1, Protocol: 143,
 		},
 		&Rule{Action: unix.FR_ACT_PROHIBIT, Family: unix.AF_INET, Prohibit: true, MinBits: 33},
