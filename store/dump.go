@@ -114,7 +114,7 @@ func (tx *Tx) Import(d *Dump, replace bool) error {
 		}
 	}
 	for i, c := range d.Claims {
-		if err := tx.Claim(c.Kind, c.Name, c.Owner, c.Time); err != nil {
+		if err := tx.Claim(c.Resource(), c.Owner, c.Time); err != nil {
 			return fmt.Errorf("import claims[%d]: %w", i, err)
 		}
 	}

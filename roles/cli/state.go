@@ -234,18 +234,17 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	return out, nil
 }
 
-// ports returns the published ports of an attachment, from portmap's claims, which have the form
-// "[range ]PORTS/PROTOCOL/IPv4/[ADDRESS]".
+// ports returns the published ports of an attachment, from portmap's claims.
 func ports(claims []store.Claim, owner store.Key) []string {
 	var out []string
 	for _, c := range claims {
-		f := strings.Split(strings.TrimPrefix(c.Name, "range "), "/")
-		if c.Kind != "port" || c.Owner != owner || len(f) != 4 {
+		p := c.Resource().Ports
+		if p.First == 0 || c.Owner != owner {
 			continue
 		}
-		port := f[0] + "/" + f[1]
-		if f[3] != "" {
-			port = f[3] + ":" + port
+		port := p.Numbers() + "/" + p.Protocol
+		if p.Address.IsValid() {
+			port = p.Address.String() + ":" + port
 		}
 		if !slices.Contains(out, port) { // of both address families
 			out = append(out, port)
