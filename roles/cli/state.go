@@ -275,12 +275,7 @@ func rebuildAndExport(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 
 // export reads everything in one transaction.
 func export(ctx context.Context, h *roles.Host) (*store.Dump, error) {
-	var dump *store.Dump
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		dump, err = tx.Export()
-		return err
-	})
+	dump, err := store.Read(ctx, h.Store, (*store.Tx).Export)
 	return dump, err
 }
 

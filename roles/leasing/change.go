@@ -181,11 +181,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 	if err != nil {
 		return out, err
 	}
-	var ids []store.PoolID
-	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		ids, err = keep.StickyPools("")
-		return err
-	})
+	ids, err := store.ReadKeep(ctx, h.Store, func(keep *store.KeepTx) ([]store.PoolID, error) { return keep.StickyPools("") })
 	for _, id := range ids {
 		err = errors.Join(err, releaseAbandoned(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 			kept, err := keep.Sticky(id)

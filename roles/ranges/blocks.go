@@ -198,11 +198,7 @@ func swap(ctx context.Context, r cluster.Ranges, name string, fn func(raw []byte
 // publish writes this node's blocks to node.db. It first restores those that the registry has lost. A block
 // that it cannot restore, and one of an unsure page, stays valid until its former time.
 func (k *Keeper) publish(ctx context.Context) error {
-	var before []store.RangeBlock
-	err := k.Host.Store.View(ctx, func(tx *store.Tx) (err error) {
-		before, err = tx.RangeBlocks()
-		return err
-	})
+	before, err := store.Read(ctx, k.Host.Store, (*store.Tx).RangeBlocks)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
@@ -282,10 +278,7 @@ func (k *Keeper) lostLeases(ctx context.Context, b *store.RangeBlock) (leases []
 	if len(lost) == 0 {
 		return nil, nil
 	}
-	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err = leasesIn(tx, b.Pool, lost)
-		return err
-	})
+	leases, err = store.Read(ctx, k.Host.Store, func(tx *store.Tx) ([]string, error) { return leasesIn(tx, b.Pool, lost) })
 	return leases, err
 }
 

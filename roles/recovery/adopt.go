@@ -90,12 +90,7 @@ func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.At
 	if err := adoptValid(ctx, h, req.Network, req.Valid); err != nil {
 		return nil, err
 	}
-	var atts []store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		atts, err = tx.Attachments(req.Network)
-		return err
-	})
+	atts, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments(req.Network) })
 	return slices.DeleteFunc(atts, func(a store.Attachment) bool { return req.IsValid(a.ContainerID, a.IfName) }), err
 }
 
