@@ -24,19 +24,15 @@ func (c *chooser) open(tx *store.Tx, id store.PoolID) error {
 	if c.plan.Reuse == nil {
 		return nil
 	}
-	ids, err := tx.Pools()
+	err := tx.EachPool("", func(other *store.Pool) error {
+		is := other.ID().DataDir == id.DataDir || recovery.IsPoolUnknown(other.ID())
+		if is && other.ID().Network != id.Network {
+			c.others = append(c.others, other)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	for _, other := range ids {
-		if other.DataDir != id.DataDir && !recovery.IsPoolUnknown(other) || other.Network == id.Network {
-			continue
-		}
-		pool, err := tx.Pool(other)
-		if err != nil {
-			return err
-		}
-		c.others = append(c.others, pool)
 	}
 	c.freed, err = tx.Freed(id)
 	return err

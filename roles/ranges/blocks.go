@@ -296,24 +296,14 @@ func leasesIn(tx *store.Tx, pool string, in []leasing.Interval) (out []string, e
 // eachLease calls fn with each lease of a range and its pool, and with each rebuilt lease of an unknown pool,
 // which may be of any range.
 func eachLease(tx *store.Tx, fn func(id store.PoolID, l *store.Lease)) error {
-	ids, err := tx.Pools()
-	if err != nil {
+	return tx.EachPool("", func(p *store.Pool) error {
+		if !strings.HasPrefix(p.ID().DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(p.ID()) {
+			return nil
+		}
+		leases, err := store.Collect(p.Leases())
+		for i := range leases {
+			fn(p.ID(), &leases[i])
+		}
 		return err
-	}
-	for _, id := range ids {
-		if !strings.HasPrefix(id.DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(id) {
-			continue
-		}
-		pool, err := tx.Pool(id)
-		if err != nil {
-			return err
-		}
-		for l, err := range pool.Leases() {
-			if err != nil {
-				return err
-			}
-			fn(id, &l)
-		}
-	}
-	return nil
+	})
 }
