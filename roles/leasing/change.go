@@ -153,8 +153,7 @@ func pinnable(pool *store.Pool, kept *store.StickyPool, old, r *store.Reservatio
 		if err != nil {
 			return err
 		}
-		stage := other.Stage(r.Created)
-		if other.Identity != r.Identity && (stage == store.Kept || stage == store.Held) && !force {
+		if other.Identity != r.Identity && other.Reserves(r.Created) && !force {
 			return fmt.Errorf("%s: %w: kept for %q %s: use --force to take it", a, store.ErrTaken, other.Identity, until(other))
 		}
 	}
