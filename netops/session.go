@@ -111,7 +111,7 @@ func (s *session) findLink(ctx context.Context, p Place, name string) (*rtnl.Lin
 	return l, err
 }
 
-// learn caches the index and accept_ra of a link that was read.
+// cacheIndex stores the index and accept_ra of a link that was read.
 func (s *session) cacheIndex(ref linkRef, l *rtnl.Link) {
 	s.index[ref] = l.Index
 	delete(s.acceptRA, ref)

@@ -2,67 +2,109 @@ package store_test
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestClaimParts claims wholes and parts. Each claim has its expected conflict.
-func TestClaimParts(t *testing.T) {
+// ports returns the resource of the ports from first to last.
+func ports(first, last uint16, protocol, address string) store.Resource {
+	p := store.Ports{First: first, Last: last, Protocol: protocol, Family: "IPv4"}
+	if address != "" {
+		p.Address = netip.MustParseAddr(address)
+	}
+	return store.Resource{Kind: store.KindPort, Ports: p}
+}
+
+// TestClaimPorts claims ports beside ports of another owner. Each claim has its expected conflict.
+func TestClaimPorts(t *testing.T) {
 	mine, other := store.Key{Network: "n", ContainerID: "a", IfName: "eth0"}, store.Key{Network: "n", ContainerID: "b", IfName: "eth0"}
+	six := ports(80, 80, "tcp", "")
+	six.Ports.Family = "IPv6"
 	for _, v := range []struct {
-		name, held, wanted string
-		taken              bool
+		name         string
+		held, wanted store.Resource
+		taken        bool
 	}{
-		{"the same part", "80/tcp/1", "80/tcp/1", true},
-		{"another part", "80/tcp/1", "80/tcp/2", false},
-		{"the whole of a part", "80/tcp/1", "80/tcp/", true},
-		{"the whole of a part of a part", "80/tcp/1", "80/", true},
-		{"a part of the whole", "80/tcp/", "80/tcp/1", true},
-		{"a part of a part of the whole", "80/", "80/tcp/1", true},
-		{"the same whole", "80/tcp/", "80/tcp/", true},
-		{"another whole", "80/tcp/", "80/udp/", false},
-		{"a name that begins alike", "80/tcp/1", "80/tcp/11", false},
-		{"a whole that begins alike", "80/", "8/", false},
-		{"the same range", "range 80-90/tcp/", "range 80-90/tcp/", true},
-		{"a range that overlaps", "range 80-90/tcp/", "range 90-99/tcp/", true},
-		{"a range within", "range 80-90/tcp/", "range 85-86/tcp/", true},
-		{"a range after", "range 80-90/tcp/", "range 91-99/tcp/", false},
-		{"a range of another protocol", "range 80-90/tcp/", "range 80-90/udp/", false},
-		{"a range of a part", "range 80-90/tcp/", "range 80-90/tcp/1", true},
-		{"a range of another part", "range 80-90/tcp/2", "range 80-90/tcp/1", false},
-		{"a number of the range", "range 80-90/tcp/", "85/tcp/", true},
-		{"a part of a number of the range", "range 80-90/tcp/", "85/tcp/1", true},
-		{"the whole number of a part's range", "range 80-90/tcp/1", "85/tcp/", true},
-		{"a number beside the range", "range 80-90/tcp/", "8/tcp/", false},
-		{"a range with the number", "85/tcp/1", "range 80-90/tcp/", true},
-		{"a range with the number of another part", "85/tcp/1", "range 80-90/tcp/2", false},
-		{"a range without the number", "8/tcp/", "range 80-90/tcp/", false},
-		{"a range that begins alike", "range 80-90/tcp/1", "range 80-90/tcp/11", false},
+		{"the same address", ports(80, 80, "tcp", "10.0.0.1"), ports(80, 80, "tcp", "10.0.0.1"), true},
+		{"another address", ports(80, 80, "tcp", "10.0.0.1"), ports(80, 80, "tcp", "10.0.0.2"), false},
+		{"all addresses", ports(80, 80, "tcp", "10.0.0.1"), ports(80, 80, "tcp", ""), true},
+		{"one of all addresses", ports(80, 80, "tcp", ""), ports(80, 80, "tcp", "10.0.0.1"), true},
+		{"all addresses again", ports(80, 80, "tcp", ""), ports(80, 80, "tcp", ""), true},
+		{"another protocol", ports(80, 80, "tcp", ""), ports(80, 80, "udp", ""), false},
+		{"another family", ports(80, 80, "tcp", ""), six, false},
+		{"an address that begins alike", ports(80, 80, "tcp", "10.0.0.1"), ports(80, 80, "tcp", "10.0.0.11"), false},
+		{"a port that begins alike", ports(80, 80, "tcp", ""), ports(8, 8, "tcp", ""), false},
+		{"the same range", ports(80, 90, "tcp", ""), ports(80, 90, "tcp", ""), true},
+		{"a range that overlaps", ports(80, 90, "tcp", ""), ports(90, 99, "tcp", ""), true},
+		{"a range within", ports(80, 90, "tcp", ""), ports(85, 86, "tcp", ""), true},
+		{"a range after", ports(80, 90, "tcp", ""), ports(91, 99, "tcp", ""), false},
+		{"a range of another protocol", ports(80, 90, "tcp", ""), ports(80, 90, "udp", ""), false},
+		{"a range of one address", ports(80, 90, "tcp", ""), ports(80, 90, "tcp", "10.0.0.1"), true},
+		{"a range of another address", ports(80, 90, "tcp", "10.0.0.2"), ports(80, 90, "tcp", "10.0.0.1"), false},
+		{"a port of the range", ports(80, 90, "tcp", ""), ports(85, 85, "tcp", ""), true},
+		{"a port of the range of one address", ports(80, 90, "tcp", ""), ports(85, 85, "tcp", "10.0.0.1"), true},
+		{"a port of all addresses", ports(80, 90, "tcp", "10.0.0.1"), ports(85, 85, "tcp", ""), true},
+		{"a port beside the range", ports(80, 90, "tcp", ""), ports(8, 8, "tcp", ""), false},
+		{"a range with the port", ports(85, 85, "tcp", "10.0.0.1"), ports(80, 90, "tcp", ""), true},
+		{"a range with the port of another address", ports(85, 85, "tcp", "10.0.0.1"), ports(80, 90, "tcp", "10.0.0.2"), false},
+		{"a range without the port", ports(8, 8, "tcp", ""), ports(80, 90, "tcp", ""), false},
+		{"a range of an address that begins alike", ports(80, 90, "tcp", "10.0.0.1"), ports(80, 90, "tcp", "10.0.0.11"), false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			s := newStore(t)
-			update(t, s, func(tx *store.Tx) error { return tx.Claim("port", v.held, mine, testTime) })
+			update(t, s, func(tx *store.Tx) error { return tx.Claim(v.held, mine, testTime) })
 			update(t, s, func(tx *store.Tx) error {
-				if c, err := tx.Holder("port", v.wanted, mine); c != nil || err != nil {
+				if c, err := tx.Holder(v.wanted, mine); c != nil || err != nil {
 					t.Errorf("my own claim keeps me from it: %v, %v", c, err)
 				}
-				c, err := tx.Holder("port", v.wanted, other)
-				if err != nil || (c != nil) != v.taken || c != nil && (c.Owner != mine || c.Name != v.held) {
-					t.Errorf("holder %v, %v, taken is %v", c, err, v.taken)
+				taken, err := tx.Holder(v.wanted, other)
+				if err != nil || (taken != nil) != v.taken || taken != nil && (taken.Owner != mine || taken.What != v.wanted.String()) {
+					t.Errorf("holder %v, %v, taken is %v", taken, err, v.taken)
 				}
-				if err := tx.Claim("port", v.wanted, mine, testTime); err != nil {
+				if err := tx.Claim(v.wanted, mine, testTime); err != nil {
 					t.Errorf("beside my own: %v", err)
 				}
 				return tx.Unclaim(mine)
 			})
-			update(t, s, func(tx *store.Tx) error { return tx.Claim("port", v.held, mine, testTime) })
+			update(t, s, func(tx *store.Tx) error { return tx.Claim(v.held, mine, testTime) })
 			update(t, s, func(tx *store.Tx) error {
-				if err := tx.Claim("port", v.wanted, other, testTime); errors.Is(err, store.ErrTaken) != v.taken {
+				if err := tx.Claim(v.wanted, other, testTime); errors.Is(err, store.ErrTaken) != v.taken {
 					t.Errorf("claim: %v, taken is %v", err, v.taken)
 				}
 				return nil
 			})
 		})
+	}
+}
+
+// TestClaimNames: claims are stored under the names that older programs, which run beside this one,
+// store and read. A name that is not one of ports is a resource of its own.
+func TestClaimNames(t *testing.T) {
+	s := newStore(t)
+	owner := store.Key{Network: "n", ContainerID: "a", IfName: "eth0"}
+	six := store.Ports{First: 80, Last: 80, Protocol: "udp", Family: "IPv6", Address: netip.MustParseAddr("2001:db8::1")}
+	names := map[string]store.Resource{
+		"8080/tcp/IPv4/":                     ports(8080, 8080, "tcp", ""),
+		"8080/tcp/IPv4/192.0.2.1":            ports(8080, 8080, "tcp", "192.0.2.1"),
+		"range 8000-8100/sctp/IPv4/":         ports(8000, 8100, "sctp", ""),
+		"range 8000-8100/tcp/IPv4/192.0.2.1": ports(8000, 8100, "tcp", "192.0.2.1"),
+		"80/udp/IPv6/2001:db8::1":            {Kind: store.KindPort, Ports: six},
+		"080/tcp/IPv4/":                      {Kind: store.KindPort, Name: "080/tcp/IPv4/"},
+		"65536/tcp/IPv4/":                    {Kind: store.KindPort, Name: "65536/tcp/IPv4/"},
+		"80/tcp/IPv4/localhost":              {Kind: store.KindPort, Name: "80/tcp/IPv4/localhost"},
+		"tcp 80":                             {Kind: store.KindPort, Name: "tcp 80"},
+	}
+	for name, resource := range names {
+		update(t, s, func(tx *store.Tx) error { return tx.Claim(resource, owner, testTime) })
+		view(t, s, func(tx *store.Tx) error {
+			claims, err := tx.Claims("")
+			if len(claims) != 1 || claims[0].Name != name || claims[0].Resource() != resource {
+				t.Errorf("%s is %v in the file", name, claims)
+			}
+			return err
+		})
+		update(t, s, func(tx *store.Tx) error { return tx.Unclaim(owner) })
 	}
 }

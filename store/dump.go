@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,40 +59,21 @@ func (tx *Tx) Export() (*Dump, error) {
 }
 
 func (tx *Tx) exportPools() ([]PoolDump, error) {
-	ids, err := tx.Pools()
-	faults := []error{err}
 	var all []PoolDump
-	for _, id := range ids {
-		p, err := tx.Pool(id)
+	err := tx.EachPool("", func(p *Pool) error {
+		freed, err := tx.Freed(p.ID())
 		if err != nil {
-			faults = append(faults, err)
-			continue
+			return err
 		}
-		pd := PoolDump{PoolID: id}
-		for l, err := range p.Leases() {
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
-			pd.Leases = append(pd.Leases, l)
-		}
-		pd.Cursors, err = p.Cursors()
-		faults = append(faults, err)
-		freed, err := tx.Freed(id)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		for one, err := range freed.Oldest() {
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
-			pd.Freed = append(pd.Freed, one)
-		}
-		all = append(all, pd)
-	}
-	return all, errors.Join(faults...)
+		one := PoolDump{PoolID: p.ID()}
+		var faults [3]error
+		one.Leases, faults[0] = Collect(p.Leases())
+		one.Cursors, faults[1] = p.Cursors()
+		one.Freed, faults[2] = Collect(freed.Oldest())
+		all = append(all, one)
+		return errors.Join(faults[:]...)
+	})
+	return all, err
 }
 
 // Import adds a dump to the stored records, or with replace replaces them. A record with the same key
@@ -103,39 +85,21 @@ func (tx *Tx) Import(d *Dump, replace bool) error {
 			return err
 		}
 	}
-	for i := range d.Attachments {
-		if err := tx.PutAttachment(&d.Attachments[i]); err != nil {
-			return fmt.Errorf("import attachments[%d]: %w", i, err)
-		}
-	}
-	for i := range d.Networks {
-		if err := tx.PutNetwork(&d.Networks[i]); err != nil {
-			return fmt.Errorf("import networks[%d]: %w", i, err)
-		}
-	}
-	for i, c := range d.Claims {
-		if err := tx.Claim(c.Kind, c.Name, c.Owner, c.Time); err != nil {
-			return fmt.Errorf("import claims[%d]: %w", i, err)
-		}
-	}
-	for i := range d.Cloud {
-		if err := tx.PutCloudSource(&d.Cloud[i]); err != nil {
-			return fmt.Errorf("import cloud[%d]: %w", i, err)
-		}
-	}
-	for i := range d.Delegated {
-		if err := tx.PutDelegated(&d.Delegated[i]); err != nil {
-			return fmt.Errorf("import delegated[%d]: %w", i, err)
-		}
-	}
-	for i := range d.DelegatedNetworks {
-		if err := tx.PutDelegatedNetwork(&d.DelegatedNetworks[i]); err != nil {
-			return fmt.Errorf("import delegatedNetworks[%d]: %w", i, err)
-		}
-	}
-	for i, pd := range d.Pools {
-		if err := tx.importPool(pd); err != nil {
-			return fmt.Errorf("import pools[%d]: %w", i, err)
+	claim := func(c *Claim) error { return tx.Claim(c.Resource(), c.Owner, c.Time) }
+	importPool := func(p *PoolDump) error { return tx.importPool(*p) }
+	return cmp.Or(
+		importAll("attachments", d.Attachments, tx.PutAttachment), importAll("networks", d.Networks, tx.PutNetwork),
+		importAll("claims", d.Claims, claim), importAll("cloud", d.Cloud, tx.PutCloudSource),
+		importAll("delegated", d.Delegated, tx.PutDelegated),
+		importAll("delegatedNetworks", d.DelegatedNetworks, tx.PutDelegatedNetwork), importAll("pools", d.Pools, importPool),
+	)
+}
+
+// importAll calls put with the records of a list of a dump until there is an error.
+func importAll[T any](list string, records []T, put func(*T) error) error {
+	for i := range records {
+		if err := put(&records[i]); err != nil {
+			return fmt.Errorf("import %s[%d]: %w", list, i, err)
 		}
 	}
 	return nil
@@ -181,12 +145,7 @@ func (tx *KeepTx) ImportDelegations(all []Delegation, replace bool) error {
 			return err
 		}
 	}
-	for i := range all {
-		if err := tx.PutDelegation(&all[i]); err != nil {
-			return fmt.Errorf("import delegations[%d]: %w", i, err)
-		}
-	}
-	return nil
+	return importAll("delegations", all, tx.PutDelegation)
 }
 
 // clear empties all buckets but the one of the file's Info.

@@ -53,21 +53,13 @@ type poolUse struct{ leases, sizes [2]float64 }
 
 // poolUse returns the use of the pools by network. It decodes no lease.
 func (tx *Tx) poolUse() (map[string]*poolUse, error) {
-	ids, err := tx.Pools()
-	if err != nil {
-		return nil, err
-	}
 	all := map[string]*poolUse{}
-	for _, id := range ids {
-		p, err := tx.Pool(id)
-		if err != nil {
-			return nil, err
+	err := tx.EachPool("", func(p *Pool) error {
+		network := p.ID().Network
+		if all[network] == nil {
+			all[network] = &poolUse{}
 		}
-		use := all[id.Network]
-		if use == nil {
-			use = &poolUse{}
-			all[id.Network] = use
-		}
+		use := all[network]
 		for a := range p.Owners() {
 			if a.Is6() {
 				use.leases[1]++
@@ -78,8 +70,9 @@ func (tx *Tx) poolUse() (map[string]*poolUse, error) {
 		for i, n := range p.Sizes() {
 			use.sizes[i] += n
 		}
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 // writePools writes one value of each pool and family that is in use.

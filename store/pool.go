@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"iter"
 
 	"github.com/cnibox/cnibox/store/internal/pool"
 )
@@ -53,6 +54,34 @@ func (tx *Tx) Pool(id PoolID) (*Pool, error) {
 // Pools returns all pools, by network and data directory.
 func (tx *Tx) Pools() ([]PoolID, error) { return pool.List(tx.b, "") }
 
+// EachPool calls each with the pools of a network, or all with "", in the order of Pools. It joins the
+// errors.
+func (tx *Tx) EachPool(network string, each func(*Pool) error) error {
+	ids, err := pool.List(tx.b, network)
+	faults := []error{err}
+	for _, id := range ids {
+		p, err := tx.Pool(id)
+		if err == nil {
+			err = each(p)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+// Collect returns what an iterator of this package gives, and its joined errors.
+func Collect[T any](of iter.Seq2[T, error]) (all []T, err error) {
+	var faults []error
+	for one, err := range of {
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		all = append(all, one)
+	}
+	return all, errors.Join(faults...)
+}
+
 // Freed returns the released addresses of a pool. A pool whose data directory is
 // neither CloudDataDir nor of RangeDataDir has none.
 func (tx *Tx) Freed(id PoolID) (*Freed, error) { return pool.OpenFreed(tx.b, id) }
@@ -60,7 +89,7 @@ func (tx *Tx) Freed(id PoolID) (*Freed, error) { return pool.OpenFreed(tx.b, id)
 // LeasesOf returns the leases of an owner in every pool of its network.
 func (tx *Tx) LeasesOf(owner Key) ([]Lease, error) {
 	var all []Lease
-	err := tx.eachPool(owner.Network, func(p *Pool) error {
+	err := tx.EachPool(owner.Network, func(p *Pool) error {
 		own, err := p.Owned(owner)
 		all = append(all, own...)
 		return err
@@ -72,7 +101,7 @@ func (tx *Tx) LeasesOf(owner Key) ([]Lease, error) {
 // returns them.
 func (tx *Tx) DeleteLeases(owner Key) ([]Lease, error) {
 	var all []Lease
-	err := tx.eachPool(owner.Network, func(p *Pool) error {
+	err := tx.EachPool(owner.Network, func(p *Pool) error {
 		own, err := p.Owned(owner)
 		for _, l := range own {
 			if err := p.Release(l.Address); err != nil {
@@ -83,20 +112,6 @@ func (tx *Tx) DeleteLeases(owner Key) ([]Lease, error) {
 		return err
 	})
 	return all, err
-}
-
-// eachPool calls each for every pool of a network and joins the errors.
-func (tx *Tx) eachPool(network string, each func(*Pool) error) error {
-	ids, err := pool.List(tx.b, network)
-	faults := []error{err}
-	for _, id := range ids {
-		p, err := tx.Pool(id)
-		if err == nil {
-			err = each(p)
-		}
-		faults = append(faults, err)
-	}
-	return errors.Join(faults...)
 }
 
 // Sticky returns the reservations of a pool. In a KeepUpdate a pool that does not

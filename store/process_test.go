@@ -102,7 +102,7 @@ func attach(tx *store.Tx, id string, i int) error {
 	if err := p.Reserve(store.Lease{Address: a, Owner: k, Time: testTime}); err != nil {
 		return err
 	}
-	if err := tx.Claim("port", k.ContainerID, k, testTime); err != nil {
+	if err := tx.Claim(store.Resource{Kind: "port", Name: k.ContainerID}, k, testTime); err != nil {
 		return err
 	}
 	return tx.PutAttachment(attachment(k))

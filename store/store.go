@@ -102,6 +102,24 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	return s.node().Run(ctx, false, s.withTx(fn))
 }
 
+// Read is a View that returns what fn returns.
+func Read[T any](ctx context.Context, s *Store, fn func(*Tx) (T, error)) (out T, err error) {
+	err = s.View(ctx, func(tx *Tx) (err error) {
+		out, err = fn(tx)
+		return err
+	})
+	return out, err
+}
+
+// ReadKeep is Read for keep.db.
+func ReadKeep[T any](ctx context.Context, s *Store, fn func(*KeepTx) (T, error)) (out T, err error) {
+	err = s.KeepView(ctx, func(tx *KeepTx) (err error) {
+		out, err = fn(tx)
+		return err
+	})
+	return out, err
+}
+
 // Check is View, and checks the whole file first. View and Update do that only if a
 // program other than this one has written to it, by its modification time.
 func (s *Store) Check(ctx context.Context, fn func(*Tx) error) error {

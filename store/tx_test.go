@@ -32,7 +32,7 @@ func TestStrangeKeys(t *testing.T) {
 			if err := tx.PutAttachment(&store.Attachment{Key: k, Pod: fmt.Sprintf("%q", k)}); err != nil {
 				return err
 			}
-			if err := tx.Claim("port", fmt.Sprint(i), k, testTime); err != nil {
+			if err := tx.Claim(store.Resource{Kind: "port", Name: fmt.Sprint(i)}, k, testTime); err != nil {
 				return err
 			}
 		}
@@ -85,7 +85,7 @@ func TestUnstorableKeys(t *testing.T) {
 			if err := tx.PutAttachment(attachment(k)); !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("put: %v", err)
 			}
-			if err := tx.Claim("port", "1", k, testTime); !errors.Is(err, store.ErrInvalid) {
+			if err := tx.Claim(store.Resource{Kind: "port", Name: "1"}, k, testTime); !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("claim: %v", err)
 			}
 			if err := tx.PutNetwork(&store.Network{Name: id}); !errors.Is(err, store.ErrInvalid) {
@@ -112,15 +112,15 @@ func TestClaims(t *testing.T) {
 	a, b := key("net", "a"), key("net", "b")
 	update(t, s, func(tx *store.Tx) error {
 		if err := errors.Join(
-			tx.Claim("port", "tcp 80", a, testTime),
-			tx.Claim("port", "tcp 80", a, testTime.AddDate(1, 0, 0)),
-			tx.Claim("port", "tcp 81", b, testTime),
-			tx.Claim("dev", "tcp 80", b, testTime),
+			tx.Claim(store.Resource{Kind: "port", Name: "tcp 80"}, a, testTime),
+			tx.Claim(store.Resource{Kind: "port", Name: "tcp 80"}, a, testTime.AddDate(1, 0, 0)),
+			tx.Claim(store.Resource{Kind: "port", Name: "tcp 81"}, b, testTime),
+			tx.Claim(store.Resource{Kind: "dev", Name: "tcp 80"}, b, testTime),
 		); err != nil {
 			return err
 		}
 		var taken *store.TakenError
-		if err := tx.Claim("port", "tcp 80", b, testTime); !errors.As(err, &taken) || taken.Owner != a || taken.What != "port tcp 80" {
+		if err := tx.Claim(store.Resource{Kind: "port", Name: "tcp 80"}, b, testTime); !errors.As(err, &taken) || taken.Owner != a || taken.What != "port tcp 80" {
 			t.Errorf("taken: %v", err)
 		}
 		return nil
@@ -144,7 +144,7 @@ func TestClaims(t *testing.T) {
 	check("port", want[1:])
 	update(t, s, func(tx *store.Tx) error { return tx.Unclaim(b) })
 	check("", want[1:2])
-	update(t, s, func(tx *store.Tx) error { return tx.Claim("dev", "tcp 80", a, testTime) })
+	update(t, s, func(tx *store.Tx) error { return tx.Claim(store.Resource{Kind: "dev", Name: "tcp 80"}, a, testTime) })
 }
 
 func TestNetworks(t *testing.T) {

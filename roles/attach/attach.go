@@ -98,7 +98,7 @@ type Desired struct {
 	// changes the MAC.
 	MAC string
 	// Claims are taken before anything is made.
-	Claims []Claim
+	Claims []store.Resource
 	// Note is recorded with an interface role's attachment, for the role's own use.
 	Note json.RawMessage
 }

@@ -9,12 +9,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Claim names a resource of the node, for example a host port, that one attachment has
-// until DEL (see store.Claim).
-type Claim struct{ Kind, Name string }
-
 // kinds returns the kinds of claims without duplicates.
-func kinds(claims []Claim) []string {
+func kinds(claims []store.Resource) []string {
 	var list []string
 	for _, c := range claims {
 		if !slices.Contains(list, c.Kind) {
@@ -25,9 +21,9 @@ func kinds(claims []Claim) []string {
 }
 
 // claim takes the claims. If another attachment has one, the error names it.
-func (a *work) claim(tx *store.Tx, claims []Claim) error {
+func (a *work) claim(tx *store.Tx, claims []store.Resource) error {
 	for _, c := range claims {
-		if err := tx.Claim(c.Kind, c.Name, a.req.Key(), a.h.Now()); err != nil {
+		if err := tx.Claim(c, a.req.Key(), a.h.Now()); err != nil {
 			return err
 		}
 	}
@@ -37,15 +33,15 @@ func (a *work) claim(tx *store.Tx, claims []Claim) error {
 // holderOr returns a TakenError if another attachment has one of the claims, else exists.
 // A parallel ADD can take a claim after Observe looked: then the kernel's object exists
 // already, and its label does not name the container.
-func (a *work) holderOr(ctx context.Context, claims []Claim, exists error) error {
+func (a *work) holderOr(ctx context.Context, claims []store.Resource, exists error) error {
 	err := a.h.Store.View(ctx, func(tx *store.Tx) error {
 		for _, c := range claims {
-			held, err := tx.Holder(c.Kind, c.Name, a.req.Key())
+			taken, err := tx.Holder(c, a.req.Key())
 			if err != nil {
 				return err
 			}
-			if held != nil {
-				return &store.TakenError{What: c.Kind + " " + c.Name, Owner: held.Owner}
+			if taken != nil {
+				return taken
 			}
 		}
 		return nil

@@ -29,7 +29,7 @@ func (blind) Observe(context.Context, *roles.Host, *attach.Input, *netops.Namesp
 }
 
 func (blind) Build(in *attach.Input) (*attach.Desired, error) {
-	w := &attach.Desired{Claims: []attach.Claim{{Kind: "port", Name: "8080/tcp/IPv4/"}}}
+	w := &attach.Desired{Claims: []store.Resource{{Kind: store.KindPort, Ports: store.Ports{First: 8080, Last: 8080, Protocol: "tcp", Family: "IPv4"}}}}
 	w.Spec.Add(&netops.Element{Set: "portmap4", Key: []string{"tcp", "8080"}, Value: []string{"10.1.0.2", "80"}, Label: in.Label})
 	return w, nil
 }

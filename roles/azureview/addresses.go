@@ -139,16 +139,9 @@ func (inv *inventory) add(source *store.CloudSource) {
 
 // lease records the owner of a lease's address.
 func (inv *inventory) lease(tx *store.Tx) error {
-	ids, err := tx.Pools()
-	faults := []error{err}
-	for _, id := range ids {
-		if id.DataDir != store.CloudDataDir {
-			continue
-		}
-		leases, err := tx.Pool(id)
-		if err != nil {
-			faults = append(faults, err)
-			continue
+	return tx.EachPool("", func(leases *store.Pool) error {
+		if leases.ID().DataDir != store.CloudDataDir {
+			return nil
 		}
 		for a, owner := range leases.Owners() {
 			prefix, p := inv.poolOf(a)
@@ -159,8 +152,8 @@ func (inv *inventory) lease(tx *store.Tx) error {
 			}
 			inv.pools[prefix] = p
 		}
-	}
-	return errors.Join(faults...)
+		return nil
+	})
 }
 
 // poolOf is the smallest pool that an address is in. If the cloud no longer lists the

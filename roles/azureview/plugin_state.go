@@ -410,10 +410,7 @@ func Return(ctx context.Context, h *roles.Host) error {
 // Imported returns the imported attachments that no other role extended: azure's plugins can
 // detach these.
 func Imported(ctx context.Context, h *roles.Host) (all []store.Attachment, err error) {
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		all, err = tx.Attachments("")
-		return err
-	})
+	all, err = store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments("") })
 	return slices.DeleteFunc(all, func(a store.Attachment) bool { return !a.Imported || len(a.Parts) > 1 }), err
 }
 

@@ -228,18 +228,17 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	return out, nil
 }
 
-// ports returns the published ports of an attachment, from portmap's claims, which have the form
-// "[range ]PORTS/PROTOCOL/IPv4/[ADDRESS]".
+// ports returns the published ports of an attachment, from portmap's claims.
 func ports(claims []store.Claim, owner store.Key) []string {
 	var out []string
 	for _, c := range claims {
-		f := strings.Split(strings.TrimPrefix(c.Name, "range "), "/")
-		if c.Kind != "port" || c.Owner != owner || len(f) != 4 {
+		p := c.Resource().Ports
+		if p.First == 0 || c.Owner != owner {
 			continue
 		}
-		port := f[0] + "/" + f[1]
-		if f[3] != "" {
-			port = f[3] + ":" + port
+		port := p.Numbers() + "/" + p.Protocol
+		if p.Address.IsValid() {
+			port = p.Address.String() + ":" + port
 		}
 		if !slices.Contains(out, port) { // of both address families
 			out = append(out, port)
@@ -270,12 +269,7 @@ func rebuildAndExport(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 
 // export reads everything in one transaction.
 func export(ctx context.Context, h *roles.Host) (*store.Dump, error) {
-	var dump *store.Dump
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		dump, err = tx.Export()
-		return err
-	})
+	dump, err := store.Read(ctx, h.Store, (*store.Tx).Export)
 	return dump, err
 }
 

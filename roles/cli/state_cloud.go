@@ -33,11 +33,7 @@ type cloudPool struct {
 
 // readCloud adds the clouds' addresses and the NICs.
 func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
-	var sources []store.CloudSource
-	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		sources, err = tx.CloudSources()
-		return err
-	})
+	sources, err := store.Read(ctx, h.Store, (*store.Tx).CloudSources)
 	if err != nil || len(sources) == 0 {
 		return err
 	}

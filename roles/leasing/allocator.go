@@ -26,29 +26,6 @@ func (a *Allocator) ID(network string) store.PoolID {
 	return store.PoolID{DataDir: a.Plan.DataDir, Network: network}
 }
 
-// Allocate gives an attachment one address of every set, or none at all. If a set is
-// exhausted, or a requested address is taken, it removes owners that are certainly dead
-// and tries again. A repeated call for an attachment is an ErrAttached, unless the
-// earlier owner is dead. Sticky pools give the addresses that are kept for the pod; see
-// chooser. requests come from Plan.AddressRequests.
-func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Request, requests []AddressRequest) ([]Grant, error) {
-	grants, err := a.allocateBySet(ctx, h, req, requests)
-	if err != nil {
-		return nil, a.explain(ctx, h, req.Network, err)
-	}
-	return grants, nil
-}
-
-// Preview returns the addresses that Allocate would give next. It writes nothing, so
-// a repeated call returns the same.
-func (a *Allocator) Preview(ctx context.Context, h *roles.Host, req *roles.Request, requests []AddressRequest) ([]Grant, error) {
-	grants, err := a.previewBySet(ctx, h, req, requests)
-	if err != nil {
-		return nil, a.explain(ctx, h, req.Network, err)
-	}
-	return grants, nil
-}
-
 // AddIPs adds addresses to a result.
 func AddIPs(r *roles.Result, grants []Grant) {
 	for _, g := range grants {

@@ -46,9 +46,13 @@ type attempt struct {
 	avoid []netip.Addr
 }
 
-// allocateBySet takes an address of every set, or none. After a failure it applies each
-// possible remedy once and tries again.
-func (a *Allocator) allocateBySet(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) ([]Grant, error) {
+// Allocate gives an attachment one address of every set, or none at all. If a set is
+// exhausted, or a requested address is taken, it removes owners that are certainly dead
+// and tries again: after a failure it applies each possible remedy once. A repeated call
+// for an attachment is an ErrAttached, unless the earlier owner is dead. Sticky pools give
+// the addresses that are kept for the pod; see chooser. bySet comes from
+// Plan.AddressRequests.
+func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) ([]Grant, error) {
 	t := &attempt{
 		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now(), Mirrored: a.Mirrors(h, req.Network)},
 		bySet: bySet,
@@ -67,9 +71,31 @@ func (a *Allocator) allocateBySet(ctx context.Context, h *roles.Host, req *roles
 		}
 		again, remedyErr := a.remedy(ctx, h, req, t, err)
 		if remedyErr != nil || !again {
-			return nil, cmp.Or(remedyErr, err)
+			return nil, a.explain(ctx, h, req.Network, cmp.Or(remedyErr, err))
 		}
 	}
+}
+
+// Preview returns the addresses that Allocate would give next. It writes nothing, so
+// a repeated call returns the same.
+func (a *Allocator) Preview(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) (grants []Grant, err error) {
+	err = a.view(ctx, h, req.Network, func(c *chooser) error {
+		c.lenient = a.Plan.Lenient
+		if c.kept != nil {
+			c.last = !a.Plan.Sticky.Strict
+			err := c.find(a.Plan.Sticky.Identity(req, a.macOf(req)), req.Key())
+			var held *heldError
+			if err != nil && (!errors.As(err, &held) || a.Plan.Sticky.Strict) {
+				return err
+			}
+		}
+		grants, err = c.chooseAll(bySet)
+		return err
+	})
+	if err != nil {
+		return nil, a.explain(ctx, h, req.Network, err)
+	}
+	return grants, nil
 }
 
 // macOf returns the requested hardware address, or "".
@@ -196,10 +222,11 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if len(owned) > 0 {
 		return nil, errRepeated
 	}
-	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped, avoid: t.avoid}
-	if err := c.open(tx, id); err != nil {
+	c, err := a.chooser(tx, pool, kept, t.lease.Time)
+	if err != nil {
 		return nil, err
 	}
+	c.lenient, c.avoid = a.Plan.Lenient && t.reaped, t.avoid
 	if kept != nil {
 		c.last = t.reaped && !a.Plan.Sticky.Strict
 		if err := a.begin(c, h.Store.BootID(), t); err != nil {
@@ -325,30 +352,28 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 
 // view calls f with a chooser in a read-only transaction.
 func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
-	c := &chooser{plan: a.Plan, now: h.Now()}
-	within := func() error {
+	within := func(kept *store.StickyPool) error {
 		return h.Store.View(ctx, func(tx *store.Tx) error {
-			var err error
-			c.pool, err = tx.Pool(a.ID(network))
+			pool, err := tx.Pool(a.ID(network))
 			if err != nil {
 				return err
 			}
-			if err := c.open(tx, a.ID(network)); err != nil {
+			c, err := a.chooser(tx, pool, kept, h.Now())
+			if err != nil {
 				return err
 			}
 			return f(c)
 		})
 	}
 	if a.Plan.Sticky == nil {
-		return within()
+		return within(nil)
 	}
 	return h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		var err error
-		c.kept, err = keep.Sticky(a.ID(network))
+		kept, err := keep.Sticky(a.ID(network))
 		if err != nil {
 			return err
 		}
-		return within()
+		return within(kept)
 	})
 }
 
@@ -364,34 +389,9 @@ func (c *chooser) waitingText(set int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if _, ok, err := c.free(set, r); err != nil || !ok {
-			if err != nil {
-				return "", err
-			}
-			continue
+		if c.free(set, r).in != nil {
+			n[w.Stage(c.now)]++
 		}
-		n[w.Stage(c.now)]++
 	}
-	return fmt.Sprintf("; %d kept for others, %d cooling down", n[store.Kept], n[store.Cooling]), nil
-}
-
-// previewBySet is allocateBySet without reserving.
-func (a *Allocator) previewBySet(ctx context.Context, h *roles.Host, req *roles.Request, bySet []AddressRequest) (grants []Grant, err error) {
-	err = a.view(ctx, h, req.Network, func(c *chooser) error {
-		if c.kept != nil {
-			c.last = !a.Plan.Sticky.Strict
-			err := c.find(a.Plan.Sticky.Identity(req, a.macOf(req)), req.Key())
-			var held *heldError
-			if errors.As(err, &held) && !a.Plan.Sticky.Strict {
-				err = nil
-			}
-			if err != nil {
-				return err
-			}
-		}
-		c.lenient = a.Plan.Lenient
-		grants, err = c.chooseAll(bySet)
-		return err
-	})
-	return grants, err
+	return fmt.Sprintf("; %d kept for others, %d cooling down", n[store.Kept], n[store.Cooling]), c.err
 }

@@ -153,8 +153,7 @@ func pinnable(pool *store.Pool, kept *store.StickyPool, old, r *store.Reservatio
 		if err != nil {
 			return err
 		}
-		stage := other.Stage(r.Created)
-		if other.Identity != r.Identity && (stage == store.Kept || stage == store.Held) && !force {
+		if other.Identity != r.Identity && other.Reserves(r.Created) && !force {
 			return fmt.Errorf("%s: %w: kept for %q %s: use --force to take it", a, store.ErrTaken, other.Identity, until(other))
 		}
 	}
@@ -181,11 +180,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 	if err != nil {
 		return out, err
 	}
-	var ids []store.PoolID
-	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		ids, err = keep.StickyPools("")
-		return err
-	})
+	ids, err := store.ReadKeep(ctx, h.Store, func(keep *store.KeepTx) ([]store.PoolID, error) { return keep.StickyPools("") })
 	for _, id := range ids {
 		err = errors.Join(err, releaseAbandoned(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 			kept, err := keep.Sticky(id)

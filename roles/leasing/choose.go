@@ -50,7 +50,10 @@ type chooser struct {
 	others []*store.Pool
 	// kept is nil without Plan.Sticky.
 	kept *store.StickyPool
-	now  time.Time
+	// untouched are the functions that return the lowest address from one to another that has no lease,
+	// no reservation and no release, each according to one record.
+	untouched []func(from, to netip.Addr) (netip.Addr, bool, error)
+	now       time.Time
 	// own is the identity's reservation; nil if there is none, or if one of its addresses
 	// cannot be used.
 	own *store.Reservation
@@ -61,6 +64,8 @@ type chooser struct {
 	lenient bool
 	// avoid are addresses that have files of other programs.
 	avoid []netip.Addr
+	// err is the first error of a search, which then has no result.
+	err error
 }
 
 // choose finds an address of one set. It tries, in this order: the requested address; the
@@ -74,23 +79,16 @@ func (c *chooser) choose(set int, req AddressRequest) (Grant, error) {
 			return g, err
 		}
 	}
-	if g, ok := c.ownGrant(set); ok {
-		return g, nil
-	}
-	find := c.unused
+	searches := []func(int) Grant{c.ownGrant, c.unused, c.expired}
 	if c.plan.Reuse != nil {
-		find = c.preferred
+		searches[1] = c.preferred
 	}
-	if g, ok, err := find(set); ok || err != nil {
-		return g, err
-	}
-	stages := []store.Stage{store.Expired}
 	if c.last {
-		stages = append(stages, store.Cooling, store.Kept)
+		searches = append(searches, c.coolingLast, c.keptLast)
 	}
-	for _, stage := range stages {
-		if g, ok, err := c.waitingIn(set, stage); ok || err != nil {
-			return g, err
+	for _, search := range searches {
+		if g := search(set); g.in != nil || c.err != nil {
+			return g, c.err
 		}
 	}
 	return Grant{}, c.plan.exhausted(set)
@@ -121,8 +119,9 @@ func (c *chooser) requested(set int, req AddressRequest) (Grant, error) {
 	if err != nil {
 		return g, ignoring(err, store.ErrNotFound)
 	}
-	own := c.own != nil && c.own.Identity == r.Identity
-	if own || !r.Pinned && !c.plan.Sticky.Strict || r.Stage(c.now) != store.Kept && r.Stage(c.now) != store.Held {
+	isOwn := c.own != nil && c.own.Identity == r.Identity
+	mayBeTaken := !r.Pinned && !c.plan.Sticky.Strict
+	if isOwn || mayBeTaken || !r.Reserves(c.now) {
 		return g, nil
 	}
 	return Grant{}, fmt.Errorf("%s: address %s: %w: kept for %q %s", req.path, req.addr, store.ErrTaken, r.Identity, until(r))
@@ -147,126 +146,112 @@ func until(r *store.Reservation) string {
 	return "for ever"
 }
 
+// A search returns a Grant without a range if it finds no address, or sets err.
+
+// fail stops the search.
+func (c *chooser) fail(err error) Grant {
+	c.err = err
+	return Grant{}
+}
+
 // ownGrant returns the address of a set that is kept for the identity.
-func (c *chooser) ownGrant(set int) (Grant, bool) {
+func (c *chooser) ownGrant(set int) Grant {
 	if c.own == nil {
-		return Grant{}, false
+		return Grant{}
 	}
 	for _, a := range c.own.Addresses {
 		if r := c.plan.Sets[set].RangeOf(a); r != nil {
-			return Grant{a, r, kept, c.own.Identity}, true
+			return Grant{addr: a, in: r, origin: kept, of: c.own.Identity}
 		}
 	}
-	return Grant{}, false
+	return Grant{}
 }
 
 // unused returns the next address that has neither a lease nor a reservation.
-func (c *chooser) unused(set int) (Grant, bool, error) {
-	s := c.plan.Sets[set]
+func (c *chooser) unused(set int) Grant {
 	last, _, err := c.pool.Cursor(set)
 	if err != nil {
-		return Grant{}, false, err
+		return c.fail(err)
 	}
-	for _, part := range s.order(last) {
-		a, ok, err := c.next(part.Lo, part.Hi)
-		if err != nil {
-			return Grant{}, false, err
-		}
-		if ok {
-			return Grant{addr: a, in: part.in, origin: unused}, true, nil
+	for _, part := range c.plan.Sets[set].order(last) {
+		if a := c.next(part.Lo, part.Hi); a.IsValid() || c.err != nil {
+			return Grant{addr: a, in: part.in, origin: unused}
 		}
 	}
-	return Grant{}, false, nil
+	return Grant{}
 }
 
 // next returns the lowest address from lo to hi that has neither a lease nor a
-// reservation and is not known to have been leased.
-func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
-	a, ok, err := c.nextUnleased(lo, hi)
-	if !ok || err != nil || c.kept == nil && c.freed == nil {
-		return a, ok, err
+// reservation and is not known to have been leased. It returns an invalid one if there is none.
+func (c *chooser) next(lo, hi netip.Addr) netip.Addr {
+	a, agree := lo, 0
+	for i := 0; agree < len(c.untouched); i = (i + 1) % len(c.untouched) {
+		found, ok, err := c.untouched[i](a, hi)
+		if err != nil || !ok {
+			c.err = err
+			return netip.Addr{}
+		}
+		if found != a {
+			a, agree = found, 0
+		}
+		agree++
 	}
-	for {
-		passed := a
-		if c.kept != nil {
-			a, ok, err = c.kept.Next(a, hi)
-		}
-		if ok && err == nil && c.freed != nil {
-			a, ok, err = c.freed.Next(a, hi)
-		}
-		for _, o := range c.others {
-			if ok && err == nil {
-				a, ok, err = o.Next(a, hi)
-			}
-		}
-		if ok && err == nil && a != passed {
-			a, ok, err = c.nextUnleased(a, hi)
-		}
-		if !ok || err != nil || a == passed {
-			return a, ok, err
-		}
-	}
+	return a
 }
 
-// nextUnleased returns the lowest address from lo to hi that has no lease and is not
-// avoided.
-func (c *chooser) nextUnleased(lo, hi netip.Addr) (netip.Addr, bool, error) {
-	a, ok, err := c.pool.Next(lo, hi)
-	for ok && err == nil && slices.Contains(c.avoid, a) {
-		if a == hi {
-			return a, false, nil
-		}
-		a, ok, err = c.pool.Next(a.Next(), hi)
+// nextUnavoided returns the lowest address from lo to hi that is not avoided.
+func (c *chooser) nextUnavoided(lo, hi netip.Addr) (a netip.Addr, ok bool, err error) {
+	a = lo
+	for slices.Contains(c.avoid, a) {
+		a = a.Next()
 	}
-	return a, ok, err
+	return a, a.IsValid() && a.Compare(hi) <= 0, nil
 }
 
-// waitingIn returns an unleased address of the reservations in a stage. It prefers the
+func (c *chooser) expired(set int) Grant { return c.waiting(set, store.Expired, expired) }
+
+func (c *chooser) coolingLast(set int) Grant { return c.waiting(set, store.Cooling, cooling) }
+
+func (c *chooser) keptLast(set int) Grant { return c.waiting(set, store.Kept, reassigned) }
+
+// waiting returns an unleased address of the reservations in a stage. It prefers the
 // reservation that ends first.
-func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
+func (c *chooser) waiting(set int, stage store.Stage, why origin) Grant {
 	if c.kept == nil {
-		return Grant{}, false, nil
+		return Grant{}
 	}
 	for w, err := range c.kept.Waiting() {
 		if err != nil {
-			return Grant{}, false, err
+			return c.fail(err)
 		}
 		at := w.Stage(c.now)
 		if stage == store.Expired && at != stage {
 			break // the following reservations end later
 		}
-		if at != stage || w.Pinned && stage == store.Kept {
+		if isPinned := w.Pinned && stage == store.Kept; isPinned || at != stage {
 			continue
 		}
 		r, err := c.kept.Reservation(w.Identity)
 		if err != nil {
-			return Grant{}, false, err
+			return c.fail(err)
 		}
-		g, ok, err := c.free(set, r)
-		if ok || err != nil {
-			g.origin = map[store.Stage]origin{store.Expired: expired, store.Cooling: cooling, store.Kept: reassigned}[stage]
-			return g, ok, err
+		if g := c.free(set, r); g.in != nil || c.err != nil {
+			g.origin = why
+			return g
 		}
 	}
-	return Grant{}, false, nil
+	return Grant{}
 }
 
 // free returns a reservation's address in a set, if there is one without a lease.
-func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
+func (c *chooser) free(set int, r *store.Reservation) Grant {
 	for _, a := range r.Addresses {
 		in := c.plan.Sets[set].RangeOf(a)
-		if in == nil || !in.Allows(a) {
-			continue
+		if in != nil && in.Allows(a) && c.isFree(a) {
+			return Grant{addr: a, in: in, of: r.Identity}
 		}
-		if free, err := c.isFree(a); !free || err != nil {
-			if err != nil {
-				return Grant{}, false, err
-			}
-			continue
-		}
-		return Grant{addr: a, in: in, of: r.Identity}, true, nil
 	}
-	return Grant{}, false, nil
+	return Grant{}
 }
 
 // heldError means that another attachment uses an identity's addresses.
@@ -300,7 +285,7 @@ func (c *chooser) find(identity string, owner store.Key) error {
 		l, err := c.lease(a)
 		switch {
 		case err == nil && l.Owner == r.Holder && l.Owner != owner:
-			return &heldError{identity, l.Owner, l.Netns, r.Addresses}
+			return &heldError{identity: identity, holder: l.Owner, netns: l.Netns, addrs: r.Addresses}
 		case err == nil || !in.Allows(a):
 			return nil
 		case !errors.Is(err, store.ErrNotFound):
@@ -338,28 +323,28 @@ func (c *chooser) emptySet() (set int, ok bool, err error) {
 		if !errors.Is(err, roles.ErrExhausted) {
 			return 0, false, err
 		}
-		if left, err := c.abandoned(i); err != nil || !left {
-			return i, err == nil, err
+		if !c.hasAbandoned(i) {
+			return i, c.err == nil, c.err
 		}
 	}
 	return 0, false, nil
 }
 
-// abandoned reports whether a set has an address that is held according to its
+// hasAbandoned reports whether a set has an address that is held according to its
 // reservation but has no lease.
-func (c *chooser) abandoned(set int) (bool, error) {
+func (c *chooser) hasAbandoned(set int) bool {
 	if c.kept == nil {
-		return false, nil
+		return false
 	}
 	for r, err := range c.kept.All() {
 		if err != nil || !r.Held() {
 			continue
 		}
-		if _, ok, err := c.free(set, &r); ok || err != nil {
-			return ok, err
+		if g := c.free(set, &r); g.in != nil || c.err != nil {
+			return g.in != nil
 		}
 	}
-	return false, nil
+	return false
 }
 
 // isLeased reports whether one of a reservation's addresses is leased to its holder.

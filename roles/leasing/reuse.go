@@ -1,6 +1,7 @@
 package leasing
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,35 +12,39 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// open limits the plan to Plan.Within and opens the data for Plan.Reuse.
-func (c *chooser) open(tx *store.Tx, id store.PoolID) error {
-	if c.plan.Within != nil {
-		sets, err := c.plan.Within(tx, c.now)
+// chooser returns a chooser for a pool within a transaction on node.db. kept is nil without Plan.Sticky.
+func (a *Allocator) chooser(tx *store.Tx, pool *store.Pool, kept *store.StickyPool, now time.Time) (*chooser, error) {
+	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: now}
+	c.untouched = append(c.untouched, pool.Next, c.nextUnavoided)
+	if kept != nil {
+		c.untouched = append(c.untouched, kept.Next)
+	}
+	if a.Plan.Within != nil {
+		sets, err := a.Plan.Within(tx, now)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		limited := *c.plan
+		limited := *a.Plan
 		limited.Sets, c.plan = sets, &limited
 	}
-	if c.plan.Reuse == nil {
+	if a.Plan.Reuse == nil {
+		return c, nil
+	}
+	err := tx.EachPool("", func(other *store.Pool) error {
+		hasAddresses := other.ID().DataDir == pool.ID().DataDir || recovery.IsPoolUnknown(other.ID())
+		if hasAddresses && other.ID().Network != pool.ID().Network {
+			c.others, c.untouched = append(c.others, other), append(c.untouched, other.Next)
+		}
 		return nil
-	}
-	ids, err := tx.Pools()
+	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, other := range ids {
-		if other.DataDir != id.DataDir && !recovery.IsPoolUnknown(other) || other.Network == id.Network {
-			continue
-		}
-		pool, err := tx.Pool(other)
-		if err != nil {
-			return err
-		}
-		c.others = append(c.others, pool)
+	if c.freed, err = tx.Freed(pool.ID()); err != nil {
+		return nil, err
 	}
-	c.freed, err = tx.Freed(id)
-	return err
+	c.untouched = append(c.untouched, c.freed.Next)
+	return c, nil
 }
 
 // lease returns an address's lease in this pool or in another network's. If there is
@@ -58,13 +63,14 @@ func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
 	return l, err
 }
 
-// isFree reports whether an address has no lease and does not cool down.
-func (c *chooser) isFree(a netip.Addr) (bool, error) {
+// isFree reports whether an address has no lease and does not cool down. After an error it does not.
+func (c *chooser) isFree(a netip.Addr) bool {
 	if _, cools := c.cooling(a); cools {
-		return false, nil
+		return false
 	}
 	_, err := c.lease(a)
-	return errors.Is(err, store.ErrNotFound), ignoring(err, store.ErrNotFound)
+	c.err = cmp.Or(c.err, ignoring(err, store.ErrNotFound))
+	return c.err == nil && err != nil
 }
 
 // cooling reports whether an address cools down, and until when. A release in the
@@ -81,58 +87,47 @@ func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
 
 // preferred returns an address of the first range with a free address. It prefers an
 // address that was never leased to the one that has been free for the longest time.
-func (c *chooser) preferred(set int) (Grant, bool, error) {
+func (c *chooser) preferred(set int) Grant {
 	for i := range c.plan.Sets[set] {
 		in := &c.plan.Sets[set][i]
 		for _, f := range in.Free {
-			a, ok, err := c.next(f.Lo, f.Hi)
-			if err != nil {
-				return Grant{}, false, err
-			}
-			if ok {
-				return Grant{addr: a, in: in, origin: unused}, true, nil
+			if a := c.next(f.Lo, f.Hi); a.IsValid() || c.err != nil {
+				return Grant{addr: a, in: in, origin: unused}
 			}
 		}
-		if g, ok, err := c.longest(in); ok || err != nil {
-			return g, ok, err
+		if g := c.longest(in); g.in != nil || c.err != nil {
+			return g
 		}
 	}
-	return Grant{}, false, nil
+	return Grant{}
 }
 
 // longest returns the address of a range that has been free for the longest time,
 // does not cool down and is not kept.
-func (c *chooser) longest(in *Range) (Grant, bool, error) {
+func (c *chooser) longest(in *Range) Grant {
 	for f, err := range c.freed.Oldest() {
 		if err != nil {
-			return Grant{}, false, err
+			return c.fail(err)
 		}
-		if !in.Allows(f.Address) {
-			continue
-		}
-		if free, err := c.isFree(f.Address); err != nil || !free {
-			if err != nil {
-				return Grant{}, false, err
-			}
+		if !in.Allows(f.Address) || !c.isFree(f.Address) {
 			continue
 		}
 		g := Grant{addr: f.Address, in: in, origin: longest}
 		if c.kept == nil {
-			return g, true, nil
+			return g
 		}
 		r, err := c.kept.ReservationAt(f.Address)
-		if errors.Is(err, store.ErrNotFound) {
-			return g, true, nil
-		}
-		if err != nil {
-			return Grant{}, false, err
-		}
-		if r.Stage(c.now) == store.Expired {
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return g
+		case err != nil:
+			return c.fail(err)
+		case r.Stage(c.now) == store.Expired:
 			g.origin, g.of = expired, r.Identity
-			return g, true, nil
+			return g
 		}
 	}
-	return Grant{}, false, nil
+	return Grant{}
 }
 
 // coolingText returns the number of cooling addresses of a set and the time at which the

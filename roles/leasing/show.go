@@ -115,11 +115,12 @@ func takeInventory(ctx context.Context, h *roles.Host, network string) (*invento
 			if err != nil {
 				return err
 			}
-			for r, err := range pool.All() {
-				if err != nil {
-					return err
-				}
-				v.reservations[id] = append(v.reservations[id], r)
+			all, err := store.Collect(pool.All())
+			if err != nil {
+				return err
+			}
+			if len(all) > 0 {
+				v.reservations[id] = all
 			}
 		}
 		return h.Store.View(ctx, func(tx *store.Tx) error { return v.read(tx, network) })
@@ -128,24 +129,15 @@ func takeInventory(ctx context.Context, h *roles.Host, network string) (*invento
 }
 
 func (v *inventory) read(tx *store.Tx, network string) error {
-	ids, err := tx.Pools()
+	err := tx.EachPool(network, func(pool *store.Pool) error {
+		leases, err := store.Collect(pool.Leases())
+		if len(leases) > 0 {
+			v.leases[pool.ID()] = leases
+		}
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	for _, id := range ids {
-		if network != "" && id.Network != network {
-			continue
-		}
-		pool, err := tx.Pool(id)
-		if err != nil {
-			return err
-		}
-		for l, err := range pool.Leases() {
-			if err != nil {
-				return err
-			}
-			v.leases[id] = append(v.leases[id], l)
-		}
 	}
 	attachments, err := tx.Attachments(network)
 	for i := range attachments {

@@ -89,7 +89,7 @@ func importReservation(kept *store.StickyPool, r *store.Reservation, force bool,
 		if other == nil || other.Identity == r.Identity || force && !other.Held() {
 			continue
 		}
-		if stage := other.Stage(h.Now()); stage == store.Kept || stage == store.Held {
+		if other.Reserves(h.Now()) {
 			return fmt.Errorf("%s: %w: kept for %q %s", a, store.ErrTaken, other.Identity, until(other))
 		}
 	}

@@ -3,13 +3,9 @@ package metadata
 import "context"
 
 func alibaba() Provider {
-	const base = "http://100.100.100.200"
-	return Provider{
-		Name: "alibaba", Default: base,
-		Summary: "Alibaba Cloud ECS: secondary addresses and prefixes of each interface",
-		Fetch: overHTTP("alibaba", "the interfaces have their primary addresses only: assign secondary private addresses or prefixes to them",
-			[]string{base}, readAlibaba),
-	}
+	return cloud("alibaba", "http://100.100.100.200", "Alibaba Cloud ECS: secondary addresses and prefixes of each interface",
+		"the interfaces have their primary addresses only: assign secondary private addresses or prefixes to them",
+		readAlibaba)
 }
 
 // readAlibaba requests all interfaces.

@@ -42,6 +42,26 @@ type api struct {
 	checkHeader func(http.Header) error
 }
 
+// linkLocal is the base URL of most clouds.
+const linkLocal = "http://169.254.169.254"
+
+// cloud returns a provider with one base URL.
+func cloud(name, base, summary, none string, read func(context.Context, *api) ([]nic, error)) Provider {
+	return Provider{Name: name, Default: base, Summary: summary, Fetch: overHTTP(name, none, []string{base}, read)}
+}
+
+// document returns a read function for a cloud that has everything in one document.
+func document(header http.Header, path string, decode func([]byte) ([]nic, error)) func(context.Context, *api) ([]nic, error) {
+	return func(ctx context.Context, a *api) ([]nic, error) {
+		maps.Copy(a.header, header)
+		b, err := a.get(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		return decode(b)
+	}
+}
+
 // overHTTP returns a provider's Fetch. It tries the base URLs in order until one replies. none
 // explains why a valid reply may have no addresses.
 func overHTTP(name, none string, bases []string, read func(context.Context, *api) ([]nic, error)) func(context.Context, Query) (*Reply, error) {

@@ -6,13 +6,9 @@ import (
 )
 
 func aws() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "aws", Default: base,
-		Summary: "Amazon EC2 (IMDSv2): secondary addresses and delegated prefixes (/28, /80) of each interface",
-		Fetch: overHTTP("aws", "the interfaces have their primary addresses only: assign secondary addresses or prefixes (aws ec2 assign-private-ip-addresses, assign-ipv6-addresses)",
-			[]string{base}, readAWS),
-	}
+	return cloud("aws", linkLocal, "Amazon EC2 (IMDSv2): secondary addresses and delegated prefixes (/28, /80) of each interface",
+		"the interfaces have their primary addresses only: assign secondary addresses or prefixes (aws ec2 assign-private-ip-addresses, assign-ipv6-addresses)",
+		readAWS)
 }
 
 // readAWS requests all interfaces. A missing value is a 404.

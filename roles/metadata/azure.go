@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"bytes"
-	"context"
 	"encoding/xml"
 	"fmt"
 	"strings"
@@ -12,7 +11,7 @@ import (
 // on hosts from before 2018.
 const (
 	azureHost    = "http://168.63.129.16"
-	azureOldHost = "http://169.254.169.254"
+	azureOldHost = linkLocal
 	azurePath    = "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
 	// azureDNS is the VNet's resolver, which has the same address as the agent.
 	azureDNS = "168.63.129.16"
@@ -23,13 +22,7 @@ func azure() Provider {
 		Name: "azure", Default: azureHost,
 		Summary: "Azure's host agent (XML at 168.63.129.16): the secondary addresses of each interface",
 		Fetch: overHTTP("azure", "only primary addresses are assigned: add IP configurations to the network interface (az network nic ip-config create)",
-			[]string{azureHost, azureOldHost}, func(ctx context.Context, a *api) ([]nic, error) {
-				b, err := a.get(ctx, azurePath)
-				if err != nil {
-					return nil, err
-				}
-				return decodeAzure(b)
-			}),
+			[]string{azureHost, azureOldHost}, document(nil, azurePath, decodeAzure)),
 	}
 }
 

@@ -1,21 +1,9 @@
 package metadata
 
-import "context"
-
 func digitalOcean() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "digitalocean", Default: base,
-		Summary: "DigitalOcean: shows the node's own addresses only, none for pods",
-		Fetch: overHTTP("digitalocean", "DigitalOcean's metadata shows a droplet's own addresses only (an anchor address is for reserved IPs, not for pods): use an overlay network, or list addresses in a file (provider \"file\")",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				b, err := a.get(ctx, "/metadata/v1.json")
-				if err != nil {
-					return nil, err
-				}
-				return decodeDigitalOcean(b)
-			}),
-	}
+	return cloud("digitalocean", linkLocal, "DigitalOcean: shows the node's own addresses only, none for pods",
+		"DigitalOcean's metadata shows a droplet's own addresses only (an anchor address is for reserved IPs, not for pods): use an overlay network, or list addresses in a file (provider \"file\")",
+		document(nil, "/metadata/v1.json", decodeDigitalOcean))
 }
 
 type dropletInterface struct {

@@ -11,26 +11,18 @@ import (
 const gcpFlavor = "Metadata-Flavor"
 
 func gcp() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "gcp", Default: base,
-		Summary: "Google Compute Engine: alias IP ranges of each interface",
-		Fetch: overHTTP("gcp", "no interface has an alias IP range (gcloud compute instances network-interfaces update --aliases)",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				a.header.Set(gcpFlavor, "Google")
-				a.checkHeader = func(h http.Header) error {
-					if h.Get(gcpFlavor) != "Google" {
-						return errors.New("no " + gcpFlavor + ": it is not Google's metadata service")
-					}
-					return nil
+	read := document(headerOf(gcpFlavor, "Google"), "/computeMetadata/v1/instance/network-interfaces/?recursive=true&alt=json", decodeGCP)
+	return cloud("gcp", linkLocal, "Google Compute Engine: alias IP ranges of each interface",
+		"no interface has an alias IP range (gcloud compute instances network-interfaces update --aliases)",
+		func(ctx context.Context, a *api) ([]nic, error) {
+			a.checkHeader = func(h http.Header) error {
+				if h.Get(gcpFlavor) != "Google" {
+					return errors.New("no " + gcpFlavor + ": it is not Google's metadata service")
 				}
-				b, err := a.get(ctx, "/computeMetadata/v1/instance/network-interfaces/?recursive=true&alt=json")
-				if err != nil {
-					return nil, err
-				}
-				return decodeGCP(b)
-			}),
-	}
+				return nil
+			}
+			return read(ctx, a)
+		})
 }
 
 // decodeGCP parses the interfaces. An alias range belongs to the interface's subnet or to another

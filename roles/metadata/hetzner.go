@@ -1,7 +1,6 @@
 package metadata
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 
@@ -9,19 +8,9 @@ import (
 )
 
 func hetzner() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "hetzner", Default: base,
-		Summary: "Hetzner Cloud: alias IPs of each private network",
-		Fetch: overHTTP("hetzner", "no private network has alias IPs for this server (hcloud server change-alias-ips)",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				b, err := a.get(ctx, "/hetzner/v1/metadata/private-networks")
-				if err != nil {
-					return nil, err
-				}
-				return decodeHetzner(b)
-			}),
-	}
+	return cloud("hetzner", linkLocal, "Hetzner Cloud: alias IPs of each private network",
+		"no private network has alias IPs for this server (hcloud server change-alias-ips)",
+		document(nil, "/hetzner/v1/metadata/private-networks", decodeHetzner))
 }
 
 // decodeHetzner parses the private networks (YAML), each of which is an interface. The primary

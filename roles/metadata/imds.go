@@ -1,7 +1,6 @@
 package metadata
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,20 +13,9 @@ import (
 const imdsPath = "/metadata/instance/network?api-version=2021-02-01"
 
 func azureIMDS() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "azure-imds", Default: base,
-		Summary: "Azure's Instance Metadata Service: the same addresses, for VMs that cannot reach the host agent",
-		Fetch: overHTTP("azure-imds", "each interface has one address only: add IP configurations to it (az network nic ip-config create)",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				a.header.Set("Metadata", "true")
-				b, err := a.get(ctx, imdsPath)
-				if err != nil {
-					return nil, err
-				}
-				return decodeIMDS(b)
-			}),
-	}
+	return cloud("azure-imds", linkLocal, "Azure's Instance Metadata Service: the same addresses, for VMs that cannot reach the host agent",
+		"each interface has one address only: add IP configurations to it (az network nic ip-config create)",
+		document(headerOf("Metadata", "true"), imdsPath, decodeIMDS))
 }
 
 type imdsFamily struct {

@@ -174,8 +174,11 @@ func printable(s string) string {
 
 // subnets returns a NIC's subnets without duplicate prefixes, and the raw form of each.
 func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
-	var list []store.CloudSubnet
-	var raw []*subnet
+	type both struct {
+		to  store.CloudSubnet
+		raw *subnet
+	}
+	var all []both
 	at := map[netip.Prefix]*subnet{}
 	for _, s := range r.subnets {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s.prefix))
@@ -194,26 +197,21 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 			same.own, same.addresses, same.ranges = append(same.own, s.own...), append(same.addresses, s.addresses...), append(same.ranges, s.ranges...)
 			continue
 		}
-		if len(list) >= maxSubnets {
+		if len(all) >= maxSubnets {
 			n.drop("%s: subnet %s: more than %d", r.mac, p, maxSubnets)
 			continue
 		}
 		copied := s
 		copied.own, copied.addresses, copied.ranges = slices.Clone(s.own), slices.Clone(s.addresses), slices.Clone(s.ranges)
 		at[p] = &copied
-		list = append(list, store.CloudSubnet{Prefix: p, Gateway: n.gateway(r.mac, p, s.gateway)})
-		raw = append(raw, &copied)
+		all = append(all, both{store.CloudSubnet{Prefix: p, Gateway: n.gateway(r.mac, p, s.gateway)}, &copied})
 	}
-	order := make([]int, len(list))
-	for i := range order {
-		order[i] = i
+	sorting.Func(all, func(a, b both) int { return comparePrefix(a.to.Prefix, b.to.Prefix) })
+	list, raw := make([]store.CloudSubnet, len(all)), make([]*subnet, len(all))
+	for i := range all {
+		list[i], raw[i] = all[i].to, all[i].raw
 	}
-	sorting.Func(order, func(a, b int) int { return comparePrefix(list[a].Prefix, list[b].Prefix) })
-	sorted, rawSorted := make([]store.CloudSubnet, len(list)), make([]*subnet, len(list))
-	for i, j := range order {
-		sorted[i], rawSorted[i] = list[j], raw[j]
-	}
-	return sorted, rawSorted
+	return list, raw
 }
 
 // reservedPrefixes returns blocks that are never part of a cloud's network (RFC 6890, RFC 5771, RFC

@@ -1,25 +1,14 @@
 package metadata
 
 import (
-	"context"
 	"net/netip"
 	"strings"
 )
 
 func openstack() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "openstack", Default: base,
-		Summary: "OpenStack: second and further fixed addresses of each port; allowed address pairs are not shown",
-		Fetch: overHTTP("openstack", "each port has one fixed address: add further ones to it (openstack port set --fixed-ip); allowed address pairs are not shown",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				b, err := a.get(ctx, "/openstack/latest/network_data.json")
-				if err != nil {
-					return nil, err
-				}
-				return decodeOpenStack(b)
-			}),
-	}
+	return cloud("openstack", linkLocal, "OpenStack: second and further fixed addresses of each port; allowed address pairs are not shown",
+		"each port has one fixed address: add further ones to it (openstack port set --fixed-ip); allowed address pairs are not shown",
+		document(nil, "/openstack/latest/network_data.json", decodeOpenStack))
 }
 
 type openstackNetwork struct {

@@ -1,22 +1,9 @@
 package metadata
 
-import "context"
-
 func oracle() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "oracle", Default: base,
-		Summary: "Oracle Cloud: further IPv6 addresses of each VNIC; its secondary IPv4 addresses are not shown",
-		Fetch: overHTTP("oracle", "Oracle's metadata shows the primary private address of each VNIC only: list the secondary ones in a file (provider \"file\")",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				a.header.Set("Authorization", "Bearer Oracle")
-				b, err := a.get(ctx, "/opc/v2/vnics/")
-				if err != nil {
-					return nil, err
-				}
-				return decodeOracle(b)
-			}),
-	}
+	return cloud("oracle", linkLocal, "Oracle Cloud: further IPv6 addresses of each VNIC; its secondary IPv4 addresses are not shown",
+		"Oracle's metadata shows the primary private address of each VNIC only: list the secondary ones in a file (provider \"file\")",
+		document(headerOf("Authorization", "Bearer Oracle"), "/opc/v2/vnics/", decodeOracle))
 }
 
 // decodeOracle parses the VNICs. The first one is the primary one. A missing field may be the text

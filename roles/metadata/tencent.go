@@ -7,13 +7,9 @@ import (
 )
 
 func tencent() Provider {
-	const base = "http://169.254.0.23"
-	return Provider{
-		Name: "tencent", Default: base,
-		Summary: "Tencent Cloud CVM: secondary addresses of each interface",
-		Fetch: overHTTP("tencent", "the interfaces have their primary addresses only: assign secondary private addresses to them",
-			[]string{base}, readTencent),
-	}
+	return cloud("tencent", "http://169.254.0.23", "Tencent Cloud CVM: secondary addresses of each interface",
+		"the interfaces have their primary addresses only: assign secondary private addresses to them",
+		readTencent)
 }
 
 // maxTencent limits the addresses of an interface, because each needs two requests.

@@ -1,24 +1,11 @@
 package metadata
 
-import (
-	"context"
-	"encoding/json"
-)
+import "encoding/json"
 
 func vultr() Provider {
-	const base = "http://169.254.169.254"
-	return Provider{
-		Name: "vultr", Default: base,
-		Summary: "Vultr: additional addresses of each interface",
-		Fetch: overHTTP("vultr", "no interface has additional addresses",
-			[]string{base}, func(ctx context.Context, a *api) ([]nic, error) {
-				b, err := a.get(ctx, "/v1.json")
-				if err != nil {
-					return nil, err
-				}
-				return decodeVultr(b)
-			}),
-	}
+	return cloud("vultr", linkLocal, "Vultr: additional addresses of each interface",
+		"no interface has additional addresses",
+		document(nil, "/v1.json", decodeVultr))
 }
 
 // decodeVultr parses the interfaces. An additional address is a string, or an object with an

@@ -81,21 +81,16 @@ func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, erro
 func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, error) {
 	var pools []exported
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		ids, err := tx.Pools()
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
+		return tx.EachPool("", func(pool *store.Pool) error {
+			id := pool.ID()
 			if id.DataDir == store.CloudDataDir || strings.HasPrefix(id.DataDir, store.RangeDataDir) {
-				continue // the reference host-local has no such pools
+				return nil // the reference host-local has no such pools
 			}
 			p := exported{id: id, cursors: map[int]netip.Addr{}}
-			if err := p.read(tx); err != nil {
-				return err
-			}
+			err := p.read(pool)
 			pools = append(pools, p)
-		}
-		return nil
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -119,16 +114,9 @@ func (p *exported) directory(given string) string {
 	return cmp.Or(given, p.id.DataDir, recovery.DefaultDataDir)
 }
 
-func (p *exported) read(tx *store.Tx) error {
-	pool, err := tx.Pool(p.id)
-	if err != nil {
+func (p *exported) read(pool *store.Pool) (err error) {
+	if p.leases, err = store.Collect(pool.Leases()); err != nil {
 		return err
-	}
-	for l, err := range pool.Leases() {
-		if err != nil {
-			return err
-		}
-		p.leases = append(p.leases, l)
 	}
 	for set := range maxSets {
 		a, ok, err := pool.Cursor(set)

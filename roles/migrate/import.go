@@ -41,12 +41,7 @@ type SkippedFile struct {
 
 // thisNode returns the ID of the present node.db, or "" if there is none.
 func thisNode(ctx context.Context, h *roles.Host) (string, error) {
-	var info store.Info
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		info, err = tx.Info()
-		return err
-	})
+	info, err := store.Read(ctx, h.Store, (*store.Tx).Info)
 	if err != nil || info.Created.IsZero() {
 		return "", err
 	}
@@ -119,11 +114,7 @@ func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, e
 	if err != nil || !there {
 		return false, err
 	}
-	var mark importMark
-	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		mark, err = readMark(keep, id)
-		return err
-	})
+	mark, err := store.ReadKeep(ctx, h.Store, func(keep *store.KeepTx) (importMark, error) { return readMark(keep, id) })
 	if err != nil || mark.Node == "" {
 		return true, err
 	}

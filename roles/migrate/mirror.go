@@ -139,11 +139,7 @@ func knownFiles(ctx context.Context, h *roles.Host, id store.PoolID) (func(*entr
 	if err != nil {
 		return nil, err
 	}
-	var mark importMark
-	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		mark, err = (&importer{id: id}).begin(ctx, h, keep, boot)
-		return err
-	})
+	mark, err := store.ReadKeep(ctx, h.Store, func(keep *store.KeepTx) (importMark, error) { return (&importer{id: id}).begin(ctx, h, keep, boot) })
 	if err != nil {
 		h.Log.Warn("every file of a host-local directory counts as in use", "error", err)
 	}

@@ -198,11 +198,7 @@ func swap(ctx context.Context, r cluster.Ranges, name string, fn func(raw []byte
 // publish writes this node's blocks to node.db. It first restores those that the registry has lost. A block
 // that it cannot restore, and one of an unsure page, stays valid until its former time.
 func (k *Keeper) publish(ctx context.Context) error {
-	var before []store.RangeBlock
-	err := k.Host.Store.View(ctx, func(tx *store.Tx) (err error) {
-		before, err = tx.RangeBlocks()
-		return err
-	})
+	before, err := store.Read(ctx, k.Host.Store, (*store.Tx).RangeBlocks)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
@@ -282,10 +278,7 @@ func (k *Keeper) lostLeases(ctx context.Context, b *store.RangeBlock) (leases []
 	if len(lost) == 0 {
 		return nil, nil
 	}
-	err = k.Host.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err = leasesIn(tx, b.Pool, lost)
-		return err
-	})
+	leases, err = store.Read(ctx, k.Host.Store, func(tx *store.Tx) ([]string, error) { return leasesIn(tx, b.Pool, lost) })
 	return leases, err
 }
 
@@ -303,24 +296,14 @@ func leasesIn(tx *store.Tx, pool string, in []leasing.Interval) (out []string, e
 // eachLease calls fn with each lease of a range and its pool, and with each rebuilt lease of an unknown pool,
 // which may be of any range.
 func eachLease(tx *store.Tx, fn func(id store.PoolID, l *store.Lease)) error {
-	ids, err := tx.Pools()
-	if err != nil {
+	return tx.EachPool("", func(p *store.Pool) error {
+		if !strings.HasPrefix(p.ID().DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(p.ID()) {
+			return nil
+		}
+		leases, err := store.Collect(p.Leases())
+		for i := range leases {
+			fn(p.ID(), &leases[i])
+		}
 		return err
-	}
-	for _, id := range ids {
-		if !strings.HasPrefix(id.DataDir, store.RangeDataDir) && !recovery.IsPoolUnknown(id) {
-			continue
-		}
-		pool, err := tx.Pool(id)
-		if err != nil {
-			return err
-		}
-		for l, err := range pool.Leases() {
-			if err != nil {
-				return err
-			}
-			fn(id, &l)
-		}
-	}
-	return nil
+	})
 }

@@ -76,10 +76,7 @@ func IsAnothers(ctx context.Context, h *roles.Host, key store.Key, ns *netops.Na
 
 // Matching returns the recorded attachments of all networks that match.
 func Matching(ctx context.Context, h *roles.Host, match func(*store.Attachment) bool) (all []store.Attachment, err error) {
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		all, err = tx.Attachments("")
-		return err
-	})
+	all, err = store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments("") })
 	return slices.DeleteFunc(all, func(a store.Attachment) bool { return !match(&a) }), err
 }
 

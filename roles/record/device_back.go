@@ -14,12 +14,7 @@ import (
 // the host. The reference plugin reads this alias when it returns a device. Our own DEL
 // finds these devices by their MACs.
 func NameDevices(ctx context.Context, h *roles.Host) error {
-	var atts []store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		atts, err = tx.Attachments("")
-		return err
-	})
+	atts, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments("") })
 	if err != nil {
 		return err
 	}

@@ -22,11 +22,7 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 			return err
 		}
 		defer lock.Unlock()
-		var a *store.Attachment
-		err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-			a, err = tx.Attachment(key)
-			return err
-		})
+		a, err := store.Read(ctx, h.Store, func(tx *store.Tx) (*store.Attachment, error) { return tx.Attachment(key) })
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}

@@ -270,26 +270,11 @@ func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 }
 
 // Leases lists the leases of every pool of a network, or of all networks.
-func Leases(tx *store.Tx, network string) ([]store.Lease, error) {
-	pools, err := tx.Pools()
-	if err != nil {
-		return nil, err
-	}
-	var out []store.Lease
-	for _, id := range pools {
-		if network != "" && id.Network != network {
-			continue
-		}
-		p, err := tx.Pool(id)
-		if err != nil {
-			return nil, err
-		}
-		for l, err := range p.Leases() {
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, l)
-		}
-	}
-	return out, nil
+func Leases(tx *store.Tx, network string) (all []store.Lease, err error) {
+	err = tx.EachPool(network, func(p *store.Pool) error {
+		leases, err := store.Collect(p.Leases())
+		all = append(all, leases...)
+		return err
+	})
+	return all, err
 }

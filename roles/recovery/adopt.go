@@ -90,12 +90,7 @@ func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.At
 	if err := adoptValid(ctx, h, req.Network, req.Valid); err != nil {
 		return nil, err
 	}
-	var atts []store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		atts, err = tx.Attachments(req.Network)
-		return err
-	})
+	atts, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments(req.Network) })
 	return slices.DeleteFunc(atts, func(a store.Attachment) bool { return req.IsValid(a.ContainerID, a.IfName) }), err
 }
 
@@ -159,19 +154,12 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	if err := tx.PutAttachment(a); err != nil {
 		return nil, err
 	}
-	pools, err := tx.Pools()
+	err = tx.EachPool(from.Network, func(p *store.Pool) error {
+		to := store.PoolID{DataDir: p.ID().DataDir, Network: key.Network}
+		return moveLeases(tx, p, to, key, func(l *store.Lease) bool { return l.Owner == from })
+	})
 	if err != nil {
 		return nil, err
-	}
-	for _, id := range pools {
-		if id.Network != from.Network {
-			continue
-		}
-		to := store.PoolID{DataDir: id.DataDir, Network: key.Network}
-		mine := func(l *store.Lease) bool { return l.Owner == from }
-		if err := moveLeases(tx, id, to, key, mine); err != nil {
-			return nil, err
-		}
 	}
 	return a, nil
 }
@@ -185,7 +173,11 @@ func ClaimLeases(tx *store.Tx, id store.PoolID, belongs func(*store.Lease) bool)
 	if err != nil || !slices.Contains(pools, from) {
 		return err
 	}
-	return moveLeases(tx, from, id, store.Key{}, belongs)
+	source, err := tx.Pool(from)
+	if err != nil {
+		return err
+	}
+	return moveLeases(tx, source, id, store.Key{}, belongs)
 }
 
 // IsPoolUnknown reports whether a pool holds the rebuilt leases of unknown pools.
@@ -202,25 +194,19 @@ func LeasesOfUnknownPool(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 
 // moveLeases moves the chosen leases to another pool and, unless it is the zero Key, to
 // another owner. If an address is taken in the other pool, its holder keeps it.
-func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(*store.Lease) bool) error {
-	source, err := tx.Pool(from)
-	if err != nil {
-		return err
-	}
+func moveLeases(tx *store.Tx, source *store.Pool, to store.PoolID, owner store.Key, chosen func(*store.Lease) bool) error {
 	target, err := tx.Pool(to)
 	if err != nil {
 		return err
 	}
-	var moved []store.Lease
-	for l, err := range source.Leases() {
-		if err != nil {
-			return err
-		}
-		if chosen(&l) {
-			moved = append(moved, l)
-		}
+	all, err := store.Collect(source.Leases())
+	if err != nil {
+		return err
 	}
-	for _, l := range moved {
+	for _, l := range all {
+		if !chosen(&l) {
+			continue
+		}
 		if err := source.Release(l.Address); err != nil {
 			return err
 		}

@@ -24,11 +24,7 @@ func RestoreBridges(ctx context.Context, h *roles.Host) (restored int, err error
 	for _, l := range links {
 		single[l.Name] = l.Master == 0
 	}
-	var networks []store.Network
-	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		networks, err = tx.Networks()
-		return err
-	})
+	networks, err := store.Read(ctx, h.Store, (*store.Tx).Networks)
 	errs := []error{err}
 	for i := range networks {
 		shared, err := record.DecodeChanges(networks[i].Shared)
@@ -83,11 +79,7 @@ func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *n
 // formerPorts returns the host's interfaces of a network's complete attachments that are recorded as
 // ports of a bridge and are no ports now.
 func formerPorts(ctx context.Context, h *roles.Host, network, bridge string, single map[string]bool) (ports []*netops.Link, err error) {
-	var all []store.Attachment
-	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		all, err = tx.Attachments(network)
-		return err
-	})
+	all, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments(network) })
 	for _, a := range all {
 		for _, part := range a.Parts {
 			changes, e := record.DecodeChanges(part.Changes)

@@ -15,12 +15,7 @@ import (
 // RemoveNode removes the shared objects of all networks, the nftables tables, and the state of this
 // boot, whose directory it returns. No container may be attached.
 func RemoveNode(ctx context.Context, h *roles.Host) (dir string, err error) {
-	var networks []store.Network
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		networks, err = tx.Networks()
-		return err
-	})
+	networks, err := store.Read(ctx, h.Store, (*store.Tx).Networks)
 	if err != nil {
 		return "", err
 	}

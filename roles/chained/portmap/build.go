@@ -10,12 +10,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
 )
 
 const (
-	// claimPort is the kind of a claim on a host port. claimAddress is the kind
-	// of a claim on a container's address that ports are forwarded to.
-	claimPort    = "port"
+	// claimAddress is the kind of a claim on a container's address that ports
+	// are forwarded to.
 	claimAddress = "mapped address"
 	// loopbackMetric gives routes to ::1 a lower priority than the kernel's
 	// own. The device's index is added to it, because the kernel refuses two
@@ -98,13 +98,12 @@ func (c *Conf) ports(e targets) []port {
 // part of one. The order stays, and repeated ports are left out.
 func joined(ports []port, wanted func(port) bool) []port {
 	var all []port
-	seen := map[string]bool{}
+	seen := map[store.Ports]bool{}
 	for _, p := range ports {
-		if name := p.claim(); seen[name] {
+		if seen[p.claim()] {
 			continue // a repeated mapping
-		} else {
-			seen[name] = true
 		}
+		seen[p.claim()] = true
 		if len(all) > 0 && wanted(p) {
 			prev := &all[len(all)-1]
 			next := *prev
@@ -119,25 +118,9 @@ func joined(ports []port, wanted func(port) bool) []port {
 	return all
 }
 
-// numbers is the port's text: "8080", or "8000-8100".
-func (p port) numbers() string {
-	if p.last == p.port {
-		return strconv.Itoa(p.port)
-	}
-	return strconv.Itoa(p.port) + "-" + strconv.Itoa(p.last)
-}
-
-// claim is the name of the claim on the ports, with an empty address for ports of
-// all addresses: "8080/tcp/IPv4/", "range 8000-8100/tcp/IPv4/192.0.2.1".
-func (p port) claim() string {
-	name := p.numbers() + "/" + p.protocol + "/IPv" + familyOf(p.to) + "/"
-	if p.last != p.port {
-		name = "range " + name
-	}
-	if p.ip.IsValid() {
-		name += p.ip.String()
-	}
-	return name
+// claim returns the ports as they are claimed.
+func (p port) claim() store.Ports {
+	return store.Ports{First: uint16(p.port), Last: uint16(p.last), Protocol: p.protocol, Family: "IPv" + familyOf(p.to), Address: p.ip}
 }
 
 // familyOf is "4" or "6", the end of the names of an address family's sets.
@@ -150,11 +133,11 @@ func familyOf(a netip.Addr) string {
 
 // claims are the claims of the ports, without duplicates: the ports, consecutive ones
 // as a range, and with masquerading the addresses that they are forwarded to.
-func (r *role) claims(ports []port) []attach.Claim {
-	var all []attach.Claim
+func (r *role) claims(ports []port) []store.Resource {
+	var all []store.Resource
 	for _, p := range joined(ports, func(port) bool { return true }) {
-		all = append(all, attach.Claim{Kind: claimPort, Name: p.claim()})
-		address := attach.Claim{Kind: claimAddress, Name: p.to.String()}
+		all = append(all, store.Resource{Kind: store.KindPort, Ports: p.claim()})
+		address := store.Resource{Kind: claimAddress, Name: p.to.String()}
 		if r.conf.masquerades() && !slices.Contains(all, address) {
 			all = append(all, address)
 		}
@@ -173,7 +156,7 @@ func reachableByLoopback(ports []port, v4 bool) bool {
 // element is the port's entry in a map: maps is "" for the map of targets, "_if" for
 // the map of conditions, or "_range".
 func (p port) element(in *attach.Input, maps string, value ...string) *netops.Element {
-	set, key := "portmap", []string{p.protocol, p.numbers()}
+	set, key := "portmap", []string{p.protocol, p.claim().Numbers()}
 	if p.ip.IsValid() {
 		set, key = set+"_ip", append([]string{p.ip.String()}, key...)
 	}
@@ -192,9 +175,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	ports := r.conf.ports(e)
-	held := map[string]bool{}
-	for _, name := range o.Held {
-		held[name] = true
+	held := map[store.Ports]bool{}
+	for _, claimed := range o.Held {
+		held[claimed] = true
 	}
 	ports = slices.DeleteFunc(ports, func(p port) bool { return held[p.claim()] })
 	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}

@@ -99,12 +99,10 @@ func FuzzConf(f *testing.F) {
 		if err := json.Unmarshal(text, &again); err != nil {
 			t.Errorf("invalid Spec: %v", err)
 		}
-		var names []string
-		for _, c := range w.Claims {
-			if slices.Contains(names, c.Kind+c.Name) {
+		for i, c := range w.Claims {
+			if slices.Contains(w.Claims[:i], c) {
 				t.Errorf("claim %v twice", c)
 			}
-			names = append(names, c.Kind+c.Name)
 		}
 	})
 }

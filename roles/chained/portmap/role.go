@@ -38,7 +38,7 @@ type observed struct {
 	Toward4, Toward6 device
 	// Held are the claims that another attachment of the same container has: a
 	// runtime passes the ports of a container to each of its networks.
-	Held []string
+	Held []store.Ports
 }
 
 // device is an interface of the host.
@@ -108,16 +108,16 @@ func (r *role) warn(h *roles.Host, in *attach.Input, e targets) {
 // held lists the ports that other attachments of the same container hold. A
 // port or a target address that another container holds is a TakenError with
 // that attachment.
-func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
-	var names []string
+func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]store.Ports, error) {
+	var held []store.Ports
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		isHeld := func(c attach.Claim) (bool, error) {
-			other, err := tx.Holder(c.Kind, c.Name, in.Key)
-			if err != nil || other == nil {
+		isHeld := func(c store.Resource) (bool, error) {
+			taken, err := tx.Holder(c, in.Key)
+			if err != nil || taken == nil {
 				return false, err
 			}
-			if c.Kind != claimPort || other.Owner.ContainerID != in.Key.ContainerID {
-				return false, &store.TakenError{What: c.Kind + " " + c.Name, Owner: other.Owner}
+			if c.Kind != store.KindPort || taken.Owner.ContainerID != in.Key.ContainerID {
+				return false, taken
 			}
 			return true, nil
 		}
@@ -133,17 +133,17 @@ func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 			if !some {
 				return nil
 			}
-			is, err := isHeld(attach.Claim{Kind: claimPort, Name: p.claim()})
+			is, err := isHeld(store.Resource{Kind: store.KindPort, Ports: p.claim()})
 			if err != nil {
 				return err
 			}
-			if is && !slices.Contains(names, p.claim()) {
-				names = append(names, p.claim())
+			if is && !slices.Contains(held, p.claim()) {
+				held = append(held, p.claim())
 			}
 		}
 		return nil
 	})
-	return names, err
+	return held, err
 }
 
 // deviceToward reads the device of the route to a container's address. Without

@@ -101,11 +101,7 @@ func noneAttached(ctx context.Context, h *roles.Host) error {
 	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return err
 	}
-	var all []store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		all, err = tx.Attachments("")
-		return err
-	})
+	all, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments("") })
 	if err != nil {
 		return err
 	}

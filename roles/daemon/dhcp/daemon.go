@@ -217,11 +217,7 @@ func (d *daemon) abandon(l *lease) {
 // load resumes the recorded leases. For a lease of an earlier boot, the same address is requested
 // when a container with the same identity appears.
 func (d *daemon) load(ctx context.Context) error {
-	var recs []store.DHCPLease
-	err := d.host.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		recs, err = tx.DHCPLeases("")
-		return err
-	})
+	recs, err := store.ReadKeep(ctx, d.host.Store, func(tx *store.KeepTx) ([]store.DHCPLease, error) { return tx.DHCPLeases("") })
 	if errors.Is(err, store.ErrDamaged) && len(recs) > 0 {
 		d.host.Log.Warn("some leases cannot be read", "error", err)
 		err = nil

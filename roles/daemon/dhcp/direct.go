@@ -15,11 +15,7 @@ const directTime = 10 * time.Second
 // Release releases the recorded addresses of an attachment. The plugin calls it when no daemon runs.
 func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
 	d := directDaemon(ctx, h, socket)
-	var rec *store.DHCPLease
-	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		rec, err = tx.DHCPLease(key)
-		return err
-	})
+	rec, err := store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) (*store.DHCPLease, error) { return tx.DHCPLease(key) })
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
@@ -35,11 +31,7 @@ func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) e
 // valid. The plugin calls it when no daemon runs.
 func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
 	d := directDaemon(ctx, h, socket)
-	var recs []store.DHCPLease
-	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		recs, err = tx.DHCPLeases(req.Network)
-		return err
-	})
+	recs, err := store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) ([]store.DHCPLease, error) { return tx.DHCPLeases(req.Network) })
 	errs := []error{err}
 	for _, rec := range recs {
 		if !req.IsValid(rec.Owner.ContainerID, rec.Owner.IfName) {

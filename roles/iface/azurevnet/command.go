@@ -88,11 +88,7 @@ func takeovers(ctx context.Context, h *roles.Host, bridge string) ([]netops.Take
 // removeUnused removes the shared objects of the role's networks that have no
 // attachment.
 func removeUnused(ctx context.Context, h *roles.Host) error {
-	var nets []store.Network
-	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		nets, err = tx.Networks()
-		return err
-	})
+	nets, err := store.Read(ctx, h.Store, (*store.Tx).Networks)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
@@ -20,13 +19,13 @@ const claimKind = "device"
 // claims returns the claims of the attachment: the interface, and the hardware's
 // directory if the hardware has no other interface or has a userspace driver. Hardware
 // with several interfaces can have an owner for each interface.
-func (s *selected) claims() []attach.Claim {
-	var out []attach.Claim
+func (s *selected) claims() []store.Resource {
+	var out []store.Resource
 	if s.Link != "" {
-		out = append(out, attach.Claim{Kind: claimKind, Name: s.Link})
+		out = append(out, store.Resource{Kind: claimKind, Name: s.Link})
 	}
 	if s.Userspace || s.Sole {
-		out = append(out, attach.Claim{Kind: claimKind, Name: s.Path})
+		out = append(out, store.Resource{Kind: claimKind, Name: s.Path})
 	}
 	return out
 }
@@ -50,7 +49,7 @@ func (r *role) holder(ctx context.Context, h *roles.Host) error {
 				return err
 			}
 			if c.Name == wanted || a != nil && mac != "" && a.MAC == mac {
-				return &store.TakenError{What: claimKind + " " + c.Name, Owner: c.Owner}
+				return &store.TakenError{What: c.Resource().String(), Owner: c.Owner}
 			}
 		}
 		return nil

@@ -56,14 +56,8 @@ func (v *inventory) read(tx *store.Tx) error {
 	if err != nil {
 		return err
 	}
-	ids, err := tx.Pools()
-	if err != nil {
+	if err := tx.EachPool("", func(p *store.Pool) error { return v.readPool(tx, p) }); err != nil {
 		return err
-	}
-	for _, id := range ids {
-		if err := v.readPool(tx, id); err != nil {
-			return err
-		}
 	}
 	all, err := tx.Attachments("")
 	for i := range all {
@@ -72,11 +66,7 @@ func (v *inventory) read(tx *store.Tx) error {
 	return err
 }
 
-func (v *inventory) readPool(tx *store.Tx, id store.PoolID) error {
-	pool, err := tx.Pool(id)
-	if err != nil {
-		return err
-	}
+func (v *inventory) readPool(tx *store.Tx, pool *store.Pool) error {
 	for l, err := range pool.Leases() {
 		if err != nil {
 			return err
@@ -85,7 +75,7 @@ func (v *inventory) readPool(tx *store.Tx, id store.PoolID) error {
 			v.leases[l.Address] = l
 		}
 	}
-	freed, err := tx.Freed(id)
+	freed, err := tx.Freed(pool.ID())
 	if err != nil {
 		return err
 	}

@@ -33,11 +33,7 @@ func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		}
 	}
 	errs = append(errs, m.removeOrphans(ctx, h, req))
-	var former []store.DelegatedNetwork
-	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		former, err = tx.DelegatedNetworks(req.Network)
-		return err
-	})
+	former, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.DelegatedNetwork, error) { return tx.DelegatedNetworks(req.Network) })
 	errs = append(errs, ignoreMissing(h, err))
 	for _, n := range former {
 		known = append(known, store.Delegate{Name: n.Network, List: n.List, Version: n.Version, HostLink: n.HostLink})

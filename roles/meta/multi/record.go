@@ -23,19 +23,11 @@ func lockName(key store.Key) string {
 // record. A damaged record counts as missing: it does not contain what to undo, and an error would
 // make the runtime repeat DEL forever.
 func loadRecords(ctx context.Context, h *roles.Host, key store.Key) (*store.Delegation, *store.Delegated, error) {
-	var request *store.Delegation
-	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		request, err = tx.Delegation(key)
-		return err
-	})
+	request, err := store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) (*store.Delegation, error) { return tx.Delegation(key) })
 	if err = ignoreMissing(h, err); err != nil {
 		return nil, nil, err
 	}
-	var out *store.Delegated
-	err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		out, err = tx.Delegated(key)
-		return err
-	})
+	out, err := store.Read(ctx, h.Store, func(tx *store.Tx) (*store.Delegated, error) { return tx.Delegated(key) })
 	return request, out, ignoreMissing(h, err)
 }
 

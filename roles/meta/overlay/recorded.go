@@ -45,11 +45,7 @@ func (c *Conf) record(ctx context.Context, h *roles.Host, req *roles.Request) er
 
 // delRecorded runs DEL of a third-party plugin with the configuration of its ADD.
 func (c *Conf) delRecorded(ctx context.Context, h *roles.Host, req *roles.Request) (done bool, err error) {
-	var kept *store.Delegation
-	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
-		kept, err = tx.Delegation(req.Key())
-		return err
-	})
+	kept, err := store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) (*store.Delegation, error) { return tx.Delegation(req.Key()) })
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -81,11 +77,7 @@ func undo(ctx context.Context, h *roles.Host, req *roles.Request, kept *store.De
 // gcRecorded undoes the recorded delegates of this network's containers that have no valid
 // attachment.
 func (c *Conf) gcRecorded(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	var all []store.Delegation
-	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		all, err = tx.Delegations(c.Name)
-		return err
-	})
+	all, err := store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) ([]store.Delegation, error) { return tx.Delegations(c.Name) })
 	errs := []error{err}
 	for i := range all {
 		k := all[i].Owner

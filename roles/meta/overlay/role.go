@@ -89,10 +89,8 @@ func placeholder() *store.Overlay {
 func (o *handler) renderRequest(ctx context.Context, h *roles.Host, req *roles.Request, node *store.Overlay) error {
 	var former []netip.Prefix
 	if req.Verb == roles.Add {
-		err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-			former, err = record.SharedSubnets(tx, o.conf.Name)
-			return err
-		})
+		var err error
+		former, err = store.Read(ctx, h.Store, func(tx *store.Tx) ([]netip.Prefix, error) { return record.SharedSubnets(tx, o.conf.Name) })
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}

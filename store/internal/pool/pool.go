@@ -149,6 +149,9 @@ func list(tx *bolt.Tx, all, network string) ([]ID, error) {
 	return ids, nil
 }
 
+// ID returns the pool's ID.
+func (p *Pool) ID() ID { return p.id }
+
 func (p *Pool) name() string { return p.used.name() }
 
 func (p *Pool) writable() error { return writable(p.b, p.name()) }

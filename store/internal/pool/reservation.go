@@ -74,6 +74,12 @@ func (r *Reservation) Stage(now time.Time) Stage {
 	return stage(now, kept, free)
 }
 
+// Reserves reports whether only the identity may have the addresses at a time.
+func (r *Reservation) Reserves(now time.Time) bool {
+	s := r.Stage(now)
+	return s == Held || s == Kept
+}
+
 // stage returns the stage of a reservation that is not held.
 func stage(now time.Time, kept, free int64) Stage {
 	switch at := nanos(now); {

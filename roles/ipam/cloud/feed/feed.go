@@ -87,18 +87,11 @@ func OptionsOf(source string) (Options, bool) {
 // Known returns the recorded state of a source, also if it is from before the last reboot. For an
 // unknown source the error is store.ErrNotFound. It sends no request.
 func Known(ctx context.Context, h *roles.Host, source string) (*store.CloudSource, error) {
-	var s *store.CloudSource
-	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		s, err = readable(tx.CloudSource(source))
-		return err
-	})
+	s, err := store.Read(ctx, h.Store, func(tx *store.Tx) (*store.CloudSource, error) { return readable(tx.CloudSource(source)) })
 	if !errors.Is(err, store.ErrNotFound) {
 		return s, err
 	}
-	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		s, err = readable(tx.CloudSource(source))
-		return err
-	})
+	s, err = store.ReadKeep(ctx, h.Store, func(tx *store.KeepTx) (*store.CloudSource, error) { return readable(tx.CloudSource(source)) })
 	if err != nil {
 		return nil, err
 	}

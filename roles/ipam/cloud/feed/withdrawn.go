@@ -22,16 +22,8 @@ func hasAddress(s *store.CloudSource, a netip.Addr) bool {
 // markWithdrawn marks the leases of the source's addresses that the source no longer has. A mark
 // stays until the source has the address again or the lease ends.
 func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
-	pools, err := tx.Pools()
-	if err != nil {
-		return err
-	}
 	marks := map[netip.Addr]time.Time{}
-	for _, id := range pools {
-		p, err := tx.Pool(id)
-		if err != nil {
-			return err
-		}
+	err := tx.EachPool("", func(p *store.Pool) error {
 		for l, err := range p.Leases() {
 			// A damaged lease is reported when the pool is used.
 			if err != nil || l.Source != s.Name || hasAddress(s, l.Address) {
@@ -43,6 +35,10 @@ func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
 				marks[l.Address] = now
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	s.Withdrawn = marks
 	if len(marks) == 0 {

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Resource is something of this node that one attachment can have until DEL: an interface, a container's
+// address that is used by rules of the node, or ports.
+type Resource struct {
+	Kind string
+	// Name is empty if Ports is set.
+	Name string
+	// Ports is set for KindPort.
+	Ports Ports
+}
+
+// KindPort is the kind of resources that are Ports.
+const KindPort = "port"
+
+// Ports are consecutive ports of this node, of one protocol and address family.
+type Ports struct {
+	First, Last uint16
+	Protocol    string
+	// Family is "IPv4" or "IPv6".
+	Family string
+	// Address is the node's address. The zero Addr means all addresses of the family.
+	Address netip.Addr
+}
+
+// Resource returns what is claimed.
+func (c *Claim) Resource() Resource {
+	if p, ok := parsePorts(c.Name); ok && c.Kind == KindPort {
+		return Resource{Kind: c.Kind, Ports: p}
+	}
+	return Resource{Kind: c.Kind, Name: c.Name}
+}
+
+// String returns the kind and the name of the resource.
+func (r Resource) String() string { return r.Kind + " " + r.name() }
+
+// name returns the text under which a claim on the resource is stored. Programs of several versions
+// work on one file, so it must not change.
+func (r Resource) name() string {
+	if r.Ports == (Ports{}) {
+		return r.Name
+	}
+	return r.Ports.String()
+}
+
+// rangePrefix begins the texts of several ports, so that they are adjacent in the bucket.
+const rangePrefix = "range "
+
+// String returns "8080/tcp/IPv4/" or "range 8000-8100/tcp/IPv4/192.0.2.1".
+func (p Ports) String() string {
+	text := p.Numbers() + "/" + p.Protocol + "/" + p.Family + "/"
+	if p.First != p.Last {
+		text = rangePrefix + text
+	}
+	if p.Address.IsValid() {
+		text += p.Address.String()
+	}
+	return text
+}
+
+// Numbers returns "8080" or "8000-8100".
+func (p Ports) Numbers() string {
+	text := strconv.Itoa(int(p.First))
+	if p.First != p.Last {
+		text += "-" + strconv.Itoa(int(p.Last))
+	}
+	return text
+}
+
+// parsePorts is the inverse of String.
+func parsePorts(text string) (p Ports, ok bool) {
+	fields := strings.Split(strings.TrimPrefix(text, rangePrefix), "/")
+	if len(fields) != 4 {
+		return p, false
+	}
+	first, last, several := strings.Cut(fields[0], "-")
+	if !several {
+		last = first
+	}
+	lowest, lowErr := strconv.ParseUint(first, 10, 16)
+	highest, highErr := strconv.ParseUint(last, 10, 16)
+	p = Ports{First: uint16(lowest), Last: uint16(highest), Protocol: fields[1], Family: fields[2]}
+	if fields[3] != "" {
+		p.Address, _ = netip.ParseAddr(fields[3])
+	}
+	return p, lowErr == nil && highErr == nil && p.String() == text
+}
+
+// overlaps reports whether both have a port of an address.
+func (p Ports) overlaps(o Ports) bool {
+	sameAddress := p.Address == o.Address || !p.Address.IsValid() || !o.Address.IsValid()
+	return p.First <= o.Last && o.First <= p.Last && p.Protocol == o.Protocol && p.Family == o.Family && sameAddress
+}
+
+// neighbours returns the prefixes of the texts of all ports that can overlap. A node has few claims on
+// several ports, so one port is compared with all of them; several ports are compared with all claims.
+func (p Ports) neighbours() []string {
+	if p.First != p.Last {
+		return []string{""}
+	}
+	return []string{rangePrefix, p.Numbers() + "/" + p.Protocol + "/" + p.Family + "/"}
+}
