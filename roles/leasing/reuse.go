@@ -40,7 +40,8 @@ func (a *Allocator) chooser(tx *store.Tx, pool *store.Pool, kept *store.StickyPo
 	if err != nil {
 		return nil, err
 	}
-	if c.freed, err = tx.Freed(pool.ID()); err != nil {
+	c.freed, err = tx.Freed(pool.ID())
+	if err != nil {
 		return nil, err
 	}
 	c.untouched = append(c.untouched, c.freed.Next)

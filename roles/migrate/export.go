@@ -115,7 +115,8 @@ func (p *exported) directory(given string) string {
 }
 
 func (p *exported) read(pool *store.Pool) (err error) {
-	if p.leases, err = store.Collect(pool.Leases()); err != nil {
+	p.leases, err = store.Collect(pool.Leases())
+	if err != nil {
 		return err
 	}
 	for set := range maxSets {

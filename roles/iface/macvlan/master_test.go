@@ -250,27 +250,6 @@ func TestOtherParent(t *testing.T) {
 	p.OK(p.Call("DEL", ""))
 }
 
-// TestTuned: a chained plugin such as tuning has set another MTU. CHECK accepts
-// this, as the reference's does.
-func TestTuned(t *testing.T) {
-	netopstest.Master(t, "lan0")
-	p := newPod(t)
-	const keys = `,"master":"lan0","mtu":1400`
-	a := p.OK(p.Call("ADD", keys)).Stdout
-	if have := p.NS.Link(t, "eth0").Attrs().MTU; have != 1400 {
-		t.Errorf("mtu %d", have)
-	}
-	p.NS.Do(t, func() error {
-		l, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetMTU(l, 1300)
-	})
-	p.OK(p.Call("CHECK", keys+`,"prevResult":`+a))
-	p.OK(p.Call("DEL", keys))
-}
-
 // TestStorm: 60 containers, 16 at a time, with plugins that are killed at
 // random.
 func TestStorm(t *testing.T) {

@@ -29,9 +29,9 @@ const (
 	maxAddCalls = 435
 	maxDelCalls = 365
 	// maxLines bounds the lines of all .go files but tests: _test.go, test/, and packages whose names end in "test".
-	maxLines = 111_200
+	maxLines = 112_800
 	// maxAddFunctions and maxAddPackages bound what of this module an ADD goes through, where the bridge exists.
-	maxAddFunctions = 720
+	maxAddFunctions = 740
 	maxAddPackages  = 30
 )
 
