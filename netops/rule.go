@@ -185,7 +185,7 @@ func (r *Rule) matches(state rtnl.Rule) bool {
 func (r *Rule) links() []string { return nil }
 
 // messages returns the requests that add or delete the rule.
-func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
+func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) { //nolint:unparam // requester has this signature
 	rule := rtnl.Rule{
 		Family: r.Family, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.mask(),
 		Table: r.Table, Prohibit: r.Prohibit, IPProto: r.IPProto, DstPort: r.DstPort, MinBits: r.MinBits, Protocol: uint8(r.Protocol),

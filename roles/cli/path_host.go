@@ -130,17 +130,18 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 	if w.fail(err) {
 		return true
 	}
-	for _, d := range drops[0] {
-		if isRefusal := d.IsPolicy || d.IsAlways; isRefusal && strings.HasSuffix(d.Chain, " filter FORWARD") {
-			w.stop("cnibox doctor", "iptables' FORWARD chain refuses packets, and no rule accepts it")
-			return true
-		}
-		family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
-		fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
-		w.stop(fix, "a rule of another program drops it: %s", d.Rule)
+	if len(drops[0]) == 0 {
+		return false
+	}
+	d := &drops[0][0]
+	if isRefusal := d.IsPolicy || d.IsAlways; isRefusal && strings.HasSuffix(d.Chain, " filter FORWARD") {
+		w.stop("cnibox doctor", "iptables' FORWARD chain refuses packets, and no rule accepts it")
 		return true
 	}
-	return false
+	family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
+	fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
+	w.stop(fix, "a rule of another program drops it: %s", d.Rule)
+	return true
 }
 
 // translate replaces the destination if it is a service or a published port. It reports whether the

@@ -22,10 +22,13 @@ type Attr struct {
 // Flag is true if an attribute without a value is present.
 type Flag bool
 
-// BigEndian16, BigEndian32 and BigEndian64 are numbers in network byte order.
+// Numbers in network byte order.
 type (
+	// BigEndian16 has two bytes.
 	BigEndian16 uint16
+	// BigEndian32 has four bytes.
 	BigEndian32 uint32
+	// BigEndian64 has eight bytes.
 	BigEndian64 uint64
 )
 

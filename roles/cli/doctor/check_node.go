@@ -100,7 +100,7 @@ func filterChecks() []Check {
 				if r.To {
 					option, short, what = "oifname", "-o ", "to"
 				}
-				if !r.IsPolicy && !(r.IsAlways && strings.HasSuffix(r.Chain, " filter FORWARD")) {
+				if !r.IsPolicy && (!r.IsAlways || !strings.HasSuffix(r.Chain, " filter FORWARD")) {
 					links := r.Links[0]
 					if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
 						links = "'{ " + strings.Join(r.Links, ", ") + " }'"
