@@ -84,7 +84,7 @@ test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
-VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestTunnelFault|TestOverlayForwardQuiet|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 VMTESTS := ./netops ./netops/overlay \
 	'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
