@@ -141,7 +141,10 @@ func (s Suite) Run(t *testing.T) {
 			if c.Needs != nil {
 				c.Needs(t)
 			}
-			// The sweeps take most of the time, and say little about a role whose CHECK fails.
+			// The sweeps take most of the time, and say little about a role whose life or whose CHECK fails.
+			if !t.Run("life", func(t *testing.T) { s.life(t, c) }) {
+				return
+			}
 			for _, tamper := range c.Tamper {
 				if !t.Run("tamper/"+tamper.Name, func(t *testing.T) { s.tamper(t, c, tamper) }) {
 					return
@@ -151,7 +154,6 @@ func (s Suite) Run(t *testing.T) {
 				name string
 				run  func(*testing.T, Conf)
 			}{
-				{"life", s.life},
 				{"del", s.del},
 				{"del of another", s.delOfAnother},
 				{"gc", s.gc},
