@@ -26,10 +26,10 @@ func (x nodeExec) ExecPlugin(ctx context.Context, file string, stdin []byte, env
 }
 
 // oldLists runs a chained role's list through libcni, in the versions whose results
-// consist of addresses. ADD makes the same objects as in the newest version.
+// consist of addresses. ADD makes the same objects as in the newest version. Other configurations have no such list.
 func (s Suite) oldLists(t *testing.T, c Conf) {
 	if c.Chain == "" || c.NoAddress {
-		t.Skip("no list, or no result")
+		return
 	}
 	var want string
 	t.Run("newest", func(t *testing.T) {
