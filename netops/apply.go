@@ -169,7 +169,7 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 }
 
 // AreRestored reports whether other processes restore some of the objects from records (see
-// Options.Alone). Whoever undoes such changes excludes those processes until the record is deleted.
+// Options.Alone). The caller that undoes such changes excludes those processes until the record is deleted.
 // With sources Undo restores the sources of other records itself, so its caller must be alone.
 func AreRestored(changes []Change) (some, sources bool) {
 	for _, c := range changes {

@@ -114,7 +114,7 @@ func TestOverlayFilterEncrypted(t *testing.T) {
 			f := openFilter(t)
 			w := natOf(n)
 			w.Masquerade = false
-			// arrives reports whether a datagram arrives, before one of another source.
+			// arrives reports whether a datagram arrives before a second one from another address.
 			arrives := func(from *nstest.Neighbour, source string, to *nstest.Neighbour, destination, end string) bool {
 				t.Helper()
 				sink := nstest.UDP(t, to, netip.AddrPortFrom(netip.MustParseAddr(destination), 0).String())
@@ -147,9 +147,9 @@ func TestOverlayFilterEncrypted(t *testing.T) {
 					destination, end string
 					want             bool
 				}{
-					{"a stranger as a remote pod", outside, remote, pod, n.ownPod, far, unencrypted},
-					{"a stranger as a pod of this node", outside, spoofed, pod, n.ownPod, far, unencrypted},
-					{"a stranger as itself", outside, far, pod, n.ownPod, "", true},
+					{"a third host as a remote pod", outside, remote, pod, n.ownPod, far, unencrypted},
+					{"a third host as a pod of this node", outside, spoofed, pod, n.ownPod, far, unencrypted},
+					{"a third host as itself", outside, far, pod, n.ownPod, "", true},
 					{"a pod to a remote pod", pod, n.ownPod, outside, remote, "", unencrypted},
 					{"a pod to the outside", pod, n.ownPod, outside, far, "", true},
 					{"the outside to a pod of the former network", outside, far, pod, former, "", true},

@@ -71,7 +71,7 @@ func (c *Conn) MakeTraceTable(ctx context.Context, family byte, f Flow) error {
 }
 
 // DropTraceTable deletes the trace table of one family. An absent table is not an
-// error. If another socket owns the table (NFT_TABLE_F_OWNER), the error wraps ErrBusy.
+// error. If another program owns the table (NFT_TABLE_F_OWNER), the error wraps ErrBusy.
 func (c *Conn) DropTraceTable(ctx context.Context, family byte) error {
 	t := Table{Family: family, Name: TraceTable}
 	err := c.Commit(ctx, 0, t.Message(unix.NFT_MSG_DELTABLE, 0))
