@@ -24,7 +24,7 @@ type change struct {
 func (c *change) String() string {
 	switch c.Action {
 	case "edit":
-		return fmt.Sprintf("write into %s:\n\n%s", c.Name, c.Text)
+		return fmt.Sprintf("set in %s:\n\n%s", c.Name, c.Text)
 	case "run":
 		return fmt.Sprintf("run '%s'", c.Name)
 	}

@@ -280,6 +280,10 @@ func (r *reader) readPlugins(rt *Runtime) {
 		p := r.o.Look(rt.PluginDirs, typ)
 		p.Type, p.Runtime, p.Dirs = typ, rt.Name, rt.PluginDirs
 		_, p.Role = r.o.Table.Lookup(typ)
+		p.Home, p.Install = filepath.Dir(p.Path) == r.o.Home || p.Path == "" && slices.Contains(rt.PluginDirs, r.o.Home), rt.Install
+		if p.Home {
+			p.Install = r.o.Install
+		}
 		r.f.Plugins = append(r.f.Plugins, p)
 	}
 }
