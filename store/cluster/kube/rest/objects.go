@@ -11,25 +11,9 @@ import (
 type Node struct {
 	Object
 	Spec struct {
-		PodCIDR  string   `json:"podCIDR"`
-		PodCIDRs []string `json:"podCIDRs"`
-	} `json:"spec"`
-}
-
-// Member reads a field of a Node's specification from protobuf.
-func (n *Node) Member(number int, b []byte) error {
-	if number != 2 {
-		return nil
-	}
-	return Members(b, func(number int, b []byte) error {
-		switch number {
-		case 1:
-			n.Spec.PodCIDR = string(b)
-		case 7:
-			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, string(b))
-		}
-		return nil
-	})
+		PodCIDR  string   `json:"podCIDR"  protobuf:"1"`
+		PodCIDRs []string `json:"podCIDRs" protobuf:"7"`
+	} `json:"spec" protobuf:"2"`
 }
 
 // Pod has the fields of a pod that are used here.
