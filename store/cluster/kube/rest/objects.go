@@ -3,6 +3,9 @@ package rest
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -23,6 +26,34 @@ type Pod struct {
 		NodeName    string `json:"nodeName"`
 		HostNetwork bool   `json:"hostNetwork"`
 	} `json:"spec"`
+}
+
+// Requirement is a requirement of a selector for a label or a field.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values"`
+}
+
+// Matches reports whether the value of the key, if there is one, meets the requirement. That of an unknown operator is not
+// met.
+func (r *Requirement) Matches(value string, has bool) bool {
+	switch r.Operator {
+	case "In":
+		return has && slices.Contains(r.Values, value)
+	case "NotIn":
+		return !has || !slices.Contains(r.Values, value)
+	case "Exists":
+		return has
+	case "DoesNotExist":
+		return !has
+	}
+	is, err := strconv.ParseInt(value, 10, 64)
+	limit, errLimit := strconv.ParseInt(strings.Join(r.Values, " "), 10, 64)
+	if !has || err != nil || errLimit != nil {
+		return false
+	}
+	return r.Operator == "Gt" && is > limit || r.Operator == "Lt" && is < limit
 }
 
 // Network is a NetworkAttachmentDefinition of k8s.cni.cncf.io/v1.
