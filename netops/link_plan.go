@@ -3,8 +3,6 @@ package netops
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -118,55 +116,6 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// difference returns two Links: set changes the attributes in which have differs from l,
-// and old restores them. Both are nil if nothing differs.
-func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
-	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	var unset Unset
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		set.MAC, old.MAC = l.MAC, have.MAC.String()
-	}
-	if l.MTU != 0 && l.MTU != have.MTU {
-		set.MTU, old.MTU = l.MTU, have.MTU
-	}
-	if l.Up && !have.IsUp() {
-		set.Up, old.Down = true, true
-	}
-	if l.Down && have.IsUp() {
-		set.Down, old.Up = true, true
-	}
-	if l.Alias != "" && l.Alias != have.Alias {
-		set.Alias, old.Alias = l.Alias, have.Alias
-		unset.Alias = have.Alias == ""
-	}
-	if l.Master != "" && l.Master != master {
-		set.Master, old.Master = l.Master, master
-		unset.Master = master == ""
-	}
-	if l.Port != nil && (have.Port == nil || !l.Port.Is(have.Port)) {
-		set.Port, old.Port = l.Port, have.Port
-	}
-	var off Unset
-	if u := l.Unset; u != nil && u.Master && master != "" {
-		off.Master, old.Master = true, master
-	}
-	if u := l.Unset; u != nil && u.Alias && have.Alias != "" {
-		off.Alias, old.Alias = true, have.Alias
-	}
-	l.differMode(have, set, old, &off, &unset)
-	if off != (Unset{}) {
-		set.Unset = &off
-	}
-	if unset != (Unset{}) {
-		old.Unset = &unset
-	}
-	if *set == (Link{In: l.In, Shared: l.Shared, Name: l.Name}) {
-		return nil, nil
-	}
-	return set, old
-}
-
 // verify compares the attributes that l sets with those of the existing link.
 func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	have, err := s.findLink(ctx, l.In, l.Name)
@@ -180,28 +129,14 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if err := l.verifyKind(ctx, s, have, &d); err != nil {
 		return nil, err
 	}
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		d.compare("address", strings.ToLower(l.MAC), have.MAC.String())
+	if err := l.verifySettings(ctx, s, have, "", &d); err != nil {
+		return nil, err
 	}
-	if l.MTU != 0 {
-		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.MTU))
-	}
-	if l.Up || l.Down {
-		d.compare("state", upDown(l.Up), upDown(have.IsUp()))
-	}
-	l.verifyMode(have, &d)
 	if l.Bridge != nil && l.Bridge.VLANFiltering {
 		d.compare("vlan_filtering", "on", onOff(have.VLANFiltering))
 	}
 	if l.Alias != "" && !l.Shared {
 		d.compare("label", ownLabel(l.Alias), ownLabel(have.Alias))
-	}
-	if l.Master != "" {
-		master, err := s.linkName(ctx, l.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("master", l.Master, orNone(master))
 	}
 	if l.Port != nil && have.Port != nil {
 		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.Port.Hairpin))
@@ -232,21 +167,6 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d dif
 		d.add(fmt.Sprintf("peer %q", p.Name), what)
 		return d.list, nil
 	}
-	if p.MAC != "" && !rtnl.SameMAC(p.MAC, have.MAC) {
-		d.compare("peer address", strings.ToLower(p.MAC), have.MAC.String())
-	}
-	if p.MTU != 0 {
-		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.MTU))
-	}
-	if p.Up {
-		d.compare("peer state", "up", upDown(have.IsUp()))
-	}
-	if p.Master != "" {
-		master, err := s.linkName(ctx, p.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("peer master", p.Master, orNone(master))
-	}
-	return d.list, nil
+	err = p.link().verifySettings(ctx, s, have, "peer ", &d)
+	return d.list, err
 }
