@@ -61,6 +61,9 @@ type Link struct {
 	// UDP port 4789. The overlay's device is an Overlay instead.
 	VNI    int        `json:"vni,omitempty"`
 	Group4 netip.Addr `json:"group4,omitzero"`
+	// VXLAN has what only the overlay's device has. A device that exists is changed in place, as
+	// far as the kernel can. It is not recorded.
+	VXLAN *VXLAN `json:"-"`
 	// Owner is the user and Group the group that can open a link of Kind
 	// "tun" (a tap device) without CAP_NET_ADMIN. If both are set, a process
 	// must match both. If neither is set, every process can open it.
@@ -222,6 +225,9 @@ func labelled(alias string) string {
 
 // Port holds the flags of a bridge port.
 type Port = rtnl.Port
+
+// VXLAN holds the attributes that only a VXLAN device has.
+type VXLAN = rtnl.VXLAN
 
 // portWords formats a port's flags as bridge link does.
 func portWords(p *Port) []string {

@@ -147,6 +147,9 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	if l.Port != nil {
 		l.Port.AddTo(&m.Body)
 	}
+	if l.VXLAN != nil {
+		l.kindState(s).AddKind(&m.Body)
+	}
 	return m, nil
 }
 

@@ -75,15 +75,32 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]
 		return nil, fmt.Errorf("%s has %s instead of %s: %w", l.title(), d.list[0].Have, d.list[0].Want, ErrConflict)
 	}
 	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
+	if err := l.differTunnel(ctx, s, have, set); err != nil {
+		return nil, err
+	}
 	set.Up = l.Up && !have.IsUp()
 	set.Promisc = l.Promisc && !have.IsPromisc()
 	if l.Bridge != nil && l.Bridge.KeepMAC {
 		set.MAC = have.MAC.String()
 	}
-	if !set.Up && !set.Promisc && set.MAC == "" {
+	if !set.Up && !set.Promisc && set.MAC == "" && set.VXLAN == nil {
 		return nil, nil
 	}
 	return []Change{{Do: Step{VerbSet, set}}}, nil
+}
+
+// differTunnel adds to set what differs of the overlay's device: its parent, its local address, and
+// whether it learns.
+func (l *Link) differTunnel(ctx context.Context, s *session, have *rtnl.Link, set *Link) error {
+	if l.VXLAN == nil {
+		return nil
+	}
+	parent, err := s.indexOf(ctx, l.parentIn(), l.Parent)
+	if err == nil && (have.Peer != parent || l.VXLAN.Local != have.VXLAN.Local || l.VXLAN.Learning != have.VXLAN.Learning) {
+		set.Parent, set.VNI = l.Parent, l.VNI
+		set.VXLAN = &VXLAN{Local: l.VXLAN.Local, Learning: l.VXLAN.Learning} // the kernel refuses the others in a change
+	}
+	return err
 }
 
 // planSet changes a link that must exist. The inverse restores the previous attributes.

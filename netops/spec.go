@@ -118,9 +118,8 @@ type Probe interface {
 	After(Step)
 }
 
-// OverlayWrite is the object that package overlay passes to a Probe for one write. A
-// write is the requests for the device, up to 100 requests for peers, or one nftables
-// transaction.
+// OverlayWrite is the object that package overlay passes to a Probe for a write of no other
+// object: up to 100 requests for peers, or one nftables transaction.
 type OverlayWrite struct {
 	// What describes the write.
 	What string
@@ -137,21 +136,12 @@ func (w *OverlayWrite) String() string { return w.What }
 
 func (w *OverlayWrite) jsonKey() string { return "" }
 
-// Probed calls write. A Probe that is not nil is called before and after it, with an
-// OverlayWrite.
-func Probed(p Probe, what func() string, write func() error) error {
-	if p == nil {
+// Probed calls write, and the Probe before and after it with an OverlayWrite.
+func (n *Net) Probed(what func() string, write func() error) error {
+	if n.probe == nil {
 		return write()
 	}
-	step := Step{VerbSet, &OverlayWrite{what()}}
-	if err := p.Before(step); err != nil {
-		return err
-	}
-	err := write()
-	if err == nil {
-		p.After(step)
-	}
-	return err
+	return n.session(nil).probed(Step{VerbSet, &OverlayWrite{what()}}, write)
 }
 
 // Errors of the kernel and of this package. Use errors.Is to find them.

@@ -295,12 +295,6 @@ func readProc(path string) (string, error) {
 	return string(text), nil
 }
 
-// ReadHere reads the setting in the calling thread's namespace and ignores In.
-func (c *Sysctl) ReadHere() (string, error) { return (&Namespace{}).sysctl(c.Key) }
-
-// WriteHere writes the setting in the calling thread's namespace and ignores In.
-func (c *Sysctl) WriteHere() error { return c.write() }
-
 // write writes the setting in the calling thread's namespace, with a newline.
 // The kernel ignores an empty write, and some settings can be empty.
 func (c *Sysctl) write() error {
