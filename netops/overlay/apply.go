@@ -51,10 +51,9 @@ type Kernel struct {
 	moved  bool
 	direct map[netip.Addr]hop
 	peers  *peerIndex
-	// order has the peers in the order of the last spec. conflicting reports
-	// whether several of them claim the same subnet or MAC.
-	order       []*peerEntry
-	conflicting bool
+	// order has the peers in the order of the last spec, which was the list with the number lists.
+	order []*peerEntry
+	lists uint64
 	// network is the pod network of the last spec, and nodes are its nodes. detoured reports whether a notification changed
 	// have.foreign since the last Apply.
 	network  netip.Prefix
