@@ -122,8 +122,6 @@ func (l *Link) Where() Place { return l.In }
 // IsShared reports whether attachments share the link.
 func (l *Link) IsShared() bool { return l.Shared }
 
-func (l *Link) jsonKey() string { return "link" }
-
 func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 
 // String formats the link like ip-link(8).

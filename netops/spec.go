@@ -54,8 +54,8 @@ type Object interface {
 	// String returns one line for users, in the form of iproute2 or nft.
 	String() string
 
-	// jsonKey returns the name of the kind in JSON, and seals the interface.
-	jsonKey() string
+	// validate checks the object's own fields, and seals the interface. The error wraps ErrInvalid.
+	validate() error
 }
 
 // Verb is what a Step does to its object.
@@ -134,7 +134,7 @@ func (w *OverlayWrite) IsShared() bool { return true }
 // String returns the description of the write.
 func (w *OverlayWrite) String() string { return w.What }
 
-func (w *OverlayWrite) jsonKey() string { return "" }
+func (w *OverlayWrite) validate() error { return nil }
 
 // Probed calls write, and the Probe before and after it with an OverlayWrite.
 func (n *Net) Probed(what func() string, write func() error) error {

@@ -42,8 +42,6 @@ func (c *Sysctl) Where() Place { return c.In }
 // IsShared reports whether attachments share the setting.
 func (c *Sysctl) IsShared() bool { return c.Shared }
 
-func (c *Sysctl) jsonKey() string { return "sysctl" }
-
 // String formats the setting as sysctl(8) does.
 func (c *Sysctl) String() string {
 	w := words{"sysctl", c.Key + "=" + c.Value}
