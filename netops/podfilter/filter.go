@@ -26,6 +26,8 @@ type Filter struct {
 	have kernel
 	// knowsRules and knowsPods are true if have is what the kernel has.
 	knowsRules, knowsPods bool
+	// last is the Ruleset whose chains and pods are in the kernel, as far as that is known.
+	last *Ruleset
 	// prune is true if have.pods was read by Refresh.
 	prune bool
 }
@@ -80,7 +82,7 @@ func (f *Filter) Refresh(ctx context.Context) error {
 
 func (f *Filter) refresh(ctx context.Context) error {
 	if !f.knowsRules {
-		f.knowsRules = true // unless it is disturbed meanwhile: the monitor waits for the lock
+		f.knowsRules, f.last = true, nil // unless it is disturbed meanwhile: the monitor waits for the lock
 		if err := f.readRules(ctx); err != nil {
 			f.knowsRules = false
 			return err
@@ -89,7 +91,7 @@ func (f *Filter) refresh(ctx context.Context) error {
 	if f.knowsPods {
 		return nil
 	}
-	f.knowsPods = true
+	f.knowsPods, f.last = true, nil
 	err := f.readPods(ctx)
 	f.knowsPods = err == nil
 	return err
@@ -162,6 +164,7 @@ func (f *Filter) makeTable(ctx context.Context, want *Ruleset) error {
 	if err := f.commit(ctx, "make", slices.Concat(msgs, base, elements)); err != nil {
 		return err
 	}
+	f.last = nil
 	f.have = kernel{rules: podtable.BaseChains(want.KeepEstablished), sets: map[string]*Set{}, pods: pods}
 	return nil
 }

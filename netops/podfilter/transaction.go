@@ -28,11 +28,14 @@ type transaction struct {
 }
 
 func (t *transaction) build() (err error) {
+	t.changeMembers()
+	if t.want == t.filter.last {
+		return nil
+	}
 	t.pods, err = podEntries(t.want.Pods)
 	if err != nil {
 		return err
 	}
-	t.changeMembers()
 	t.changePods()
 	if err := t.changeChains(); err != nil {
 		return err
@@ -139,6 +142,13 @@ func (t *transaction) messages() []nlconn.Message {
 
 // done notes what the kernel has after the transaction.
 func (t *transaction) done() {
+	if t.want == t.filter.last {
+		for _, s := range t.want.Sets {
+			clear(s.changed)
+		}
+		return
+	}
+	t.filter.last = t.want
 	if t.partial {
 		t.filter.knowsRules, t.filter.knowsPods = false, false
 		t.filter.monitor.Notify() // so that the caller calls Refresh
