@@ -66,6 +66,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
 		{id: "network-none", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; printf '[network]\nnetwork_backend = \"cni\"\ndefault_network = \"nope\"\n' >/etc/containers/containers.conf"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
+		{id: "network-faulty", script: conflist("40-podman.conflist", `{"cniVersion": "1.0.0", "name": "web", "plugins": [{"type": "chain", "plugins": [
+  {"type": "ptp", "bridge": "cni-podman1", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.89.0.0/24"}]]}}, {"type": "firewall"}]}]}`), fix: "cnibox fuse --split --write /etc/cni/net.d/40-podman.conflist"},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
 		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
 		{id: "bridge-shared", script: "sed 's/10.78/10.77/; s/\"net\"/\"two\"/' $net >/etc/cni/net.d/11-two.conflist"},

@@ -82,6 +82,8 @@ type Network struct {
 	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
 	Err   error
 	Fault string
+	// Fix is the command for a Fault.
+	Fix string
 	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
 	Types   []string
 	Bridge  string
