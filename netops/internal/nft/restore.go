@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -15,22 +14,15 @@ import (
 // table exists: most nodes never need the bridge table, and every name makes the caller
 // search all records.
 func (c *Client) LostSets(ctx context.Context) ([]string, error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
 	lost := map[Table]bool{}
 	var names []string
 	for _, s := range c.Schema().Sets() {
 		if _, known := lost[s.Table]; !known {
-			err := conn.Get(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {})
-			if err != nil && !errors.Is(err, unix.ENOENT) {
+			there, err := c.Exists(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0))
+			if err != nil || there && s.Table.Family == unix.NFPROTO_INET {
 				return nil, err
 			}
-			if err == nil && s.Table.Family == unix.NFPROTO_INET {
-				return nil, nil
-			}
-			lost[s.Table] = err != nil
+			lost[s.Table] = !there
 		}
 		if lost[s.Table] {
 			names = append(names, s.Name)
@@ -64,27 +56,19 @@ func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, erro
 // and of itself. A feature is made with its rules, in one transaction, so only another program can
 // have deleted those of cnibox. It does not read the chains of other programs: kube-proxy has
 // thousands.
-func (c *Client) flushedChains(ctx context.Context, features Schema) (flushed map[[2]string]bool, err error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
-	flushed = map[[2]string]bool{}
+func (c *Client) flushedChains(ctx context.Context, features Schema) (map[[2]string]bool, error) {
+	flushed := map[[2]string]bool{}
 	for _, f := range features {
 		for _, ch := range f.Chains() {
 			if ch.Kind == "" { // other chains and elements jump to it
 				continue
 			}
-			var damaged error
-			err := conn.Get(ctx, f.Table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, ch.Name), func(attrs []byte) {
-				var rules []byte
-				rules, damaged = nlconn.Find(attrs, unix.NFTA_CHAIN_USE) // no rule can jump to a base chain
-				if nlconn.Net32(rules) == 0 {
-					flushed[[2]string{f.Table.Name, ch.Name}] = true
-				}
-			})
-			if err = errors.Join(err, damaged); err != nil && !errors.Is(err, unix.ENOENT) {
+			have, err := c.Chain(ctx, f.Table, ch.Name)
+			if err != nil {
 				return nil, err
+			}
+			if have != nil && have.Uses == 0 { // no rule can jump to a base chain
+				flushed[[2]string{f.Table.Name, ch.Name}] = true
 			}
 		}
 	}
@@ -107,7 +91,7 @@ func (c *Client) refill(ctx context.Context, f *Feature, elements []*Entry) erro
 	for _, ch := range chains {
 		msgs = append(msgs, f.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, ch.Name))
 	}
-	err = c.conn.Commit(ctx, 0, append(msgs, rules...)...)
+	err = c.Commit(ctx, 0, append(msgs, rules...)...)
 	return nlconn.Explain(err, fmt.Sprintf("make the rules of nftables table %s", f.Table))
 }
 
