@@ -56,6 +56,7 @@ examples:
 			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
+			quietFlag(),
 		},
 		Action: p.withChanges(p.installFromFlags),
 	}
