@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
@@ -635,15 +633,15 @@ func checkCommand(t *testing.T, command string) {
 		return
 	}
 	p := Process{Table: all.Table()}
-	cmds := p.root().Subcommands
-	var cmd *cli.Command
+	root := p.root()
+	v := root
 	for _, w := range words[1:] {
-		if next := find(cmds, w); next != nil {
-			cmd, cmds = next, next.Subcommands
+		if next := v.find(w); next != nil {
+			v = next
 			continue
 		}
 		name, isFlag := strings.CutPrefix(w, "--")
-		if cmd == nil || isFlag && !slices.ContainsFunc(cmd.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) }) {
+		if v == root || isFlag && v.option(name) == nil {
 			t.Errorf("command %q: %q is unknown", command, w)
 		}
 	}
