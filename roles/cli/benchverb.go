@@ -9,20 +9,50 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/bench"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// bench measures plugins. With --worker it is a process that bench itself started.
-func (p *Process) bench(c *invocation) error {
-	if c.Bool("worker") {
-		return bench.Serve(c.Context, p.Stdin, p.Stdout, p.Plugins)
+func (p *Process) benchCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "bench",
+		Usage:     "measure a network's plugins on this node, without changing its network",
+		ArgsUsage: "FILE",
+		Description: `Calls ADD, CHECK and DEL of the whole list for new containers, one after the other and then several
+at a time. The calls are made in network and mount namespaces of their own: the node's
+network, leases and state are not used, and on Linux 5.12 and newer its files are
+read-only. The interfaces that the list names as master are made there.
+
+--against measures the plugins of a second directory too. Both take turns in each round,
+and the ratio of each round is taken. "cnibox plan FILE" prints what ADD does.
+
+examples:
+  cnibox bench NET.conflist
+  cnibox bench NET.conflist --against /usr/lib/cni
+  cnibox bench NET.conflist --cni-path NEW --against /opt/cni/bin --json`,
+		Flags: append(append(cniFlags(), tableFlags()...),
+			&cli.StringFlag{Name: "against", Usage: "a second directory of plugins"},
+			&cli.IntFlag{Name: "rounds", Value: 50, Usage: "how many containers"},
+			&cli.IntFlag{Name: "parallel", Value: 8, Usage: "how many calls at a time for the throughput"},
+			&cli.BoolFlag{Name: "worker", Usage: "for the processes that bench itself starts"},
+		),
+		Action: func(c *cli.Context) error {
+			if c.Bool("worker") {
+				return bench.Serve(c.Context, p.Stdin, p.Stdout, p.Plugins)
+			}
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help bench", "want FILE")
+			}
+			return p.bench(c.Context, c)
+		},
 	}
-	if len(c.args) != 1 {
-		return usagef("cnibox help bench", "want FILE")
-	}
-	list, err := p.loadNetwork(c.arg(0))
+}
+
+func (p *Process) bench(ctx context.Context, c *cli.Context) error {
+	list, err := p.loadNetwork(c.Args().First())
 	if err != nil {
 		return err
 	}
@@ -65,13 +95,13 @@ func (p *Process) bench(c *invocation) error {
 	if err := plan.Check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(c.Context)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	progress := p.progress("steps")
 	report, err := bench.Run(ctx, p.Self, plan, list.Name, progress)
 	progress(1, 1)
 	if err != nil {
-		return withHint(err, "cnibox plan "+c.arg(0))
+		return withHint(err, "cnibox plan "+c.Args().First())
 	}
 	return p.output(c, report, func(s style) error { return p.writeBench(report, s) })
 }

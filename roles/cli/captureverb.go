@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
@@ -26,6 +27,38 @@ const (
 
 // errEnough ends a capture that has all packets of --count.
 var errEnough = errors.New("enough packets")
+
+func (p *Process) captureCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "capture",
+		Usage:     "record the packets at both ends of a container's interface in one pcapng file",
+		ArgsUsage: "CONTAINER",
+		Description: `CONTAINER is a container's ID or the beginning of one, or a pod as NAMESPACE/NAME. The ends are
+the interface in the container and its interface on the host, if it has one. The file
+names both, and its comment has container, network and addresses. Wireshark and tcpdump
+read it. The capture ends when it is interrupted or when an end is gone.
+
+The filter has the words of pcap-filter(7): host, net, port, portrange, src, dst, ether, ip,
+ip6, arp, rarp, tcp, udp, sctp, icmp, icmp6, vlan, and, or, not, and parentheses. Hosts and
+ports are numbers. "and" and "or" have the same precedence. It looks behind one VLAN tag.
+
+examples:
+  cnibox capture default/web
+  cnibox capture default/web --filter 'tcp port 80 or 443' -o web.pcapng
+  cnibox capture 3f8a -i net1 --for 10s --snaplen 128 --json
+  cnibox capture default/web -o - | wireshark -k -i -`,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "filter", Usage: "only packets that match `EXPR`"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "capture.pcapng", Usage: "also -o: the `FILE`, or - for stdout"},
+			&cli.StringFlag{Name: "interface", Aliases: []string{"i"}, Usage: "also -i: the container's interface; without it, the one that was attached first"},
+			&cli.IntFlag{Name: "count", Usage: "end after `N` packets, both ends together"},
+			&cli.DurationFlag{Name: "for", Usage: "end after this `TIME`"},
+			&cli.IntFlag{Name: "snaplen", Value: maxSnaplen, Usage: "keep at most `BYTES` of a packet"},
+			&cli.BoolFlag{Name: "force", Usage: "replace FILE"},
+		}, tableFlags()...),
+		Action: p.onNode(p.capture),
+	}
+}
 
 // captured is the output of `cnibox capture --json`.
 type captured struct {
@@ -50,8 +83,8 @@ type capturedEnd struct {
 	Dropped uint64 `json:"dropped"`
 }
 
-func (p *Process) capture(c *invocation, h *roles.Host) error {
-	if len(c.args) != 1 {
+func (p *Process) capture(c *cli.Context, h *roles.Host) error {
+	if c.Args().Len() != 1 {
 		return usagef("cnibox help capture", "want one container or pod")
 	}
 	snaplen := c.Int("snaplen")
@@ -72,7 +105,7 @@ func (p *Process) capture(c *invocation, h *roles.Host) error {
 	if err != nil {
 		return stateHint(err)
 	}
-	a, err := state.interfaceOf(c.arg(0), c.String("interface"))
+	a, err := state.interfaceOf(c.Args().First(), c.String("interface"))
 	if err != nil {
 		return withHint(err, "cnibox state")
 	}
@@ -145,7 +178,7 @@ func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockF
 }
 
 // write writes the file until the capture ends.
-func (t *captureTask) write(c *invocation, a *attached) (err error) {
+func (t *captureTask) write(c *cli.Context, a *attached) (err error) {
 	out := t.p.Stdout
 	if t.done.File != stdoutName {
 		f, err := createCapture(t.done.File, c.Bool("force"))
@@ -284,7 +317,7 @@ func (t *captureTask) show() (err error) {
 }
 
 // report prints the counters at the end. They go to stderr if the packets went to stdout.
-func (t *captureTask) report(c *invocation) error {
+func (t *captureTask) report(c *cli.Context) error {
 	if t.p.ErrIsTerminal {
 		fmt.Fprint(t.p.Stderr, "\r\x1b[K")
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
@@ -55,8 +57,8 @@ func (p *Process) changed(c change) {
 
 // withChanges returns the action of a verb that changes files. With --json the changes are printed as one array at
 // the end, also after an error.
-func (p *Process) withChanges(run func(*invocation) error) func(*invocation) error {
-	return func(c *invocation) error {
+func (p *Process) withChanges(run cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
 		if !c.Bool("json") {
 			return run(c)
 		}

@@ -1,4 +1,5 @@
-// Package cli is the command line `cnibox VERB`. verbs.txt describes the verbs, most have a file of their own, and roles define more.
+// Package cli is the command line `cnibox VERB`. It has one file for each verb, and it
+// also offers the verbs that roles define. Only this package imports urfave/cli.
 //
 // Rules of this user interface: results go to stdout, everything else to
 // stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
@@ -9,9 +10,13 @@ package cli
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/bench"
@@ -70,107 +75,130 @@ type Process struct {
 }
 
 // Main runs one command line and returns the exit code.
-func Main(ctx context.Context, p Process) int { return p.report(p.run(ctx)) }
-
-// run runs the verb that the arguments name.
-func (p *Process) run(ctx context.Context) error {
+func Main(ctx context.Context, p Process) int {
 	root := p.root()
-	v, args := root.descend(p.Args)
-	switch {
-	case wantsHelp(args):
-		path := strings.Fields(v.name)
-		if v == root { // a verb after --help, a role, or an unknown word
-			words := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
-			path = words[:min(1, len(words))]
-		}
-		v, args = root.find("help"), path
-	case v != root:
-	case len(args) == 1 && slices.Contains([]string{"-v", "-version", "--version"}, args[0]):
-		v, args = root.find("version"), nil
-	case len(args) == 0:
-		writeOverview(p.Stderr, root)
-		return usagef("", "no verb given")
-	case !strings.HasPrefix(args[0], "-"):
-		return p.unknownVerb(args[0], root)
+	args, err := arrange(root.Subcommands, p.Args)
+	if err == nil {
+		err = run(&cli.Context{Context: ctx}, root, args)
 	}
-	return p.runVerb(ctx, v, args)
+	return p.report(err)
 }
 
-// runVerb runs a verb, or the one of its verbs that follows its flags.
-func (p *Process) runVerb(ctx context.Context, v *verb, args []string) error {
-	c, err := v.invocation(ctx, args)
-	if err == nil {
-		if next := v.find(c.arg(0)); next != nil {
-			return p.runVerb(ctx, next, c.args[1:])
+// run parses the flags of a command and runs it, or the one of its verbs that its first argument names. cli.App does the same, and
+// links text/template for a help that nothing prints: with that the linker can leave out no exported method of the whole program.
+func run(parent *cli.Context, cmd *cli.Command, args []string) error {
+	set := flag.NewFlagSet(cmd.Name, flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	for _, f := range cmd.Flags {
+		if err := f.Apply(set); err != nil {
+			return err
 		}
-		err = v.call(c)
 	}
-	if err == nil || v.name == "" {
-		return err
+	c := cli.NewContext(nil, set, parent)
+	c.Command = cmd
+	err := set.Parse(args)
+	if err == nil {
+		err = unite(cmd.Flags, set)
 	}
-	return &verbError{v.name, err}
+	if err != nil {
+		return flagError(cmd, err)
+	}
+	if sub := find(cmd.Subcommands, c.Args().First()); sub != nil {
+		return run(c, sub, c.Args().Tail())
+	}
+	return cmd.Action(c)
+}
+
+// unite gives a flag the value that was given to its other name: each name has a value of its own in the set.
+func unite(flags []cli.Flag, set *flag.FlagSet) error {
+	given := map[string]string{}
+	set.Visit(func(f *flag.Flag) { given[f.Name] = f.Value.String() })
+	for _, f := range flags {
+		for _, other := range f.Names()[1:] {
+			value, ok := given[other]
+			if !ok {
+				continue
+			}
+			name := f.Names()[0]
+			if _, twice := given[name]; twice {
+				return fmt.Errorf("--%s and -%s are the same flag: give one of them", name, other)
+			}
+			if err := set.Set(name, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // root returns the complete command line. It is built once per call.
-func (p *Process) root() *verb {
-	root := parseVerbs(verbPages)
-	runs := p.runs()
-	root.each(func(v *verb) { v.run = runs[v.name] })
-	p.addMigrations(root)
-	help := root.find("help")
-	root.verbs = slices.DeleteFunc(root.verbs, func(v *verb) bool { return v == help })
-	p.addRoleVerbs(root)
-	root.add(help)
-	help.run = func(c *invocation) error { return p.help(c, root) }
-	root.each(func(v *verb) {
-		if (len(v.flags) > 0 || len(v.verbs) == 0) && v.option(jsonFlag) == nil {
-			v.flags = append(v.flags, option{name: jsonFlag, usage: "print JSON, also errors", isSwitch: true})
-		}
-	})
+func (p *Process) root() *cli.Command {
+	root := &cli.Command{
+		Name:   appName,
+		Usage:  "every CNI plugin in one binary",
+		Action: p.noVerb,
+		Subcommands: []*cli.Command{
+			p.installCommand(),
+			p.uninstallCommand(),
+			p.migrateCommand(),
+			p.listCommand(),
+			p.lintCommand(),
+			p.fuseCommand(),
+			p.planCommand(),
+			p.addCommand(),
+			p.checkCommand(),
+			p.delCommand(),
+			p.gcCommand(),
+			p.statusCommand(),
+			p.doctorCommand(),
+			p.stateCommand(),
+			p.pathCommand(),
+			p.dropsCommand(),
+			p.captureCommand(),
+			p.topoCommand(),
+			p.uiCommand(),
+			p.diffCommand(),
+			p.traceCommand(),
+			p.historyCommand(),
+			p.repairNodeCommand(),
+			p.benchCommand(),
+			p.labCommand(),
+			p.versionCommand(),
+			p.completionCommand(),
+		},
+	}
+	root.Subcommands = p.roleCommands(root.Subcommands)
+	root.Subcommands = append(root.Subcommands, p.helpCommand(root))
+	finish(root.Subcommands, appName)
 	return root
 }
 
-// runs has the function of each verb of [verbPages].
-func (p *Process) runs() map[string]func(*invocation) error {
-	return map[string]func(*invocation) error{
-		"install":             p.withChanges(p.installFromFlags),
-		"uninstall":           p.withChanges(p.uninstallFromFlags),
-		"list":                p.list,
-		"lint":                p.lint,
-		"fuse":                p.fuse,
-		"plan":                p.plan,
-		"add":                 p.runtimeVerb(p.add),
-		"check":               p.checkAny,
-		"del":                 p.runtimeVerb(p.del),
-		"gc":                  p.gc,
-		"status":              p.status,
-		"doctor":              p.doctor,
-		"state":               p.onNode(p.state),
-		"state export":        p.onNode(p.stateExport),
-		"state import":        p.onNode(p.stateImport),
-		"state repair":        p.onNode(p.stateRepair),
-		"state reap":          p.onNode(p.stateReap),
-		"state metrics":       p.onNode(p.stateMetrics),
-		"path":                p.onNode(p.path),
-		"drops":               p.onNode(p.drops),
-		"capture":             p.onNode(p.capture),
-		"topo":                p.onNode(p.topo),
-		"ui":                  p.onNode(p.ui),
-		"diff":                p.onNode(p.diffOrApply),
-		"trace":               p.trace,
-		"trace export":        p.traceExport,
-		"trace replay":        p.replay,
-		"trace replay inside": p.replayInside,
-		"history":             p.onNode(p.history),
-		"repair":              p.onNode(p.repairNode),
-		"bench":               p.bench,
-		"lab up":              p.onLab(p.labUp),
-		"lab status":          p.onLab(p.labStatus),
-		"lab down":            p.onLab(p.labDown),
-		"lab forward":         p.onLab(p.labForward),
-		"version":             p.version,
-		"completion":          p.completion,
+// finish sets the common properties of all commands.
+func finish(cmds []*cli.Command, parent string) {
+	for _, c := range cmds {
+		c.HelpName = parent + " " + c.Name
+		if (len(c.Flags) > 0 || len(c.Subcommands) == 0) && !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
+			c.Flags = append(c.Flags, &cli.BoolFlag{Name: jsonFlag, Usage: "print JSON, also errors"})
+		}
+		if c.Action != nil {
+			c.Action = named(verbOf(c), c.Action)
+		}
+		finish(c.Subcommands, c.HelpName)
 	}
+}
+
+// verbOf returns a command's name with its parents' names: "state export". It is empty for the program itself.
+func verbOf(c *cli.Command) string {
+	return strings.TrimPrefix(c.HelpName, appName+" ")
+}
+
+// noVerb returns the error for a call without a known verb.
+func (p *Process) noVerb(c *cli.Context) error {
+	if word := c.Args().First(); word != "" {
+		return p.unknownVerb(word, c.Command.Subcommands)
+	}
+	writeOverview(p.Stderr, c.Command)
+	return usagef("", "no verb given")
 }
 
 // getenv reads the process's environment.

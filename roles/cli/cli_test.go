@@ -330,8 +330,8 @@ func TestVerbNames(t *testing.T) {
 	table := testTable()
 	p := Process{Table: table}
 	var verbs []string
-	for _, v := range p.root().verbs {
-		verbs = append(verbs, v.name)
+	for _, c := range p.root().Subcommands {
+		verbs = append(verbs, c.Names()...)
 	}
 	for _, r := range table.Roles() {
 		for _, n := range r.Names {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
@@ -17,18 +19,31 @@ const completionTime = time.Second
 // wordsCommand is the argument of completion with which the scripts ask for words.
 const wordsCommand = "words"
 
-// completion prints a script, or the words with which its shell completes a command line.
-func (p *Process) completion(c *invocation) error {
-	if len(c.args) > 1 && c.arg(0) == wordsCommand {
-		p.printWords(c.Context, p.root(), c.args[1:])
-		return nil
+func (p *Process) completionCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "completion",
+		Usage:     "print a completion script for a shell",
+		ArgsUsage: "bash|zsh|fish",
+		Description: `It completes verbs, flags, roles, and as root also containers, networks and addresses.
+
+examples:
+  cnibox completion bash > /etc/bash_completion.d/cnibox
+  cnibox completion zsh > "${fpath[1]}/_cnibox"
+  cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
+		Action: func(c *cli.Context) error {
+			args := c.Args().Slice()
+			if len(args) > 1 && args[0] == wordsCommand {
+				p.printWords(c.Context, p.root().Subcommands, args[1:])
+				return nil
+			}
+			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
+			if len(args) != 1 || script == "" {
+				return usagef("cnibox completion bash", "want bash, zsh or fish")
+			}
+			_, err := fmt.Fprint(p.Stdout, script)
+			return err
+		},
 	}
-	script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.arg(0)]
-	if len(c.args) != 1 || script == "" {
-		return usagef("cnibox completion bash", "want bash, zsh or fish")
-	}
-	_, err := fmt.Fprint(p.Stdout, script)
-	return err
 }
 
 // The scripts let the shell complete files if there are no words.
@@ -57,24 +72,24 @@ type candidate struct{ word, help string }
 
 // printWords prints the words that can complete the last of the given words, with a tab and an
 // explanation.
-func (p *Process) printWords(ctx context.Context, root *verb, words []string) {
+func (p *Process) printWords(ctx context.Context, cmds []*cli.Command, words []string) {
 	last := words[len(words)-1]
-	for _, c := range p.candidates(ctx, root, words[:len(words)-1], last) {
+	for _, c := range p.candidates(ctx, cmds, words[:len(words)-1], last) {
 		if strings.HasPrefix(c.word, last) {
 			fmt.Fprintf(p.Stdout, "%s\t%s\n", printable(c.word), printable(c.help))
 		}
 	}
 }
 
-func (p *Process) candidates(ctx context.Context, root *verb, before []string, last string) (out []candidate) {
-	v := root
-	position := 0 // among the arguments of v
+func (p *Process) candidates(ctx context.Context, cmds []*cli.Command, before []string, last string) (out []candidate) {
+	var cmd *cli.Command
+	position := 0 // among the arguments of cmd
 	for i := 0; i < len(before); i++ {
 		word := before[i]
-		next := v.find(word)
+		next := find(cmds, word)
 		switch {
-		case v != root && strings.HasPrefix(word, "-"):
-			if o := v.option(strings.TrimLeft(word, "-")); o == nil || o.isSwitch {
+		case cmd != nil && strings.HasPrefix(word, "-"):
+			if !takesValue(cmd, word) {
 				continue
 			}
 			i++
@@ -82,28 +97,32 @@ func (p *Process) candidates(ctx context.Context, root *verb, before []string, l
 				return p.flagValues(ctx, strings.TrimLeft(word, "-"))
 			}
 		case next != nil && position == 0:
-			v = next
+			cmd, cmds = next, next.Subcommands
 		default:
 			position++
 		}
 	}
 	switch {
-	case v == root && position > 0:
+	case cmd == nil && position > 0:
 		return nil
-	case v != root && strings.HasPrefix(last, "-"):
-		for _, o := range v.flags {
-			out = append(out, candidate{"--" + o.name, o.usage})
+	case cmd != nil && strings.HasPrefix(last, "-"):
+		for _, f := range cmd.Flags {
+			help := ""
+			if d, ok := f.(cli.DocGenerationFlag); ok {
+				help = d.GetUsage()
+			}
+			out = append(out, candidate{"--" + f.Names()[0], help})
 		}
 		return out
 	case position == 0:
-		for _, one := range v.verbs {
-			out = append(out, candidate{one.word(), one.usage})
+		for _, c := range cmds {
+			out = append(out, candidate{c.Name, c.Usage})
 		}
 	}
-	if v == root {
-		return out
+	if cmd != nil {
+		out = append(out, p.arguments(ctx, cmd, position)...)
 	}
-	return append(out, p.arguments(ctx, v, position)...)
+	return out
 }
 
 // flagValues returns the values of a flag that has few.
@@ -119,9 +138,9 @@ func (p *Process) flagValues(ctx context.Context, name string) (out []candidate)
 	return out
 }
 
-// arguments returns the values of an argument, which the verb's page names.
-func (p *Process) arguments(ctx context.Context, v *verb, position int) (out []candidate) {
-	usage := strings.Fields(v.args)
+// arguments returns the values of an argument, which ArgsUsage names.
+func (p *Process) arguments(ctx context.Context, cmd *cli.Command, position int) (out []candidate) {
+	usage := strings.Fields(cmd.ArgsUsage)
 	if len(usage) == 0 {
 		return nil
 	}
@@ -139,7 +158,7 @@ func (p *Process) arguments(ctx context.Context, v *verb, position int) (out []c
 				}
 			}
 			if kind == "VERB" {
-				out = append(out, p.candidates(ctx, p.root(), nil, "")...)
+				out = append(out, p.candidates(ctx, p.root().Subcommands, nil, "")...)
 			}
 		case "NETNS":
 			entries, _ := os.ReadDir(netnsDir) // without it there are no names

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -14,21 +16,69 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// diffOrApply is `cnibox diff`.
-func (p *Process) diffOrApply(c *invocation, h *roles.Host) error {
-	switch {
-	case c.Bool("apply") && c.String("after") != "":
-		return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
-	case c.Bool("apply"):
-		return p.repairNode(c, h)
-	case c.Bool("yes"):
-		return usagef("cnibox diff --apply --yes", "--yes is for --apply")
+func (p *Process) diffCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "diff",
+		Usage: "compare all attachments of the node with their specifications, as a plan; --apply makes it",
+		Description: `Compares every attachment of the node, also those of other plugins: those in the caches of
+containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
+Prints what is missing (+), changed (~) and extra (-), each with its inverse, and what
+cannot be changed in place (!), with what to do. Extra are objects of cnibox without a record.
+Exits with 3 if there are differences. "cnibox check --all" is the same.
+
+--apply asks on a terminal, and makes the changes at once with --yes. It also does what
+"cnibox state repair" does for damaged state files. "cnibox repair" is the same.
+
+--after compares the attachments of FILE's network with what FILE would make of them, and
+changes nothing. A container gets the new configuration when it is restarted.
+
+examples:
+  cnibox diff
+  cnibox diff --json | jq -r '.[] | .containerID' | sort -u
+  cnibox diff --apply              print the plan, and ask
+  cnibox diff --after NEW.conflist`,
+		Flags: append(repairFlags(),
+			&cli.BoolFlag{Name: "apply", Usage: "make the changes"},
+			&cli.StringFlag{Name: "after", Usage: "the network's new `FILE`"},
+		),
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			switch {
+			case c.Bool("apply") && c.String("after") != "":
+				return usagef("cnibox help diff", "--apply and --after exclude each other: --after changes nothing")
+			case c.Bool("apply"):
+				return p.repairNode(c, h)
+			case c.Bool("yes"):
+				return usagef("cnibox diff --apply --yes", "--yes is for --apply")
+			}
+			return p.diff(c, h, c.String("cni-path"))
+		}),
 	}
-	return p.diff(c, h, c.String("cni-path"))
+}
+
+func (p *Process) repairNodeCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "make the node's attachments as they should be; print the plan first",
+		Description: `Prints the plan of "cnibox diff" and asks on a terminal, as "cnibox diff --apply". It makes the
+changes at once with --yes, and none otherwise. Exits with 3 if something is left to repair.
+
+examples:
+  cnibox repair              print the plan, and ask
+  cnibox repair --yes        for scripts`,
+		Flags:  repairFlags(),
+		Action: p.onNode(p.repairNode),
+	}
+}
+
+func repairFlags() []cli.Flag {
+	return append(pathFlag("those of the network's runtime, or of all runtimes"),
+		&cli.BoolFlag{Name: "yes", Usage: "make the changes without a question"},
+		&cli.BoolFlag{Name: "json", Usage: "print the differences as JSON; of changes, those that are left"},
+	)
 }
 
 // diff is `cnibox diff` without --apply.
-func (p *Process) diff(c *invocation, h *roles.Host, path string) error {
+func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 	a, err := p.newAuditor(c.Context, h, path, nil)
 	if err != nil {
 		return err
@@ -58,7 +108,7 @@ func (p *Process) diff(c *invocation, h *roles.Host, path string) error {
 		fmt.Fprintf(p.Stderr, "cnibox: diff: this node has no attachment of network %q\n", a.after.Name)
 	}
 	if len(found) == 0 {
-		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", c.verb.name, counted(len(plan.all), "attachment"))
+		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 		return err
 	}
 	err = foundProblem(len(found), len(plan.all))

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles/all"
 )
@@ -23,23 +24,23 @@ const docsFile = "../../docs/cli.md"
 // TestDocs keeps the list of verbs in docs/cli.md equal to the help. The manual page of a release has the help of each verb of that list.
 func TestDocs(t *testing.T) {
 	p := Process{Table: all.Table()}
-	rest := p.root().verbs
+	rest := slices.Clone(p.root().Subcommands)
 	var b strings.Builder
-	section := func(title string, listed func(v *verb) bool) {
+	section := func(title string, listed func(c *cli.Command) bool) {
 		fmt.Fprintf(&b, "\n## %s\n", strings.ToUpper(title[:1])+title[1:])
-		rest = slices.DeleteFunc(rest, func(v *verb) bool {
-			if listed(v) {
-				fmt.Fprintf(&b, "\n### cnibox %s\n\n%s.\n\n```\n", v.name, strings.ToUpper(v.usage[:1])+v.usage[1:])
-				writeUsage(&b, v, "")
+		rest = slices.DeleteFunc(rest, func(c *cli.Command) bool {
+			if listed(c) {
+				fmt.Fprintf(&b, "\n### cnibox %s\n\n%s.\n\n```\n", c.Name, strings.ToUpper(c.Usage[:1])+c.Usage[1:])
+				writeUsage(&b, c, "")
 				b.WriteString("```\n")
 			}
-			return listed(v)
+			return listed(c)
 		})
 	}
 	for _, g := range groups() {
-		section(g.title, func(v *verb) bool { return slices.Contains(g.verbs, v.name) })
+		section(g.title, func(c *cli.Command) bool { return slices.Contains(g.verbs, c.Name) })
 	}
-	section("other verbs", func(*verb) bool { return true })
+	section("other verbs", func(c *cli.Command) bool { return !c.Hidden })
 	fmt.Fprintf(&b, "\n## Exit codes and environment\n\n```\n%s\n%s```\n\n", exitCodes, environment)
 	const start, end = "<!-- verbs:start -->\n", "<!-- verbs:end -->"
 	have, err := os.ReadFile(docsFile)
@@ -64,28 +65,29 @@ func TestDocs(t *testing.T) {
 }
 
 // writeUsage writes a line with the flags of a verb, except those that most verbs have, and a line for each verb of it.
-func writeUsage(w io.Writer, v *verb, text string) {
-	line := "cnibox " + v.name
-	for _, o := range v.flags {
-		if o.name != jsonFlag && o.name != "table" {
-			line += " [--" + o.name
-			if !o.isSwitch {
-				line += "=" + strings.ToUpper(o.name)
+func writeUsage(w io.Writer, c *cli.Command, text string) {
+	line := "cnibox " + verbOf(c)
+	for _, f := range c.Flags {
+		name := f.Names()[0]
+		if d, ok := f.(cli.DocGenerationFlag); ok && name != jsonFlag && name != "table" {
+			line += " [--" + name
+			if d.TakesValue() {
+				line += "=" + strings.ToUpper(name)
 			}
 			line += "]"
 		}
 	}
 	if strings.Count(line, " [") > 9 {
-		line = "cnibox " + v.name + " [FLAG…]"
+		line = "cnibox " + verbOf(c) + " [FLAG…]"
 	}
-	if len(v.verbs) == 0 || v.run != nil && len(v.flags) > 0 {
-		fmt.Fprintf(w, "%s\n", strings.TrimSpace(line+" "+v.args))
+	if len(c.Subcommands) == 0 || c.Action != nil && len(c.Flags) > 0 {
+		fmt.Fprintf(w, "%s\n", strings.TrimSpace(line+" "+c.ArgsUsage))
 		if text != "" {
 			fmt.Fprintf(w, "    %s\n", text)
 		}
 	}
-	for _, one := range v.verbs {
-		writeUsage(w, one, one.usage)
+	for _, s := range c.Subcommands {
+		writeUsage(w, s, s.Usage)
 	}
 }
 
@@ -93,32 +95,37 @@ func writeUsage(w io.Writer, v *verb, text string) {
 func TestHelpOfAllVerbs(t *testing.T) {
 	p := Process{Table: all.Table()}
 	internal := []string{"trace replay inside", "lab forward"} // other verbs start them
-	p.root().each(func(v *verb) {
-		if len(v.flags) == 0 || slices.Contains(internal, v.name) {
-			return // a noun
-		}
-		if v.option(jsonFlag) == nil {
-			t.Errorf("%s has no --json", v.name)
-		}
-		_, lines, _ := strings.Cut(v.text, "examples:\n")
-		shown := 0
-		for line := range strings.Lines(lines) {
-			command, ok := strings.CutPrefix(line, "  cnibox ")
-			if !ok {
-				continue
+	var look func([]*cli.Command)
+	look = func(cmds []*cli.Command) {
+		for _, c := range cmds {
+			look(c.Subcommands)
+			if len(c.Flags) == 0 || slices.Contains(internal, verbOf(c)) {
+				continue // a noun
 			}
-			command, _, _ = strings.Cut(command, "  ")
-			command, _, _ = strings.Cut(command, " | ")
-			command, _, _ = strings.Cut(command, " > ")
-			checkCommand(t, "cnibox "+strings.TrimSuffix(command, "\n"))
-			if strings.HasPrefix(command, v.name) {
-				shown++
+			if !slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == jsonFlag }) {
+				t.Errorf("%s has no --json", verbOf(c))
+			}
+			_, lines, _ := strings.Cut(c.Description, "examples:\n")
+			shown := 0
+			for line := range strings.Lines(lines) {
+				command, ok := strings.CutPrefix(line, "  cnibox ")
+				if !ok {
+					continue
+				}
+				command, _, _ = strings.Cut(command, "  ")
+				command, _, _ = strings.Cut(command, " | ")
+				command, _, _ = strings.Cut(command, " > ")
+				checkCommand(t, "cnibox "+strings.TrimSuffix(command, "\n"))
+				if strings.HasPrefix(command, verbOf(c)) {
+					shown++
+				}
+			}
+			if shown == 0 {
+				t.Errorf("the help of %s has no example of it", verbOf(c))
 			}
 		}
-		if shown == 0 {
-			t.Errorf("the help of %s has no example of it", v.name)
-		}
-	})
+	}
+	look(p.root().Subcommands)
 }
 
 // TestCommandsOfPages: the command lines of cnibox in README.md and docs/ have verbs and flags that exist. Those that start a daemon have
@@ -128,7 +135,7 @@ func TestCommandsOfPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := (&Process{Table: all.Table()}).root()
+	cmds := (&Process{Table: all.Table()}).root().Subcommands
 	line := regexp.MustCompile("(?m)(`|^ *[#$] |^ *)cnibox ([a-z][^`\n]*)")
 	found := 0
 	for _, page := range append(pages, "../../README.md") {
@@ -139,14 +146,14 @@ func TestCommandsOfPages(t *testing.T) {
 		for _, match := range line.FindAllStringSubmatch(string(text), -1) {
 			command := regexp.MustCompile(`( [|&>#<]|;|  |: |, |\)).*`).ReplaceAllString(match[2], "")
 			words := strings.Fields(command)
-			cmd := root.find(words[0])
+			cmd := find(cmds, words[0])
 			if cmd == nil {
 				if _, role := all.Table().Lookup(words[0]); !role && match[1] == "`" { // a line of text can begin with the name of the program
 					t.Errorf("%s: no verb %q in %q", page, words[0], match[2])
 				}
 				continue
 			}
-			if _, daemon := all.Table().Lookup(words[0]); daemon && (len(words) == 1 || cmd.find(words[1]) == nil) {
+			if _, daemon := all.Table().Lookup(words[0]); daemon && (len(words) == 1 || find(cmd.Subcommands, words[1]) == nil) {
 				continue
 			}
 			found++

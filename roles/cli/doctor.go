@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
@@ -23,22 +25,46 @@ import (
 // maxReport is the maximum size of a report in bytes.
 const maxReport = 64 << 20
 
-func (p *Process) doctor(c *invocation) error {
-	switch {
-	case c.IsSet("cluster") && c.IsSet("fix"):
-		return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
-	case c.IsSet("cluster"):
-		return p.mergeReports(c, c.String("cluster"))
-	case os.Geteuid() != 0:
-		return withHint(errors.New("only root can read a node"), "run it as root")
-	case c.IsSet("fix"):
-		return p.onNode(p.fixReport)(c)
+func (p *Process) doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "doctor",
+		Usage: "find what is wrong with this node's networks, and the command that mends it",
+		Description: `Reads networks, plugins, records, interfaces, rules, settings and the agent's status, and
+changes nothing. It needs no agent and no API server. docs/doctor.md lists the checks.
+--fix does what is safe of a report: it restores cnibox's own objects and removes what
+ended containers left, if the finding still holds. --cluster merges the reports of many
+nodes. Exits with 3 if there is an error, with 4 if there are only warnings.
+
+examples:
+  cnibox doctor                     the findings, the worst first
+  cnibox doctor --json > report     for programs, and for --fix
+  cnibox doctor --fix report
+  cnibox doctor --cluster reports   a directory with one report a node`,
+		Flags: append(tableFlags(),
+			&cli.StringFlag{Name: "fix", Usage: "mend what is safe of a report"},
+			&cli.StringFlag{Name: "cluster", Usage: "merge the reports in a directory"},
+		),
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			switch {
+			case c.IsSet("cluster") && c.IsSet("fix"):
+				return usagef("cnibox help doctor", "--fix and --cluster exclude each other: a report is for the node that made it")
+			case c.IsSet("cluster"):
+				return p.mergeReports(c, c.String("cluster"))
+			case os.Geteuid() != 0:
+				return withHint(errors.New("only root can read a node"), "run it as root")
+			case c.IsSet("fix"):
+				return p.onNode(p.fixReport)(c)
+			}
+			return p.onNode(p.diagnose)(c)
+		},
 	}
-	return p.onNode(p.diagnose)(c)
 }
 
 // diagnose is `cnibox doctor`.
-func (p *Process) diagnose(c *invocation, h *roles.Host) error {
+func (p *Process) diagnose(c *cli.Context, h *roles.Host) error {
 	r, err := p.examine(c.Context, h)
 	if err != nil {
 		return err
@@ -226,7 +252,7 @@ func (p *Process) readReport(file string) (*doctor.Report, error) {
 }
 
 // mergeReports is `cnibox doctor --cluster`.
-func (p *Process) mergeReports(c *invocation, dir string) error {
+func (p *Process) mergeReports(c *cli.Context, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -274,7 +300,7 @@ func (p *Process) mergeReports(c *invocation, dir string) error {
 
 // fixReport is `cnibox doctor --fix`. It mends a finding of the report only if a new examination has
 // it too.
-func (p *Process) fixReport(c *invocation, h *roles.Host) error {
+func (p *Process) fixReport(c *cli.Context, h *roles.Host) error {
 	old, err := p.readReport(c.String("fix"))
 	if err != nil {
 		return err

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
@@ -633,15 +635,15 @@ func checkCommand(t *testing.T, command string) {
 		return
 	}
 	p := Process{Table: all.Table()}
-	root := p.root()
-	v := root
+	cmds := p.root().Subcommands
+	var cmd *cli.Command
 	for _, w := range words[1:] {
-		if next := v.find(w); next != nil {
-			v = next
+		if next := find(cmds, w); next != nil {
+			cmd, cmds = next, next.Subcommands
 			continue
 		}
 		name, isFlag := strings.CutPrefix(w, "--")
-		if v == root || isFlag && v.option(name) == nil {
+		if cmd == nil || isFlag && !slices.ContainsFunc(cmd.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) }) {
 			t.Errorf("command %q: %q is unknown", command, w)
 		}
 	}

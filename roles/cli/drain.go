@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
@@ -13,7 +15,7 @@ import (
 
 // drain returns the node to the previous plugins if no container is attached, and lists the
 // attached ones otherwise. It can be repeated.
-func (p *Process) drain(c *invocation) error {
+func (p *Process) drain(c *cli.Context) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
 	if err != nil {
@@ -54,7 +56,7 @@ func (p *Process) drain(c *invocation) error {
 // handBack replaces cnibox's plugins by the previous ones. It exports the leases before, so that the
 // previous plugins know the used addresses, and again afterwards, because attachments may have been
 // made meanwhile. If the files were replaced by an earlier call, it does nothing.
-func (p *Process) handBack(ctx context.Context, c *invocation, h *roles.Host) error {
+func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) error {
 	ours, err := plugindir.Open(c.String("dir"), p.Executable).Files()
 	if err != nil || !slices.ContainsFunc(ours, func(n string) bool { return n != plugindir.Binary }) {
 		return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
@@ -28,7 +29,35 @@ const (
 	maxDropKeys  = 1000
 )
 
-func (p *Process) drops(c *invocation, h *roles.Host) error {
+func (p *Process) dropsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "drops",
+		Usage: "print the packets that the kernel drops, with container and reason",
+		Description: `Prints until it is interrupted what the kernel reports of dropped packets in all network
+namespaces: time, container, its interface on the host, 5-tuple, and the reason (Linux 5.17
+or newer) with the place in the kernel. A repetition is printed once a second, as a count;
+IPv6 multicast is only counted. --all prints each packet.
+
+Not reported: a packet without a MAC header, such as one that a container's own OUTPUT
+chain drops ("cnibox path --probe" finds that), and what a device drops. The reports need
+the module drop_monitor and the machine's first network namespace, and have one reader.
+Without the module, the drop counters of the host's interfaces are printed as they rise.
+
+examples:
+  cnibox drops
+  cnibox drops --pod default/web
+  cnibox drops --for 1s --json`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "pod", Usage: "only packets of the `CONTAINER`: a pod as NAMESPACE/NAME, or the beginning of an ID"},
+			&cli.DurationFlag{Name: "for", Usage: "end after this `TIME`"},
+			&cli.BoolFlag{Name: "all", Usage: "print each packet"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line"},
+		},
+		Action: p.onNode(p.drops),
+	}
+}
+
+func (p *Process) drops(c *cli.Context, h *roles.Host) error {
 	if c.Duration("for") < 0 {
 		return usagef("cnibox help drops", "--for %s: want no negative time", c.Duration("for"))
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
@@ -76,9 +77,25 @@ func usagef(hint, format string, a ...any) error {
 	return withHint(roles.Usagef(format, a...), hint)
 }
 
-// onNode returns the function of a verb that works on the node.
-func (p *Process) onNode(run func(*invocation, *roles.Host) error) func(*invocation) error {
-	return func(c *invocation) error {
+// named adds the verb to the errors of run.
+func named(verb string, run cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		err := run(c)
+		if err == nil {
+			return nil
+		}
+		return &verbError{verb, err}
+	}
+}
+
+// onNode returns the action of a verb that works on the node. It expects arguments only if the command describes them.
+func (p *Process) onNode(run func(*cli.Context, *roles.Host) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if c.Command.ArgsUsage == "" {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+		}
 		h, done, err := p.host(c.Context, "")
 		if err != nil {
 			return err
@@ -88,11 +105,36 @@ func (p *Process) onNode(run func(*invocation, *roles.Host) error) func(*invocat
 	}
 }
 
+// flagError wraps the library's error for an invalid flag.
+func flagError(cmd *cli.Command, err error) error {
+	text := strings.NewReplacer(
+		"flag provided but not defined: -", "unknown flag --",
+		"needs an argument: -", "needs an argument: --",
+		" for flag -", " for --",
+		" for -", " for --",
+	).Replace(err.Error())
+	verb := verbOf(cmd)
+	if verb == "" {
+		return usagef("cnibox help", "%s", text)
+	}
+	hint := "cnibox help " + verb
+	if _, given, ok := strings.Cut(text, "unknown flag --"); ok {
+		var names []string
+		for _, f := range cmd.Flags {
+			names = append(names, f.Names()[0])
+		}
+		if s := lint.Suggest(given, names); s != "" {
+			hint = "cnibox " + verb + " --" + s
+		}
+	}
+	return &verbError{verb, usagef(hint, "%s", text)}
+}
+
 // unknownVerb returns an error that suggests a known verb or role.
-func (p *Process) unknownVerb(word string, root *verb) error {
+func (p *Process) unknownVerb(word string, cmds []*cli.Command) error {
 	var verbs, names []string
-	for _, v := range root.verbs {
-		verbs = append(verbs, v.name)
+	for _, c := range cmds {
+		verbs = append(verbs, c.Names()...)
 	}
 	for _, e := range p.Table {
 		names = append(names, strings.Fields(e.Names)...)
@@ -104,35 +146,6 @@ func (p *Process) unknownVerb(word string, root *verb) error {
 		hint = "cnibox help " + s
 	}
 	return usagef(hint, "%q is not a verb or role", word)
-}
-
-// unknownSub returns an error that suggests one of a verb's verbs.
-func unknownSub(v *verb, word string) error {
-	if len(v.verbs) == 0 {
-		return usagef("cnibox help "+v.name, "%s has no verbs, so %q means nothing", v.name, word)
-	}
-	var names []string
-	for _, one := range v.verbs {
-		names = append(names, one.word())
-	}
-	hint := "cnibox help " + v.name
-	if s := lint.Suggest(word, names); s != "" {
-		hint = "cnibox " + v.name + " " + s
-	}
-	return usagef(hint, "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
-}
-
-// wantsHelp reports whether a flag asks for the help.
-func wantsHelp(args []string) bool {
-	for _, a := range args {
-		switch a {
-		case "--":
-			return false
-		case "-h", "-help", "--help":
-			return true
-		}
-	}
-	return false
 }
 
 // isUnread reports whether the reader of the output closed it, as `| head` does. This is not an

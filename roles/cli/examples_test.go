@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/urfave/cli/v2"
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -84,11 +85,11 @@ func TestExamples(t *testing.T) {
 // be followed by the daemon's verbs.
 func TestProductVerbs(t *testing.T) {
 	p := Process{Table: all.Table()}
-	for _, v := range p.root().verbs {
+	for _, c := range p.root().Subcommands {
 		for _, r := range p.Table.Roles() {
-			others := len(v.verbs) == 0 || slices.ContainsFunc(v.verbs, func(sub *verb) bool { return r.Verb(sub.name) == nil })
-			if slices.Contains(r.Names, v.name) && others {
-				t.Errorf("verb %q is named like a role", v.name)
+			others := len(c.Subcommands) == 0 || slices.ContainsFunc(c.Subcommands, func(sub *cli.Command) bool { return r.Verb(c.Name+" "+sub.Name) == nil })
+			if slices.Contains(r.Names, c.Name) && others {
+				t.Errorf("verb %q is named like a role", c.Name)
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/netlist"
@@ -18,11 +20,34 @@ import (
 // defaultConfDir is the directory in which runtimes look for networks.
 const defaultConfDir = "/etc/cni/net.d"
 
-func (p *Process) fuse(c *invocation) error {
-	file, split, write := c.arg(0), c.Bool("split"), c.Bool("write")
-	if file == "-" && write {
-		return usagef("cnibox help fuse", "want FILE, which cannot be - with --write")
+func (p *Process) fuseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "fuse",
+		Usage:     "rewrite a list so that one process runs all its plugins",
+		ArgsUsage: "FILE",
+		Description: `Prints the list with its plugins inside one plugin of type chain; --split restores
+the original list. Each form can check and detach the attachments of the other, so
+the file may be changed while containers run. Other tools may look for the names
+of plugins in the file. See docs/chain.md.
+
+examples:
+  cnibox fuse NET.conflist
+  cnibox fuse NET.conflist --split --write`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "split", Usage: "restore the original list"},
+			&cli.BoolFlag{Name: "write", Usage: "replace FILE atomically and print nothing"},
+		},
+		Action: func(c *cli.Context) error {
+			file := c.Args().First()
+			if c.Args().Len() != 1 || file == "-" && c.Bool("write") {
+				return usagef("cnibox help fuse", "want FILE, which cannot be - with --write")
+			}
+			return p.fuse(file, c.Bool("split"), c.Bool("write"))
+		},
 	}
+}
+
+func (p *Process) fuse(file string, split, write bool) error {
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil {
 		return err

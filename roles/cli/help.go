@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -27,31 +29,48 @@ const environment = `environment:
   NO_COLOR          if set, no colours on a terminal
 `
 
-// help explains the program or one verb.
-func (p *Process) help(c *invocation, root *verb) error {
-	found := root.find(c.arg(0))
-	if r, ok := p.Table.Lookup(c.arg(0)); ok && (len(c.args) == 1 || found == nil) {
-		if len(c.args) > 1 {
-			return usagef("cnibox help "+c.arg(0), "%q has no verbs", c.arg(0))
-		}
-		p.writeRole(r, p.style(c))
-		if found != nil {
-			fmt.Fprintln(p.Stdout)
-			writeVerb(p.Stdout, found)
-		}
-		return nil
+// helpCommand explains the program or one verb.
+func (p *Process) helpCommand(root *cli.Command) *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "explain a verb or a role",
+		ArgsUsage: "[VERB [VERB] | ROLE]",
+		Description: `examples:
+  cnibox help state repair
+  cnibox help bridge`,
+		Action: func(c *cli.Context) error {
+			cmds, path := root.Subcommands, c.Args().Slice()
+			cmd := find(cmds, c.Args().First())
+			if r, ok := p.Table.Lookup(c.Args().First()); ok && (len(path) == 1 || cmd == nil) {
+				if len(path) > 1 {
+					return usagef("cnibox help "+path[0], "%q has no verbs", path[0])
+				}
+				p.writeRole(r, p.style(c))
+				if cmd != nil {
+					fmt.Fprintln(p.Stdout)
+					writeVerb(p.Stdout, cmd)
+				}
+				return nil
+			}
+			cmd = nil
+			for _, word := range path {
+				next := find(cmds, word)
+				switch {
+				case next == nil && cmd == nil:
+					return p.unknownVerb(word, cmds)
+				case next == nil:
+					return unknownSub(cmd, word)
+				}
+				cmd, cmds = next, next.Subcommands
+			}
+			if cmd == nil {
+				writeOverview(p.Stdout, root)
+				return nil
+			}
+			writeVerb(p.Stdout, cmd)
+			return nil
+		},
 	}
-	switch v, rest := root.descend(c.args); {
-	case len(rest) > 0 && v == root:
-		return p.unknownVerb(rest[0], root)
-	case len(rest) > 0:
-		return unknownSub(v, rest[0])
-	case v == root:
-		writeOverview(p.Stdout, root)
-	default:
-		writeVerb(p.Stdout, v)
-	}
-	return nil
 }
 
 // groups returns the verbs of the overview in groups. Other verbs follow in a group of their own.
@@ -78,14 +97,14 @@ const examples = `examples:
 `
 
 // writeOverview lists the verbs.
-func writeOverview(w io.Writer, root *verb) {
-	fmt.Fprintf(w, "%s: every CNI plugin in one binary\n\n", appName)
+func writeOverview(w io.Writer, root *cli.Command) {
+	fmt.Fprintf(w, "%s: %s\n\n", root.Name, root.Usage)
 	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            run as that CNI plugin; `cnibox list` names the roles\n")
-	rest := slices.Clone(root.verbs)
+	rest := slices.Clone(root.Subcommands)
 	for _, g := range groups() {
 		fmt.Fprintf(w, "\n%s:\n", g.title)
 		for _, name := range g.verbs {
-			if i := slices.IndexFunc(rest, func(v *verb) bool { return v.name == name }); i >= 0 {
+			if i := slices.IndexFunc(rest, func(c *cli.Command) bool { return c.Name == name }); i >= 0 {
 				writeLine(w, rest[i])
 				rest = slices.Delete(rest, i, i+1)
 			}
@@ -98,27 +117,34 @@ func writeOverview(w io.Writer, root *verb) {
 	fmt.Fprint(w, "\n", examples, "\n`cnibox help VERB` and `cnibox help ROLE` print more, also verbs of verbs such as \"state repair\".\n\n", exitCodes, "\n", environment)
 }
 
-func writeLine(w io.Writer, v *verb) { fmt.Fprintf(w, "  %-14s %s\n", v.name, v.usage) }
+func writeLine(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "  %-14s %s\n", verbOf(c), c.Usage)
+}
 
 // writeVerb explains one verb.
-func writeVerb(w io.Writer, v *verb) {
-	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", v.name, v.usage, synopsis(v))
-	for _, one := range v.verbs {
-		fmt.Fprintf(w, "  %s\n", synopsis(one))
+func writeVerb(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", verbOf(c), c.Usage, synopsis(c))
+	for _, s := range c.Subcommands {
+		fmt.Fprintf(w, "  %s\n", synopsis(s))
 	}
-	if v.text != "" {
-		fmt.Fprintf(w, "\n%s\n", v.text)
+	if c.Description != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(c.Description))
 	}
-	if len(v.flags) > 0 {
+	if len(c.Flags) > 0 {
 		fmt.Fprint(w, "\nflags:\n")
 	}
-	for _, o := range v.flags {
-		left, text := "--"+o.name, o.usage
-		if !o.isSwitch {
-			left += " " + strings.ToUpper(o.name)
+	for _, f := range c.Flags {
+		d, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
 		}
-		if o.value != "" {
-			text += " (" + o.value + ")"
+		left := "--" + f.Names()[0]
+		if d.TakesValue() {
+			left += " " + strings.ToUpper(f.Names()[0])
+		}
+		text := d.GetUsage()
+		if v := d.GetDefaultText(); d.TakesValue() && v != "" && v != `""` {
+			text += " (" + strings.Trim(v, `"`) + ")"
 		}
 		fmt.Fprintf(w, "  %-22s %s\n", left, text)
 	}
@@ -134,10 +160,10 @@ func (p *Process) writeRole(r *roles.Role, s style) {
 }
 
 // synopsis is the one-line usage of a verb.
-func synopsis(v *verb) string {
-	s := "cnibox " + v.name
-	if len(v.flags) > 0 {
+func synopsis(c *cli.Command) string {
+	s := "cnibox " + verbOf(c)
+	if len(c.Flags) > 0 {
 		s += " [FLAG…]"
 	}
-	return strings.TrimSpace(s + " " + v.args)
+	return strings.TrimSpace(s + " " + c.ArgsUsage)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -25,9 +27,32 @@ type addressChange struct {
 	*store.Holding
 }
 
-func (p *Process) history(c *invocation, h *roles.Host) error {
-	if c.IsSet("at") && c.IsSet("since") {
-		return usagef("cnibox help history", "want --at or --since")
+func (p *Process) historyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "history",
+		Usage:     "show who had which address, and when",
+		ArgsUsage: "[ADDRESS | POD | CONTAINER]",
+		Description: `Lists the attachments of this boot, also those that were removed. POD is NAMESPACE/NAME, and CONTAINER is
+a container's ID or the beginning of one. What a third-party plugin attached is in it if it called cnibox's
+IPAM, as long as the trace has the call, or if a chained plugin of cnibox came after it. TIME is 15:04[:05]
+of the last 24 hours, "2006-01-02 15:04[:05]", or RFC 3339; local unless it has a zone. The history is
+bounded: of several thousand removed attachments it keeps the last.
+
+examples:
+  cnibox history 10.2.3.4 --at 03:12      who had the address
+  cnibox history --since 1h               what was added and removed
+  cnibox history default/web --json`,
+		Flags: append(tableFlags(),
+			&cli.StringFlag{Name: "at", Usage: "only what existed at `TIME`"},
+			&cli.StringFlag{Name: "since", Usage: "the changes since a time, or a `DURATION` such as 90m ago"},
+		),
+		Action: p.onNode(p.history),
+	}
+}
+
+func (p *Process) history(c *cli.Context, h *roles.Host) error {
+	if c.Args().Len() > 1 || c.IsSet("at") && c.IsSet("since") {
+		return usagef("cnibox help history", "want at most one address, pod or container, and --at or --since")
 	}
 	var when time.Time
 	for _, name := range []string{"at", "since"} {
@@ -42,7 +67,7 @@ func (p *Process) history(c *invocation, h *roles.Host) error {
 	if err != nil {
 		return err
 	}
-	if name := c.arg(0); name != "" {
+	if name := c.Args().First(); name != "" {
 		all = slices.DeleteFunc(all, func(one *store.Holding) bool { return !isOf(one, name) })
 		p.warnNone("history", name, len(all))
 	}

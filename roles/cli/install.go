@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/cli/lint"
@@ -19,13 +20,50 @@ import (
 // defaultPluginDir is the directory in which runtimes look for plugins.
 const defaultPluginDir = "/opt/cni/bin"
 
+func (p *Process) installCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "install",
+		Usage:     "install the binary and a link for each role in the plugin directory",
+		ArgsUsage: "[ROLE…]",
+		Description: `Places the binary as DIR/cnibox and links each ROLE (all of them by default) to it.
+All files are checked, then written under temporary names, and then renamed, so every
+plugin exists and is complete at any time. Another program's plugin is kept. With
+--force it is moved to DIR/.cnibox-replaced, and uninstall restores it. No file is
+executed to identify it. When a plugin was replaced, what is left of cnibox's containers
+that ended meanwhile is removed. docs/migrate.md describes the effect on running containers.
+
+Runtimes search plugins in different directories, and install warns if one of this node
+does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
+for containerd and nerdctl it prints what to change, and exits with 3. --conflist checks
+a network and writes it last, so that no runtime sees it before its plugins.
+
+--root installs into the file system of an image below that directory, and looks at
+nothing else of this node.
+
+examples:
+  cnibox install
+  cnibox install --force --runtime podman
+  cnibox install bridge host-local --dir /usr/lib/cni`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
+			&cli.StringFlag{Name: "link", Value: string(plugindir.Symbolic), Usage: "symlink, hard or copy"},
+			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
+			&cli.StringFlag{Name: "runtime", Usage: "make this runtime use DIR: " + strings.Join(runtimeNames(), ", ")},
+			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
+			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
+		},
+		Action: p.withChanges(p.installFromFlags),
+	}
+}
+
 // installFromFlags is `cnibox install`.
-func (p *Process) installFromFlags(c *invocation) error {
+func (p *Process) installFromFlags(c *cli.Context) error {
 	kind := plugindir.LinkKind(c.String("link"))
 	if !slices.Contains([]plugindir.LinkKind{plugindir.Symbolic, plugindir.Hard, plugindir.Copy}, kind) {
 		return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
 	}
-	names, err := p.pluginNames(c.args)
+	names, err := p.pluginNames(c.Args().Slice())
 	if err != nil {
 		return err
 	}

@@ -7,23 +7,83 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
-// onLab returns the function of a verb that works on the lab at --dir. Only root can start or use it.
-func (p *Process) onLab(run func(*invocation, *lab.Lab) error) func(*invocation) error {
-	return func(c *invocation) error {
-		if os.Geteuid() != 0 {
-			return withHint(errors.New("only root can make network namespaces"), "run it as root")
-		}
-		n := netops.New(netops.Options{})
-		defer func() { _ = n.Close() }() // the lab's objects are in other namespaces
-		return run(c, &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n})
+func (p *Process) labCommand() *cli.Command {
+	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "the directory of the lab's files"}
+	return &cli.Command{
+		Name:   "lab",
+		Usage:  "simulate a cluster of several nodes on this machine",
+		Action: noSubverb("lab"),
+		Description: `Nodes and pods are network namespaces ("ip netns list" shows them). A bridge in
+another namespace connects the nodes, and each node runs the agent with separate
+directories. The machine's network is not changed.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:  "up",
+				Usage: "make nodes, run their agents, attach pods",
+				Description: `Returns when every node knows all others and every pod is attached. The agents continue.
+If it fails or is interrupted, it removes everything. With --registry etcd a forwarder
+connects the nodes to the running etcd at --etcd-endpoint.
+
+examples:
+  cnibox lab up --nodes 5 --pods 3`,
+				Flags: append([]cli.Flag{
+					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
+					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
+					&cli.StringFlag{Name: "registry", Value: "dir", Usage: "dir or etcd"},
+					&cli.StringFlag{Name: "etcd-endpoint", Usage: "`URL` of the etcd, as http://127.0.0.1:2379"},
+					dir,
+				}, tableFlags()...),
+				Action: p.labUp,
+			},
+			{
+				Name:        "status",
+				Usage:       "show nodes, agents and pods",
+				Description: "Exits with 3 if a node is not ready or a ping has no answer.\n\nexamples:\n  cnibox lab status --ping",
+				Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "ping from every pod to every other pod"}, dir}, tableFlags()...),
+				Action:      p.labStatus,
+			},
+			{
+				Name:        "down",
+				Usage:       "stop the agents and remove everything",
+				Description: "Also removes an incomplete lab.\n\nexamples:\n  cnibox lab down",
+				Flags:       []cli.Flag{dir},
+				Action:      p.labDown,
+			},
+			{
+				Name:      "forward",
+				Usage:     "let a lab's nodes reach one address; lab up starts it",
+				ArgsUsage: "HOST:PORT",
+				Flags:     []cli.Flag{dir},
+				Action:    p.labForward,
+			},
+		},
 	}
 }
 
-func (p *Process) labUp(c *invocation, l *lab.Lab) error {
+// lab returns the lab at --dir. Only root can start or use it.
+func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
+	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
+		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
+	}
+	if os.Geteuid() != 0 {
+		return nil, nil, withHint(errors.New("only root can make network namespaces"), "run it as root")
+	}
+	n := netops.New(netops.Options{})
+	return &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n}, func() { _ = n.Close() }, nil
+}
+
+func (p *Process) labUp(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
 	plan := lab.Plan{Nodes: c.Int("nodes"), Pods: c.Int("pods"), Registry: c.String("registry"), Endpoint: c.String("etcd-endpoint")}
 	if _, err := l.Up(c.Context, plan, func(step string) { fmt.Fprintf(p.Stderr, "cnibox: lab up: %s\n", step) }); err != nil {
 		return labHint(err)
@@ -31,7 +91,12 @@ func (p *Process) labUp(c *invocation, l *lab.Lab) error {
 	return p.writeLab(c, l, nil)
 }
 
-func (p *Process) labStatus(c *invocation, l *lab.Lab) error {
+func (p *Process) labStatus(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
 	var pinged func(done, all int)
 	if c.Bool("ping") {
 		pinged = p.progress("pings")
@@ -39,15 +104,30 @@ func (p *Process) labStatus(c *invocation, l *lab.Lab) error {
 	return p.writeLab(c, l, pinged)
 }
 
-func (p *Process) labDown(c *invocation, l *lab.Lab) error {
-	err := l.Down(c.Context)
+func (p *Process) labDown(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = l.Down(c.Context)
 	if errors.Is(err, lab.ErrDown) {
 		return withHint(err, "name the directory of the lab with --dir")
 	}
 	return err
 }
 
-func (p *Process) labForward(c *invocation, l *lab.Lab) error { return l.Forward(c.Context, c.arg(0)) }
+func (p *Process) labForward(c *cli.Context) error {
+	if c.Args().Len() != 1 {
+		return usagef("cnibox help lab forward", "want HOST:PORT")
+	}
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return l.Forward(c.Context, c.Args().First())
+}
 
 func labHint(err error) error {
 	switch {
@@ -63,7 +143,7 @@ func labHint(err error) error {
 
 // writeLab prints the state of the lab. A node that is not ready, and a ping without an answer, count as
 // differences.
-func (p *Process) writeLab(c *invocation, l *lab.Lab, pinged func(done, all int)) error {
+func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pinged func(done, all int)) error {
 	r, err := l.Report(c.Context, pinged)
 	if err != nil {
 		return labHint(err)

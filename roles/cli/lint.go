@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
@@ -16,19 +17,43 @@ import (
 	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
-func (p *Process) lint(c *invocation) error {
-	if c.Bool("explain") {
-		return p.explain(c)
+func (p *Process) lintCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "lint",
+		Usage:     "check network configurations, or explain their keys",
+		ArgsUsage: "FILE|DIR… (- is stdin), or with --explain [FILE|ROLE…]",
+		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
+keys that no plugin reads, plugins that are not found, the order of the chain, two
+networks with the same name. Of a directory, and of several files, it reads those that
+end in .conf, .conflist, .json, .yaml or .yml. Exits with 3 if there is a fault, with 0 if there are
+only warnings.
+
+examples:
+  cnibox lint /etc/cni/net.d
+  cnibox lint --explain bridge`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
+			&cli.BoolFlag{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Bool("explain") {
+				return p.explain(c)
+			}
+			if !c.Args().Present() {
+				return usagef("cnibox lint /etc/cni/net.d", "no file given")
+			}
+			return p.lint(c)
+		},
 	}
-	if len(c.args) == 0 {
-		return usagef("cnibox lint /etc/cni/net.d", "no file given")
-	}
+}
+
+func (p *Process) lint(c *cli.Context) error {
 	l := p.linter(c.String("path"))
 	found := []lint.Finding{}
 	var errs []error
-	files, err := configurations(c.args)
+	files, err := configurations(c.Args().Slice())
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no file ends in %s: name one file to check it with any name", strings.Join(c.args, " "), strings.Join(confExtensions(), ", "))
+		err = fmt.Errorf("%s: no file ends in %s: name one file to check it with any name", strings.Join(c.Args().Slice(), " "), strings.Join(confExtensions(), ", "))
 	}
 	if err != nil {
 		errs = append(errs, err)
@@ -87,8 +112,8 @@ func isFault(f lint.Finding) bool { return f.Severity == lint.Fault }
 
 // lintHint returns advice for a configuration that a plugin rejected. lint does not report what
 // depends on the node, such as the MTU of a master.
-func (p *Process) lintHint(c *invocation) string {
-	file := c.arg(0)
+func (p *Process) lintHint(c *cli.Context) string {
+	file := c.Args().First()
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil || !slices.ContainsFunc(p.linter(c.String("cni-path")).Lint(file, data), isFault) {
 		return ""
@@ -98,8 +123,8 @@ func (p *Process) lintHint(c *invocation) string {
 
 // warnUnknownKeys warns about keys that no plugin reads, as lint does: ADD ignores them. A plugin
 // that a runtime calls does not warn, because the runtime shows nothing of an ADD that succeeds.
-func (p *Process) warnUnknownKeys(c *invocation) {
-	file := c.arg(0)
+func (p *Process) warnUnknownKeys(c *cli.Context) {
+	file := c.Args().First()
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil || file == "-" {
 		return
@@ -107,7 +132,7 @@ func (p *Process) warnUnknownKeys(c *invocation) {
 	for _, f := range p.linter(c.String("cni-path")).Lint(file, data) {
 		if f.UnknownKey {
 			f.Severity = lint.Warning
-			fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", c.verb.word(), printable(f.String()))
+			fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", c.Command.Name, printable(f.String()))
 		}
 	}
 }
@@ -188,8 +213,8 @@ func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 }
 
 // explain prints the keys of roles: the given ones, those of the given files, or all.
-func (p *Process) explain(c *invocation) error {
-	chosen, err := p.explained(c.args)
+func (p *Process) explain(c *cli.Context) error {
+	chosen, err := p.explained(c.Args().Slice())
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -16,19 +18,39 @@ type listed struct {
 	Args         []string   `json:"args,omitempty"`
 }
 
-func (p *Process) list(c *invocation) error {
-	if c.Bool("json") {
-		out := []listed{}
-		for _, r := range p.Table.Roles() {
-			out = append(out, listed{r.Names, r.Kind, r.Summary, r.Reference, r.Capabilities, r.Args})
-		}
-		return writeJSON(p.Stdout, out)
+func (p *Process) listCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the roles and their kinds",
+		Description: `examples:
+  cnibox list --json`,
+		Flags: tableFlags(),
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				out := []listed{}
+				for _, r := range p.Table.Roles() {
+					out = append(out, listed{r.Names, r.Kind, r.Summary, r.Reference, r.Capabilities, r.Args})
+				}
+				return writeJSON(p.Stdout, out)
+			}
+			t := table{head: []string{"ROLE", "KIND", "MATCHES", "SUMMARY"}}
+			for _, r := range p.Table.Roles() {
+				t.add(strings.Join(r.Names, ", "), string(r.Kind), dash(r.Reference), r.Summary)
+			}
+			return t.write(p.Stdout, p.style(c))
+		},
 	}
-	t := table{head: []string{"ROLE", "KIND", "MATCHES", "SUMMARY"}}
-	for _, r := range p.Table.Roles() {
-		t.add(strings.Join(r.Names, ", "), string(r.Kind), dash(r.Reference), r.Summary)
+}
+
+// noArgs returns an error for arguments of a verb without any.
+func noArgs(c *cli.Context) error {
+	if c.Args().Present() {
+		return usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
 	}
-	return t.write(p.Stdout, p.style(c))
+	return nil
 }
 
 // dash fills an empty cell, so that programs can count columns.

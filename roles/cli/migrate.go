@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 )
@@ -24,7 +26,7 @@ type migration struct {
 	// only means that no other plugin is replaced, and that cnibox stays on the node after the return.
 	only bool
 	// flags are the migration's own.
-	flags []option
+	flags []cli.Flag
 	// look inspects the node and returns all steps in their order. The error is the reason why
 	// the node cannot be migrated.
 	look func(*migrator) ([]step, error)
@@ -48,9 +50,9 @@ func migrations() []migration {
 		},
 		{
 			name: "whereabouts", usage: "replace whereabouts", replaces: []string{whereabouts}, only: true,
-			flags: []option{
-				{name: kubeconfigFlag, usage: "an administrator's kubeconfig, for the pools of the cluster"},
-				{name: "range-namespace", usage: "the agents' --range-namespace"},
+			flags: []cli.Flag{
+				&cli.StringFlag{Name: kubeconfigFlag, Usage: "an administrator's kubeconfig, for the pools of the cluster"},
+				&cli.StringFlag{Name: "range-namespace", Usage: "the agents' --range-namespace"},
 			},
 			look: (*migrator).lookWhereabouts, back: (*migrator).backWhereabouts,
 		},
@@ -97,7 +99,7 @@ const maxMigrationRecord = 1 << 20
 type migrator struct {
 	*Process
 	*migration
-	c    *invocation
+	c    *cli.Context
 	h    *roles.Host
 	dir  string
 	path string // of the record
@@ -110,19 +112,34 @@ type migrator struct {
 	waiting []string
 }
 
-// addMigrations adds the verb of each migration. They share one page.
-func (p *Process) addMigrations(root *verb) {
-	parent := root.find("migrate")
-	page := parent.verbs[0]
-	parent.verbs = nil
+func (p *Process) migrateCommand() *cli.Command {
+	cmd := nounCommand("migrate", "replace another program on a node with running pods, or return to it")
 	for _, m := range migrations() {
-		parent.verbs = append(parent.verbs, &verb{
-			name: "migrate " + m.name, usage: m.usage, text: strings.ReplaceAll(page.text, "PROGRAM", m.name), flags: slices.Concat(page.flags, m.flags),
-			run: p.onNode(func(c *invocation, h *roles.Host) error {
+		cmd.Subcommands = append(cmd.Subcommands, &cli.Command{
+			Name:  m.name,
+			Usage: m.usage,
+			Description: `Looks at the node, prints the steps, and asks on a terminal. It makes the steps at once
+with --yes, and none otherwise. A step that is "manual" is yours: make it and repeat
+the command. A killed command is repeated, too. When all steps are done, it compares all
+attachments with their specifications, as "cnibox diff". It exits with 3 until then.
+
+--back returns to the replaced program in the same way. See docs/migrate.md.
+
+examples:
+  cnibox migrate ` + m.name + `              print the steps, and ask
+  cnibox migrate ` + m.name + ` --back --yes`,
+			Flags: append([]cli.Flag{
+				&cli.BoolFlag{Name: "back", Usage: "return to the replaced program"},
+				&cli.BoolFlag{Name: "yes", Usage: "make the steps without a question"},
+				&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+				&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
+			}, m.flags...),
+			Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
 				return p.migrate(&migrator{Process: p, migration: &m, c: c, h: h, path: recordPath(h, m.name)})
 			}),
 		})
 	}
+	return cmd
 }
 
 func recordPath(h *roles.Host, name string) string {
@@ -297,8 +314,7 @@ func (m *migrator) load() error {
 		return withHint(fmt.Errorf("read record %s: %w", m.path, err), "correct or delete it; --back needs it")
 	}
 	m.dir = m.record.Dir
-	m.c.given["dir"], m.c.given["conf-dir"] = given{"dir", m.record.Dir}, given{"conf-dir", m.record.ConfDir}
-	return nil
+	return errors.Join(m.c.Set("dir", m.record.Dir), m.c.Set("conf-dir", m.record.ConfDir))
 }
 
 // save writes the record.

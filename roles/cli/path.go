@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lab"
@@ -17,27 +19,61 @@ import (
 // hostName is the name of this node's own namespace as an end of a path.
 const hostName = "host"
 
-func (p *Process) path(c *invocation, h *roles.Host) error {
-	if len(c.args) != 2 {
-		return usagef("cnibox help path", "want FROM and TO")
+func (p *Process) pathCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "path",
+		Usage:     "follow a packet from a container to an address, and say what stops it",
+		ArgsUsage: "FROM TO[:PORT]",
+		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
+address, a namespace's path, or "host". TO is one of these or any address; with PORT also
+a published port of this node, or a service of kube-proxy (not with iptables-legacy). The
+kernel answers each question: routes in every namespace, neighbours, forwarding tables,
+rules that drop by addresses or devices. Nothing is sent and nothing is changed. A chain of
+another program that drops by its policy is mentioned.
+
+--probe also sends packets for at most a second: an ARP request, ICMP echo requests, a
+large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
+nftables that the packets reach, and the rule that decides. For that time nftables tables
+"cnibox_trace" without verdicts are in the namespaces of FROM, the node and TO. Rules of
+iptables-legacy are not seen. If a packet is lost without a rule, the kernel's reason is
+named where "cnibox drops" has reports.
+
+A path through the overlay ends where the packet leaves for the other node. There
+"cnibox path --in flannel.1 FROM TO" goes on. In a node of a lab this happens by itself.
+
+examples:
+  cnibox path default/web 10.244.2.7
+  cnibox path --in flannel.1 10.244.0.5 default/db
+  cnibox path --probe default/web default/db:5432
+  cnibox path host 192.0.2.10:8080`,
+		Flags: append([]cli.Flag{
+			&cli.BoolFlag{Name: "probe", Usage: "send packets and trace them"},
+			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
+			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
+		}, tableFlags()...),
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() != 2 {
+				return usagef("cnibox help path", "want FROM and TO")
+			}
+			in, probe := c.String("in"), c.Bool("probe")
+			if in != "" && probe {
+				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
+			}
+			w := &walker{ctx: c.Context, net: h.Net}
+			if p.Self != nil && in == "" {
+				w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
+			}
+			found, err := w.follow(h, c.Args().Get(0), c.Args().Get(1), in, probe)
+			if err != nil {
+				return err
+			}
+			err = p.output(c, found, func(s style) error { return p.writePath(found, s) })
+			if err == nil && found.Stopped != "" {
+				err = problem("the packet does not arrive")
+			}
+			return err
+		}),
 	}
-	in, probe := c.String("in"), c.Bool("probe")
-	if in != "" && probe {
-		return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
-	}
-	w := &walker{ctx: c.Context, net: h.Net}
-	if p.Self != nil && in == "" {
-		w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
-	}
-	found, err := w.follow(h, c.arg(0), c.arg(1), in, probe)
-	if err != nil {
-		return err
-	}
-	err = p.output(c, found, func(s style) error { return p.writePath(found, s) })
-	if err == nil && found.Stopped != "" {
-		err = problem("the packet does not arrive")
-	}
-	return err
 }
 
 // packetPath is the output of `cnibox path --json`.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
@@ -15,22 +17,48 @@ type planned struct {
 	*roles.Plan
 }
 
-func (p *Process) plan(c *invocation) error {
-	list, err := p.loadNetwork(c.arg(0))
-	if err != nil {
-		return err
+func (p *Process) planCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "plan",
+		Usage:     "print what ADD would do; change nothing",
+		ArgsUsage: "FILE",
+		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
+shared between attachments. Objects that exist, such as the bridge, are not listed. The
+addresses are the next ones that cnibox's IPAM would assign. Lines with "!" say what cannot
+be known before ADD, such as the addresses of a DHCP server, and why ADD would fail now.
+Placeholders for such addresses are marked.
+
+examples:
+  cnibox plan NET.conflist
+  cnibox plan NET.conflist --cap '{"ips":["10.22.0.7"]}' --json`,
+		Flags: append(cniFlags(),
+			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
+			&cli.StringFlag{Name: "id", Value: "plan", Usage: "the container's ID"},
+			&cli.StringFlag{Name: "netns", Usage: "the container's namespace; without it an empty one is assumed"},
+			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"ips":["10.22.0.7"]}`},
+		),
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help plan", "want FILE")
+			}
+			list, err := p.loadNetwork(c.Args().First())
+			if err != nil {
+				return err
+			}
+			p.warnUnknownKeys(c)
+			plans, err := p.plan(c, list.Unfused())
+			if err != nil {
+				return p.planHint(c, err)
+			}
+			return p.output(c, plans, func(s style) error { return p.writePlans(plans, s) })
+		},
 	}
-	p.warnUnknownKeys(c)
-	plans, err := p.plans(c, list.Unfused())
-	if err != nil {
-		return p.planHint(c, err)
-	}
-	return p.output(c, plans, func(s style) error { return p.writePlans(plans, s) })
 }
 
-// plans returns the plan of each plugin of the list. Each plugin gets the planned result
+// plan returns the plan of each plugin of the list. Each plugin gets the planned result
 // of the previous one.
-func (p *Process) plans(c *invocation, list *netlist.List) ([]planned, error) {
+func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
 	args, given, err := attachmentFlags(c, list)
 	if err != nil {
 		return nil, err
@@ -52,7 +80,7 @@ func (p *Process) plans(c *invocation, list *netlist.List) ([]planned, error) {
 }
 
 // planHint adds a hint to the error of a plugin's plan.
-func (p *Process) planHint(c *invocation, err error) error {
+func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, netops.ErrPermission):
 		return withHint(err, "run it as root")

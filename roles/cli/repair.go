@@ -9,13 +9,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 )
 
 // repairNode repairs the state files, and then the attachments that they describe.
-func (p *Process) repairNode(c *invocation, h *roles.Host) error {
+func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 	done, err := p.mendState(c, h, func(damage []error) bool {
 		for _, err := range damage {
 			fmt.Fprintf(p.Stderr, "cnibox: repair: %s: it is set aside, and made again from what can be read\n", printable(err.Error()))
@@ -50,7 +52,7 @@ func (p *Process) repairNode(c *invocation, h *roles.Host) error {
 	}
 	left := plan.differences()
 	if len(left) == 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %s\n", c.verb.name, counted(len(plan.all), "attachment"))
+		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 	}
 	if c.Bool("json") {
 		err = writeJSON(p.Stdout, left)
@@ -83,7 +85,7 @@ func errNotRepaired() error {
 }
 
 // confirm reports whether the user wants the printed changes.
-func (p *Process) confirm(c *invocation) bool {
+func (p *Process) confirm(c *cli.Context) bool {
 	if c.Bool("yes") || !p.IsTerminal {
 		return c.Bool("yes")
 	}

@@ -3,8 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
 )
@@ -13,38 +16,66 @@ import (
 // `cnibox state export --format ROLE`.
 const exportVerb = "state export"
 
-// addRoleVerbs adds the roles' verbs: "verb", or "noun verb" below an existing or new verb for the noun.
-func (p *Process) addRoleVerbs(root *verb) {
+// roleCommands adds the roles' verbs: "verb", or "noun verb" below an existing or new command for
+// the noun.
+func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	for _, r := range p.Table.Roles() {
 		for _, v := range r.Commands() {
-			noun, _, two := strings.Cut(v.Name, " ")
-			switch {
-			case v.Name == exportVerb:
+			if v.Name == exportVerb {
 				continue
-			case v.Run == nil:
-				root.add(&verb{name: noun, usage: v.Help})
-				continue
-			case two && root.find(noun) == nil:
-				parent := &verb{name: noun, usage: r.Summary}
-				if r.New == nil {
-					parent.text = fmt.Sprintf("Without a verb it starts the daemon. %s -help lists its flags.", appName+" "+noun)
-				}
-				root.add(parent)
 			}
-			root.add(p.roleVerb(&r, v))
+			noun, verb, two := strings.Cut(v.Name, " ")
+			if v.Run == nil {
+				cmds = append(cmds, nounCommand(noun, v.Help))
+				continue
+			}
+			if !two {
+				cmds = append(cmds, p.roleCommand(&r, v, noun))
+				continue
+			}
+			parent := find(cmds, noun)
+			if parent == nil {
+				parent = nounCommand(noun, r.Summary)
+				if r.New == nil {
+					parent.Description = fmt.Sprintf("Without a verb it starts the daemon. %s -help lists its flags.", appName+" "+noun)
+				}
+				cmds = append(cmds, parent)
+			}
+			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&r, v, verb))
 		}
 	}
+	return cmds
 }
 
-func (p *Process) roleVerb(r *roles.Role, v roles.CommandVerb) *verb {
-	flags := []option{{name: "table", usage: "print an aligned table, terminal or not", isSwitch: true}}
+// nounCommand returns the parent command of verbs.
+func nounCommand(noun, help string) *cli.Command {
+	return &cli.Command{Name: noun, Usage: help, Action: noSubverb(noun)}
+}
+
+// noSubverb returns the action of a command that needs a verb.
+func noSubverb(noun string) cli.ActionFunc {
+	return func(*cli.Context) error { return usagef("cnibox help "+noun, "no verb given") }
+}
+
+func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
+	flags := tableFlags()
 	for _, f := range v.Flags {
-		flags = append(flags, option{name: f.Name, value: f.Default, usage: f.Help, isSwitch: f.Switch})
+		if f.Switch {
+			flags = append(flags, &cli.BoolFlag{Name: f.Name, Usage: f.Help})
+			continue
+		}
+		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
 	}
-	return &verb{
-		name: v.Name, usage: v.Help, args: v.Args, flags: flags,
-		text: "A verb of the role " + r.Name() + ".\n\nexamples:\n  " + appName + " " + v.Example,
-		run: func(c *invocation) error {
+	return &cli.Command{
+		Name:        name,
+		Usage:       v.Help,
+		ArgsUsage:   v.Args,
+		Description: "A verb of the role " + r.Name() + ".\n\nexamples:\n  " + appName + " " + v.Example,
+		Flags:       flags,
+		Action: func(c *cli.Context) error {
+			if err := countArgs(v.Args, c.Args().Slice()); err != nil {
+				return withHint(err, "cnibox help "+v.Name)
+			}
 			h, done, err := p.host(c.Context, r.Name())
 			if err != nil {
 				return err
@@ -59,7 +90,7 @@ func (p *Process) roleVerb(r *roles.Role, v roles.CommandVerb) *verb {
 					values[f.Name] = "true"
 				}
 			}
-			out, err := v.Run(c.Context, h, values, c.args)
+			out, err := v.Run(c.Context, h, values, c.Args().Slice())
 			if errors.Is(err, roles.ErrUsage) {
 				return withHint(err, "cnibox help "+v.Name)
 			}
@@ -69,6 +100,33 @@ func (p *Process) roleVerb(r *roles.Role, v roles.CommandVerb) *verb {
 			return errors.Join(p.writeAnswer(out, c.Bool("json"), p.style(c)), err)
 		},
 	}
+}
+
+// countArgs returns an error for a wrong number of arguments. takes has the form of
+// [roles.CommandVerb.Args].
+func countArgs(takes string, args []string) error {
+	least, most := 0, 0
+	for word := range strings.FieldsSeq(takes) {
+		name := word
+		if strings.HasPrefix(word, "[") && strings.IndexByte(word, ']') == len(word)-1 {
+			name = word[1 : len(word)-1]
+		} else {
+			least++
+		}
+		most++
+		if strings.HasSuffix(name, "…") {
+			most = math.MaxInt
+		}
+	}
+	switch {
+	case takes == "" && len(args) > 0:
+		return usagef("", "%q: no argument is expected", args[0])
+	case len(args) < least:
+		return usagef("", "want %s", takes)
+	case len(args) > most:
+		return usagef("", "unexpected argument %q: want %s", args[most], takes)
+	}
+	return nil
 }
 
 // tabular is a result that is printed as a table, and as JSON with --json. If it is a fmt.Stringer,

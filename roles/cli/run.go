@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
@@ -28,35 +29,40 @@ const defaultRunDir = "/run/cnibox"
 // 5). A lower code means that CHECK did not compare anything.
 const pluginCodes = 100
 
-// add attaches a container and prints the result.
-func (p *Process) add(c *invocation, r *call) error {
-	r.Keep = true
-	p.warnUnknownKeys(c)
-	res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
-	if err != nil {
-		return err
-	}
-	var out bytes.Buffer
-	raw, err := result.Encode(res, r.list.CNIVersion)
-	if errors.Is(err, roles.ErrVersion) { // versions before 0.3.0 cannot express a result without addresses
-		raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
-	}
-	if err == nil {
-		err = r.writeCache(raw)
-	}
-	if err == nil {
-		err = json.Indent(&out, raw, "", "    ")
-	}
-	if err == nil {
-		_, err = fmt.Fprintln(p.Stdout, out.String())
-	}
-	if err != nil {
-		return fmt.Errorf("print the result: %w (the container is attached)", err)
-	}
-	return nil
+func (p *Process) addCommand() *cli.Command {
+	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
+		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
+			r.Keep = true
+			p.warnUnknownKeys(c)
+			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
+			if err != nil {
+				return err
+			}
+			var out bytes.Buffer
+			raw, err := result.Encode(res, r.list.CNIVersion)
+			if errors.Is(err, roles.ErrVersion) { // versions before 0.3.0 cannot express a result without addresses
+				raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
+			}
+			if err == nil {
+				err = r.writeCache(raw)
+			}
+			if err == nil {
+				err = json.Indent(&out, raw, "", "    ")
+			}
+			if err == nil {
+				_, err = fmt.Fprintln(p.Stdout, out.String())
+			}
+			if err != nil {
+				return fmt.Errorf("print the result: %w (the container is attached)", err)
+			}
+			return nil
+		})
 }
 
-func (p *Process) del(c *invocation, r *call) error { return r.del(c.Context) }
+func (p *Process) delCommand() *cli.Command {
+	return p.runtimeCommand("del", "detach a container as a runtime would",
+		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error { return r.del(c.Context) })
+}
 
 // del runs DEL with the result that add cached, and removes the file of the cache.
 func (r *call) del(ctx context.Context) error {
@@ -68,19 +74,28 @@ func (r *call) del(ctx context.Context) error {
 	return nil
 }
 
-// checkAny compares one attachment of add, or with --all those of the node.
-func (p *Process) checkAny(c *invocation) error {
-	if !c.Bool("all") {
-		return p.runtimeVerb(p.check)(c)
+func (p *Process) checkCommand() *cli.Command {
+	cmd := p.runtimeCommand("check", "compare an attachment with its specification, or all of the node", "FILE CONTAINERID NETNS | --all", p.check)
+	cmd.Description += `
+  cnibox check --all                               the same as cnibox diff`
+	cmd.Flags = append(cmd.Flags,
+		&cli.BoolFlag{Name: "all", Usage: "compare all attachments of the node"},
+	)
+	one := cmd.Action
+	cmd.Action = func(c *cli.Context) error {
+		if !c.Bool("all") {
+			return one(c)
+		}
+		if err := noArgs(c); err != nil {
+			return err
+		}
+		return p.onNode(func(c *cli.Context, h *roles.Host) error { return p.diff(c, h, c.String("cni-path")) })(c)
 	}
-	if err := countArgs("", c.args); err != nil {
-		return withHint(err, "cnibox help check")
-	}
-	return p.onNode(func(c *invocation, h *roles.Host) error { return p.diff(c, h, c.String("cni-path")) })(c)
+	return cmd
 }
 
 // check compares one attachment of add.
-func (p *Process) check(c *invocation, r *call) error {
+func (p *Process) check(c *cli.Context, r *call) error {
 	if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
 		return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
 	}
@@ -111,29 +126,46 @@ type call struct {
 	list *network
 }
 
-// runtimeVerb returns the function of the verb add, check or del.
-func (p *Process) runtimeVerb(run func(*invocation, *call) error) func(*invocation) error {
-	return func(c *invocation) error {
-		r, done, err := p.call(c)
-		if err != nil {
-			return err
-		}
-		defer done()
-		return r.withDelHint(c, p.explainPlugin(c, run(c, r)))
+// runtimeCommand returns one of the commands add, check and del.
+func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context, *call) error) *cli.Command {
+	return &cli.Command{
+		Name:      name,
+		Usage:     usage,
+		ArgsUsage: args,
+		Description: `NETNS is a path, or a name of "ip netns". check and del also accept the first 6 or more
+digits of a CONTAINERID of 64. Plugins are found in --cni-path, as for
+a runtime. Results are cached under the run directory. The caches of runtimes are not
+changed.
+
+examples:
+  cnibox ` + name + ` NET.conflist web /run/netns/web`,
+		Flags: append(cniFlags(),
+			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
+			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
+		),
+		Action: func(c *cli.Context) error {
+			r, done, err := p.call(c, name != "del")
+			if err != nil {
+				return err
+			}
+			defer done()
+			return r.withDelHint(c, p.explainPlugin(c, run(c, r)))
+		},
 	}
 }
 
 // withDelHint adds the hint to run del, which removes the changes of the plugins before the
 // failed one. add does not run DEL itself as a runtime does, because that could remove an
 // attachment that an earlier call made. If such a call has written the cache, there is no hint.
-func (r *call) withDelHint(c *invocation, err error) error {
+func (r *call) withDelHint(c *cli.Context, err error) error {
 	if !errors.As(err, new(*netlist.KeptError)) || errors.As(err, new(*hintError)) {
 		return err
 	}
 	if kept, cacheErr := r.readCache(); kept != nil || cacheErr != nil {
 		return err
 	}
-	del := strings.Join(c.args, " ")
+	del := strings.Join(c.Args().Slice(), " ")
 	for _, flag := range []string{"ifname", "cni-path"} {
 		if c.IsSet(flag) {
 			del += " --" + flag + " " + c.String(flag)
@@ -142,9 +174,16 @@ func (r *call) withDelHint(c *invocation, err error) error {
 	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before the failed one")
 }
 
+func cniFlags() []cli.Flag { return pathFlag(defaultPluginDir) }
+
+// pathFlag names the plugin directories without the flag and the variable.
+func pathFlag(fallback string) []cli.Flag {
+	return []cli.Flag{&cli.StringFlag{Name: "cni-path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + fallback + ")"}}
+}
+
 // runtime reads a network's file, checks that its plugins are installed, and opens the
 // node. The returned function closes the node.
-func (p *Process) runtime(c *invocation, file string) (*call, func(), error) {
+func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 	list, err := p.loadNetwork(file)
 	if err != nil {
 		return nil, nil, err
@@ -164,12 +203,12 @@ func (p *Process) runtime(c *invocation, file string) (*call, func(), error) {
 }
 
 // call makes a call from the arguments FILE CONTAINERID NETNS and the flags.
-func (p *Process) call(c *invocation) (*call, func(), error) {
-	verb := roles.Verb(strings.ToUpper(c.verb.name))
-	if verb != roles.Del && (len(c.args) != 3 || c.arg(2) == "") {
-		return nil, nil, usagef("cnibox help "+c.verb.name, "want %s", c.verb.args)
+func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
+	args := c.Args()
+	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
+		return nil, nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
-	r, done, err := p.runtime(c, c.arg(0))
+	r, done, err := p.runtime(c, args.First())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,9 +218,9 @@ func (p *Process) call(c *invocation) (*call, func(), error) {
 		return nil, nil, err
 	}
 	r.Runtime = given
-	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = verb, c.arg(1), netnsPath(c.arg(2))
+	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = roles.Verb(strings.ToUpper(c.Command.Name)), args.Get(1), netnsPath(args.Get(2))
 	r.Request.IfName, r.Request.Args = c.String("ifname"), cniArgs
-	if verb != roles.Add {
+	if r.Request.Verb != roles.Add {
 		r.Request.ContainerID, err = r.wholeID(c.Context, r.Request.ContainerID)
 	}
 	if err == nil {
@@ -237,7 +276,7 @@ func (r *call) validate() error {
 
 // attachmentFlags returns the flags --args as CNI_ARGS and --cap as the runtime's
 // values by capability, of which the list must declare each.
-func attachmentFlags(c *invocation, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
+func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
 		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
 	}
@@ -257,7 +296,7 @@ func attachmentFlags(c *invocation, list *netlist.List) (args roles.Args, given 
 }
 
 // explainPlugin adds the next step for the user to a plugin's error.
-func (p *Process) explainPlugin(c *invocation, err error) error {
+func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	if err == nil || errors.As(err, new(*hintError)) {
 		return err
 	}
@@ -272,7 +311,7 @@ func (p *Process) explainPlugin(c *invocation, err error) error {
 	switch {
 	case errors.Is(err, roles.ErrExhausted):
 		return withHint(err, "cnibox ipam show, which lists the owners of the addresses")
-	case code == types.ErrTryAgainLater && c.verb.word() != "add": // add fails with this code also if a range is full
+	case code == types.ErrTryAgainLater && c.Command.Name != "add": // add fails with this code also if a range is full
 		hint = "repeat the call later"
 	case code == types.ErrInvalidNetworkConfig, code == types.ErrIncompatibleCNIVersion:
 		hint = p.lintHint(c)

@@ -7,40 +7,76 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-func (p *Process) status(c *invocation) error {
-	r, done, err := p.runtime(c, c.arg(0))
-	if err != nil {
-		return err
+func (p *Process) statusCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "status",
+		Usage:     "ask the plugins whether ADD would succeed",
+		ArgsUsage: "FILE",
+		Description: "Prints nothing and succeeds if every plugin of the list is ready, and always for a\n" +
+			"CNI version before 1.1.0, which has no STATUS.\n\nexamples:\n  cnibox status NET.conflist",
+		Flags: cniFlags(),
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help status", "want FILE")
+			}
+			r, done, err := p.runtime(c, c.Args().First())
+			if err != nil {
+				return err
+			}
+			defer done()
+			return p.explainPlugin(c, r.list.Status(c.Context, r.host.Delegate, r.Call))
+		},
 	}
-	defer done()
-	return p.explainPlugin(c, r.list.Status(c.Context, r.host.Delegate, r.Call))
 }
 
-func (p *Process) gc(c *invocation) error {
-	names := c.args
-	if len(names) == 1 && !c.Bool("none") && !c.Bool("added") {
-		return usagef("--none, to remove everything of the network", "no valid attachment given")
+func (p *Process) gcCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "gc",
+		Usage:     "remove all attachments of a network except the valid ones",
+		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
+		Description: `The given attachments are valid; IFNAME defaults to eth0. All other attachments of
+the network are removed, also those of another runtime. To remove all of them, use
+--none; --added keeps the attachments of "cnibox add".
+
+examples:
+  cnibox gc NET.conflist web db/net1
+  cnibox gc NET.conflist --none`,
+		Flags: append(cniFlags(),
+			&cli.BoolFlag{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
+			&cli.BoolFlag{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
+		),
+		Action: func(c *cli.Context) error {
+			names := c.Args().Slice()
+			if len(names) == 0 {
+				return usagef("cnibox help gc", "want FILE and the valid attachments")
+			}
+			if len(names) == 1 && !c.Bool("none") && !c.Bool("added") {
+				return usagef("--none, to remove everything of the network", "no valid attachment given")
+			}
+			if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
+				return usagef("cnibox help gc", "--none contradicts --added and named attachments")
+			}
+			r, done, err := p.runtime(c, names[0])
+			if err != nil {
+				return err
+			}
+			defer done()
+			if r.list.DisableGC {
+				return fmt.Errorf("%s: disableGC is set, so nothing is removed", names[0])
+			}
+			if !result.AtLeast(r.list.CNIVersion, "1.1.0") {
+				fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not called, because CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
+			}
+			return p.explainPlugin(c, r.gc(c.Context, names[1:], c.Bool("added")))
+		},
 	}
-	if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
-		return usagef("cnibox help gc", "--none contradicts --added and named attachments")
-	}
-	r, done, err := p.runtime(c, names[0])
-	if err != nil {
-		return err
-	}
-	defer done()
-	if r.list.DisableGC {
-		return fmt.Errorf("%s: disableGC is set, so nothing is removed", names[0])
-	}
-	if !result.AtLeast(r.list.CNIVersion, "1.1.0") {
-		fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not called, because CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
-	}
-	return p.explainPlugin(c, r.gc(c.Context, names[1:], c.Bool("added")))
 }
 
 // gc detaches the attachments of add that are not valid, and runs GC of the plugins.

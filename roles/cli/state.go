@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -54,23 +56,55 @@ type nodeState struct {
 	nics map[string]netops.LinkInfo
 }
 
-func (p *Process) state(c *invocation, h *roles.Host) error {
-	if c.Bool("watch") {
-		return p.watch(c.Context, h, func() error { return p.showState(c, h) })
+func (p *Process) stateCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "state",
+		Usage:     "show attachments, leases and the cloud's pools of this node, or one container whole",
+		ArgsUsage: "[CONTAINER]",
+		Description: `CONTAINER is a container's ID or the beginning of one, or a pod as NAMESPACE/NAME. LINK
+reports whether the interface on the host exists, ALIVE whether the container does.
+"cnibox state reap" removes the attachments and leases of containers that do not exist. On a node of a cloud,
+a third table lists the addresses that the cloud assigns to the node; "cnibox cloud
+show" prints more.
+
+examples:
+  cnibox state                     all
+  cnibox state 3f8a                the container whose ID begins with 3f8a, with all it has
+  cnibox state --network web
+  cnibox state --watch             until it is interrupted`,
+		Flags: append(tableFlags(),
+			&cli.StringFlag{Name: "network", Usage: "only what is of this network"},
+			&cli.BoolFlag{Name: "watch", Usage: "print it again when it changes"},
+		),
+		Subcommands: []*cli.Command{
+			p.exportCommand(),
+			p.importCommand(),
+			p.repairCommand(),
+			p.reapCommand(),
+			p.metricsCommand(),
+		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state", "want at most one container")
+			}
+			if c.Bool("watch") {
+				return p.watch(c.Context, h, func() error { return p.showState(c, h) })
+			}
+			return p.showState(c, h)
+		}),
 	}
-	return p.showState(c, h)
 }
 
 // showState prints the state, or the part that the arguments name.
-func (p *Process) showState(c *invocation, h *roles.Host) error {
+func (p *Process) showState(c *cli.Context, h *roles.Host) error {
 	state, err := readState(c.Context, h)
 	if err != nil {
 		return err
 	}
-	name := c.arg(0)
+	name := c.Args().First()
 	if name != "" {
 		if err := state.onlyContainer(name); err != nil {
-			return withHint(err, stateVerb(c.verb, name))
+			return withHint(err, stateVerb(c.Command, name))
 		}
 	}
 	if n := c.String("network"); n != "" {
@@ -85,9 +119,9 @@ func (p *Process) showState(c *invocation, h *roles.Host) error {
 }
 
 // stateVerb returns the hint for a word that is no container.
-func stateVerb(v *verb, word string) string {
+func stateVerb(cmd *cli.Command, word string) string {
 	var he *hintError
-	if errors.As(unknownSub(v, word), &he) {
+	if errors.As(unknownSub(cmd, word), &he) {
 		return he.hint
 	}
 	return ""

@@ -6,35 +6,58 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) stateExport(c *invocation, h *roles.Host) error {
-	to := c.arg(0)
-	if f := c.String("format"); f != "json" {
-		return p.exportRole(c, f, to)
+func (p *Process) exportCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "export",
+		Usage:     "write the state to a file, or in another program's format",
+		ArgsUsage: "[FILE|DIR|-]",
+		Description: `The format json is node.db and the delegations of meta roles, to stdout or FILE, for
+"cnibox state import". It lacks the records of keep.db that other verbs show:
+reservations, DHCP leases and marks of imports. The format host-local writes the directory of
+the reference host-local, so that it can continue with cnibox's leases.
+
+examples:
+  cnibox state export > state.json
+  cnibox state export --format host-local /var/lib/cni/networks`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
+		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state export", "want one file or directory")
+			}
+			to := c.Args().First()
+			if f := c.String("format"); f != "json" {
+				return p.exportRole(c, f, to)
+			}
+			dump, err := rebuildAndExport(c.Context, h)
+			if err == nil {
+				err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
+					all, err := tx.Delegations("")
+					dump.Delegations = append([]store.Delegation{}, all...) // not nil
+					return err
+				})
+			}
+			if err != nil {
+				return stateHint(err)
+			}
+			if to == "" || to == "-" {
+				return writeJSON(p.Stdout, dump)
+			}
+			return writeDump(to, dump)
+		}),
 	}
-	dump, err := rebuildAndExport(c.Context, h)
-	if err == nil {
-		err = h.Store.KeepView(c.Context, func(tx *store.KeepTx) error {
-			all, err := tx.Delegations("")
-			dump.Delegations = append([]store.Delegation{}, all...) // not nil
-			return err
-		})
-	}
-	if err != nil {
-		return stateHint(err)
-	}
-	if to == "" || to == "-" {
-		return writeJSON(p.Stdout, dump)
-	}
-	return writeDump(to, dump)
 }
 
 // exportRole exports in the format of the role of that name.
-func (p *Process) exportRole(c *invocation, format, to string) error {
+func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	role, ok := p.Table.Lookup(format)
 	var verb *roles.CommandVerb
 	if ok {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -13,26 +15,43 @@ import (
 // maxDump limits an imported file. 65,000 attachments need about 60 MB.
 const maxDump = 512 << 20
 
-func (p *Process) stateImport(c *invocation, h *roles.Host) error {
-	if len(c.args) != 1 {
-		return usagef("cnibox help state import", "want FILE")
+func (p *Process) importCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "import",
+		Usage:     "import a file of state export",
+		ArgsUsage: "FILE (- is stdin)",
+		Description: `Adds the records to the state, and replaces records with the same keys. If another
+attachment holds one of the addresses, the import fails and changes nothing. If it is killed,
+the next call completes or undoes it.
+With --replace all present records of the kinds that the export has are deleted first. Interfaces are not changed.
+
+examples:
+  cnibox state import state.json`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "replace", Usage: "delete the present state first"},
+		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help state import", "want FILE")
+			}
+			dump, err := p.readDump(c.Args().First())
+			if err != nil {
+				return err
+			}
+			if err := h.Store.Import(c.Context, dump, c.Bool("replace")); err != nil {
+				return err
+			}
+			leases := 0
+			for _, pool := range dump.Pools {
+				leases += len(pool.Leases)
+			}
+			if c.Bool("json") {
+				return writeJSON(p.Stdout, map[string]int{"attachments": len(dump.Attachments), "leases": leases})
+			}
+			_, err = fmt.Fprintf(p.Stdout, "imported %s, %s\n", counted(len(dump.Attachments), "attachment"), counted(leases, "lease"))
+			return err
+		}),
 	}
-	dump, err := p.readDump(c.arg(0))
-	if err != nil {
-		return err
-	}
-	if err := h.Store.Import(c.Context, dump, c.Bool("replace")); err != nil {
-		return err
-	}
-	leases := 0
-	for _, pool := range dump.Pools {
-		leases += len(pool.Leases)
-	}
-	if c.Bool("json") {
-		return writeJSON(p.Stdout, map[string]int{"attachments": len(dump.Attachments), "leases": leases})
-	}
-	_, err = fmt.Fprintf(p.Stdout, "imported %s, %s\n", counted(len(dump.Attachments), "attachment"), counted(leases, "lease"))
-	return err
 }
 
 // readDump decodes exactly one JSON document.

@@ -5,19 +5,39 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) stateRepair(c *invocation, h *roles.Host) error {
-	done, err := p.mendState(c, h, nil)
-	return errors.Join(p.writeAnswer(done, c.Bool("json"), p.style(c)), err)
+func (p *Process) repairCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "check both state files, set a damaged one aside and rebuild it",
+		Description: `All pages and records are read. A new node.db is rebuilt from the labels on the host's
+interfaces and from the runtimes' caches, which have the namespaces of interfaces that
+exist in containers only. A new keep.db gets the records of the old one that can be read.
+The old file is kept beside the new one. An undamaged node.db is rebuilt only with --force.
+Rules of attachments that another program deleted, as 'nft flush ruleset' does, are restored.
+"cnibox repair" does this, and repairs interfaces, addresses and routes too.
+
+examples:
+  cnibox state repair`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "force", Usage: "also rebuild an undamaged node.db"},
+		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			done, err := p.mendState(c, h, nil)
+			return errors.Join(p.writeAnswer(done, c.Bool("json"), p.style(c)), err)
+		}),
+	}
 }
 
 // mendState sets damaged state files aside, makes them again, and restores rules. It returns what was done. With
 // agree it does nothing if no file is damaged, or if agree refuses.
-func (p *Process) mendState(c *invocation, h *roles.Host, agree func(damage []error) bool) (done []string, err error) {
+func (p *Process) mendState(c *cli.Context, h *roles.Host, agree func(damage []error) bool) (done []string, err error) {
 	done = []string{}
 	var damage []error
 	check := func(err error, mended ...error) error {
@@ -97,14 +117,26 @@ func rebuild(ctx context.Context, h *roles.Host) (done []string, err error) {
 	return append(done, fmt.Sprintf("rebuilt %s with %s", printable(h.Store.Path()), counted(len(dump.Attachments), "attachment"))), nil
 }
 
-func (p *Process) stateReap(c *invocation, h *roles.Host) error {
-	if _, err := rebuildAndExport(c.Context, h); err != nil {
-		return err
+func (p *Process) reapCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "reap",
+		Usage:     "remove attachments and leases of containers that certainly do not exist",
+		ArgsUsage: "[NETWORK]",
+		Description: `examples:
+  cnibox state reap`,
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state reap", "want at most one network")
+			}
+			if _, err := rebuildAndExport(c.Context, h); err != nil {
+				return err
+			}
+			freed, err := record.Reap(c.Context, h, c.Args().First())
+			if c.Bool("json") {
+				return errors.Join(err, writeJSON(p.Stdout, map[string]int{"released": freed}))
+			}
+			fmt.Fprintf(p.Stdout, "released %s\n", counted(freed, "address"))
+			return err
+		}),
 	}
-	freed, err := record.Reap(c.Context, h, c.arg(0))
-	if c.Bool("json") {
-		return errors.Join(err, writeJSON(p.Stdout, map[string]int{"released": freed}))
-	}
-	fmt.Fprintf(p.Stdout, "released %s\n", counted(freed, "address"))
-	return err
 }

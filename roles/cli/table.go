@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/urfave/cli/v2"
 )
 
 // style defines the form of the output.
@@ -15,8 +17,13 @@ type style struct {
 	table, color bool
 }
 
+// tableFlags returns the flags of verbs that print a table.
+func tableFlags() []cli.Flag {
+	return []cli.Flag{&cli.BoolFlag{Name: "table", Usage: "print an aligned table, terminal or not"}}
+}
+
 // style returns the style for the terminal and the flags.
-func (p *Process) style(c *invocation) style {
+func (p *Process) style(c *cli.Context) style {
 	return style{
 		table: p.IsTerminal || c.Bool("table"),
 		color: p.IsTerminal && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb",
@@ -141,7 +148,7 @@ func writeJSON(w io.Writer, v any) error {
 }
 
 // output prints a value as JSON with --json, and as text otherwise.
-func (p *Process) output(c *invocation, v any, text func(style) error) error {
+func (p *Process) output(c *cli.Context, v any, text func(style) error) error {
 	if c.Bool(jsonFlag) {
 		return writeJSON(p.Stdout, v)
 	}

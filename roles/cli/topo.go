@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -15,30 +17,47 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) topo(c *invocation, h *roles.Host) error {
-	format := c.String("format")
-	if c.Bool("json") {
-		format = "json"
-	}
-	draw, known := map[string]func(*topo.Topology) string{
-		"text": func(t *topo.Topology) string {
-			s := p.style(c)
-			return t.Text(func(text string) string { return s.paint(red, text) })
+func (p *Process) topoCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "topo",
+		Usage: "draw the networks of this node",
+		Description: `Draws the host's devices, the containers behind each, their addresses and counters, and
+marks what "cnibox diff" finds. The page of --format html needs no network: click
+on a box, or search for a pod.
+
+examples:
+  cnibox topo
+  cnibox topo --format html > node.html
+  cnibox topo --format dot | dot -Tpdf > node.pdf`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Value: "text", Usage: "text, dot, svg, html or json"},
 		},
-		"dot": (*topo.Topology).DOT, "svg": (*topo.Topology).SVG, "html": (*topo.Topology).HTML, "json": nil,
-	}[format]
-	if !known {
-		return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			format := c.String("format")
+			if c.Bool("json") {
+				format = "json"
+			}
+			draw, known := map[string]func(*topo.Topology) string{
+				"text": func(t *topo.Topology) string {
+					s := p.style(c)
+					return t.Text(func(text string) string { return s.paint(red, text) })
+				},
+				"dot": (*topo.Topology).DOT, "svg": (*topo.Topology).SVG, "html": (*topo.Topology).HTML, "json": nil,
+			}[format]
+			if !known {
+				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
+			}
+			t, err := p.readTopology(c.Context, h)
+			if err != nil {
+				return err
+			}
+			if draw == nil {
+				return writeJSON(p.Stdout, t)
+			}
+			_, err = fmt.Fprint(p.Stdout, draw(t))
+			return err
+		}),
 	}
-	t, err := p.readTopology(c.Context, h)
-	if err != nil {
-		return err
-	}
-	if draw == nil {
-		return writeJSON(p.Stdout, t)
-	}
-	_, err = fmt.Fprint(p.Stdout, draw(t))
-	return err
 }
 
 // readTopology reads the host's devices and the node's attachments.

@@ -9,12 +9,62 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/cli/trace"
 	"github.com/cnibox/cnibox/store"
 )
 
+func (p *Process) traceCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "trace",
+		Usage:     "show the last calls of the plugins",
+		ArgsUsage: "[POD | CONTAINER]",
+		Description: `Lists ADD, DEL, CHECK and GC: who called which plugin, what it answered, and the milliseconds of
+the call and of its steps. ipam contains the other steps of that time. POD is NAMESPACE/NAME, and
+CONTAINER is a container's ID or the beginning of one: the life of one attachment. --json has
+also the input and the whole result. Secrets are redacted. CNIBOX_TRACE in the environment of the
+container runtime is the number of calls that are kept; 0 keeps none.
+
+examples:
+  cnibox trace --failed
+  cnibox trace default/web
+  cnibox trace --json | jq -r '.[-1].stdin'
+  cnibox trace export > calls.json             for a report, without names
+  cnibox trace replay calls.json --bin /opt/cni/bin.old`,
+		Flags: append(tableFlags(),
+			&cli.BoolFlag{Name: "failed", Usage: "only calls that failed"},
+			&cli.IntFlag{Name: "last", Usage: "only the last `N` calls"},
+		),
+		Subcommands: []*cli.Command{
+			{
+				Name:      "export",
+				Usage:     "write the calls for a report, without the names of pods and containers",
+				ArgsUsage: "[POD | CONTAINER]",
+				Description: `The names and IDs of pods, namespaces and containers become pod-1, namespace-1, container-1, each the same
+in all calls, also within inputs, results and errors. Networks, interfaces and paths keep their names. Read
+the file before you send it.
+
+examples:
+  cnibox trace export > calls.json
+  cnibox trace export default/web --addresses > calls.json`,
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "addresses", Usage: "replace IP addresses too; those of one /16 (IPv6: /48) stay in one"},
+					&cli.BoolFlag{Name: "names", Usage: "keep the names"},
+				},
+				Action: p.traceExport,
+			},
+			p.replayCommand(),
+		},
+		Action: p.trace,
+	}
+}
+
 // tracedCalls reads the calls of the container that the argument names, or all.
-func (p *Process) tracedCalls(c *invocation) ([]*store.TracedCall, error) {
+func (p *Process) tracedCalls(c *cli.Context) ([]*store.TracedCall, error) {
+	if c.Args().Len() > 1 {
+		return nil, usagef("cnibox help "+verbOf(c.Command), "want at most one pod or container")
+	}
 	h, done, err := p.host(c.Context, "")
 	if err != nil {
 		return nil, err
@@ -25,14 +75,14 @@ func (p *Process) tracedCalls(c *invocation) ([]*store.TracedCall, error) {
 		return nil, err
 	}
 	p.warnDamaged("trace", damaged)
-	if name := c.arg(0); name != "" {
+	if name := c.Args().First(); name != "" {
 		calls = slices.DeleteFunc(calls, func(t *store.TracedCall) bool { return !isContainer(t.Pod, t.ContainerID, name) })
-		p.warnNone(c.verb.name, name, len(calls))
+		p.warnNone(verbOf(c.Command), name, len(calls))
 	}
 	return append([]*store.TracedCall{}, calls...), nil // not nil
 }
 
-func (p *Process) trace(c *invocation) error {
+func (p *Process) trace(c *cli.Context) error {
 	last := c.Int("last")
 	if c.IsSet("last") && last < 1 {
 		return usagef("cnibox help trace", "--last %d: give 1 or more", last)
@@ -65,7 +115,7 @@ func (p *Process) trace(c *invocation) error {
 	return t.write(p.Stdout, s)
 }
 
-func (p *Process) traceExport(c *invocation) error {
+func (p *Process) traceExport(c *cli.Context) error {
 	calls, err := p.tracedCalls(c)
 	if err != nil {
 		return err

@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
@@ -24,7 +27,37 @@ import (
 // maxBundle bounds the file of a replay.
 const maxBundle = 256 << 20
 
-func (p *Process) replay(c *invocation) error {
+func (p *Process) replayCommand() *cli.Command {
+	maxPause := &cli.DurationFlag{Name: "max-pause", Value: time.Second, Usage: "the longest pause between two calls"}
+	bin := &cli.StringFlag{Name: "bin", Usage: "play with the plugins in `DIR`: another version, or the reference's (this program)"}
+	return &cli.Command{
+		Name:      "replay",
+		Usage:     "play exported calls again in scratch namespaces, and compare",
+		ArgsUsage: "FILE",
+		Description: `Plays the calls of "cnibox trace export" or "cnibox trace --json" with their real timing, in network and
+mount namespaces of its own: the machine's network and state are not changed, and its files are read-only. Each
+container gets an empty namespace, and each host interface that a configuration names as master exists. It exits with 3
+if a call fails that succeeded or the reverse, or if a result has another number of interfaces or addresses. A replayed
+duration includes the start of the process (1 to 2 ms), a recorded one does not. It needs root and Linux 5.12.
+
+examples:
+  cnibox trace replay calls.json
+  cnibox trace replay calls.json --bin /opt/cni/bin.old`,
+		Flags: append(tableFlags(), bin, maxPause),
+		Subcommands: []*cli.Command{{
+			Name:   "inside",
+			Usage:  "play the calls on standard input in this process' own namespaces; trace replay starts it",
+			Flags:  []cli.Flag{bin, maxPause},
+			Action: p.replayInside,
+		}},
+		Action: p.replay,
+	}
+}
+
+func (p *Process) replay(c *cli.Context) error {
+	if c.Args().Len() != 1 {
+		return usagef("cnibox help trace replay", "want FILE")
+	}
 	pause := c.Duration("max-pause")
 	if pause < 0 {
 		return usagef("cnibox help trace replay", "--max-pause %s: give 0s or more", pause)
@@ -32,16 +65,16 @@ func (p *Process) replay(c *invocation) error {
 	if os.Geteuid() != 0 {
 		return withHint(errors.New("only root can make network namespaces"), "run it as root")
 	}
-	raw, err := p.readFile(c.arg(0), maxBundle)
+	raw, err := p.readFile(c.Args().First(), maxBundle)
 	if err != nil {
 		return err
 	}
 	calls, err := decodeCalls(raw)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.arg(0), err)
+		return fmt.Errorf("%s: %w", c.Args().First(), err)
 	}
 	if !slices.ContainsFunc(calls, trace.IsPlayable) {
-		return fmt.Errorf("%s: no call can be played: each has no input, or only a part of it", c.arg(0))
+		return fmt.Errorf("%s: no call can be played: each has no input, or only a part of it", c.Args().First())
 	}
 	args := []string{"trace", "replay", "inside", "--max-pause", pause.String()}
 	if dir := c.String("bin"); dir != "" {
@@ -85,7 +118,7 @@ func decodeCalls(raw []byte) ([]*store.TracedCall, error) {
 }
 
 // replayInside plays the calls on standard input.
-func (p *Process) replayInside(c *invocation) error {
+func (p *Process) replayInside(c *cli.Context) error {
 	raw, err := io.ReadAll(io.LimitReader(p.Stdin, maxBundle))
 	if err != nil {
 		return err

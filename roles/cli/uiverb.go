@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/topo"
 	"github.com/cnibox/cnibox/roles/cli/ui"
@@ -26,17 +28,39 @@ const uiInterval = 5 * time.Second
 // uiCalls is the number of calls on the page, and uiAnswer the size of the answer that it shows of each.
 const uiCalls, uiAnswer = 1000, 1000
 
-func (p *Process) ui(c *invocation, h *roles.Host) error {
-	if port := c.Int("port"); port < 0 || port > 65535 || c.IsSet("port") && c.IsSet("socket") {
-		return usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
+func (p *Process) uiCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ui",
+		Usage: "serve the page of topo, live, with doctor's findings, the pools and the last calls, until it is interrupted",
+		Description: `The page only reads, and the node is read only while a page is open. Without --port it is on a
+unix socket that only root can use. Reach it from another machine with ssh:
+
+  ssh -L 8009:/run/cnibox/ui.sock root@NODE      then open http://localhost:8009/
+
+With --port it is on 127.0.0.1. The path has a secret, because all users of the node can
+connect to a port.
+
+examples:
+  cnibox ui
+  cnibox ui --port 8009`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "socket", Usage: "`PATH` of the socket (ui.sock in the run directory)"},
+			&cli.IntFlag{Name: "port", Usage: "a port of 127.0.0.1 instead; 0 is any free port"},
+			&cli.BoolFlag{Name: "json", Usage: "print the address as JSON"},
+		},
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if port := c.Int("port"); port < 0 || port > 65535 || c.IsSet("port") && c.IsSet("socket") {
+				return usagef("cnibox help ui", "want --socket or --port with 0 to 65535")
+			}
+			if os.Geteuid() != 0 {
+				return withHint(errors.New("only root can read a node"), "run it as root")
+			}
+			return p.serveUI(c.Context, c, h)
+		}),
 	}
-	if os.Geteuid() != 0 {
-		return withHint(errors.New("only root can read a node"), "run it as root")
-	}
-	return p.serveUI(c.Context, c, h)
 }
 
-func (p *Process) serveUI(ctx context.Context, c *invocation, h *roles.Host) error {
+func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) error {
 	quiet := *p
 	quiet.ErrIsTerminal = false // no progress
 	s := &ui.Server{Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) }}

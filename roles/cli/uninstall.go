@@ -6,33 +6,61 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/netlist"
 	"github.com/cnibox/cnibox/roles/plugindir"
 )
 
-// uninstallFromFlags is `cnibox uninstall`.
-func (p *Process) uninstallFromFlags(c *invocation) error {
-	names := c.args
-	if len(names) > 0 {
-		if _, err := p.pluginNames(names); err != nil {
-			return err
-		}
+func (p *Process) uninstallCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "uninstall",
+		Usage:     "remove cnibox's links, and without ROLE the binary, too",
+		ArgsUsage: "[ROLE…]",
+		Description: `Removes only cnibox's files: links to the binary, hard links and copies of it, of any
+version. Plugins that install --force replaced are restored. Without ROLE it removes
+every such file, the file that install --runtime wrote, DIR/cnibox, and last the links
+to it in the directories of PATH.
+
+--drain is for a node with running containers. It restores the previous plugins, which
+attach new containers from then on, and exports the leases of host-local to the
+directory of the reference plugin. While containers are attached by cnibox, it lists
+them, keeps the binary and the state, and exits with 3: detach them, or wait, and
+repeat the call. When there are none, it also removes cnibox's kernel objects, the
+node's state and DIR/cnibox. See docs/migrate.md.
+
+examples:
+  cnibox uninstall --drain
+  cnibox uninstall macvlan`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
+			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
+		},
+		Action: p.withChanges(func(c *cli.Context) error {
+			names := c.Args().Slice()
+			if len(names) > 0 {
+				if _, err := p.pluginNames(names); err != nil {
+					return err
+				}
+			}
+			if c.String("dir") == "" {
+				return usagef("cnibox help uninstall", "--dir: want a directory")
+			}
+			if !c.Bool("drain") {
+				return p.uninstall(c, names, len(names) == 0)
+			}
+			if len(names) > 0 {
+				return usagef("cnibox uninstall --drain", "--drain is for all roles")
+			}
+			return p.drain(c)
+		}),
 	}
-	if c.String("dir") == "" {
-		return usagef("cnibox help uninstall", "--dir: want a directory")
-	}
-	if !c.Bool("drain") {
-		return p.uninstall(c, names, len(names) == 0)
-	}
-	if len(names) > 0 {
-		return usagef("cnibox uninstall --drain", "--drain is for all roles")
-	}
-	return p.drain(c)
 }
 
 // uninstall inspects every file before it removes the first one, because links to the binary are
 // recognised by it. Without names it removes all of cnibox's files, and the binary if requested.
-func (p *Process) uninstall(c *invocation, names []string, binary bool) error {
+func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 	dir := c.String("dir")
 	d := plugindir.Open(dir, p.Executable)
 	whole := len(names) == 0

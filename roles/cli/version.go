@@ -7,20 +7,34 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
-func (p *Process) version(c *invocation) error {
-	if c.Bool("json") {
-		return writeJSON(p.Stdout, map[string]any{
-			"version": p.Version, "commit": commit(), "cniVersions": lint.Versions(), "go": runtime.Version(), "arch": runtime.GOARCH,
-			"features": kernelFeatures(c.Context),
-		})
+func (p *Process) versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "version",
+		Usage: "print the version, and the versions of the CNI spec",
+		Description: `examples:
+  cnibox version --json`,
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON, with the commit and the features of this kernel"}},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return writeJSON(p.Stdout, map[string]any{
+					"version": p.Version, "commit": commit(), "cniVersions": lint.Versions(), "go": runtime.Version(), "arch": runtime.GOARCH,
+					"features": kernelFeatures(c.Context),
+				})
+			}
+			_, err := fmt.Fprintf(p.Stdout, "cnibox %s (%s, %s)\nCNI %s\n",
+				p.Version, runtime.Version(), runtime.GOARCH, strings.Join(lint.Versions(), " "))
+			return err
+		},
 	}
-	_, err := fmt.Fprintf(p.Stdout, "cnibox %s (%s, %s)\nCNI %s\n",
-		p.Version, runtime.Version(), runtime.GOARCH, strings.Join(lint.Versions(), " "))
-	return err
 }
 
 // commit returns the commit that the program was built from, with "+dirty" if files differed from it. It is empty if the build had no

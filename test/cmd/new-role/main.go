@@ -43,7 +43,7 @@ func main() {
 const table = "roles/all/all.go"
 
 // tags are the build tags of the Makefile.
-const tags = "nethttpomithttp2"
+const tags = "urfave_cli_no_docs,nethttpomithttp2"
 
 // names matches CNI types that are valid package names.
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
