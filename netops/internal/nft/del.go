@@ -25,7 +25,7 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 		if n.Set.isInterval() {
 			prefixes[n.Set] = append(prefixes[n.Set], n)
 		} else {
-			plain = append(plain, n.bare())
+			plain = append(plain, n.Bare())
 		}
 	}
 	sorting.Stable(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })

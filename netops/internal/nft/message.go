@@ -161,7 +161,11 @@ func (c *Chain) Message(t Table) nlconn.Message {
 			m.Text(unix.NFTA_HOOK_DEV, c.Device)
 		}
 	})
-	m.Net32(unix.NFTA_CHAIN_POLICY, VerdictAccept)
+	policy := uint32(VerdictAccept)
+	if c.Drop {
+		policy = VerdictDrop
+	}
+	m.Net32(unix.NFTA_CHAIN_POLICY, policy)
 	m.Text(unix.NFTA_CHAIN_TYPE, c.Kind)
 	return m
 }

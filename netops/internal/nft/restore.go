@@ -131,7 +131,7 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 			if len(wanted) == 0 {
 				continue
 			}
-			have, err := c.entries(ctx, s)
+			have, err := c.Entries(ctx, s)
 			if err != nil {
 				return restored, err
 			}

@@ -38,14 +38,15 @@ type Set struct {
 	Data  []Field
 }
 
-// Chain is a base chain with policy accept. If Kind is empty, it is a regular
-// chain, which only rules and verdicts use.
+// Chain is a base chain with policy accept, or drop. If Kind is empty, it is a
+// regular chain, which only rules and verdicts use.
 type Chain struct {
 	Name     string
 	Kind     string // "nat", "filter", "route" or ""
 	Hook     uint32
 	Priority int32
 	Device   string // only in the netdev family
+	Drop     bool
 	Rules    []Rule
 }
 
