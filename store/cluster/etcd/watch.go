@@ -164,7 +164,8 @@ func (v *view) list(ctx context.Context) error {
 // lose keeps the nodes that etcd has lost for the grace time, in which their agents publish them again.
 func (v *view) lose(present map[string]bool) {
 	v.endGrace()
-	n := v.table.Lose(present, v.r.held.name())
+	_, _, own := v.r.held.get()
+	n := v.table.Lose(present, own)
 	if n == 0 {
 		return
 	}
