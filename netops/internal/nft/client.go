@@ -109,7 +109,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 
 // findHolder returns the entry that has want's key or covers it, or nil.
 func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
-	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()}))
+	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -126,7 +126,7 @@ func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
 	if !want.Set.isInterval() {
 		return nil, nil
 	}
-	entries, err = c.entries(ctx, want.Set)
+	entries, err = c.Entries(ctx, want.Set)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
 
 // ListSet is List for a set that may belong to another program.
 func (c *Client) ListSet(ctx context.Context, s *Set) ([]*Element, error) {
-	entries, err := c.entries(ctx, s)
+	entries, err := c.Entries(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,8 @@ func (c *Client) ListSet(ctx context.Context, s *Set) ([]*Element, error) {
 	return elements, nil
 }
 
-func (c *Client) entries(ctx context.Context, s *Set) ([]*Entry, error) {
+// Entries reads all elements of a set in the kernel's form. It returns none if the set is absent.
+func (c *Client) Entries(ctx context.Context, s *Set) ([]*Entry, error) {
 	entries, err := c.read(ctx, s, s.dumpMessage())
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

@@ -18,6 +18,11 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 	var plain []*Entry
 	prefixes := map[*Set][]*Entry{}
 	for _, e := range els {
+		if f := c.Schema().former(e.Set); f != nil {
+			if _, err := c.renewOutdated(ctx, f); err != nil {
+				return err
+			}
+		}
 		n, err := EntryOf(c.Schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
 		if err != nil {
 			return err
@@ -25,7 +30,7 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 		if n.Set.isInterval() {
 			prefixes[n.Set] = append(prefixes[n.Set], n)
 		} else {
-			plain = append(plain, n.bare())
+			plain = append(plain, n.Bare())
 		}
 	}
 	sorting.Stable(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })

@@ -25,8 +25,12 @@ type Entry struct {
 	shared bool
 }
 
-// EntryOf encodes e. The error wraps ErrInvalid and names the invalid field.
+// EntryOf encodes e, or the element that replaces it if an older version recorded it.
+// The error wraps ErrInvalid and names the invalid field.
 func EntryOf(schema Schema, e *Element) (*Entry, error) {
+	if f := schema.former(e.Set); f != nil {
+		e = f.Moved(e)
+	}
 	set := schema.set(e.Set)
 	if set == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", e.Set, nlconn.ErrInvalid)
@@ -106,14 +110,19 @@ func (n *Entry) last() []byte {
 	return n.end
 }
 
-// bare returns an entry with only n's key.
-func (n *Entry) bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
+// Bare returns an entry with only n's key.
+func (n *Entry) Bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
 
 // allows reports whether the existing entry have makes adding n unnecessary. It
 // refuses an exclusive element without a label, because its owner is unknown.
 func (n *Entry) allows(have *Entry) bool {
 	own := n.sameKey(have) && n.label == have.label && n.label != ""
 	return bytes.Equal(n.data, have.data) && (n.shared || own)
+}
+
+// Equal reports whether n and o are the same element, with the same value and label.
+func (n *Entry) Equal(o *Entry) bool {
+	return n.sameKey(o) && bytes.Equal(n.data, o.data) && n.label == o.label
 }
 
 // sameKey reports whether n and o match the same packets.

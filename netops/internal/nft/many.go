@@ -15,7 +15,7 @@ func (c *Client) checkStored(ctx context.Context, wanted []*Entry) error {
 	}
 	for len(wanted) > 0 {
 		set := wanted[0].Set
-		have, err := c.entries(ctx, set)
+		have, err := c.Entries(ctx, set)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ const monitorInterval = 20 * time.Millisecond
 type Watched struct {
 	Table
 	Chain string
+	// With Sets, only the elements of the sets whose name begins with it are watched. With ButSets, these elements are not
+	// watched, and everything else of the table is.
+	Sets, ButSets string
 }
 
 // Monitor notifies of changes that other sockets make to nftables.
@@ -89,6 +93,11 @@ func (w *Watched) concerns(kind uint16, data []byte) bool {
 	end := header + len(w.Name)
 	if len(data) <= end || data[0] != w.Family || string(data[header:end]) != w.Name || data[end] != 0 {
 		return false
+	}
+	if prefix := w.Sets + w.ButSets; prefix != "" {
+		elements := kind&0xff == unix.NFT_MSG_NEWSETELEM || kind&0xff == unix.NFT_MSG_DELSETELEM
+		set, err := nlconn.Find(data[4:], unix.NFTA_SET_ELEM_LIST_SET)
+		return (w.Sets != "") == (err == nil && elements && strings.HasPrefix(nlconn.Text(set), prefix))
 	}
 	var chain uint16
 	switch kind & 0xff {

@@ -24,7 +24,7 @@ import (
 // such elements exist and n is not shared or is an element of a map. done is
 // false if there are no such elements (any more) or if they are changing.
 func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
-	entries, err := c.entries(ctx, n.Set)
+	entries, err := c.Entries(ctx, n.Set)
 	if err != nil {
 		return false, err
 	}
@@ -38,7 +38,7 @@ func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 		if !n.shared || n.data != nil || !n.covers(o) {
 			return false, heldError(n, o)
 		}
-		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.bare()}))
+		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.Bare()}))
 	}
 	msgs = append(msgs, elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n}))
 	err = c.conn.Commit(ctx, 0, msgs...)
@@ -53,7 +53,7 @@ func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 // kernel copies the whole set for each commit.
 func (c *Client) delPrefixes(ctx context.Context, wanted []*Entry) error {
 	for range Tries {
-		entries, err := c.entries(ctx, wanted[0].Set)
+		entries, err := c.Entries(ctx, wanted[0].Set)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func split(entries, wanted []*Entry) (alone, others []*Entry) {
 		if next || slices.ContainsFunc(open, holds) {
 			others = append(others, n)
 		} else {
-			alone = append(alone, n.bare())
+			alone = append(alone, n.Bare())
 		}
 	}
 	return alone, others
@@ -110,7 +110,7 @@ func split(entries, wanted []*Entry) (alone, others []*Entry) {
 // again in the same transaction.
 func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
 	for range Tries {
-		entries, err := c.entries(ctx, n.Set)
+		entries, err := c.Entries(ctx, n.Set)
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
 	}
 	var msgs []nlconn.Message
 	for range len(keep) + 1 {
-		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.bare()}))
+		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.Bare()}))
 	}
 	msgs = append(msgs, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)...)
 	return conn.Commit(ctx, 0, msgs...)

@@ -18,6 +18,15 @@ const (
 
 // A verdict is encoded as its code (4 bytes, big endian) and the chain's name.
 
+// ParseVerdict returns the code of a verdict in nft's syntax, and the chain of "jump CHAIN" and "goto CHAIN".
+func ParseVerdict(text string) (code int32, chain string, err error) {
+	b, err := encodeVerdict(text)
+	if err != nil {
+		return 0, "", err
+	}
+	return int32(binary.BigEndian.Uint32(b)), string(b[4:]), nil
+}
+
 func encodeVerdict(text string) ([]byte, error) {
 	word, chain, _ := strings.Cut(text, " ")
 	var code int32

@@ -1,0 +1,120 @@
+// Package podtable defines the nftables table that enforces policies on pods: its base chains, its maps of
+// pods, and the encoding of the rules in the chains of policies. See docs/design.md, "Network policy".
+package podtable
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// Rule is one rule in the chain of a policy. It matches a connection by the addresses and ports of its
+// tracked tuple: those are the same for packets of both directions, and they are the client's address before
+// and the server's after translation. So a policy that begins to forbid a connection stops both directions.
+type Rule struct {
+	// Protocol is IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP, or 0 for any protocol.
+	Protocol uint8
+	// Ports is the name of a set of server ports, or "".
+	Ports string
+	// First and Last are a range of server ports. They are 0 without a range.
+	First, Last uint16
+	// Named is the name of a set of (server address, port), or "".
+	Named string
+	// Peer is the other end of the connection.
+	Peer Peer
+	// Verdict is "accept", "drop", "jump CHAIN" or "goto CHAIN".
+	Verdict string
+	// Comment is shown by nft.
+	Comment string
+}
+
+// Peer matches the client or the server of a connection.
+type Peer struct {
+	// V6 selects the address family of Set, In, Not, and of the Rule's Named.
+	V6 bool
+	// Server selects the server's address. It is false for the client's.
+	Server bool
+	// Set is the name of a set of addresses, or "".
+	Set string
+	// In is a network, or the zero value. Not are networks within In that do not match.
+	In  netip.Prefix
+	Not []netip.Prefix
+}
+
+// String returns the rule as nft lists it.
+func (r *Rule) String() string {
+	var words []string
+	say := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
+	if r.Protocol != 0 {
+		say("meta l4proto %s", nft.ProtocolName(r.Protocol))
+	}
+	ip := "ip"
+	if r.Peer.V6 {
+		ip = "ip6"
+	}
+	if r.Ports != "" {
+		say("ct reply proto-src @%s", r.Ports)
+	}
+	if r.Last != 0 {
+		say("ct reply proto-src %s", portText(r.First, r.Last))
+	}
+	if r.Named != "" {
+		say("ct reply %s saddr . ct reply proto-src @%s", ip, r.Named)
+	}
+	end := "ct original"
+	if r.Peer.Server {
+		end = "ct reply"
+	}
+	if r.Peer.Set != "" {
+		say("%s %s saddr @%s", end, ip, r.Peer.Set)
+	}
+	if in := r.Peer.In; in.IsValid() {
+		if in.Bits() == 0 {
+			say("meta nfproto %s", map[bool]string{false: "ipv4", true: "ipv6"}[r.Peer.V6])
+		} else {
+			say("%s %s saddr %s", end, ip, prefixText(in))
+		}
+		for _, n := range r.Peer.Not {
+			say("%s %s saddr != %s", end, ip, prefixText(n))
+		}
+	}
+	say("%s", r.Verdict)
+	if r.Comment != "" {
+		say("comment %q", r.Comment)
+	}
+	return strings.Join(words, " ")
+}
+
+func portText(first, last uint16) string {
+	if first == last {
+		return strconv.Itoa(int(first))
+	}
+	return fmt.Sprintf("%d-%d", first, last)
+}
+
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// Chain is a chain of rules. Its name follows from its rules, so two chains with one name are equal.
+type Chain struct {
+	Name  string
+	Rules []Rule
+}
+
+// String returns the chain as nft lists it.
+func (c *Chain) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "chain %s {\n", c.Name)
+	for i := range c.Rules {
+		fmt.Fprintf(&b, "\t%s\n", &c.Rules[i])
+	}
+	b.WriteString("}\n")
+	return b.String()
+}

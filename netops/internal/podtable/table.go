@@ -1,0 +1,207 @@
+package podtable
+
+import (
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Deny is the chain that drops everything. It is the chain of a pod whose policies are unknown.
+const Deny = "deny"
+
+// PodSets is the prefix of the sets that have the pods of this node. ADD and DEL change these; the agent alone changes
+// the other sets.
+const PodSets = "pod_"
+
+// The base chains. A connection between two pods of this node passes both. What one accepts, the other can still drop.
+const (
+	egressChain  = "egress"
+	ingressChain = "ingress"
+	// Before the chains of most programs, which drop or accept by other rules.
+	egressPriority  = nft.PriorityFilter - 10
+	ingressPriority = nft.PriorityFilter - 9
+)
+
+// Table returns the table.
+func Table() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_policy"} }
+
+// Schema returns the sets of pods, for an nft.Client that reads and changes them.
+func Schema() nft.Schema {
+	f := nft.Feature{Table: Table(), Chains: func() []nft.Chain { return nil }}
+	for _, v6 := range []bool{false, true} {
+		for _, direction := range []string{egressChain, ingressChain} {
+			f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(direction, v6), Key: []nft.Field{addressField(v6)}, Data: []nft.Field{nft.Verdict}})
+		}
+		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet("self", v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
+	}
+	return nft.Schema{f}
+}
+
+func addressField(v6 bool) nft.Field {
+	if v6 {
+		return nft.IP6Addr
+	}
+	return nft.IP4Addr
+}
+
+func podSet(what string, v6 bool) string { return PodSets + what + Suffix(v6) }
+
+// Suffix returns the end of the name of a set of one address family.
+func Suffix(v6 bool) string {
+	if v6 {
+		return "6"
+	}
+	return "4"
+}
+
+// IsPodSet reports whether a set has the pods of this node.
+func IsPodSet(name string) bool { return strings.HasPrefix(name, PodSets) }
+
+// Elements returns the elements of an address of a pod. egress and ingress are the pod's chains, or "" in a direction in
+// which no policy selects the pod.
+func Elements(a netip.Addr, egress, ingress, label string) (all []*nft.Element) {
+	text := a.String()
+	for _, d := range []struct{ name, chain string }{{egressChain, egress}, {ingressChain, ingress}} {
+		if d.chain != "" {
+			all = append(all, &nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: label})
+		}
+	}
+	if len(all) > 0 {
+		all = append(all, &nft.Element{Set: podSet("self", a.Is6()), Key: []string{text, text}, Label: label})
+	}
+	return all
+}
+
+// Base returns the requests that make the table with its sets of pods and its base chains. If the table exists, the kernel
+// refuses them with EEXIST.
+func Base(keepEstablished bool) ([]nlconn.Message, error) {
+	f := Schema()[0]
+	f.Chains = func() []nft.Chain {
+		return []nft.Chain{
+			{Name: Deny, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+			{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
+			{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
+		}
+	}
+	msgs, err := f.Messages()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := BaseRules(keepEstablished)
+	return append(msgs, rules...), err
+}
+
+// BaseChains returns the number of rules in each chain of Base.
+func BaseChains(keepEstablished bool) map[string]int {
+	n := len(baseRules(egressChain, keepEstablished))
+	return map[string]int{Deny: 1, egressChain: n, ingressChain: n}
+}
+
+// RepairBase returns the requests that replace the rules of the chains of Base, which another program changed.
+func RepairBase(keepEstablished bool) ([]nlconn.Message, error) {
+	var msgs []nlconn.Message
+	for _, name := range []string{Deny, egressChain, ingressChain} {
+		msgs = append(msgs, Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
+	}
+	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
+	more, err := deny.RuleMessages()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := BaseRules(keepEstablished)
+	return append(append(msgs, more...), rules...), err
+}
+
+// BaseRules returns the requests that append the rules of both base chains.
+func BaseRules(keepEstablished bool) (msgs []nlconn.Message, err error) {
+	for _, chain := range []string{egressChain, ingressChain} {
+		for _, fill := range baseRules(chain, keepEstablished) {
+			m, err := ruleMessage(chain, func(e expressions) error { fill(e); return nil })
+			if err != nil {
+				return nil, err
+			}
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs, nil
+}
+
+// The types of ICMPv6 messages of neighbour discovery, from router solicitation to neighbour advertisement (RFC 4861,
+// section 4). With br_netfilter they pass the chains when a bridge forwards them.
+const ndFirst, ndLast = 133, 136
+
+// The states of connection tracking, as bits (include/net/netfilter/nf_conntrack.h).
+const (
+	stateInvalid     = 1 << 0
+	stateEstablished = 1 << 1
+	stateRelated     = 1 << 2
+	stateUntracked   = 1 << 6
+)
+
+// baseRules returns the rules of a base chain. Its policy is drop and its last rule accepts, so that the node forwards
+// nothing when another program flushes the table, until the agent or an administrator makes the rules again.
+func baseRules(chain string, keepEstablished bool) []func(expressions) {
+	accept := func(e expressions) { e.verdict(nft.VerdictAccept, "") }
+	rules := []func(expressions){
+		func(e expressions) {
+			e.family(true)
+			e.protocol(unix.IPPROTO_ICMPV6)
+			e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1)
+			e.compare(unix.NFT_CMP_GTE, []byte{ndFirst})
+			e.compare(unix.NFT_CMP_LTE, []byte{ndLast})
+			accept(e)
+		},
+	}
+	if keepEstablished {
+		rules = append(rules, func(e expressions) { e.state(stateEstablished); accept(e) })
+	}
+	for _, p := range []uint8{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} { // errors that belong to a connection
+		rules = append(rules, func(e expressions) { e.state(stateRelated); e.protocol(p); accept(e) })
+	}
+	// The pod is the client of its egress and the server of its ingress.
+	direction, offsets := uint8(original), map[bool]uint32{false: 12, true: 8}
+	if chain == ingressChain {
+		direction, offsets = reply, map[bool]uint32{false: 16, true: 24}
+	}
+	for _, v6 := range []bool{false, true} {
+		rules = append(rules,
+			func(e expressions) { // a pod reaches itself
+				e.tuple(addressKey(v6), original, register)
+				e.tuple(addressKey(v6), reply, next(v6))
+				e.lookup(podSet("self", v6), false)
+				accept(e)
+			},
+			func(e expressions) {
+				e.tuple(addressKey(v6), direction, register)
+				e.lookup(podSet(chain, v6), true)
+			},
+			func(e expressions) { // no rule of a policy matches a packet without a connection
+				e.state(stateInvalid | stateUntracked)
+				e.family(v6)
+				e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()))
+				e.lookup(podSet(chain, v6), true)
+			})
+	}
+	return append(rules, accept)
+}
+
+// Message returns the request that makes the chain without its rules.
+func (c *Chain) Message() nlconn.Message {
+	return Table().ChainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, c.Name)
+}
+
+// RuleMessages returns the requests that append the chain's rules.
+func (c *Chain) RuleMessages() (msgs []nlconn.Message, err error) {
+	for i := range c.Rules {
+		m, err := c.Rules[i].message(c.Name)
+		if err != nil {
+			return nil, err
+		}
+		msgs = append(msgs, m)
+	}
+	return msgs, nil
+}

@@ -1,0 +1,121 @@
+package podfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/podtable"
+)
+
+// kernel is what the kernel has.
+type kernel struct {
+	// rules has the number of rules of each chain. It is nil if the table is absent or another program changed a base
+	// chain's hook.
+	rules map[string]int
+	// sets has the other sets than those of pods: a Set of the Ruleset if its members are in the kernel, except those in
+	// changed, or nil if the members are not known.
+	sets map[string]*Set
+	// pods are the elements of pods by podKey.
+	pods map[string]*nft.Entry
+}
+
+func podKey(n *nft.Entry) string { return n.Set.Name + "\x00" + string(n.Key) }
+
+// readRules reads the chains, the number of their rules, and the names of the sets.
+func (f *Filter) readRules(ctx context.Context) error {
+	t := podtable.Table()
+	f.have.rules, f.have.sets = nil, map[string]*Set{}
+	rules := map[string]int{}
+	chains, err := nft.List(ctx, f.nft, t.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, ""), nameOf(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nlconn.Explain(err, fmt.Sprintf("list the chains of %s", t))
+	}
+	for _, c := range chains {
+		rules[c] = 0
+	}
+	m := t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, "")
+	each, err := nft.List(ctx, f.nft, m, nameOf(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nlconn.Explain(err, fmt.Sprintf("list the rules of %s", t))
+	}
+	for _, c := range each {
+		rules[c]++
+	}
+	m = nft.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family)
+	m.Text(unix.NFTA_SET_TABLE, t.Name)
+	sets, err := nft.List(ctx, f.nft, m, nameOf(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nlconn.Explain(err, fmt.Sprintf("list the sets of %s", t))
+	}
+	podSets := 0
+	for _, s := range sets {
+		if podtable.IsPodSet(s) {
+			podSets++
+			continue
+		}
+		f.have.sets[s] = nil
+	}
+	complete := podSets == len(podtable.Schema().Sets())
+	for c := range podtable.BaseChains(false) {
+		_, has := rules[c]
+		complete = complete && has
+	}
+	if complete {
+		f.have.rules = rules
+	}
+	return nil
+}
+
+// nameOf returns a decoder of the names of a table's objects. Some kernels list those of all tables.
+func nameOf(table, name uint16) func(attrs []byte) (string, bool, error) {
+	return func(attrs []byte) (string, bool, error) {
+		t, err := nlconn.Find(attrs, table)
+		if err != nil || nlconn.Text(t) != podtable.Table().Name {
+			return "", false, err
+		}
+		n, err := nlconn.Find(attrs, name)
+		return nlconn.Text(n), err == nil, err
+	}
+}
+
+// readPods reads the elements of pods.
+func (f *Filter) readPods(ctx context.Context) error {
+	f.have.pods = map[string]*nft.Entry{}
+	for _, s := range podtable.Schema().Sets() {
+		all, err := f.nft.Entries(ctx, s)
+		if err != nil {
+			return err
+		}
+		for _, n := range all {
+			f.have.pods[podKey(n)] = n
+		}
+	}
+	return nil
+}
+
+// compareSet reads a set's members, and marks those as changed that differ.
+func (f *Filter) compareSet(ctx context.Context, s *Set) error {
+	all, err := f.nft.Entries(ctx, s.set())
+	if err != nil {
+		return err
+	}
+	differs := make(map[string]struct{}, len(s.members))
+	for m := range s.members {
+		differs[m] = struct{}{}
+	}
+	for _, n := range all {
+		if m := string(n.Key); s.Has(m) {
+			delete(differs, m)
+		} else {
+			differs[m] = struct{}{}
+		}
+	}
+	s.changed = differs
+	f.have.sets[s.Name] = s
+	return nil
+}

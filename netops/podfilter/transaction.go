@@ -1,0 +1,196 @@
+package podfilter
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/podtable"
+)
+
+// transaction is the change from what the kernel has to a Ruleset.
+type transaction struct {
+	filter *Filter
+	want   *Ruleset
+	pods   map[string]*nft.Entry
+	// partial is true if the kernel has elements of pods that may be of an ADD that the caller does not know yet. Then
+	// they stay, with all chains and sets, which they may use.
+	partial bool
+
+	chains, rules, repairs      []nlconn.Message
+	add, del                    []*nft.Entry
+	flushed, oldChains, oldSets []nlconn.Message
+}
+
+func (t *transaction) build() (err error) {
+	t.changeMembers()
+	if t.want == t.filter.last {
+		return nil
+	}
+	t.pods, err = podEntries(t.want.Pods)
+	if err != nil {
+		return err
+	}
+	t.changePods()
+	if err := t.changeChains(); err != nil {
+		return err
+	}
+	for name := range t.filter.have.sets {
+		if t.want.Sets[name] == nil && !t.partial {
+			m := nft.Request(unix.NFT_MSG_DELSET, 0, podtable.Table().Family)
+			m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name)
+			m.Text(unix.NFTA_SET_NAME, name)
+			t.oldSets = append(t.oldSets, m)
+		}
+	}
+	return nil
+}
+
+// changeMembers finds the members of sets that have changed.
+func (t *transaction) changeMembers() {
+	for _, s := range t.want.Sets {
+		if len(s.changed) == 0 {
+			continue
+		}
+		set := s.set()
+		for m := range s.changed {
+			n := &nft.Entry{Set: set, Key: []byte(m)}
+			if s.Has(m) {
+				t.add = append(t.add, n)
+			} else {
+				t.del = append(t.del, n)
+			}
+		}
+	}
+}
+
+// changePods finds the elements of pods that differ. An element gets another chain by its deletion and addition, which no
+// packet sees between.
+func (t *transaction) changePods() {
+	have := t.filter.have.pods
+	for key, n := range t.pods {
+		if h := have[key]; h == nil || !h.Equal(n) {
+			if h != nil {
+				t.del = append(t.del, h.Bare())
+			}
+			t.add = append(t.add, n)
+		}
+	}
+	for key, h := range have {
+		switch {
+		case t.pods[key] != nil:
+		case t.filter.prune:
+			t.del = append(t.del, h.Bare())
+		default:
+			t.partial = true
+		}
+	}
+}
+
+// changeChains finds the chains that are new, damaged or not used any more.
+func (t *transaction) changeChains() error {
+	have, base := t.filter.have.rules, podtable.BaseChains(t.want.KeepEstablished)
+	for name, n := range base {
+		if have[name] != n && t.repairs == nil {
+			var err error
+			if t.repairs, err = podtable.RepairBase(t.want.KeepEstablished); err != nil {
+				return err
+			}
+		}
+	}
+	for name, c := range t.want.Chains {
+		n, exists := have[name]
+		if exists && n == len(c.Rules) {
+			continue
+		}
+		if exists {
+			t.repairs = append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
+		} else {
+			t.chains = append(t.chains, c.Message())
+		}
+		rules, err := c.RuleMessages()
+		if err != nil {
+			return err
+		}
+		t.rules = append(t.rules, rules...)
+	}
+	for name := range have {
+		if _, isBase := base[name]; !isBase && t.want.Chains[name] == nil && !t.partial {
+			t.flushed = append(t.flushed, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
+			t.oldChains = append(t.oldChains, podtable.Table().ChainMessage(unix.NFT_MSG_DELCHAIN, 0, name))
+		}
+	}
+	return nil
+}
+
+// messages returns the requests in an order in which each object exists when another refers to it.
+func (t *transaction) messages() []nlconn.Message {
+	byset := func(a, b *nft.Entry) int { return cmp.Compare(a.Set.Name, b.Set.Name) }
+	sorting.Stable(t.add, byset)
+	sorting.Stable(t.del, byset)
+	return slices.Concat(
+		t.chains, t.repairs, t.rules,
+		nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, t.del),
+		nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add),
+		t.flushed, t.oldChains, t.oldSets)
+}
+
+// done notes what the kernel has after the transaction.
+func (t *transaction) done() {
+	if t.want == t.filter.last {
+		for _, s := range t.want.Sets {
+			clear(s.changed)
+		}
+		return
+	}
+	t.filter.last = t.want
+	if t.partial {
+		t.filter.knowsRules, t.filter.knowsPods = false, false
+		t.filter.monitor.Notify() // so that the caller calls Refresh
+	}
+	have := &t.filter.have
+	have.rules = podtable.BaseChains(t.want.KeepEstablished)
+	for name, c := range t.want.Chains {
+		have.rules[name] = len(c.Rules)
+	}
+	have.pods = t.pods
+	have.sets = map[string]*Set{}
+	for name, s := range t.want.Sets {
+		clear(s.changed)
+		have.sets[name] = s
+	}
+}
+
+// podEntries returns the elements of pods by podKey.
+func podEntries(pods map[netip.Addr]Pod) (map[string]*nft.Entry, error) {
+	all, schema := map[string]*nft.Entry{}, podtable.Schema()
+	sets := map[string]*nft.Set{}
+	for _, s := range schema.Sets() {
+		sets[s.Name] = s
+	}
+	for a, p := range pods {
+		for _, e := range podtable.Elements(a, p.Egress, p.Ingress, p.Label) {
+			n, err := nft.EntryOf(schema, e)
+			if err != nil {
+				return nil, err
+			}
+			all[podKey(n)] = n
+		}
+	}
+	return all, nil
+}
+
+// inOrder returns entries by set, as messages need them.
+func inOrder(entries map[string]*nft.Entry) []*nft.Entry {
+	all := make([]*nft.Entry, 0, len(entries))
+	for _, n := range entries {
+		all = append(all, n)
+	}
+	sorting.Stable(all, func(a, b *nft.Entry) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
+	return all
+}

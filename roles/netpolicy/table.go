@@ -1,0 +1,259 @@
+package netpolicy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops/podfilter"
+)
+
+// Table has the objects of a source and the pods of this node. It is not safe for concurrent use.
+type Table struct {
+	// KeepEstablished is that of the Ruleset.
+	KeepEstablished bool
+	// namespaces has the labels of namespaces.
+	namespaces map[string]map[string]string
+	pods       map[string]map[string]*Pod // by namespace and name
+	policies   map[string]map[string]*Policy
+	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
+	local     map[string]Local
+	addresses map[string]localPod
+	// groups are the groups that chains use.
+	groups map[string]*group
+	// podChains are the chains of pods by the policies that isolate them.
+	podChains map[string]*podfilter.Chain
+	// ruleset is the last Ruleset. It is nil after a change of more than the members of its sets.
+	ruleset *podfilter.Ruleset
+}
+
+// Local is an attachment of a pod of this node.
+type Local struct {
+	// Label is that of the attachment's objects.
+	Label                string
+	Namespace, Name, UID string
+	Addresses            []netip.Addr
+}
+
+// localPod has what attachments tell of a pod.
+type localPod struct {
+	uid       string
+	addresses []netip.Addr
+}
+
+// group is a group of pods with its sets of both families.
+type group struct {
+	key  groupKey
+	sets [2]*podfilter.Set
+}
+
+// NewTable returns an empty Table.
+func NewTable() *Table {
+	return &Table{
+		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
+		local: map[string]Local{}, addresses: map[string]localPod{}, groups: map[string]*group{},
+	}
+}
+
+// PutNamespace adds or changes a namespace.
+func (t *Table) PutNamespace(name string, labels map[string]string) {
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[NameLabel] = name
+	t.setNamespace(name, labels)
+}
+
+// RemoveNamespace forgets the labels of a namespace.
+func (t *Table) RemoveNamespace(name string) { t.setNamespace(name, nil) }
+
+func (t *Table) setNamespace(name string, labels map[string]string) {
+	if equalLabels(t.namespaces[name], labels) {
+		return
+	}
+	t.change(slices.Collect(maps.Values(t.pods[name])), func() {
+		if labels == nil {
+			delete(t.namespaces, name)
+		} else {
+			t.namespaces[name] = labels
+		}
+	})
+}
+
+// labelsOf returns the labels of a namespace. One that is not known has the label that each has.
+func (t *Table) labelsOf(namespace string) map[string]string {
+	if l, ok := t.namespaces[namespace]; ok {
+		return l
+	}
+	return map[string]string{NameLabel: namespace}
+}
+
+// PutPod adds or changes a pod.
+func (t *Table) PutPod(p *Pod) {
+	old := t.pods[p.Namespace][p.Name]
+	if old != nil && old.equal(p) {
+		return
+	}
+	t.replacePod(old, p)
+}
+
+// RemovePod removes a pod.
+func (t *Table) RemovePod(namespace, name string) {
+	if old := t.pods[namespace][name]; old != nil {
+		t.replacePod(old, nil)
+	}
+}
+
+func (t *Table) replacePod(old, p *Pod) {
+	for _, one := range []*Pod{old, p} {
+		if one == nil {
+			continue
+		}
+		if _, local := t.addresses[one.Key()]; local {
+			t.ruleset = nil
+		}
+	}
+	if old != nil {
+		t.count(old, (*podfilter.Set).Remove)
+		delete(t.pods[old.Namespace], old.Name)
+	}
+	if p != nil {
+		if t.pods[p.Namespace] == nil {
+			t.pods[p.Namespace] = map[string]*Pod{}
+		}
+		t.pods[p.Namespace][p.Name] = p
+		t.count(p, (*podfilter.Set).Add)
+	}
+}
+
+// Pod returns a pod, or nil.
+func (t *Table) Pod(namespace, name string) *Pod { return t.pods[namespace][name] }
+
+// Pods returns the keys of all pods.
+func (t *Table) Pods() (all []*Pod) {
+	for _, of := range t.pods {
+		all = slices.AppendSeq(all, maps.Values(of))
+	}
+	return all
+}
+
+// PutPolicy adds or changes a policy.
+func (t *Table) PutPolicy(p *Policy) {
+	if t.policies[p.Namespace] == nil {
+		t.policies[p.Namespace] = map[string]*Policy{}
+	}
+	t.policies[p.Namespace][p.Name] = p
+	t.ruleset = nil
+}
+
+// RemovePolicy removes a policy.
+func (t *Table) RemovePolicy(namespace, name string) {
+	delete(t.policies[namespace], name)
+	t.ruleset = nil
+}
+
+// SetLocal replaces the attachments of this node.
+func (t *Table) SetLocal(all []Local) {
+	local, addresses := map[string]Local{}, map[string]localPod{}
+	for _, l := range all {
+		local[l.Label] = l
+		key := l.Namespace + "/" + l.Name
+		have := addresses[key]
+		addresses[key] = localPod{l.UID, append(slices.Clip(have.addresses), l.Addresses...)}
+	}
+	var changed []*Pod
+	for _, of := range []map[string]Local{t.local, local} {
+		for _, l := range of {
+			p, key := t.pods[l.Namespace][l.Name], l.Namespace+"/"+l.Name
+			before, after := t.addresses[key], addresses[key]
+			if p != nil && !slices.Contains(changed, p) && (before.uid != after.uid || !slices.Equal(before.addresses, after.addresses)) {
+				changed = append(changed, p)
+			}
+		}
+	}
+	t.change(changed, func() { t.local, t.addresses, t.ruleset = local, addresses, nil })
+}
+
+// change makes a change that affects the groups of some pods.
+func (t *Table) change(pods []*Pod, change func()) {
+	for _, p := range pods {
+		t.count(p, (*podfilter.Set).Remove)
+	}
+	change()
+	for _, p := range pods {
+		t.count(p, (*podfilter.Set).Add)
+	}
+}
+
+// addressesOf returns a pod's addresses, and whether they are of this node. This node knows its pods' addresses before the
+// source does.
+func (t *Table) addressesOf(p *Pod) (all []netip.Addr, local bool) {
+	if !p.hasAddresses() {
+		return nil, false
+	}
+	if l, ok := t.addresses[p.Key()]; ok && l.uid == p.UID {
+		return l.addresses, true
+	}
+	return p.Addresses, false
+}
+
+// count adds a pod to the sets of the groups that it belongs to, or removes it.
+func (t *Table) count(p *Pod, do func(*podfilter.Set, string)) {
+	addresses, local := t.addressesOf(p)
+	if len(addresses) == 0 {
+		return
+	}
+	labels := t.labelsOf(p.Namespace)
+	for _, g := range t.groups {
+		g.count(p, labels, addresses, local, do)
+	}
+}
+
+func (g *group) count(p *Pod, namespace map[string]string, addresses []netip.Addr, local bool, do func(*podfilter.Set, string)) {
+	each := func(port uint16) {
+		for _, a := range addresses {
+			set := g.sets[0]
+			if a.Is6() {
+				set = g.sets[1]
+			}
+			do(set, podfilter.Key(a, port))
+		}
+	}
+	if g.key.port == "" {
+		if s := g.key.selects; s[0].Matches(namespace) && s[1].Matches(p.Labels) {
+			each(0)
+		}
+		return
+	}
+	if g.key.local && !local {
+		return
+	}
+	for _, port := range p.Ports {
+		if port.Name == g.key.port && port.Protocol == g.key.protocol {
+			each(port.Port)
+		}
+	}
+}
+
+// newGroup returns a group with its present members.
+func (t *Table) newGroup(k groupKey) *group {
+	g, kind := &group{key: k}, podfilter.Addresses
+	if k.port != "" {
+		kind = podfilter.Endpoints
+	}
+	for i, v6 := range []bool{false, true} {
+		g.sets[i] = podfilter.NewSet(k.setName()+podfilter.Suffix(v6), kind, v6)
+	}
+	for namespace, pods := range t.pods {
+		labels := t.labelsOf(namespace)
+		if k.port == "" && !k.selects[0].Matches(labels) {
+			continue
+		}
+		for _, p := range pods {
+			addresses, local := t.addressesOf(p)
+			g.count(p, labels, addresses, local, (*podfilter.Set).Add)
+		}
+	}
+	return g
+}
