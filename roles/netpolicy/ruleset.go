@@ -79,10 +79,12 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 		return ""
 	}
 	text := fmt.Sprint(chosen)
-	own := chains[text]
+	own := t.podChains[text]
+	if own == nil {
+		own = chains[text]
+	}
 	if own == nil {
 		own = PodChain(chosen)
-		chains[text] = own
 	}
 	t.podChains[text] = own
 	r.Chains[own.Name] = own
