@@ -34,6 +34,7 @@ func kinds() []kernelObject {
 		(*Takeover)(nil),
 		(*LinkDNS)(nil),
 		(*Netns)(nil),
+		(*PodPolicy)(nil),
 	}
 }
 

@@ -89,7 +89,7 @@ func TestCompared(t *testing.T) {
 	if after := handles(t); after != before {
 		t.Fatalf("a restart changed\n%s\nto\n%s", before, after)
 	}
-	set := regexp.MustCompile(`set (a_\w+4) {\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
+	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
 	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
 	handle := regexp.MustCompile(` # handle \d+`)
 	plain := func(s string) string { return handle.ReplaceAllString(s, "") }
