@@ -202,6 +202,9 @@ func (c *check) plugins(item *value, path, name, version string) []*pluginInfo {
 	for i, item := range list.items {
 		inside = append(inside, c.plugin(item, fmt.Sprintf("%s.plugins[%d]", path, i), name, version))
 	}
+	if program := netlist.ManagerOf(c.data); program != "" {
+		c.fault(item, path, "cnibox fuse --split --write "+c.file, "%s manages this network, and does not see the bridge and subnet of a fused list: its next network gets them too", program)
+	}
 	return inside
 }
 
