@@ -95,7 +95,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	if err != nil {
 		return err
 	}
-	if !exclusive && p.touchesShared() {
+	if !exclusive && slices.ContainsFunc(p.Changes, func(c netops.Change) bool { return c.Do.Object.IsShared() }) {
 		return errNeedsExclusive
 	}
 	return a.make(ctx, p, state)
@@ -239,14 +239,4 @@ func (p *planned) undoable() []netops.Change {
 		}
 	}
 	return out
-}
-
-// touchesShared reports whether a change affects a shared object.
-func (p *planned) touchesShared() bool {
-	for _, c := range p.Changes {
-		if c.Do.Object.IsShared() {
-			return true
-		}
-	}
-	return false
 }
