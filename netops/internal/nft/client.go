@@ -38,7 +38,7 @@ type Client struct {
 	// returned. Restore is called within it.
 	Alone func(ctx context.Context, restore func() error) error
 	known Schema
-	conn  *Conn
+	conn  *nlconn.Conn
 	// Spent is that of the socket. It may be nil.
 	Spent *atomic.Int64
 }
@@ -58,29 +58,6 @@ func (c *Client) Schema() Schema {
 	return c.known
 }
 
-// Close closes the socket. The next use opens a new one.
-func (c *Client) Close() error {
-	if c.conn == nil {
-		return nil
-	}
-	err := c.conn.Close()
-	c.conn = nil
-	return nlconn.Explain(err, "close nftables socket")
-}
-
-// Conn returns the client's socket. The first call opens it.
-func (c *Client) Conn() (*Conn, error) {
-	if c.conn == nil {
-		conn, err := Open()
-		if err != nil {
-			return nil, err
-		}
-		conn.Spent = c.Spent
-		c.conn = conn
-	}
-	return c.conn, nil
-}
-
 // Get reads the value and label of the element with e's key. In a set of prefixes
 // it also accepts an element that covers e's key, because the set then matches
 // all of e; it returns that element's key. An absent table or set means not
@@ -90,7 +67,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := c.findHolder(ctx, want)
+	n, err := c.Holder(ctx, want)
 	if err != nil || n == nil {
 		return nil, false, err
 	}
@@ -107,8 +84,8 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
-// findHolder returns the entry that has want's key or covers it, or nil.
-func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
+// Holder returns the entry that has want's key or covers it, or nil.
+func (c *Client) Holder(ctx context.Context, want *Entry) (*Entry, error) {
 	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -249,7 +226,7 @@ func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 func (c *Client) withoutHeld(ctx context.Context, entries []*Entry) ([]*Entry, error) {
 	var missing []*Entry
 	for _, n := range entries {
-		have, err := c.findHolder(ctx, n)
+		have, err := c.Holder(ctx, n)
 		switch {
 		case err != nil:
 			return nil, err
@@ -277,11 +254,7 @@ func heldError(n, have *Entry) error {
 
 // commitEntries sends the entries in one transaction.
 func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries []*Entry) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
-	return conn.Commit(ctx, 0, ElementMessages(kind, flags, entries)...)
+	return c.Commit(ctx, 0, ElementMessages(kind, flags, entries)...)
 }
 
 // describe returns the verb and the first of the entries, for an error message.
