@@ -168,8 +168,10 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
-		if err := a.claim(tx, p.desired.Claims); err != nil {
-			return err
+		for _, c := range p.desired.Claims {
+			if err := tx.Claim(c, a.req.Key(), a.h.Now()); err != nil {
+				return err
+			}
 		}
 		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
