@@ -20,7 +20,7 @@ type ReferencePluginAttachment = refplugins.Attachment
 // Leftovers gives access to the rules of the reference plugins, flanneld, kube-proxy and
 // other programs on the host.
 func (n *Net) Leftovers() *refplugins.Leftovers {
-	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables}
+	return &refplugins.Leftovers{Tables: n.FilterTables()}
 }
 
 const (
@@ -47,6 +47,10 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 // The value jumps to a chain that is created with the element and sets one bit
 // of the mark.
 func MarkVerdict(bit int) (string, error) { return ruleset.MarkVerdict(bit) }
+
+// PortsOfAddress is the name of the map of one protocol's ports of single addresses,
+// for the family "4" or "6".
+func PortsOfAddress(protocol, family string) string { return ruleset.PortsOfAddress(protocol, family) }
 
 // RemoveTables deletes cnibox's nftables tables that contain no element.
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
@@ -88,11 +92,12 @@ func (n *Net) LostSets(ctx context.Context) ([]string, error) {
 // not their table. It costs one request for each of cnibox's base chains.
 func (n *Net) FlushedSets(ctx context.Context) (names []string, err error) {
 	flushed, err := n.nft.Flushed(ctx, "")
-	for _, s := range n.nft.Schema().Sets() {
-		if flushed[s.Name] {
-			names = append(names, s.Name)
+	for name, is := range flushed {
+		if is {
+			names = append(names, name)
 		}
 	}
+	sorting.Func(names, strings.Compare)
 	return names, nlconn.Explain(err, "read nftables chains")
 }
 
@@ -108,21 +113,10 @@ func (n *Net) RestoreRules(ctx context.Context) (restored int, err error) {
 
 // RulesMonitor notifies when another program changes the table of most of cnibox's
 // elements. `nft flush ruleset` deletes it with all others.
-type RulesMonitor struct{ monitor *nft.Monitor }
+type RulesMonitor = nft.Monitor
 
 // OpenRulesMonitor starts a RulesMonitor in the namespace of the calling thread. It ignores
 // the changes of n.
 func (n *Net) OpenRulesMonitor() (*RulesMonitor, error) {
-	conn, err := n.nft.Conn()
-	if err != nil {
-		return nil, err
-	}
-	m, err := nft.OpenMonitor(conn, func(nft.Watched) {}, nft.Watched{Table: nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}})
-	return &RulesMonitor{monitor: m}, err
+	return nft.OpenMonitor(n.nft, func(nft.Watched) {}, nft.Watched{Table: nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}})
 }
-
-// Changes returns a channel that receives one value for all changes within 20 ms.
-func (m *RulesMonitor) Changes() <-chan struct{} { return m.monitor.C() }
-
-// Close stops the monitor.
-func (m *RulesMonitor) Close() { m.monitor.Close() }

@@ -44,16 +44,12 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 	key := req.Key()
 	var owned []store.Lease
 	recorded := false
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
+	err := h.Store.ViewPool(ctx, a.ID(req.Network), func(tx *store.Tx, pool *store.Pool) error {
 		_, err := tx.Attachment(key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		recorded = err == nil
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
 		owned, err = pool.Owned(key)
 		return err
 	})
@@ -65,13 +61,7 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 		return fmt.Errorf("%w: container %.64q interface %q on network %q has %s since %s: run DEL first",
 			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), since(owned))
 	}
-	return h.Store.Update(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
-		return releaseUnchanged(pool, owned)
-	})
+	return h.Store.UpdatePool(ctx, a.ID(req.Network), func(_ *store.Tx, pool *store.Pool) error { return releaseUnchanged(pool, owned) })
 }
 
 // releaseUnchanged releases those leases that have not changed since they were read.

@@ -106,22 +106,15 @@ func takeInventory(ctx context.Context, h *roles.Host, network string) (*invento
 		attachments: map[store.Key]*store.Attachment{},
 	}
 	err := h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		ids, err := keep.StickyPools(network)
+		err := keep.EachSticky(network, func(pool *store.StickyPool) error {
+			all, err := store.Collect(pool.All())
+			if err == nil && len(all) > 0 {
+				v.reservations[pool.ID()] = all
+			}
+			return err
+		})
 		if err != nil {
 			return err
-		}
-		for _, id := range ids {
-			pool, err := keep.Sticky(id)
-			if err != nil {
-				return err
-			}
-			all, err := store.Collect(pool.All())
-			if err != nil {
-				return err
-			}
-			if len(all) > 0 {
-				v.reservations[id] = all
-			}
 		}
 		return h.Store.View(ctx, func(tx *store.Tx) error { return v.read(tx, network) })
 	})
