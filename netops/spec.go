@@ -42,7 +42,7 @@ func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
-// *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS or *Netns.
+// *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS, *Netns or *PodPolicy.
 //
 // An object is exclusive or shared. An exclusive object belongs to one
 // attachment, and it is an error if it already exists. A shared object is

@@ -138,7 +138,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{work: work{role: a.role, name: a.name, h: h, req: req, in: in, ns: ns}, ipam: a.ipam}
+	add := &addition{work: work{role: a.role, name: a.name, h: h, req: req, in: in, ns: ns, filtered: true}, ipam: a.ipam}
 	attach := add.addressFirst
 	if a.overLink(h) {
 		attach = add.linkFirst

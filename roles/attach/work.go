@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -28,6 +30,8 @@ type work struct {
 	on *store.Attachment
 	// rec is the attachment's record as last written.
 	rec *store.Attachment
+	// filtered is true if network policies apply to the addresses that this part makes.
+	filtered bool
 	// made is what build has made. It is set before an IPAM plugin that uses the link is
 	// called.
 	made *planned
@@ -127,6 +131,12 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	}
 	if w.Result == nil {
 		w.Result = a.in.Chained
+	}
+	if a.filtered {
+		w.Spec, err = enforce.Spec(ctx, a.h, a.req, a.in.Label, addressesOf(w.Result), w.Spec)
+		if err != nil {
+			return nil, err
+		}
 	}
 	spec := w.Spec
 	if a.made != nil {
@@ -228,6 +238,16 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 		rec.Routes = append(rec.Routes, routeText(r))
 	}
 	return rec, nil
+}
+
+// addressesOf returns the addresses of a result.
+func addressesOf(r *roles.Result) (all []netip.Addr) {
+	for _, ip := range r.IPs {
+		if p, ok := Prefix(ip.Address); ok {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
 }
 
 // undoable returns the changes that have an inverse.
