@@ -31,6 +31,7 @@ type stepJSON struct {
 	Takeover   *Takeover   `json:"takeover,omitempty"`
 	LinkDNS    *LinkDNS    `json:"linkDNS,omitempty"`
 	Netns      *Netns      `json:"netns,omitempty"`
+	PodPolicy  *PodPolicy  `json:"podPolicy,omitempty"`
 }
 
 // toJSON returns {"verb":"del","link":{…}}. An empty verb is left out.

@@ -181,6 +181,9 @@ func (s *Store) Path() string { return filepath.Join(s.o.RunDir, s.o.BootID, nod
 // OverlayPath returns the path of the agent's hand-off file.
 func (s *Store) OverlayPath() string { return filepath.Join(s.o.RunDir, OverlayFile) }
 
+// StateDir returns Options.StateDir, the directory of what outlives a boot.
+func (s *Store) StateDir() string { return s.o.StateDir }
+
 // KeepPath returns the path of keep.db.
 func (s *Store) KeepPath() string { return filepath.Join(s.o.StateDir, keepName) }
 

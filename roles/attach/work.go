@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -28,6 +30,8 @@ type work struct {
 	on *store.Attachment
 	// rec is the attachment's record as last written.
 	rec *store.Attachment
+	// filtered is true if network policies apply to the addresses that this part makes.
+	filtered bool
 	// made is what build has made. It is set before an IPAM plugin that uses the link is
 	// called.
 	made *planned
@@ -95,7 +99,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	if err != nil {
 		return err
 	}
-	if !exclusive && p.touchesShared() {
+	if !exclusive && slices.ContainsFunc(p.Changes, func(c netops.Change) bool { return c.Do.Object.IsShared() }) {
 		return errNeedsExclusive
 	}
 	return a.make(ctx, p, state)
@@ -128,6 +132,12 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	if w.Result == nil {
 		w.Result = a.in.Chained
 	}
+	if a.filtered {
+		w.Spec, err = enforce.Spec(ctx, a.h, a.req, a.in.Label, addressesOf(w.Result), w.Spec)
+		if err != nil {
+			return nil, err
+		}
+	}
 	spec := w.Spec
 	if a.made != nil {
 		spec = spec.Without(a.made.desired.Spec)
@@ -158,8 +168,10 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
-		if err := a.claim(tx, p.desired.Claims); err != nil {
-			return err
+		for _, c := range p.desired.Claims {
+			if err := tx.Claim(c, a.req.Key(), a.h.Now()); err != nil {
+				return err
+			}
 		}
 		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
@@ -230,6 +242,16 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 	return rec, nil
 }
 
+// addressesOf returns the addresses of a result.
+func addressesOf(r *roles.Result) (all []netip.Addr) {
+	for _, ip := range r.IPs {
+		if p, ok := Prefix(ip.Address); ok {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}
+
 // undoable returns the changes that have an inverse.
 func (p *planned) undoable() []netops.Change {
 	var out []netops.Change
@@ -239,14 +261,4 @@ func (p *planned) undoable() []netops.Change {
 		}
 	}
 	return out
-}
-
-// touchesShared reports whether a change affects a shared object.
-func (p *planned) touchesShared() bool {
-	for _, c := range p.Changes {
-		if c.Do.Object.IsShared() {
-			return true
-		}
-	}
-	return false
 }

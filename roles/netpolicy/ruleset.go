@@ -52,11 +52,7 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 	var chosen []Chosen
 	for _, policy := range t.selecting(p, d) {
 		c := policy.compile(d)
-		one := Chosen{Name: policy.Namespace + "/" + policy.Name}
-		if len(c.chains) > 0 {
-			one.Chain = c.chains[0].Name
-		}
-		chosen = append(chosen, one)
+		chosen = append(chosen, Chosen{policy.Namespace + "/" + policy.Name, policy.chain(d)})
 		for _, ch := range c.chains {
 			r.Chains[ch.Name] = ch
 		}
@@ -79,10 +75,12 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 		return ""
 	}
 	text := fmt.Sprint(chosen)
-	own := chains[text]
+	own := t.podChains[text]
+	if own == nil {
+		own = chains[text]
+	}
 	if own == nil {
 		own = PodChain(chosen)
-		chains[text] = own
 	}
 	t.podChains[text] = own
 	r.Chains[own.Name] = own

@@ -67,7 +67,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := c.findHolder(ctx, want)
+	n, err := c.Holder(ctx, want)
 	if err != nil || n == nil {
 		return nil, false, err
 	}
@@ -84,8 +84,8 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
-// findHolder returns the entry that has want's key or covers it, or nil.
-func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
+// Holder returns the entry that has want's key or covers it, or nil.
+func (c *Client) Holder(ctx context.Context, want *Entry) (*Entry, error) {
 	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -226,7 +226,7 @@ func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 func (c *Client) withoutHeld(ctx context.Context, entries []*Entry) ([]*Entry, error) {
 	var missing []*Entry
 	for _, n := range entries {
-		have, err := c.findHolder(ctx, n)
+		have, err := c.Holder(ctx, n)
 		switch {
 		case err != nil:
 			return nil, err

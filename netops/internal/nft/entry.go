@@ -110,6 +110,9 @@ func (n *Entry) last() []byte {
 	return n.end
 }
 
+// Label returns the element's comment.
+func (n *Entry) Label() string { return n.label }
+
 // Bare returns an entry with only n's key.
 func (n *Entry) Bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
 

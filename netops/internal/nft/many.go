@@ -38,7 +38,7 @@ func (c *Client) checkStored(ctx context.Context, wanted []*Entry) error {
 
 // checkHeld returns an error unless an existing element has n's key or covers it.
 func (c *Client) checkHeld(ctx context.Context, n *Entry) error {
-	have, err := c.findHolder(ctx, n)
+	have, err := c.Holder(ctx, n)
 	if err == nil && have == nil {
 		err = fmt.Errorf("add %s: %w: the kernel did not store it", n, nlconn.ErrBusy)
 	}

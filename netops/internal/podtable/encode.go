@@ -11,12 +11,6 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Constants of linux/netfilter/nf_tables.h that x/sys/unix does not define.
-const (
-	ctSource4 = 21 // NFT_CT_SRC_IP
-	ctSource6 = 23 // NFT_CT_SRC_IP6
-)
-
 // The directions of a tracked tuple (IP_CT_DIR_*).
 const (
 	original = 0
@@ -144,9 +138,9 @@ func (e expressions) network(p netip.Prefix, op uint32) {
 // addressKey returns the key of a tuple's source address.
 func addressKey(v6 bool) uint32 {
 	if v6 {
-		return ctSource6
+		return unix.NFT_CT_SRC_IP6
 	}
-	return ctSource4
+	return unix.NFT_CT_SRC_IP
 }
 
 // port loads the server's port.

@@ -288,7 +288,7 @@ func (c *check) networkName(root *value) string {
 		c.fault(root, "", `add "name"`, "has no name")
 	case v.kind != text:
 		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
-	case !validName(v.text):
+	case !roles.IsName(v.text):
 		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
 	default:
 		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
@@ -301,17 +301,6 @@ func (c *check) networkName(root *value) string {
 		return v.text
 	}
 	return ""
-}
-
-// validName implements the CNI specification's rule for network names and container IDs.
-func validName(s string) bool {
-	for i, r := range s {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !letter && (i == 0 || !strings.ContainsRune("_.-", r)) {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // join appends a key to a path.

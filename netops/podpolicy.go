@@ -1,0 +1,253 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/podtable"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
+)
+
+// PodPolicy puts the addresses of a pod into the maps of the table that enforces policies: each address gets the chains of
+// the policies that select the pod. In a Spec it precedes the pod's link, so no packet passes before it. The agent
+// changes the chains of the same elements later. It is also the record of which pod an attachment is of.
+type PodPolicy struct {
+	// Label is that of the attachment.
+	Label string `json:"label"`
+	// Namespace, Name, UID and Labels identify the pod for the agent.
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name"`
+	UID       string            `json:"uid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Addresses []netip.Addr      `json:"addresses"`
+	// Egress and Ingress are chains, or "" in a direction in which no policy selects the pod.
+	Egress  string `json:"egress,omitempty"`
+	Ingress string `json:"ingress,omitempty"`
+	// Bridge is the bridge of the pod's link, or "".
+	Bridge string `json:"bridge,omitempty"`
+}
+
+// Where returns Host: the table is in the host's namespace.
+func (p *PodPolicy) Where() Place { return Host }
+
+// IsShared returns false.
+func (p *PodPolicy) IsShared() bool { return false }
+
+// String names the pod and its chains.
+func (p *PodPolicy) String() string {
+	w := words{"pod-policy", p.Namespace + "/" + p.Name}
+	for _, a := range p.Addresses {
+		w.value("address", a.String())
+	}
+	w.value("egress", p.Egress)
+	w.value("ingress", p.Ingress)
+	return w.String()
+}
+
+func (p *PodPolicy) validate() error {
+	var errs []error
+	for _, a := range p.Addresses {
+		errs = append(errs, checkAddr("pod address", a))
+	}
+	if p.Label == "" {
+		errs = append(errs, fmt.Errorf("without a label: %w", ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *PodPolicy) plan(context.Context, *session) ([]Change, error) {
+	return []Change{{Do: Step{VerbAdd, p}, Undo: &Step{VerbDel, p}}}, nil
+}
+
+// verify reports no difference: the agent compares the table with the policies.
+func (p *PodPolicy) verify(context.Context, *session) ([]Difference, error) { return nil, nil }
+
+// entries returns the elements of the pod.
+func (p *PodPolicy) entries(egress, ingress string) (all []*nft.Entry, err error) {
+	schema := podtable.Schema()
+	for _, set := range schema.Sets() { // one message for each set
+		for _, a := range p.Addresses {
+			for _, e := range podtable.Elements(a, egress, ingress, p.Label) {
+				if e.Set != set.Name {
+					continue
+				}
+				n, err := nft.EntryOf(schema, e)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, n)
+			}
+		}
+	}
+	return all, nil
+}
+
+// deniedIf returns the chain that drops everything in place of another one.
+func deniedIf(chain string) string {
+	if chain != "" {
+		return podtable.Deny
+	}
+	return ""
+}
+
+// apply makes the bridge pass its packets to the table, and adds the elements. Without a chain, or without the table,
+// it adds elements that drop everything until the agent changes them.
+func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) error {
+	if p.Bridge != "" {
+		if err := run.filterBridge(ctx, p.Bridge); err != nil {
+			return err
+		}
+	}
+	run.done = append(run.done, batch[0])
+	entries, err := p.entries(p.Egress, p.Ingress)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	client := run.net.nft
+	var base []nlconn.Message
+	for range nft.Tries {
+		err = client.Commit(ctx, 0, append(base, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)...)
+		wasBase := base != nil
+		base = nil
+		var failed error
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.ENOENT):
+			if entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress)); failed == nil {
+				base, failed = podtable.Base(false)
+			}
+		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
+		case errors.Is(err, unix.EEXIST):
+			failed = p.deleteHeld(ctx, client, &entries)
+			if len(entries) == 0 {
+				return failed
+			}
+		default:
+			failed = err
+		}
+		if failed != nil {
+			return nlconn.Explain(failed, p.String())
+		}
+	}
+	return fmt.Errorf("add %s: %w: the nftables table %s is being changed: %w", p, ErrBusy, podtable.Table(), err)
+}
+
+// deleteHeld removes entries that the agent has added already, and deletes elements of an earlier pod with the same
+// address.
+func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, entries *[]*nft.Entry) error {
+	var left, held []*nft.Entry
+	for _, n := range *entries {
+		have, err := client.Holder(ctx, n)
+		switch {
+		case err != nil:
+			return err
+		case have != nil && have.Label() == n.Label():
+			continue
+		case have != nil:
+			held = append(held, have.Bare())
+		}
+		left = append(left, n)
+	}
+	*entries = left
+	err := client.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, held)...)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// undo deletes the pod's elements, whatever their chains are now.
+func (p *PodPolicy) undo(ctx context.Context, s *session, _ Verb) error {
+	entries, err := p.entries(podtable.Deny, podtable.Deny)
+	if err != nil {
+		return err
+	}
+	client := s.net.nft
+	var own []*nft.Entry
+	for _, n := range entries {
+		have, err := client.Holder(ctx, n)
+		if err != nil {
+			return err
+		}
+		if have != nil && have.Label() == n.Label() {
+			own = append(own, have.Bare())
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	return client.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
+}
+
+// bridgeFilter is the directory of br_netfilter's settings. Without that module the kernel does not pass packets between
+// the ports of a bridge to nftables' inet family.
+const bridgeFilter = "net/bridge/bridge-nf-call-iptables"
+
+// filterBridge makes the packets between the ports of a bridge pass nftables' chains.
+func (s *session) filterBridge(ctx context.Context, bridge string) error {
+	if _, err := s.net.host.sysctl(bridgeFilter); errors.Is(err, ErrNotExist) {
+		return fmt.Errorf("enforce policies on bridge %s: %w: the kernel module br_netfilter is absent: run 'modprobe br_netfilter'", bridge, ErrNotSupported)
+	}
+	c, err := s.net.host.socket()
+	if err != nil {
+		return err
+	}
+	br, err := c.Link(ctx, bridge)
+	if err != nil {
+		return nlconn.Explain(err, "read bridge "+bridge)
+	}
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, br.Index)
+	m.Nest(unix.IFLA_LINKINFO, func() {
+		m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindBridge))
+		m.Nest(nl.IFLA_INFO_DATA, func() {
+			m.Uint8(nl.IFLA_BR_NF_CALL_IPTABLES, 1)
+			m.Uint8(nl.IFLA_BR_NF_CALL_IP6TABLES, 1)
+		})
+	})
+	return nlconn.Explain(c.One(ctx, m), "filter the packets of bridge "+bridge)
+}
+
+// FilterBridge makes the packets between the ports of a bridge pass nftables' chains, as a PodPolicy does.
+func (n *Net) FilterBridge(ctx context.Context, bridge string) error {
+	return n.session(nil).filterBridge(ctx, bridge)
+}
+
+// WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and the bridge of that link
+// in p.
+func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
+	at := 0
+	for i, o := range s.Objects {
+		l, ok := o.(*Link)
+		if !ok {
+			continue
+		}
+		if !l.Shared && l.In == Host {
+			at, p.Bridge = i, l.Master
+			break
+		}
+		at = i + 1
+	}
+	out := Spec{Objects: append([]Object(nil), s.Objects[:at]...)}
+	out.Add(p)
+	out.Add(s.Objects[at:]...)
+	return out
+}
+
+// NodeFilters reports whether the packets of the attachment's link pass the node's packet filter: those of a veth pair
+// do, those of a macvlan or a moved device do not.
+func (s *Spec) NodeFilters() bool {
+	for _, o := range s.Objects {
+		if l, ok := o.(*Link); ok && !l.Shared && l.In == Host && l.Kind == "veth" {
+			return true
+		}
+	}
+	return false
+}

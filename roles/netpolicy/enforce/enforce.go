@@ -1,0 +1,173 @@
+// Package enforce is the part of an ADD in network policy: it asks the agent which policies select the pod.
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/store"
+)
+
+const (
+	// savedFile is in the state directory, because it must outlive a boot: pods can start before the agent. It exists
+	// on a node whose agent enforces policies.
+	savedFile = "policy.json"
+	// socketFile is the agent's socket in the run directory.
+	socketFile = "policy.sock"
+)
+
+// AskTime bounds the wait of an ADD for the agent.
+const AskTime = 500 * time.Millisecond
+
+// Interface is the name of the interface to which policies apply. Kubernetes' runtimes give it to that of the cluster's
+// network.
+const Interface = "eth0"
+
+// LabelsArg is the key of CNI_ARGS that has the pod's labels: "app=web,tier=db".
+const LabelsArg = "CNIBOX_LABELS"
+
+// maxSaved bounds the saved policies in bytes, and MaxMessage a request and an answer.
+const (
+	maxSaved   = 64 << 20
+	MaxMessage = 64 << 10
+)
+
+// SavedPath returns the path of the saved policies.
+func SavedPath(s *store.Store) string { return filepath.Join(s.StateDir(), savedFile) }
+
+// Socket returns the path of the agent's socket.
+func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile) }
+
+// Answer is the agent's answer to a netops.PodPolicy without chains.
+type Answer struct {
+	Egress  string `json:"egress,omitempty"`
+	Ingress string `json:"ingress,omitempty"`
+	// Error is set if the agent does not know the policies yet.
+	Error string `json:"error,omitempty"`
+}
+
+// Spec adds the policies of the pod to an attachment's Spec, if the agent of this node enforces policies. Otherwise it
+// costs a failed lstat.
+func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, addresses []netip.Addr, spec netops.Spec) (netops.Spec, error) {
+	if req.IfName != Interface || len(addresses) == 0 {
+		return spec, nil
+	}
+	_, err := os.Lstat(SavedPath(h.Store))
+	if errors.Is(err, fs.ErrNotExist) {
+		return spec, nil
+	}
+	if err != nil {
+		return spec, fmt.Errorf("%w: find the saved network policies: %w", roles.ErrTryAgain, err)
+	}
+	p, err := podOf(req, label, addresses)
+	if err != nil {
+		return spec, err
+	}
+	a, err := ask(ctx, Socket(h.Store), p)
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	if err != nil {
+		if a, err = choose(SavedPath(h.Store), p, err); err != nil {
+			return spec, err
+		}
+		h.Log.Warn("the agent does not answer: the network policies that it saved last are in force", "pod", p.Namespace+"/"+p.Name)
+	}
+	p.Egress, p.Ingress = a.Egress, a.Ingress
+	if p.Egress+p.Ingress != "" && !spec.NodeFilters() {
+		return spec, fmt.Errorf("%w: network policies select pod %s/%s, and the packets of this kind of interface do not pass the node's packet filter: use bridge, ptp or routed for it",
+			roles.ErrTryAgain, p.Namespace, p.Name)
+	}
+	return spec.WithPodPolicy(p), nil
+}
+
+// podOf returns the pod of a request.
+func podOf(req *roles.Request, label string, addresses []netip.Addr) (*netops.PodPolicy, error) {
+	p := &netops.PodPolicy{
+		Label: label, Addresses: addresses,
+		Namespace: req.Args.Get("K8S_POD_NAMESPACE"), Name: req.Args.Get("K8S_POD_NAME"), UID: req.Args.Get("K8S_POD_UID"),
+	}
+	if p.Namespace == "" {
+		p.Namespace = "default"
+	}
+	if p.Name == "" {
+		p.Name = req.ContainerID
+	}
+	var err error
+	p.Labels, err = Labels(req.Args.Get(LabelsArg))
+	if err != nil {
+		return nil, &roles.ConfError{Path: "CNI_ARGS " + LabelsArg, Reason: err.Error()}
+	}
+	return p, nil
+}
+
+// Labels parses the value of LabelsArg.
+func Labels(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	labels := map[string]string{}
+	for one := range strings.SplitSeq(text, ",") {
+		k, v, ok := strings.Cut(one, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not a label: use for example app=web,tier=db", one)
+		}
+		labels[k] = v
+	}
+	return labels, netpolicy.CheckLabels(labels)
+}
+
+// ask sends the pod to the agent.
+func ask(ctx context.Context, path string, p *netops.PodPolicy) (a Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return a, err
+	}
+	defer c.Close() //nolint:errcheck // the answer was read
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
+	line, err := coldjson.Marshal(p)
+	if err != nil {
+		return a, err
+	}
+	if _, err := c.Write(append(line, '\n')); err != nil {
+		return a, err
+	}
+	answer, err := io.ReadAll(io.LimitReader(c, MaxMessage))
+	if err != nil {
+		return a, errors.Join(err, ctx.Err())
+	}
+	return a, coldjson.Unmarshal(answer, &a)
+}
+
+// choose chooses by the saved policies. asked is why the agent did not.
+func choose(path string, p *netops.PodPolicy, asked error) (a Answer, err error) {
+	content, err := smallfile.ReadOwn(path, maxSaved)
+	if err != nil {
+		return a, fmt.Errorf("%w: read the saved network policies: %w", roles.ErrTryAgain, err)
+	}
+	if len(content) == 0 {
+		return a, fmt.Errorf("%w: the agent of this node has not read the network policies yet: %w: 'cnibox agent' must run with -policy and reach its source", roles.ErrTryAgain, asked)
+	}
+	var s netpolicy.Saved
+	if err := coldjson.Unmarshal(content, &s); err != nil {
+		return a, fmt.Errorf("%w: the saved network policies are damaged, and the agent does not answer: %w", roles.ErrTryAgain, asked)
+	}
+	a.Egress, a.Ingress = s.Choose(p.Namespace, p.Name, p.UID, p.Labels)
+	return a, nil
+}

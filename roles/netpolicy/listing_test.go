@@ -1,0 +1,134 @@
+package netpolicy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/test/nftlist"
+)
+
+// everything has each form of a rule.
+const everything = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"all","namespace":"default"},"spec":{
+"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":["Ingress","Egress"],
+"ingress":[
+ {"from":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16","10.2.3.4/32"]}},{"ipBlock":{"cidr":"2001:db8::/33"}}],
+  "ports":[{"port":80},{"port":443},{"protocol":"UDP","port":8000,"endPort":8100},{"protocol":"SCTP"},{"port":"web"}]},
+ {"from":[{"ipBlock":{"cidr":"0.0.0.0/0"}},{"ipBlock":{"cidr":"::/0","except":["fd00::/8"]}}]}],
+"egress":[{"to":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"Exists"}]}}],"ports":[{"port":"dns","protocol":"UDP"}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}}`
+
+func everyTable(t *testing.T) *netpolicy.Table {
+	table := netpolicy.NewTable()
+	put(t, table, everything)
+	put(t, table, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","namespace":"default"},"spec":{"podSelector":{}}}`)
+	table.PutPod(&netpolicy.Pod{
+		Namespace: "default", Name: "web-0", UID: "1", Labels: map[string]string{"app": "web"},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")},
+		Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "TCP", Port: 8080}},
+	})
+	locals(table)
+	return table
+}
+
+// TestListing: nft lists each chain as it prints itself, each version of nft lists the table, and a saved table loads again.
+func TestListing(t *testing.T) {
+	table, f := everyTable(t), openFilter(t)
+	ensure(t, f, table)
+	for name, c := range table.Ruleset().Chains {
+		have, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "table inet cnibox_policy {\n\t" + strings.ReplaceAll(strings.TrimSuffix(c.String(), "\n"), "\n", "\n\t") + "\n}\n"
+		if string(have) != want {
+			t.Errorf("nft lists\n%s\nwant\n%s", have, want)
+		}
+	}
+	if err := nftlist.Find(t).Check(); err != nil {
+		t.Error(err)
+	}
+	saved, err := exec.Command("nft", "list", "ruleset").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "saved")
+	if err := os.WriteFile(file, saved, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "nft", "flush", "ruleset")
+	run(t, "nft", "-f", file)
+	if again, err := exec.Command("nft", "list", "ruleset").Output(); err != nil || string(again) != string(saved) {
+		t.Errorf("after loading: %v\n%s\nbefore:\n%s", err, again, saved)
+	}
+}
+
+// handles lists the table with the handles of its objects, which change when an object is made again.
+func handles(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "-a", "list", "table", "inet", "cnibox_policy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// TestCompared: a second Filter, as after the agent's restart, changes nothing, and restores what another program
+// changed.
+func TestCompared(t *testing.T) {
+	f := openFilter(t)
+	ensure(t, f, everyTable(t))
+	before := handles(t)
+	ensure(t, openFilter(t), everyTable(t))
+	if after := handles(t); after != before {
+		t.Fatalf("a restart changed\n%s\nto\n%s", before, after)
+	}
+	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
+	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
+	handle := regexp.MustCompile(` # handle \d+`)
+	plain := func(s string) string { return handle.ReplaceAllString(s, "") }
+	for _, change := range []string{
+		"flush table inet cnibox_policy", "delete table inet cnibox_policy", "flush ruleset", "flush chain inet cnibox_policy " + chain,
+		"flush set inet cnibox_policy " + set, "flush map inet cnibox_policy pod_ingress4", "flush chain inet cnibox_policy ingress",
+		"add element inet cnibox_policy " + set + " { 192.0.2.1 }", "add chain inet cnibox_policy other",
+		"add element inet cnibox_policy pod_egress4 { 192.0.2.1 : goto deny }", "flush chain inet cnibox_policy deny",
+		"delete element inet cnibox_policy pod_self6 { fd00::5 . fd00::5 }",
+	} {
+		for _, kind := range []string{"the same", "another"} {
+			t.Run(fmt.Sprintf("%s, %s filter", change, kind), func(t *testing.T) {
+				run(t, append([]string{"nft"}, strings.Fields(change)...)...)
+				of := f
+				if kind == "another" {
+					of = openFilter(t)
+				} else {
+					<-f.Changes()
+				}
+				table := everyTable(t)
+				ensure(t, of, table)
+				if kind == "the same" { // the other kept nothing of its sets
+					ensure(t, of, table)
+				}
+				after := plain(handles(t))
+				if sorted(after) != sorted(plain(before)) {
+					t.Errorf("restored\n%s\nwant\n%s", after, before)
+				}
+			})
+			ensure(t, f, everyTable(t))
+		}
+	}
+}
+
+// sorted returns lines in an order that does not depend on that of the objects.
+func sorted(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(slices.Sorted(slices.Values(lines)), "\n")
+}

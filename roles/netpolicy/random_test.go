@@ -1,0 +1,361 @@
+package netpolicy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/roles/netpolicy"
+)
+
+// The types and the evaluator here follow the API's documentation alone:
+// https://kubernetes.io/docs/concepts/services-networking/network-policies/. They share no code with the compiler.
+type (
+	object    map[string]any
+	direction struct {
+		isolated bool
+		rules    []any
+	}
+)
+
+var labelKeys, labelValues = []string{"app", "tier"}, []string{"a", "b"}
+
+func pick[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
+
+func randomSelector(r *rand.Rand) object {
+	switch r.IntN(5) {
+	case 0:
+		return object{}
+	case 1:
+		return object{"matchLabels": object{pick(r, labelKeys...): pick(r, labelValues...)}}
+	case 2:
+		return object{"matchExpressions": []any{object{"key": pick(r, labelKeys...), "operator": pick(r, "In", "NotIn"), "values": []any{pick(r, labelValues...)}}}}
+	case 3:
+		return object{"matchExpressions": []any{object{"key": pick(r, labelKeys...), "operator": pick(r, "Exists", "DoesNotExist")}}}
+	}
+	return object{"matchLabels": object{"app": pick(r, labelValues...)}, "matchExpressions": []any{object{"key": "tier", "operator": "Exists"}}}
+}
+
+func randomPeer(r *rand.Rand) object {
+	p := object{}
+	switch r.IntN(5) {
+	case 0:
+		cidr := pick(r, "0.0.0.0/0", "10.9.0.0/24", "10.9.0.2/32", "fd09::/64", "::/0", "10.9.0.0/29")
+		b := object{"cidr": cidr}
+		if r.IntN(2) == 0 && strings.HasSuffix(cidr, "0/24") {
+			b["except"] = []any{"10.9.0.4/30"}
+		}
+		if r.IntN(2) == 0 && cidr == "::/0" {
+			b["except"] = []any{"fd09::3/128"}
+		}
+		p["ipBlock"] = b
+		return p
+	case 1:
+		p["namespaceSelector"] = randomSelector(r)
+	case 2:
+		p["namespaceSelector"] = object{"matchLabels": object{netpolicy.NameLabel: pick(r, "x", "y")}}
+		p["podSelector"] = randomSelector(r)
+	case 3:
+		p["namespaceSelector"], p["podSelector"] = randomSelector(r), randomSelector(r)
+	default:
+		p["podSelector"] = randomSelector(r)
+	}
+	return p
+}
+
+func randomPort(r *rand.Rand) object {
+	p := object{}
+	if v := pick(r, "", "UDP", "UDP", "UDP", "TCP", "SCTP"); v != "" {
+		p["protocol"] = v
+	}
+	switch r.IntN(5) {
+	case 0:
+	case 1:
+		p["port"] = "web"
+	case 2:
+		p["port"], p["endPort"] = 80, pick(r, 80, 81, 82)
+	default:
+		p["port"] = pick(r, 80, 81, 82)
+	}
+	return p
+}
+
+func randomPolicy(r *rand.Rand, name string) object {
+	spec := object{"podSelector": randomSelector(r)}
+	if types := pick(r, nil, []any{"Ingress"}, []any{"Egress"}, []any{"Ingress", "Egress"}); types != nil {
+		spec["policyTypes"] = types
+	}
+	for key, peers := range map[string]string{"ingress": "from", "egress": "to"} {
+		var rules []any
+		for range r.IntN(3) {
+			rule := object{}
+			for _, list := range []string{peers, "ports"} {
+				var all []any
+				for range r.IntN(4) {
+					if list == "ports" {
+						all = append(all, randomPort(r))
+					} else {
+						all = append(all, randomPeer(r))
+					}
+				}
+				if all != nil {
+					rule[list] = all
+				}
+			}
+			rules = append(rules, rule)
+		}
+		if rules != nil {
+			spec[key] = rules
+		}
+	}
+	return object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": object{"name": name, "namespace": pick(r, "x", "y")}, "spec": spec}
+}
+
+func evalSelector(s any, labels map[string]string) bool {
+	sel := s.(object)
+	if m, ok := sel["matchLabels"]; ok {
+		for k, v := range m.(object) {
+			if labels[k] != v {
+				return false
+			}
+		}
+	}
+	for _, e := range list(sel, "matchExpressions") {
+		e := e.(object)
+		value, has := labels[e["key"].(string)]
+		ok := false
+		switch e["operator"] {
+		case "In":
+			ok = has && slices.Contains(list(e, "values"), any(value))
+		case "NotIn":
+			ok = !has || !slices.Contains(list(e, "values"), any(value))
+		case "Exists":
+			ok = has
+		case "DoesNotExist":
+			ok = !has
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func list(o object, key string) []any { all, _ := o[key].([]any); return all }
+
+// world is what the evaluator sees.
+type world struct {
+	namespaces map[string]map[string]string
+	policies   []object
+}
+
+// allowed reports whether a UDP connection between two pods is allowed.
+func (w *world) allowed(from, to *pod, v6 bool, port int) bool {
+	if from == to {
+		return true
+	}
+	return w.direction("egress", "to", from, to, to, v6, port) && w.direction("ingress", "from", to, from, to, v6, port)
+}
+
+func (w *world) direction(key, peers string, self, other, server *pod, v6 bool, port int) bool {
+	isolated := false
+	for _, p := range w.policies {
+		spec := p["spec"].(object)
+		if p["metadata"].(object)["namespace"] != self.Namespace || !evalSelector(spec["podSelector"], self.Labels) {
+			continue
+		}
+		kind := map[string]string{"egress": "Egress", "ingress": "Ingress"}[key]
+		types := list(spec, "policyTypes")
+		applies := slices.Contains(types, any(kind))
+		if types == nil {
+			applies = kind == "Ingress" || len(list(spec, key)) > 0
+		}
+		if !applies {
+			continue
+		}
+		isolated = true
+		for _, r := range list(spec, key) {
+			r := r.(object)
+			peerOK, portOK := len(list(r, peers)) == 0, len(list(r, "ports")) == 0
+			for _, q := range list(r, peers) {
+				peerOK = peerOK || w.peer(q.(object), self.Namespace, other, v6)
+			}
+			for _, q := range list(r, "ports") {
+				portOK = portOK || evalPort(q.(object), server, port)
+			}
+			if peerOK && portOK {
+				return true
+			}
+		}
+	}
+	return !isolated
+}
+
+func (w *world) peer(q object, own string, other *pod, v6 bool) bool {
+	if b, ok := q["ipBlock"].(object); ok {
+		in := func(s any) bool { return netip.MustParsePrefix(s.(string)).Contains(other.address(v6)) }
+		return in(b["cidr"]) && !slices.ContainsFunc(list(b, "except"), in)
+	}
+	if s, ok := q["namespaceSelector"]; ok {
+		if !evalSelector(s, w.namespaces[other.Namespace]) {
+			return false
+		}
+	} else if other.Namespace != own {
+		return false
+	}
+	s, ok := q["podSelector"]
+	return !ok || evalSelector(s, other.Labels)
+}
+
+func evalPort(q object, server *pod, port int) bool {
+	if q["protocol"] != "UDP" {
+		return false
+	}
+	switch v := q["port"].(type) {
+	case nil:
+		return true
+	case string:
+		return slices.Contains(server.Ports, netpolicy.PodPort{Name: v, Protocol: "UDP", Port: uint16(port)})
+	case int:
+		if end, ok := q["endPort"].(int); ok {
+			return v <= port && port <= end
+		}
+		return v == port
+	}
+	return false
+}
+
+// arrival is a datagram that a pod received.
+type arrival struct {
+	text string
+	to   *pod
+	port int
+}
+
+// TestRandom compares random policies with the evaluator, through real sockets of six pods in two namespaces. After the
+// probes the policies are removed, and a marker follows on the way of each probe: what has not arrived before it was
+// dropped. The same Table and Filter see all rounds, so each round is a change of the kernel's objects.
+func TestRandom(t *testing.T) {
+	rounds := 20
+	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SOAK")); err == nil {
+		rounds = 10 * n
+	}
+	forwarding(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	f := openFilter(t)
+	ports := []int{80, 81, 82}
+	arrivals := make(chan arrival, 10000)
+	var pods []*pod
+	var senders [][2]*net.UDPConn
+	for i := range 6 {
+		p := routed(t, i, netpolicy.Pod{
+			Namespace: []string{"x", "y"}[i/3], Name: fmt.Sprint("p", i), UID: fmt.Sprint(i),
+			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd09::%d", i+1))},
+			Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "UDP", Port: uint16(80 + i%3)}},
+		})
+		pods = append(pods, p)
+		var s [2]*net.UDPConn
+		for v := range s {
+			s[v] = p.listen(t, 2000+v)
+		}
+		senders = append(senders, s)
+		for _, port := range ports {
+			c := p.listen(t, port)
+			go func() {
+				b := make([]byte, 100)
+				for n, err := c.Read(b); err == nil; n, err = c.Read(b) {
+					arrivals <- arrival{string(b[:n]), p, port}
+				}
+			}()
+		}
+	}
+	send := func(text string, i, j int, v6 bool, port int) {
+		v := map[bool]int{true: 1}[v6]
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(pods[j].address(v6), uint16(port)))
+		if _, err := senders[i][v].WriteTo(fmt.Appendf(nil, "%s %d %v", text, i, v6), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := netpolicy.NewTable()
+	for round := range rounds {
+		w := &world{namespaces: map[string]map[string]string{}}
+		for _, ns := range []string{"x", "y"} {
+			l := map[string]string{"app": pick(r, labelValues...)}
+			table.PutNamespace(ns, l)
+			w.namespaces[ns] = map[string]string{"app": l["app"], netpolicy.NameLabel: ns}
+		}
+		for _, p := range pods {
+			p.Labels = map[string]string{}
+			for _, k := range labelKeys {
+				if r.IntN(3) > 0 {
+					p.Labels[k] = pick(r, labelValues...)
+				}
+			}
+			one := p.Pod
+			table.PutPod(&one)
+		}
+		locals(table)
+		var docs []string
+		for i := range 1 + r.IntN(4) {
+			p := randomPolicy(r, fmt.Sprint("n", i))
+			doc, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			docs, w.policies = append(docs, string(doc)), append(w.policies, p)
+			put(t, table, string(doc))
+		}
+		ensure(t, f, table)
+		each := func(do func(i, j int, v6 bool, port int)) {
+			for i := range pods {
+				for j := range pods {
+					for _, port := range ports {
+						do(i, j, false, port)
+						do(i, j, true, port)
+					}
+				}
+			}
+		}
+		probe, mark := fmt.Sprintf("probe%d", round), fmt.Sprintf("mark%d", round)
+		each(func(i, j int, v6 bool, port int) { send(probe, i, j, v6, port) })
+		for i := range w.policies {
+			for _, ns := range []string{"x", "y"} {
+				table.RemovePolicy(ns, fmt.Sprint("n", i))
+			}
+		}
+		ensure(t, f, table)
+		each(func(i, j int, v6 bool, port int) { send(mark, i, j, v6, port) })
+		got := map[arrival]bool{}
+		for marks := 0; marks < 6*6*2*len(ports); {
+			select {
+			case a := <-arrivals:
+				got[a] = true
+				if strings.HasPrefix(a.text, mark+" ") {
+					marks++
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("round %d: only %d markers arrived", round, marks)
+			}
+		}
+		each(func(i, j int, v6 bool, port int) {
+			have, want := got[arrival{fmt.Sprintf("%s %d %v", probe, i, v6), pods[j], port}], w.allowed(pods[i], pods[j], v6, port)
+			if have != want {
+				t.Errorf("round %d: %s %v -> %s %v port %d IPv6 %v: passed %v, want %v, namespaces %v", round,
+					pods[i].Key(), pods[i].Labels, pods[j].Key(), pods[j].Labels, port, v6, have, want, w.namespaces)
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("policies:\n%s", strings.Join(docs, "\n"))
+		}
+	}
+}
