@@ -145,17 +145,16 @@ func (tx *KeepTx) StickyPools(network string) ([]PoolID, error) {
 	return pool.ListSticky(tx.b, network)
 }
 
-// EachSticky calls each with these pools, and ends at its first error.
+// EachSticky calls each with these pools. It joins the errors.
 func (tx *KeepTx) EachSticky(network string, each func(*StickyPool) error) error {
 	ids, err := tx.StickyPools(network)
+	faults := []error{err}
 	for _, id := range ids {
-		var p *StickyPool
-		if p, err = tx.Sticky(id); err == nil {
+		p, err := tx.Sticky(id)
+		if err == nil {
 			err = each(p)
 		}
-		if err != nil {
-			break
-		}
+		faults = append(faults, err)
 	}
-	return err
+	return errors.Join(faults...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -58,8 +59,9 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 	}
 	alive := func(l store.Lease) bool { return !a.Life.Gone(l.Netns) }
 	if recorded || slices.ContainsFunc(owned, alive) {
+		first := slices.MinFunc(owned, func(a, b store.Lease) int { return a.Time.Compare(b.Time) }).Time
 		return fmt.Errorf("%w: container %.64q interface %q on network %q has %s since %s: run DEL first",
-			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), since(owned))
+			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), first.UTC().Format(time.RFC3339))
 	}
 	return h.Store.UpdatePool(ctx, a.ID(req.Network), func(_ *store.Tx, pool *store.Pool) error { return releaseUnchanged(pool, owned) })
 }

@@ -321,11 +321,6 @@ func (s *Shown) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// errUnknownAddress is the error of a verb for an address that has no entry.
-func errUnknownAddress(a netip.Addr) error {
-	return fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
-}
-
 // find returns the pool that has an address.
 func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
 	var found []store.PoolID
@@ -338,7 +333,7 @@ func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
 	}
 	switch len(found) {
 	case 0:
-		return store.PoolID{}, errUnknownAddress(a)
+		return store.PoolID{}, fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
 	case 1:
 		return found[0], nil
 	}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -196,15 +195,4 @@ func addresses(leases []store.Lease) string {
 		out = append(out, l.Address.String())
 	}
 	return strings.Join(out, ", ")
-}
-
-// since returns the time of the first lease.
-func since(leases []store.Lease) string {
-	var first time.Time
-	for _, l := range leases {
-		if first.IsZero() || l.Time.Before(first) {
-			first = l.Time
-		}
-	}
-	return first.UTC().Format(time.RFC3339)
 }

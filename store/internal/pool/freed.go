@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -22,11 +21,6 @@ const CloudDataDir = "cloud"
 // when an address was released, because an address that was free for a short time is still in the
 // neighbour caches of other nodes.
 const RangeDataDir = "range:"
-
-// keepsFreed reports whether a pool records when an address was released.
-func keepsFreed(id ID) bool {
-	return id.DataDir == CloudDataDir || strings.HasPrefix(id.DataDir, RangeDataDir)
-}
 
 // FreedBucket is the bucket of node.db that has a bucket with the released
 // addresses of each pool, under the pool's network and data directory.

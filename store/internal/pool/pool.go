@@ -9,6 +9,7 @@ import (
 	"iter"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -96,7 +97,8 @@ func Open(tx *bolt.Tx, id ID, clock func() time.Time) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{bitmap: m, clock: clock}
-	if keepsFreed(id) && tx != nil && tx.Writable() {
+	keepsFreed := id.DataDir == CloudDataDir || strings.HasPrefix(id.DataDir, RangeDataDir)
+	if keepsFreed && tx != nil && tx.Writable() {
 		p.tx = tx
 	}
 	return p, nil
