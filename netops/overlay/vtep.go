@@ -106,7 +106,12 @@ func (o *Kernel) change(ctx context.Context, changes ...netops.Change) error {
 		return err
 	}
 	for _, c := range changes {
-		o.countDevice(func() string { return fmt.Sprintf("%s %s", c.Do.Verb, c.Do.Object) })
+		o.countDevice(func() string {
+			if l, ok := c.Do.Object.(*netops.Link); ok && c.Do.Verb == netops.VerbAdd {
+				return fmt.Sprintf("add link %q", l.Name) // the log needs no settings of a new device
+			}
+			return fmt.Sprintf("%s %s", c.Do.Verb, c.Do.Object)
+		})
 	}
 	return nil
 }

@@ -157,11 +157,17 @@ func TestRelay(t *testing.T) {
 	r.Put(name("two"))
 	r.Fail(down)
 	r.Put(name("three"))
+	<-r.Changes()
+	again := r.Take()
+	r.Put(name("four"))
 	r.Fail(down)
 	<-r.Changes()
 	last, none := r.Take(), r.Take()
-	if first.Err != nil || first.Snapshot.Nodes[0].Name != "one" || last.Snapshot.Nodes[0].Name != "three" || !errors.Is(last.Err, down) || made != 2 {
-		t.Errorf("%+v, %+v, %d were made", first, last, made)
+	if first.Err != nil || first.Snapshot.Nodes[0].Name != "one" || again.Err != nil || again.Snapshot.Nodes[0].Name != "three" {
+		t.Errorf("%+v, %+v", first, again)
+	}
+	if last.Snapshot.Nodes[0].Name != "four" || !errors.Is(last.Err, down) || made != 3 {
+		t.Errorf("%+v, %d were made", last, made)
 	}
 	if last.Since.Before(first.Since) || none.Snapshot != nil || none.Err != nil {
 		t.Errorf("%v, %v, %+v", first.Since, last.Since, none)
