@@ -75,18 +75,6 @@ pod $net db-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=db'
 `
 	const agent = "trap 'kill $! || true' EXIT\nip route add default via 192.0.2.9\n"
 	return map[string]shellPage{
-		"README.md": {
-			setup: pods + agent + `
-mkdir -p /var/lib/cnibox/cluster
-echo '{"Network":"10.244.0.0/16"}' >/var/lib/cnibox/cluster/config.json
-agent &
-served=$!
-trap 'kill $served' EXIT
-ip netns add web
-until product agent status; do :; done
-`,
-			replace: []string{"POD ADDRESS", "default/web 10.78.0.3", "POD", "default/web", "FILE", "$net", "cnibox ui", "cnibox ui & until [ -S /run/cnibox/ui.sock ]; do :; done; kill $!"},
-		},
 		"docs/cli.md":     {want: "DEL with /opt/cni/bin takes "},
 		"docs/doctor.md":  {want: " checks passed"},
 		"docs/ipam.md":    {replace: []string{"FILE", "$net"}},
