@@ -42,8 +42,6 @@ func (a *Addr) Where() Place { return a.In }
 // IsShared reports whether attachments share the address.
 func (a *Addr) IsShared() bool { return a.Shared }
 
-func (a *Addr) jsonKey() string { return "addr" }
-
 // String formats the address like ip-address(8).
 func (a *Addr) String() string {
 	w := words{"address", a.Address.String(), "dev", a.Link}

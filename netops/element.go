@@ -22,8 +22,6 @@ func (e *Element) Where() Place { return Host }
 // IsShared reports whether attachments share the element.
 func (e *Element) IsShared() bool { return e.Shared }
 
-func (e *Element) jsonKey() string { return "element" }
-
 // String formats the element like nft(8).
 func (e *Element) String() string {
 	text := "element " + e.Set + " { " + strings.Join(e.Key, " . ")

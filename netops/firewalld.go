@@ -42,8 +42,6 @@ func (z *ZoneSource) Where() Place { return Host }
 // IsShared returns false: an address belongs to one attachment.
 func (z *ZoneSource) IsShared() bool { return false }
 
-func (z *ZoneSource) jsonKey() string { return "zoneSource" }
-
 // String formats the source like the options of firewall-cmd(1).
 func (z *ZoneSource) String() string { return "firewalld zone " + z.Zone + " source " + z.source() }
 

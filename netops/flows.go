@@ -49,8 +49,6 @@ func (f *Flows) Where() Place { return f.In }
 // IsShared returns false: a client that still needs a deleted connection starts it again.
 func (f *Flows) IsShared() bool { return false }
 
-func (f *Flows) jsonKey() string { return "flows" }
-
 // String formats the selection like conntrack(8).
 func (f *Flows) String() string {
 	w := words{"flows", "proto", f.Proto, "dport", strconv.Itoa(int(f.Port))}

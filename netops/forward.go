@@ -29,8 +29,6 @@ func (f *Forward) Where() Place { return Host }
 // IsShared reports whether attachments share the rules.
 func (f *Forward) IsShared() bool { return f.Shared }
 
-func (f *Forward) jsonKey() string { return "forward" }
-
 // String returns all fields that identify the rules, except the label.
 func (f *Forward) String() string { return f.value().String() }
 

@@ -4,99 +4,67 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strconv"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// The JSON form of an object has the name of its kind as the key. Only the type of that
-// kind is encoded or decoded. With a struct that has a field for each kind, a process
-// that handles one step would have to prepare the encoders of all kinds.
-
-// kinds returns an object of each kind.
-func kinds() []kernelObject {
-	return []kernelObject{
-		(*Link)(nil),
-		(*Move)(nil),
-		(*Addr)(nil),
-		(*Route)(nil),
-		(*Neigh)(nil),
-		(*Rule)(nil),
-		(*Sysctl)(nil),
-		(*PortVLANs)(nil),
-		(*Qdisc)(nil),
-		(*Redirect)(nil),
-		(*Element)(nil),
-		(*Forward)(nil),
-		(*ZoneSource)(nil),
-		(*VRF)(nil),
-		(*Flows)(nil),
-		(*Takeover)(nil),
-		(*LinkDNS)(nil),
-		(*Netns)(nil),
-		(*PodPolicy)(nil),
-	}
-}
-
-// newObject returns a new object for a JSON key, or nil if the key is not a kind.
-func newObject(key string) kernelObject {
-	for _, kind := range kinds() {
-		if kind.jsonKey() == key {
-			return reflect.New(reflect.TypeOf(kind).Elem()).Interface().(kernelObject)
-		}
-	}
-	return nil
+// stepJSON is the JSON form of a step: the verb, and the object under the name of its kind. All
+// other fields are nil. A process that handles one step needs coldjson here: encoding/json would
+// prepare the encoders of all kinds.
+type stepJSON struct {
+	Verb       Verb        `json:"verb,omitempty"`
+	Link       *Link       `json:"link,omitempty"`
+	Move       *Move       `json:"move,omitempty"`
+	Addr       *Addr       `json:"addr,omitempty"`
+	Route      *Route      `json:"route,omitempty"`
+	Neigh      *Neigh      `json:"neigh,omitempty"`
+	Rule       *Rule       `json:"rule,omitempty"`
+	Sysctl     *Sysctl     `json:"sysctl,omitempty"`
+	PortVLANs  *PortVLANs  `json:"portVLANs,omitempty"`
+	Qdisc      *Qdisc      `json:"qdisc,omitempty"`
+	Redirect   *Redirect   `json:"redirect,omitempty"`
+	Element    *Element    `json:"element,omitempty"`
+	Forward    *Forward    `json:"forward,omitempty"`
+	ZoneSource *ZoneSource `json:"zoneSource,omitempty"`
+	VRF        *VRF        `json:"vrf,omitempty"`
+	Flows      *Flows      `json:"flows,omitempty"`
+	Takeover   *Takeover   `json:"takeover,omitempty"`
+	LinkDNS    *LinkDNS    `json:"linkDNS,omitempty"`
+	Netns      *Netns      `json:"netns,omitempty"`
+	PodPolicy  *PodPolicy  `json:"podPolicy,omitempty"`
 }
 
 // toJSON returns {"verb":"del","link":{…}}. An empty verb is left out.
-func toJSON(v Verb, o Object) (json.RawMessage, error) {
-	if _, ok := o.(kernelObject); !ok {
-		return nil, fmt.Errorf("encode step: %w: no object", ErrInvalid)
+func toJSON(v Verb, o Object) ([]byte, error) {
+	j := stepJSON{Verb: v}
+	fields := reflect.ValueOf(&j).Elem()
+	for i := range fields.NumField() {
+		if f := fields.Field(i); o != nil && f.Type() == reflect.TypeOf(o) {
+			f.Set(reflect.ValueOf(o))
+			return coldjson.Marshal(&j)
+		}
 	}
-	body, err := coldjson.Marshal(o)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", o.jsonKey(), err)
-	}
-	out := []byte{'{'}
-	if v != "" {
-		out = append(strconv.AppendQuote(append(out, `"verb":`...), string(v)), ',')
-	}
-	out = append(strconv.AppendQuote(out, o.jsonKey()), ':')
-	return append(append(out, body...), '}'), nil
+	return nil, fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
 // fromJSON decodes the output of toJSON. There must be exactly one object of a known
 // kind, and it must be valid.
-func fromJSON(b []byte) (v Verb, o Object, err error) {
-	var fields map[string]json.RawMessage
-	if err := coldjson.Unmarshal(b, &fields); err != nil {
+func fromJSON(b []byte) (Verb, Object, error) {
+	var j stepJSON
+	if err := coldjson.Unmarshal(b, &j); err != nil {
 		return "", nil, err
 	}
-	found := 0
-	for key, raw := range fields {
-		if key == "verb" {
-			if err := coldjson.Unmarshal(raw, &v); err != nil {
-				return "", nil, err
-			}
-			continue
+	var found []Object
+	fields := reflect.ValueOf(&j).Elem()
+	for i := range fields.NumField() {
+		if o, ok := fields.Field(i).Interface().(Object); ok && !fields.Field(i).IsNil() {
+			found = append(found, o)
 		}
-		one := newObject(key)
-		if one == nil || string(raw) == "null" {
-			continue
-		}
-		if err := coldjson.Unmarshal(raw, one); err != nil {
-			return "", nil, fmt.Errorf("%s: %w", key, err)
-		}
-		if err := one.validate(); err != nil {
-			return "", nil, err
-		}
-		found++
-		o = one
 	}
-	if found != 1 {
-		return "", nil, fmt.Errorf("%w: %d objects of known kinds where there must be one", ErrInvalid, found)
+	if len(found) != 1 {
+		return "", nil, fmt.Errorf("%w: %d objects of known kinds where there must be one", ErrInvalid, len(found))
 	}
-	return v, o, nil
+	return j.Verb, found[0], found[0].validate()
 }
 
 // MarshalJSON returns {"verb":"del","link":{…}}.
@@ -120,16 +88,12 @@ func (st *Step) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON returns {"objects":[{"link":{…}},…]}.
 func (spec Spec) MarshalJSON() ([]byte, error) {
-	list := make([]json.RawMessage, len(spec.Objects))
+	list := make([]Step, len(spec.Objects))
 	for i, o := range spec.Objects {
-		var err error
-		list[i], err = toJSON("", o)
-		if err != nil {
-			return nil, err
-		}
+		list[i].Object = o
 	}
 	return json.Marshal(struct {
-		Objects []json.RawMessage `json:"objects"`
+		Objects []Step `json:"objects"`
 	}{list})
 }
 

@@ -35,6 +35,8 @@ type Link struct {
 	// multicasts.
 	Promisc  bool `json:"promisc,omitempty"`
 	AllMulti bool `json:"allMulti,omitempty"`
+	// ARP makes the link resolve addresses, if that was switched off.
+	ARP bool `json:"arp,omitempty"`
 	// TxQLen is the length of the transmit queue in packets.
 	TxQLen *uint32 `json:"txQLen,omitempty"`
 	// Peer is the other end of a veth. It is created and deleted with the
@@ -59,6 +61,9 @@ type Link struct {
 	// UDP port 4789. The overlay's device is an Overlay instead.
 	VNI    int        `json:"vni,omitempty"`
 	Group4 netip.Addr `json:"group4,omitzero"`
+	// VXLAN has what only the overlay's device has. A device that exists is changed in place, as
+	// far as the kernel can. It is not recorded.
+	VXLAN *VXLAN `json:"-"`
 	// Owner is the user and Group the group that can open a link of Kind
 	// "tun" (a tap device) without CAP_NET_ADMIN. If both are set, a process
 	// must match both. If neither is set, every process can open it.
@@ -80,6 +85,7 @@ type Unset struct {
 	AllMulti bool `json:"allMulti,omitempty"`
 	Master   bool `json:"master,omitempty"`
 	Alias    bool `json:"alias,omitempty"`
+	ARP      bool `json:"arp,omitempty"`
 }
 
 // Peer is the other end of a veth pair.
@@ -96,6 +102,11 @@ type Peer struct {
 	Master string `json:"master,omitempty"`
 }
 
+// link returns the Link that configures the peer.
+func (p *Peer) link() *Link {
+	return &Link{In: p.In, Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: p.Up, Master: p.Master}
+}
+
 // Bridge holds the settings of a link of Kind "bridge". They apply when the
 // bridge is created. An existing bridge is not reconfigured, except for KeepMAC.
 type Bridge struct {
@@ -110,8 +121,6 @@ func (l *Link) Where() Place { return l.In }
 
 // IsShared reports whether attachments share the link.
 func (l *Link) IsShared() bool { return l.Shared }
-
-func (l *Link) jsonKey() string { return "link" }
 
 func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 
@@ -138,15 +147,14 @@ func (l *Link) String() string {
 	}
 	w.flag(l.Promisc, "promisc on")
 	w.flag(l.AllMulti, "allmulticast on")
-	if l.TxQLen != nil {
-		w = append(w, "txqueuelen", queueLength(*l.TxQLen))
-	}
-	if u := l.Unset; u != nil {
-		w.flag(u.Promisc, "promisc off")
-		w.flag(u.AllMulti, "allmulticast off")
-		w.flag(u.Master, "nomaster")
-		w.flag(u.Alias, `alias ""`)
-	}
+	w.flag(l.ARP, "arp on")
+	w.value("txqueuelen", idText(l.TxQLen))
+	u := l.unset()
+	w.flag(u.Promisc, "promisc off")
+	w.flag(u.AllMulti, "allmulticast off")
+	w.flag(u.ARP, "arp off")
+	w.flag(u.Master, "nomaster")
+	w.flag(u.Alias, `alias ""`)
 	w.flag(l.Up, "up")
 	w.flag(l.Down, "down")
 	if p := l.Peer; p != nil {
@@ -180,10 +188,7 @@ func (l *Link) validate() error {
 		if l.In == Container && p.In != l.In {
 			errs = append(errs, fmt.Errorf("a peer outside for a link in the container: %w", ErrInvalid))
 		}
-		errs = append(errs, checkPlace(p.In), rtnl.CheckName(p.Name), rtnl.CheckMAC(p.MAC), rtnl.CheckMTU(p.MTU))
-		if p.Master != "" {
-			errs = append(errs, rtnl.CheckName(p.Master))
-		}
+		errs = append(errs, p.link().validate())
 		if (p.Master != "" || p.Up) && p.In != l.In {
 			errs = append(errs, fmt.Errorf("a peer in another namespace needs a separate link object: %w", ErrInvalid))
 		}
@@ -218,6 +223,9 @@ func labelled(alias string) string {
 
 // Port holds the flags of a bridge port.
 type Port = rtnl.Port
+
+// VXLAN holds the attributes that only a VXLAN device has.
+type VXLAN = rtnl.VXLAN
 
 // portWords formats a port's flags as bridge link does.
 func portWords(p *Port) []string {

@@ -28,9 +28,10 @@ func (l *Link) parentIn() Place {
 func (l *Link) crossesNamespaces() bool { return l.hasParent() && l.parentIn() != l.In }
 
 // choosesIndex reports whether the link is made with chosenIndex. For other links the
-// kernel chooses the index.
+// kernel chooses the index. The overlay's device gets another index whenever it is made anew,
+// so that notifications about its predecessor do not count.
 func (l *Link) choosesIndex() bool {
-	return l.hasParent() || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Shared && l.Kind == rtnl.KindBridge
+	return l.hasParent() && l.VXLAN == nil || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Shared && l.Kind == rtnl.KindBridge
 }
 
 // chosenIndex returns the interface index that the link is made with. It is a hash of the
@@ -58,6 +59,10 @@ func (l *Link) kindWords(w *words) {
 	w.number("id", l.VLANID+l.VNI)
 	if l.Group4.IsValid() {
 		w.value("group", l.Group4.String())
+	}
+	if x := l.VXLAN; x != nil {
+		w.value("local", x.Local.String())
+		w.number("dstport", int(x.Port))
 	}
 	if l.Kind == rtnl.KindTap {
 		w.flag(true, "mode tap")
@@ -209,6 +214,9 @@ func (l *Link) kindState(s *session) *rtnl.Link {
 	if l.Kind == rtnl.KindVXLAN { // the group receives frames to unknown addresses
 		k.Peer = s.index[linkRef{l.parentIn(), l.Parent}]
 		k.VXLAN = rtnl.VXLAN{Group: l.Group4, Port: ianaVXLANPort, Learning: true}
+		if l.VXLAN != nil {
+			k.VXLAN = *l.VXLAN
+		}
 	}
 	return k
 }

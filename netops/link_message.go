@@ -39,13 +39,11 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 //     cannot name that master. The kernel brings a peer up only if both ends exist
 //     (ENOTCONN on 6.1).
 func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error) {
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	index := 0
 	if l.choosesIndex() {
-		ifi.Index = int32(l.chosenIndex())
+		index = l.chosenIndex()
 	}
-	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
-	l.modeFlags(ifi, Unset{})
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: ifi}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Header: l.header(index)}
 	m.Text(unix.IFLA_IFNAME, l.Name)
 	l.addOwn(&m.Body)
 	if l.Peer != nil {
@@ -77,15 +75,14 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	}
 	msgs := []nlconn.Message{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
-		m, err := rest.setAt(ctx, s, int(ifi.Index))
+		m, err := rest.setAt(ctx, s, index)
 		if err != nil {
 			return nil, err
 		}
 		msgs = append(msgs, m)
 	}
 	if p := l.Peer; p != nil && (p.Up || p.Master != "") {
-		rest := &Link{In: p.In, Name: p.Name, Up: p.Up, Master: p.Master}
-		m, err := rest.set(ctx, s)
+		m, err := (&Link{In: p.In, Name: p.Name, Up: p.Up, Master: p.Master}).setAt(ctx, s, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -125,24 +122,11 @@ func (l *Link) addPeer(s *session, b *nlconn.Body) error {
 	return nil
 }
 
-// set returns the request that changes the attributes that l sets. It addresses the link
-// by name.
-func (l *Link) set(ctx context.Context, s *session) (nlconn.Message, error) {
-	return l.setAt(ctx, s, 0)
-}
-
-// setAt returns the same request as set. It addresses the link by index, or by name if
-// the index is 0.
+// setAt returns the request that changes the attributes that l sets. It addresses the link by
+// index, or by name if the index is 0.
 func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message, error) {
-	var unset Unset
-	if l.Unset != nil {
-		unset = *l.Unset
-	}
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
-	l.modeFlags(ifi, unset)
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi}
-	ifi.Index = int32(index)
+	unset := l.unset()
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Header: l.header(index)}
 	if index == 0 {
 		m.Text(unix.IFLA_IFNAME, l.Name)
 	}
@@ -162,6 +146,9 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	}
 	if l.Port != nil {
 		l.Port.AddTo(&m.Body)
+	}
+	if l.VXLAN != nil {
+		l.kindState(s).AddKind(&m.Body)
 	}
 	return m, nil
 }
@@ -221,4 +208,19 @@ func (s *session) findRenamed(ctx context.Context, l *Link) (*rtnl.Link, error) 
 		}
 	}
 	return nil, nil
+}
+
+// findByIndex finds the link that the inverse l restores. The index identifies it, because the
+// container may have renamed it and given its name to another link. The error wraps
+// ErrNotExist if the link does not exist.
+func (s *session) findByIndex(ctx context.Context, l *Link) (*rtnl.Link, error) {
+	have, err := s.findLink(ctx, l.In, l.Name)
+	if err != nil || have != nil && have.Index == l.Index {
+		return have, err
+	}
+	c, err := s.conn(l.In)
+	if err != nil {
+		return nil, err
+	}
+	return c.LinkByIndex(ctx, l.Index)
 }

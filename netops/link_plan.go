@@ -3,8 +3,6 @@ package netops
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -77,15 +75,32 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]
 		return nil, fmt.Errorf("%s has %s instead of %s: %w", l.title(), d.list[0].Have, d.list[0].Want, ErrConflict)
 	}
 	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
+	if err := l.differTunnel(ctx, s, have, set); err != nil {
+		return nil, err
+	}
 	set.Up = l.Up && !have.IsUp()
 	set.Promisc = l.Promisc && !have.IsPromisc()
 	if l.Bridge != nil && l.Bridge.KeepMAC {
 		set.MAC = have.MAC.String()
 	}
-	if !set.Up && !set.Promisc && set.MAC == "" {
+	if !set.Up && !set.Promisc && set.MAC == "" && set.VXLAN == nil {
 		return nil, nil
 	}
 	return []Change{{Do: Step{VerbSet, set}}}, nil
+}
+
+// differTunnel adds to set what differs of the overlay's device: its parent, its local address, and
+// whether it learns.
+func (l *Link) differTunnel(ctx context.Context, s *session, have *rtnl.Link, set *Link) error {
+	if l.VXLAN == nil {
+		return nil
+	}
+	parent, err := s.indexOf(ctx, l.parentIn(), l.Parent)
+	if err == nil && (have.Peer != parent || l.VXLAN.Local != have.VXLAN.Local || l.VXLAN.Learning != have.VXLAN.Learning) {
+		set.Parent, set.VNI = l.Parent, l.VNI
+		set.VXLAN = &VXLAN{Local: l.VXLAN.Local, Learning: l.VXLAN.Learning} // the kernel refuses the others in a change
+	}
+	return err
 }
 
 // planSet changes a link that must exist. The inverse restores the previous attributes.
@@ -118,55 +133,6 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// difference returns two Links: set changes the attributes in which have differs from l,
-// and old restores them. Both are nil if nothing differs.
-func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
-	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
-	var unset Unset
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		set.MAC, old.MAC = l.MAC, have.MAC.String()
-	}
-	if l.MTU != 0 && l.MTU != have.MTU {
-		set.MTU, old.MTU = l.MTU, have.MTU
-	}
-	if l.Up && !have.IsUp() {
-		set.Up, old.Down = true, true
-	}
-	if l.Down && have.IsUp() {
-		set.Down, old.Up = true, true
-	}
-	if l.Alias != "" && l.Alias != have.Alias {
-		set.Alias, old.Alias = l.Alias, have.Alias
-		unset.Alias = have.Alias == ""
-	}
-	if l.Master != "" && l.Master != master {
-		set.Master, old.Master = l.Master, master
-		unset.Master = master == ""
-	}
-	if l.Port != nil && (have.Port == nil || !l.Port.Is(have.Port)) {
-		set.Port, old.Port = l.Port, have.Port
-	}
-	var off Unset
-	if u := l.Unset; u != nil && u.Master && master != "" {
-		off.Master, old.Master = true, master
-	}
-	if u := l.Unset; u != nil && u.Alias && have.Alias != "" {
-		off.Alias, old.Alias = true, have.Alias
-	}
-	l.differMode(have, set, old, &off, &unset)
-	if off != (Unset{}) {
-		set.Unset = &off
-	}
-	if unset != (Unset{}) {
-		old.Unset = &unset
-	}
-	if *set == (Link{In: l.In, Shared: l.Shared, Name: l.Name}) {
-		return nil, nil
-	}
-	return set, old
-}
-
 // verify compares the attributes that l sets with those of the existing link.
 func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	have, err := s.findLink(ctx, l.In, l.Name)
@@ -180,28 +146,14 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if err := l.verifyKind(ctx, s, have, &d); err != nil {
 		return nil, err
 	}
-	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
-		d.compare("address", strings.ToLower(l.MAC), have.MAC.String())
+	if err := l.verifySettings(ctx, s, have, "", &d); err != nil {
+		return nil, err
 	}
-	if l.MTU != 0 {
-		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.MTU))
-	}
-	if l.Up || l.Down {
-		d.compare("state", upDown(l.Up), upDown(have.IsUp()))
-	}
-	l.verifyMode(have, &d)
 	if l.Bridge != nil && l.Bridge.VLANFiltering {
 		d.compare("vlan_filtering", "on", onOff(have.VLANFiltering))
 	}
 	if l.Alias != "" && !l.Shared {
 		d.compare("label", ownLabel(l.Alias), ownLabel(have.Alias))
-	}
-	if l.Master != "" {
-		master, err := s.linkName(ctx, l.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("master", l.Master, orNone(master))
 	}
 	if l.Port != nil && have.Port != nil {
 		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.Port.Hairpin))
@@ -232,21 +184,6 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d dif
 		d.add(fmt.Sprintf("peer %q", p.Name), what)
 		return d.list, nil
 	}
-	if p.MAC != "" && !rtnl.SameMAC(p.MAC, have.MAC) {
-		d.compare("peer address", strings.ToLower(p.MAC), have.MAC.String())
-	}
-	if p.MTU != 0 {
-		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.MTU))
-	}
-	if p.Up {
-		d.compare("peer state", "up", upDown(have.IsUp()))
-	}
-	if p.Master != "" {
-		master, err := s.linkName(ctx, p.In, have.Master)
-		if err != nil {
-			return nil, err
-		}
-		d.compare("peer master", p.Master, orNone(master))
-	}
-	return d.list, nil
+	err = p.link().verifySettings(ctx, s, have, "peer ", &d)
+	return d.list, err
 }

@@ -48,8 +48,6 @@ func (m *Move) Where() Place { return m.From }
 // IsShared returns false: a moved link belongs to one attachment.
 func (m *Move) IsShared() bool { return false }
 
-func (m *Move) jsonKey() string { return "move" }
-
 // ref names the link after the move.
 func (m *Move) ref() linkRef { return linkRef{m.To, m.As} }
 

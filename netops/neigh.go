@@ -33,8 +33,6 @@ func (n *Neigh) Where() Place { return n.In }
 // IsShared reports whether attachments share the entry.
 func (n *Neigh) IsShared() bool { return n.Shared }
 
-func (n *Neigh) jsonKey() string { return "neigh" }
-
 // String formats the entry as ip neighbour or bridge fdb does.
 func (n *Neigh) String() string {
 	var w words

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/dbus"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
@@ -104,6 +105,9 @@ func (n *Net) Options() Options {
 func (n *Net) Clone() *Net {
 	return New(n.Options())
 }
+
+// Rtnetlink returns the socket of the host's namespace, for package overlay.
+func (n *Net) Rtnetlink() (*rtnl.Conn, error) { return n.host.socket() }
 
 // Close closes the sockets. After nftables elements were deleted, the kernel
 // delays the close by one RCU grace period (13 ms). Call it last.

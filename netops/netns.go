@@ -38,8 +38,6 @@ func (o *Netns) Where() Place { return Host }
 // IsShared returns true: several attachments use the namespace.
 func (o *Netns) IsShared() bool { return true }
 
-func (o *Netns) jsonKey() string { return "netns" }
-
 // String formats the namespace as ip netns does.
 func (o *Netns) String() string { return "netns " + o.Name }
 

@@ -8,11 +8,9 @@ import (
 
 // kernelObject is what this package needs of every Object. A new kind of Object is one
 // file with these methods and those of a requester, or of a maker and an undoer, and one
-// line in newObject. The other interfaces in this file are for the kinds that need more.
+// line in stepJSON. The other interfaces in this file are for the kinds that need more.
 type kernelObject interface {
 	Object
-	// validate checks the object's own fields. The error wraps ErrInvalid.
-	validate() error
 	// plan reads the kernel and lists the changes that make the object, with their
 	// inverses. A change of a shared object has none.
 	plan(ctx context.Context, s *session) ([]Change, error)

@@ -40,8 +40,6 @@ func (p *PodPolicy) Where() Place { return Host }
 // IsShared returns false.
 func (p *PodPolicy) IsShared() bool { return false }
 
-func (p *PodPolicy) jsonKey() string { return "podPolicy" }
-
 // String names the pod and its chains.
 func (p *PodPolicy) String() string {
 	w := words{"pod-policy", p.Namespace + "/" + p.Name}

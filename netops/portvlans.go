@@ -63,8 +63,6 @@ func (p *PortVLANs) Where() Place { return p.In }
 // IsShared reports whether the port belongs to a shared link.
 func (p *PortVLANs) IsShared() bool { return p.SharedPort }
 
-func (p *PortVLANs) jsonKey() string { return "portVLANs" }
-
 // String formats the list as bridge vlan does.
 func (p *PortVLANs) String() string {
 	w := words{"vlans", vlanText(p.VLANs), "dev", p.Link}

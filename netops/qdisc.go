@@ -54,8 +54,6 @@ func (q *Qdisc) Where() Place { return q.In }
 // IsShared returns false: a qdisc is deleted with its link.
 func (q *Qdisc) IsShared() bool { return false }
 
-func (q *Qdisc) jsonKey() string { return "qdisc" }
-
 // String formats the qdisc as tc qdisc does.
 func (q *Qdisc) String() string {
 	w := words{"qdisc", q.Kind, "dev", q.Link}

@@ -33,8 +33,6 @@ func (r *Redirect) Where() Place { return r.In }
 // IsShared returns false: a filter is deleted with its link.
 func (r *Redirect) IsShared() bool { return false }
 
-func (r *Redirect) jsonKey() string { return "redirect" }
-
 // String formats the filter as tc filter does.
 func (r *Redirect) String() string {
 	w := words{"filter", "dev", r.Link}

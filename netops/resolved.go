@@ -38,8 +38,6 @@ func (d *LinkDNS) Where() Place { return Host }
 // IsShared returns true: the links belong to the node.
 func (d *LinkDNS) IsShared() bool { return true }
 
-func (d *LinkDNS) jsonKey() string { return "linkDNS" }
-
 // String names both links.
 func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link }
 

@@ -53,8 +53,6 @@ func (r *Route) Where() Place { return r.In }
 // IsShared reports whether attachments share the route.
 func (r *Route) IsShared() bool { return r.Shared }
 
-func (r *Route) jsonKey() string { return "route" }
-
 // String formats the route as ip route does.
 func (r *Route) String() string {
 	dst := r.Dst.String()

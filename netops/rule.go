@@ -51,8 +51,6 @@ func (r *Rule) Where() Place { return r.In }
 // IsShared reports whether attachments share the rule.
 func (r *Rule) IsShared() bool { return r.Shared }
 
-func (r *Rule) jsonKey() string { return "rule" }
-
 // String formats the rule as ip rule does.
 func (r *Rule) String() string {
 	w := words{"rule"}

@@ -48,6 +48,10 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 // of the mark.
 func MarkVerdict(bit int) (string, error) { return ruleset.MarkVerdict(bit) }
 
+// PortsOfAddress is the name of the map of one protocol's ports of single addresses,
+// for the family "4" or "6".
+func PortsOfAddress(protocol, family string) string { return ruleset.PortsOfAddress(protocol, family) }
+
 // RemoveTables deletes cnibox's nftables tables that contain no element.
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
 
@@ -88,11 +92,12 @@ func (n *Net) LostSets(ctx context.Context) ([]string, error) {
 // not their table. It costs one request for each of cnibox's base chains.
 func (n *Net) FlushedSets(ctx context.Context) (names []string, err error) {
 	flushed, err := n.nft.Flushed(ctx, "")
-	for _, s := range n.nft.Schema().Sets() {
-		if flushed[s.Name] {
-			names = append(names, s.Name)
+	for name, is := range flushed {
+		if is {
+			names = append(names, name)
 		}
 	}
+	sorting.Func(names, strings.Compare)
 	return names, nlconn.Explain(err, "read nftables chains")
 }
 

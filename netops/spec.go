@@ -54,8 +54,8 @@ type Object interface {
 	// String returns one line for users, in the form of iproute2 or nft.
 	String() string
 
-	// jsonKey returns the name of the kind in JSON, and seals the interface.
-	jsonKey() string
+	// validate checks the object's own fields, and seals the interface. The error wraps ErrInvalid.
+	validate() error
 }
 
 // Verb is what a Step does to its object.
@@ -118,9 +118,8 @@ type Probe interface {
 	After(Step)
 }
 
-// OverlayWrite is the object that package overlay passes to a Probe for one write. A
-// write is the requests for the device, up to 100 requests for peers, or one nftables
-// transaction.
+// OverlayWrite is the object that package overlay passes to a Probe for a write of no other
+// object: up to 100 requests for peers, or one nftables transaction.
 type OverlayWrite struct {
 	// What describes the write.
 	What string
@@ -135,23 +134,14 @@ func (w *OverlayWrite) IsShared() bool { return true }
 // String returns the description of the write.
 func (w *OverlayWrite) String() string { return w.What }
 
-func (w *OverlayWrite) jsonKey() string { return "" }
+func (w *OverlayWrite) validate() error { return nil }
 
-// Probed calls write. A Probe that is not nil is called before and after it, with an
-// OverlayWrite.
-func Probed(p Probe, what func() string, write func() error) error {
-	if p == nil {
+// Probed calls write, and the Probe before and after it with an OverlayWrite.
+func (n *Net) Probed(what func() string, write func() error) error {
+	if n.probe == nil {
 		return write()
 	}
-	step := Step{VerbSet, &OverlayWrite{what()}}
-	if err := p.Before(step); err != nil {
-		return err
-	}
-	err := write()
-	if err == nil {
-		p.After(step)
-	}
-	return err
+	return n.session(nil).probed(Step{VerbSet, &OverlayWrite{what()}}, write)
 }
 
 // Errors of the kernel and of this package. Use errors.Is to find them.

@@ -42,8 +42,6 @@ func (c *Sysctl) Where() Place { return c.In }
 // IsShared reports whether attachments share the setting.
 func (c *Sysctl) IsShared() bool { return c.Shared }
 
-func (c *Sysctl) jsonKey() string { return "sysctl" }
-
 // String formats the setting as sysctl(8) does.
 func (c *Sysctl) String() string {
 	w := words{"sysctl", c.Key + "=" + c.Value}
@@ -294,12 +292,6 @@ func readProc(path string) (string, error) {
 	}
 	return string(text), nil
 }
-
-// ReadHere reads the setting in the calling thread's namespace and ignores In.
-func (c *Sysctl) ReadHere() (string, error) { return (&Namespace{}).sysctl(c.Key) }
-
-// WriteHere writes the setting in the calling thread's namespace and ignores In.
-func (c *Sysctl) WriteHere() error { return c.write() }
 
 // write writes the setting in the calling thread's namespace, with a newline.
 // The kernel ignores an empty write, and some settings can be empty.

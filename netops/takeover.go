@@ -65,8 +65,6 @@ func (t *Takeover) Where() Place { return Host }
 // IsShared returns true: all attachments of the bridge depend on it.
 func (t *Takeover) IsShared() bool { return true }
 
-func (t *Takeover) jsonKey() string { return "takeover" }
-
 // String names the bridge and the uplink.
 func (t *Takeover) String() string {
 	w := words{"bridge", t.Bridge, "in place of", t.Uplink}

@@ -66,7 +66,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 		{In: Host, Shared: true, Name: near, Port: &Port{Learning: &off}},
 		{In: Host, Shared: true, Name: far, Up: true},
 	} {
-		m, err := l.set(ctx, r.session)
+		m, err := l.setAt(ctx, r.session, 0)
 		if err != nil {
 			return err
 		}

@@ -307,7 +307,7 @@ func (s *session) planConfigure(ctx context.Context, l *Link) ([]Change, error) 
 			return nil, err
 		}
 		if end != nil && end.Index == have.Peer {
-			parts = append(parts, &Link{In: p.In, Name: p.Name, MAC: p.MAC, MTU: p.MTU, Up: p.Up, Master: p.Master})
+			parts = append(parts, p.link())
 		}
 	}
 	var all []Change

@@ -43,8 +43,6 @@ func (v *VRF) Where() Place { return v.In }
 // created for its first member and deleted with its last.
 func (v *VRF) IsShared() bool { return false }
 
-func (v *VRF) jsonKey() string { return "vrf" }
-
 // String formats the membership as ip link does, with the device's table.
 func (v *VRF) String() string {
 	w := words{"link", v.Link}

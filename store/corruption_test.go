@@ -325,38 +325,6 @@ func TestOlderVersionKilled(t *testing.T) {
 	checkSound(t, store.New(o), 40)
 }
 
-// TestPowerCut checks that keep.db is used after a power cut that kept a part of the next
-// commit's pages, but not the seal of the last one.
-func TestPowerCut(t *testing.T) {
-	o := options(t)
-	s := store.New(o)
-	mark := func(i int) []byte {
-		err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
-			return tx.Mark("k", fmt.Sprint(i), json.RawMessage(fmt.Sprintf(`{"n":%d}`, i)))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return contents(t, s.KeepPath())
-	}
-	for i := range 10 {
-		mark(i)
-	}
-	before := contents(t, s.KeepPath())
-	after := mark(10)
-	newest := 0
-	if txid(before[4096:]) > txid(before) {
-		newest = 1
-	}
-	clear(before[newest*4096+80:][:24])
-	for cut := 2 * 4096; cut <= len(after); cut += 4096 {
-		overwrite(t, s.KeepPath(), append(append(bytes.Clone(before[:2*4096]), after[2*4096:cut]...), before[min(cut, len(before)):]...))
-		if err := store.New(o).KeepView(t.Context(), (*store.KeepTx).Sound); err != nil {
-			t.Errorf("%d pages of the next commit: %v", cut/4096-2, err)
-		}
-	}
-}
-
 // TestReplacedWhileOpen checks that a store that keeps its file open seals correctly after
 // the file got another content with the same number of transactions.
 func TestReplacedWhileOpen(t *testing.T) {

@@ -2,6 +2,7 @@ package coldjson
 
 import (
 	"encoding"
+	"encoding/base64"
 	"encoding/json"
 	"net/netip"
 	"reflect"
@@ -198,7 +199,10 @@ func isZero(v reflect.Value) (bool, error) {
 
 func appendList(b []byte, v reflect.Value, t reflect.Type, depth int) ([]byte, error) {
 	if t.Elem().Kind() == reflect.Uint8 {
-		return nil, errNotPlain // base64
+		if t.Elem() != reflect.TypeFor[byte]() {
+			return nil, errNotPlain // it may have methods
+		}
+		return append(base64.StdEncoding.AppendEncode(append(b, '"'), v.Bytes()), '"'), nil
 	}
 	b = append(b, '[')
 	for i := range v.Len() {

@@ -31,9 +31,10 @@ type Kernel struct {
 	family   uint8
 	firstHop uint32
 	now      func() time.Time
-	probe    netops.Probe
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// net makes the device. conn is its socket, for the objects of peers. It is nil after a failure.
+	net  *netops.Net
 	conn *rtnl.Conn
 	// have is the overlay's state in the kernel. It may be outdated unless known
 	// is set. noHops reports whether the kernel lacks nexthop objects.
@@ -50,10 +51,9 @@ type Kernel struct {
 	moved  bool
 	direct map[netip.Addr]hop
 	peers  *peerIndex
-	// order has the peers in the order of the last spec. conflicting reports
-	// whether several of them claim the same subnet or MAC.
-	order       []*peerEntry
-	conflicting bool
+	// order has the peers in the order of the last spec, which was the list with the number lists.
+	order []*peerEntry
+	lists uint64
 	// network is the pod network of the last spec, and nodes are its nodes. detoured reports whether a notification changed
 	// have.foreign since the last Apply.
 	network  netip.Prefix
@@ -102,7 +102,7 @@ type Kernel struct {
 // process. It does not change the kernel before Apply.
 func Open(n *netops.Net, opt Options) (*Kernel, error) {
 	o := &Kernel{
-		family: unix.AF_INET, firstHop: Nexthops4, now: opt.Now, probe: n.Options().Probe,
+		family: unix.AF_INET, firstHop: Nexthops4, now: opt.Now, net: n,
 		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newPeerIndex(0),
 		linkFlags: map[int]uint32{}, have: newKernelState(), repaired: map[string]int{}, refused: map[syscall.Errno]int{},
 	}
@@ -124,22 +124,28 @@ func Open(n *netops.Net, opt Options) (*Kernel, error) {
 	return o, nil
 }
 
-// connect opens a new socket for requests. After a failure the old socket may
-// still receive answers to earlier requests.
-func (o *Kernel) connect() error {
-	if o.conn != nil {
-		_ = o.conn.Close()
-	}
-	o.closeWG()
-	o.conn = nil
-	c, err := rtnl.Open()
+// connect opens new sockets. After a failure the old ones may still receive answers
+// to earlier requests.
+func (o *Kernel) connect() (err error) {
+	o.disconnect()
+	o.net = o.net.Clone()
+	conn, err := o.net.Rtnetlink()
 	if err != nil {
 		return err
 	}
-	c.GrowReceive(receiveBuffer)
-	o.conn = c
-	o.monitor.events.Ignore(c.Conn)
+	conn.GrowReceive(receiveBuffer)
+	o.conn = conn
+	o.monitor.events.Ignore(conn.Conn)
 	return nil
+}
+
+// disconnect closes the sockets for requests.
+func (o *Kernel) disconnect() {
+	o.closeWG()
+	if o.conn != nil {
+		_ = o.net.Close()
+	}
+	o.conn = nil
 }
 
 // Close closes the sockets. It does not change the kernel.
@@ -147,13 +153,8 @@ func (o *Kernel) Close() error {
 	o.monitor.close()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.closeWG()
-	if o.conn == nil {
-		return nil
-	}
-	err := o.conn.Close()
-	o.conn = nil
-	return err
+	o.disconnect()
+	return nil
 }
 
 // Changes returns a channel that receives a value when the kernel differs from
@@ -230,7 +231,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 		if err != nil {
 			return err
 		}
-		o.enableForwarding()
+		o.enableForwarding(ctx)
 		o.before = cmp.Or(o.before, o.have)
 		o.have, o.known, r.Dumped = have, true, true
 		o.sweep = true

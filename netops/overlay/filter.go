@@ -61,7 +61,7 @@ type Filter struct {
 	// nft has its own socket. tables uses the same socket.
 	nft     *nft.Client
 	tables  iptables.Tables
-	probe   netops.Probe
+	net     *netops.Net
 	monitor *nft.Monitor
 	// stop ends watchLegacy.
 	stop    context.CancelFunc
@@ -92,7 +92,7 @@ type orderedSources struct{ given, ordered []netip.Addr }
 func OpenFilter(n *netops.Net) (*Filter, error) {
 	client := nft.New(nil, nil)
 	f := &Filter{
-		nft: client, probe: n.Options().Probe, tables: iptables.Tables{NFT: client, Run: n.Options().IPTables},
+		nft: client, net: n, tables: iptables.Tables{NFT: client, Run: n.Options().IPTables},
 		ordered: map[bool]orderedSources{},
 	}
 	conn, err := client.Conn()
@@ -208,7 +208,7 @@ func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) 
 
 func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
 	what := fmt.Sprintf("%s nftables table %s", verb, ownTable())
-	return netops.Probed(f.probe, func() string { return what }, func() error {
+	return f.net.Probed(func() string { return what }, func() error {
 		conn, err := f.nft.Conn()
 		if err != nil {
 			return err

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -113,7 +112,7 @@ func (f *Filter) changeForward(ctx context.Context, table iptables.Table, networ
 		}
 		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
 		done := false
-		err = netops.Probed(f.probe, func() string { return what }, func() (err error) {
+		err = f.net.Probed(func() string { return what }, func() (err error) {
 			done, err = table.Commit(ctx, st, ops)
 			return err
 		})

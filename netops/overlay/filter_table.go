@@ -183,7 +183,7 @@ func hasNoRouteBack() nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs,
 			&expr.Fib{Register: b.Next, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: make([]byte, 4)}, // nft lists fewer bytes as "missing/8", which it does not load
 		)
 	}
 }

@@ -51,7 +51,8 @@ func natOf(n overlayNet) NAT {
 	return NAT{Network: netip.MustParsePrefix(n.network), Subnet: netip.MustParsePrefix(n.ownSubnet), Masquerade: true}
 }
 
-// TestOverlayFilterListedByOtherNFT lists the table by several versions of nft.
+// TestOverlayFilterListedByOtherNFT lists the table by several versions of nft. Each loads what it listed, and the filter is as
+// before.
 func TestOverlayFilterListedByOtherNFT(t *testing.T) {
 	programs := nftlist.Find(t)
 	f := openFilter(t)
@@ -61,6 +62,9 @@ func TestOverlayFilterListedByOtherNFT(t *testing.T) {
 	v6.Encrypted, v6.Local = "flannel-wg", prefixes("fd44:9::/64")
 	ensureFilter(t, f, v4, v6)
 	if err := programs.Check(); err != nil {
+		t.Error(err)
+	}
+	if err := programs.Reload(func() error { return nil }); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"context"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -36,11 +37,11 @@ func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 	return f, on != nil && err == nil, err
 }
 
-// forward enables the forwarding of packets between pods and other nodes. Plugins
+// enableForwarding enables the forwarding of packets between pods and other nodes. Plugins
 // enable it with a pod's first interface. Other programs (sysctl -p, a network
 // manager) may disable it again. If /proc/sys is read-only, the host's setting
-// stays and forward adds a warning.
-func (o *Kernel) enableForwarding() {
+// stays and enableForwarding adds a warning.
+func (o *Kernel) enableForwarding(ctx context.Context) {
 	global, each := "net/ipv4/ip_forward", "net/ipv4/conf/"
 	if o.family == unix.AF_INET6 {
 		global, each = "net/ipv6/conf/all/forwarding", "net/ipv6/conf/"
@@ -50,7 +51,7 @@ func (o *Kernel) enableForwarding() {
 		keys = append(keys, each+o.wanted.Name+"/forwarding")
 	}
 	for _, key := range keys {
-		if err := o.setSysctl(key, "1"); err != nil {
+		if err := o.setSysctl(ctx, key, "1"); err != nil {
 			o.warnings = append(o.warnings, err)
 		}
 	}

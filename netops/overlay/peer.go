@@ -22,6 +22,8 @@ const (
 // peerEntry is a peer, its kernel objects, and the result of the last try.
 type peerEntry struct {
 	Peer
+	// list is the number of the last list of peers that has the peer.
+	list uint64
 	// tunnel and hop describe the peer's kernel objects, with MAC if there is a tunnel. They are valid
 	// if invalid is nil.
 	tunnel bool

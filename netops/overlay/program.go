@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
@@ -239,7 +239,7 @@ func (o *Kernel) pruneDevices(ctx context.Context) error {
 		if v.Kind != rtnl.KindWireGuard || v.Index == o.device.Index || !strings.HasPrefix(v.Alias, deviceAlias) {
 			continue
 		}
-		if err := o.addressVTEP(ctx, &VTEP{Name: v.Name, Network: o.network}, v.Index); err != nil {
+		if err := o.addressVTEP(ctx, &VTEP{Name: v.Name, Network: o.network}); err != nil {
 			return err
 		}
 	}
@@ -304,7 +304,7 @@ func (o *Kernel) RemoveToGuard(ctx context.Context) (networks []netip.Prefix, er
 func (o *Kernel) Release(ctx context.Context) error {
 	return o.remove(ctx, func(ctx context.Context) error {
 		return o.eachLabelled(ctx, func(v *rtnl.Link) error {
-			return o.setLink(ctx, &VTEP{Name: v.Name}, v.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, nil) })
+			return o.ensure(ctx, &netops.Link{In: netops.Host, Shared: true, Name: v.Name, Unset: &netops.Unset{Alias: true}})
 		})
 	}, false)
 }

@@ -329,18 +329,11 @@ func TestNoSocket(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	o := openOverlay(t, n, Options{})
-	closed := func() {
-		t.Helper()
-		if err := o.conn.Close(); err != nil {
-			t.Fatal(err)
-		}
-		o.conn = nil
-	}
-	closed()
+	o.disconnect()
 	if r := apply(t, o, n.spec()); r.Programmed != 1 {
 		t.Errorf("report %+v", r)
 	}
-	closed()
+	o.disconnect()
 	if err := o.Remove(context.Background()); err != nil {
 		t.Error(err)
 	}

@@ -38,6 +38,16 @@ func (p *nthWrite) After(netops.Step) {
 	}
 }
 
+// probe makes the overlay call p for each write.
+func probe(t *testing.T, o *Kernel, p netops.Probe) {
+	t.Helper()
+	o.disconnect()
+	o.net = netops.New(netops.Options{Probe: p})
+	if err := o.connect(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func kill() {
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	select {}
@@ -92,9 +102,9 @@ func TestOverlayFaultSweep(t *testing.T) {
 		for fail := 1; ; fail++ {
 			apply(t, o, formerSpec(n))
 			p := &nthWrite{n: fail, before: func() error { return errors.New("made to fail by a test") }}
-			o.probe = p
+			probe(t, o, p)
 			r, err := o.Apply(context.Background(), sweepSpec(n))
-			o.probe = nil
+			probe(t, o, nil)
 			if p.seen < fail {
 				t.Logf("%s: %d writes", n.device, p.seen)
 				break

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
@@ -29,20 +28,16 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st rtnl.Link, warning
 	if err != nil {
 		return st, nil, err
 	}
-	parent, err := o.parentOf(ctx, v)
-	if err != nil {
+	if _, err := o.parentOf(ctx, v); err != nil {
 		return st, nil, err
 	}
 	if have != nil && !v.matches(have) {
 		if err := o.deleteVTEP(ctx, have); err != nil {
 			return st, nil, err
 		}
-		have = nil
 	}
-	if have == nil {
-		if err := o.createVTEP(ctx, v, parent.Index); err != nil {
-			return st, nil, err
-		}
+	if err := o.makeVTEP(ctx, v); err != nil {
+		return st, nil, err
 	}
 	if have, err = o.findVTEP(ctx, v); err == nil && have == nil {
 		err = errLinkGone
@@ -52,23 +47,75 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st rtnl.Link, warning
 	}
 	// Set the sysctls before the device is up, because it then requests and
 	// configures addresses.
-	warnings = o.disableAutoconfiguration(v.Name)
+	warnings = o.disableAutoconfiguration(ctx, v.Name)
 	if v.isWireGuard() {
 		if err := o.setKeys(ctx, v, have.Index); err != nil {
 			return st, warnings, err
 		}
 	}
-	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
-		return st, warnings, err
+	settings := o.settingsOf(v, have)
+	if err := o.ensure(ctx, settings); err != nil {
+		return st, warnings, v.explain(err)
 	}
 	if have.MTU < leastMTU6 { // IPv6 has begun anew on the device, with a link-local address
-		warnings = o.disableAutoconfiguration(v.Name)
+		warnings = o.disableAutoconfiguration(ctx, v.Name)
 	}
-	if err := o.addressVTEP(ctx, v, have.Index); err != nil {
+	if err := o.addressVTEP(ctx, v); err != nil {
 		return st, warnings, err
 	}
-	st, err = o.verifyVTEP(ctx, v)
+	st, err = o.verifyVTEP(ctx, v, settings)
 	return st, warnings, err
+}
+
+// link returns the device as it is made: down, and without an alias, because the name or the VNI may belong
+// to another program's device.
+func (v *VTEP) link() *netops.Link {
+	l := &netops.Link{In: netops.Host, Shared: true, Name: v.Name, Kind: v.kind(), MAC: v.MAC, MTU: v.MTU}
+	if !v.isWireGuard() {
+		l.Parent, l.VNI = v.Parent, int(v.VNI)
+		l.VXLAN = &netops.VXLAN{Port: nlconn.BigEndian16(v.port()), Local: v.Local, Learning: v.Learning, GBP: nlconn.Flag(v.GBP)}
+	}
+	return l
+}
+
+// settingsOf returns the settings of the device have. When the MAC changes, the kernel deletes permanent
+// neighbours, which the next dump shows. A bridge or another master would receive the packets from the tunnel.
+func (o *Kernel) settingsOf(v *VTEP, have *rtnl.Link) *netops.Link {
+	l := &netops.Link{
+		In: netops.Host, Shared: true, Name: v.Name, MAC: v.MAC, MTU: v.MTU, Up: true, ARP: !v.isWireGuard(), Unset: &netops.Unset{Master: true},
+	}
+	// Keep an alias that another program set before the device was taken over.
+	if alias := o.aliasOf(have.Kind); have.Alias == "" || have.Alias != alias && have.Index == o.labelled {
+		l.Alias = alias
+	}
+	return l
+}
+
+// ensure makes objects of the overlay's device.
+func (o *Kernel) ensure(ctx context.Context, objects ...netops.Object) error {
+	plan, err := o.net.Plan(ctx, netops.Spec{Objects: objects}, nil)
+	if err != nil {
+		return err
+	}
+	return o.change(ctx, plan.Changes...)
+}
+
+// change makes changes of the overlay's devices.
+func (o *Kernel) change(ctx context.Context, changes ...netops.Change) error {
+	if err := o.net.Apply(ctx, netops.Plan{Changes: changes}, nil); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		o.countDevice(func() string { return fmt.Sprintf("%s %s", c.Do.Verb, c.Do.Object) })
+	}
+	return nil
+}
+
+// countDevice counts a change of the device for Report.Repaired, unless the spec has another device.
+func (o *Kernel) countDevice(what func() string) {
+	if !o.newDevice {
+		o.countRepair("device", what)
+	}
 }
 
 // parentOf returns the device's lower link. WireGuard has none: the routes choose
@@ -100,28 +147,27 @@ func (o *Kernel) vteps(ctx context.Context) ([]*rtnl.Link, error) {
 	return slices.DeleteFunc(all, func(l *rtnl.Link) bool { return !isTunnel(l) }), err
 }
 
-// createVTEP makes the device, which is down. setVTEP sets the alias and the
-// flags later, because the name or the VNI may belong to another program's
-// device.
-func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
-	m := rtnl.LinkMessage(unix.RTM_NEWLINK, 0)
-	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	m.Text(unix.IFLA_IFNAME, v.Name)
-	rtnl.AddHardware(&m.Body, v.MAC, v.MTU)
-	v.tunnel(parent).AddKind(&m.Body)
-	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
-	if errors.Is(err, unix.EEXIST) {
+// makeVTEP makes the device, or changes the tunnel of one that matches.
+func (o *Kernel) makeVTEP(ctx context.Context, v *VTEP) error {
+	err := o.ensure(ctx, v.link())
+	if errors.Is(err, nlconn.ErrExists) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
-			err = o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
+			err = o.ensure(ctx, v.link())
 		}
 	}
+	if errors.Is(err, unix.EOPNOTSUPP) && v.isWireGuard() {
+		return fmt.Errorf("%w; the kernel needs CONFIG_WIREGUARD (Linux 5.6)", err)
+	}
+	return v.explain(err)
+}
+
+// explain adds the settings that an error of the kernel is about.
+func (v *VTEP) explain(err error) error {
 	switch {
-	case errors.Is(err, unix.EOPNOTSUPP) && v.isWireGuard():
-		return fmt.Errorf("%w: the kernel needs CONFIG_WIREGUARD (Linux 5.6); see what 'modprobe wireguard' says", err)
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%w: see what 'modprobe vxlan' says", err)
-	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE):
-		return fmt.Errorf("%w: VNI %d, MTU %d over %q", err, v.VNI, v.MTU, v.Parent)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: UDP port %d is used by another program; choose another listen port", err, v.Port)
+	case errors.Is(err, nlconn.ErrInvalid) && !v.isWireGuard():
+		return fmt.Errorf("%w: is the MTU of %q large enough?", err, v.Parent)
 	}
 	return err
 }
@@ -142,64 +188,6 @@ func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	return errors.Join(err, listErr)
 }
 
-// tunnel returns the device's kind and the attributes that only a VXLAN device has.
-func (v *VTEP) tunnel(parent int) *rtnl.Link {
-	if v.isWireGuard() {
-		return &rtnl.Link{Kind: rtnl.KindWireGuard}
-	}
-	return &rtnl.Link{Kind: rtnl.KindVXLAN, Peer: parent, KindState: rtnl.KindState{VNI: v.VNI, VXLAN: rtnl.VXLAN{
-		Port: nlconn.BigEndian16(v.port()), Local: v.Local, Learning: v.Learning, GBP: nlconn.Flag(v.GBP),
-	}}}
-}
-
-// setVTEP changes what differs. The alias and the flags are last. When the MAC
-// changes, the kernel deletes permanent neighbours, which the next dump shows.
-func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *rtnl.Link, parent int) error {
-	if x := &have.VXLAN; !v.isWireGuard() && (have.Peer != parent || x.Local != v.Local || x.Learning != v.Learning) {
-		to := v.tunnel(parent)
-		to.VXLAN.Port, to.VXLAN.GBP = 0, false // the kernel refuses these in a change
-		if err := o.setLink(ctx, v, have.Index, "tunnel", to.AddKind); err != nil {
-			return err
-		}
-	}
-	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
-		if err := o.setLink(ctx, v, have.Index, "address "+v.MAC, func(b *nlconn.Body) { rtnl.AddHardware(b, v.MAC, 0) }); err != nil {
-			return err
-		}
-	}
-	if v.MTU != 0 && v.MTU != have.MTU {
-		err := o.setLink(ctx, v, have.Index, fmt.Sprintf("mtu %d", v.MTU), func(b *nlconn.Body) { rtnl.AddHardware(b, "", v.MTU) })
-		if err != nil {
-			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
-		}
-	}
-	// Keep an alias that another program set before the device was taken over.
-	alias := o.aliasOf(have.Kind)
-	if have.Alias == "" || have.Alias != alias && have.Index == o.labelled {
-		if err := o.setLink(ctx, v, have.Index, "alias", func(b *nlconn.Body) { b.Bytes(unix.IFLA_IFALIAS, []byte(alias)) }); err != nil {
-			return err
-		}
-	}
-	if have.Master != 0 { // a bridge would receive the packets from the tunnel
-		if err := o.setLink(ctx, v, have.Index, "nomaster", func(b *nlconn.Body) { b.Uint32(unix.IFLA_MASTER, 0) }); err != nil {
-			return err
-		}
-	}
-	noARP := have.IsNoARP() && !v.isWireGuard()
-	if have.IsUp() && !noARP {
-		return nil
-	}
-	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.Index)
-	rtnl.SetFlag(ifi, true, false, unix.IFF_UP)
-	rtnl.SetFlag(ifi, false, noARP, unix.IFF_NOARP)
-	err := o.request(ctx, fmt.Sprintf("set link %q up", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Header: ifi})
-	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("%w: UDP port %d is used by another program; choose another listen port", err, v.Port)
-	}
-	return err
-}
-
 // aliasOf returns the alias of the overlay's devices of a kind. A WireGuard device has
 // no address that shows its family, so the alias has it.
 func (o *Kernel) aliasOf(kind string) string {
@@ -212,83 +200,47 @@ func (o *Kernel) aliasOf(kind string) string {
 	return deviceAlias + " IPv4"
 }
 
-func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, add func(*nlconn.Body)) error {
-	m := rtnl.LinkMessage(unix.RTM_NEWLINK, index)
-	add(&m.Body)
-	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
-}
-
-// request sends one request in one write.
-func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) error {
-	return o.requestOn(ctx, o.conn.Conn, what, m)
-}
-
-func (o *Kernel) requestOn(ctx context.Context, conn *nlconn.Conn, what string, m nlconn.Message) error {
-	text := func() string { return what }
-	err := netops.Probed(o.probe, text, func() error { return nlconn.Explain(conn.One(ctx, m), what) })
-	if err == nil && !o.newDevice {
-		o.countRepair("device", text)
-	}
-	return err
-}
-
 // disableAutoconfiguration prevents the device from configuring addresses automatically. If
 // /proc/sys is read-only, the device works with a link-local address.
-func (o *Kernel) disableAutoconfiguration(name string) (warnings []error) {
+func (o *Kernel) disableAutoconfiguration(ctx context.Context, name string) (warnings []error) {
 	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": netops.AddrGenNone} {
-		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
+		if err := o.setSysctl(ctx, "net/ipv6/conf/"+name+"/"+key, value); err != nil {
 			warnings = append(warnings, err)
 		}
 	}
 	return warnings
 }
 
-// setSysctl writes a sysctl if its value differs. A missing sysctl means that
-// IPv6 is disabled; setSysctl ignores it.
-func (o *Kernel) setSysctl(key, value string) error {
-	c := netops.Sysctl{In: netops.Host, Key: key, Value: value, Optional: true}
-	if have, err := c.ReadHere(); errors.Is(err, nlconn.ErrNotExist) || have == value {
-		return nil
-	}
-	if err := netops.Probed(o.probe, c.String, c.WriteHere); err != nil {
-		return nlconn.Explain(err, "write "+c.String())
-	}
-	return nil
+// setSysctl writes a sysctl if its value differs. A missing one means that IPv6 is disabled.
+func (o *Kernel) setSysctl(ctx context.Context, key, value string) error {
+	return o.net.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Sysctl{In: netops.Host, Shared: true, Key: key, Value: value, Optional: true}}}, nil)
 }
 
 // addressVTEP adds the device's address, if it has one, before it removes link-local ones, and others in
 // the network, because the host's connections to pods need a source address.
-func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
-	have, err := o.conn.Addresses(ctx, index)
+func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP) error {
+	have, err := o.net.Addresses(ctx, nil, v.Name)
 	if err != nil {
 		return err
 	}
-	found := !v.Address.IsValid()
-	var wrong []rtnl.Addr
-	for _, a := range have {
-		if a.Prefix == v.Address {
-			found = true
-		} else if v.Network.IsValid() && v.Network.Contains(a.Prefix.Addr()) || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() {
-			wrong = append(wrong, a)
+	var changes []netops.Change
+	add := func(verb netops.Verb, p netip.Prefix) {
+		changes = append(changes, netops.Change{Do: netops.Step{Verb: verb, Object: &netops.Addr{In: netops.Host, Shared: true, Link: v.Name, Address: p}}})
+	}
+	if v.Address.IsValid() && !slices.Contains(have, v.Address) {
+		add(netops.VerbAdd, v.Address)
+	}
+	for _, p := range have {
+		if p != v.Address && (v.Network.IsValid() && v.Network.Contains(p.Addr()) || p.Addr().Is6() && p.Addr().IsLinkLocalUnicast()) {
+			add(netops.VerbDel, p)
 		}
 	}
-	if !found {
-		if err := o.request(ctx, fmt.Sprintf("add address %s dev %q", v.Address, v.Name), address(index, v.Address).Message(unix.RTM_NEWADDR)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
-		}
-	}
-	for _, a := range wrong {
-		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.Prefix, v.Name), address(index, a.Prefix).Message(unix.RTM_DELADDR))
-		if err != nil && !nlconn.IsAbsent(err) {
-			return err
-		}
-	}
-	return nil
+	return o.change(ctx, changes...)
 }
 
 // verifyVTEP reads the device and its parent after the device is up. Programs
 // that configure devices (systemd-udevd's MACAddressPolicy) may have changed it.
-func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (rtnl.Link, error) {
+func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP, settings *netops.Link) (rtnl.Link, error) {
 	o.mark = o.monitor.mark()
 	have, err := o.findVTEP(ctx, v)
 	if err == nil && have == nil {
@@ -301,29 +253,17 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (rtnl.Link, error) {
 	if err != nil {
 		return rtnl.Link{}, err
 	}
-	var wrong []error
-	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
-		wrong = append(wrong, fmt.Errorf("address %s instead of %s", have.MAC, v.MAC))
-	}
-	if v.MTU != 0 && have.MTU != v.MTU {
-		wrong = append(wrong, fmt.Errorf("mtu %d instead of %d (%q has %d)", have.MTU, v.MTU, v.Parent, o.parent.MTU))
-	}
-	if !have.IsUp() {
-		wrong = append(wrong, errors.New("it is down"))
-	}
-	if have.IsNoARP() && !v.isWireGuard() {
-		wrong = append(wrong, errors.New("its ARP is off"))
-	}
-	if have.Master != 0 {
-		wrong = append(wrong, errors.New("it is another link's port"))
-	}
 	if have.Alias == o.aliasOf(have.Kind) {
 		o.labelled = have.Index
 	}
-	if len(wrong) > 0 {
-		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, nlconn.ErrConflict, errors.Join(wrong...))
+	diffs, err := o.net.Verify(ctx, netops.Spec{Objects: []netops.Object{settings}}, nil)
+	for _, d := range diffs {
+		err = errors.Join(err, fmt.Errorf("%s instead of %s", d.Have, d.Want))
 	}
-	return *have, nil
+	if len(diffs) > 0 {
+		err = fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, nlconn.ErrConflict, err)
+	}
+	return *have, err
 }
 
 // deleteVTEP deletes a device. It deletes the routes and then the nexthops before
@@ -336,18 +276,9 @@ func (o *Kernel) deleteVTEP(ctx context.Context, have *rtnl.Link) error {
 }
 
 func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
-	err := o.request(ctx, fmt.Sprintf("delete link %q", have.Name), rtnl.LinkMessage(unix.RTM_DELLINK, have.Index))
+	err := o.change(ctx, netops.Change{Do: netops.Step{Verb: netops.VerbDel, Object: &netops.Link{In: netops.Host, Shared: true, Name: have.Name, Kind: have.Kind}}})
 	if nlconn.IsAbsent(err) {
 		return nil
 	}
 	return err
-}
-
-// address returns an address of the device. IPv6 needs no duplicate address detection.
-func address(index int, p netip.Prefix) *rtnl.Addr {
-	a := &rtnl.Addr{Link: index, Prefix: p}
-	if p.Addr().Is6() {
-		a.Flags = unix.IFA_F_NODAD
-	}
-	return a
 }

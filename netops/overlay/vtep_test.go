@@ -219,6 +219,24 @@ func TestOverlayPeerFaults(t *testing.T) {
 	}
 }
 
+// TestOverlayPeersWithOneName has two peers with one name. Both work, and the objects of the second go with it.
+func TestOverlayPeersWithOneName(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, Options{})
+	spec := n.spec()
+	second := Peer{Name: spec.Peers[0].Name, Subnet: netip.MustParsePrefix("10.244.3.0/24"), Gateway: netip.MustParseAddr("192.168.50.3"), MAC: MAC{2, 0, 0, 0, 3, 3}}
+	for _, peers := range [][]Peer{{spec.Peers[0], second}, {spec.Peers[0], second}, spec.Peers} {
+		spec.Peers = peers
+		if r := apply(t, o, spec); r.Programmed != len(peers) {
+			t.Errorf("%d peers: %+v", len(peers), o.Peers(t.Context()))
+		}
+		if have := nstest.IP(t, "route show "+second.Subnet.String()); (have != "") != (len(peers) == 2) {
+			t.Errorf("%d peers: the second's route: %q", len(peers), have)
+		}
+	}
+}
+
 // TestOverlayBackOff makes the kernel refuse one peer. It must be tried again
 // after increasing delays, and the other peers must work.
 func TestOverlayBackOff(t *testing.T) {

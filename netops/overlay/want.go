@@ -16,55 +16,56 @@ type peerObjects struct {
 
 func (p *peerEntry) objects() peerObjects { return peerObjects{p.Subnet, p.MAC, p.hop, p.tunnel} }
 
-// setPeers takes over a list of peers. If the list differs little from the last one,
-// it processes only the differences. The cost then does not depend on the number
-// of other peers.
+// setPeers takes over a list of peers. Only peers that are new, changed or removed cost more than a comparison.
 func (o *Kernel) setPeers(ctx context.Context, list []Peer) error {
 	if o.moved {
 		clear(o.direct)
-	} else if !o.conflicting {
-		if done, err := o.updatePeers(ctx, list); done || err != nil {
-			return err
-		}
+		o.sweep = true
 	}
-	return o.rebuild(ctx, list)
-}
-
-// rebuild takes over a whole list of peers. Peers that did not change keep their
-// state.
-func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
-	now, moved := o.now(), o.moved
-	index := newPeerIndex(len(list))
-	order := make([]*peerEntry, 0, len(list))
-	o.conflicting = false
+	if len(o.peers.names) == 0 {
+		o.peers = newPeerIndex(len(list))
+	}
+	o.lists++
+	order, changed := make([]*peerEntry, len(list)), []*peerEntry(nil)
 	for i := range list {
 		p := o.peers.names[list[i].Name]
-		fresh := p == nil || index.names[list[i].Name] != nil
-		if fresh {
-			p = newPeerEntry(list[i].Name, now)
+		isNew := p == nil || p.list == o.lists // a second peer with this name
+		if isNew {
+			p = &peerEntry{Peer: Peer{Name: list[i].Name}, state: Pending, since: o.now()}
 		}
-		if fresh || moved || p.Peer != list[i] || p.invalid != nil {
-			if err := o.updatePeer(ctx, p, list[i]); err != nil {
-				o.moved = true // look up all gateways again
-				return err
-			}
+		order[i], p.list = p, o.lists
+		if !isNew && !o.moved && p.Peer == list[i] && p.invalid == nil {
+			continue
 		}
-		if index.names[p.Name] == nil {
-			index.names[p.Name] = p
+		o.release(p)
+		if err := o.updatePeer(ctx, p, list[i]); err != nil {
+			o.moved = true // look up all gateways again
+			return err
 		}
-		order = append(order, p)
+		if o.peers.names[p.Name] == nil {
+			o.peers.names[p.Name] = p
+		}
+		changed = append(changed, p)
+	}
+	for _, p := range o.order {
+		if p.list == o.lists {
+			continue
+		}
+		o.release(p)
+		if o.peers.names[p.Name] == p {
+			delete(o.peers.names, p.Name)
+		}
 	}
 	// Of peers with one MAC or key the one that is in the kernel stays, so that a new record
 	// does not cut off a working node.
 	for _, inKernel := range []bool{true, false} {
-		for _, p := range order {
+		for _, p := range changed {
 			if p.invalid == nil && o.hasTunnel(p) == inKernel {
-				p.invalid = index.add(p)
-				o.conflicting = o.conflicting || p.invalid != nil
+				p.invalid = o.peers.add(p)
 			}
 		}
 	}
-	o.peers, o.order, o.released, o.sweep, o.moved = index, order, nil, true, false
+	o.order, o.moved = order, false
 	return nil
 }
 
@@ -83,77 +84,6 @@ func (o *Kernel) updatePeer(ctx context.Context, p *peerEntry, to Peer) error {
 	}
 	p.done = false
 	return o.resolve(ctx, p)
-}
-
-func newPeerEntry(name string, now time.Time) *peerEntry {
-	return &peerEntry{Peer: Peer{Name: name}, state: Pending, since: now}
-}
-
-// updatePeers takes over a list that differs from the last one in a few peers: changed,
-// new or removed ones. done is false if there are many differences, or if a peer
-// claims what another peer has.
-func (o *Kernel) updatePeers(ctx context.Context, list []Peer) (done bool, err error) {
-	order, edits, gone, ok := o.compare(list)
-	if !ok {
-		return false, nil
-	}
-	for _, p := range gone {
-		o.release(p)
-		delete(o.peers.names, p.Name)
-	}
-	for _, i := range edits {
-		o.release(order[i])
-	}
-	for _, i := range edits {
-		p := order[i]
-		if err := o.updatePeer(ctx, p, list[i]); err != nil {
-			o.moved = true
-			return false, err
-		}
-		if other := o.peers.names[p.Name]; other != nil && other != p {
-			return false, nil
-		}
-		o.peers.names[p.Name] = p
-		if p.invalid != nil {
-			continue
-		}
-		p.invalid = o.peers.add(p)
-		if p.invalid != nil {
-			return false, nil
-		}
-	}
-	o.order = order
-	return true, nil
-}
-
-// compare walks along the old and the new list. It returns the peers in their new
-// order, the indexes of new or changed peers, and the removed peers. ok is false
-// if the lists differ too much.
-func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*peerEntry, ok bool) {
-	old := o.order
-	most := 100 + len(old)/10
-	order = make([]*peerEntry, len(list))
-	for i := range list {
-		switch {
-		case len(old) > 1 && old[0].Name != list[i].Name && old[1].Name == list[i].Name:
-			gone, old = append(gone, old[0]), old[1:]
-		case len(old) > 0 && old[0].Name == list[i].Name:
-		case len(old) == 0, i+1 < len(list) && old[0].Name == list[i+1].Name:
-			order[i] = newPeerEntry(list[i].Name, o.now())
-			edits = append(edits, i)
-			continue
-		default:
-			return nil, nil, nil, false
-		}
-		order[i], old = old[0], old[1:]
-		if order[i].Peer != list[i] || order[i].invalid != nil {
-			edits = append(edits, i)
-		}
-		if len(edits) > most {
-			return nil, nil, nil, false
-		}
-	}
-	return order, edits, append(gone, old...), len(gone)+len(old)+len(edits) <= most
 }
 
 // release removes a peer's claims from the index and adds them to o.released.

@@ -105,9 +105,15 @@ func (o *Kernel) setKeys(ctx context.Context, v *VTEP, link int) (err error) {
 	if have.port != v.Port {
 		m.Uint16(unix.WGDEVICE_A_LISTEN_PORT, v.Port)
 	}
-	err = o.requestOn(ctx, o.wg.Conn, fmt.Sprintf("set link %q key and port %d", v.Name, v.Port), m)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("%w: UDP port %d is used by another program; choose another listen port", err, v.Port)
+	return v.explain(o.request(ctx, o.wg.Conn, fmt.Sprintf("set link %q key and port %d", v.Name, v.Port), m))
+}
+
+// request sends one request for the device in one write.
+func (o *Kernel) request(ctx context.Context, conn *nlconn.Conn, what string, m nlconn.Message) error {
+	text := func() string { return what }
+	err := o.net.Probed(text, func() error { return nlconn.Explain(conn.One(ctx, m), what) })
+	if err == nil {
+		o.countDevice(text)
 	}
 	return err
 }
@@ -124,7 +130,7 @@ func (o *Kernel) closeWG() {
 func (o *Kernel) ensureGuard(ctx context.Context, network netip.Prefix) error {
 	op := kernelOp{kind: opRoute, guard: true, dst: network, protocol: Protocol, priority: guardPriority}
 	kind, flags := op.request()
-	err := o.request(ctx, op.String(), nlconn.Message{Kind: kind, Flags: flags, Body: op.body(nil)})
+	err := o.request(ctx, o.conn.Conn, op.String(), nlconn.Message{Kind: kind, Flags: flags, Body: op.body(nil)})
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -52,7 +51,7 @@ func (w *opWriter) flush(ctx context.Context) error {
 			return nil
 		}
 		var again []kernelOp
-		err := netops.Probed(w.probe, func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
+		err := w.net.Probed(func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
 			again, err = w.send(ctx, ops)
 			return err
 		})

@@ -19,7 +19,7 @@ import (
 // Filter maintains a Ruleset in the kernel.
 type Filter struct {
 	nft     *nft.Client
-	probe   netops.Probe
+	net     *netops.Net
 	monitor *nft.Monitor
 
 	mu   sync.Mutex
@@ -34,7 +34,7 @@ type Filter struct {
 
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
 func Open(n *netops.Net) (*Filter, error) {
-	f := &Filter{nft: nft.New(podtable.Schema, nil), probe: n.Options().Probe}
+	f := &Filter{nft: nft.New(podtable.Schema, nil), net: n}
 	conn, err := f.nft.Conn()
 	if err != nil {
 		return nil, err
@@ -252,7 +252,7 @@ func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message)
 		return nil
 	}
 	what := fmt.Sprintf("%s nftables table %s", verb, podtable.Table())
-	return netops.Probed(f.probe, func() string { return what }, func() error {
+	return f.net.Probed(func() string { return what }, func() error {
 		conn, err := f.nft.Conn()
 		if err != nil {
 			return err

@@ -119,4 +119,3 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 	f.have.sets[s.Name] = s
 	return nil
 }
-

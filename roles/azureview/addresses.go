@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,9 +20,6 @@ import (
 // wholeRange is the largest number of addresses of a range that is written completely:
 // azure's form has single addresses only. Of a larger range those in use are written.
 const wholeRange = 256
-
-// addressSize is about what an address takes in the file.
-const addressSize = 256
 
 // pool is one subnet of the cloud's, of whichever source and interface.
 type pool struct {
@@ -97,15 +95,39 @@ func (inv *inventory) nameInterfaces(ctx context.Context, h *roles.Host) error {
 	return err
 }
 
-// view writes azure-vnet-ipam.json.
-func (inv *inventory) view(h *roles.Host, now time.Time) *text {
-	size := 8 << 10
-	for _, p := range inv.pools {
-		size += len(p.addresses) * addressSize
+// view makes azure-vnet-ipam.json.
+func (inv *inventory) view(h *roles.Host, now time.Time) ([]byte, error) {
+	pools := map[string]poolInfo{}
+	prefixes := slices.Collect(maps.Keys(inv.pools))
+	sorting.Func(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
+	var lists [][]byte
+	for _, prefix := range prefixes {
+		p := inv.pools[prefix]
+		pools[prefix.String()] = poolInfo{
+			ID: prefix.String(), IfName: inv.masters[p.mac], Subnet: netOf(prefix), Gateway: p.gateway.WithZone(""),
+			IsIPv6: prefix.Addr().Is6(), Priority: oneIf(!p.primary), RefCount: oneIf(p.used),
+		}
+		lists = append(lists, p.text())
 	}
-	t := begin(h, "IPAM", now, size)
-	t.spaces(inv)
-	return t.end(h, inv.revision)
+	doc := document{IPAM: &ipamPart{
+		header: headerOf(h, now), AddressSpaces: map[string]addressSpace{"local": {ID: "local", Pools: pools}},
+	}}
+	return doc.encode(h, inv.revision, "Addresses", lists)
+}
+
+// text has addressRecords of azure's, in the order of addresses.
+func (p *pool) text() (b []byte) {
+	for i, a := range p.addresses {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		text := a.addr.WithZone("").String()
+		b = append(append(append(append(b, memberLine...), '"'), text...), "\": {"+fieldLine+"\"ID\": "...)
+		b = append(appendQuoted(b, a.container), ","+fieldLine+"\"Addr\": \""...)
+		b = append(append(b, text...), "\","+fieldLine+"\"InUse\": "...)
+		b = append(strconv.AppendBool(b, a.container != ""), memberLine+"}"...)
+	}
+	return b
 }
 
 // add adds the subnets of a source. A subnet of two sources is one pool.
@@ -194,73 +216,6 @@ func (inv *inventory) nameless() bool {
 		}
 	}
 	return false
-}
-
-// spaces writes AddressSpaces, of which azure has one.
-func (t *text) spaces(inv *inventory) {
-	t.name("AddressSpaces")
-	t.open('{')
-	t.name("local")
-	t.open('{')
-	t.name("Id")
-	t.string("local")
-	t.name("Scope")
-	t.int(0)
-	t.name("Pools")
-	t.open('{')
-	prefixes := slices.Collect(maps.Keys(inv.pools))
-	sorting.Func(prefixes, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
-	for _, prefix := range prefixes {
-		p := inv.pools[prefix]
-		t.name(prefix.String())
-		t.pool(prefix, p, inv.masters[p.mac])
-	}
-	t.close('}')
-	t.close('}')
-	t.close('}')
-}
-
-// pool writes one addressPool of azure's; addresses come in their own order.
-func (t *text) pool(prefix netip.Prefix, p *pool, ifName string) {
-	t.open('{')
-	t.name("Id")
-	t.string(prefix.String())
-	t.name("IfName")
-	t.string(ifName)
-	t.name("Subnet")
-	t.prefix(prefix)
-	t.name("Gateway")
-	t.addr(p.gateway)
-	t.name("Addresses")
-	t.open('{')
-	for _, a := range p.addresses {
-		t.address(a)
-	}
-	t.close('}')
-	t.name("IsIPv6")
-	t.bool(prefix.Addr().Is6())
-	t.name("Priority")
-	t.int(oneIf(!p.primary))
-	t.name("RefCount")
-	t.int(oneIf(p.used))
-	t.close('}')
-}
-
-// address writes one addressRecord of azure's. There are hundreds, so what stands
-// between their values is written in one piece.
-func (t *text) address(a address) {
-	t.item()
-	t.b = append(t.b, '"')
-	begin := len(t.b)
-	t.b = a.addr.WithZone("").AppendTo(t.b)
-	end := len(t.b)
-	t.b = append(t.b, "\": {\n\t\t\t\t\t\t\t\t\"ID\": "...)
-	t.string(a.container)
-	t.b = append(t.b, ",\n\t\t\t\t\t\t\t\t\"Addr\": \""...)
-	t.b = append(t.b, t.b[begin:end]...)
-	t.b = append(t.b, "\",\n\t\t\t\t\t\t\t\t\"InUse\": "...)
-	t.bool(a.container != "")
-	t.b = append(t.b, "\n\t\t\t\t\t\t\t}"...)
 }
 
 func oneIf(v bool) int {

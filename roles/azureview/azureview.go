@@ -152,7 +152,7 @@ func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
 	}
 	docs, err := render(ctx, h, files)
 	for i, doc := range docs {
-		if e := d.replace(files[i], doc.b); e != nil {
+		if e := d.replace(files[i], doc); e != nil {
 			return errors.Join(e, err)
 		}
 	}
@@ -164,9 +164,9 @@ func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
 
 // render makes the files' documents of one transaction; nil if that fails. Otherwise the
 // error is about records that cannot be read.
-func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
+func render(ctx context.Context, h *roles.Host, files []File) ([][]byte, error) {
 	now := h.Now()
-	docs := make([]*text, len(files))
+	docs := make([][]byte, len(files))
 	inv := newInventory()
 	var faults []error
 	read := func(tx *store.Tx) error {
@@ -200,36 +200,11 @@ func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
 	}
 	if i := slices.Index(files, Addresses); i >= 0 {
 		faults = append(faults, inv.nameInterfaces(ctx, h))
-		docs[i] = inv.view(h, now)
+		doc, err := inv.view(h, now)
+		if err != nil {
+			return nil, err
+		}
+		docs[i] = doc
 	}
 	return docs, errors.Join(faults...)
-}
-
-// begin begins a document of about a size with what both files begin with.
-func begin(h *roles.Host, component string, now time.Time, size int) *text {
-	t := &text{b: make([]byte, 0, size)}
-	t.open('{')
-	t.name(component)
-	t.open('{')
-	t.name("Version")
-	t.string(h.Program)
-	t.name("TimeStamp")
-	t.string(now.UTC().Format(time.RFC3339Nano))
-	return t
-}
-
-// end ends a document with the revision that it shows.
-func (t *text) end(h *roles.Host, r store.Revision) *text {
-	t.close('}')
-	t.name(ownKey)
-	t.open('{')
-	t.name("viewOf")
-	t.string(h.Store.Path())
-	t.name("file")
-	t.string(r.File.UTC().Format(time.RFC3339Nano))
-	t.name("number")
-	t.int(int(r.Number))
-	t.close('}')
-	t.close('}')
-	return t
 }

@@ -113,9 +113,7 @@ func derive(a *store.Attachment) []byte {
 	if err != nil {
 		return nil
 	}
-	t := &text{b: append(head, '\n'), depth: endpointDepth, begun: true}
-	t.endpoint(a, &n)
-	return t.b
+	return append(append(head, '\n'), endpointText(a, &n)...)
 }
 
 // split is the inverse of what derive does.
@@ -124,60 +122,24 @@ func split(derived []byte) (head, body []byte) {
 	return head, body
 }
 
-// endpoint writes an endpoint's fields, without its name, which comes before them.
-func (t *text) endpoint(a *store.Attachment, n *note) {
-	t.name("SandboxKey")
-	t.string("")
-	t.name("IfName")
-	t.string(a.IfName)
-	t.name("HostIfName")
-	t.string(a.HostLink)
-	t.name("MacAddress")
-	t.mac(a.MAC)
-	t.name("InfraVnetIP")
-	t.prefix(netip.Prefix{})
-	t.name("IPAddresses")
-	list(t, a.Addresses, t.prefix)
-	t.name("Gateways")
-	list(t, n.Gateways, t.addr)
-	t.name("DNS")
-	t.dns(n.Suffix, n.Servers)
-	t.name("Routes")
-	list(t, n.Routes, t.route)
-	t.name("VlanID")
-	t.int(n.VLAN)
-	for _, unused := range []string{"EnableSnatOnHost", "EnableInfraVnet", "EnableMultitenancy"} {
-		t.name(unused)
-		t.bool(false)
+// endpointText has an endpoint's fields, without its Id, which comes before them.
+func endpointText(a *store.Attachment, n *note) []byte {
+	e := endpointInfo{
+		IfName: a.IfName, HostIfName: a.HostLink, MacAddress: macOf(a.MAC), IPAddresses: convert(a.Addresses, netOf), Gateways: n.Gateways,
+		DNS: dnsInfo{n.Suffix, n.Servers}, VlanID: n.VLAN, NetworkNameSpace: a.Netns.Path, ContainerID: a.ContainerID,
+		Routes: convert(n.Routes, func(r noteRoute) routeInfo { return routeInfo{Dst: netOf(r.Dst), Gw: r.Via} }),
 	}
-	if a.Netns.Path != "" {
-		t.name("NetworkNameSpace")
-		t.string(a.Netns.Path)
-	}
-	t.name("ContainerID")
-	t.string(a.ContainerID)
 	if ns, pod, ok := strings.Cut(a.Pod, "/"); ok {
-		t.name("PODName")
-		t.string(pod)
-		t.name("PODNameSpace")
-		t.string(ns)
+		e.PODName, e.PODNameSpace = pod, ns
 	}
-}
-
-// route writes a RouteInfo of azure's.
-func (t *text) route(r noteRoute) {
-	t.open('{')
-	t.name("Dst")
-	t.prefix(r.Dst)
-	t.name("Src")
-	t.string("")
-	t.name("Gw")
-	t.addr(r.Via)
-	t.name("Protocol")
-	t.int(0)
-	t.name("DevName")
-	t.string("")
-	t.name("Scope")
-	t.int(0)
-	t.close('}')
+	raw, err := coldjson.Marshal(&e)
+	var out bytes.Buffer
+	if err == nil {
+		err = json.Indent(&out, raw, strings.TrimPrefix(memberLine, "\n"), "\t")
+	}
+	if err != nil {
+		return nil
+	}
+	fields := bytes.TrimPrefix(bytes.TrimSuffix(out.Bytes(), []byte(memberLine+"}")), []byte("{"))
+	return append([]byte(","), fields...)
 }

@@ -14,13 +14,6 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// endpointDepth is the depth of an endpoint's fields in the file, endpointSize
-// the approximate size of the text around them.
-const (
-	endpointDepth = 8
-	endpointSize  = 128
-)
-
 // Address families as azure's files have them: AF_INET and AF_INET6.
 const (
 	familyIPv4 = 2
@@ -63,19 +56,35 @@ type endpoint struct {
 	body []byte
 }
 
-// networkView writes azure-vnet.json; nil if the error is about more than single records.
-func networkView(tx *store.Tx, h *roles.Host, revision store.Revision, now time.Time) (*text, error) {
+// networkView makes azure-vnet.json; nil if the error is about more than single records.
+func networkView(tx *store.Tx, h *roles.Host, revision store.Revision, now time.Time) ([]byte, error) {
 	all, err := tx.Derive(viewName, derive)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return nil, err
 	}
-	size := 8 << 10
-	for _, d := range all {
-		size += len(d.Text) + endpointSize
+	externals := assemble(all)
+	shown := map[string]externalInterface{}
+	var lists [][]byte
+	for _, name := range slices.Sorted(maps.Keys(externals)) {
+		x := externals[name]
+		networks := map[string]networkInfo{}
+		for _, id := range slices.Sorted(maps.Keys(x.networks)) {
+			n := x.networks[id]
+			networks[id] = networkInfo{ID: id, Mode: n.Mode, VLAN: n.VLAN, Subnets: convert(n.Subnets, subnet.info), DNS: dnsInfo{n.Suffix, n.Servers}}
+			lists = append(lists, n.text())
+		}
+		shown[name] = externalInterface{
+			Name: name, Networks: networks, Subnets: convert(x.Subnets, func(s subnet) string { return s.Prefix.String() }),
+			BridgeName: x.Bridge, MacAddress: macOf(x.MAC), IPAddresses: convert(x.Own, netOf),
+			IPv4Gateway: x.gateway(netip.IPv4Unspecified()), IPv6Gateway: x.gateway(netip.IPv6Unspecified()),
+		}
 	}
-	t := begin(h, "Network", now, size)
-	t.externals(assemble(all))
-	return t.end(h, revision), err
+	doc := document{Network: &networkPart{header: headerOf(h, now), ExternalInterfaces: shown}}
+	b, encodeErr := doc.encode(h, revision, "Endpoints", lists)
+	if encodeErr != nil {
+		return nil, encodeErr
+	}
+	return b, err
 }
 
 // assemble puts endpoints below their networks, and these below their interfaces.
@@ -170,42 +179,6 @@ func (n *network) name() {
 	sorting.Func(n.endpoints, func(a, b endpoint) int { return cmp.Compare(a.id, b.id) })
 }
 
-// externals writes ExternalInterfaces.
-func (t *text) externals(all map[string]*external) {
-	t.name("ExternalInterfaces")
-	t.open('{')
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		x := all[name]
-		t.name(name)
-		t.open('{')
-		t.name("Name")
-		t.string(name)
-		t.name("Networks")
-		t.open('{')
-		for _, id := range slices.Sorted(maps.Keys(x.networks)) {
-			t.name(id)
-			t.network(id, x.networks[id])
-		}
-		t.close('}')
-		t.name("Subnets")
-		list(t, x.Subnets, func(s subnet) { t.string(s.Prefix.String()) })
-		t.name("BridgeName")
-		t.string(x.Bridge)
-		t.name("MacAddress")
-		t.mac(x.MAC)
-		t.name("IPAddresses")
-		list(t, x.Own, t.prefix)
-		t.name("Routes")
-		t.null()
-		t.name("IPv4Gateway")
-		t.addr(x.gateway(netip.IPv4Unspecified()))
-		t.name("IPv6Gateway")
-		t.addr(x.gateway(netip.IPv6Unspecified()))
-		t.close('}')
-	}
-	t.close('}')
-}
-
 // gateway is the first one of a family, the unspecified address without any.
 func (g *group) gateway(unspecified netip.Addr) netip.Addr {
 	for _, s := range g.Subnets {
@@ -216,48 +189,32 @@ func (g *group) gateway(unspecified netip.Addr) netip.Addr {
 	return unspecified
 }
 
-// network writes one network.
-func (t *text) network(id string, n *network) {
-	t.open('{')
-	t.name("Id")
-	t.string(id)
-	t.name("Mode")
-	t.string(n.Mode)
-	t.name("VlanId")
-	t.int(n.VLAN)
-	t.name("Subnets")
-	list(t, n.Subnets, t.subnet)
-	t.name("Endpoints")
-	t.open('{')
+// text has the network's endpoints.
+func (n *network) text() []byte {
+	size := 0
+	for i := range n.endpoints {
+		size += len(n.endpoints[i].body) + endpointSize
+	}
+	b := make([]byte, 0, size)
 	for i := range n.endpoints {
 		e := &n.endpoints[i]
-		t.name(e.id)
-		t.open('{')
-		t.name("Id")
-		t.string(e.id)
-		t.b = append(t.b, e.body...)
-		t.close('}')
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendQuoted(append(b, memberLine...), e.id), ": {"+fieldLine+"\"Id\": "...)
+		b = append(append(appendQuoted(b, e.id), e.body...), memberLine+"}"...)
 	}
-	t.close('}')
-	t.name("DNS")
-	t.dns(n.Suffix, n.Servers)
-	t.name("EnableSnatOnHost")
-	t.bool(false)
-	t.close('}')
+	return b
 }
 
-// subnet writes a SubnetInfo of azure's.
-func (t *text) subnet(s subnet) {
+// endpointSize is the approximate size of the text around an endpoint.
+const endpointSize = 128
+
+// info returns a SubnetInfo of azure's.
+func (s subnet) info() subnetInfo {
 	family := familyIPv6
 	if s.Prefix.Addr().Is4() {
 		family = familyIPv4
 	}
-	t.open('{')
-	t.name("Family")
-	t.int(family)
-	t.name("Prefix")
-	t.prefix(s.Prefix)
-	t.name("Gateway")
-	t.addr(s.Gateway)
-	t.close('}')
+	return subnetInfo{family, netOf(s.Prefix), s.Gateway}
 }

@@ -366,7 +366,7 @@ func HandOver(ctx context.Context, h *roles.Host) error {
 		return err
 	}
 	for i, doc := range docs {
-		text, _, _ := bytes.Cut(doc.b, []byte(",\n\t\""+ownKey+"\": {"))
+		text, _, _ := bytes.Cut(doc, []byte(",\n\t\""+ownKey+"\": {"))
 		if err := dir.replace(files[i], append(text, "\n}"...)); err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func (t *traced) finish(h *roles.Host, log *slog.Logger, env []string, network s
 	t.Pod = (&roles.Request{Args: args}).Pod()
 	t.Stdin, t.Result, t.Program = t.text(stdin), t.text(result), h.Program
 	if failure != nil {
-		t.Code, t.Error, t.Details = failure.Code, redact.URLs(failure.Msg), redact.URLs(cutAt(failure.Details, maxMsg))
+		t.Code, t.Error, t.Details = failure.Code, redact.Text(failure.Msg), redact.Text(cutAt(failure.Details, maxMsg))
 	}
 	if err := h.Store.Trace(&t.TracedCall, limit); err != nil {
 		log.Debug("the call is not traced", "error", err)

@@ -124,19 +124,13 @@ func call(ctx context.Context, h *roles.Host, line string) error {
 }
 
 func ask(ctx context.Context, path, line string) (a answer, err error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return a, err
-	}
-	defer c.Close() //nolint:errcheck // the answer was read
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
-	if _, err := io.WriteString(c, line+"\n"); err != nil {
-		return a, err
-	}
-	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&a); err != nil {
-		return a, errors.Join(err, ctx.Err())
-	}
-	return a, nil
+	err = process.Ask(ctx, path, func(c net.Conn) error {
+		if _, err := io.WriteString(c, line+"\n"); err != nil {
+			return err
+		}
+		return json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&a)
+	})
+	return a, err
 }
 
 // Notify informs the agent that addresses were given out, so that it leases the next block before it is

@@ -35,6 +35,24 @@ type Node struct {
 	Overrides *Overrides `json:"-"`
 }
 
+// Family returns the public address of one family, and its backend data.
+func (n *Node) Family(v6 bool) (public netip.Addr, data json.RawMessage) {
+	if v6 {
+		return n.PublicIPv6, n.BackendV6Data
+	}
+	return n.PublicIP, n.BackendData
+}
+
+// PodCIDR returns the pod network of one family.
+func (n *Node) PodCIDR(v6 bool) (p netip.Prefix, ok bool) {
+	for _, p := range n.PodCIDRs {
+		if p.Addr().Is6() == v6 {
+			return p, true
+		}
+	}
+	return p, false
+}
+
 // Overrides are the settings that operators make by annotations of a Node object.
 type Overrides struct {
 	// NodeIP and NodeIPv6 replace the values of the flags --public-ip and --public-ipv6.

@@ -50,16 +50,22 @@ func (d *decoder) subnets(f family, network netip.Prefix, length *int, first, la
 	}
 }
 
+// Family returns the pod network of one family, and whether it is enabled.
+func (c *Config) Family(v6 bool) (network netip.Prefix, enabled bool) {
+	if v6 {
+		return c.IPv6Network, c.EnableIPv6
+	}
+	return c.Network, c.EnableIPv4
+}
+
 // Families returns the enabled pod networks, IPv4 first.
-func (c *Config) Families() []netip.Prefix {
-	var out []netip.Prefix
-	if c.EnableIPv4 {
-		out = append(out, c.Network)
+func (c *Config) Families() (all []netip.Prefix) {
+	for _, v6 := range []bool{false, true} {
+		if network, enabled := c.Family(v6); enabled {
+			all = append(all, network)
+		}
 	}
-	if c.EnableIPv6 {
-		out = append(out, c.IPv6Network)
-	}
-	return out
+	return all
 }
 
 // Contains reports whether a node's pod network is a smaller part of the cluster's of its family.

@@ -77,6 +77,40 @@ func (all Programs) Check() error {
 	return nil
 }
 
+// Reload saves the namespace's nftables by each program, as /etc/nftables.conf has them, flushes them and loads the file by the same
+// program. It fails if a program does not load its own file, if it lists another ruleset afterwards, or if check fails then.
+func (all Programs) Reload(check func() error) error {
+	for _, nft := range all {
+		saved, err := output(nft, "list", "ruleset")
+		if err != nil {
+			return err
+		}
+		if err := load(nft, append([]byte("flush ruleset\n"), saved...)); err != nil {
+			return fmt.Errorf("%w\nof the ruleset that it listed:\n%s", err, saved)
+		}
+		loaded, err := output(nft, "list", "ruleset")
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(loaded, saved) {
+			return fmt.Errorf("%s listed:\n%s\nand after it loaded that:\n%s", nft, saved, loaded)
+		}
+		if err := check(); err != nil {
+			return fmt.Errorf("after %s loaded what it listed: %w", nft, err)
+		}
+	}
+	return nil
+}
+
+func load(nft []string, file []byte) error {
+	cmd := exec.Command(nft[0], slices.Concat(nft[1:], []string{"-f", "-"})...)
+	cmd.Stdin = bytes.NewReader(file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
 func output(nft []string, args ...string) ([]byte, error) {
 	cmd := exec.Command(nft[0], slices.Concat(nft[1:], args)...)
 	var stderr bytes.Buffer

@@ -113,11 +113,14 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.Table))
 }
 
-// makeEmptyFeature makes a feature unless it exists. Then it adds the chains and the
-// restored entries.
+// makeEmptyFeature makes a feature unless it exists, and renews one of an older
+// version. Then it adds the chains and the restored entries.
 func (c *Client) makeEmptyFeature(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
 	err := c.conn.Commit(ctx, 0, base...)
-	if err != nil && !IsRefused(err) {
+	if IsRefused(err) {
+		_, err = c.renewOutdated(ctx, f)
+	}
+	if err != nil {
 		return err
 	}
 	if err := c.makeOndemand(ctx, f, chains); err != nil {

@@ -57,6 +57,16 @@ func TransportProtocol() Part {
 	}
 }
 
+// OfProtocol limits a rule to one transport protocol, IPPROTO_*.
+func OfProtocol(protocol byte) Part {
+	return func(b *Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Next},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{protocol}},
+		)
+	}
+}
+
 // TransportPort loads the destination port (th dport). TCP, UDP and SCTP have it
 // at the same offset (RFC 9293 §3.1, RFC 768, RFC 9260 §3.1).
 func TransportPort() Part { return Load(expr.PayloadBaseTransportHeader, 2, InetService, 0) }

@@ -21,7 +21,7 @@ func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 	}
 	lost := map[Table]bool{}
 	var names []string
-	for _, s := range c.Schema().Sets() {
+	for _, s := range c.Schema().recorded() {
 		if _, known := lost[s.Table]; !known {
 			err := conn.Get(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -40,75 +40,125 @@ func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 }
 
 // Flushed reports which sets no rule uses any more, because another program flushed the table: `nft
-// flush table` deletes all rules, and no set. It has the sets of the feature with the named one, or of
-// all features if the name is empty.
+// flush table` deletes all rules, and no set. A set whose table an older version made counts as such. It
+// has the sets of the feature with the named one, or of all features if the name is empty.
 func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, error) {
-	features := c.Schema()
-	if set != "" {
-		features = slices.DeleteFunc(slices.Clone(features), func(f Feature) bool { return Schema{f}.set(set) == nil })
-	}
-	chains, err := c.flushedChains(ctx, features)
-	if err != nil {
-		return nil, err
-	}
 	flushed := map[string]bool{}
-	for _, f := range features {
-		for _, s := range f.Sets {
-			flushed[s.Name] = f.isFlushed(chains)
+	for _, f := range c.Schema() {
+		if set != "" && (Schema{f}).set(set) == nil {
+			continue
+		}
+		is, err := c.isOutdated(ctx, &f)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range (Schema{f}).recorded() {
+			flushed[s.Name] = is
 		}
 	}
 	return flushed, nil
 }
 
-// flushedChains returns the base chains without rules of features, each as the names of its table
-// and of itself. A feature is made with its rules, in one transaction, so only another program can
-// have deleted those of cnibox. It does not read the chains of other programs: kube-proxy has
-// thousands.
-func (c *Client) flushedChains(ctx context.Context, features Schema) (flushed map[[2]string]bool, err error) {
+// isOutdated reports whether the feature is in the kernel without all its rules: another program
+// flushed its table, or an older version made it. A feature is made with its rules, in one
+// transaction. isOutdated does not read the chains of other programs: kube-proxy has thousands.
+func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err error) {
 	conn, err := c.Conn()
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	flushed = map[[2]string]bool{}
-	for _, f := range features {
-		for _, ch := range f.Chains() {
-			if ch.Kind == "" { // other chains and elements jump to it
-				continue
-			}
-			var damaged error
-			err := conn.Get(ctx, f.Table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, ch.Name), func(attrs []byte) {
-				var rules []byte
-				rules, damaged = nlconn.Find(attrs, unix.NFTA_CHAIN_USE) // no rule can jump to a base chain
-				if nlconn.Net32(rules) == 0 {
-					flushed[[2]string{f.Table.Name, ch.Name}] = true
-				}
-			})
-			if err = errors.Join(err, damaged); err != nil && !errors.Is(err, unix.ENOENT) {
-				return nil, err
-			}
+	for _, ch := range f.Chains() {
+		if ch.Kind == "" { // other chains and elements jump to it
+			continue
+		}
+		var damaged error
+		err := conn.Get(ctx, f.Table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, ch.Name), func(attrs []byte) {
+			var rules []byte
+			rules, damaged = nlconn.Find(attrs, unix.NFTA_CHAIN_USE) // no rule can jump to a base chain
+			outdated = outdated || nlconn.Net32(rules) == 0
+		})
+		if err = errors.Join(err, damaged); err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, err
 		}
 	}
-	return flushed, nil
+	for _, s := range f.Former {
+		err := conn.Get(ctx, s.named(unix.NFT_MSG_GETSET), func([]byte) { outdated = true })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, err
+		}
+	}
+	return outdated, nil
 }
 
-// isFlushed reports whether one of the feature's chains is among chains.
-func (f *Feature) isFlushed(chains map[[2]string]bool) bool {
-	return len(chains) > 0 && slices.ContainsFunc(f.Chains(), func(ch Chain) bool { return chains[[2]string{f.Table.Name, ch.Name}] })
+// renewOutdated is renew for a feature that isOutdated.
+func (c *Client) renewOutdated(ctx context.Context, f *Feature) (elements int, err error) {
+	for range Tries {
+		conn, err := c.Conn()
+		if err != nil {
+			return 0, err
+		}
+		if is, err := c.isOutdated(ctx, f); err != nil || !is {
+			return 0, err
+		}
+		generation, err := conn.Generation(ctx)
+		if err != nil {
+			return 0, err
+		}
+		elements, err = c.renew(ctx, f, generation)
+		if !errors.Is(err, unix.ERESTART) {
+			return elements, nlconn.Explain(err, fmt.Sprintf("make the rules of nftables table %s", f.Table))
+		}
+	}
+	return 0, fmt.Errorf("make the rules of nftables table %s: %w: nftables is being changed", f.Table, nlconn.ErrBusy)
 }
 
-// refill makes the rules of the feature's chains again, also of those to which elements refer.
-func (c *Client) refill(ctx context.Context, f *Feature, elements []*Entry) error {
-	chains := slices.Concat(f.Chains(), f.ondemand(elements))
+// renew makes the rules of the feature's chains again, also of those to which elements refer, and the
+// sets that the table lacks. It moves the elements of Former and deletes these sets. It returns the
+// number of elements. If an nftables object changed since generation, the error is ERESTART.
+func (c *Client) renew(ctx context.Context, f *Feature, generation uint32) (elements int, err error) {
+	names, err := c.setsOf(ctx, f.Table)
+	if err != nil {
+		return 0, err
+	}
+	var present, moved []*Entry
+	var sets, deletions []nlconn.Message
+	for i, s := range f.Sets {
+		if !slices.Contains(names, s.Name) {
+			sets = append(sets, s.message(uint32(i+1)))
+			continue
+		}
+		have, err := c.Entries(ctx, s)
+		if err != nil {
+			return 0, err
+		}
+		present = append(present, have...)
+	}
+	for _, s := range f.Former {
+		if !slices.Contains(names, s.Name) {
+			continue
+		}
+		have, err := c.Entries(ctx, s)
+		if err != nil {
+			return 0, err
+		}
+		for _, n := range have {
+			if n, err := EntryOf(c.Schema(), n.element()); err == nil {
+				moved = append(moved, n)
+			}
+		}
+		deletions = append(deletions, s.named(unix.NFT_MSG_DELSET))
+	}
+	chains := slices.Concat(f.Chains(), f.ondemand(present))
 	rules, err := f.ruleMessages(chains)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	var msgs []nlconn.Message
+	msgs := sets
 	for _, ch := range chains {
 		msgs = append(msgs, f.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, ch.Name))
 	}
-	err = c.conn.Commit(ctx, 0, append(msgs, rules...)...)
-	return nlconn.Explain(err, fmt.Sprintf("make the rules of nftables table %s", f.Table))
+	msgs = slices.Concat(msgs, rules, deletions, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, moved))
+	return len(present) + len(moved), c.conn.Commit(ctx, generation, msgs...)
 }
 
 // Restore adds the absent elements of recorded attachments, with the tables that they
@@ -119,13 +169,14 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	flushed, err := c.flushedChains(ctx, c.Schema())
-	if err != nil {
-		return 0, err
-	}
 	restored := 0
 	for _, f := range c.Schema() {
-		var absent, present []*Entry
+		renewed, err := c.renewOutdated(ctx, &f)
+		if err != nil {
+			return restored, err
+		}
+		restored += renewed
+		var absent []*Entry
 		for _, s := range f.Sets {
 			wanted := slices.DeleteFunc(slices.Clone(recorded), func(n *Entry) bool { return n.Set != s })
 			if len(wanted) == 0 {
@@ -135,7 +186,6 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 			if err != nil {
 				return restored, err
 			}
-			present = append(present, have...)
 			known, intervals := map[string]bool{}, []*Entry(nil)
 			for _, n := range have {
 				known[string(n.Key)+string(n.end)] = true
@@ -149,12 +199,6 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 					absent = append(absent, n)
 				}
 			}
-		}
-		if len(present) > 0 && f.isFlushed(flushed) {
-			if err := c.refill(ctx, &f, present); err != nil {
-				return restored, err
-			}
-			restored += len(present)
 		}
 		if len(absent) == 0 {
 			continue

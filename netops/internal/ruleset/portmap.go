@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -23,10 +24,13 @@ const (
 // has these sets:
 //
 //   - portmap4 maps (protocol, port) of any address of the node to a container's
-//     address and port. portmap_ip4 maps (address, protocol, port).
-//   - portmap_if4 and portmap_ip_if4 have the same keys, for ports that are
-//     mapped under conditions. The value is "goto" a chain of conditions, see
-//     ConditionVerdict.
+//     address and port. portmap_ip_tcp4, portmap_ip_udp4 and portmap_ip_sctp4 map
+//     (address, port). Older versions had one map for the three protocols,
+//     portmap_ip4: nft 0.9.8 loads no rule that translates by a key of three fields,
+//     and none that matches no transport protocol, so each protocol has its rules.
+//   - portmap_if4 maps (protocol, port) and portmap_ip_if4 (address, protocol,
+//     port), for ports that are mapped under conditions. The value is "goto" a chain
+//     of conditions, see ConditionVerdict.
 //   - portmap_snat4 maps a container's address to a verdict on the source of
 //     translated connections. "goto portmap_hairpin" masquerades the source if
 //     the container could not answer it, or would answer it without passing the
@@ -48,11 +52,13 @@ func portMapFeature() nft.Feature {
 	local := &nft.Set{Table: table, Name: "portmap_local", Key: []nft.Field{nft.IfName}}
 	four, six := portMap4(table), portMap6(table)
 	return nft.Feature{
-		Table: table,
-		Sets:  append(append(four.all(), six.all()...), local),
+		Table:  table,
+		Sets:   append(append(four.all(), six.all()...), local),
+		Former: []*nft.Set{four.former, six.former},
+		Moved:  movedPort,
 		Chains: func() []nft.Chain {
 			return slices.Concat([]nft.Chain{
-				{Name: portMapTranslate, Rules: slices.Concat(translate(four.l3, four.destination, four.portsOf, four.ports), translate(six.l3, six.destination, six.portsOf, six.ports))},
+				{Name: portMapTranslate, Rules: append(four.translate(), six.translate()...)},
 				{Name: "portmap", Rules: append(append(four.conditions(), six.conditions()...), nft.NewRule(nft.Goto(portMapTranslate)))},
 			}, toThisNode("portmap"), []nft.Chain{
 				{Name: portMapMasquerade, Rules: []nft.Rule{four.marks(), six.marks(), nft.NewRule(nft.Masquerade())}},
@@ -97,7 +103,7 @@ func portRangeFeature() nft.Feature {
 		Sets:  []*nft.Set{of4, any4, of6, any6},
 		Chains: func() []nft.Chain {
 			return append([]nft.Chain{{Name: "portmap_range", Rules: slices.Concat(
-				translate(unix.NFPROTO_IPV4, nft.Destination4, of4, any4), translate(unix.NFPROTO_IPV6, nft.Destination6, of6, any6),
+				translateRanges(unix.NFPROTO_IPV4, nft.Destination4, of4, any4), translateRanges(unix.NFPROTO_IPV6, nft.Destination6, of6, any6),
 			)}}, toThisNode("portmap_range")...)
 		},
 	}
@@ -116,14 +122,32 @@ func toThisNode(chain string) []nft.Chain {
 const (
 	portMapTranslate  = "portmap_translate"
 	portMapMasquerade = "portmap_masquerade"
+	// formerPorts is the map of older versions that PortsOfAddress replaces. The
+	// family follows.
+	formerPorts = "portmap_ip"
 )
+
+// PortsOfAddress is the name of the map of one protocol's ports of single addresses,
+// for the family "4" or "6".
+func PortsOfAddress(protocol, family string) string { return "portmap_ip_" + protocol + family }
+
+// movedPort returns the element that replaces one of formerPorts.
+func movedPort(e *nft.Element) *nft.Element {
+	if len(e.Key) != 3 {
+		return e
+	}
+	moved := *e
+	moved.Set, moved.Key = PortsOfAddress(e.Key[1], strings.TrimPrefix(e.Set, formerPorts)), []string{e.Key[0], e.Key[2]}
+	return &moved
+}
 
 // portMapFamily has the parts of portMapFeature that exist for each family.
 type portMapFamily struct {
 	l3                       byte
 	address                  nft.Field
 	source, destination      func() nft.Part
-	ports, portsOf           *nft.Set
+	ports, former            *nft.Set
+	portsOf                  map[byte]*nft.Set // by IPPROTO_*
 	conditional, conditionOf *nft.Set
 	snat, near, mark         *nft.Set
 }
@@ -144,7 +168,11 @@ func (f *portMapFamily) makeSets(table nft.Table, suffix string, prefix nft.Fiel
 	port, portOf := []nft.Field{nft.InetProto, nft.InetService}, []nft.Field{f.address, nft.InetProto, nft.InetService}
 	target, decision := []nft.Field{f.address, nft.InetService}, []nft.Field{nft.Verdict}
 	f.ports = &nft.Set{Table: table, Name: "portmap" + suffix, Key: port, Data: target}
-	f.portsOf = &nft.Set{Table: table, Name: "portmap_ip" + suffix, Key: portOf, Data: target}
+	f.former = &nft.Set{Table: table, Name: formerPorts + suffix, Key: portOf, Data: target}
+	f.portsOf = map[byte]*nft.Set{}
+	for _, p := range portProtocols() {
+		f.portsOf[p] = &nft.Set{Table: table, Name: PortsOfAddress(nft.ProtocolName(p), suffix), Key: []nft.Field{f.address, nft.InetService}, Data: target}
+	}
 	f.conditional = &nft.Set{Table: table, Name: "portmap_if" + suffix, Key: port, Data: decision}
 	f.conditionOf = &nft.Set{Table: table, Name: "portmap_ip_if" + suffix, Key: portOf, Data: decision}
 	f.snat = &nft.Set{Table: table, Name: "portmap_snat" + suffix, Key: []nft.Field{f.address}, Data: decision}
@@ -153,8 +181,15 @@ func (f *portMapFamily) makeSets(table nft.Table, suffix string, prefix nft.Fiel
 }
 
 func (f *portMapFamily) all() []*nft.Set {
-	return []*nft.Set{f.ports, f.portsOf, f.conditional, f.conditionOf, f.snat, f.near, f.mark}
+	all := []*nft.Set{f.ports}
+	for _, p := range portProtocols() {
+		all = append(all, f.portsOf[p])
+	}
+	return append(all, f.conditional, f.conditionOf, f.snat, f.near, f.mark)
 }
+
+// portProtocols are the protocols whose ports can be mapped.
+func portProtocols() []byte { return []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} }
 
 // conditions returns the rules that send ports with conditions to their chain of
 // conditions.
@@ -167,7 +202,18 @@ func (f *portMapFamily) conditions() []nft.Rule {
 
 // translate returns the rules that translate mapped ports to their container: first
 // the ports of one address, then those of all addresses.
-func translate(l3 byte, destination func() nft.Part, of, all *nft.Set) []nft.Rule {
+func (f *portMapFamily) translate() []nft.Rule {
+	var of, all []nft.Rule
+	for _, p := range portProtocols() {
+		of = append(of, nft.NewRule(nft.OfProtocol(p), f.destination(), nft.TransportPort(), nft.DestinationFrom(f.portsOf[p], f.l3)))
+		all = append(all, nft.NewRule(nft.OfProtocol(p), nft.OfFamily(f.l3), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(f.ports, f.l3)))
+	}
+	return append(of, all...)
+}
+
+// translateRanges is translate for ranges of ports, whose maps have no port as their
+// value: nft 0.9.8 then needs no rule for each protocol.
+func translateRanges(l3 byte, destination func() nft.Part, of, all *nft.Set) []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(destination(), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(of, l3)),
 		nft.NewRule(nft.OfFamily(l3), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(all, l3)),

@@ -156,11 +156,14 @@ func reachableByLoopback(ports []port, v4 bool) bool {
 // element is the port's entry in a map: maps is "" for the map of targets, "_if" for
 // the map of conditions, or "_range".
 func (p port) element(in *attach.Input, maps string, value ...string) *netops.Element {
-	set, key := "portmap", []string{p.protocol, p.claim().Numbers()}
-	if p.ip.IsValid() {
-		set, key = set+"_ip", append([]string{p.ip.String()}, key...)
+	e := &netops.Element{Set: "portmap" + maps + familyOf(p.to), Key: []string{p.protocol, p.claim().Numbers()}, Value: value, Label: in.Label}
+	switch {
+	case p.ip.IsValid() && maps == "":
+		e.Set, e.Key = netops.PortsOfAddress(p.protocol, familyOf(p.to)), []string{p.ip.String(), e.Key[1]}
+	case p.ip.IsValid():
+		e.Set, e.Key = "portmap_ip"+maps+familyOf(p.to), slices.Insert(e.Key, 0, p.ip.String())
 	}
-	return &netops.Element{Set: set + maps + familyOf(p.to), Key: key, Value: value, Label: in.Label}
+	return e
 }
 
 // Build computes the spec of one attachment. The ports come last, so that a

@@ -105,10 +105,8 @@ func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Nod
 // an older record of this node under a former name, and is skipped.
 func (a *agent) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
 	for _, n := range a.snapshot.Nodes {
-		data, public, own := n.BackendData, n.PublicIP, a.underlay.public4
-		if v6 {
-			data, public, own = n.BackendV6Data, n.PublicIPv6, a.underlay.public6
-		}
+		public, data := n.Family(v6)
+		_, own := a.underlay.family(v6)
 		if mac == "" || !bytes.Contains(data, []byte(mac)) || n.Name == a.registry.node || public == own {
 			continue
 		}
@@ -133,10 +131,8 @@ func (a *agent) resolveMACConflict(ctx context.Context) {
 		if other == nil {
 			continue
 		}
-		public, own := other.PublicIP, a.underlay.public4
-		if v6 {
-			public, own = other.PublicIPv6, a.underlay.public6
-		}
+		public, _ := other.Family(v6)
+		_, own := a.underlay.family(v6)
 		if own.Compare(public) > 0 {
 			a.changeMAC(ctx, device, other)
 		}
@@ -149,10 +145,7 @@ func (a *agent) formerMAC(device string, v6 bool) string {
 		return a.links[i].MAC
 	}
 	if n := a.ownRecord(); n != nil {
-		data := n.BackendData
-		if v6 {
-			data = n.BackendV6Data
-		}
+		_, data := n.Family(v6)
 		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) {
 			return v.MAC.String()
 		}
@@ -217,9 +210,7 @@ func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int)
 		return v
 	}
 	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.Port, b.Learning, b.GBP
-	v.Parent, v.Local, v.MAC = a.underlay.link, a.underlay.local4, a.vtepMAC(ctx, v6)
-	if v6 {
-		v.Local = a.underlay.local6
-	}
+	v.Parent, v.MAC = a.underlay.link, a.vtepMAC(ctx, v6)
+	v.Local, _ = a.underlay.family(v6)
 	return v
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -82,21 +81,11 @@ func withoutEffect() []string {
 // variable. All faults are reported at once.
 func parseFlags(role, version string, args, env []string) (*settings, error) {
 	s := &settings{}
-	f := s.flags()
-	showVersion := f.Bool("version", false, "print the version")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, process.Help("cnibox " + role + " [FLAG…]: connect this node's pod network with the other nodes'\n\n" +
-				"every flag can be set in the environment: FLANNELD_IP_MASQ=true sets -ip-masq\n\nflags:" + process.Usage(f))
-		}
-		return nil, roles.Usagef("%w: 'cnibox %s -help' lists the flags", err, role)
-	}
-	if *showVersion {
-		return nil, process.Help(version)
-	}
-	var errs []error
-	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
+	f := s.flags(role)
+	errs, err := process.Parse(f, "connect this node's pod network with the other nodes'\n\n"+
+		"every flag can be set in the environment: FLANNELD_IP_MASQ=true sets -ip-masq", version, args)
+	if err != nil {
+		return nil, err
 	}
 	errs = append(errs, fromEnvironment(f, env)...)
 	f.Visit(func(one *flag.Flag) {
@@ -128,9 +117,8 @@ func fromEnvironment(f *flag.FlagSet, env []string) (errs []error) {
 }
 
 // flags declares the flags.
-func (s *settings) flags() *flag.FlagSet {
-	f := flag.NewFlagSet("agent", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+func (s *settings) flags(role string) *flag.FlagSet {
+	f := process.NewFlags(role)
 	s.registry.register(f)
 	s.underlay.register(f)
 	f.BoolVar(&s.rangesOnly, "ranges-only", false, "lease blocks of cluster-wide ranges and do nothing else, beside another pod network")

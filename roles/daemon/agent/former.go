@@ -59,11 +59,9 @@ func detourError(all ...[]overlay.Detour) error {
 
 // peerOf returns the peer whose pod network has an address, or nil.
 func (a *agent) peerOf(addr netip.Addr) *overlay.Peer {
-	all, network := a.peers.v4, a.config.Network
-	if addr.Is6() {
-		all, network = a.peers.v6, a.config.IPv6Network
-	}
-	if own, ok := subnetOf(a.own, addr.Is6()); !network.IsValid() || !network.Contains(addr) || ok && own.Contains(addr) {
+	all := a.peers.family(addr.Is6())
+	network, _ := a.config.Family(addr.Is6())
+	if own, ok := a.own.PodCIDR(addr.Is6()); !network.IsValid() || !network.Contains(addr) || ok && own.Contains(addr) {
 		return nil // most addresses; the peers need not be searched
 	}
 	if i := slices.IndexFunc(all, func(p overlay.Peer) bool { return p.Subnet.Contains(addr) }); i >= 0 {

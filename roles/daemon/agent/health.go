@@ -16,30 +16,22 @@ const loopTimeout = 3 * resyncInterval
 // health serves checks for orchestrators. /healthz reports whether the loop is running, /readyz
 // whether pods can be attached, and /peersz whether all peers are programmed. /metrics has metrics.
 func (a *agent) health() http.Handler {
-	answer := func(w http.ResponseWriter, ok bool, text string) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if !ok {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_, _ = fmt.Fprintln(w, text)
-	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", a.serveMetrics)
+	mux.HandleFunc("GET /metrics", process.Metrics(a.writeMetrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if idle := time.Since(a.current.Load().finished); idle > loopTimeout {
-			answer(w, false, fmt.Sprintf("the agent's loop did not run for %s", idle.Round(time.Second)))
+			process.AnswerText(w, false, fmt.Sprintf("the agent's loop did not run for %s", idle.Round(time.Second)))
 			return
 		}
-		answer(w, true, "ok")
+		process.AnswerText(w, true, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		s := a.current.Load()
 		if !s.Ready {
-			answer(w, false, "not ready: "+s.Reason)
+			process.AnswerText(w, false, "not ready: "+s.Reason)
 			return
 		}
-		answer(w, true, fmt.Sprintf("ready: %d of %d peers", s.Peers.Programmed, s.Peers.Wanted))
+		process.AnswerText(w, true, fmt.Sprintf("ready: %d of %d peers", s.Peers.Programmed, s.Peers.Wanted))
 	})
 	mux.HandleFunc("GET /peersz", func(w http.ResponseWriter, _ *http.Request) {
 		s := a.current.Load()
@@ -48,7 +40,7 @@ func (a *agent) health() http.Handler {
 			text += "; the registry cannot be read: " + s.RegistryError
 		}
 		known := s.IPv4 != nil || s.IPv6 != nil
-		answer(w, known && s.Peers.Programmed == s.Peers.Wanted, text)
+		process.AnswerText(w, known && s.Peers.Programmed == s.Peers.Wanted, text)
 	})
 	return mux
 }

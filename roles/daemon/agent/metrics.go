@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"syscall"
@@ -67,20 +66,7 @@ func (c *counters) addCollected(n int) {
 	c.collected += n
 }
 
-// metricsTime bounds the wait for the state file.
-const metricsTime = 5 * time.Second
-
-// serveMetrics answers with the metrics of the agent and of the node's state.
-func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	ctx, stop := context.WithTimeout(r.Context(), metricsTime)
-	defer stop()
-	out := &metrics.Writer{}
-	a.writeMetrics(ctx, out)
-	w.Header().Set("Content-Type", metrics.ContentType)
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(out.Bytes())
-}
-
+// writeMetrics writes the metrics of the agent and of the node's state.
 func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	s := a.current.Load()
 	w.Gauge("cnibox_build_info", "Always 1.", "version").Add(1, a.host.Program)

@@ -31,6 +31,14 @@ type peers struct {
 	conflict error
 }
 
+// family returns the peers of one family.
+func (p *peers) family(v6 bool) []overlay.Peer {
+	if v6 {
+		return p.v6
+	}
+	return p.v4
+}
+
 // leftOut is a node, or one family of it, that the agent does not program.
 type leftOut struct {
 	Name   string
@@ -181,11 +189,11 @@ func (v *verdict) claimsLike(o *verdict) bool {
 func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 	v := verdict{node: n}
 	for _, v6 := range []bool{false, true} {
-		if (v6 && !k.config.EnableIPv6) || (!v6 && !k.config.EnableIPv4) {
+		if _, enabled := k.config.Family(v6); !enabled {
 			continue
 		}
 		if n.Name == k.own.Name {
-			_, v.family(v6).ok = subnetOf(&k.own, v6)
+			_, v.family(v6).ok = k.own.PodCIDR(v6)
 			continue
 		}
 		f, err := k.evaluateFamily(n, v6)
@@ -211,23 +219,19 @@ func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
 		Name: v.node.Name, Gateway: k.endpoint(v.node, v6), MAC: v.family(v6).mac, Key: v.family(v6).key, Port: v.family(v6).port,
 		Direct: k.config.Backend.Type == backendHostGW || k.config.Backend.DirectRouting,
 	}
-	p.Subnet, _ = subnetOf(v.node, v6)
+	p.Subnet, _ = v.node.PodCIDR(v6)
 	if k.config.SharesDevice() {
-		p.OtherSubnet, _ = subnetOf(v.node, !v6)
+		p.OtherSubnet, _ = v.node.PodCIDR(!v6)
 	}
 	return p
 }
 
 // evaluateFamily evaluates one family of a node.
 func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, err error) {
-	network, outer, gateway := k.config.Network, k.config.Network, k.endpoint(n, v6)
-	if v6 {
-		network = k.config.IPv6Network
-	}
-	if gateway.Is6() {
-		outer = k.config.IPv6Network
-	}
-	subnet, ok := subnetOf(n, v6)
+	gateway := k.endpoint(n, v6)
+	network, _ := k.config.Family(v6)
+	outer, _ := k.config.Family(gateway.Is6())
+	subnet, ok := n.PodCIDR(v6)
 	switch {
 	case !ok:
 		return f, fmt.Errorf("it has no pod network")
@@ -254,10 +258,8 @@ func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (f familyVerdict, er
 
 // mac returns the MAC address of a node's VTEP.
 func (k *verdicts) mac(n *cluster.Node, v6 bool) (m overlay.MAC, err error) {
-	raw, own := n.BackendData, k.own.BackendData
-	if v6 {
-		raw, own = n.BackendV6Data, k.own.BackendV6Data
-	}
+	_, raw := n.Family(v6)
+	_, own := k.own.Family(v6)
 	vtep, err := cluster.ParseVTEP(raw)
 	if err != nil {
 		return m, err
@@ -280,9 +282,9 @@ func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 		if !all[i].family(v6).ok {
 			continue
 		}
-		subnet, _ := subnetOf(all[i].node, v6)
+		subnet, _ := all[i].node.PodCIDR(v6)
 		if all[i].node.Name == own.Name {
-			subnet, _ = subnetOf(own, v6)
+			subnet, _ = own.PodCIDR(v6)
 		}
 		claims = append(claims, claim{subnet, i})
 	}
@@ -290,7 +292,7 @@ func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 		return cmp.Or(a.subnet.Addr().Compare(b.subnet.Addr()), cmp.Compare(a.subnet.Bits(), b.subnet.Bits()), cmp.Compare(a.at, b.at))
 	})
 	losers := map[int]string{}
-	mine, have := subnetOf(own, v6)
+	mine, have := own.PodCIDR(v6)
 	for len(claims) > 0 {
 		n := 1
 		for n < len(claims) && claims[0].subnet.Contains(claims[n].subnet.Addr()) {
@@ -364,16 +366,6 @@ func (h *subnetOwners) assign(p netip.Prefix, name string) (holder string, ok bo
 		h.above[up] = name
 	}
 	return "", true
-}
-
-// subnetOf returns a node's pod network of one family.
-func subnetOf(n *cluster.Node, v6 bool) (netip.Prefix, bool) {
-	for _, p := range n.PodCIDRs {
-		if p.Addr().Is6() == v6 {
-			return p, true
-		}
-	}
-	return netip.Prefix{}, false
 }
 
 func familyName(v6 bool) string {

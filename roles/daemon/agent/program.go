@@ -123,10 +123,7 @@ func (a *agent) logLeftOut() {
 // left.
 func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err error) {
 	defer func() { f.err = err; a.counters.addError(err) }()
-	on := a.config.EnableIPv4
-	if v6 {
-		on = a.config.EnableIPv6
-	}
+	_, on := a.config.Family(v6)
 	if f.overlay == nil {
 		if f.off && !on {
 			return nil
@@ -168,13 +165,9 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 
 // spec returns the desired state of one family and the MTU of pods.
 func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
-	spec := overlay.Spec{Peers: a.peers.v4, Prune: !a.fromMemory}
-	network := a.config.Network
-	if v6 {
-		spec.Peers, network = a.peers.v6, a.config.IPv6Network
-	}
-	spec.Network = network
-	subnet, ok := subnetOf(a.own, v6)
+	network, _ := a.config.Family(v6)
+	spec := overlay.Spec{Network: network, Peers: a.peers.family(v6), Prune: !a.fromMemory}
+	subnet, ok := a.own.PodCIDR(v6)
 	switch {
 	case !ok:
 		return spec, 0, errors.New("this node has no pod network")
@@ -197,14 +190,12 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 	var all []overlay.NAT
 	for i, v6 := range []bool{false, true} {
 		f := a.families[i]
-		subnet, ok := subnetOf(a.own, v6)
+		subnet, ok := a.own.PodCIDR(v6)
 		if f.off || f.overlay == nil || !ok {
 			continue
 		}
-		nat := overlay.NAT{Network: a.config.Network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
-		if v6 {
-			nat.Network = a.config.IPv6Network
-		}
+		network, _ := a.config.Family(v6)
+		nat := overlay.NAT{Network: network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
 		for _, p := range a.set.exceptions {
 			if p.Addr().Is6() == v6 {
 				nat.Exceptions = append(nat.Exceptions, p)
@@ -236,9 +227,9 @@ func (a *agent) localNetworks(network netip.Prefix) (all []netip.Prefix) {
 
 // gateways returns the public addresses of the nodes that may send tunnelled packets.
 func (p *peers) gateways(v6 bool) []netip.Addr {
-	from, known := p.v4, &p.sources4
+	from, known := p.family(v6), &p.sources4
 	if v6 {
-		from, known = p.v6, &p.sources6
+		known = &p.sources6
 	}
 	if *known == nil {
 		*known = make([]netip.Addr, 0, len(from))

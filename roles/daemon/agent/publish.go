@@ -87,7 +87,7 @@ func (a *agent) ownFaults() (faults []error) {
 		faults = append(faults, err)
 	}
 	for _, v6 := range []bool{false, true} {
-		if _, ok := subnetOf(a.own, v6); !ok && (v6 && a.config.EnableIPv6 || !v6 && a.config.EnableIPv4) {
+		if _, ok := a.own.PodCIDR(v6); !ok && a.enabled(v6) {
 			faults = append(faults, fmt.Errorf("the registry assigned no %s pod network to node %q", familyName(v6), a.own.Name))
 		}
 	}

@@ -132,7 +132,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		}
 		defer end()
 	}
-	running.Go(func() { a.serveStatus(ctx) })
+	running.Go(func() { s.Answer(ctx, h.Log, a.writeStatus) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })

@@ -21,12 +21,12 @@ func TestSocket(t *testing.T) {
 	if err := s.Open(); err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{log: slog.New(slog.DiscardHandler), socket: s}
+	a := &agent{log: slog.New(slog.DiscardHandler)}
 	const many = 20_000 // more than fits into the socket's send buffer
 	a.current.Store(&agentState{left: make([]leftOut, many)})
 	ctx, stop := context.WithCancel(t.Context())
 	end := make(chan struct{})
-	go func() { defer close(end); a.serveStatus(ctx) }()
+	go func() { defer close(end); s.Answer(ctx, a.log, a.writeStatus) }()
 	answered := func(when string) {
 		t.Helper()
 		got, err := askStatus(t.Context(), path)
@@ -34,7 +34,7 @@ func TestSocket(t *testing.T) {
 			t.Fatalf("%s: %v", when, err)
 		}
 	}
-	for range maxAnswers - 1 {
+	for range process.MaxAnswers - 1 {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)

@@ -112,7 +112,11 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 }
 
 func (a *agent) enabled(v6 bool) bool {
-	return a.config != nil && (v6 && a.config.EnableIPv6 || !v6 && a.config.EnableIPv4)
+	if a.config == nil {
+		return false
+	}
+	_, enabled := a.config.Family(v6)
+	return enabled
 }
 
 // buildState returns the present state.
@@ -149,12 +153,9 @@ func (a *agent) buildState(fault error) *agentState {
 			continue
 		}
 		s.overlays[i], s.reports[i] = f.overlay, f.report
-		sum := &familySummary{Local: a.underlay.local4, Public: a.underlay.public4, MTU: f.mtu, MAC: f.report.MAC, LostNotifications: f.report.Losses}
-		if v6 {
-			sum.Local, sum.Public, s.IPv6 = a.underlay.local6, a.underlay.public6, sum
-		} else {
-			s.IPv4 = sum
-		}
+		sum := &familySummary{MTU: f.mtu, MAC: f.report.MAC, LostNotifications: f.report.Losses}
+		sum.Local, sum.Public = a.underlay.family(v6)
+		*[]**familySummary{&s.IPv4, &s.IPv6}[i] = sum
 		if f.spec.Device != nil {
 			sum.Device = f.spec.Device.Name
 		}
@@ -181,16 +182,12 @@ func (a *agent) handOff(s *summary) *store.Overlay {
 	}
 	for i, v6 := range []bool{false, true} {
 		f := a.families[i]
-		subnet, ok := subnetOf(a.own, v6)
+		subnet, ok := a.own.PodCIDR(v6)
 		if !a.enabled(v6) || !ok || f.mtu == 0 {
 			continue
 		}
-		part := &store.OverlayFamily{Networks: []netip.Prefix{a.config.Network}, Subnet: subnet, MTU: f.mtu}
-		if v6 {
-			part.Networks[0], o.IPv6 = a.config.IPv6Network, part
-		} else {
-			o.IPv4 = part
-		}
+		network, _ := a.config.Family(v6)
+		*[]**store.OverlayFamily{&o.IPv4, &o.IPv6}[i] = &store.OverlayFamily{Networks: []netip.Prefix{network}, Subnet: subnet, MTU: f.mtu}
 		if o.MTU == 0 || f.mtu < o.MTU {
 			o.MTU = f.mtu
 		}

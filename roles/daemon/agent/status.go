@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // The agent's answer on its socket is one line of JSON for the node, one for each peer and family,
@@ -63,8 +62,9 @@ type statusEnd struct {
 	End bool `json:"end"`
 }
 
-// write writes one answer.
-func (s *agentState) write(ctx context.Context, w io.Writer) error {
+// writeStatus writes one answer.
+func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
+	s := a.current.Load()
 	out := json.NewEncoder(w)
 	if err := out.Encode(&s.summary); err != nil {
 		return err
@@ -121,18 +121,17 @@ var (
 )
 
 // askStatus requests the status from the agent's socket.
-func askStatus(ctx context.Context, path string) (*status, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w: no process listens on %q", errNoAgent, path)
+func askStatus(ctx context.Context, path string) (s *status, err error) {
+	ctx, stop := context.WithTimeout(ctx, statusTime)
+	defer stop()
+	err = process.Ask(ctx, path, func(c net.Conn) (err error) { s, err = readStatus(c); return err })
+	if errors.Is(err, process.ErrAbsent) {
+		return nil, fmt.Errorf("%w: %w", errNoAgent, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to the agent: %w", err)
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
 	}
-	defer c.Close() //nolint:errcheck // all was read, or is lost
-	_ = c.SetDeadline(time.Now().Add(statusTime))
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	return readStatus(c)
+	return s, nil
 }
 
 // readStatus reads an answer.
@@ -140,7 +139,7 @@ func readStatus(r io.Reader) (*status, error) {
 	d := json.NewDecoder(io.LimitReader(r, maxStatus))
 	s := &status{Nodes: []peerStatus{}}
 	if err := d.Decode(&s.summary); err != nil {
-		return nil, fmt.Errorf("read the agent's answer: %w", err)
+		return nil, err
 	}
 	for {
 		var line struct {
@@ -148,7 +147,7 @@ func readStatus(r io.Reader) (*status, error) {
 			statusEnd
 		}
 		if err := d.Decode(&line); err != nil {
-			return nil, fmt.Errorf("read the agent's answer: %w: it is cut short", err)
+			return nil, fmt.Errorf("it is cut short: %w", err)
 		}
 		if line.End {
 			return s, nil

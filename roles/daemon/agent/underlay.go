@@ -42,6 +42,14 @@ type underlay struct {
 	local4, local6, public4, public6 netip.Addr
 }
 
+// family returns the addresses of one family.
+func (u *underlay) family(v6 bool) (local, public netip.Addr) {
+	if v6 {
+		return u.local6, u.public6
+	}
+	return u.local4, u.public4
+}
+
 // errNoInterface means that no interface matches the flags.
 var errNoInterface = errors.New("no interface to the other nodes")
 

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -68,23 +67,12 @@ const (
 )
 
 // cleanupFlags returns the agent's flags for registries and paths.
-func cleanupFlags() (all []roles.Flag) {
+func cleanupFlags() []roles.Flag {
 	s := &settings{}
-	f := flag.NewFlagSet("", flag.ContinueOnError)
+	f := process.NewFlags(ownName)
 	s.registry.register(f)
 	s.registerPaths(f)
-	f.VisitAll(func(one *flag.Flag) {
-		value, text := flag.UnquoteUsage(one)
-		switch {
-		case one.Name == "set-node-network-unavailable" || one.Name == "subnet-lease-renew-margin" || one.Name == "node-labels":
-			return // only for a running agent
-		case value == "":
-			all = append(all, roles.Flag{Name: one.Name, Help: text, Switch: true})
-		default:
-			all = append(all, roles.Flag{Name: one.Name, Default: one.DefValue, Help: text})
-		}
-	})
-	return all
+	return process.VerbFlags(f, "set-node-network-unavailable", "subnet-lease-renew-margin", "node-labels") // only for a running agent
 }
 
 // cleanup removes what the agent made on this node. It withdraws the node's record if the flags name a

@@ -1,10 +1,9 @@
 package agent
 
 import (
+	"context"
 	"slices"
 	"strings"
-
-	"github.com/cnibox/cnibox/netops"
 )
 
 // warnings returns faults of the node's settings. They affect no peer. An example is forwarding that
@@ -19,7 +18,7 @@ func (a *agent) warnings() (texts []string) {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		if a.set.registry.kube && a.enabled(v6) {
-			if value, err := (&netops.Sysctl{Key: key}).ReadHere(); err != nil || value != "1" {
+			if value, err := a.host.Net.Sysctl(context.Background(), nil, key); err != nil || value != "1" {
 				texts = append(texts, familyName(v6)+": "+key+" is not 1: pods do not reach services whose pod is on the same node: run 'modprobe br_netfilter', and set it")
 			}
 		}

@@ -118,7 +118,8 @@ func (a *agent) publicKey(v6 bool) string {
 	}
 	if key == (overlay.Secret{}) {
 		if n := a.ownRecord(); n != nil {
-			if w, err := cluster.ParseWireGuard(backendData(n, v6)); err == nil {
+			_, data := n.Family(v6)
+			if w, err := cluster.ParseWireGuard(data); err == nil {
 				return w.PublicKey
 			}
 		}
@@ -181,34 +182,25 @@ func (a *agent) underlayMTU() int {
 func (a *agent) nodeAddresses(v6 bool) map[netip.Prefix]netip.Addr {
 	all := make(map[netip.Prefix]netip.Addr, len(a.snapshot.Nodes))
 	for _, n := range a.snapshot.Nodes {
-		public := n.PublicIP
-		if v6 {
-			public = n.PublicIPv6
-		}
-		if subnet, ok := subnetOf(n, v6); ok && public.IsValid() && n.Name != a.own.Name {
+		public, _ := n.Family(v6)
+		if subnet, ok := n.PodCIDR(v6); ok && public.IsValid() && n.Name != a.own.Name {
 			all[subnet] = public
 		}
 	}
 	return all
 }
 
-// backendData returns the backend data of one family of a node.
-func backendData(n *cluster.Node, v6 bool) json.RawMessage {
-	if v6 {
-		return n.BackendV6Data
-	}
-	return n.BackendData
-}
-
 // wireGuardPeer returns the public key and the port of a node's device. For a device of both families these are in the
 // data of IPv4: that of IPv6 has ListenPortV6 in flanneld's records, on which flanneld's device does not receive.
 func (k *verdicts) wireGuardPeer(n *cluster.Node, v6 bool) (w cluster.WireGuard, err error) {
 	v6 = deviceFamily(&k.config, v6)
-	w, err = cluster.ParseWireGuard(backendData(n, v6))
+	_, data := n.Family(v6)
+	_, own := k.own.Family(v6)
+	w, err = cluster.ParseWireGuard(data)
 	if err != nil {
 		return w, err
 	}
-	if mine, err := cluster.ParseWireGuard(backendData(&k.own, v6)); err == nil && mine.PublicKey == w.PublicKey {
+	if mine, err := cluster.ParseWireGuard(own); err == nil && mine.PublicKey == w.PublicKey {
 		return w, fmt.Errorf("its public key %s is this node's: run 'cnibox agent rotate-key' on one of them", w.PublicKey)
 	}
 	if w.Port == 0 {
@@ -222,10 +214,8 @@ func (k *verdicts) endpoint(n *cluster.Node, v6 bool) netip.Addr {
 	if k.config.SharesDevice() {
 		v6 = k.config.Backend.Mode == cluster.ModeIPv6 || k.config.Backend.Mode == cluster.ModeAuto && k.prefersIPv6(n)
 	}
-	if v6 {
-		return n.PublicIPv6
-	}
-	return n.PublicIP
+	public, _ := n.Family(v6)
+	return public
 }
 
 // prefersIPv6 is flannel's choice in the mode auto. A public IPv4 address is preferred, because nodes behind a router that

@@ -3,12 +3,9 @@ package dhcp
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +25,7 @@ type settings struct {
 // parseFlags reads the reference's flags, with its defaults.
 func parseFlags(args []string) (*settings, error) {
 	s := &settings{}
-	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := process.NewFlags("dhcp daemon")
 	f.StringVar(&s.pidFile, "pidfile", "", "absolute `path` of a file to write the process ID to")
 	f.StringVar(&s.hostPrefix, "hostprefix", "", "`path` of the host's root, put before the socket's and the namespaces' paths")
 	f.StringVar(&s.socket, "socketpath", protocol.DefaultSocket, "`path` of the socket to listen on")
@@ -37,24 +33,14 @@ func parseFlags(args []string) (*settings, error) {
 	f.DurationVar(&s.timing.request, "timeout", 10*time.Second, "time after which an exchange with a server begins anew")
 	f.DurationVar(&s.timing.resendMax, "resendmax", 62*time.Second, "longest time between two messages")
 	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, process.Help("cnibox dhcp daemon [FLAG…]: keep the leases of containers\n\nflags:" + process.Usage(f))
-		}
-		return nil, roles.Usagef("%w: 'cnibox dhcp daemon -help' lists the flags", err)
-	}
-	var errs []error
-	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
+	errs, err := process.Parse(f, "keep the leases of containers", "", args)
+	if err != nil {
+		return nil, err
 	}
 	if s.socket == "" {
 		s.socket = protocol.DefaultSocket
 	}
-	for name, path := range map[string]string{"-pidfile": s.pidFile, "-hostprefix": s.hostPrefix, "-socketpath": s.socket} {
-		if path != "" && !filepath.IsAbs(path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", name, path))
-		}
-	}
+	errs = append(errs, process.CheckPaths(map[string]string{"-pidfile": s.pidFile, "-hostprefix": s.hostPrefix, "-socketpath": s.socket})...)
 	for name, d := range map[string]time.Duration{"-timeout": s.timing.request, "-resendmax": s.timing.resendMax, "-resendtimeout": s.timing.resend} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: %s is not positive", name, d))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -66,22 +65,11 @@ const (
 // parseFlags reads the flags. All faults are reported at once.
 func parseFlags(version string, args, env []string) (*settings, error) {
 	s := &settings{}
-	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := process.NewFlags(name)
 	s.register(f)
-	showVersion := f.Bool("version", false, "print the version")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, process.Help("cnibox nodeipam [FLAG…]: assign pod networks to the nodes of a cluster\n\nflags:" + process.Usage(f))
-		}
-		return nil, roles.Usagef("%w: 'cnibox nodeipam -help' lists the flags", err)
-	}
-	if *showVersion {
-		return nil, process.Help(version)
-	}
-	var errs []error
-	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
+	errs, err := process.Parse(f, "assign pod networks to the nodes of a cluster", version, args)
+	if err != nil {
+		return nil, err
 	}
 	paths := s.etcd.Paths()
 	maps.Copy(paths, map[string]string{"-kubeconfig": s.kubeconfig, "-socket": s.socket, "-cluster-dir": s.dir, "-cluster-cidr-file": s.networks.file})

@@ -1,38 +1,27 @@
 package nodeipam
 
 import (
-	"fmt"
+	"cmp"
+	"context"
 	"net/http"
 
 	writer "github.com/cnibox/cnibox/internal/metrics"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // handler serves /metrics with kube-controller-manager's names, and /healthz.
 func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		out := &writer.Writer{}
-		d.writeMetrics(out)
-		w.Header().Set("Content-Type", writer.ContentType)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_, _ = w.Write(out.Bytes())
-	})
+	mux.HandleFunc("GET /metrics", process.Metrics(d.writeMetrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		s := d.status()
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if s.Error != "" {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = fmt.Fprintln(w, s.Error)
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ok")
+		process.AnswerText(w, s.Error == "", cmp.Or(s.Error, "ok"))
 	})
 	return mux
 }
 
 // writeMetrics writes the metrics of each cluster network. A replica that does not lead has none.
-func (d *daemon) writeMetrics(w *writer.Writer) {
+func (d *daemon) writeMetrics(_ context.Context, w *writer.Writer) {
 	s := d.status()
 	w.Gauge("cnibox_nodeipam_leader", "1 if this process assigns pod networks.").Add(boolean(s.Leader))
 	w.Gauge("cnibox_nodeipam_waiting_nodes", "Nodes without pod networks, as the leader knows.").Add(float64(s.Waiting))

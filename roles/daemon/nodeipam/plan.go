@@ -5,11 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/netip"
 	"strconv"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // planSettings are the flags of the plan.
@@ -20,25 +20,12 @@ type planSettings struct {
 }
 
 func (s *planSettings) register() *flag.FlagSet {
-	f := flag.NewFlagSet("plan", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := process.NewFlags("plan")
 	s.networks.register(f)
 	f.IntVar(&s.networks.mask, "node-mask", 0, "the same as node-cidr-mask-size")
 	f.Func("host-range", "`networks` of hosts that pods must reach, such as the nodes; separated by commas", prefixes(&s.hosts))
 	f.IntVar(&s.maxPods, "max-pods", 110, "the kubelet's `maximum` of pods of a node")
 	return f
-}
-
-func planFlags() (all []roles.Flag) {
-	(&planSettings{}).register().VisitAll(func(one *flag.Flag) {
-		_, text := flag.UnquoteUsage(one)
-		def := one.DefValue
-		if def == "0" {
-			def = "" // the text says what 0 means
-		}
-		all = append(all, roles.Flag{Name: one.Name, Default: def, Help: text})
-	})
-	return all
 }
 
 // outlook is the answer of the plan.

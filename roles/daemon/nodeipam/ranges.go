@@ -40,15 +40,8 @@ type clusterCIDR struct {
 
 // selectorTerm matches a node if all its requirements do.
 type selectorTerm struct {
-	Expressions []requirement `json:"matchExpressions"`
-	Fields      []requirement `json:"matchFields"`
-}
-
-// requirement is a requirement of a label, or of the field metadata.name.
-type requirement struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
-	Values   []string `json:"values"`
+	Expressions []rest.Requirement `json:"matchExpressions"`
+	Fields      []rest.Requirement `json:"matchFields"`
 }
 
 // nodeRange is where blocks come from: the flags' cluster networks, or a ClusterCIDR.
@@ -125,7 +118,7 @@ func selectorText(terms []selectorTerm) (text string, faults []error) {
 	for i, t := range terms {
 		var some []string
 		for _, q := range slices.Concat(t.Expressions, t.Fields) {
-			text, ok := q.text()
+			text, ok := requirementText(&q)
 			if !ok {
 				faults = append(faults, fmt.Errorf("spec.nodeSelector.nodeSelectorTerms[%d]: %.60q %.20q with %d values is not a requirement", i, q.Key, q.Operator, len(q.Values)))
 			}
@@ -145,8 +138,8 @@ func selectorText(terms []selectorTerm) (text string, faults []error) {
 // nameField is the only field that a selector can have.
 const nameField = "metadata.name"
 
-// text returns a requirement as the API writes it, and false if it is invalid.
-func (q *requirement) text() (string, bool) {
+// requirementText returns a requirement as the API writes it, and false if it is invalid.
+func requirementText(q *rest.Requirement) (string, bool) {
 	values := "(" + strings.Join(slices.Sorted(slices.Values(q.Values)), ",") + ")"
 	_, err := strconv.ParseInt(strings.Join(q.Values, " "), 10, 64)
 	switch q.Operator {
@@ -166,26 +159,6 @@ func (q *requirement) text() (string, bool) {
 	return q.Key, false
 }
 
-// matches reports whether a node's label, if it has one, meets the requirement.
-func (q *requirement) matches(value string, has bool) bool {
-	switch q.Operator {
-	case "In":
-		return has && slices.Contains(q.Values, value)
-	case "NotIn":
-		return !has || !slices.Contains(q.Values, value)
-	case "Exists":
-		return has
-	case "DoesNotExist":
-		return !has
-	}
-	is, err := strconv.ParseInt(value, 10, 64)
-	limit, errLimit := strconv.ParseInt(strings.Join(q.Values, " "), 10, 64)
-	if !has || err != nil || errLimit != nil {
-		return false
-	}
-	return q.Operator == "Gt" && is > limit || q.Operator == "Lt" && is < limit
-}
-
 // selects reports whether a range is for a node, and how many requirements of its best term match. As
 // for pods, a term without requirements matches no node.
 func (r *nodeRange) selects(name string, labels map[string]string) (count int, ok bool) {
@@ -196,11 +169,11 @@ func (r *nodeRange) selects(name string, labels map[string]string) (count int, o
 		n, all := 0, true
 		for _, q := range t.Expressions {
 			value, has := labels[q.Key]
-			all = all && q.matches(value, has)
+			all = all && q.Matches(value, has)
 			n++
 		}
 		for _, q := range t.Fields {
-			all = all && q.matches(name, true)
+			all = all && q.Matches(name, true)
 			n++
 		}
 		if all && n > 0 {

@@ -36,7 +36,7 @@ func term(requirements ...string) string {
 	var t selectorTerm
 	for _, r := range requirements {
 		w := strings.Fields(r)
-		t.Expressions = append(t.Expressions, requirement{Key: w[0], Operator: w[1], Values: w[2:]})
+		t.Expressions = append(t.Expressions, rest.Requirement{Key: w[0], Operator: w[1], Values: w[2:]})
 	}
 	raw, _ := json.Marshal(t)
 	return string(raw)

@@ -29,20 +29,20 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	if err != nil {
 		return err
 	}
-	l, unlock, err := process.Listen(socketPath(h, s.socket))
-	if err != nil {
+	socket := process.NewSocket(socketPath(h, s.socket))
+	if err := socket.Open(); err != nil {
 		return err
 	}
-	defer unlock()
+	defer socket.Close()
 	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
 	if s.fromCloud() {
 		d.cloud = &cloudNode{client: reg, log: h.Log, name: s.node, provider: s.provider, url: s.url}
 	}
+	ctx, stop := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	defer l.Close() //nolint:errcheck // it ends Accept
-	serving.Go(func() { process.Accept(l, d.answer) })
-
+	defer stop()
+	serving.Go(func() { socket.Answer(ctx, h.Log, d.write) })
 	if s.listen != "" {
 		end, err := process.ServeHTTP(ctx, s.listen, d.handler(), h.Log)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -15,11 +14,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // daemon is what outlives terms.
@@ -155,35 +154,29 @@ func (t *table) faults() []nodeFault {
 	return out[:min(len(out), maxFaults)]
 }
 
-// answerTime bounds a connection, for both sides.
-const answerTime = 10 * time.Second
-
-func (d *daemon) answer(c net.Conn) {
-	_ = c.SetDeadline(time.Now().Add(answerTime))
-	if err := errors.Join(json.NewEncoder(c).Encode(d.status()), c.Close()); err != nil {
-		d.log.Debug("status", "error", err)
-	}
+// write writes an answer.
+func (d *daemon) write(_ context.Context, w io.Writer) error {
+	return json.NewEncoder(w).Encode(d.status())
 }
 
-// maxStatus is the maximum size of an answer in bytes.
-const maxStatus = 16 << 20
+// maxStatus is the maximum size of an answer in bytes, and statusTime the longest wait for it.
+const (
+	maxStatus  = 16 << 20
+	statusTime = 10 * time.Second
+)
 
 // errNotWorking means that the daemon cannot assign pod networks.
 var errNotWorking = errors.New("nodeipam does not work")
 
 // askStatus requests the status of the daemon.
-func askStatus(ctx context.Context, path string) (*status, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("no nodeipam runs here: no process listens on %q", path)
+func askStatus(ctx context.Context, path string) (s *status, err error) {
+	ctx, stop := context.WithTimeout(ctx, statusTime)
+	defer stop()
+	err = process.Ask(ctx, path, func(c net.Conn) error { return json.NewDecoder(io.LimitReader(c, maxStatus)).Decode(&s) })
+	if errors.Is(err, process.ErrAbsent) {
+		return nil, fmt.Errorf("no nodeipam runs here: %w", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to nodeipam: %w", err)
-	}
-	defer c.Close() //nolint:errcheck // all was read, or is lost
-	_ = c.SetDeadline(time.Now().Add(answerTime))
-	s := &status{}
-	if err := json.NewDecoder(io.LimitReader(c, maxStatus)).Decode(s); err != nil {
 		return nil, fmt.Errorf("read the answer of nodeipam: %w", err)
 	}
 	return s, nil
@@ -208,7 +201,7 @@ func verbs() []roles.CommandVerb {
 		},
 		{
 			Name: "nodeipam plan", Help: "calculate how many nodes and pods a cluster network has room for",
-			Flags: planFlags(), Run: plan, Example: "nodeipam plan --cluster-cidr 10.244.0.0/16",
+			Flags: process.VerbFlags((&planSettings{}).register()), Run: plan, Example: "nodeipam plan --cluster-cidr 10.244.0.0/16",
 		},
 	}
 }

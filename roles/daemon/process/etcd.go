@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 	"flag"
-	"strings"
 
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 	"github.com/cnibox/cnibox/store/cluster/web"
@@ -53,14 +52,4 @@ func (e *Etcd) Options() etcd.Options {
 		o.TLS = &e.TLS
 	}
 	return o
-}
-
-// SplitList returns the parts of a comma-separated list.
-func SplitList(v string) (all []string) {
-	for one := range strings.SplitSeq(v, ",") {
-		if one = strings.TrimSpace(one); one != "" {
-			all = append(all, one)
-		}
-	}
-	return all
 }

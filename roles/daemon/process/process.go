@@ -1,12 +1,11 @@
-// Package process has what every daemon needs: a socket on which only one process of a node listens,
-// the output of -help, and the environment.
+// Package process has what every daemon needs: flags and their help, a socket on which only one process of a node
+// listens and answers, checks and metrics over HTTP, and the environment.
 package process
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -19,30 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Help is the output of -help, as an error that is flag.ErrHelp.
-type Help string
-
-func (h Help) Error() string { return string(h) }
-
-// Is reports whether err is flag.ErrHelp.
-func (Help) Is(err error) bool { return err == flag.ErrHelp } //nolint:errorlint // an Is compares as errors.Is does
-
-// Usage returns a line for each flag, with its default.
-func Usage(f *flag.FlagSet) string {
-	var out strings.Builder
-	f.VisitAll(func(one *flag.Flag) {
-		value, text := flag.UnquoteUsage(one)
-		if value != "" {
-			value = " " + strings.ToUpper(value)
-		}
-		fmt.Fprintf(&out, "\n  -%s%s: %s", one.Name, value, text)
-		if one.DefValue != "" && one.DefValue != "false" {
-			fmt.Fprintf(&out, " (%s)", one.DefValue)
-		}
-	})
-	return out.String()
-}
-
 // Getenv returns the value of a variable of env, or "". If the name is repeated, the first one counts.
 func Getenv(env []string, name string) string {
 	for _, kv := range env {
@@ -51,16 +26,6 @@ func Getenv(env []string, name string) string {
 		}
 	}
 	return ""
-}
-
-// CheckPaths returns an error for each flag, by name, that is neither empty nor an absolute path.
-func CheckPaths(flags map[string]string) (errs []error) {
-	for name, path := range flags {
-		if path != "" && !filepath.IsAbs(path) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", name, path))
-		}
-	}
-	return errs
 }
 
 // ErrRuns means that another process has the lock of a socket.

@@ -3,10 +3,17 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // acceptDelay is the delay after a failed accept, for example because the process has too many open files.
@@ -68,6 +75,52 @@ func (s *Socket) Serve(ctx context.Context, fn func(net.Conn)) {
 		last = l
 		Accept(l, fn)
 	}
+}
+
+// At most MaxAnswers clients of Answer are served at a time, each for answerTime at most. A client that does not read cannot
+// delay others for longer.
+const (
+	MaxAnswers = 64
+	answerTime = 5 * time.Second
+)
+
+// Answer writes an answer to each client with write until ctx ends. The socket stays open.
+func (s *Socket) Answer(ctx context.Context, log *slog.Logger, write func(context.Context, io.Writer) error) {
+	var answers sync.WaitGroup
+	defer answers.Wait()
+	free := make(chan struct{}, MaxAnswers)
+	s.Serve(ctx, func(c net.Conn) {
+		free <- struct{}{}
+		answers.Go(func() {
+			_ = c.SetDeadline(time.Now().Add(answerTime))
+			defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
+			if err := errors.Join(write(ctx, c), c.Close()); err != nil {
+				log.Debug("status", "error", err)
+			}
+			<-free
+		})
+	})
+}
+
+// ErrAbsent means that no process listens on a socket.
+var ErrAbsent = errors.New("no process listens")
+
+// Ask connects to the socket of a daemon and calls talk with the connection, which fails when ctx ends.
+func Ask(ctx context.Context, path string, talk func(net.Conn) error) error {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%w on %q", ErrAbsent, path)
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // all was read, or is lost
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	err = talk(c)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err())
+	}
+	return err
 }
 
 // Close closes the socket and releases the lock.

@@ -59,18 +59,11 @@ func TestReadAgain(t *testing.T) {
 		srv := httptest.NewServer(s)
 		f := followed(t, srv)
 		ctx, stop := context.WithCancel(t.Context())
-		_ = cluster.WatchWith(ctx, func(cluster.Update) {}, func(ctx context.Context, relay *cluster.Relay) error {
-			go func() {
-				for range f.changed {
-					f.mu.Lock()
-					s := f.table.Snapshot()
-					f.mu.Unlock()
-					if len(s.Nodes) == 1 && s.Nodes[0].Name == "list-2" {
-						stop()
-						return
-					}
-				}
-			}()
+		_ = cluster.WatchWith(ctx, func(u cluster.Update) {
+			if s := u.Snapshot; s != nil && len(s.Nodes) == 1 && s.Nodes[0].Name == "list-2" {
+				stop()
+			}
+		}, func(ctx context.Context, relay *cluster.Relay) error {
 			f.relay = relay
 			return rest.Follow(ctx, f.registry.client, nodes, f)
 		})
@@ -94,18 +87,11 @@ func TestGoesOn(t *testing.T) {
 	f := followed(t, srv)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	_ = cluster.WatchWith(ctx, func(cluster.Update) {}, func(ctx context.Context, relay *cluster.Relay) error {
-		go func() {
-			for range f.changed {
-				f.mu.Lock()
-				n := len(f.table.Snapshot().Nodes)
-				f.mu.Unlock()
-				if n == 4 {
-					stop()
-					return
-				}
-			}
-		}()
+	_ = cluster.WatchWith(ctx, func(u cluster.Update) {
+		if u.Snapshot != nil && len(u.Snapshot.Nodes) == 4 {
+			stop()
+		}
+	}, func(ctx context.Context, relay *cluster.Relay) error {
 		f.relay = relay
 		return rest.Follow(ctx, f.registry.client, nodes, f)
 	})

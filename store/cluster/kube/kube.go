@@ -40,8 +40,8 @@ type Registry struct {
 	keys   keys
 	// namespace is Options.Namespace.
 	namespace string
-	// seen is the last snapshot of a running Watch.
-	seen atomic.Pointer[cluster.Snapshot]
+	// watched is the table of a running Watch, or nil before it is complete.
+	watched atomic.Pointer[cluster.Table]
 }
 
 var (
@@ -178,19 +178,19 @@ func (r *Registry) assigned(o *rest.Node) ([]netip.Prefix, error) {
 // claim returns an error if another node has the pod networks. If this node's record is published,
 // the node whose name sorts first keeps them.
 func (r *Registry) claim(n *cluster.Node, published bool) error {
-	s := r.seen.Load()
-	if s == nil {
+	watched := r.watched.Load()
+	if watched == nil {
 		return nil // no Watch runs; a later one reports the conflict, and the agent calls Acquire again
 	}
 	w := cluster.SubnetRequest{Name: n.Name, Demanded: n.PodCIDRs}
 	if published {
 		w.Own = n.PodCIDRs
 	}
-	for _, other := range s.Nodes {
+	watched.Each(func(other *cluster.Node) {
 		for _, p := range other.PodCIDRs {
 			w.Others = append(w.Others, cluster.Holder{Name: other.Name, Subnet: p})
 		}
-	}
+	})
 	_, err := r.config.Assign(w)
 	return err
 }

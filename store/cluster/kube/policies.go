@@ -20,15 +20,8 @@ type policy struct {
 
 // selector is a metav1.LabelSelector.
 type selector struct {
-	MatchLabels      map[string]string `json:"matchLabels"`
-	MatchExpressions []requirement     `json:"matchExpressions"`
-}
-
-// requirement is a metav1.LabelSelectorRequirement.
-type requirement struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
-	Values   []string `json:"values"`
+	MatchLabels      map[string]string  `json:"matchLabels"`
+	MatchExpressions []rest.Requirement `json:"matchExpressions"`
 }
 
 // selects reports whether a pod with these labels is selected. An unknown operator selects none.
@@ -38,24 +31,10 @@ func (s *selector) selects(labels map[string]string) bool {
 			return false
 		}
 	}
-	for _, r := range s.MatchExpressions {
+	return !slices.ContainsFunc(s.MatchExpressions, func(r rest.Requirement) bool {
 		value, has := labels[r.Key]
-		is := false
-		switch r.Operator {
-		case "In":
-			is = has && slices.Contains(r.Values, value)
-		case "NotIn":
-			is = !has || !slices.Contains(r.Values, value)
-		case "Exists":
-			is = has
-		case "DoesNotExist":
-			is = !has
-		}
-		if !is {
-			return false
-		}
-	}
-	return true
+		return !r.Matches(value, has)
+	})
 }
 
 // labelledPod has the fields of a pod that a policy depends on.

@@ -72,7 +72,7 @@ func followed(tb testing.TB, srv *httptest.Server) *follower {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &follower{registry: r, changed: make(chan struct{}, 1)}
+	return &follower{registry: r, relay: &cluster.Relay{}}
 }
 
 // list reads all nodes into f.

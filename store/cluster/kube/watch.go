@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"slices"
-	"sync"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -13,13 +12,9 @@ const nodes = "/api/v1/nodes"
 
 // Watch follows all Node objects.
 func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
-	defer r.seen.Store(nil)
+	defer r.watched.Store(nil)
 	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
-		f := follower{registry: r, relay: relay, changed: make(chan struct{}, 1)}
-		var wg sync.WaitGroup
-		wg.Go(func() { f.report(ctx) })
-		defer wg.Wait()
-		return rest.Follow(ctx, r.client, nodes, &f)
+		return rest.Follow(ctx, r.client, nodes, &follower{registry: r, relay: relay})
 	})
 }
 
@@ -27,36 +22,12 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 type follower struct {
 	registry *Registry
 	relay    *cluster.Relay
-	changed  chan struct{}
-
-	mu    sync.Mutex
-	table cluster.Table
-	own   rest.Node // this node's, or zero
+	table    cluster.Table
+	own      rest.Node // this node's, or zero
 }
 
-// report sends snapshots to the relay. Making a snapshot takes as long as reading many changes, so only few
-// are made in a burst of changes.
-func (f *follower) report(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.changed:
-		}
-		f.mu.Lock()
-		s := f.table.Snapshot()
-		f.mu.Unlock()
-		f.registry.seen.Store(s)
-		f.relay.Put(s)
-	}
-}
-
-func (f *follower) notify() {
-	select {
-	case f.changed <- struct{}{}:
-	default: // a report is pending
-	}
-}
+// notify reports the present objects.
+func (f *follower) notify() { f.relay.PutLater(f.table.Snapshot) }
 
 // Failed reports an error of the server.
 func (f *follower) Failed(err error) { f.relay.Fail(err) }
@@ -66,20 +37,17 @@ func (f *follower) Recovered() { f.notify() }
 
 // Complete removes all nodes that are not among names.
 func (f *follower) Complete(names map[string]bool) {
-	f.mu.Lock()
 	f.table.Keep(names)
 	if !names[f.registry.name] {
 		f.own = rest.Node{}
 	}
-	f.mu.Unlock()
+	f.registry.watched.Store(&f.table)
 	f.notify()
 }
 
 // Put stores an object, and reports a change unless all objects are being read.
 func (f *follower) Put(o *rest.Node, listing bool) {
 	r := f.registry
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	changed := false
 	if r.keys.takesPart(o) {
 		n, err := r.node(o)
@@ -109,8 +77,6 @@ func (r *Registry) same(o, p *rest.Node) bool {
 
 // Remove removes an object, and reports a change unless all objects are being read.
 func (f *follower) Remove(name string, listing bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	changed := f.table.Remove(name)
 	if name == f.registry.name {
 		changed, f.own = true, rest.Node{}

@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 )
 
@@ -49,4 +50,28 @@ func NewStream(r io.Reader, limit int64) *Stream {
 func (s *Stream) Decode(v any) error {
 	s.budget.left = s.limit
 	return s.dec.Decode(v)
+}
+
+// Token reads the next token, which is a name, a bracket or a simple value.
+func (s *Stream) Token() (json.Token, error) {
+	s.budget.left = s.limit
+	return s.dec.Token()
+}
+
+// Each calls fn before each element of an array or before the name of each member of an object, depending on the opening
+// bracket. A null has none.
+func (s *Stream) Each(open json.Delim, fn func() error) error {
+	switch got, err := s.Token(); {
+	case err != nil || got == nil:
+		return err
+	case got != open:
+		return fmt.Errorf("unexpected JSON: %.40q in place of %q", fmt.Sprint(got), open.String())
+	}
+	for s.dec.More() {
+		if err := fn(); err != nil {
+			return err
+		}
+	}
+	_, err := s.Token()
+	return err
 }

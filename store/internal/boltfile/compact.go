@@ -23,16 +23,11 @@ const (
 // isSparse reports whether most pages of the file are free. bbolt never makes a file
 // smaller.
 func (o *opened) isSparse() bool {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(o.file.Fd()), &st); err != nil || st.Size < compactSize {
+	if o.at.Size < compactSize {
 		return false
 	}
-	m, valid, err := newestMeta(o.file)
-	if err != nil || valid == 0 {
-		return false
-	}
-	free, err := o.freePages(&m)
-	return err == nil && (m.highWater-uint64(len(free)))*compactShare < uint64(st.Size/m.pageSize)
+	free, err := o.freePages(&o.meta)
+	return err == nil && (o.meta.highWater-uint64(len(free)))*compactShare < uint64(o.at.Size/o.meta.pageSize)
 }
 
 // compact replaces the file by one without free pages, unless another process uses
@@ -47,12 +42,12 @@ func (f *File) compact(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	o, st, err := f.openLocked(w, true)
+	o, err := f.openLocked(w, true)
 	if err != nil || o == nil {
 		return err
 	}
 	defer o.close() //nolint:errcheck // nothing was written
-	if err := f.check(o, &st); err != nil || !o.isSparse() {
+	if err := f.check(o); err != nil || !o.isSparse() {
 		return err
 	}
 	at, temp := int(dir.Fd()), f.Name+".new"
@@ -79,18 +74,12 @@ func (f *File) copyTo(o *opened, at int, temp string) error {
 		return err
 	}
 	to := &session{opened: &opened{file: os.NewFile(uintptr(fd), filepath.Join(filepath.Dir(f.Path), temp))}}
-	from, valid, err := newestMeta(o.file)
-	if err == nil && valid == 0 {
-		err = errors.New("no valid meta page")
-	}
-	if err == nil {
-		err = to.openDB(f)
-	}
+	err = to.openDB(f)
 	if err == nil {
 		err = bolt.Compact(to.db, o.db, 0)
 	}
 	if err == nil {
-		err = continueFrom(to.file, from.txid)
+		err = to.continueFrom(o.meta.txid)
 	}
 	if err == nil && f.Durable {
 		err = to.file.Sync()
@@ -100,19 +89,19 @@ func (f *File) copyTo(o *opened, at int, temp string) error {
 
 // continueFrom gives the newest state of a file the numbers txid and txid+1, on both
 // meta pages, because a file's revision must not go back.
-func continueFrom(db *os.File, txid uint64) error {
-	m, valid, err := newestMeta(db)
+func (o *opened) continueFrom(txid uint64) error {
+	m, valid, err := o.newestMeta()
 	if err != nil || valid == 0 {
 		return errors.Join(err, errors.New("no valid meta page"))
 	}
 	body := make([]byte, metaSize)
-	if _, err := db.ReadAt(body, int64(m.txid%2)*m.pageSize+pageHeader); err != nil {
+	if _, err := o.file.ReadAt(body, int64(m.txid%2)*m.pageSize+pageHeader); err != nil {
 		return err
 	}
 	for _, number := range []uint64{txid, txid + 1} {
 		binary.NativeEndian.PutUint64(body[metaTxid:], number)
 		binary.NativeEndian.PutUint64(body[metaSummed:], metaSum(body))
-		if _, err := db.WriteAt(body, int64(number%2)*m.pageSize+pageHeader); err != nil {
+		if _, err := o.file.WriteAt(body, int64(number%2)*m.pageSize+pageHeader); err != nil {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (f *File) SetAside(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("set aside %q: %w", f.Path, err)
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	o, _, err := f.openLocked(w, true)
+	o, err := f.openLocked(w, true)
 	if errors.Is(err, ErrBusy) {
 		return "", fmt.Errorf("set aside: %w", err)
 	}

@@ -96,12 +96,12 @@ func (f *File) open(ctx context.Context, write bool) (*opened, error) {
 	w := f.Locks.begin(ctx)
 	w.never = f.NoWait
 	for created := 0; ; created++ {
-		o, st, err := f.openLocked(w, write)
+		o, err := f.openLocked(w, write)
 		if err != nil {
 			return nil, err
 		}
-		if o != nil && (st.Size > 0 || f.Durable) {
-			if err := f.check(o, &st); err != nil {
+		if o != nil && (o.at.Size > 0 || f.Durable) {
+			if err := f.check(o); err != nil {
 				return nil, errors.Join(err, o.close())
 			}
 			return o, nil
@@ -122,62 +122,74 @@ func (f *File) open(ctx context.Context, write bool) (*opened, error) {
 }
 
 // check checks the open and locked file, and drops what is known of an earlier state.
-func (f *File) check(o *opened, st *unix.Stat_t) error {
-	meta, err := f.checkWhole(o.file, st.Size)
-	if err == nil {
-		err = o.refresh(meta)
+func (f *File) check(o *opened) error {
+	meta, err := f.checkMeta(o)
+	if err != nil {
+		return f.damaged(err)
 	}
-	if err == nil {
-		err = f.verify(o, st.Mtim)
+	if err := o.refresh(meta); err != nil {
+		return err
 	}
-	return err
+	return f.verify(o)
 }
 
 // openLocked opens the file as it is and locks it; it returns nil when there is
 // no file. Readers take the exclusive lock too: with a shared lock, of 16 readers
 // some always overlap, and a writer was measured to wait 6 s (0.1 s with this).
-func (f *File) openLocked(w wait, write bool) (*opened, unix.Stat_t, error) {
-	var none unix.Stat_t
+func (f *File) openLocked(w wait, write bool) (*opened, error) {
 	for {
 		o, err := f.openNamed(write)
 		if err != nil || o == nil {
-			return nil, none, err
+			return nil, err
 		}
-		if o.db != nil && isHeld(uninterrupted(int(o.file.Fd()), exclusive().try)) {
-			// The thread that waits for the lock may outlast this call, so it needs a
-			// descriptor that bbolt does not close.
-			if err := o.unmap(); err != nil {
-				return nil, none, errors.Join(err, o.close())
-			}
+		if err := f.lock(w, o); err != nil {
+			return nil, err
 		}
-		if err := w.acquire(o.file, exclusive()); err != nil {
-			o.file = nil // acquire closed it, or its abandoned call will
-			return nil, none, fmt.Errorf("lock %q: %w%s", f.Path, errors.Join(err, o.close()), f.holder(err))
-		}
-		st, same, err := f.isNamed(o)
+		same, err := f.isNamed(o)
 		if err == nil && same {
-			return o, st, nil
+			return o, nil
 		}
 		f.Dir.forget()
 		if err := errors.Join(err, o.close()); err != nil {
-			return nil, none, err
+			return nil, err
 		}
 		if err := w.expired(); err != nil {
-			return nil, none, fmt.Errorf("open %q: another program replaces it again and again: %w", f.Path, err)
+			return nil, fmt.Errorf("open %q: another program replaces it again and again: %w", f.Path, err)
 		}
 	}
 }
 
-// isNamed reports whether the file's path still names the open file, and its status.
-func (f *File) isNamed(o *opened) (st unix.Stat_t, same bool, err error) {
+// lock locks the open file, or closes it.
+func (f *File) lock(w wait, o *opened) error {
+	held := uninterrupted(int(o.file.Fd()), exclusive().try)
+	if held == nil {
+		return nil
+	}
+	if o.db != nil && isHeld(held) {
+		// The thread that waits for the lock may outlast this call, so it needs a
+		// descriptor that bbolt does not close.
+		if err := o.unmap(); err != nil {
+			return errors.Join(err, o.close())
+		}
+	}
+	if err := w.acquire(o.file, exclusive()); err != nil {
+		o.file = nil // acquire closed it, or its abandoned call will
+		return fmt.Errorf("lock %q: %w%s", f.Path, errors.Join(err, o.close()), f.holder(err))
+	}
+	return nil
+}
+
+// isNamed reports whether the file's path still names the open file.
+func (f *File) isNamed(o *opened) (bool, error) {
 	st, exists, err := lstat(f.Path)
-	if err != nil || !exists || st.Dev != o.dev || st.Ino != o.inode {
-		return st, false, err
+	if err != nil || !exists || st.Dev != o.at.Dev || st.Ino != o.at.Ino {
+		return false, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return st, false, f.notRegular("not a regular file")
+		return false, f.notRegular("not a regular file")
 	}
-	return st, true, nil
+	o.at = st
+	return true, nil
 }
 
 // openNamed opens the file without a lock; it returns nil when there is none. A
@@ -231,7 +243,7 @@ func (f *File) openAt(at int, write bool) (*opened, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return &opened{
-		file: os.NewFile(uintptr(fd), f.Path), dev: st.Dev, inode: st.Ino,
+		file: os.NewFile(uintptr(fd), f.Path), at: st,
 		readOnly: readOnly, cache: &Cache{},
 	}, nil
 }

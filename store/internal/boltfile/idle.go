@@ -12,8 +12,9 @@ import (
 
 // opened is an open file. During a transaction it is locked.
 type opened struct {
-	file       *os.File
-	dev, inode uint64
+	file *os.File
+	// at is the file's status when it was last locked.
+	at unix.Stat_t
 	// holder is the open side file, nil before the first note in it.
 	holder *os.File
 	// readOnly: the file could not be opened for writing.

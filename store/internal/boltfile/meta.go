@@ -25,13 +25,6 @@ const (
 	metaSize    = metaSummed + 8
 )
 
-// checkWhole checks, before bbolt maps the file, that the meta page that bbolt will
-// use points into the file.
-func (f *File) checkWhole(db *os.File, size int64) (metaPage, error) {
-	meta, err := f.checkMeta(db, size)
-	return meta, f.damaged(err)
-}
-
 // damaged names the file in an error, and what to do when the file is damaged.
 func (f *File) damaged(err error) error {
 	switch {
@@ -51,10 +44,12 @@ type metaPage struct {
 	seal seal
 }
 
-func (f *File) checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
-	newest, valid, err := newestMeta(r)
+// checkMeta checks, before bbolt maps the file, that the meta page that bbolt will use
+// points into the file.
+func (f *File) checkMeta(o *opened) (metaPage, error) {
+	newest, valid, err := o.newestMeta()
 	if errors.Is(err, io.EOF) {
-		return newest, fmt.Errorf("%w: cut short at %d bytes", record.ErrDamaged, size)
+		return newest, fmt.Errorf("%w: cut short at %d bytes", record.ErrDamaged, o.at.Size)
 	}
 	if err != nil {
 		return newest, err
@@ -64,13 +59,25 @@ func (f *File) checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
 	if valid == 0 || valid == 1 && !f.Durable {
 		return newest, fmt.Errorf("%w: %d valid meta pages", record.ErrDamaged, valid)
 	}
-	return newest, newest.check(size)
+	return newest, newest.check(o.at.Size)
 }
 
 // newestMeta reads the meta page that bbolt uses, and says how many are valid.
-func newestMeta(r io.ReaderAt) (newest metaPage, valid int, err error) {
-	for i := range uint64(2) {
-		m, ok, err := readMeta(r, i)
+func (o *opened) newestMeta() (newest metaPage, valid int, err error) {
+	b, err := o.read(0, metaEnd())
+	if err != nil {
+		return newest, 0, err
+	}
+	return newestMeta(b)
+}
+
+// metaEnd returns the length of what newestMeta needs of a file.
+func metaEnd() int64 { return int64(os.Getpagesize()) + sealAt + sealSize }
+
+// newestMeta returns the meta page that bbolt uses of a file, and says how many are valid.
+func newestMeta(file []byte) (newest metaPage, valid int, err error) {
+	for i := range 2 {
+		m, ok, err := parseMeta(file, i)
 		if err != nil {
 			return newest, 0, err
 		}
@@ -84,20 +91,29 @@ func newestMeta(r io.ReaderAt) (newest metaPage, valid int, err error) {
 	return newest, valid, nil
 }
 
-// readMeta reads one meta page.
-func readMeta(r io.ReaderAt, i uint64) (m metaPage, valid bool, err error) {
-	var buf [sealAt + sealSize]byte
-	page := int64(os.Getpagesize())
-	if _, err := r.ReadAt(buf[:], int64(i)*page); err != nil {
-		return m, false, fmt.Errorf("read meta page %d: %w", i, err)
+// parseMeta returns one meta page of a file.
+func parseMeta(file []byte, i int) (m metaPage, valid bool, err error) {
+	page, e := os.Getpagesize(), binary.NativeEndian
+	b := file[i*page+pageHeader:]
+	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != metaSum(b) {
+		return m, false, nil
 	}
-	m, valid = parseMeta(buf[pageHeader:])
-	m.seal = parseSeal(buf[sealAt:])
-	valid = valid && m.txid%2 == i // transactions use the two pages in turn
-	if valid && m.pageSize != page {
+	m = metaPage{
+		pageSize:  int64(e.Uint32(b[8:])),
+		root:      e.Uint64(b[16:]),
+		freelist:  e.Uint64(b[32:]),
+		highWater: e.Uint64(b[40:]),
+		txid:      e.Uint64(b[metaTxid:]),
+		sum:       e.Uint64(b[metaSummed:]),
+		seal:      parseSeal(b[sealAt-pageHeader:]),
+	}
+	if m.txid%2 != uint64(i) { // transactions use the two pages in turn
+		return m, false, nil
+	}
+	if m.pageSize != int64(page) {
 		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", record.ErrDamaged, m.pageSize, page)
 	}
-	return m, valid, nil
+	return m, true, nil
 }
 
 // check refuses a meta page that points outside the file. bbolt writes every page
@@ -119,19 +135,4 @@ func metaSum(b []byte) uint64 {
 	sum := fnv.New64a()
 	_, _ = sum.Write(b[:metaSummed])
 	return sum.Sum64()
-}
-
-func parseMeta(b []byte) (metaPage, bool) {
-	e := binary.NativeEndian
-	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != metaSum(b) {
-		return metaPage{}, false
-	}
-	return metaPage{
-		pageSize:  int64(e.Uint32(b[8:])),
-		root:      e.Uint64(b[16:]),
-		freelist:  e.Uint64(b[32:]),
-		highWater: e.Uint64(b[40:]),
-		txid:      e.Uint64(b[metaTxid:]),
-		sum:       e.Uint64(b[metaSummed:]),
-	}, true
 }

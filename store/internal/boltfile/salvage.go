@@ -1,7 +1,6 @@
 package boltfile
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -34,13 +33,13 @@ func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (as
 	at, temp := int(dir.Fd()), f.Name+".new"
 	rename := func(name string) error { return unix.Linkat(at, f.Name, at, name, 0) }
 	var entries []Entry
-	o, st, err := f.openLocked(w, true)
+	o, err := f.openLocked(w, true)
 	switch {
 	case err == nil && o == nil:
 		return "", fmt.Errorf("mend %q: %w", f.Path, record.ErrNotFound)
 	case err == nil:
 		defer o.close() //nolint:errcheck // nothing was written
-		b := make([]byte, st.Size)
+		b := make([]byte, o.at.Size)
 		if _, err := o.file.ReadAt(b, 0); err != nil {
 			return "", fmt.Errorf("read the damaged file: %w", err)
 		}
@@ -72,7 +71,10 @@ func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (as
 
 // salvaged returns the entries of a damaged file.
 func salvaged(b []byte) []Entry {
-	newest, valid, err := newestMeta(bytes.NewReader(b))
+	if int64(len(b)) < metaEnd() {
+		return nil
+	}
+	newest, valid, err := newestMeta(b)
 	if err != nil || valid == 0 {
 		return nil // nothing says where its pages are
 	}

@@ -3,6 +3,7 @@ package boltfile
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,9 +45,9 @@ var errSum = fmt.Errorf("%w: its pages are not as they were written", record.Err
 
 // verify compares the file's pages with its seal, unless its modification time says
 // that only this program wrote to it. A file without a seal gets one.
-func (f *File) verify(o *opened, modified unix.Timespec) error {
+func (f *File) verify(o *opened) error {
 	m := &o.meta
-	if m.seal.txid == m.txid && m.seal.stamp == modified.Nano() && !f.Whole {
+	if m.seal.txid == m.txid && m.seal.stamp == o.at.Mtim.Nano() && !f.Whole {
 		return nil
 	}
 	sum, err := o.sum(m)
@@ -69,7 +70,7 @@ func (f *File) verify(o *opened, modified unix.Timespec) error {
 // An error does not matter: the next transaction finds no seal, or reports the error.
 func (o *opened) committed() {
 	before := o.meta
-	after, valid, err := newestMeta(o.file)
+	after, valid, err := o.newestMeta()
 	if err != nil || valid == 0 {
 		return
 	}
@@ -217,7 +218,7 @@ func (o *opened) sumPages(m *metaPage, ids []uint64) (sum uint64, err error) {
 // bbolt's mapping, in which a file that is cut short faults.
 func (o *opened) read(at, n int64) ([]byte, error) {
 	if int64(len(o.buf)) < n {
-		o.buf = make([]byte, n)
+		o.buf = make([]byte, max(n, 4*int64(os.Getpagesize()))) // most commits read fewer pages at once
 	}
 	if _, err := o.file.ReadAt(o.buf[:n], at); err != nil {
 		return nil, fmt.Errorf("read %d bytes at %d: %w", n, at, err)

@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -44,9 +45,21 @@ func TestExamplesTogether(t *testing.T) {
 	for _, name := range examples {
 		containers[name] = netopstest.New(t)
 	}
+	cnibox := func(args ...string) error {
+		cmd := exec.Command(filepath.Join(binDir, "cnibox"), args...)
+		cmd.Env = append(os.Environ(), "CNI_PATH="+binDir, "CNIBOX_RUN_DIR="+filepath.Join(dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(dir, "state"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cnibox %s: %w\n%s", args[0], err, out)
+		}
+		return nil
+	}
 	for _, verb := range []string{"add", "check", "list", "del"} {
 		if verb == "list" {
 			t.Run("ListedByOtherNFT", func(t *testing.T) { node.Do(t, nftlist.Find(t).Check) })
+			// A node that saves its rules to /etc/nftables.conf starts with them.
+			t.Run("LoadedByOtherNFT", func(t *testing.T) {
+				node.Do(t, func() error { return nftlist.Find(t).Reload(func() error { return cnibox("diff") }) })
+			})
 			continue
 		}
 		for _, name := range examples {
@@ -54,12 +67,9 @@ func TestExamplesTogether(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(filepath.Join(binDir, "cnibox"), verb, conf, name, containers[name].Path())
-			cmd.Env = append(os.Environ(), "CNI_PATH="+binDir, "CNIBOX_RUN_DIR="+filepath.Join(dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(dir, "state"))
 			node.Do(t, func() error {
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					t.Errorf("%s %s: %v\n%s", verb, name, err, out)
+				if err := cnibox(verb, conf, name, containers[name].Path()); err != nil {
+					t.Errorf("%s: %v", name, err)
 				}
 				return nil
 			})

@@ -84,27 +84,38 @@ func printable(s string) string {
 
 // statusError reads a refusal and closes its body.
 func statusError(resp *http.Response) error {
-	e := &StatusError{Code: resp.StatusCode, RetryAfter: web.RetryAfter(resp.Header)}
 	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone suffices
 	web.Discard(resp.Body)
+	var s status
 	if isProtobuf(resp) {
-		if raw, err := unwrap(b); err == nil {
-			_ = e.readStatus(raw)
+		if b, err := unwrap(b); err == nil {
+			_ = readMessage(b, &s)
 		}
-		e.Code = resp.StatusCode
-		return e
+	} else {
+		_ = json.Unmarshal(b, &s)
 	}
-	var s struct {
-		Reason, Message string
-		Details         struct {
-			Causes []struct{ Field string }
-		}
-	}
-	if json.Unmarshal(b, &s) == nil {
-		e.Reason, e.Message = s.Reason, s.Message
-		for _, c := range s.Details.Causes {
-			e.Fields = append(e.Fields, c.Field)
-		}
+	e := s.failure()
+	e.Code, e.RetryAfter = resp.StatusCode, web.RetryAfter(resp.Header)
+	return e
+}
+
+// status has the fields of a metav1.Status that are used here.
+type status struct {
+	Message string `json:"message" protobuf:"3"`
+	Reason  string `json:"reason"  protobuf:"4"`
+	Code    int    `json:"code"    protobuf:"6"`
+	Details struct {
+		Causes []struct {
+			Field string `json:"field" protobuf:"3"`
+		} `json:"causes" protobuf:"4"`
+	} `json:"details" protobuf:"5"`
+}
+
+// failure returns the status as an error.
+func (s *status) failure() *StatusError {
+	e := &StatusError{Code: s.Code, Reason: s.Reason, Message: s.Message}
+	for _, c := range s.Details.Causes {
+		e.Fields = append(e.Fields, c.Field)
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -13,23 +14,26 @@ import (
 // kubeconfig has the fields of the file that are used here
 // (https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/).
 type kubeconfig struct {
-	CurrentContext string          `json:"current-context"`
-	Contexts       []namedContext  `json:"contexts"`
-	Clusters       []namedCluster  `json:"clusters"`
-	Users          []namedAuthInfo `json:"users"`
-}
-
-type namedContext struct {
-	Name    string `json:"name"`
-	Context struct {
-		Cluster string `json:"cluster"`
-		User    string `json:"user"`
-	} `json:"context"`
+	CurrentContext string `json:"current-context"`
+	Contexts       []struct {
+		Name    string `json:"name"`
+		Context struct {
+			Cluster string `json:"cluster"`
+			User    string `json:"user"`
+		} `json:"context"`
+	} `json:"contexts"`
+	Clusters []namedCluster `json:"clusters"`
+	Users    []namedUser    `json:"users"`
 }
 
 type namedCluster struct {
 	Name    string      `json:"name"`
 	Cluster clusterInfo `json:"cluster"`
+}
+
+type namedUser struct {
+	Name string   `json:"name"`
+	User authInfo `json:"user"`
 }
 
 type clusterInfo struct {
@@ -39,11 +43,6 @@ type clusterInfo struct {
 	TLSServerName string `json:"tls-server-name"`
 	Insecure      bool   `json:"insecure-skip-tls-verify"`
 	ProxyURL      string `json:"proxy-url"`
-}
-
-type namedAuthInfo struct {
-	Name string   `json:"name"`
-	User authInfo `json:"user"`
 }
 
 type authInfo struct {
@@ -116,33 +115,21 @@ func (k *kubeconfig) current() (*clusterInfo, *authInfo, error) {
 	if k.CurrentContext == "" {
 		return nil, nil, errors.New("current-context is missing")
 	}
-	for i := range k.Contexts {
-		if k.Contexts[i].Name != k.CurrentContext {
+	for i, of := range k.Contexts {
+		if of.Name != k.CurrentContext {
 			continue
 		}
-		c := k.Contexts[i].Context
-		var info *clusterInfo
-		for j := range k.Clusters {
-			if k.Clusters[j].Name == c.Cluster {
-				info = &k.Clusters[j].Cluster
-				break
-			}
+		info := slices.IndexFunc(k.Clusters, func(c namedCluster) bool { return c.Name == of.Context.Cluster })
+		user := slices.IndexFunc(k.Users, func(u namedUser) bool { return u.Name == of.Context.User })
+		switch {
+		case info < 0:
+			return nil, nil, fmt.Errorf("contexts[%d].context.cluster is %q: there is no such cluster", i, of.Context.Cluster)
+		case user >= 0:
+			return &k.Clusters[info].Cluster, &k.Users[user].User, nil
+		case of.Context.User != "":
+			return nil, nil, fmt.Errorf("contexts[%d].context.user is %q: there is no such user", i, of.Context.User)
 		}
-		user := &authInfo{}
-		found := c.User == ""
-		for j := range k.Users {
-			if k.Users[j].Name == c.User {
-				user, found = &k.Users[j].User, true
-				break
-			}
-		}
-		if info == nil {
-			return nil, nil, fmt.Errorf("contexts[%d].context.cluster is %q: there is no such cluster", i, c.Cluster)
-		}
-		if !found {
-			return nil, nil, fmt.Errorf("contexts[%d].context.user is %q: there is no such user", i, c.User)
-		}
-		return info, user, nil
+		return &k.Clusters[info].Cluster, &authInfo{}, nil
 	}
 	return nil, nil, fmt.Errorf("current-context is %q: there is no such context", k.CurrentContext)
 }

@@ -3,6 +3,9 @@ package rest
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -11,25 +14,9 @@ import (
 type Node struct {
 	Object
 	Spec struct {
-		PodCIDR  string   `json:"podCIDR"`
-		PodCIDRs []string `json:"podCIDRs"`
-	} `json:"spec"`
-}
-
-// Member reads a field of a Node's specification from protobuf.
-func (n *Node) Member(number int, b []byte) error {
-	if number != 2 {
-		return nil
-	}
-	return Members(b, func(number int, b []byte) error {
-		switch number {
-		case 1:
-			n.Spec.PodCIDR = string(b)
-		case 7:
-			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, string(b))
-		}
-		return nil
-	})
+		PodCIDR  string   `json:"podCIDR"  protobuf:"1"`
+		PodCIDRs []string `json:"podCIDRs" protobuf:"7"`
+	} `json:"spec" protobuf:"2"`
 }
 
 // Pod has the fields of a pod that are used here.
@@ -39,6 +26,34 @@ type Pod struct {
 		NodeName    string `json:"nodeName"`
 		HostNetwork bool   `json:"hostNetwork"`
 	} `json:"spec"`
+}
+
+// Requirement is a requirement of a selector for a label or a field.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values"`
+}
+
+// Matches reports whether the value of the key, if there is one, meets the requirement. That of an unknown operator is not
+// met.
+func (r *Requirement) Matches(value string, has bool) bool {
+	switch r.Operator {
+	case "In":
+		return has && slices.Contains(r.Values, value)
+	case "NotIn":
+		return !has || !slices.Contains(r.Values, value)
+	case "Exists":
+		return has
+	case "DoesNotExist":
+		return !has
+	}
+	is, err := strconv.ParseInt(value, 10, 64)
+	limit, errLimit := strconv.ParseInt(strings.Join(r.Values, " "), 10, 64)
+	if !has || err != nil || errLimit != nil {
+		return false
+	}
+	return r.Operator == "Gt" && is > limit || r.Operator == "Lt" && is < limit
 }
 
 // Network is a NetworkAttachmentDefinition of k8s.cni.cncf.io/v1.

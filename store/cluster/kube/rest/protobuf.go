@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
+	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,27 +34,105 @@ const protobufMagic = "k8s\x00"
 // errProtobuf means that the message is not the expected protobuf.
 var errProtobuf = errors.New("unexpected protobuf")
 
-// Message is a Kind that can be read from protobuf.
-type Message interface {
-	// Member reads one field of the object by its number. The metadata was already read.
-	Member(number int, b []byte) error
-}
-
 // isProtobuf reports whether a reply is protobuf.
 func isProtobuf(resp *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return err == nil && kind == protobufType
 }
 
-// Members calls each with the fields of a message that are messages, strings or bytes, and skips the
-// others.
-func Members(b []byte, each func(number int, b []byte) error) error {
-	return members(b, func(number int, v []byte, _ uint64) error {
-		if v == nil {
+// canProtobuf reports whether the server can send a kind as protobuf: a field beside the metadata has a number.
+func canProtobuf[P Kind]() bool { return len(layoutOf(reflect.TypeFor[P]().Elem())) > 1 }
+
+// layout has the wanted fields of a message by their numbers. They are those of a struct whose tag protobuf is the number.
+type layout map[int]target
+
+// target is a field of a struct.
+type target struct {
+	index []int
+	// fields are those of a message, of the messages of a list, or of the entries of a map.
+	fields layout
+	// isTime is true if the message is a metav1.Time and the struct's field is its text, as in JSON.
+	isTime bool
+}
+
+// mapEntry is a message in place of an entry of a map.
+type mapEntry struct {
+	Key   string `protobuf:"1"`
+	Value string `protobuf:"2"`
+}
+
+func layoutOf(t reflect.Type) layout {
+	switch {
+	case t.Kind() == reflect.Slice:
+		return layoutOf(t.Elem())
+	case t.Kind() == reflect.Map:
+		return layoutOf(reflect.TypeFor[mapEntry]())
+	case t.Kind() != reflect.Struct:
+		return nil
+	}
+	l := layout{}
+	for _, f := range reflect.VisibleFields(t) {
+		text, isTime := strings.CutSuffix(f.Tag.Get("protobuf"), ",time")
+		if number, err := strconv.Atoi(text); err == nil {
+			l[number] = target{f.Index, layoutOf(f.Type), isTime}
+		}
+	}
+	return l
+}
+
+// read stores the wanted fields of a message in a struct, and skips the others.
+func (l layout) read(b []byte, into reflect.Value) error {
+	return members(b, func(number int, v []byte, n uint64) error {
+		to, wanted := l[number]
+		if !wanted {
 			return nil
 		}
-		return each(number, v)
+		f := into.FieldByIndex(to.index)
+		switch {
+		case f.Kind() == reflect.Int:
+			f.SetInt(int64(int32(n)))
+		case v != nil:
+			return to.set(f, v)
+		}
+		return nil
 	})
+}
+
+// readMessage stores the wanted fields of a message in the struct that into points to.
+func readMessage(b []byte, into any) error {
+	v := reflect.ValueOf(into).Elem()
+	return layoutOf(v.Type()).read(b, v)
+}
+
+// set stores a message, string or bytes.
+func (to *target) set(f reflect.Value, v []byte) error {
+	switch {
+	case to.isTime:
+		return members(v, func(number int, _ []byte, n uint64) error {
+			if number == 1 {
+				f.SetString(time.Unix(int64(n), 0).UTC().Format(time.RFC3339))
+			}
+			return nil
+		})
+	case f.Kind() == reflect.String:
+		f.SetString(strings.ToValidUTF8(string(v), "\ufffd"))
+		return nil
+	case f.Kind() == reflect.Struct:
+		return to.fields.read(v, f)
+	case f.Kind() == reflect.Map:
+		var e mapEntry
+		if f.IsNil() {
+			f.Set(reflect.MakeMap(f.Type()))
+		}
+		err := to.fields.read(v, reflect.ValueOf(&e).Elem())
+		f.SetMapIndex(reflect.ValueOf(e.Key), reflect.ValueOf(e.Value))
+		return err
+	case f.Type().Elem().Kind() == reflect.Uint8:
+		f.SetBytes(v)
+		return nil
+	}
+	f.Set(reflect.Append(f, reflect.Zero(f.Type().Elem())))
+	return to.set(f.Index(f.Len()-1), v)
 }
 
 // members calls each with all fields of a message. For a number, n is the value and v is nil.
@@ -95,266 +175,139 @@ func members(b []byte, each func(number int, v []byte, n uint64) error) error {
 	return nil
 }
 
+// field returns a message, string or bytes of a message, or nil.
+func field(b []byte, number int) (found []byte, err error) {
+	err = members(b, func(n int, v []byte, _ uint64) error {
+		if n == number {
+			found = v
+		}
+		return nil
+	})
+	return found, err
+}
+
 // unwrap returns the object in a runtime.Unknown.
 func unwrap(b []byte) (object []byte, err error) {
 	b, ok := bytes.CutPrefix(b, []byte(protobufMagic))
 	if !ok {
 		return nil, errProtobuf
 	}
-	err = Members(b, func(number int, v []byte) error {
-		if number == 2 {
-			object = v
-		}
-		return nil
-	})
-	return object, err
+	return field(b, 2)
 }
 
-// readMessage reads an object.
-func readMessage(b []byte, o *Object, m Message) error {
-	return Members(b, func(number int, v []byte) error {
-		if number == 1 {
-			return o.Metadata.member(v)
-		}
-		return m.Member(number, v)
-	})
-}
-
-// member reads a metav1.ObjectMeta.
-func (m *Metadata) member(b []byte) error {
-	return Members(b, func(number int, v []byte) error {
-		switch number {
-		case 1:
-			m.Name = string(v)
-		case 3:
-			m.Namespace = string(v)
-		case 5:
-			m.UID = string(v)
-		case 6:
-			m.ResourceVersion = string(v)
-		case 9:
-			return m.deleted(v)
-		case 12:
-			var entry [2]string
-			err := Members(v, func(number int, v []byte) error {
-				if number == 1 || number == 2 {
-					entry[number-1] = strings.ToValidUTF8(string(v), "\ufffd")
-				}
-				return nil
-			})
-			if m.Annotations == nil {
-				m.Annotations = map[string]string{}
-			}
-			m.Annotations[entry[0]] = entry[1]
-			return err
-		}
-		return nil
-	})
-}
-
-// deleted reads a metav1.Time into DeletionTimestamp.
-func (m *Metadata) deleted(b []byte) error {
-	return members(b, func(number int, _ []byte, n uint64) error {
-		if number == 1 {
-			m.DeletionTimestamp = time.Unix(int64(n), 0).UTC().Format(time.RFC3339)
-		}
-		return nil
-	})
-}
-
-// readStatus reads a metav1.Status into e.
-func (e *StatusError) readStatus(b []byte) error {
-	return members(b, func(number int, v []byte, n uint64) error {
-		switch number {
-		case 3:
-			e.Message = string(v)
-		case 4:
-			e.Reason = string(v)
-		case 5: // StatusDetails
-			return Members(v, func(number int, v []byte) error {
-				if number != 4 { // StatusCause
-					return nil
-				}
-				return Members(v, func(number int, v []byte) error {
-					if number == 3 {
-						e.Fields = append(e.Fields, string(v))
-					}
-					return nil
-				})
-			})
-		case 6:
-			e.Code = int(int32(n))
-		}
-		return nil
-	})
-}
-
-// frames reads the messages of a watch. The length precedes each message.
-type frames struct {
-	r   io.Reader
-	buf []byte
-}
-
-// next returns the next message, which is valid until the following call. It returns io.EOF at the end
-// of the stream before a message.
-func (f *frames) next() ([]byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(f.r, head[:]); err != nil {
-		return nil, err
-	}
-	size := int(binary.BigEndian.Uint32(head[:]))
-	if size > maxObject {
-		return nil, web.ErrTooLarge
-	}
-	if cap(f.buf) < size {
-		// The buffer grows with the received bytes, because the announced length may be false.
-		var all bytes.Buffer
-		if _, err := io.CopyN(&all, f.r, int64(size)); err != nil {
-			return nil, whole(err)
-		}
-		f.buf = all.Bytes()
-		return f.buf, nil
-	}
-	f.buf = f.buf[:size]
-	_, err := io.ReadFull(f.r, f.buf)
-	return f.buf, whole(err)
-}
-
-// readProtobufList reads a list as readList does.
+// readProtobufList reads a list as readList does, with one object in memory at a time.
 func readProtobufList[P Kind](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
-	l := listing{r: bufio.NewReaderSize(resp.Body, 64<<10)}
-	err = l.items(func(number int, b []byte) error {
-		switch number {
-		case 1:
-			return meta.member(b)
-		case 2:
-			o := empty[P]()
-			m, ok := any(o).(Message)
-			if !ok {
-				return fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
+	r, fields, found := bufio.NewReaderSize(resp.Body, 64<<10), layoutOf(reflect.TypeFor[P]().Elem()), false
+	var magic [len(protobufMagic)]byte
+	_, err = io.ReadFull(r, magic[:])
+	if err != nil || string(magic[:]) != protobufMagic {
+		return meta, lost(ctx, "list", errors.Join(err, errProtobuf))
+	}
+	var buf bytes.Buffer
+	err = eachField(r, func(number int, list *io.LimitedReader) error {
+		if number != 2 {
+			return nil
+		}
+		found = true
+		return eachField(bufio.NewReader(list), func(number int, in *io.LimitedReader) error {
+			if in.N > maxObject {
+				return web.ErrTooLarge
 			}
-			if err := readMessage(b, o.object(), m); err != nil {
+			buf.Reset()
+			if _, err := buf.ReadFrom(in); err != nil || in.N > 0 {
 				return err
 			}
-			if !each(o) {
-				return errEndless
+			switch number {
+			case 1:
+				return readMessage(buf.Bytes(), &meta)
+			case 2:
+				o := empty[P]()
+				if err := fields.read(buf.Bytes(), reflect.ValueOf(o).Elem()); err != nil {
+					return err
+				}
+				if !each(o) {
+					return errEndless
+				}
 			}
-		}
-		return nil
+			return nil
+		})
 	})
+	if err == nil && !found {
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
-		return listMeta{}, lost(ctx, "list", whole(err))
+		return listMeta{}, lost(ctx, "list", err)
 	}
 	return meta, nil
 }
 
-// member reads a metav1.ListMeta.
-func (m *listMeta) member(b []byte) error {
-	return Members(b, func(number int, v []byte) error {
-		switch number {
-		case 2:
-			m.ResourceVersion = string(v)
-		case 3:
-			m.Continue = string(v)
-		}
-		return nil
-	})
-}
-
-// listing reads a list in its runtime.Unknown, with one member in memory at a time.
-type listing struct {
-	r   *bufio.Reader
-	buf bytes.Buffer
-}
-
-// items calls each with the members of the list.
-func (l *listing) items(each func(number int, b []byte) error) error {
-	var magic [len(protobufMagic)]byte
-	if _, err := io.ReadFull(l.r, magic[:]); err != nil || string(magic[:]) != protobufMagic {
-		return errors.Join(err, errProtobuf)
-	}
+// eachField calls each with the fields of a message, and skips what each does not read. All fields of lists and of their
+// wrappers are messages, strings or bytes.
+func eachField(r *bufio.Reader, each func(number int, in *io.LimitedReader) error) error {
 	for {
-		number, size, _, err := l.head()
-		switch {
-		case err != nil:
-			return whole(err)
-		case number == 2:
-			return l.within(size, each)
+		tag, err := binary.ReadUvarint(r)
+		if err == io.EOF { //nolint:errorlint // ErrUnexpectedEOF is an error
+			return nil
 		}
-		if _, err := io.CopyN(io.Discard, l.r, size); err != nil {
+		size, sizeErr := binary.ReadUvarint(r)
+		if err := errors.Join(err, sizeErr); err != nil {
 			return whole(err)
 		}
-	}
-}
-
-// within calls each with the members of a message of left bytes.
-func (l *listing) within(left int64, each func(number int, b []byte) error) error {
-	for left > 0 {
-		number, size, head, err := l.head()
-		if err != nil {
-			return whole(err)
-		}
-		left -= head + size
-		if left < 0 {
+		if tag&7 != 2 || tag>>3 == 0 || tag>>3 > 1<<29-1 || size > math.MaxInt64 {
 			return errProtobuf
 		}
-		if size > maxObject {
-			return web.ErrTooLarge
-		}
-		l.buf.Reset()
-		if _, err := io.CopyN(&l.buf, l.r, size); err != nil {
-			return whole(err)
-		}
-		if err := each(number, l.buf.Bytes()); err != nil {
+		in := &io.LimitedReader{R: r, N: int64(size)}
+		if err := each(int(tag>>3), in); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// head reads the start of a field that is a message, string or bytes: its number, its size, and the
-// length of this start. Lists and their wrappers have no other fields.
-func (l *listing) head() (number int, size, head int64, err error) {
-	var n [2]uint64
-	for i := range n {
-		for shift := 0; ; shift += 7 {
-			b, err := l.r.ReadByte()
-			if err != nil {
-				return 0, 0, 0, err
-			}
-			if shift > 28 {
-				return 0, 0, 0, errProtobuf
-			}
-			head++
-			n[i] |= uint64(b&0x7f) << shift
-			if b < 0x80 {
-				break
-			}
+		if _, err := io.Copy(io.Discard, in); err != nil {
+			return err
+		}
+		if in.N > 0 {
+			return io.ErrUnexpectedEOF
 		}
 	}
-	if n[0]&7 != 2 || n[0]>>3 == 0 {
-		return 0, 0, 0, errProtobuf
+}
+
+// whole replaces io.EOF inside a value by an error.
+func whole(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
-	return int(n[0] >> 3), int64(n[1]), head, nil
+	return err
+}
+
+// protobufEvents reads the events of a protobuf watch. The length precedes each message.
+func protobufEvents[P Kind](r io.Reader) func() (string, P, error) {
+	buffered, fields := bufio.NewReaderSize(r, 64<<10), layoutOf(reflect.TypeFor[P]().Elem())
+	var buf bytes.Buffer
+	return func() (kind string, object P, err error) {
+		var size uint32
+		if err := binary.Read(buffered, binary.BigEndian, &size); err != nil {
+			return "", object, err
+		}
+		if size > maxObject {
+			return "", object, web.ErrTooLarge
+		}
+		buf.Reset() // it grows with the received bytes, because the announced length may be false
+		if _, err := io.CopyN(&buf, buffered, int64(size)); err != nil {
+			return "", object, whole(err)
+		}
+		return readEvent[P](buf.Bytes(), fields)
+	}
 }
 
 // readEvent reads a metav1.WatchEvent. It returns the content of an ERROR event as the error.
-func readEvent[P Kind](b []byte) (kind string, object P, err error) {
-	var wrapped []byte
-	err = Members(b, func(number int, v []byte) error {
-		switch number {
-		case 1:
-			kind = string(v)
-		case 2: // a runtime.RawExtension
-			return Members(v, func(number int, v []byte) error {
-				if number == 1 {
-					wrapped = v
-				}
-				return nil
-			})
-		}
-		return nil
-	})
+func readEvent[P Kind](b []byte, fields layout) (kind string, object P, err error) {
+	name, err := field(b, 1)
+	if err != nil {
+		return "", object, err
+	}
+	extension, err := field(b, 2) // a runtime.RawExtension
+	if err != nil {
+		return "", object, err
+	}
+	wrapped, err := field(extension, 1)
 	if err == nil && wrapped == nil {
 		err = errNoObject
 	}
@@ -365,17 +318,13 @@ func readEvent[P Kind](b []byte) (kind string, object P, err error) {
 	if err != nil {
 		return "", object, err
 	}
-	if kind == "ERROR" {
-		e := &StatusError{}
-		if err := e.readStatus(raw); err != nil {
-			return "", object, err
+	if string(name) == "ERROR" {
+		var s status
+		if err = readMessage(raw, &s); err == nil {
+			err = s.failure()
 		}
-		return "", object, e
+		return "", object, err
 	}
 	object = empty[P]()
-	m, ok := any(object).(Message)
-	if !ok {
-		return "", object, fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
-	}
-	return kind, object, readMessage(raw, object.object(), m)
+	return string(name), object, fields.read(raw, reflect.ValueOf(object).Elem())
 }

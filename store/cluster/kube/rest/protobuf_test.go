@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -19,49 +20,42 @@ import (
 // thing is a kind that is read from protobuf.
 type thing struct {
 	Object
-	Text string `json:"text"`
+	Text string `json:"text" protobuf:"2"`
 }
 
-func (o *thing) Member(number int, b []byte) error {
-	if number == 2 {
-		o.Text = string(b)
-	}
-	return nil
-}
-
-// field encodes one field of a message, number one.
-func field(number int, v ...[]byte) []byte {
+// member encodes one field of a message, number one.
+func member(number int, v ...[]byte) []byte {
 	all := bytes.Join(v, nil)
 	b := binary.AppendUvarint(nil, uint64(number<<3|2))
 	return append(binary.AppendUvarint(b, uint64(len(all))), all...)
 }
 
-func text(number int, s string) []byte { return field(number, []byte(s)) }
+func text(number int, s string) []byte { return member(number, []byte(s)) }
 
 // wrapped returns a runtime.Unknown after its magic, as the server writes it.
 func wrapped(kind string, object ...[]byte) []byte {
-	return bytes.Join([][]byte{[]byte(protobufMagic), field(1, text(1, "v1"), text(2, kind)), field(2, object...), text(3, ""), text(4, "")}, nil)
+	return bytes.Join([][]byte{[]byte(protobufMagic), member(1, text(1, "v1"), text(2, kind)), member(2, object...), text(3, ""), text(4, "")}, nil)
 }
 
 // frame returns a WatchEvent after its length.
 func frame(event string, object []byte) []byte {
-	b := append(text(1, event), field(2, field(1, object))...)
+	b := append(text(1, event), member(2, member(1, object))...)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
 func aThing(name, version, annotation, content string) []byte {
-	meta := field(1, text(1, name), text(5, "uid"), []byte{7 << 3, 5}, text(6, version), field(12, text(1, "key"), text(2, annotation)), field(17, text(1, "ignored")))
+	meta := member(1, text(1, name), text(5, "uid"), []byte{7 << 3, 5}, text(6, version), member(12, text(1, "key"), text(2, annotation)), member(17, text(1, "ignored")))
 	return wrapped("Thing", meta, text(2, content), []byte{9<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8}, []byte{10<<3 | 5, 1, 2, 3, 4})
 }
 
-var status410 = wrapped("Status", field(1), text(2, "Failure"), text(3, "too old resource version"), text(4, "Expired"),
-	field(5, field(4, text(3, "metadata.uid"))), []byte{6 << 3, 0x9a, 0x03})
+var status410 = wrapped("Status", member(1), text(2, "Failure"), text(3, "too old resource version"), text(4, "Expired"),
+	member(5, member(4, text(3, "metadata.uid"))), []byte{6 << 3, 0x9a, 0x03})
 
 // A protobuf watch gives the same events as a JSON watch, wherever its bytes are split.
 func TestProtobufEvents(t *testing.T) {
 	stream := bytes.Join([][]byte{
 		frame("ADDED", aThing("a", "5", "v", "one")),
-		frame("BOOKMARK", wrapped("Thing", field(1, text(6, "7"), field(12, text(1, "k8s.io/initial-events-end"), text(2, "true"))))),
+		frame("BOOKMARK", wrapped("Thing", member(1, text(6, "7"), member(12, text(1, "k8s.io/initial-events-end"), text(2, "true"))))),
 		frame("MODIFIED", aThing("a", "8", strings.Repeat("x", 100_000), "two")),
 		frame("ERROR", status410),
 	}, nil)
@@ -153,13 +147,13 @@ func TestProtobufRequested(t *testing.T) {
 
 // A protobuf list is read one object at a time, page by page.
 func TestProtobufList(t *testing.T) {
-	meta := func(next string) []byte { return field(1, text(2, "77"), text(3, next)) }
+	meta := func(next string) []byte { return member(1, text(2, "77"), text(3, next)) }
 	item := func(name string) []byte {
 		object, err := unwrap(aThing(name, "5", "v", "one"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return field(2, object)
+		return member(2, object)
 	}
 	pages := map[string][]byte{
 		"":     wrapped("ThingList", meta("more"), item("a"), item("b")),
@@ -200,7 +194,7 @@ func TestProtobufList(t *testing.T) {
 // FuzzProtobufList: any bytes are read or refused, and memory stays below the
 // received size.
 func FuzzProtobufList(f *testing.F) {
-	f.Add(wrapped("ThingList", field(1, text(2, "77")), field(2, text(1, "x"))))
+	f.Add(wrapped("ThingList", member(1, text(2, "77")), member(2, text(1, "x"))))
 	f.Add(append([]byte(protobufMagic), 2<<3|2, 0xff, 0xff, 0xff, 0x7f))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		count := 0
@@ -217,7 +211,7 @@ func FuzzProtobuf(f *testing.F) {
 	f.Add(frame("ADDED", aThing("a", "5", "v", "one"))[4:])
 	f.Add(frame("ERROR", status410)[4:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		kind, o, err := readEvent[*thing](b)
+		kind, o, err := readEvent[*thing](b, layoutOf(reflect.TypeFor[thing]()))
 		if err == nil && kind == "ERROR" && o != nil {
 			t.Errorf("%s is an object", kind)
 		}

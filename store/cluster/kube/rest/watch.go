@@ -1,8 +1,8 @@
 package rest
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +22,7 @@ import (
 // the fields that they need. Code, Reason and Message are fields of a Status, which
 // replaces an object in the stream of a watch.
 type Object struct {
-	Metadata Metadata `json:"metadata"`
+	Metadata Metadata `json:"metadata" protobuf:"1"`
 	Code     int      `json:"code"`
 	Reason   string   `json:"reason"`
 	Message  string   `json:"message"`
@@ -30,15 +30,15 @@ type Object struct {
 
 // Metadata has the fields of metav1.ObjectMeta that are used here.
 type Metadata struct {
-	Name            string            `json:"name"`
-	Namespace       string            `json:"namespace"`
-	UID             string            `json:"uid"`
-	ResourceVersion string            `json:"resourceVersion"`
-	Annotations     map[string]string `json:"annotations"`
+	Name            string            `json:"name"            protobuf:"1"`
+	Namespace       string            `json:"namespace"       protobuf:"3"`
+	UID             string            `json:"uid"             protobuf:"5"`
+	ResourceVersion string            `json:"resourceVersion" protobuf:"6"`
+	Annotations     map[string]string `json:"annotations"     protobuf:"12"`
 	// Finalizers is not read from protobuf.
 	Finalizers []string `json:"finalizers"`
 	// DeletionTimestamp is not empty if the object is being deleted.
-	DeletionTimestamp string `json:"deletionTimestamp"`
+	DeletionTimestamp string `json:"deletionTimestamp" protobuf:"9,time"`
 }
 
 func (o *Object) object() *Object { return o }
@@ -83,7 +83,7 @@ func ListWhere[P Kind](ctx context.Context, c *Client, path string, where url.Va
 			query.Set("continue", next)
 		}
 		r := request{method: http.MethodGet, path: path, query: query}
-		if _, can := any(empty[P]()).(Message); can {
+		if canProtobuf[P]() {
 			r.accept = protobufList
 		}
 		resp, err := c.do(ctx, &r)
@@ -114,25 +114,23 @@ func ListWhere[P Kind](ctx context.Context, c *Client, path string, where url.Va
 
 // listMeta is metav1.ListMeta.
 type listMeta struct {
-	ResourceVersion string `json:"resourceVersion"`
-	Continue        string `json:"continue"`
+	ResourceVersion string `json:"resourceVersion" protobuf:"2"`
+	Continue        string `json:"continue"        protobuf:"3"`
 }
 
 // readList reads a list's JSON, one object at a time, until each returns false.
 func readList[P Kind](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
-	f := newFilter(resp.Body)
-	f.left = maxObject
-	wanted := shapeOf(reflect.TypeFor[P]().Elem())
-	err = f.members(func(mark int) error {
-		name := string(f.out[mark:])
-		f.out = f.out[:mark]
-		switch name {
-		case `"metadata"`:
-			return f.decode(nil, &meta)
-		case `"items"`:
-			return f.items(func() error {
+	s := web.NewStream(resp.Body, maxObject)
+	err = s.Each('{', func() error {
+		switch name, err := s.Token(); {
+		case err != nil:
+			return err
+		case name == "metadata":
+			return s.Decode(&meta)
+		case name == "items":
+			return s.Each('[', func() error {
 				o := empty[P]()
-				if err := f.decode(wanted, o); err != nil {
+				if err := s.Decode(o); err != nil {
 					return err
 				}
 				if !each(o) {
@@ -141,7 +139,7 @@ func readList[P Kind](ctx context.Context, resp *http.Response, each func(P) boo
 				return nil
 			})
 		}
-		return f.value(nil, false)
+		return s.Decode(new(json.RawMessage))
 	})
 	if err != nil {
 		return listMeta{}, lost(ctx, "list", whole(err))
@@ -149,21 +147,9 @@ func readList[P Kind](ctx context.Context, resp *http.Response, each func(P) boo
 	return meta, nil
 }
 
-// items reads an array, or null as an empty one.
-func (f *filter) items(each func() error) error {
-	if c, err := f.peek(); err != nil || c == 'n' {
-		return errors.Join(err, f.value(nil, false))
-	}
-	return f.list('[', ']', each)
-}
-
-// lost returns the error of a stream. For text that is not JSON it is cluster.ErrUnavailable.
+// lost returns the error of a stream, which is cluster.ErrUnavailable also if its text cannot be decoded.
 func lost(ctx context.Context, what string, err error) error {
-	err = fmt.Errorf("API server: %s: %w", what, err)
-	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) || errors.Is(err, errNoObject) {
-		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
-	}
-	return web.Lost(ctx, err)
+	return web.Lost(ctx, fmt.Errorf("API server: %s: %w", what, err))
 }
 
 // Event is a change of an object in a watched collection. Type is ADDED, MODIFIED, DELETED or BOOKMARK.
@@ -211,7 +197,7 @@ func Watch[P Kind](ctx context.Context, c *Client, path string, since Since, eac
 		query.Set("resourceVersion", since.Version)
 	}
 	r := request{method: http.MethodGet, path: path, query: query}
-	if _, can := any(empty[P]()).(Message); can {
+	if canProtobuf[P]() {
 		r.accept = protobufWatch
 	}
 	resp, err := c.do(ctx, &r)
@@ -245,14 +231,13 @@ func Watch[P Kind](ctx context.Context, c *Client, path string, since Since, eac
 
 // jsonEvents reads the events of a JSON watch.
 func jsonEvents[P Kind](r io.Reader) func() (string, P, error) {
-	f := newFilter(r)
-	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[P]().Elem())}
+	s := web.NewStream(r, maxObject)
 	return func() (kind string, object P, err error) {
 		var e struct {
 			Type   string `json:"type"`
 			Object P      `json:"object"`
 		}
-		if err := f.decode(wanted, &e); err != nil {
+		if err := s.Decode(&e); err != nil {
 			return "", object, err
 		}
 		if reflect.ValueOf(e.Object).IsNil() {
@@ -262,17 +247,5 @@ func jsonEvents[P Kind](r io.Reader) func() (string, P, error) {
 			return "", object, &StatusError{Code: o.Code, Reason: o.Reason, Message: o.Message}
 		}
 		return e.Type, e.Object, nil
-	}
-}
-
-// protobufEvents reads the events of a protobuf watch.
-func protobufEvents[P Kind](r io.Reader) func() (string, P, error) {
-	f := frames{r: bufio.NewReaderSize(r, 64<<10)}
-	return func() (kind string, object P, err error) {
-		b, err := f.next()
-		if err != nil {
-			return "", object, err
-		}
-		return readEvent[P](b)
 	}
 }
