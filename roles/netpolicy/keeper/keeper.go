@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
@@ -33,7 +34,7 @@ type Source interface {
 	Fetch(ctx context.Context, namespace, name string) (*netpolicy.Pod, error)
 }
 
-// Options are the parameters of a Keeper.
+// Options are the parameters of a Keeper, which closes Host.Net.
 type Options struct {
 	Host   *roles.Host
 	Source Source
@@ -93,6 +94,7 @@ func Open(o Options) (*Keeper, error) {
 // Run enforces policies until ctx ends. The kernel's rules stay after that.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close() //nolint:errcheck // it changes nothing
+	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
 	defer k.socket.Close()
 	done := make(chan struct{})
 	defer close(done)
@@ -115,7 +117,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			read = k.reconcile(ctx, read) != nil
 		}
 		var again <-chan time.Time
-		if read {
+		if read && k.synced {
 			again = time.After(retryTime)
 		}
 		select {
@@ -177,7 +179,8 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 			return err
 		}
 		for _, bridge := range k.local.bridges() {
-			if err := k.Host.Net.FilterBridge(ctx, bridge); err != nil {
+			err := k.Host.Net.FilterBridge(ctx, bridge)
+			if err != nil && !errors.Is(err, netops.ErrNotExist) { // a deleted bridge has no packets
 				return err
 			}
 		}
