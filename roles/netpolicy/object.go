@@ -72,6 +72,8 @@ type Pod struct {
 	Namespace, Name, UID string
 	// StaticUID is the UID that kubelet gives the runtime for a static pod.
 	StaticUID string
+	// Node is the name of the pod's node.
+	Node      string
 	Labels    map[string]string
 	Addresses []netip.Addr
 	Ports     []PodPort
@@ -94,7 +96,7 @@ func (p *Pod) hasAddresses() bool { return !p.HostNetwork && !p.Finished }
 
 // equal reports whether policies see no difference between two versions of a pod.
 func (p *Pod) equal(o *Pod) bool {
-	return p.UID == o.UID && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
+	return p.UID == o.UID && p.Node == o.Node && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
 		slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
 }
 

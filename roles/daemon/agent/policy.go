@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 )
 
@@ -30,13 +29,15 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	if !p.on {
 		return nil, keeper.Stop(ctx, a.host)
 	}
-	return openPolicies(a.host, p)
-}
-
-func openPolicies(h *roles.Host, p *policyFlags) (*keeper.Keeper, error) {
-	own := *h
-	own.Net = h.Net.Clone()
-	return keeper.Open(keeper.Options{
-		Host: &own, Source: &keeper.Directory{Path: p.dir, Log: h.Log}, KeepEstablished: p.keepEstablished,
-	})
+	own := *a.host
+	own.Net = a.host.Net.Clone()
+	var source keeper.Source = &keeper.Directory{Path: p.dir, Log: a.log}
+	if r := &a.set.registry; r.kube {
+		client, err := a.set.kubeClient(a.host)
+		if err != nil {
+			return nil, err
+		}
+		source = &keeper.Kube{Client: client, Node: a.registry.node, Log: a.log}
+	}
+	return keeper.Open(keeper.Options{Host: &own, Source: source, KeepEstablished: p.keepEstablished})
 }

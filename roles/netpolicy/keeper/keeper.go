@@ -93,7 +93,7 @@ func Open(o Options) (*Keeper, error) {
 
 // Run enforces policies until ctx ends. The kernel's rules stay after that.
 func (k *Keeper) Run(ctx context.Context) {
-	defer k.filter.Close() //nolint:errcheck // it changes nothing
+	defer k.filter.Close()   //nolint:errcheck // it changes nothing
 	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
 	defer k.socket.Close()
 	done := make(chan struct{})
