@@ -61,12 +61,22 @@ type Port struct {
 	Name string
 }
 
+// Is reports whether a pod has a UID. A runtime has another UID of a static pod than the API: the hash of its file.
+// An attachment that was recorded without a UID is of any pod of its name.
+func (p *Pod) Is(uid string) bool {
+	return uid == "" || uid == p.UID || uid == p.StaticUID && p.StaticUID != ""
+}
+
 // Pod is a pod as far as policies depend on it.
 type Pod struct {
 	Namespace, Name, UID string
-	Labels               map[string]string
-	Addresses            []netip.Addr
-	Ports                []PodPort
+	// StaticUID is the UID that kubelet gives the runtime for a static pod.
+	StaticUID string
+	// Node is the name of the pod's node.
+	Node      string
+	Labels    map[string]string
+	Addresses []netip.Addr
+	Ports     []PodPort
 	// HostNetwork pods have the node's address. Finished pods (Succeeded, Failed) keep an address that may be another
 	// pod's. The addresses of both are no pod's.
 	HostNetwork, Finished bool
@@ -86,7 +96,7 @@ func (p *Pod) hasAddresses() bool { return !p.HostNetwork && !p.Finished }
 
 // equal reports whether policies see no difference between two versions of a pod.
 func (p *Pod) equal(o *Pod) bool {
-	return p.UID == o.UID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
+	return p.UID == o.UID && p.Node == o.Node && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
 		slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
 }
 
@@ -99,6 +109,14 @@ type Object struct {
 	// Namespace is the name of a namespace, with Labels.
 	Namespace string
 	Labels    map[string]string
+}
+
+// ID returns the kind and the name of the object.
+func (o *Object) ID() string {
+	if o.Policy != nil {
+		return "NetworkPolicy " + o.Policy.Namespace + "/" + o.Policy.Name
+	}
+	return "Namespace " + o.Namespace
 }
 
 // Decode reads an object from JSON, with defaults and validation as the API server has them. All faults are reported.

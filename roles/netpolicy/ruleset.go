@@ -46,7 +46,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 // Ruleset. It returns "" if no policy isolates the pod in that direction.
 func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[string]*group, chains map[string]*podfilter.Chain) string {
 	p := t.pods[l.Namespace][l.Name]
-	if p == nil || p.UID != l.UID {
+	if p == nil || !p.Is(l.UID) {
 		return podfilter.Deny
 	}
 	var chosen []Chosen

@@ -37,8 +37,9 @@ type SavedRequirement struct {
 
 // SavedPod is a pod of this node.
 type SavedPod struct {
-	UID    string            `json:"uid"`
-	Labels map[string]string `json:"labels,omitempty"`
+	UID       string            `json:"uid"`
+	StaticUID string            `json:"staticUID,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
 }
 
 // Save returns what an ADD needs. onNode reports whether a pod may be attached on this node.
@@ -56,7 +57,7 @@ func (t *Table) Save(fromFiles bool, onNode func(*Pod) bool) *Saved {
 	for _, of := range t.pods {
 		for _, p := range of {
 			if onNode(p) {
-				s.Pods[p.Key()] = SavedPod{p.UID, p.Labels}
+				s.Pods[p.Key()] = SavedPod{p.UID, p.StaticUID, p.Labels}
 			}
 		}
 	}
@@ -89,7 +90,7 @@ func (p *Policy) chain(d Direction) string {
 func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (egress, ingress string) {
 	if !s.FromFiles {
 		p, known := s.Pods[namespace+"/"+name]
-		if !known || p.UID != uid {
+		if !known || !(&Pod{UID: p.UID, StaticUID: p.StaticUID}).Is(uid) {
 			return podfilter.Deny, podfilter.Deny
 		}
 		labels = p.Labels

@@ -127,7 +127,9 @@ const (
 
 // isWord reports whether text has letters and digits, and others of the characters in between, up to a length.
 func isWord(text, between string, upper bool, longest int) bool {
-	alphanumeric := func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || upper && 'A' <= c && c <= 'Z' }
+	alphanumeric := func(c byte) bool {
+		return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || upper && 'A' <= c && c <= 'Z'
+	}
 	if text == "" || len(text) > longest || !alphanumeric(text[0]) || !alphanumeric(text[len(text)-1]) {
 		return false
 	}

@@ -192,7 +192,7 @@ func (t *Table) addressesOf(p *Pod) (all []netip.Addr, local bool) {
 	if !p.hasAddresses() {
 		return nil, false
 	}
-	if l, ok := t.addresses[p.Key()]; ok && l.uid == p.UID {
+	if l, ok := t.addresses[p.Key()]; ok && p.Is(l.uid) {
 		return l.addresses, true
 	}
 	return p.Addresses, false

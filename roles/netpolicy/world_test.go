@@ -41,7 +41,10 @@ func run(t testing.TB, args ...string) {
 	}
 }
 
-func ip(t testing.TB, line string) { t.Helper(); run(t, append([]string{"ip"}, strings.Fields(line)...)...) }
+func ip(t testing.TB, line string) {
+	t.Helper()
+	run(t, append([]string{"ip"}, strings.Fields(line)...)...)
+}
 
 // routed makes a pod's namespace with a veth pair and host routes.
 func routed(t testing.TB, n int, p netpolicy.Pod) *pod {

@@ -95,7 +95,7 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	client, err := rest.Open(rest.Choose(r.kubeconfig, r.apiURL, func(name string) string { return process.Getenv(h.Env, name) }))
+	client, err := s.kubeClient(h)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +105,11 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	}
 	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: r.rangeNamespace})
 	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
+}
+
+// kubeClient returns a client of the API server.
+func (s *settings) kubeClient(h *roles.Host) (*rest.Client, error) {
+	return rest.Open(rest.Choose(s.registry.kubeconfig, s.registry.apiURL, func(name string) string { return process.Getenv(h.Env, name) }))
 }
 
 // nodeOfPod returns the name of this node's Node object. It comes from the flags or the

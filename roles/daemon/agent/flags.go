@@ -39,6 +39,7 @@ type settings struct {
 	cniBinDir, cniConf, cniConfDir string
 	cniPlugins                     []string
 	uninstall, rangesOnly          bool
+	policy                         policyFlags
 	// ignored are the given flags that have no effect.
 	ignored []string
 	// demands is no flag: see Role.
@@ -121,6 +122,7 @@ func (s *settings) flags(role string) *flag.FlagSet {
 	f := process.NewFlags(role)
 	s.registry.register(f)
 	s.underlay.register(f)
+	s.policy.register(f)
 	f.BoolVar(&s.rangesOnly, "ranges-only", false, "lease blocks of cluster-wide ranges and do nothing else, beside another pod network")
 	s.registerPaths(f)
 	s.registerInstallation(f)
@@ -243,6 +245,7 @@ func (s *settings) complete(role string) (errs []error) {
 		"-cni-conf":        s.cniConf,
 		"-cni-conf-dir":    s.cniConfDir,
 		"-kubeconfig-file": r.kubeconfig,
+		"-policy-dir":      s.policy.dir,
 	})
 	errs = append(errs, process.CheckPaths(paths)...)
 	if s.cniConf != "" && filepath.Ext(s.cniConf) != ".conflist" {

@@ -120,11 +120,18 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	if err != nil {
 		return false, err
 	}
+	policies, err := a.openPolicies(ctx)
+	if err != nil {
+		return false, err
+	}
 
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
+	if policies != nil {
+		running.Go(func() { policies.Run(ctx) })
+	}
 	if addr := set.healthAddr(); addr != "" {
 		end, err := a.serveHealth(ctx, addr)
 		if err != nil {
@@ -136,7 +143,9 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	running.Go(func() { _ = a.registry.Watch(ctx, a.updates) })
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
-	running.Go(func() { a.warnPolicies(ctx) })
+	if policies == nil {
+		running.Go(func() { a.warnPolicies(ctx) })
+	}
 	running.Go(func() { a.ranges.Run(ctx) })
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })

@@ -80,7 +80,7 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 			s.Ready, s.Reason = false, err.Error()
 		}
 	}
-	s.Warnings = a.warnings()
+	s.Warnings = a.warnings(ctx)
 	a.logWarnings(s.Warnings)
 	if err := a.socket.Open(); err != nil {
 		a.log.Warn("cannot reopen the status socket", "error", err)

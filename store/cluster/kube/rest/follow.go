@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Follower has a copy of the objects of a collection whose names are unique, such as nodes. Follow
-// calls one method at a time.
+// Follower has a copy of the objects of a collection. Names are those of Metadata.Key. Follow calls one
+// method at a time.
 type Follower[P any] interface {
 	// Put stores an object. While all objects are read, listing is true, and Complete follows.
 	Put(o P, listing bool)
@@ -130,7 +130,7 @@ func (f *follow[P]) watch(ctx context.Context) (answered bool, err error) {
 			return
 		}
 		meta := &e.Object.object().Metadata
-		version, name := meta.ResourceVersion, meta.Name
+		version, name := meta.ResourceVersion, meta.Key()
 		if back = back || !listing && Older(version, f.version); back {
 			stop() // the server's store was restored from an earlier version: read everything again
 			return
@@ -175,7 +175,7 @@ func Older(version, than string) bool {
 func (f *follow[P]) list(ctx context.Context) (string, error) {
 	names := map[string]bool{}
 	version, err := List(ctx, f.client, f.path, func(o P) {
-		names[o.object().Metadata.Name] = true
+		names[o.object().Metadata.Key()] = true
 		f.to.Put(o, true)
 	})
 	if err != nil {

@@ -35,16 +35,29 @@ type Metadata struct {
 	UID             string            `json:"uid"             protobuf:"5"`
 	ResourceVersion string            `json:"resourceVersion" protobuf:"6"`
 	Annotations     map[string]string `json:"annotations"     protobuf:"12"`
-	// Finalizers is not read from protobuf.
-	Finalizers []string `json:"finalizers"`
+	// Labels and Finalizers are not read from protobuf.
+	Labels     map[string]string `json:"labels"`
+	Finalizers []string          `json:"finalizers"`
 	// DeletionTimestamp is not empty if the object is being deleted.
 	DeletionTimestamp string `json:"deletionTimestamp" protobuf:"9,time"`
 }
+
+// Key returns "namespace/name", or the name of an object without a namespace.
+func (m *Metadata) Key() string {
+	if m.Namespace == "" {
+		return m.Name
+	}
+	return m.Namespace + "/" + m.Name
+}
+
+// Meta returns the metadata.
+func (o *Object) Meta() *Metadata { return &o.Metadata }
 
 func (o *Object) object() *Object { return o }
 
 // Kind is a pointer to a struct that embeds Object.
 type Kind interface {
+	Meta() *Metadata
 	object() *Object
 }
 

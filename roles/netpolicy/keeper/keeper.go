@@ -1,0 +1,236 @@
+// Package keeper is the part of the agent that enforces network policies: it follows a source of policies, answers ADD
+// calls, and maintains the kernel's rules. See docs/design.md, "Network policy".
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"time"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+)
+
+// Source is where policies come from.
+type Source interface {
+	// Run follows the source until ctx ends. It calls put with functions that change the Table, and with nil after the
+	// first complete reading. The functions run in other goroutines.
+	Run(ctx context.Context, put func(func(*netpolicy.Table)))
+	// FromFiles reports whether policies are files, and pods are the attachments of this node.
+	FromFiles() bool
+	// OnNode reports whether a pod of the source may be attached on this node.
+	OnNode(p *netpolicy.Pod) bool
+	// Fetch returns a pod that the source has not sent yet. It may not exist.
+	Fetch(ctx context.Context, namespace, name string) (*netpolicy.Pod, error)
+}
+
+// Options are the parameters of a Keeper, which closes Host.Net.
+type Options struct {
+	Host   *roles.Host
+	Source Source
+	// KeepEstablished lets connections go on that a policy begins to forbid.
+	KeepEstablished bool
+}
+
+const (
+	// resyncTime is the interval of complete comparisons with the records and the kernel.
+	resyncTime = time.Minute
+	// retryTime is the time until a failed change of the kernel is tried again.
+	retryTime = 500 * time.Millisecond
+	// socketTime is the interval in which the socket's file is made again if another program deleted it.
+	socketTime = 2 * time.Second
+)
+
+// Keeper enforces policies. The goroutine of Run owns its fields.
+type Keeper struct {
+	Options
+	filter *podfilter.Filter
+	socket *process.Socket
+	table  *netpolicy.Table
+	local  attachments
+
+	changes  chan func(*netpolicy.Table)
+	requests chan *request
+	synced   bool
+	saved    []byte
+	// fault is the last logged error.
+	fault string
+}
+
+// Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
+// that finds no policies waits for the agent.
+func Open(o Options) (*Keeper, error) {
+	filter, err := podfilter.Open(o.Host.Net)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{
+		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
+		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
+	}
+	k.table.KeepEstablished = o.KeepEstablished
+	path := enforce.SavedPath(o.Host.Store)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := smallfile.Replace(path, nil, 0o600); err != nil {
+			return nil, errors.Join(err, filter.Close())
+		}
+	}
+	if err := k.socket.Open(); err != nil {
+		return nil, errors.Join(err, filter.Close())
+	}
+	return k, nil
+}
+
+// Run enforces policies until ctx ends. The kernel's rules stay after that.
+func (k *Keeper) Run(ctx context.Context) {
+	defer k.filter.Close()   //nolint:errcheck // it changes nothing
+	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
+	defer k.socket.Close()
+	done := make(chan struct{})
+	defer close(done)
+	put := func(f func(*netpolicy.Table)) {
+		select {
+		case k.changes <- f:
+		case <-done:
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go k.Source.Run(ctx, put)
+	go k.socket.Serve(ctx, k.accept(done))
+	resync, check := time.NewTicker(resyncTime), time.NewTicker(socketTime)
+	defer resync.Stop()
+	defer check.Stop()
+	read := true // the records
+	for {
+		if k.synced {
+			read = k.reconcile(ctx, read) != nil
+		}
+		var again <-chan time.Time
+		if read && k.synced {
+			again = time.After(retryTime)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-k.changes:
+			k.apply(f)
+		case r := <-k.requests:
+			k.answer(ctx, r)
+		case <-k.filter.Changes():
+			read = true
+		case <-resync.C:
+			k.filter.Recheck()
+			read = true
+		case <-check.C:
+			if err := k.socket.Open(); err != nil {
+				k.report(fmt.Errorf("serve ADD calls: %w", err))
+			}
+			continue
+		case <-again:
+		}
+	}
+}
+
+// apply makes a change of the source, and those that wait behind it.
+func (k *Keeper) apply(f func(*netpolicy.Table)) {
+	for {
+		if f == nil {
+			k.synced = true
+			k.Host.Log.Info("the network policies are known")
+		} else {
+			f(k.table)
+		}
+		select {
+		case f = <-k.changes:
+		default:
+			return
+		}
+	}
+}
+
+// reconcile makes the kernel and the saved policies match the table. With records it first reads the kernel and then the
+// attachments.
+func (k *Keeper) reconcile(ctx context.Context, records bool) error {
+	err := k.ensure(ctx, records)
+	if err == nil {
+		err = k.save()
+	}
+	k.report(err)
+	return err
+}
+
+func (k *Keeper) ensure(ctx context.Context, records bool) error {
+	if records {
+		if err := k.filter.Refresh(ctx); err != nil {
+			return err
+		}
+		if err := k.local.read(ctx); err != nil {
+			return err
+		}
+		for _, bridge := range k.local.bridges() {
+			err := k.Host.Net.FilterBridge(ctx, bridge)
+			if err != nil && !errors.Is(err, netops.ErrNotExist) { // a deleted bridge has no packets
+				return err
+			}
+		}
+	}
+	k.local.putInto(k.table)
+	return k.filter.Ensure(ctx, k.table.Ruleset())
+}
+
+// save writes what an ADD needs if the agent does not answer.
+func (k *Keeper) save() error {
+	content, err := json.Marshal(k.table.Save(k.Source.FromFiles(), k.Source.OnNode))
+	if err != nil || string(content) == string(k.saved) {
+		return err
+	}
+	if err := smallfile.Replace(enforce.SavedPath(k.Host.Store), content, 0o600); err != nil {
+		return fmt.Errorf("save network policies: %w", err)
+	}
+	k.saved = content
+	return nil
+}
+
+// report logs an error that is not the last one.
+func (k *Keeper) report(err error) {
+	text := fmt.Sprint(err)
+	if text == k.fault {
+		return
+	}
+	if err != nil {
+		k.Host.Log.Warn("network policies are not in force as they should be", "error", err)
+	} else if k.fault != "" {
+		k.Host.Log.Warn("network policies are in force")
+	}
+	k.fault = text
+}
+
+// Stop removes the rules and the saved policies, so that no policy is in force on the node.
+func Stop(ctx context.Context, h *roles.Host) error {
+	path := enforce.SavedPath(h.Store)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	filter, err := podfilter.Open(h.Net)
+	if err != nil {
+		return err
+	}
+	return errors.Join(filter.Remove(ctx), os.Remove(path), filter.Close())
+}
+
+// request is an ADD call that waits for an answer.
+type request struct {
+	conn net.Conn
+	pod  *podRequest
+}

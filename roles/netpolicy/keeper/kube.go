@@ -1,0 +1,236 @@
+package keeper
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+)
+
+// Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, namespaces and pods, and get
+// on pods.
+type Kube struct {
+	Client *rest.Client
+	// Node is the name of this node's Node object.
+	Node string
+	Log  *slog.Logger
+}
+
+// FromFiles returns false.
+func (s *Kube) FromFiles() bool { return false }
+
+// OnNode reports whether a pod is scheduled to this node.
+func (s *Kube) OnNode(p *netpolicy.Pod) bool { return p.Node == s.Node }
+
+// Fetch reads a pod.
+func (s *Kube) Fetch(ctx context.Context, namespace, name string) (*netpolicy.Pod, error) {
+	for what, text := range map[string]string{"namespace": namespace, "pod": name} {
+		if err := rest.CheckName(what, text); err != nil {
+			return nil, err
+		}
+	}
+	var o kubePod
+	if err := s.Client.Get(ctx, rest.Path("api", "v1", "namespaces", namespace, "pods", name), &o); err != nil {
+		return nil, err
+	}
+	return o.pod(), nil
+}
+
+// kubeNamespace is a Namespace.
+type kubeNamespace struct{ rest.Object }
+
+// kubePolicy is a NetworkPolicy.
+type kubePolicy struct {
+	rest.Object
+	Spec netpolicy.Spec `json:"spec"`
+}
+
+// kubePod is a Pod.
+type kubePod struct {
+	rest.Object
+	Spec struct {
+		NodeName       string          `json:"nodeName"`
+		HostNetwork    bool            `json:"hostNetwork"`
+		Containers     []kubeContainer `json:"containers"`
+		InitContainers []kubeContainer `json:"initContainers"`
+	} `json:"spec"`
+	Status struct {
+		Phase  string `json:"phase"`
+		PodIPs []struct {
+			IP string `json:"ip"`
+		} `json:"podIPs"`
+	} `json:"status"`
+}
+
+type kubeContainer struct {
+	RestartPolicy string `json:"restartPolicy"`
+	Ports         []struct {
+		Name          string `json:"name"`
+		ContainerPort uint16 `json:"containerPort"`
+		Protocol      string `json:"protocol"`
+	} `json:"ports"`
+}
+
+// staticUID is the annotation of a static pod's mirror that has the UID that kubelet gives the runtime.
+const staticUID = "kubernetes.io/config.hash"
+
+// pod returns the pod. An init container has its ports as long as the pod runs if it restarts always.
+func (o *kubePod) pod() *netpolicy.Pod {
+	m := &o.Metadata
+	p := &netpolicy.Pod{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, StaticUID: m.Annotations[staticUID], Node: o.Spec.NodeName, Labels: m.Labels,
+		HostNetwork: o.Spec.HostNetwork, Finished: o.Status.Phase == "Succeeded" || o.Status.Phase == "Failed",
+	}
+	for _, ip := range o.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			p.Addresses = append(p.Addresses, a.Unmap())
+		}
+	}
+	containers := o.Spec.Containers
+	for _, c := range o.Spec.InitContainers {
+		if c.RestartPolicy == "Always" {
+			containers = append(containers, c)
+		}
+	}
+	for _, c := range containers {
+		for _, port := range c.Ports {
+			if port.Name != "" {
+				p.Ports = append(p.Ports, netpolicy.PodPort{Name: port.Name, Protocol: port.Protocol, Port: port.ContainerPort})
+			}
+		}
+	}
+	return p
+}
+
+// Run follows the three collections. They are known when each was read once.
+func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
+	var running, reading sync.WaitGroup
+	reading.Add(3)
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, "/api/v1/namespaces", &collection[*kubeNamespace]{
+			source: s, what: "namespaces", put: put, complete: sync.OnceFunc(reading.Done),
+			change: func(o *kubeNamespace) func(*netpolicy.Table) {
+				return func(t *netpolicy.Table) { t.PutNamespace(o.Metadata.Name, o.Metadata.Labels) }
+			},
+			remove: func(t *netpolicy.Table, _, name string) { t.RemoveNamespace(name) },
+		})
+	})
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, "/apis/networking.k8s.io/v1/networkpolicies", &collection[*kubePolicy]{
+			source: s, what: "network policies", put: put, complete: sync.OnceFunc(reading.Done), change: s.policy,
+			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePolicy(namespace, name) },
+		})
+	})
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, "/api/v1/pods", &collection[*kubePod]{
+			source: s, what: "pods", put: put, complete: sync.OnceFunc(reading.Done),
+			change: func(o *kubePod) func(*netpolicy.Table) {
+				p := o.pod()
+				return func(t *netpolicy.Table) { t.PutPod(p) }
+			},
+			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePod(namespace, name) },
+		})
+	})
+	known := make(chan struct{})
+	go func() { reading.Wait(); close(known) }()
+	select {
+	case <-known:
+		put(nil)
+	case <-ctx.Done():
+	}
+	running.Wait()
+}
+
+// policy returns the change for a policy. An invalid part of it allows nothing.
+func (s *Kube) policy(o *kubePolicy) func(*netpolicy.Table) {
+	p, err := o.Spec.Policy(o.Metadata.Namespace, o.Metadata.Name)
+	if err != nil {
+		s.Log.Error("a network policy is invalid: its invalid rules allow nothing", "error", err)
+	}
+	return func(t *netpolicy.Table) { t.PutPolicy(p) }
+}
+
+// collection is a rest.Follower that passes changes on.
+type collection[P rest.Kind] struct {
+	source   *Kube
+	what     string
+	put      func(func(*netpolicy.Table))
+	change   func(P) func(*netpolicy.Table)
+	remove   func(t *netpolicy.Table, namespace, name string)
+	complete func()
+	// names are the objects that the table has. listed are the changes of a reading, which are made together.
+	names  map[string]bool
+	listed []func(*netpolicy.Table)
+	failed bool
+}
+
+// Put passes an object on.
+func (c *collection[P]) Put(o P, listing bool) {
+	change := c.change(o)
+	if listing {
+		c.listed = append(c.listed, change)
+		return
+	}
+	c.names[o.Meta().Key()] = true
+	c.put(change)
+}
+
+// Remove passes a deletion on.
+func (c *collection[P]) Remove(name string, listing bool) {
+	namespace, own := split(name)
+	remove := func(t *netpolicy.Table) { c.remove(t, namespace, own) }
+	if listing {
+		c.listed = append(c.listed, remove)
+		return
+	}
+	delete(c.names, name)
+	c.put(remove)
+}
+
+// split returns the namespace and the name of a key.
+func split(key string) (namespace, name string) {
+	if namespace, name, ok := strings.Cut(key, "/"); ok {
+		return namespace, name
+	}
+	return "", key
+}
+
+// Complete passes on what was listed, and removes the objects that were not.
+func (c *collection[P]) Complete(names map[string]bool) {
+	listed, old, names := c.listed, c.names, maps.Clone(names) // the caller and Put change theirs
+	c.listed, c.names = nil, maps.Clone(names)
+	c.put(func(t *netpolicy.Table) {
+		for key := range old {
+			if !names[key] {
+				namespace, name := split(key)
+				c.remove(t, namespace, name)
+			}
+		}
+		for _, change := range listed {
+			change(t)
+		}
+	})
+	c.Recovered()
+	c.complete()
+}
+
+// Failed logs that the server cannot be reached. The known policies stay in force.
+func (c *collection[P]) Failed(err error) {
+	if !c.failed {
+		c.source.Log.Warn("the API server cannot be reached: the known network policies stay in force", "of", c.what, "error", err)
+	}
+	c.failed, c.listed = true, nil
+}
+
+// Recovered logs that the server can be reached again.
+func (c *collection[P]) Recovered() {
+	if c.failed {
+		c.source.Log.Warn("the API server can be reached", "of", c.what)
+	}
+	c.failed = false
+}

@@ -1,0 +1,211 @@
+package keeper_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/test/await"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+// node is a node with an agent's keeper and networks of bridges.
+type node struct {
+	*rolestest.Env
+	t    *testing.T
+	host *roles.Host
+	dir  string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{Env: rolestest.NewEnv(t, all.Table()), t: t}
+	n.dir = filepath.Join(n.Dir(), "policy.d")
+	if err := os.Mkdir(n.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.host = &roles.Host{
+		Net: netops.New(netops.Options{}), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
+		Store: store.New(store.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), BootID: strings.TrimSpace(string(boot)), LockTimeout: time.Minute}),
+	}
+	t.Cleanup(func() {
+		_ = keeper.Stop(context.Background(), n.host)
+		_ = n.host.Net.Close()
+		_ = exec.Command("ip", "link", "del", "br1").Run()
+		_ = exec.Command("ip", "link", "del", "br2").Run()
+	})
+	return n
+}
+
+// start runs the keeper until the returned function is called.
+func (n *node) start() (stop func()) {
+	n.t.Helper()
+	own := *n.host
+	own.Net = n.host.Net.Clone()
+	k, err := keeper.Open(keeper.Options{Host: &own, Source: &keeper.Directory{Path: n.dir, Log: n.host.Log}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { k.Run(ctx) })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	n.t.Cleanup(stop)
+	saved := enforce.SavedPath(n.host.Store)
+	await.Until(n.t, func() bool { fi, err := os.Stat(saved); return err == nil && fi.Size() > 0 }, func() string { return "no saved policies" })
+	return stop
+}
+
+// put writes a file of the directory.
+func (n *node) put(name, doc string) {
+	n.t.Helper()
+	temporary := filepath.Join(n.Dir(), name)
+	if err := os.WriteFile(temporary, []byte(doc), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Rename(temporary, filepath.Join(n.dir, name)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// onlyPort80 allows the pods app=web UDP to port 80 only.
+const onlyPort80 = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - ports: [{port: 80, protocol: UDP}]
+`
+
+// pod is an attached container, or one that will be.
+type pod struct {
+	ns   *netopstest.NS
+	call rolestest.Call
+	// addresses are those of both families.
+	addresses [2]netip.Addr
+}
+
+// pod returns a pod with the n-th addresses of the network of a bridge: br1 has 10.1.0.0/24.
+func (n *node) pod(bridge, host int, labels string) *pod {
+	ns := netopstest.New(n.t)
+	a4, a6 := fmt.Sprintf("10.%d.0.%d", bridge, host), fmt.Sprintf("fd00:%d::%d", bridge, host)
+	return &pod{ns, rolestest.Call{
+		Type: "bridge", Verb: "ADD", ID: fmt.Sprintf("p%d-%d", bridge, host), Netns: ns.Path(), IfName: "eth0",
+		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + fmt.Sprintf("p%d-%d", bridge, host) + ";" + enforce.LabelsArg + "=" + labels,
+		Conf: fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net%d","type":"bridge","bridge":"br%d","isDefaultGateway":true,"ipam":{"type":"static","addresses":[
+			{"address":"%s/24"},{"address":"%s/64"}]}}`, bridge, bridge, a4, a6),
+	}, [2]netip.Addr{netip.MustParseAddr(a4), netip.MustParseAddr(a6)}}
+}
+
+func (n *node) add(p *pod) *pod { n.t.Helper(); n.OK(p.call); return p }
+
+func (n *node) del(p *pod) {
+	n.t.Helper()
+	c := p.call
+	c.Verb = "DEL"
+	n.OK(c)
+}
+
+// sink counts the datagrams that arrive at a port of a pod, by address family.
+type sink [2]atomic.Int64
+
+func (n *node) sink(p *pod, port int) *sink {
+	n.t.Helper()
+	var s sink
+	p.ns.Do(n.t, func() error {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		if err != nil {
+			return err
+		}
+		n.t.Cleanup(func() { _ = c.Close() })
+		go func() {
+			b := make([]byte, 10)
+			for {
+				_, from, err := c.ReadFromUDPAddrPort(b)
+				if err != nil {
+					return
+				}
+				if from.Addr().Unmap().Is4() {
+					s[0].Add(1)
+				} else {
+					s[1].Add(1)
+				}
+			}
+		}()
+		return nil
+	})
+	return &s
+}
+
+// flood sends datagrams from a pod to two ports of another pod's addresses, until the test ends.
+func (n *node) flood(from, to *pod) {
+	n.t.Helper()
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	n.t.Cleanup(func() { close(stop); running.Wait() })
+	from.ns.Do(n.t, func() error {
+		c, err := net.ListenUDP("udp", nil)
+		if err != nil {
+			return err
+		}
+		running.Go(func() {
+			defer c.Close()
+			for tick := time.NewTicker(100 * time.Microsecond); ; {
+				select {
+				case <-stop:
+					tick.Stop()
+					return
+				case <-tick.C:
+				}
+				for _, a := range to.addresses {
+					for _, port := range []uint16{81, 80} {
+						_, _ = c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(a, port)) // there may be no route yet
+					}
+				}
+			}
+		})
+		return nil
+	})
+}
+
+// more waits until more datagrams of both families have arrived.
+func (n *node) more(s *sink, what string) {
+	n.t.Helper()
+	before := [2]int64{s[0].Load(), s[1].Load()}
+	const enough = 200
+	await.Until(n.t, func() bool { return s[0].Load() > before[0]+enough && s[1].Load() > before[1]+enough },
+		func() string {
+			return fmt.Sprintf("%s: %d and %d datagrams arrived", what, s[0].Load()-before[0], s[1].Load()-before[1])
+		})
+}
+
+func (n *node) none(s *sink, what string) {
+	n.t.Helper()
+	if a, b := s[0].Load(), s[1].Load(); a+b > 0 {
+		n.t.Errorf("%s: %d datagrams of IPv4 and %d of IPv6 arrived that the policy forbids", what, a, b)
+	}
+}
