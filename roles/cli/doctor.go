@@ -156,19 +156,6 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 	return all, netavark, nil
 }
 
-// pluginHome returns the directory of this program's plugins: the first in which it is of those that runtimes search, or else the
-// default.
-func (p *Process) pluginHome(runtimes []doctor.Runtime) string {
-	for _, r := range runtimes {
-		for _, dir := range r.PluginDirs {
-			if f, err := plugindir.Open(dir, p.Executable).Look(plugindir.Binary); err == nil && f.Standing == plugindir.Ours && !isPackaged(dir) {
-				return dir
-			}
-		}
-	}
-	return defaultPluginDir
-}
-
 // kubeletRuntime returns the name of the runtime that kubelet uses, or "" without kubelet.
 func kubeletRuntime() string {
 	endpoint := regexp.MustCompile(`(?:containerRuntimeEndpoint: *|--container-runtime-endpoint=)(\S+)`)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
@@ -194,6 +195,19 @@ func installText(dir, runtime string) string {
 		text += " --dir " + dir
 	}
 	return text
+}
+
+// pluginHome returns the directory of this program's plugins: the first in which it is of those that runtimes search, or else the
+// default.
+func (p *Process) pluginHome(runtimes []doctor.Runtime) string {
+	for _, r := range runtimes {
+		for _, dir := range r.PluginDirs {
+			if f, err := plugindir.Open(dir, p.Executable).Look(plugindir.Binary); err == nil && f.Standing == plugindir.Ours && !isPackaged(dir) {
+				return dir
+			}
+		}
+	}
+	return defaultPluginDir
 }
 
 // installHint returns advice for a directory in which nothing can be placed.
