@@ -579,10 +579,8 @@ ln -sf /opt/cni/bin/cnibox $WORK/path/product
 ls -l $d | cmp - $WORK/before
 product doctor`)
 			want := "cnibox install --runtime podman\n"
-			doctor := want
-			if name == "ubuntu 24.04" { // containerd searches /opt/cni/bin
-				doctor = "cnibox install --runtime podman\ncnibox install bridge\ncnibox install firewall\ncnibox install host-local\ncnibox install portmap\n"
-			} else {
+			doctor := "cnibox install --runtime podman\ncnibox install bridge\ncnibox install firewall\ncnibox install host-local\ncnibox install portmap\n"
+			if name != "ubuntu 24.04" { // containerd searches /opt/cni/bin there
 				want = "cnibox install --runtime containerd\n" + want
 				doctor = want
 			}
