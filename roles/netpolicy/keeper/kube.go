@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -59,12 +60,25 @@ type kubePod struct {
 		Containers     []kubeContainer `json:"containers"`
 		InitContainers []kubeContainer `json:"initContainers"`
 	} `json:"spec"`
-	Status struct {
-		Phase  string `json:"phase"`
-		PodIPs []struct {
-			IP string `json:"ip"`
-		} `json:"podIPs"`
-	} `json:"status"`
+	Status kubeStatus `json:"status"`
+}
+
+// kubeStatus is a pod's status.
+type kubeStatus struct {
+	Phase  string `json:"phase"`
+	PodIPs []struct {
+		IP string `json:"ip"`
+	} `json:"podIPs"`
+}
+
+// UnmarshalJSON ignores a text: that is the member "status" of a Status, which takes the place of an object in a watch that
+// the server refuses.
+func (s *kubeStatus) UnmarshalJSON(b []byte) error {
+	if b[0] == '"' {
+		return nil
+	}
+	type plain kubeStatus
+	return json.Unmarshal(b, (*plain)(s))
 }
 
 type kubeContainer struct {

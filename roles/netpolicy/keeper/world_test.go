@@ -34,6 +34,8 @@ type node struct {
 	t    *testing.T
 	host *roles.Host
 	dir  string
+	// sent counts the rounds of floods.
+	sent atomic.Int64
 }
 
 func newNode(t *testing.T) *node {
@@ -63,9 +65,14 @@ func newNode(t *testing.T) *node {
 // start runs the keeper until the returned function is called.
 func (n *node) start() (stop func()) {
 	n.t.Helper()
+	return n.run(&keeper.Directory{Path: n.dir, Log: n.host.Log})
+}
+
+func (n *node) run(source keeper.Source) (stop func()) {
+	n.t.Helper()
 	own := *n.host
 	own.Net = n.host.Net.Clone()
-	k, err := keeper.Open(keeper.Options{Host: &own, Source: &keeper.Directory{Path: n.dir, Log: n.host.Log}})
+	k, err := keeper.Open(keeper.Options{Host: &own, Source: source})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -181,6 +188,7 @@ func (n *node) flood(from, to *pod) {
 					return
 				case <-tick.C:
 				}
+				n.sent.Add(1)
 				for _, a := range to.addresses {
 					for _, port := range []uint16{81, 80} {
 						_, _ = c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(a, port)) // there may be no route yet

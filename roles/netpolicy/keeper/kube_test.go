@@ -1,0 +1,117 @@
+//go:build kube
+
+package keeper_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+// TestKube: a real API server has the policies, the namespaces' labels, and pods of this and of another node, with the
+// rights that the documentation lists. The flood brings nothing that a policy forbids; a pod's labels and phase count
+// when they change; an unknown pod is denied until the server has it; without the server the known policies stay in force.
+func TestKube(t *testing.T) {
+	runtime.LockOSThread() // the server ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	s, err := kubetest.Start(kubetest.DebianEtcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}, Verbs: []string{"get", "list", "watch"}},
+		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}})
+	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	n := newNode(t)
+	type object = map[string]any
+	put := func(p *pod, labels object) {
+		t.Helper()
+		name := p.call.ID
+		var have struct{ Metadata struct{ UID string } }
+		b := s.Must(t, http.MethodPost, "/api/v1/namespaces/default/pods", "", object{
+			"metadata": object{"name": name, "labels": labels},
+			"spec": object{"nodeName": "node-1", "automountServiceAccountToken": false, "containers": []any{object{
+				"name": "c", "image": "x", "ports": []any{object{"name": "web", "containerPort": 80, "protocol": "UDP"}},
+			}}},
+		})
+		if err := json.Unmarshal(b, &have); err != nil {
+			t.Fatal(err)
+		}
+		p.call.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + name + ";K8S_POD_UID=" + have.Metadata.UID
+	}
+	status := func(p *pod, phase string, labels object) {
+		t.Helper()
+		path := "/api/v1/namespaces/default/pods/" + p.call.ID
+		if labels != nil {
+			s.Must(t, http.MethodPatch, path, rest.MergePatch, object{"metadata": object{"labels": labels}})
+		}
+		s.Must(t, http.MethodPatch, path+"/status", rest.MergePatch, object{"status": object{
+			"phase": phase, "podIPs": []any{object{"ip": p.addresses[0].String()}, object{"ip": p.addresses[1].String()}}, "podIP": p.addresses[0].String(),
+		}})
+	}
+	s.Must(t, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", "", object{"metadata": object{"name": "default"}}, http.StatusCreated, http.StatusConflict)
+	s.Must(t, http.MethodPost, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "", object{
+		"metadata": object{"name": "web"}, "spec": object{
+			"podSelector": object{"matchLabels": object{"app": "web"}},
+			"ingress": []any{object{
+				"from":  []any{object{"podSelector": object{"matchLabels": object{"role": "client"}}, "namespaceSelector": object{}}},
+				"ports": []any{object{"port": "web", "protocol": "UDP"}},
+			}},
+		},
+	})
+	near, web := n.pod(1, 2, ""), n.pod(1, 3, "")
+	put(near, object{"role": "client"})
+	put(web, object{"app": "web"})
+	stop := n.run(&keeper.Kube{Client: client, Node: "node-1", Log: n.host.Log})
+	n.add(near)
+	allowed, denied := n.sink(web, 80), n.sink(web, 81)
+	n.flood(near, web)
+	n.add(web)
+	n.more(allowed, "the allowed port")
+	n.none(denied, "after ADD")
+
+	// A pod that the client's address does not belong to any more.
+	status(near, "Running", object{"role": "other"})
+	settled(t, n, allowed, "a client with another label")
+	status(near, "Running", object{"role": "client"})
+	n.more(allowed, "a client with its label again")
+	status(near, "Succeeded", nil)
+	settled(t, n, allowed, "a finished client")
+
+	// A pod that the server does not have is denied. One GET finds a pod that the watch has not sent.
+	gone := n.pod(1, 4, "")
+	gone.call.Args = strings.ReplaceAll(web.call.Args, web.call.ID, "gone")
+	unknown := n.sink(gone, 80)
+	n.flood(near, gone)
+	n.add(gone)
+	n.none(unknown, "a pod that is not known")
+
+	s.StopAPI()
+	n.none(denied, "without the API server")
+	stop()
+	n.none(denied, "without the agent")
+}
+
+// settled waits until nothing arrives while the flood goes on to a port that another program counts.
+func settled(t *testing.T, n *node, s *sink, what string) {
+	t.Helper()
+	last := int64(-1)
+	await.Until(t, func() bool {
+		now, sent := s[0].Load()+s[1].Load(), n.sent.Load()
+		await.Until(t, func() bool { return n.sent.Load() > sent+100 }, func() string { return "the flood ended" })
+		same := now == last
+		last = now
+		return same
+	}, func() string { return what + ": datagrams arrive" })
+}
