@@ -106,6 +106,8 @@ type Ruleset struct {
 	Chains map[string]*Chain
 	// Pods are the addresses of this node's pods that policies select.
 	Pods map[netip.Addr]Pod
+	// Pending are those that an ADD will put into the kernel.
+	Pending map[netip.Addr]Pod
 	// KeepEstablished lets connections go on that a policy begins to forbid.
 	KeepEstablished bool
 }
