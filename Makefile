@@ -212,6 +212,13 @@ conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/
 	CNIBOX_CONTAINERD=$(CONTAINERD) $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 35 to 50 minutes.
+# The README's picture of a terminal, from real commands in namespaces of its own.
+.PHONY: docs/terminal.svg
+docs/terminal.svg: build
+	$(GO) build -o bin/terminal ./test/cmd/terminal
+	bin/terminal -cnibox bin/cnibox >bin/terminal.svg
+	mv bin/terminal.svg $@
+
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/cmd/bench -runs 3 -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -storm-svg docs/storm.svg -readme README.md
 

@@ -57,9 +57,8 @@ func (a *Addr) validate() error {
 
 // plan adds the address. First it deletes the addresses that this one replaces.
 func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
-	add := Change{Do: Step{VerbAdd, a}}
 	if s.isNew(a.In, a.Link) {
-		return []Change{add}, nil
+		return []Change{{Do: Step{VerbAdd, a}}}, nil
 	}
 	have, err := s.addresses(ctx, a.In, a.Link)
 	if err != nil {
@@ -86,10 +85,7 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 		changes = append(changes, c)
 	}
-	if !a.Shared {
-		add.Undo = &Step{VerbDel, a}
-	}
-	return append(changes, add), nil
+	return append(changes, addition(a)), nil
 }
 
 func (a *Addr) matches(have rtnl.Addr) bool { return have.Prefix == a.Address }

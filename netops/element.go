@@ -46,10 +46,8 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 		return nil, err
 	}
 	switch {
-	case !found && e.Shared:
-		return []Change{{Do: Step{VerbAdd, e}}}, nil
 	case !found:
-		return []Change{{Do: Step{VerbAdd, e}, Undo: &Step{VerbDel, e}}}, nil
+		return []Change{addition(e)}, nil
 	case !e.Shared && len(e.Value) == 0 && !slices.Equal(e.Key, have.Key):
 		return nil, nil // a wider element contains this key, and the kernel refuses an element within another
 	case !e.Shared:

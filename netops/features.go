@@ -92,13 +92,9 @@ func hasNFTables(ctx context.Context, n *Net) error { return n.hasFamily(ctx, un
 // hasFamily makes a chain in a transaction that the kernel undoes: its last request is
 // for a table that exists then.
 func (n *Net) hasFamily(ctx context.Context, family byte) error {
-	conn, err := n.nft.Conn()
-	if err != nil {
-		return err
-	}
 	t := nft.Table{Family: family, Name: "cnibox_probe"}
 	chain := nft.Chain{Name: "probe", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING}
-	err = conn.Commit(ctx, 0, t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), chain.Message(t),
+	err := n.nft.Commit(ctx, 0, t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), chain.Message(t),
 		t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL))
 	switch {
 	case errors.Is(err, unix.EEXIST):
@@ -119,17 +115,13 @@ const (
 
 // hasCompat asks nft_compat for the match conntrack, as iptables-nft does.
 func hasCompat(ctx context.Context, n *Net) error {
-	conn, err := n.nft.Conn()
-	if err != nil {
-		return err
-	}
 	m := nft.Request(0, 0, unix.NFPROTO_IPV4)
 	m.Kind = nfnlSubsysCompat << 8
 	m.Text(nftaCompatName, "conntrack")
 	m.Net32(nftaCompatRev, 3)
 	m.Net32(nftaCompatType, 0)
-	err = conn.Get(ctx, m, func([]byte) {})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+	has, err := n.nft.Exists(ctx, m)
+	if err == nil && !has || errors.Is(err, unix.EINVAL) {
 		return ErrNotSupported
 	}
 	return nlconn.Explain(err, "probe nft_compat")

@@ -61,12 +61,11 @@ func (n *Neigh) validate() error {
 }
 
 func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
-	c := Change{Do: Step{VerbAdd, n}}
 	if s.isNew(n.In, n.Link) {
-		if !n.Shared && s.lasting[linkRef{n.In, n.Link}] {
-			c.Undo = &Step{VerbDel, n}
+		if s.lasting[linkRef{n.In, n.Link}] {
+			return []Change{addition(n)}, nil
 		}
-		return []Change{c}, nil
+		return []Change{{Do: Step{VerbAdd, n}}}, nil
 	}
 	have, there, err := s.neighbour(ctx, n)
 	if err != nil {
@@ -78,10 +77,7 @@ func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 		return nil, fmt.Errorf("%s %w: lladdr %s", n, ErrExists, have.MAC)
 	}
-	if !n.Shared {
-		c.Undo = &Step{VerbDel, n}
-	}
-	return []Change{c}, nil
+	return []Change{addition(n)}, nil
 }
 
 func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {

@@ -132,14 +132,14 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("a delete made:\n%s", got)
 	}
-	start, err := connOf(t, c).Generation(t.Context())
+	start, err := c.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
 	// Each table was restored in one transaction, so no reader saw a partial
 	// table.
-	if end, err := connOf(t, c).Generation(t.Context()); err != nil || end-start != 2 {
+	if end, err := c.Generation(t.Context()); err != nil || end-start != 2 {
 		t.Errorf("two tables came back in %d transactions, error %v", end-start, err)
 	}
 	if diff := cmp.Diff(before, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
@@ -184,7 +184,7 @@ func TestNFTAddsBesideFlushes(t *testing.T) {
 			case <-done:
 				return
 			default:
-				if err := connOf(t, flusher).Commit(context.WithoutCancel(t.Context()), 0, flushAll); err != nil {
+				if err := flusher.Commit(context.WithoutCancel(t.Context()), 0, flushAll); err != nil {
 					t.Errorf("flush: %v", err)
 					return
 				}
@@ -245,7 +245,7 @@ func TestNFTRemoveBaseTooLate(t *testing.T) {
 	remover, adder := openNFT(t), openNFT(t)
 	mustAdd(t, remover, masq("one", "cni0", "10.1.0.0/16"))
 	mustDel(t, remover, masq("one", "cni0", "10.1.0.0/16"))
-	generation, err := connOf(t, remover).Generation(t.Context())
+	generation, err := remover.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
@@ -400,7 +401,7 @@ func TestNFTElementsOfOtherPrograms(t *testing.T) {
 }
 
 // connOf returns the socket of a client.
-func connOf(t *testing.T, c *nft.Client) *nft.Conn {
+func connOf(t *testing.T, c *nft.Client) *nlconn.Conn {
 	t.Helper()
 	conn, err := c.Conn()
 	if err != nil {

@@ -111,13 +111,9 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 		return err
 	}
 	client := run.net.nft
-	conn, err := client.Conn()
-	if err != nil {
-		return err
-	}
 	var base []nlconn.Message
 	for range nft.Tries {
-		err = conn.Commit(ctx, 0, append(base, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)...)
+		err = client.Commit(ctx, 0, append(base, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)...)
 		wasBase := base != nil
 		base = nil
 		var failed error
@@ -130,7 +126,7 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 			}
 		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
 		case errors.Is(err, unix.EEXIST):
-			failed = p.deleteHeld(ctx, client, conn, &entries)
+			failed = p.deleteHeld(ctx, client, &entries)
 			if len(entries) == 0 {
 				return failed
 			}
@@ -146,7 +142,7 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 
 // deleteHeld removes entries that the agent has added already, and deletes elements of an earlier pod with the same
 // address.
-func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, conn *nft.Conn, entries *[]*nft.Entry) error {
+func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, entries *[]*nft.Entry) error {
 	var left, held []*nft.Entry
 	for _, n := range *entries {
 		have, err := client.Holder(ctx, n)
@@ -161,7 +157,7 @@ func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, conn *nf
 		left = append(left, n)
 	}
 	*entries = left
-	err := conn.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, held)...)
+	err := client.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, held)...)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -188,11 +184,7 @@ func (p *PodPolicy) undo(ctx context.Context, s *session, _ Verb) error {
 	if len(own) == 0 {
 		return nil
 	}
-	conn, err := client.Conn()
-	if err != nil {
-		return err
-	}
-	return conn.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
+	return client.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
 }
 
 // bridgeFilter is the directory of br_netfilter's settings. Without that module the kernel does not pass packets between

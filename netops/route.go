@@ -122,9 +122,8 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	if r.Absent {
 		return r.planAbsent(ctx, s)
 	}
-	c := Change{Do: Step{VerbAdd, r}}
 	if s.isNew(r.In, r.Link) {
-		return []Change{c}, nil
+		return []Change{{Do: Step{VerbAdd, r}}}, nil
 	}
 	have, err := s.routesLike(ctx, r, r.table())
 	if err != nil {
@@ -137,10 +136,7 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 		return nil, nil
 	}
-	if !r.Shared {
-		c.Undo = &Step{VerbDel, r}
-	}
-	return []Change{c}, nil
+	return []Change{addition(r)}, nil
 }
 
 // matches compares the fields by which the kernel identifies a route. A metric of 0

@@ -129,12 +129,8 @@ func (r *Rule) mask() uint32 {
 // creates. The interface of the existing rule was deleted, so nothing depends on
 // that rule.
 func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
-	c := Change{Do: Step{VerbAdd, r}}
-	if !r.Shared {
-		c.Undo = &Step{VerbDel, r}
-	}
 	if s.isAbsentPlace(r.In) {
-		return []Change{c}, nil
+		return []Change{addition(r)}, nil
 	}
 	found, err := r.find(ctx, s)
 	if err != nil {
@@ -144,11 +140,11 @@ func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
 	case found && r.Shared:
 		return nil, nil
 	case found && r.IIF != "" && s.isNew(r.In, r.IIF):
-		return []Change{{Do: Step{VerbDel, r}}, c}, nil
+		return []Change{{Do: Step{VerbDel, r}}, addition(r)}, nil
 	case found:
 		return nil, fmt.Errorf("%s %w", r, ErrExists)
 	}
-	return []Change{c}, nil
+	return []Change{addition(r)}, nil
 }
 
 func (r *Rule) verify(ctx context.Context, s *session) ([]Difference, error) {

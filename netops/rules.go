@@ -20,7 +20,7 @@ type ReferencePluginAttachment = refplugins.Attachment
 // Leftovers gives access to the rules of the reference plugins, flanneld, kube-proxy and
 // other programs on the host.
 func (n *Net) Leftovers() *refplugins.Leftovers {
-	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables}
+	return &refplugins.Leftovers{Tables: n.FilterTables()}
 }
 
 const (
@@ -113,21 +113,10 @@ func (n *Net) RestoreRules(ctx context.Context) (restored int, err error) {
 
 // RulesMonitor notifies when another program changes the table of most of cnibox's
 // elements. `nft flush ruleset` deletes it with all others.
-type RulesMonitor struct{ monitor *nft.Monitor }
+type RulesMonitor = nft.Monitor
 
 // OpenRulesMonitor starts a RulesMonitor in the namespace of the calling thread. It ignores
 // the changes of n.
 func (n *Net) OpenRulesMonitor() (*RulesMonitor, error) {
-	conn, err := n.nft.Conn()
-	if err != nil {
-		return nil, err
-	}
-	m, err := nft.OpenMonitor(conn, func(nft.Watched) {}, nft.Watched{Table: nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}})
-	return &RulesMonitor{monitor: m}, err
+	return nft.OpenMonitor(n.nft, func(nft.Watched) {}, nft.Watched{Table: nft.Table{Family: unix.NFPROTO_INET, Name: ruleset.TableName}})
 }
-
-// Changes returns a channel that receives one value for all changes within 20 ms.
-func (m *RulesMonitor) Changes() <-chan struct{} { return m.monitor.C() }
-
-// Close stops the monitor.
-func (m *RulesMonitor) Close() { m.monitor.Close() }

@@ -126,11 +126,7 @@ func (r *takeoverRun) removeRedirect(ctx context.Context) error {
 func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
 	return r.probed(st, func() error {
-		conn, err := r.net.nft.Conn()
-		if err != nil {
-			return err
-		}
-		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
+		return nlconn.Explain(r.net.nft.Commit(ctx, 0, msgs...), fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
 	})
 }
 

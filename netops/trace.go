@@ -29,7 +29,7 @@ type Trace struct {
 	net    *Net
 	ns     *Namespace
 	flow   TraceFlow
-	conn   *nft.Conn
+	nft    *nft.Client
 	events *nlconn.Listener
 	// families has the families of the tables.
 	families []byte
@@ -47,9 +47,9 @@ const (
 // error wraps ErrBusy if another trace is running there, and ErrNotSupported if
 // the kernel has no nftables.
 func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace, error) {
-	t := &Trace{net: n, ns: n.observed(ns), flow: f}
-	err := t.ns.visit(func() (err error) {
-		t.conn, err = nft.Open()
+	t := &Trace{net: n, ns: n.observed(ns), flow: f, nft: nft.New(nil, nil)}
+	err := t.ns.visit(func() error {
+		_, err := t.nft.Conn()
 		if err == nil {
 			t.events, err = nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTRACE})
 		}
@@ -62,7 +62,7 @@ func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace
 		if err != nil {
 			break
 		}
-		err = t.conn.MakeTraceTable(ctx, family, f)
+		err = t.nft.MakeTraceTable(ctx, family, f)
 		switch {
 		case err == nil:
 			t.families = append(t.families, family)
@@ -84,22 +84,16 @@ func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace
 // HasStrayTrace reports whether a killed trace left its table in the host's namespace.
 // The next trace removes it.
 func (n *Net) HasStrayTrace(ctx context.Context) (bool, error) {
-	conn, err := n.nft.Conn()
-	if err != nil {
-		return false, err
-	}
-	return conn.HasStrayTrace(ctx, unix.NFPROTO_INET)
+	return n.nft.HasStrayTrace(ctx, unix.NFPROTO_INET)
 }
 
 // Close removes the tables, also if ctx has ended, and closes the sockets.
 func (t *Trace) Close(ctx context.Context) error {
 	var errs []error
-	if t.conn != nil {
-		for _, family := range t.families {
-			errs = append(errs, t.conn.DropTraceTable(context.WithoutCancel(ctx), family))
-		}
-		errs = append(errs, t.conn.Close())
+	for _, family := range t.families {
+		errs = append(errs, t.nft.DropTraceTable(context.WithoutCancel(ctx), family))
 	}
+	errs = append(errs, t.nft.Close())
 	if t.events != nil {
 		errs = append(errs, t.events.Close())
 	}
@@ -201,7 +195,7 @@ func (t *Trace) event(ctx context.Context, m nft.Traced, packets map[uint32]Trac
 	}
 	e.Chain, e.Handle, e.Verdict = nft.Table{Family: m.Table.Family, Name: nlconn.Printable(m.Table.Name)}.String()+" "+nlconn.Printable(m.Chain), m.Handle, m.Verdict
 	if m.Handle != 0 {
-		if r, err := t.conn.Rule(ctx, m.Table, m.Chain, m.Handle); err == nil && r != nil {
+		if r, err := t.nft.Rule(ctx, m.Table, m.Chain, m.Handle); err == nil && r != nil {
 			e.Comment = nlconn.Printable(r.Comment)
 		}
 	}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -99,19 +98,14 @@ func (tx *Tx) PutCloudSource(s *CloudSource) error {
 // skipped and named in the error.
 func (tx *Tx) CloudSources() ([]CloudSource, error) {
 	var all []CloudSource
-	var faults []error
-	for k, v := range record.WithPrefix(record.Bucket(tx.b, bucketCloud), nil) {
-		if v == nil {
-			continue
-		}
+	err := record.Each(tx.b, bucketCloud, nil, func(k, v []byte) error {
 		s, err := tx.memo.cloudSource(k, v)
-		if err != nil {
-			faults = append(faults, err)
-			continue
+		if err == nil {
+			all = append(all, s)
 		}
-		all = append(all, s)
-	}
-	return all, errors.Join(faults...)
+		return err
+	})
+	return all, err
 }
 
 // CloudSource returns the source with the last good reply that was stored, also in an earlier boot, or

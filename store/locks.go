@@ -20,7 +20,7 @@ const sharedDomain = 1 << 61
 // before its first change until after its last. It waits for at most LockTimeout,
 // then fails with ErrBusy.
 func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
-	l, err := s.byteLocks().Lock(ctx, k.Describe(), attachmentByte(k), true)
+	l, err := s.byteLocks().Lock(ctx, k.Describe(), hashByte(k.Encode()), true)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", k.Describe(), err)
 	}
@@ -30,7 +30,7 @@ func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
 // TryLockAttachment is LockAttachment without waiting. It returns false while another call works on the
 // attachment, which means that a pending record is not dead.
 func (s *Store) TryLockAttachment(ctx context.Context, k Key) (*Lock, bool, error) {
-	l, ok, err := s.byteLocks().TryLock(ctx, attachmentByte(k), true)
+	l, ok, err := s.byteLocks().TryLock(ctx, hashByte(k.Encode()), true)
 	if err != nil {
 		return nil, false, fmt.Errorf("lock %s: %w", k.Describe(), err)
 	}
@@ -41,7 +41,7 @@ func (s *Store) TryLockAttachment(ctx context.Context, k Key) (*Lock, bool, erro
 // create or remove the object, shared to use it. It waits for at most LockTimeout,
 // then fails with ErrBusy.
 func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*Lock, error) {
-	l, err := s.byteLocks().Lock(ctx, name, sharedByte(name), exclusive)
+	l, err := s.byteLocks().Lock(ctx, name, sharedDomain|hashByte([]byte(name)), exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("lock shared object %q: %w", name, err)
 	}
@@ -50,7 +50,7 @@ func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*L
 
 // TryLockShared is LockShared without waiting. It returns false if the lock is held.
 func (s *Store) TryLockShared(ctx context.Context, name string, exclusive bool) (*Lock, bool, error) {
-	l, ok, err := s.byteLocks().TryLock(ctx, sharedByte(name), exclusive)
+	l, ok, err := s.byteLocks().TryLock(ctx, sharedDomain|hashByte([]byte(name)), exclusive)
 	if err != nil {
 		return nil, false, fmt.Errorf("lock shared object %q: %w", name, err)
 	}
@@ -63,10 +63,6 @@ func (s *Store) byteLocks() *boltfile.ByteLocks {
 		Probe: func() error { return s.probe("lock") },
 	}
 }
-
-func attachmentByte(k Key) int64 { return hashByte(k.Encode()) }
-
-func sharedByte(name string) int64 { return sharedDomain | hashByte([]byte(name)) }
 
 func hashByte(b []byte) int64 {
 	sum := sha256.Sum256(b)

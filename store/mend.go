@@ -20,21 +20,12 @@ func (tx *KeepTx) Sound() error {
 	_, delegations := tx.Delegations("")
 	_, leases := tx.DHCPLeases("")
 	_, sources := record.List[CloudSource](tx.b, bucketCloud, nil)
-	ids, err := tx.StickyPools("")
-	faults := []error{marks, delegations, leases, sources, err}
-	for _, id := range ids {
-		p, err := tx.Sticky(id)
-		if err != nil {
-			return err
-		}
-		for _, err := range p.All() {
-			faults = append(faults, err)
-		}
-		for _, err := range p.Waiting() {
-			faults = append(faults, err)
-		}
-	}
-	return errors.Join(faults...)
+	pools := tx.EachSticky("", func(p *StickyPool) error {
+		_, reservations := Collect(p.All())
+		_, waiting := Collect(p.Waiting())
+		return errors.Join(reservations, waiting)
+	})
+	return errors.Join(marks, delegations, leases, sources, pools)
 }
 
 // Mended is the outcome of MendKeep.

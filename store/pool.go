@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"iter"
 
@@ -49,6 +50,26 @@ func (tx *Tx) Pool(id PoolID) (*Pool, error) {
 		p.Released = func(l Lease) { tx.released = append(tx.released, Released{id, l}) }
 	}
 	return p, err
+}
+
+// ViewPool is View with a pool.
+func (s *Store) ViewPool(ctx context.Context, id PoolID, fn func(*Tx, *Pool) error) error {
+	return s.View(ctx, withPool(id, fn))
+}
+
+// UpdatePool is Update with a pool.
+func (s *Store) UpdatePool(ctx context.Context, id PoolID, fn func(*Tx, *Pool) error) error {
+	return s.Update(ctx, withPool(id, fn))
+}
+
+func withPool(id PoolID, fn func(*Tx, *Pool) error) func(*Tx) error {
+	return func(tx *Tx) error {
+		p, err := tx.Pool(id)
+		if err != nil {
+			return err
+		}
+		return fn(tx, p)
+	}
 }
 
 // Pools returns all pools, by network and data directory.
@@ -122,4 +143,18 @@ func (tx *KeepTx) Sticky(id PoolID) (*StickyPool, error) { return pool.OpenStick
 // by network and data directory.
 func (tx *KeepTx) StickyPools(network string) ([]PoolID, error) {
 	return pool.ListSticky(tx.b, network)
+}
+
+// EachSticky calls each with these pools. It joins the errors.
+func (tx *KeepTx) EachSticky(network string, each func(*StickyPool) error) error {
+	ids, err := tx.StickyPools(network)
+	faults := []error{err}
+	for _, id := range ids {
+		p, err := tx.Sticky(id)
+		if err == nil {
+			err = each(p)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
 }

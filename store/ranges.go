@@ -92,19 +92,18 @@ func (tx *Tx) PutRangeBlocks(blocks []RangeBlock) error {
 // RangeDemands returns the demands by network and set. Damaged records are skipped and named in the error.
 func (tx *Tx) RangeDemands() ([]RangeDemand, error) {
 	var all []RangeDemand
-	var faults []error
-	for k, v := range record.WithPrefix(record.Bucket(tx.b, bucketRanges), nil) {
+	err := record.Each(tx.b, bucketRanges, nil, func(k, v []byte) error {
 		if string(k) == string(record.EncodeKey(grantsKey)) {
-			continue
+			return nil
 		}
 		var d RangeDemand
-		if err := record.Decode(bucketRanges, k, v, &d); err != nil {
-			faults = append(faults, err)
-			continue
+		err := record.Decode(bucketRanges, k, v, &d)
+		if err == nil {
+			all = append(all, d)
 		}
-		all = append(all, d)
-	}
-	return all, errors.Join(faults...)
+		return err
+	})
+	return all, err
 }
 
 // PutRangeDemand stores a demand.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -43,17 +42,12 @@ func (tx *Tx) RangeReservation(id ReservationID) (*RangeReservation, error) {
 
 // RangeReservations returns the reservations that this node holds. Damaged records are skipped and named in the error.
 func (tx *Tx) RangeReservations() (map[ReservationID]*RangeReservation, error) {
-	all := map[ReservationID]*RangeReservation{}
-	var faults []error
-	for k, v := range record.WithPrefix(record.Bucket(tx.b, bucketReservations), nil) {
-		r := new(RangeReservation)
-		if err := record.Decode(bucketReservations, k, v, r); err != nil {
-			faults = append(faults, err)
-			continue
-		}
+	list, err := record.List[*RangeReservation](tx.b, bucketReservations, nil)
+	all := make(map[ReservationID]*RangeReservation, len(list))
+	for _, r := range list {
 		all[r.ReservationID] = r
 	}
-	return all, errors.Join(faults...)
+	return all, err
 }
 
 // PutRangeReservation stores a reservation.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -37,8 +38,17 @@ func (c *Claim) Resource() Resource {
 	return Resource{Kind: c.Kind, Name: c.Name}
 }
 
-// String returns the kind and the name of the resource.
-func (r Resource) String() string { return r.Kind + " " + r.name() }
+// String describes the resource to people: "link eth1", "port 8080/tcp of IPv4" or "port 8000-8100/udp of 192.0.2.1".
+func (r Resource) String() string {
+	p := r.Ports
+	switch {
+	case p == (Ports{}):
+		return r.Kind + " " + r.Name
+	case p.Address.IsValid():
+		return fmt.Sprintf("%s %s/%s of %s", r.Kind, p.Numbers(), p.Protocol, p.Address)
+	}
+	return fmt.Sprintf("%s %s/%s of %s", r.Kind, p.Numbers(), p.Protocol, p.Family)
+}
 
 // name returns the text under which a claim on the resource is stored. Programs of several versions
 // work on one file, so it must not change.

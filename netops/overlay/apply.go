@@ -126,8 +126,8 @@ func Open(n *netops.Net, opt Options) (*Kernel, error) {
 
 // connect opens new sockets. After a failure the old ones may still receive answers
 // to earlier requests.
-func (o *Kernel) connect() (err error) {
-	o.disconnect()
+func (o *Kernel) connect() error {
+	_ = o.disconnect()
 	o.net = o.net.Clone()
 	conn, err := o.net.Rtnetlink()
 	if err != nil {
@@ -140,12 +140,13 @@ func (o *Kernel) connect() (err error) {
 }
 
 // disconnect closes the sockets for requests.
-func (o *Kernel) disconnect() {
+func (o *Kernel) disconnect() error {
 	o.closeWG()
-	if o.conn != nil {
-		_ = o.net.Close()
+	if o.conn == nil {
+		return nil
 	}
 	o.conn = nil
+	return o.net.Close()
 }
 
 // Close closes the sockets. It does not change the kernel.
@@ -153,8 +154,7 @@ func (o *Kernel) Close() error {
 	o.monitor.close()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.disconnect()
-	return nil
+	return o.disconnect()
 }
 
 // Changes returns a channel that receives a value when the kernel differs from

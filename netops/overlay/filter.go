@@ -95,11 +95,8 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 		nft: client, net: n, tables: iptables.Tables{NFT: client, Run: n.Options().IPTables},
 		ordered: map[bool]orderedSources{},
 	}
-	conn, err := client.Conn()
-	if err != nil {
-		return nil, err
-	}
-	f.monitor, err = nft.OpenMonitor(conn, f.disturbed, append(forwardChains(), nft.Watched{Table: ownTable()})...)
+	var err error
+	f.monitor, err = nft.OpenMonitor(client, f.disturbed, append(forwardChains(), nft.Watched{Table: ownTable()})...)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -111,7 +108,7 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 
 // Changes returns a channel that receives a value when another program changes or
 // flushes the table, or a FORWARD chain of iptables. The caller should call Ensure again.
-func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
+func (f *Filter) Changes() <-chan struct{} { return f.monitor.Changes() }
 
 // Restored returns how often Ensure made the table again because another program had changed it.
 func (f *Filter) Restored() int {
@@ -209,11 +206,7 @@ func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) 
 func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
 	what := fmt.Sprintf("%s nftables table %s", verb, ownTable())
 	return f.net.Probed(func() string { return what }, func() error {
-		conn, err := f.nft.Conn()
-		if err != nil {
-			return err
-		}
-		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), what)
+		return nlconn.Explain(f.nft.Commit(ctx, 0, msgs...), what)
 	})
 }
 

@@ -94,7 +94,7 @@ func (f *Filter) changeForwards(ctx context.Context, networks [2]netip.Prefix) (
 // another program changes the table at the same time.
 func (f *Filter) changeForward(ctx context.Context, table iptables.Table, network netip.Prefix, program string) (blocked, err error) {
 	for range iptables.Tries {
-		st, err := table.Read(ctx)
+		st, err := table.Read(ctx, iptables.ForwardChain)
 		if err != nil {
 			return nil, err
 		}

@@ -1,5 +1,11 @@
 // Package overlay maintains the kernel objects of an overlay network: VXLAN and
 // WireGuard devices, routes to other nodes, and the packet filter.
+//
+// The device with its settings, sysctls and addresses is made of netops objects: vtep.go. The
+// objects of 10,000 peers are 40,000. They are read in dumps, compared in memory, and made with
+// 100 requests in one write: want.go decides what the peers need, have.go knows what the kernel
+// has, program.go finds the difference, and op.go makes it. judge.go decides whether a
+// notification requires another Apply.
 package overlay
 
 import (

@@ -19,14 +19,11 @@ import (
 func TestOwnedTable(t *testing.T) {
 	const ownerAndPersist = 2 | 4 // NFT_TABLE_F_OWNER, NFT_TABLE_F_PERSIST of linux/netfilter/nf_tables.h
 	nstest.Fresh(t)
-	conn, err := nft.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := nft.New(nil, nil)
 	defer conn.Close()
 	owned := ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	owned.Net32(unix.NFTA_TABLE_FLAGS, ownerAndPersist)
-	err = conn.Commit(t.Context(), 0, owned)
+	err := conn.Commit(t.Context(), 0, owned)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		t.Logf("this kernel has no such flags: %v", err)
 		return

@@ -2,11 +2,14 @@ package overlay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
@@ -175,6 +178,26 @@ func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, 
 	}
 	o.direct[gateway] = h
 	return h, ok, nil
+}
+
+// lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
+// is not on one of the host's links.
+func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
+	var r rtnl.Route
+	err = o.conn.Ask(ctx, rtnl.RouteMessage(gateway, netip.Addr{}, 0, 0), func(_ uint16, data []byte) error {
+		routes, err := rtnl.ParseRouteOf(data, unix.RTN_UNICAST)
+		if len(routes) == 1 {
+			r = routes[0]
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return hop{}, false, nil // no route, or one that refuses
+	case err != nil:
+		return hop{}, false, nlconn.Explain(err, fmt.Sprintf("route to %s", gateway))
+	}
+	return hop{Via: gateway, Link: int32(r.Link)}, r.Link != 0 && !r.Via.IsValid(), nil
 }
 
 // findLink looks up the link to the gateway of a WireGuard peer, which can be behind a router, for peerLinks. The

@@ -329,11 +329,15 @@ func TestNoSocket(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	o := openOverlay(t, n, Options{})
-	o.disconnect()
+	if err := o.disconnect(); err != nil {
+		t.Fatal(err)
+	}
 	if r := apply(t, o, n.spec()); r.Programmed != 1 {
 		t.Errorf("report %+v", r)
 	}
-	o.disconnect()
+	if err := o.disconnect(); err != nil {
+		t.Fatal(err)
+	}
 	if err := o.Remove(context.Background()); err != nil {
 		t.Error(err)
 	}

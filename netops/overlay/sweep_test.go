@@ -41,7 +41,9 @@ func (p *nthWrite) After(netops.Step) {
 // probe makes the overlay call p for each write.
 func probe(t *testing.T, o *Kernel, p netops.Probe) {
 	t.Helper()
-	o.disconnect()
+	if err := o.disconnect(); err != nil {
+		t.Fatal(err)
+	}
 	o.net = netops.New(netops.Options{Probe: p})
 	if err := o.connect(); err != nil {
 		t.Fatal(err)

@@ -35,12 +35,9 @@ type Filter struct {
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
 func Open(n *netops.Net) (*Filter, error) {
 	f := &Filter{nft: nft.New(podtable.Schema, nil), net: n}
-	conn, err := f.nft.Conn()
-	if err != nil {
-		return nil, err
-	}
 	table := podtable.Table()
-	f.monitor, err = nft.OpenMonitor(conn, f.disturbed,
+	var err error
+	f.monitor, err = nft.OpenMonitor(f.nft, f.disturbed,
 		nft.Watched{Table: table, Sets: podtable.PodSets}, nft.Watched{Table: table, ButSets: podtable.PodSets})
 	if err != nil {
 		return nil, errors.Join(err, f.nft.Close())
@@ -58,7 +55,7 @@ func (f *Filter) Close() error {
 
 // Changes returns a channel that receives a value when another process changed the table. The caller should call Refresh
 // and Ensure.
-func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
+func (f *Filter) Changes() <-chan struct{} { return f.monitor.Changes() }
 
 func (f *Filter) disturbed(w nft.Watched) {
 	f.mu.Lock()
@@ -253,10 +250,6 @@ func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message)
 	}
 	what := fmt.Sprintf("%s nftables table %s", verb, podtable.Table())
 	return f.net.Probed(func() string { return what }, func() error {
-		conn, err := f.nft.Conn()
-		if err != nil {
-			return err
-		}
-		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), what)
+		return nlconn.Explain(f.nft.Commit(ctx, 0, msgs...), what)
 	})
 }

@@ -119,19 +119,11 @@ func (a *Handler) Builder() SpecBuilder { return a.role }
 // objects.
 func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	defer restoreRules(ctx, h)
-	ns, err := h.Net.OpenNamespace(req.Netns)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
-	}
-	defer ns.Close()
-	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	ns, end, err := begin(ctx, h, req)
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Unlock()
-	if err := recovery.Ensure(ctx, h); err != nil {
-		return nil, err
-	}
+	defer end()
 	in := a.newInput(req)
 	in.Chained = req.PrevResult
 	in.state, err = a.clearDead(ctx, h, req, ns)
@@ -147,6 +139,35 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
 	return add.made.desired.Result, nil
+}
+
+// begin opens the container's namespace and locks the attachment, until the caller calls
+// end. It rebuilds a lost state.
+func begin(ctx context.Context, h *roles.Host, req *roles.Request) (ns *netops.Namespace, end func(), err error) {
+	if ns, err = openNamespace(h, req); err != nil {
+		return nil, nil, err
+	}
+	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	if err == nil {
+		err = recovery.Ensure(ctx, h)
+	}
+	end = func() {
+		lock.Unlock()
+		_ = ns.Close() // it was only read
+	}
+	if err != nil {
+		end()
+	}
+	return ns, end, err
+}
+
+// openNamespace opens the container's namespace.
+func openNamespace(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	return ns, nil
 }
 
 // overLink reports whether the IPAM plugin needs the interface to exist.

@@ -3,7 +3,6 @@ package attach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
@@ -48,36 +47,33 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err := c.chained(req); err != nil || !c.wants(req) {
 		return req.PrevResult, err
 	}
-	ns, err := h.Net.OpenNamespace(req.Netns)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
-	}
-	defer ns.Close()
-	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	ns, end, err := begin(ctx, h, req)
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Unlock()
-	if err := recovery.Ensure(ctx, h); err != nil {
-		return nil, err
-	}
+	defer end()
 	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained, err = withInterfaces(ctx, h, req, ns)
 	if err != nil {
 		return nil, err
 	}
 	takeMACs(w.in, w.in.Chained, req.IfName)
-	found, state, err := recovery.Find(ctx, h, req.Key())
+	var found record.Found
+	found, w.in.state, err = recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
 	}
-	w.in.state = state
 	w.on, err = c.recordToExtend(ctx, h, found.Attachment, ns)
 	if err != nil {
 		return nil, err
 	}
-	if err := w.build(ctx, store.Done); err != nil {
-		return nil, errors.Join(err, w.undoLast(ctx))
+	err = w.build(ctx, store.Done)
+	if err != nil && w.rec != nil {
+		// A failed Apply has undone its own changes; the inverses run again in case this failed.
+		err = errors.Join(err, record.RemovePart(context.WithoutCancel(ctx), h, w.rec, len(w.rec.Parts)-1, ns))
+	}
+	if err != nil {
+		return nil, err
 	}
 	return w.made.desired.Result, nil
 }
@@ -149,15 +145,6 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 		return nil, nil
 	}
 	return rec, nil
-}
-
-// undoLast undoes the part that this call recorded. A failed Apply has undone its own
-// changes; undoLast runs the inverses again in case this failed.
-func (a *work) undoLast(ctx context.Context) error {
-	if a.rec == nil {
-		return nil
-	}
-	return record.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
 }
 
 // Del undoes the role's newest part by its record. A list may have the role twice, and
@@ -248,9 +235,9 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err := c.chained(req); err != nil || !c.wants(req) {
 		return err
 	}
-	ns, err := h.Net.OpenNamespace(req.Netns)
+	ns, err := openNamespace(h, req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
+		return err
 	}
 	defer ns.Close()
 	if err := recovery.Ensure(ctx, h); err != nil {
@@ -278,44 +265,21 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 // attachments. With an empty list and no attachment left, GC also removes the objects
 // that the network's attachments share.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	defer restoreRules(ctx, h)
-	if err := recovery.Ensure(ctx, h); err != nil {
-		return err
-	}
-	atts, err := recovery.Invalid(ctx, h, req)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for i := range atts {
-		if c.newest(&atts[i]) >= 0 {
-			errs = append(errs, c.collect(ctx, h, atts[i].Key))
+	return gc(ctx, h, req, c.role, func(a *store.Attachment) error {
+		if c.newest(a) < 0 {
+			return nil
 		}
-	}
-	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), c.collectLegacy(ctx, h, req))
-	if len(req.Valid) == 0 {
-		errs = append(errs, record.RemoveShared(ctx, h, req.Network, c.role.Shared()))
-	}
-	return errors.Join(errs...)
+		return collect(ctx, h, a.Key, c.name, func() error { return c.removeParts(ctx, h, a.Key) })
+	}, c.collectLegacy)
 }
 
-// collect removes the role's parts of one attachment, unless another process
-// works on it.
-func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.Key) error {
-	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
-	if err != nil || !ok {
-		return err
-	}
-	defer lock.Unlock()
+// removeParts removes the role's parts of one attachment.
+func (c *ChainedHandler) removeParts(ctx context.Context, h *roles.Host, key store.Key) error {
 	rec, err := recovery.Attachment(ctx, h, key)
 	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
 		err = c.removePart(ctx, h, rec, i, nil)
 	}
-	if err != nil {
-		return fmt.Errorf("collect %s of container %q: %w", c.name, key.ContainerID, err)
-	}
-	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
-	return nil
+	return err
 }
 
 // Status returns the role's own status.

@@ -17,9 +17,9 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
 	}
-	ns, err := h.Net.OpenNamespace(req.Netns)
+	ns, err := openNamespace(h, req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
+		return err
 	}
 	defer ns.Close()
 	if err := recovery.Ensure(ctx, h); err != nil {
@@ -209,8 +209,8 @@ func plan(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuild
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		var err error
-		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
+		if ns, err = openNamespace(h, req); err != nil {
+			return nil, err
 		}
 		defer ns.Close()
 	}

@@ -20,16 +20,6 @@ func kinds(claims []store.Resource) []string {
 	return list
 }
 
-// claim takes the claims. If another attachment has one, the error names it.
-func (a *work) claim(tx *store.Tx, claims []store.Resource) error {
-	for _, c := range claims {
-		if err := tx.Claim(c, a.req.Key(), a.h.Now()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // holderOr returns a TakenError if another attachment has one of the claims, else exists.
 // A parallel ADD can take a claim after Observe looked: then the kernel's object exists
 // already, and its label does not name the container.

@@ -116,6 +116,23 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 // IPAM plugin's GC. With an empty list and no attachment left, it also removes the
 // objects that the network's attachments share.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return gc(ctx, h, req, a.role, func(old *store.Attachment) error {
+		del := *req
+		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult = roles.Del, old.ContainerID, old.IfName, "", nil
+		return collect(ctx, h, old.Key, a.name, func() error { return a.remove(ctx, h, &del, nil) })
+	}, func(ctx context.Context, h *roles.Host, req *roles.Request) error {
+		errs := []error{a.collectLegacy(ctx, h, req)}
+		if a.ipam != "" {
+			errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
+		}
+		return errors.Join(append(errs, a.removeShared(ctx, h, req.Network))...) // a killed DEL may not have removed them
+	})
+}
+
+// gc calls remove with the network's attachments that are not in the runtime's list. It
+// removes links without a record, calls more, and with an empty list removes the shared
+// objects.
+func gc(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuilder, remove func(*store.Attachment) error, more func(context.Context, *roles.Host, *roles.Request) error) error {
 	defer restoreRules(ctx, h)
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
@@ -126,32 +143,25 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	}
 	var errs []error
 	for i := range atts {
-		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
+		errs = append(errs, remove(&atts[i]))
 	}
-	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), a.collectLegacy(ctx, h, req))
-	if a.ipam != "" {
-		errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
-	}
-	errs = append(errs, a.removeShared(ctx, h, req.Network)) // a killed DEL may not have removed them
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), more(ctx, h, req))
 	if len(req.Valid) == 0 {
-		errs = append(errs, record.RemoveShared(ctx, h, req.Network, a.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, role.Shared()))
 	}
 	return errors.Join(errs...)
 }
 
-// collect removes one attachment as its DEL would, unless another process
-// works on it.
-func (a *Handler) collect(ctx context.Context, h *roles.Host, req *roles.Request, key store.Key) error {
+// collect calls remove for one attachment, unless another process works on it.
+func collect(ctx context.Context, h *roles.Host, key store.Key, role string, remove func() error) error {
 	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
 	if err != nil || !ok {
 		return err
 	}
 	defer lock.Unlock()
-	del := *req
-	del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult = roles.Del, key.ContainerID, key.IfName, "", nil
-	if err := a.remove(ctx, h, &del, nil); err != nil {
-		return fmt.Errorf("collect %q of container %q: %w", key.IfName, key.ContainerID, err)
+	if err := remove(); err != nil {
+		return fmt.Errorf("collect %s of container %q, interface %q: %w", role, key.ContainerID, key.IfName, err)
 	}
-	h.Log.Info("collected attachment", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
+	h.Log.Info("collected", "role", role, "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
 	return nil
 }

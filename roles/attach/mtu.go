@@ -40,18 +40,16 @@ func eachMTU(o netops.Object, fn func(inside bool, name string, mtu *int)) {
 func expectMTUs(spec *netops.Spec, in *Input, rec *store.Attachment) error {
 	var want mtus
 	if rec != nil {
-		for _, part := range rec.Parts {
-			changes, err := record.DecodeChanges(part.Changes)
-			if err != nil {
-				return err
-			}
-			for _, c := range changes {
-				eachMTU(c.Do.Object, func(inside bool, name string, mtu *int) {
-					if to := want.of(in, inside, name); to != nil {
-						*to = cmp.Or(*mtu, *to)
-					}
-				})
-			}
+		changes, err := record.Changes(rec)
+		if err != nil {
+			return err
+		}
+		for _, c := range changes {
+			eachMTU(c.Do.Object, func(inside bool, name string, mtu *int) {
+				if to := want.of(in, inside, name); to != nil {
+					*to = cmp.Or(*mtu, *to)
+				}
+			})
 		}
 	}
 	for _, i := range in.Prev.Interfaces {

@@ -99,7 +99,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	if err != nil {
 		return err
 	}
-	if !exclusive && p.touchesShared() {
+	if !exclusive && slices.ContainsFunc(p.Changes, func(c netops.Change) bool { return c.Do.Object.IsShared() }) {
 		return errNeedsExclusive
 	}
 	return a.make(ctx, p, state)
@@ -168,8 +168,10 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
-		if err := a.claim(tx, p.desired.Claims); err != nil {
-			return err
+		for _, c := range p.desired.Claims {
+			if err := tx.Claim(c, a.req.Key(), a.h.Now()); err != nil {
+				return err
+			}
 		}
 		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
@@ -259,14 +261,4 @@ func (p *planned) undoable() []netops.Change {
 		}
 	}
 	return out
-}
-
-// touchesShared reports whether a change affects a shared object.
-func (p *planned) touchesShared() bool {
-	for _, c := range p.Changes {
-		if c.Do.Object.IsShared() {
-			return true
-		}
-	}
-	return false
 }

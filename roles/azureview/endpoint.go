@@ -143,3 +143,13 @@ func endpointText(a *store.Attachment, n *note) []byte {
 	fields := bytes.TrimPrefix(bytes.TrimSuffix(out.Bytes(), []byte(memberLine+"}")), []byte("{"))
 	return append([]byte(","), fields...)
 }
+
+// OwnOf are the node's own addresses when an attachment was made, and the interface into
+// the cloud's network that had them, by the attachment's Note. Another role's Note has none.
+func OwnOf(raw json.RawMessage) (master string, own []netip.Prefix) {
+	var n note
+	if coldjson.Unmarshal(raw, &n) != nil {
+		return "", nil
+	}
+	return n.Master, n.Own
+}

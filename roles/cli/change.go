@@ -24,7 +24,7 @@ type change struct {
 func (c *change) String() string {
 	switch c.Action {
 	case "edit":
-		return fmt.Sprintf("write into %s:\n\n%s", c.Name, c.Text)
+		return fmt.Sprintf("set in %s:\n\n%s", c.Name, c.Text)
 	case "run":
 		return fmt.Sprintf("run '%s'", c.Name)
 	}
@@ -52,13 +52,21 @@ func (p *Process) changed(c change) {
 		*p.changes = append(*p.changes, c)
 		return
 	}
-	fmt.Fprintln(p.Stdout, c.String())
+	if !p.quiet || c.Action == "edit" || c.Action == "run" {
+		fmt.Fprintln(p.Stdout, c.String())
+	}
+}
+
+// quietFlag is the flag of the verbs that change files.
+func quietFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only what is left to do, warnings and errors"}
 }
 
 // withChanges returns the action of a verb that changes files. With --json the changes are printed as one array at
 // the end, also after an error.
 func (p *Process) withChanges(run cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
+		p.quiet = c.Bool("quiet")
 		if !c.Bool("json") {
 			return run(c)
 		}

@@ -72,6 +72,8 @@ type Process struct {
 
 	// changes collects the changes of install and uninstall for JSON.
 	changes *[]change
+	// quiet leaves out the changes that were made.
+	quiet bool
 }
 
 // Main runs one command line and returns the exit code.

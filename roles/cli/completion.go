@@ -23,22 +23,23 @@ func (p *Process) completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
 		Usage:     "print a completion script for a shell",
-		ArgsUsage: "bash|zsh|fish",
+		ArgsUsage: "bash|zsh|fish|powershell",
 		Description: `It completes verbs, flags, roles, and as root also containers, networks and addresses.
 
 examples:
   cnibox completion bash > /etc/bash_completion.d/cnibox
   cnibox completion zsh > "${fpath[1]}/_cnibox"
-  cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
+  cnibox completion fish > ~/.config/fish/completions/cnibox.fish
+  cnibox completion powershell >> $PROFILE`,
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) > 1 && args[0] == wordsCommand {
 				p.printWords(c.Context, p.root().Subcommands, args[1:])
 				return nil
 			}
-			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
+			script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript, "powershell": powershellScript}[c.Args().First()]
 			if len(args) != 1 || script == "" {
-				return usagef("cnibox completion bash", "want bash, zsh or fish")
+				return usagef("cnibox completion bash", "want bash, zsh, fish or powershell")
 			}
 			_, err := fmt.Fprint(p.Stdout, script)
 			return err
@@ -64,6 +65,16 @@ complete -o default -F _cnibox cnibox
   end
 end
 complete -c cnibox -f -a '(__cnibox_words)'
+`
+	powershellScript = `Register-ArgumentCompleter -Native -CommandName cnibox -ScriptBlock {
+  param($word, $line, $cursor)
+  $before = @($line.CommandElements | Select-Object -Skip 1 | Where-Object { $_.Extent.EndOffset -lt $cursor } | ForEach-Object { $_.ToString() })
+  & cnibox completion words -- @before $word 2>$null | ForEach-Object {
+    $text, $help = $_ -split [char]9, 2
+    if (-not $help) { $help = $text }
+    [System.Management.Automation.CompletionResult]::new($text, $text, 'ParameterValue', $help)
+  }
+}
 `
 )
 

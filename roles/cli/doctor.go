@@ -90,8 +90,10 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 	if err != nil {
 		return nil, err
 	}
+	home := p.pluginHome(runtimes)
 	f := doctor.Read(ctx, h, doctor.Options{
 		Table: p.Table, Program: p.Version, Runtimes: runtimes, Netavark: netavark, CacheDirs: p.cacheDirs(), Look: p.lookPlugin,
+		Home: home, Install: installText(home, ""),
 		Audit: func(ctx context.Context, dump *store.Dump) ([]doctor.Difference, error) {
 			a, err := p.newAuditor(ctx, h, "", dump)
 			if err != nil {
@@ -144,10 +146,27 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 		}
 		all = append(all, doctor.Runtime{Name: "any runtime", Dir: defaultConfDir, BuiltIn: true, PluginDirs: dirs})
 	}
+	home := p.pluginHome(all)
+	for i := range all {
+		all[i].Install = installText(home, all[i].Name)
+	}
 	if name := kubeletRuntime(); name != "" {
 		all = append(all, doctor.Runtime{Name: "kubelet", Delegate: name})
 	}
 	return all, netavark, nil
+}
+
+// pluginHome returns the directory of this program's plugins: the first in which it is of those that runtimes search, or else the
+// default.
+func (p *Process) pluginHome(runtimes []doctor.Runtime) string {
+	for _, r := range runtimes {
+		for _, dir := range r.PluginDirs {
+			if f, err := plugindir.Open(dir, p.Executable).Look(plugindir.Binary); err == nil && f.Standing == plugindir.Ours && !isPackaged(dir) {
+				return dir
+			}
+		}
+	}
+	return defaultPluginDir
 }
 
 // kubeletRuntime returns the name of the runtime that kubelet uses, or "" without kubelet.
@@ -180,15 +199,17 @@ func (p *Process) lookPlugin(dirs []string, typ string) doctor.Plugin {
 			continue
 		}
 		out := doctor.Plugin{Path: path, Ours: f.Standing == plugindir.Ours, Program: f.What}
-		cnibox, err := d.Look(plugindir.Binary)
-		out.Placed = err == nil && cnibox.Standing == plugindir.Ours
+		out.Replaced = !out.Ours && d.WasReplaced(typ)
 		fi, err := os.Stat(path)
 		if err != nil {
 			out.Dangling = true
 			return out
 		}
 		out.Executable = fi.Mode().Perm()&0o111 != 0
-		out.Writable = smallfile.Trusted(path, fi)
+		out.Writable, out.WritablePath = smallfile.Trusted(path, fi), path
+		if parent, err := os.Stat(dir); err == nil && out.Writable == nil {
+			out.Writable, out.WritablePath = smallfile.Trusted(dir, parent), dir
+		}
 		if what, isOurs, err := plugindir.Identify(path); err == nil && isOurs {
 			out.Program = what
 		}

@@ -66,6 +66,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "network-none", script: "rm /etc/cni/net.d/*"},
 		{id: "network-none", script: "touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; printf '[network]\nnetwork_backend = \"cni\"\ndefault_network = \"nope\"\n' >/etc/containers/containers.conf"},
 		{id: "network-faulty", script: "echo '{' >/etc/cni/net.d/15-bad.conflist"},
+		{id: "network-faulty", script: conflist("40-podman.conflist", `{"cniVersion": "1.0.0", "name": "web", "plugins": [{"type": "chain", "plugins": [
+  {"type": "ptp", "bridge": "cni-podman1", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.89.0.0/24"}]]}}, {"type": "firewall"}]}]}`), fix: "cnibox fuse --split --write /etc/cni/net.d/40-podman.conflist"},
 		{id: "network-hidden", script: "plugin other\n" + conflist("00-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`)},
 		{id: "podman-netavark", script: "rm $WORK/path/containerd; touch $WORK/path/podman; chmod +x $WORK/path/podman; mkdir /etc/containers; echo 'network_backend = \"netavark\"' >/etc/containers/containers.conf"},
 		{id: "bridge-shared", script: "sed 's/10.78/10.77/; s/\"net\"/\"two\"/' $net >/etc/cni/net.d/11-two.conflist"},
@@ -81,6 +83,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "plugin-dangling", script: "ln -sf /nowhere /opt/cni/bin/portmap"},
 		{id: "plugin-replaced", script: "rm /opt/cni/bin/portmap; plugin portmap"},
 		{id: "plugin-foreign", script: "rm /opt/cni/bin/*; for p in bridge host-local firewall; do ln -s $SELF /opt/cni/bin/$p; done; plugin portmap"},
+		{id: "plugin-foreign", script: "rm /opt/cni/bin/*; plugin portmap; ln -s $SELF /opt/cni/bin/cnibox; for p in bridge host-local firewall; do ln -s cnibox /opt/cni/bin/$p; done", fix: "cnibox install --force"},
+		{id: "plugin-writable", script: other + "plugin other; chmod 1777 /opt/cni/bin", fix: "chmod go-w /opt/cni/bin"},
 		{id: "plugin-version", script: "rm /opt/cni/bin/portmap; cp $SELF /opt/cni/bin/portmap"},
 		{id: "plugin-mode", script: other + "plugin other '' 644"},
 		{id: "plugin-writable", script: other + "plugin other '' 777"},
@@ -529,6 +533,64 @@ done
 product diff --json
 product check --all
 product repair`)
+}
+
+// TestDoctorInstall: on a node with the plugins of a distribution, the commands of doctor and those of install are the same, change no
+// file of the distribution, and mend what doctor found.
+func TestDoctorInstall(t *testing.T) {
+	containerd := func(dir string) string {
+		return `printf 'version = 2\n[plugins."io.containerd.grpc.v1.cri".cni]\n  bin_dir = "` + dir + `"\n' >/etc/containerd/config.toml`
+	}
+	for name, layout := range map[string]string{
+		"debian 12":    "d=/usr/lib/cni; " + containerd("/usr/lib/cni"),
+		"ubuntu 24.04": "d=/usr/lib/cni",
+		"fedora":       "d=/usr/libexec/cni; " + containerd("/usr/libexec/cni/"),
+		"containerd 2": `d=/usr/lib/cni; printf 'version = 3\n[plugins."io.containerd.cri.v1.runtime".cni]\nbin_dirs = ["/usr/lib/cni"]\n' >/etc/containerd/config.toml`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := newTestNode(t, false).run(`
+for p in p1 p2; do product del $net $p /run/ns/$p; done
+product del /etc/cni/net.d/20-ptp.conflist p3 /run/ns/p3
+for tool in ls sort cmp; do ln -s $(PATH=/usr/bin:/bin command -v $tool) $WORK/path/$tool; done
+touch $WORK/path/podman
+chmod +x $WORK/path/podman
+mkdir -p /etc/containers /etc/containerd
+printf '[network]\nnetwork_backend = "cni"\ndefault_network = "net"\n' >/etc/containers/containers.conf
+for dir in /usr/local /usr/lib/cni /usr/libexec; do
+	if [ -d $dir ]; then mount -t tmpfs -o mode=755 none $dir; fi
+done
+rm -r /opt/cni
+` + layout + `
+mkdir -p $d
+for p in bridge host-local portmap firewall; do printf '#!/bin/sh\n' >$d/$p; chmod 755 $d/$p; done
+ls -l $d >$WORK/before
+product doctor --json | sed -n 's/^ *"fix": "\(.*\)".*/\1/p' | sort -u >$WORK/doctor
+product install 2>$WORK/err >$WORK/out
+sed -n "s/^cnibox: install: warning: .*: run '\(.*\)'$/\1/p" $WORK/err | sort >$WORK/install
+cat $WORK/install
+echo doctor:
+cat $WORK/doctor
+while read -r _ command; do
+	product $command >$WORK/out 2>&1 || [ $? = 3 ]
+done <$WORK/install
+if [ -e /etc/containerd/config.toml ]; then sed -i "s,\"$d/*,\"/opt/cni/bin," /etc/containerd/config.toml; fi
+product install 2>&1 | grep warning && exit 1
+ln -sf /opt/cni/bin/cnibox $WORK/path/product
+ls -l $d | cmp - $WORK/before
+product doctor`)
+			want := "cnibox install --runtime podman\n"
+			doctor := want
+			if name == "ubuntu 24.04" { // containerd searches /opt/cni/bin
+				doctor = "cnibox install --runtime podman\ncnibox install bridge\ncnibox install firewall\ncnibox install host-local\ncnibox install portmap\n"
+			} else {
+				want = "cnibox install --runtime containerd\n" + want
+				doctor = want
+			}
+			if want += "doctor:\n" + doctor; !strings.HasPrefix(out, want) || !strings.HasSuffix(out, " checks passed\n") {
+				t.Errorf("%s", out)
+			}
+		})
+	}
 }
 
 // TestDoctorCluster: the same finding of many nodes is one line.

@@ -105,20 +105,27 @@ func (p *Process) onNode(run func(*cli.Context, *roles.Host) error) cli.ActionFu
 	}
 }
 
+// unknownFlag begins the error for a flag that a verb does not have.
+const unknownFlag = "unknown flag --"
+
 // flagError wraps the library's error for an invalid flag.
 func flagError(cmd *cli.Command, err error) error {
 	text := strings.NewReplacer(
-		"flag provided but not defined: -", "unknown flag --",
+		"flag provided but not defined: -", unknownFlag,
 		"needs an argument: -", "needs an argument: --",
 		" for flag -", " for --",
 		" for -", " for --",
 	).Replace(err.Error())
+	_, given, unknown := strings.Cut(text, unknownFlag)
+	if len(given) == 1 {
+		text = strings.Replace(text, "--", "-", 1)
+	}
 	verb := verbOf(cmd)
 	if verb == "" {
 		return usagef("cnibox help", "%s", text)
 	}
 	hint := "cnibox help " + verb
-	if _, given, ok := strings.Cut(text, "unknown flag --"); ok {
+	if unknown {
 		var names []string
 		for _, f := range cmd.Flags {
 			names = append(names, f.Names()[0])

@@ -28,7 +28,8 @@ func (p *Process) fuseCommand() *cli.Command {
 		Description: `Prints the list with its plugins inside one plugin of type chain; --split restores
 the original list. Each form can check and detach the attachments of the other, so
 the file may be changed while containers run. Other tools may look for the names
-of plugins in the file. See docs/chain.md.
+of plugins in the file. A network that podman or nerdctl manages is refused. See
+docs/chain.md.
 
 examples:
   cnibox fuse NET.conflist

@@ -45,11 +45,11 @@ func (p *Process) helpCommand(root *cli.Command) *cli.Command {
 				if len(path) > 1 {
 					return usagef("cnibox help "+path[0], "%q has no verbs", path[0])
 				}
-				p.writeRole(r, p.style(c))
 				if cmd != nil {
-					fmt.Fprintln(p.Stdout)
 					writeVerb(p.Stdout, cmd)
+					fmt.Fprintln(p.Stdout, "\nkeys of the plugin:")
 				}
+				p.writeRole(r, p.style(c))
 				return nil
 			}
 			cmd = nil
@@ -148,7 +148,6 @@ func writeVerb(w io.Writer, c *cli.Command) {
 		}
 		fmt.Fprintf(w, "  %-22s %s\n", left, text)
 	}
-	fmt.Fprint(w, "\n", exitCodes)
 }
 
 // writeRole explains one role: its keys, and its daemon if it has one.

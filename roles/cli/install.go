@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/record"
@@ -32,18 +33,21 @@ plugin exists and is complete at any time. Another program's plugin is kept. Wit
 executed to identify it. When a plugin was replaced, what is left of cnibox's containers
 that ended meanwhile is removed. docs/migrate.md describes the effect on running containers.
 
-Runtimes search plugins in different directories, and install warns if one of this node
-does not use DIR. --runtime makes it use DIR: by an additional file for podman and crio;
-for containerd and nerdctl it prints what to change, and exits with 3. --conflist checks
-a network and writes it last, so that no runtime sees it before its plugins.
+Runtimes search plugins in different directories. --runtime makes one of them search DIR
+first: by an additional file for podman and crio; for containerd and nerdctl it prints
+what to change, and exits with 3. Without another --dir, install names the runtimes of this node
+that need it. A directory of the distribution, such as /usr/lib/cni, is refused without
+--force, because an upgrade of its packages replaces the plugins. So is one that others
+can write. --conflist checks a network and writes it last, so that no runtime sees it
+before its plugins.
 
 --root installs into the file system of an image below that directory, and looks at
 nothing else of this node.
 
 examples:
   cnibox install
-  cnibox install --force --runtime podman
-  cnibox install bridge host-local --dir /usr/lib/cni`,
+  cnibox install --runtime podman
+  cnibox install bridge host-local --force`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if it does not exist"},
 			&cli.StringFlag{Name: "link", Value: string(plugindir.Symbolic), Usage: "symlink, hard or copy"},
@@ -52,6 +56,7 @@ examples:
 			&cli.StringFlag{Name: "conflist", Usage: "a network that is written to CONF-DIR, in place of a file of the same name"},
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks"},
 			&cli.StringFlag{Name: "root", Usage: "the root of an image; DIR and CONF-DIR are below it"},
+			quietFlag(),
 		},
 		Action: p.withChanges(p.installFromFlags),
 	}
@@ -90,6 +95,10 @@ func (p *Process) installFromFlags(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if root == "" && isPackaged(dir) && !c.Bool("force") {
+		return withHint(fmt.Errorf("%s belongs to packages of the distribution, and their upgrades replace plugins there", dir),
+			"'cnibox install --runtime NAME' makes a runtime search "+defaultPluginDir+" first: see docs/runtimes.md")
+	}
 	replaced, err := p.install(dir, kind, c.Bool("force"), names)
 	if replaced && root == "" {
 		p.reapDetached(c.Context)
@@ -101,7 +110,7 @@ func (p *Process) installFromFlags(c *cli.Context) error {
 		if err := p.configure(runtime, dir, names); err != nil {
 			return err
 		}
-	case root == "":
+	case root == "" && dir == defaultPluginDir:
 		p.warnUnused(dir, names)
 	}
 	if network != nil {
@@ -168,11 +177,32 @@ func (p *Process) reapDetached(ctx context.Context) {
 	}
 }
 
+// isPackaged reports whether packages of the distribution own a directory.
+func isPackaged(dir string) bool {
+	dir, err := filepath.Abs(dir)
+	return err == nil && strings.HasPrefix(dir, "/usr/") && !strings.HasPrefix(dir, "/usr/local/")
+}
+
+// installText is the command that installs into a directory, and makes a runtime search it if --runtime knows that. It is the same in
+// install and doctor.
+func installText(dir, runtime string) string {
+	text := "cnibox install"
+	if slices.Contains(runtimeNames(), runtime) {
+		text += " --runtime " + runtime
+	}
+	if dir != defaultPluginDir {
+		text += " --dir " + dir
+	}
+	return text
+}
+
 // installHint returns advice for a directory in which nothing can be placed.
 func installHint(err error) string {
 	switch {
 	case errors.Is(err, plugindir.ErrBlocked):
 		return "remove it by hand; nothing was changed"
+	case errors.Is(err, smallfile.ErrWritable):
+		return "choose a directory that only root can write, such as " + defaultPluginDir
 	case errors.Is(err, os.ErrPermission):
 		return "run it as root, or choose a directory with --dir"
 	case errors.Is(err, unix.EXDEV):

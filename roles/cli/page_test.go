@@ -75,18 +75,6 @@ pod $net db-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=db'
 `
 	const agent = "trap 'kill $! || true' EXIT\nip route add default via 192.0.2.9\n"
 	return map[string]shellPage{
-		"README.md": {
-			setup: pods + agent + `
-mkdir -p /var/lib/cnibox/cluster
-echo '{"Network":"10.244.0.0/16"}' >/var/lib/cnibox/cluster/config.json
-agent &
-served=$!
-trap 'kill $served' EXIT
-ip netns add web
-until product agent status; do :; done
-`,
-			replace: []string{"POD ADDRESS", "default/web 10.78.0.3", "POD", "default/web", "FILE", "$net", "cnibox ui", "cnibox ui & until [ -S /run/cnibox/ui.sock ]; do :; done; kill $!"},
-		},
 		"docs/cli.md":     {want: "DEL with /opt/cni/bin takes "},
 		"docs/doctor.md":  {want: " checks passed"},
 		"docs/ipam.md":    {replace: []string{"FILE", "$net"}},
@@ -306,7 +294,7 @@ now() { # COMMAND…
 	for _, want := range []string{
 		"code 3: doctor\n", "\taddress-missing\tp1 eth0 on net\ta pod lost its address\t", "code 0: trace --failed\n", "\"/run/ns/none\": no such network namespace",
 		"code 3: diff\np1 on net, eth0\n  + address 10.78.0.2/24 dev eth0 netns container  (undo -)\n", "\tadded\t10.78.0.2/24\tp1\t",
-		"code 3: path p1 10.78.0.3\nWHERE\tWHAT\t\nstopped: p1 has no route to 10.78.0.3\n", "code 0: drops ", "\n10.78.0.2\tnet\tlive\t",
+		"code 3: path p1 10.78.0.3\nWHERE\tWHAT\t\nstopped: p1 has no route to 10.78.0.3", "code 0: drops ", "\n10.78.0.2\tnet\tlive\t",
 		"code 0: history 10.78.0.3\n", "code 1: agent status\ncnibox: agent status: no agent runs on this node", "code 0: trace --last 20\n",
 		"code 3: diff --after /etc/cni/net.d/10-net.conflist\n", "code 0: capture ", "code 0: topo\n", "    ! address 10.78.0.2/24 dev eth0 netns container: want present",
 	} {

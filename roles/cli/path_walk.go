@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/cli/lab"
@@ -107,11 +108,14 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		w.stop(fix, "%s has no route to %s: %s refuses it", where, p.To, refusal.By)
 		return way, link, false
 	case isNotExist(err):
-		fix := "cnibox diff"
-		if ns == nil {
-			fix = "cnibox doctor"
+		switch {
+		case ns == nil:
+			w.stop("cnibox doctor", "%s has no route to %s", where, p.To)
+		case w.hadRoute(w.found.From, p.To):
+			w.stop("cnibox diff", "%s has no route to %s: it was deleted", where, p.To)
+		default:
+			w.stop("", "%s has no route to %s: its network gives it none, see isDefaultGateway or ipam.routes", where, p.To)
 		}
-		w.stop(fix, "%s has no route to %s", where, p.To)
 		return way, link, false
 	case w.fail(err):
 		return way, link, false
@@ -125,6 +129,20 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 	w.step(where, "route", "%s%s dev %s", p.To, via, way.Link)
 	link, err = w.net.Link(w.ctx, ns, way.Link)
 	return way, link, !w.fail(err) && w.usable(where, &link)
+}
+
+// hadRoute reports whether the attachment of an address was given a route to another address.
+func (w *walker) hadRoute(from, to netip.Addr) bool {
+	a := w.attachmentWith(from)
+	if a == nil {
+		return false
+	}
+	has := func(p netip.Prefix) bool { return p.Masked().Contains(to) }
+	return slices.ContainsFunc(a.Addresses, has) || slices.ContainsFunc(a.Routes, func(route string) bool {
+		dst, _, _ := strings.Cut(route, " ")
+		p, err := netip.ParsePrefix(dst)
+		return err == nil && has(p)
+	})
 }
 
 // refused says why the kernel refuses a packet because of its source.

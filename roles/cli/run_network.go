@@ -19,8 +19,8 @@ func (p *Process) statusCommand() *cli.Command {
 		Name:      "status",
 		Usage:     "ask the plugins whether ADD would succeed",
 		ArgsUsage: "FILE",
-		Description: "Prints nothing and succeeds if every plugin of the list is ready, and always for a\n" +
-			"CNI version before 1.1.0, which has no STATUS.\n\nexamples:\n  cnibox status NET.conflist",
+		Description: "Succeeds if every plugin of the list is ready, and always for a CNI version before 1.1.0,\n" +
+			"which has no STATUS. Prints nothing; with --json {\"ready\": true}.\n\nexamples:\n  cnibox status NET.conflist",
 		Flags: cniFlags(),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
@@ -31,7 +31,11 @@ func (p *Process) statusCommand() *cli.Command {
 				return err
 			}
 			defer done()
-			return p.explainPlugin(c, r.list.Status(c.Context, r.host.Delegate, r.Call))
+			err = p.explainPlugin(c, r.list.Status(c.Context, r.host.Delegate, r.Call))
+			if err != nil || !c.Bool("json") {
+				return err
+			}
+			return writeJSON(p.Stdout, map[string]bool{"ready": true})
 		},
 	}
 }

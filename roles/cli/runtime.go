@@ -28,8 +28,8 @@ type containerRuntime struct {
 	builtin []string
 	// dropIn is an additional file, which install writes. Without one the administrator edits the first of files.
 	dropIn string
-	// setting is the text of the configuration.
-	setting func(dirs []string) string
+	// setting is the text of the configuration, for the first of files as it is.
+	setting func(dirs []string, conf []byte) string
 	// dirKey and nameKey are the keys for the directory of networks, and for the network that it uses;
 	// network is the default of nameKey.
 	dirKey, nameKey, network string
@@ -43,11 +43,8 @@ const maxRuntimeConf = 1 << 20
 const dropInMark = "# Written by 'cnibox install --runtime', removed by 'cnibox uninstall'.\n"
 
 func containerRuntimes() []containerRuntime {
-	list := func(format string) func([]string) string {
-		return func(dirs []string) string { return fmt.Sprintf(format, `"`+strings.Join(dirs, `", "`)+`"`) }
-	}
-	first := func(format string) func([]string) string {
-		return func(dirs []string) string { return fmt.Sprintf(format, dirs[0]) }
+	list := func(format string) func([]string, []byte) string {
+		return func(dirs []string, _ []byte) string { return fmt.Sprintf(format, `"`+strings.Join(dirs, `", "`)+`"`) }
 	}
 	system := []string{"/usr/local/libexec/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/lib/cni", defaultPluginDir}
 	return []containerRuntime{
@@ -67,15 +64,14 @@ func containerRuntimes() []containerRuntime {
 		},
 		{
 			name: "containerd", keys: "bin_dirs?", table: containerdTable, builtin: []string{defaultPluginDir}, restart: "systemctl restart containerd",
-			files: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml"},
-			setting: first("[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = %[1]q\n" +
-				"or with \"version = 3\" or later:\n[plugins.\"io.containerd.cri.v1.runtime\".cni]\n  bin_dirs = [%[1]q]\n"),
-			dirKey: "conf_dir",
+			files:   []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml"},
+			setting: containerdSetting,
+			dirKey:  "conf_dir",
 		},
 		{
 			name: "nerdctl", keys: "cni_path", builtin: system,
 			files:   []string{"/etc/nerdctl/nerdctl.toml"},
-			setting: first("cni_path = %q\n"),
+			setting: func(dirs []string, _ []byte) string { return fmt.Sprintf("cni_path = %q\n", dirs[0]) },
 		},
 	}
 }
@@ -100,11 +96,24 @@ func findRuntime(name string) (*containerRuntime, error) {
 	return nil, usagef("cnibox help install", "--runtime %q: want %s", name, strings.Join(runtimeNames(), ", "))
 }
 
+// isContainerd3 reports whether a configuration of containerd has version 3 or later.
+func isContainerd3(toml []byte) bool {
+	return regexp.MustCompile(`(?m)^[ \t]*version[ \t]*=[ \t]*(?:[3-9]|[1-9][0-9])`).Match(toml)
+}
+
+// containerdSetting is the text for containerd. Versions 1 and 2 of its configuration have one directory.
+func containerdSetting(dirs []string, conf []byte) string {
+	if isContainerd3(conf) {
+		return "[plugins.\"io.containerd.cri.v1.runtime\".cni]\n  bin_dirs = [\"" + strings.Join(dirs, "\", \"") + "\"]\n"
+	}
+	return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = %q\n", dirs[0])
+}
+
 // containerdTable returns the table in which containerd has the settings of CNI. Other tables have keys of the same names, such as
 // bin_dir of the image verifier, and versions 3 and later of the configuration ignore the table of version 2.
 func containerdTable(toml []byte) []byte {
 	plugin := `(?:io\.containerd\.grpc\.v1\.)?cri`
-	if regexp.MustCompile(`(?m)^[ \t]*version[ \t]*=[ \t]*(?:[3-9]|[1-9][0-9])`).Match(toml) {
+	if isContainerd3(toml) {
 		plugin = `io\.containerd\.cri\.v1\.runtime`
 	}
 	m := regexp.MustCompile(`(?ms)^[ \t]*\[ *plugins *\. *["']?` + plugin + `["']? *\. *cni *\](.*?)(?:^[ \t]*\[|\z)`).FindSubmatch(toml)
@@ -200,24 +209,25 @@ func (p *Process) configure(r *containerRuntime, dir string, names []string) err
 		p.changed(change{Action: "kept", Name: r.name, Reason: "it uses the plugins in " + dir})
 		return p.backend(r)
 	}
-	if r.dropIn == "" {
-		p.changed(change{Action: "edit", Name: r.files[0], Text: r.setting([]string{dir})})
-		p.afterChange(r)
-		return fmt.Errorf("%s belongs to the administrator and was not changed: %w", r.files[0], errDifferent)
-	}
 	// Its other plugins stay available.
 	dirs, err := r.searched(r.dropIn)
 	if err != nil {
 		return err
 	}
 	dirs = append([]string{dir}, slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return filepath.Clean(d) == dir })...)
+	if r.dropIn == "" {
+		conf, _ := smallfile.Read(r.files[0], maxRuntimeConf) // usually it exists; searched has reported other errors
+		p.changed(change{Action: "edit", Name: r.files[0], Text: r.setting(dirs, conf)})
+		p.afterChange(r)
+		return problem(fmt.Sprintf("%s belongs to the administrator and was not changed: set the above by hand", r.files[0]))
+	}
 	if i := slices.IndexFunc(dirs, func(d string) bool { return strings.ContainsAny(d, "\"\\\n") }); i >= 0 {
 		return fmt.Errorf("directory %q: cannot be written to %s", dirs[i], r.dropIn)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.dropIn), 0o755); err != nil {
 		return asRoot(err)
 	}
-	if err := smallfile.Replace(r.dropIn, []byte(dropInMark+r.setting(dirs)), 0o644); err != nil {
+	if err := smallfile.Replace(r.dropIn, []byte(dropInMark+r.setting(dirs, nil)), 0o644); err != nil {
 		return asRoot(fmt.Errorf("configure %s: %w", r.name, err))
 	}
 	p.changed(change{Action: "wrote", Name: r.dropIn})
@@ -290,8 +300,8 @@ func (p *Process) warnUnused(dir string, names []string) {
 		case err != nil:
 			p.warn(err.Error())
 		case len(unused) > 0:
-			p.warn(fmt.Sprintf("%s does not use %d of the %d plugins in %s, because it searches %s: repeat the command with --runtime %s",
-				r.name, len(unused), len(names), dir, strings.Join(searched, ", "), r.name))
+			p.warn(fmt.Sprintf("%s does not use %d of the %d plugins in %s, because it searches %s: run '%s'",
+				r.name, len(unused), len(names), dir, strings.Join(searched, ", "), installText(dir, r.name)))
 		}
 	}
 }

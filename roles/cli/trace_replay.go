@@ -19,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/sandbox"
 	"github.com/cnibox/cnibox/roles/cli/trace"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/store"
@@ -128,7 +129,7 @@ func (p *Process) replayInside(c *cli.Context) error {
 		return err
 	}
 	bin := c.String("bin")
-	if err := netops.Sandbox(filepath.SplitList(bin)); err != nil {
+	if err := sandbox.Enter(filepath.SplitList(bin)); err != nil {
 		return withHint(err, "cnibox trace replay, which starts it")
 	}
 	if bin == "" {

@@ -34,6 +34,7 @@ examples:
   cnibox uninstall macvlan`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+			quietFlag(),
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
 			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
 		},

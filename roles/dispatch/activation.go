@@ -17,11 +17,11 @@ const (
 // sockets returns the LISTEN_FDS sockets that a service manager opened for this
 // process (sd_listen_fds(3)). It returns none unless LISTEN_PID is this process.
 func (p *Process) sockets() []*os.File {
-	pid, err := strconv.Atoi(p.getenv("LISTEN_PID"))
+	pid, err := strconv.Atoi(getenv(p.Env, "LISTEN_PID"))
 	if err != nil || pid != os.Getpid() {
 		return nil
 	}
-	n, err := strconv.Atoi(p.getenv("LISTEN_FDS"))
+	n, err := strconv.Atoi(getenv(p.Env, "LISTEN_FDS"))
 	if err != nil || n < 0 {
 		return nil
 	}

@@ -241,29 +241,39 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkKind(typ); err != nil {
-		if verb == roles.Del || verb == roles.GC { // such a plugin assigned no address, and the attachment must be removable
-			d.log.Warn("release no addresses of this plugin", "error", err)
-			return nil, nil
+	role, known := d.table.Lookup(typ)
+	timeout := d.timeout
+	if caller, ok := d.table.Lookup(d.host.Role); ok && caller.Kind == roles.Interface { // its delegates are IPAM plugins
+		// It calls them with its own container and interface name: another interface role would wait for the lock that it holds.
+		if known && role.Kind != roles.IPAM {
+			err := fmt.Errorf("%w: ipam.type: %q does not assign addresses: use an IPAM plugin, such as \"host-local\"", roles.ErrConf, typ)
+			if verb == roles.Del || verb == roles.GC { // such a plugin assigned no address, and the attachment must be removable
+				d.log.Warn("release no addresses of this plugin", "error", err)
+				return nil, nil
+			}
+			return nil, err
 		}
-		return nil, err
+		timeout = min(timeout, ipamTimeout)
 	}
 	r := *req
 	r.Verb = verb
-	timeout := d.timeout
-	if d.isInterface() {
-		timeout = min(timeout, ipamTimeout)
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	t := newTraced(typ, verb, d.host)
 	res, err := p.call(ctx, &r)
-	d.spend(typ, p, time.Since(t.Time))
-	if e, ok := p.(*executed); ok && res != nil {
+	e, isExecuted := p.(*executed)
+	switch {
+	case d.host.Steps == nil:
+	case known && role.Kind == roles.IPAM:
+		d.host.Steps.IPAM.Add(int64(time.Since(t.Time)))
+	case isExecuted:
+		d.host.Steps.Delegate.Add(int64(time.Since(t.Time)))
+	}
+	if isExecuted && res != nil {
 		d.last, d.printed = res, e.printed
 	}
 	// An executed plugin traces itself. The command line's CHECKs are many and change nothing.
-	if _, inProcess := p.(*builtin); inProcess && d.asRuntime && isTraced(verb) && verb != roles.Check {
+	if !isExecuted && d.asRuntime && isTraced(verb) && verb != roles.Check {
 		d.trace(t, &r, res, err)
 	}
 	return res, err
@@ -300,38 +310,6 @@ func (d *delegator) trace(t *traced, req *roles.Request, res *roles.Result, err 
 		failure = &o
 	}
 	t.finish(d.host, d.log, delegateEnv(req), req.Network, req.Conf, doc, failure)
-}
-
-// spend adds the duration of a plugin's call to the step that it belongs to.
-func (d *delegator) spend(typ string, p plugin, took time.Duration) {
-	role, known := d.table.Lookup(typ)
-	_, isExecuted := p.(*executed)
-	switch {
-	case d.host.Steps == nil:
-	case known && role.Kind == roles.IPAM:
-		d.host.Steps.IPAM.Add(int64(took))
-	case isExecuted:
-		d.host.Steps.Delegate.Add(int64(took))
-	}
-}
-
-// isInterface reports whether the caller is an interface role. Its delegates are IPAM plugins.
-func (d *delegator) isInterface() bool {
-	caller, ok := d.table.Lookup(d.host.Role)
-	return ok && caller.Kind == roles.Interface
-}
-
-// checkKind refuses an IPAM plugin that is not one. An interface role calls its
-// delegate with its own container and interface name: another interface role would
-// wait for the lock that its caller holds.
-func (d *delegator) checkKind(typ string) error {
-	if !d.isInterface() {
-		return nil
-	}
-	if role, ok := d.table.Lookup(typ); ok && role.Kind != roles.IPAM {
-		return fmt.Errorf("%w: ipam.type: %q does not assign addresses: use an IPAM plugin, such as \"host-local\"", roles.ErrConf, typ)
-	}
-	return nil
 }
 
 // lookup returns the plugin for a type. As libcni does, it takes the first regular file

@@ -66,7 +66,7 @@ func (p *Process) IsCall() bool {
 	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && isVerb(role, name, args[0]) {
 		return false
 	}
-	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
+	return role != nil || (len(args) == 0 && getenv(p.Env, envCommand) != "")
 }
 
 // isVerb reports whether an argument after a role's name is for the command line: a verb of a role
@@ -93,7 +93,7 @@ func isDaemon(role *roles.Role, args []string) bool {
 // a call's duration.
 func Main(ctx context.Context, p Process) int {
 	role, name, args := p.selected()
-	verb := roles.Verb(p.getenv(envCommand))
+	verb := roles.Verb(getenv(p.Env, envCommand))
 	switch {
 	case role != nil && isDaemon(role, args):
 		if role.New != nil {
@@ -189,11 +189,6 @@ func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, 
 	h.Role, h.Sockets, h.Env = name, p.sockets(), p.Env
 	h.Types, h.Executable = p.Table.Types(), p.Executable
 	return catchPanic(log, role.Name(), func() error { return role.Run(ctx, h, args) })
-}
-
-// getenv returns a variable of the process's environment, or "".
-func (p *Process) getenv(key string) string {
-	return getenv(p.Env, key)
 }
 
 // getenv returns the first value of a variable, or "".

@@ -64,8 +64,10 @@ func newRequest(verb roles.Verb, env []string, role *roles.Role, table roles.Tab
 	}
 	req := &roles.Request{
 		Verb: verb, ContainerID: get(envContainerID), Netns: get(envNetns), IfName: get(envIfName),
-		Path: pathList(get(envPath)), Env: slices.Clone(env),
+		Env: slices.Clone(env),
 	}
+	// An empty part of CNI_PATH would mean the working directory.
+	req.Path = slices.DeleteFunc(filepath.SplitList(get(envPath)), func(dir string) bool { return dir == "" })
 	if verb == roles.Version {
 		return req, nil
 	}
@@ -75,12 +77,6 @@ func newRequest(verb roles.Verb, env []string, role *roles.Role, table roles.Tab
 	}
 	req.Args, _ = roles.ParseArgs(get(envArgs)) // checkArgs returns the error
 	return req, errors.Join(append(faults, checkArgs(req.Args, role, table))...)
-}
-
-// pathList splits CNI_PATH. It omits empty parts, which would mean the working
-// directory.
-func pathList(s string) []string {
-	return slices.DeleteFunc(filepath.SplitList(s), func(d string) bool { return d == "" })
 }
 
 // checkArgs returns an error if a part of CNI_ARGS is not KEY=VALUE, or if no role knows

@@ -7,7 +7,7 @@ import "log/slog"
 func NewLogger(p Process) *slog.Logger { return newLogger(p, slog.LevelWarn) }
 
 func newLogger(p Process, l slog.Level) *slog.Logger {
-	level := p.getenv(envLog)
+	level := getenv(p.Env, envLog)
 	var bad error
 	if level != "" {
 		var parsed slog.Level

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -44,16 +45,12 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 	key := req.Key()
 	var owned []store.Lease
 	recorded := false
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
+	err := h.Store.ViewPool(ctx, a.ID(req.Network), func(tx *store.Tx, pool *store.Pool) error {
 		_, err := tx.Attachment(key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		recorded = err == nil
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
 		owned, err = pool.Owned(key)
 		return err
 	})
@@ -62,16 +59,11 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 	}
 	alive := func(l store.Lease) bool { return !a.Life.Gone(l.Netns) }
 	if recorded || slices.ContainsFunc(owned, alive) {
+		first := slices.MinFunc(owned, func(a, b store.Lease) int { return a.Time.Compare(b.Time) }).Time
 		return fmt.Errorf("%w: container %.64q interface %q on network %q has %s since %s: run DEL first",
-			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), since(owned))
+			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), first.UTC().Format(time.RFC3339))
 	}
-	return h.Store.Update(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
-		return releaseUnchanged(pool, owned)
-	})
+	return h.Store.UpdatePool(ctx, a.ID(req.Network), func(_ *store.Tx, pool *store.Pool) error { return releaseUnchanged(pool, owned) })
 }
 
 // releaseUnchanged releases those leases that have not changed since they were read.

@@ -169,12 +169,8 @@ func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out
 		return out, err
 	}
 	reserved := false
-	err = KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		kept, err := keep.Sticky(a.ID(t.lease.Owner.Network))
-		if err != nil {
-			return err
-		}
-		err = h.Store.Update(ctx, func(tx *store.Tx) error {
+	err = updateSticky(ctx, h, a.ID(t.lease.Owner.Network), func(kept *store.StickyPool) error {
+		err := h.Store.Update(ctx, func(tx *store.Tx) error {
 			out, err = a.reserveIn(tx, kept, h, t)
 			return err
 		})
@@ -353,11 +349,7 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 // view calls f with a chooser in a read-only transaction.
 func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
 	within := func(kept *store.StickyPool) error {
-		return h.Store.View(ctx, func(tx *store.Tx) error {
-			pool, err := tx.Pool(a.ID(network))
-			if err != nil {
-				return err
-			}
+		return h.Store.ViewPool(ctx, a.ID(network), func(tx *store.Tx, pool *store.Pool) error {
 			c, err := a.chooser(tx, pool, kept, h.Now())
 			if err != nil {
 				return err

@@ -37,17 +37,16 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 		}
 	}
 	release := func() error {
-		return h.Store.Update(ctx, func(tx *store.Tx) error {
-			pool, err := tx.Pool(id)
-			if err != nil || at < 0 {
-				return err
-			}
+		if at < 0 {
+			return nil
+		}
+		return h.Store.UpdatePool(ctx, id, func(_ *store.Tx, pool *store.Pool) error {
 			return releaseUnchanged(pool, v.leases[id][at:at+1])
 		})
 	}
 	if len(v.reservations[id]) > 0 {
-		err = KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-			return errors.Join(unreserve(keep, id, a), release())
+		err = updateSticky(ctx, h, id, func(kept *store.StickyPool) error {
+			return errors.Join(unreserve(kept, a), release())
 		})
 	} else {
 		err = release()
@@ -56,11 +55,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 }
 
 // unreserve deletes an address's reservation.
-func unreserve(keep *store.KeepTx, id store.PoolID, a netip.Addr) error {
-	kept, err := keep.Sticky(id)
-	if err != nil {
-		return err
-	}
+func unreserve(kept *store.StickyPool, a netip.Addr) error {
 	identity, ok, err := kept.At(a)
 	if err != nil || !ok {
 		return err
@@ -96,11 +91,7 @@ func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, erro
 	if r.Identity == "" {
 		r.Identity = fmt.Sprintf("reserved:%s", pin.Addresses[0])
 	}
-	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		kept, err := keep.Sticky(pin.Pool)
-		if err != nil {
-			return err
-		}
+	err := updateSticky(ctx, h, pin.Pool, func(kept *store.StickyPool) error {
 		old, err := kept.Reservation(r.Identity)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -109,11 +100,7 @@ func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, erro
 			r.Holder, r.Pod, r.BootID, r.TTL, r.Cooldown = old.Holder, old.Pod, old.BootID, old.TTL, old.Cooldown
 			r.Created, r.Used, r.Released = old.Created, old.Used, old.Released
 		}
-		return h.Store.View(ctx, func(tx *store.Tx) error {
-			pool, err := tx.Pool(pin.Pool)
-			if err != nil {
-				return err
-			}
+		return h.Store.ViewPool(ctx, pin.Pool, func(_ *store.Tx, pool *store.Pool) error {
 			if err := pinnable(pool, kept, old, &r, pin.Force); err != nil {
 				return err
 			}
@@ -182,11 +169,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 	}
 	ids, err := store.ReadKeep(ctx, h.Store, func(keep *store.KeepTx) ([]store.PoolID, error) { return keep.StickyPools("") })
 	for _, id := range ids {
-		err = errors.Join(err, releaseAbandoned(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-			kept, err := keep.Sticky(id)
-			if err != nil {
-				return err
-			}
+		err = errors.Join(err, releaseAbandoned(ctx, h, id), updateSticky(ctx, h, id, func(kept *store.StickyPool) error {
 			n, err := kept.Forget(h.Now(), -1)
 			out.Forgotten += n
 			return err

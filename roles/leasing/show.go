@@ -106,22 +106,15 @@ func takeInventory(ctx context.Context, h *roles.Host, network string) (*invento
 		attachments: map[store.Key]*store.Attachment{},
 	}
 	err := h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
-		ids, err := keep.StickyPools(network)
+		err := keep.EachSticky(network, func(pool *store.StickyPool) error {
+			all, err := store.Collect(pool.All())
+			if err == nil && len(all) > 0 {
+				v.reservations[pool.ID()] = all
+			}
+			return err
+		})
 		if err != nil {
 			return err
-		}
-		for _, id := range ids {
-			pool, err := keep.Sticky(id)
-			if err != nil {
-				return err
-			}
-			all, err := store.Collect(pool.All())
-			if err != nil {
-				return err
-			}
-			if len(all) > 0 {
-				v.reservations[id] = all
-			}
 		}
 		return h.Store.View(ctx, func(tx *store.Tx) error { return v.read(tx, network) })
 	})
@@ -328,11 +321,6 @@ func (s *Shown) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// errUnknownAddress is the error of a verb for an address that has no entry.
-func errUnknownAddress(a netip.Addr) error {
-	return fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
-}
-
 // find returns the pool that has an address.
 func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
 	var found []store.PoolID
@@ -345,7 +333,7 @@ func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
 	}
 	switch len(found) {
 	case 0:
-		return store.PoolID{}, errUnknownAddress(a)
+		return store.PoolID{}, fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
 	case 1:
 		return found[0], nil
 	}

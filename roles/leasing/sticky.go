@@ -3,6 +3,7 @@ package leasing
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
@@ -24,13 +25,24 @@ func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error
 	return h.Store.KeepUpdate(ctx, fn)
 }
 
+// updateSticky is KeepUpdate with the reservations of a pool.
+func updateSticky(ctx context.Context, h *roles.Host, id store.PoolID, fn func(*store.StickyPool) error) error {
+	return KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		kept, err := keep.Sticky(id)
+		if err != nil {
+			return err
+		}
+		return fn(kept)
+	})
+}
+
 // Release deletes and returns an attachment's leases, in all pools. Their reservations are
 // kept from now on, and cool down. The leases are released even if keep.db cannot be read
 // or written, or belongs to a newer program.
 func Release(ctx context.Context, h *roles.Host, req *roles.Request) (released []store.Lease, err error) {
 	err = h.Store.Update(ctx, func(tx *store.Tx) error {
 		released, err = deleteLeases(tx, req)
-		if err == nil && anySticky(released) {
+		if err == nil && slices.ContainsFunc(released, func(l store.Lease) bool { return l.Sticky != "" }) {
 			err = errSticky
 		}
 		return err
@@ -67,42 +79,20 @@ func deleteLeases(tx *store.Tx, req *roles.Request) ([]store.Lease, error) {
 	return released, err
 }
 
-func anySticky(leases []store.Lease) bool {
-	for _, l := range leases {
-		if l.Sticky != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // releaseReservations records that leases were released. A reservation that another
 // attachment holds by now is left alone.
 func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time) error {
 	for _, l := range leases {
-		pools, err := keep.StickyPools(l.Owner.Network)
-		if err != nil {
-			return err
-		}
-		for _, id := range pools {
-			pool, err := keep.Sticky(id)
-			if err != nil {
-				return err
-			}
+		err := keep.EachSticky(l.Owner.Network, func(pool *store.StickyPool) error {
 			r, err := pool.ReservationAt(l.Address)
-			if errors.Is(err, store.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if r.Holder != l.Owner || r.Released.Equal(now) {
-				continue
+			if err != nil || r.Holder != l.Owner || r.Released.Equal(now) {
+				return ignoring(err, store.ErrNotFound)
 			}
 			r.Released = now
-			if err := pool.Put(r); err != nil {
-				return err
-			}
+			return pool.Put(r)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -112,18 +102,8 @@ func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time
 // because neither the removal of a dead attachment nor the loss of node.db updates
 // keep.db.
 func releaseAbandoned(ctx context.Context, h *roles.Host, id store.PoolID) error {
-	return KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		kept, err := keep.Sticky(id)
-		if err != nil {
-			return err
-		}
-		return h.Store.View(ctx, func(tx *store.Tx) error {
-			pool, err := tx.Pool(id)
-			if err != nil {
-				return err
-			}
-			return releaseAbandonedIn(kept, pool, h.Now())
-		})
+	return updateSticky(ctx, h, id, func(kept *store.StickyPool) error {
+		return h.Store.ViewPool(ctx, id, func(_ *store.Tx, pool *store.Pool) error { return releaseAbandonedIn(kept, pool, h.Now()) })
 	})
 }
 

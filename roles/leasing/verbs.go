@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -25,11 +24,7 @@ func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
 	}
 	var owned []store.Lease
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
+	err := h.Store.ViewPool(ctx, a.ID(req.Network), func(tx *store.Tx, pool *store.Pool) (err error) {
 		owned, err = pool.Owned(req.Key())
 		if err == nil && len(owned) == 0 {
 			owned, err = pool.Owned(oldKey(req))
@@ -109,11 +104,7 @@ func (a *Allocator) stale(ctx context.Context, h *roles.Host, req *roles.Request
 		valid[store.Key{Network: req.Network, ContainerID: v.ContainerID}] = true
 	}
 	var out []store.Key
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.ID(req.Network))
-		if err != nil {
-			return err
-		}
+	err := h.Store.ViewPool(ctx, a.ID(req.Network), func(_ *store.Tx, pool *store.Pool) error {
 		for l, err := range pool.Leases() {
 			if err != nil {
 				return err
@@ -141,11 +132,7 @@ func (a *Allocator) collect(ctx context.Context, h *roles.Host, network string, 
 			held = append(held, k)
 		}
 	}
-	return h.Store.Update(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.ID(network))
-		if err != nil {
-			return err
-		}
+	return h.Store.UpdatePool(ctx, a.ID(network), func(tx *store.Tx, pool *store.Pool) error {
 		for _, k := range held {
 			if err := releaseUnrecorded(tx, pool, k); err != nil {
 				return err
@@ -208,15 +195,4 @@ func addresses(leases []store.Lease) string {
 		out = append(out, l.Address.String())
 	}
 	return strings.Join(out, ", ")
-}
-
-// since returns the time of the first lease.
-func since(leases []store.Lease) string {
-	var first time.Time
-	for _, l := range leases {
-		if first.IsZero() || l.Time.Before(first) {
-			first = l.Time
-		}
-	}
-	return first.UTC().Format(time.RFC3339)
 }

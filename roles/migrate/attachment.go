@@ -10,7 +10,6 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -31,22 +30,7 @@ func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev
 		}
 		held[a] = true
 	}
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		atts, err := tx.Attachments("")
-		for _, a := range atts {
-			for _, p := range a.Addresses {
-				note(a.Key, p.Addr())
-			}
-		}
-		if err != nil {
-			return err
-		}
-		leases, err := record.Leases(tx, "")
-		for _, l := range leases {
-			note(l.Owner, l.Address)
-		}
-		return err
-	})
+	err := h.Store.View(ctx, func(tx *store.Tx) error { return eachAddress(tx, note) })
 	sorting.Func(f.Addresses, netip.Addr.Compare)
 	f.Addresses = slices.DeleteFunc(slices.Compact(f.Addresses), func(a netip.Addr) bool { return held[a] })
 	return f, err

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
@@ -23,7 +21,7 @@ import (
 // in them the owner of the reference plugins' objects, which contain only a container ID or
 // an address.
 func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
-	if !filepath.IsLocal(network) || filepath.Base(network) != network {
+	if !isComponent(network) {
 		return nil, nil // the reference host-local cannot have this directory
 	}
 	dirs, held, err := poolsAndHeld(ctx, h, network)
@@ -37,15 +35,23 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 	}
 	gone := map[store.Key]*netops.ReferencePluginAttachment{}
 	for _, dir := range dirs {
-		for _, f := range readLeaseFiles(h, filepath.Join(dir, network)) {
-			key := store.Key{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
-			if stays[roles.AttachmentID{ContainerID: f.ContainerID, IfName: f.IfName}] || held[f.Address] != (store.Key{}) && held[f.Address] != key {
+		found, err := readDirectory(ctx, store.PoolID{DataDir: dir, Network: network})
+		if err != nil {
+			h.Log.Warn("read the reference's addresses", "error", err)
+			continue
+		}
+		for _, f := range found.skipped {
+			h.Log.Debug("skip a file among the reference's addresses", "file", f.Name, "reason", f.Reason)
+		}
+		for _, f := range found.entries {
+			key := store.Key{Network: network, ContainerID: f.containerID, IfName: f.ifName}
+			if stays[roles.AttachmentID{ContainerID: f.containerID, IfName: f.ifName}] || held[f.addr] != (store.Key{}) && held[f.addr] != key {
 				continue
 			}
 			if gone[key] == nil {
-				gone[key] = &netops.ReferencePluginAttachment{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
+				gone[key] = &netops.ReferencePluginAttachment{Network: network, ContainerID: f.containerID, IfName: f.ifName}
 			}
-			gone[key].Addresses = append(gone[key].Addresses, f.Address)
+			gone[key].Addresses = append(gone[key].Addresses, f.addr)
 		}
 	}
 	var all []netops.ReferencePluginAttachment
@@ -74,46 +80,38 @@ func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []st
 				dirs = append(dirs, id.DataDir)
 			}
 		}
-		leases, err := record.Leases(tx, "")
-		for _, l := range leases {
-			held[l.Address] = l.Owner
-		}
-		if err != nil {
-			return err
-		}
-		atts, err := tx.Attachments("")
-		for _, a := range atts {
-			for _, p := range a.Addresses {
-				held[p.Addr()] = a.Key
-			}
-		}
-		return err
+		return eachAddress(tx, func(owner store.Key, a netip.Addr) { held[a] = owner })
 	})
 	return dirs, held, err
 }
 
-// readLeaseFiles reads the address files in a directory of the reference's host-local,
-// and skips other files.
-func readLeaseFiles(h *roles.Host, dir string) []LeaseFile {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.Log.Warn("read the reference's addresses", "error", err)
+// readDirectory reads a pool's directory without its lock. A missing one has no files.
+func readDirectory(ctx context.Context, id store.PoolID) (*foundFiles, error) {
+	d, err := openDirectory(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return new(foundFiles), nil
 	}
-	var all []LeaseFile
-	for _, e := range entries {
-		if _, err := netip.ParseAddr(e.Name()); err != nil {
-			continue // the files lock and last_reserved_ip
-		}
-		content, err := smallfile.ReadOwn(filepath.Join(dir, e.Name()), maxLeaseFile)
-		if err == nil {
-			var f LeaseFile
-			if f, err = ParseLeaseFile(e.Name(), content); err == nil {
-				all = append(all, f)
-			}
-		}
-		if err != nil {
-			h.Log.Debug("skip a file among the reference's addresses", "file", e.Name(), "error", err)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	return d.read(ctx)
+}
+
+// eachAddress calls each for the addresses of leases, then for those of attachments.
+func eachAddress(tx *store.Tx, each func(owner store.Key, a netip.Addr)) error {
+	leases, err := record.Leases(tx, "")
+	for _, l := range leases {
+		each(l.Owner, l.Address)
+	}
+	if err != nil {
+		return err
+	}
+	atts, err := tx.Attachments("")
+	for _, a := range atts {
+		for _, p := range a.Addresses {
+			each(a.Key, p.Addr())
 		}
 	}
-	return all
+	return err
 }

@@ -53,26 +53,8 @@ func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
 		id, ifName, ok = strings.Cut(text, "\n")
 	}
 	f := LeaseFile{Address: addr, ContainerID: strings.TrimSpace(id), IfName: ifName}
-	if !IsContainerID(f.ContainerID) || ok && !isIfName(f.IfName) {
+	if !roles.IsName(f.ContainerID) || ok && roles.LinkName(f.IfName) != nil {
 		return LeaseFile{}, errors.New("contains no container ID and interface name")
 	}
 	return f, nil
-}
-
-// IsContainerID reports whether a runtime can send an ID (CNI spec 1.1.0, CNI_CONTAINERID).
-func IsContainerID(s string) bool {
-	for i, r := range s {
-		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !alnum && (i == 0 || !strings.ContainsRune("_.-", r)) {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// isIfName reports whether the kernel accepts s as an interface's name.
-func isIfName(s string) bool {
-	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || r == ':' || r <= ' ' || r == 0x7f
-	})
 }

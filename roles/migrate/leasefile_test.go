@@ -3,6 +3,8 @@ package migrate
 import (
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // FuzzEntry: the decoder does not panic, and an accepted file is equal after it is
@@ -20,7 +22,7 @@ func FuzzEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
+		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !roles.IsName(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
 			t.Fatalf("accepted %+v", e)
 		}
 		text := e.ContainerID

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -259,6 +260,28 @@ func TestFuse(t *testing.T) {
 }
 
 // The first plugin of a list after another plugin gets the result of that plugin.
+// TestFuseManaged: a list that another program reads again is not fused, and a fused one is recognised.
+func TestFuseManaged(t *testing.T) {
+	const plugins = `"plugins": [{"type": "bridge", "bridge": %q}, {"type": "portmap"}]`
+	fused := `"plugins": [{"type": "chain", "plugins": [{"type": "bridge", "bridge": "cni-podman3"}, {"type": "portmap"}]}]`
+	for raw, want := range map[string]string{
+		`"name": "web", ` + fmt.Sprintf(plugins, "br0"):                                               "",
+		`"name": "web", ` + fmt.Sprintf(plugins, "cni-podman3"):                                       "podman",
+		`"name": "web", ` + fused:                                                                     "podman",
+		`"name": "podman", ` + fmt.Sprintf(plugins, "br0"):                                            "podman",
+		`"name": "web", "args": {"podman_labels": {"a": "b"}}, ` + fmt.Sprintf(plugins, "br0"):        "podman",
+		`"name": "web", "nerdctlID": "1f", "nerdctlLabels": {}, ` + fmt.Sprintf(plugins, "br-1f0000"): "nerdctl",
+	} {
+		raw = `{"cniVersion": "1.0.0", ` + raw + `}`
+		if have := ManagerOf([]byte(raw)); have != want {
+			t.Errorf("%s: %q, want %q", raw, have, want)
+		}
+		if _, err := Fuse([]byte(raw)); (err == nil) != (want == "") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
 func TestPrev(t *testing.T) {
 	r := &recorder{}
 	prev := &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: "before"}}}

@@ -104,14 +104,12 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 			return err
 		}
 		var errs []error
-		for _, a := range atts {
-			for _, p := range a.Parts {
-				changes, err := record.DecodeChanges(p.Changes)
-				errs = append(errs, err)
-				for _, c := range changes {
-					if e, ok := c.Do.Object.(O); ok && c.Do.Verb == netops.VerbAdd {
-						out = append(out, e)
-					}
+		for i := range atts {
+			changes, err := record.Changes(&atts[i])
+			errs = append(errs, err)
+			for _, c := range changes {
+				if e, ok := c.Do.Object.(O); ok && c.Do.Verb == netops.VerbAdd {
+					out = append(out, e)
 				}
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
 // Change is what happened to a name.
@@ -32,6 +34,13 @@ type Installed struct {
 func (d *Dir) Install(names []string, kind LinkKind, force bool, report func(Change)) (is Installed, err error) {
 	if err := os.MkdirAll(d.path, 0o755); err != nil { //nolint:gosec // runtimes may run as another user
 		return is, fmt.Errorf("make directory: %w", err)
+	}
+	fi, err := os.Stat(d.path)
+	if err == nil {
+		err = smallfile.Trusted(d.path, fi)
+	}
+	if err != nil {
+		return is, fmt.Errorf("plugins run as root: %w", err)
 	}
 	files := make([]File, 0, len(names))
 	for _, n := range names {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ReplacedDir is the directory for files that install --force replaces, inside the plugin
@@ -38,6 +40,28 @@ func (d *Dir) keepReplaced(name string) error {
 		return errors.Join(err, os.Remove(filepath.Join(kept, temp)))
 	}
 	return os.Rename(filepath.Join(kept, temp), filepath.Join(kept, name))
+}
+
+// WasReplaced reports whether another program's file took the place of one of this program: it is newer than this program's
+// binary in the directory, or an earlier file of the name was kept. An older file was there before this program.
+func (d *Dir) WasReplaced(name string) bool {
+	if ours, err := d.Look(Binary); err != nil || ours.Standing != Ours {
+		return false
+	}
+	if _, err := os.Lstat(filepath.Join(d.path, ReplacedDir, name)); err == nil {
+		return true
+	}
+	return birth(filepath.Join(d.path, name)) > birth(filepath.Join(d.path, Binary))
+}
+
+// birth returns when a file was made, in nanoseconds. It is 0 on a file system that does not note it. A change of the mode or of the
+// owner does not change it.
+func birth(path string) int64 {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st); err != nil {
+		return 0
+	}
+	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 }
 
 // Remove removes files of this program. If one had replaced a file, a rename restores that file, so

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
@@ -23,6 +24,16 @@ func DecodeChanges(raw json.RawMessage) ([]netops.Change, error) {
 	return c, nil
 }
 
+// Changes returns the changes of all parts of an attachment, and joins the errors.
+func Changes(a *store.Attachment) (all []netops.Change, err error) {
+	var errs []error
+	for _, part := range a.Parts {
+		changes, err := DecodeChanges(part.Changes)
+		all, errs = append(all, changes...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
 // Inverses returns changes whose inverses delete the objects.
 func Inverses(made []netops.Object) []netops.Change {
 	out := make([]netops.Change, len(made))
@@ -39,20 +50,18 @@ func Inverses(made []netops.Object) []netops.Change {
 // is compared, because a chained plugin may have changed the rest. A rebuilt record may not
 // have the namespace; then ns is nil, and the objects in it are not compared.
 func Verify(ctx context.Context, h *roles.Host, r *store.Attachment, ns *netops.Namespace) ([]netops.Difference, error) {
+	changes, err := Changes(r)
+	if err != nil {
+		return nil, err
+	}
 	var spec netops.Spec
-	for _, part := range r.Parts {
-		changes, err := DecodeChanges(part.Changes)
-		if err != nil {
-			return nil, err
+	for _, c := range changes {
+		if c.Undo == nil || c.Undo.Verb != netops.VerbDel || ns == nil && c.Undo.Object.Where() != netops.Host {
+			continue
 		}
-		for _, c := range changes {
-			if c.Undo == nil || c.Undo.Verb != netops.VerbDel || ns == nil && c.Undo.Object.Where() != netops.Host {
-				continue
-			}
-			switch c.Undo.Object.(type) {
-			case *netops.Link, *netops.Element, *netops.Rule, *netops.Addr, *netops.Route:
-				spec.Add(c.Undo.Object)
-			}
+		switch c.Undo.Object.(type) {
+		case *netops.Link, *netops.Element, *netops.Rule, *netops.Addr, *netops.Route:
+			spec.Add(c.Undo.Object)
 		}
 	}
 	return h.Net.Verify(ctx, spec, ns)

@@ -20,13 +20,11 @@ func NameDevices(ctx context.Context, h *roles.Host) error {
 	}
 	var errs []error
 	for i := range atts {
-		for _, p := range atts[i].Parts {
-			changes, err := DecodeChanges(p.Changes)
-			errs = append(errs, err)
-			for _, c := range changes {
-				if m, ok := c.Do.Object.(*netops.Move); ok && m.Name != "" {
-					errs = append(errs, nameDevice(ctx, h, &atts[i], m))
-				}
+		changes, err := Changes(&atts[i])
+		errs = append(errs, err)
+		for _, c := range changes {
+			if m, ok := c.Do.Object.(*netops.Move); ok && m.Name != "" {
+				errs = append(errs, nameDevice(ctx, h, &atts[i], m))
 			}
 		}
 	}

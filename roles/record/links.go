@@ -44,23 +44,18 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 // linksOf returns the links that an attachment's inverses delete, or none if they also
 // delete elements.
 func linksOf(a *store.Attachment) ([]*netops.Link, error) {
+	changes, err := Changes(a)
 	var links []*netops.Link
-	for _, part := range a.Parts {
-		changes, err := DecodeChanges(part.Changes)
-		if err != nil {
-			return nil, err
+	for _, c := range changes {
+		if c.Undo == nil || c.Undo.Verb != netops.VerbDel {
+			continue
 		}
-		for _, c := range changes {
-			if c.Undo == nil || c.Undo.Verb != netops.VerbDel {
-				continue
-			}
-			switch o := c.Undo.Object.(type) {
-			case *netops.Element:
-				return nil, nil
-			case *netops.Link:
-				links = append(links, o)
-			}
+		switch o := c.Undo.Object.(type) {
+		case *netops.Element:
+			return nil, err
+		case *netops.Link:
+			links = append(links, o)
 		}
 	}
-	return links, nil
+	return links, err
 }

@@ -73,9 +73,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Same reports whether two nodes have equal records and overrides. It compares the values of backend
-// data, not the JSON text.
+// Same reports whether two nodes have equal records. It compares the values of backend data, not the JSON
+// text.
 func (n *Node) Same(o *Node) bool {
-	return n.Name == o.Name && n.Overrides.Value() == o.Overrides.Value() && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+	return n.Name == o.Name && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)
 }

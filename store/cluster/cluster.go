@@ -30,9 +30,6 @@ type Node struct {
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
-	// Overrides are not part of the record, which the node writes. Operators write them. They are nil if
-	// there are none, and in the records of other nodes.
-	Overrides *Overrides `json:"-"`
 }
 
 // Family returns the public address of one family, and its backend data.
@@ -62,20 +59,6 @@ type Overrides struct {
 	PublishIP, PublishIPv6 netip.Addr
 }
 
-// Value returns the overrides, which may be nil.
-func (o *Overrides) Value() Overrides {
-	if o == nil {
-		return Overrides{}
-	}
-	return *o
-}
-
-// OverrideReader is a Registry in which operators can set Overrides for a node.
-type OverrideReader interface {
-	// Overrides returns those of this node. It may be called before Acquire.
-	Overrides(ctx context.Context) (Overrides, error)
-}
-
 // Remote is a Registry on servers.
 type Remote interface {
 	// CloseFrom closes the connections from addresses that the node has lost. Requests on them would
@@ -94,31 +77,23 @@ type Snapshot struct {
 	// Faults has, by name, the reasons why entries are not in Nodes. A name that begins with "/" is
 	// that of the configuration, of which Config is the last valid version.
 	Faults map[string]error
-}
-
-// Update is a report of Watch: a new Snapshot, or an error while the registry cannot be reached. The
-// last snapshot stays valid during an error.
-type Update struct {
-	Snapshot *Snapshot
-	Err      error
+	// Overrides are those of this node.
+	Overrides Overrides
 }
 
 // Registry is a registry that is opened for one node. Its methods may be called concurrently: Acquire
 // is also called while Watch runs, and Watch may begin before the first Acquire.
 type Registry interface {
-	// Config returns the network's configuration, or nil if the registry does not have it.
-	Config(ctx context.Context) (*Config, error)
 	// Acquire publishes the node and returns it as it is stored. If PodCIDRs is empty, the registry
 	// chooses the networks, or returns the assigned ones. Acquire is idempotent: it repairs a
 	// record that is missing or was changed, and writes nothing if the record is correct.
 	// ErrNotAssigned means that the caller must wait until Watch reports a snapshot. Watch does so
 	// when this node's entry has changed, even if the snapshot is equal to the last one.
 	Acquire(ctx context.Context, want Node) (Node, error)
-	// Watch calls fn with the state of all nodes after each change, until ctx ends. It also renews
-	// the lease of Acquire. The first snapshot is complete. If the registry cannot be reached, Watch
-	// reports that, and retries with growing intervals and jitter. A slow fn gets only the newest
-	// snapshot.
-	Watch(ctx context.Context, fn func(Update)) error
+	// Watch reports the state of all nodes after each change, until ctx ends, and returns ctx's error. It
+	// also renews the lease of Acquire. The first snapshot is complete. If the registry cannot be reached,
+	// Watch reports that, and retries with growing intervals and jitter.
+	Watch(ctx context.Context, to *Relay) error
 	// Ready informs the registry that this node's pod network works. In Kubernetes it clears the
 	// condition NetworkUnavailable. Other registries do nothing.
 	Ready(ctx context.Context) error

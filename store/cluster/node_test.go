@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -145,38 +144,32 @@ func describe(s *Snapshot) string {
 	return text
 }
 
-// A slow consumer gets the newest snapshot, an error after the snapshot that preceded it, and no error
-// that a snapshot has followed.
+// A slow consumer gets the newest snapshot, an error that came after it, and no error that a snapshot has followed.
 func TestRelay(t *testing.T) {
-	var got []string
-	name := func(s string) *Snapshot { return &Snapshot{Nodes: []*Node{{Name: s}}} }
-	first, go_, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	down := errors.New("down")
-	err := WatchWith(t.Context(), func(u Update) {
-		if u.Err != nil {
-			got = append(got, u.Err.Error())
-		} else {
-			got = append(got, u.Snapshot.Nodes[0].Name)
-		}
-		switch len(got) {
-		case 1:
-			close(first)
-			<-go_
-		case 3:
-			close(end)
-		}
-	}, func(_ context.Context, r *Relay) error {
-		r.Put(name("one"))
-		<-first
-		r.Put(name("two"))
-		r.Fail(down)
-		r.Put(name("three"))
-		r.Fail(down)
-		close(go_)
-		<-end
-		return down
-	})
-	if !errors.Is(err, down) || strings.Join(got, " ") != "one three down" {
-		t.Fatal(got, err)
+	r, down := NewRelay(), errors.New("down")
+	made := 0
+	name := func(s string) func() *Snapshot {
+		return func() *Snapshot { made++; return &Snapshot{Nodes: []*Node{{Name: s}}} }
+	}
+	r.Put(name("one"))
+	<-r.Changes()
+	first := r.Take()
+	r.Put(name("two"))
+	r.Fail(down)
+	r.Put(name("three"))
+	<-r.Changes()
+	again := r.Take()
+	r.Put(name("four"))
+	r.Fail(down)
+	<-r.Changes()
+	last, none := r.Take(), r.Take()
+	if first.Err != nil || first.Snapshot.Nodes[0].Name != "one" || again.Err != nil || again.Snapshot.Nodes[0].Name != "three" {
+		t.Errorf("%+v, %+v", first, again)
+	}
+	if last.Snapshot.Nodes[0].Name != "four" || !errors.Is(last.Err, down) || made != 3 {
+		t.Errorf("%+v, %d were made", last, made)
+	}
+	if last.Since.Before(first.Since) || none.Snapshot != nil || none.Err != nil {
+		t.Errorf("%v, %v, %+v", first.Since, last.Since, none)
 	}
 }

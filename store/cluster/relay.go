@@ -1,48 +1,59 @@
 package cluster
 
 import (
-	"context"
 	"sync"
+	"time"
 )
 
-// Relay passes updates from a registry's watcher to its consumer, so that neither
-// waits for the other. A newer update replaces one that was not consumed yet.
+// Relay passes updates from a registry's Watch to its consumer, so that neither waits for the other. A newer snapshot
+// replaces one that was not taken yet.
 type Relay struct {
 	mu       sync.Mutex
 	snapshot func() *Snapshot
+	since    time.Time
 	err      error
-	wake     chan struct{}
+	changes  chan struct{}
 }
 
-// WatchWith runs engine until it returns. Meanwhile another goroutine calls fn with the updates that
-// engine puts into the Relay. fn is not called after WatchWith has returned.
-func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context, *Relay) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &Relay{wake: make(chan struct{}, 1)}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.run(ctx, fn)
-	}()
-	err := engine(ctx, r)
-	cancel()
-	<-done
-	return err
+// Update is what came since the last Take: a new Snapshot and the time of the first one, or an error while the registry
+// cannot be reached, or both, in this order. The last snapshot stays valid during an error.
+type Update struct {
+	Snapshot *Snapshot
+	Since    time.Time
+	Err      error
 }
 
-// Put sends a snapshot to the consumer. It means that the registry can be reached.
-func (r *Relay) Put(s *Snapshot) { r.PutLater(func() *Snapshot { return s }) }
+// NewRelay returns a Relay without an update.
+func NewRelay() *Relay { return &Relay{changes: make(chan struct{}, 1)} }
 
-// PutLater is like Put, but the consumer's goroutine calls fn to make the snapshot, so that only few
-// are made in a burst of changes.
-func (r *Relay) PutLater(fn func() *Snapshot) {
+// Changes returns a channel that receives when there may be an update.
+func (r *Relay) Changes() <-chan struct{} { return r.changes }
+
+// Take returns the update, which is empty if there is none.
+func (r *Relay) Take() Update {
 	r.mu.Lock()
+	snapshot, u := r.snapshot, Update{Since: r.since, Err: r.err}
+	r.snapshot, r.err = nil, nil
+	r.mu.Unlock()
+	if snapshot != nil {
+		u.Snapshot = snapshot()
+	}
+	return u
+}
+
+// Put reports that the registry can be reached and has another snapshot. Take calls fn to make it, so that only few are
+// made in a burst of changes.
+func (r *Relay) Put(fn func() *Snapshot) {
+	r.mu.Lock()
+	if r.snapshot == nil {
+		r.since = time.Now()
+	}
 	r.snapshot, r.err = fn, nil
 	r.mu.Unlock()
 	r.notify()
 }
 
-// Fail reports that the registry cannot be reached. A pending snapshot is sent first.
+// Fail reports that the registry cannot be reached.
 func (r *Relay) Fail(err error) {
 	r.mu.Lock()
 	r.err = err
@@ -52,27 +63,7 @@ func (r *Relay) Fail(err error) {
 
 func (r *Relay) notify() {
 	select {
-	case r.wake <- struct{}{}:
+	case r.changes <- struct{}{}:
 	default: // a wake-up is pending
-	}
-}
-
-func (r *Relay) run(ctx context.Context, fn func(Update)) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.wake:
-		}
-		r.mu.Lock()
-		s, err := r.snapshot, r.err
-		r.snapshot, r.err = nil, nil
-		r.mu.Unlock()
-		if s != nil {
-			fn(Update{Snapshot: s()})
-		}
-		if err != nil && ctx.Err() == nil {
-			fn(Update{Err: err})
-		}
 	}
 }

@@ -17,8 +17,9 @@ type Table struct {
 	mu     sync.Mutex
 	config *Config
 	// nodes are in order of their names. A node does not change, because snapshots have it too.
-	nodes  []*Node
-	faults map[string]error
+	nodes     []*Node
+	faults    map[string]error
+	overrides Overrides
 	// lost has the names of the nodes that stay although the registry does not have them. See Lose.
 	lost map[string]bool
 }
@@ -37,6 +38,13 @@ func (t *Table) SetConfig(c *Config) bool {
 	changed := t.config == nil || c == nil || *t.config != *c
 	t.config = c
 	return changed
+}
+
+// SetOverrides replaces this node's overrides.
+func (t *Table) SetOverrides(o Overrides) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.overrides = o
 }
 
 // Put stores a node under a name, or a fault if err is not nil. It reports whether the table has
@@ -175,7 +183,7 @@ func (t *Table) Len() int {
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults)}
+	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults), Overrides: t.overrides}
 }
 
 // sameJSON compares the values of two JSON texts. Most records are written by one

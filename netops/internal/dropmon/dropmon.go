@@ -24,12 +24,11 @@ const (
 
 	cmdConfig, cmdStart, cmdStop, cmdPacketAlert = 2, 3, 4, 5
 
-	attrAlertMode, attrSymbol, attrInPort, attrTimestamp = 1, 3, 4, 5
-	attrProto, attrPayload, attrTruncLen, attrOrigLen    = 6, 7, 9, 10
-	attrReason                                           = 23
+	attrAlertMode, attrSymbol, attrTimestamp          = 1, 3, 5
+	attrProto, attrPayload, attrTruncLen, attrOrigLen = 6, 7, 9, 10
+	attrReason                                        = 23
 
 	alertModePacket = 1
-	inPortIndex     = 0 // NET_DM_ATTR_PORT_NETDEV_IFINDEX
 )
 
 const (
@@ -38,29 +37,13 @@ const (
 	buffer   = 4 << 20
 )
 
-// Monitor receives the reports. The kernel reports to all receivers after one of them has turned the
+// Monitor receives the reports, of all namespaces of the machine. The kernel reports to all receivers after one of them has turned the
 // reports on, and stops for all when one turns them off. So only one program should use them.
 type Monitor struct {
 	conn   *nlconn.Conn
 	family uint16
 	events *nlconn.Listener
 	isOn   bool
-}
-
-// Drop is the report of one dropped packet.
-type Drop struct {
-	Time time.Time
-	// Reason is the kernel's name of the reason, "" before Linux 5.17. Symbol is the place in
-	// the kernel that dropped the packet.
-	Reason, Symbol string
-	// InPort is the index of the device on which the packet arrived, in an unknown namespace.
-	InPort int
-	// Size is that of the packet with its MAC header.
-	Size int
-	// Protocol is an EtherType. Packet begins with the MAC header. It is valid until the next
-	// report.
-	Protocol uint16
-	Packet   []byte
 }
 
 // Open turns the reports on, in the calling thread's namespace. The error wraps
@@ -158,20 +141,22 @@ func (m *Monitor) Next(ctx context.Context, each func(Drop)) (lost bool, err err
 // decode reads the attributes of one report.
 func decode(attrs []byte) (d Drop, err error) {
 	var nanoseconds uint64
+	var protocol uint16
+	var packet []byte
 	err = nlconn.ReadAttrs(attrs, []nlconn.Attr{
 		{Kind: attrSymbol, At: &d.Symbol},
 		{Kind: attrReason, At: &d.Reason},
 		{Kind: attrTimestamp, At: &nanoseconds},
-		{Kind: attrInPort, At: []nlconn.Attr{{Kind: inPortIndex, At: &d.InPort}}},
-		{Kind: attrProto, At: &d.Protocol},
+		{Kind: attrProto, At: &protocol},
 		{Kind: attrOrigLen, At: &d.Size},
-		{Kind: attrPayload, At: &d.Packet},
+		{Kind: attrPayload, At: &packet},
 	})
 	d.Symbol, d.Reason = nlconn.Printable(d.Symbol), nlconn.Printable(d.Reason)
 	if nanoseconds != 0 {
 		d.Time = time.Unix(0, int64(nanoseconds))
 	}
-	d.Size = max(d.Size, len(d.Packet)) // the kernel reports the size of a truncated packet only
+	d.readHeaders(protocol, packet)
+	d.Size = max(d.Size, len(packet)) // the kernel reports the size of a truncated packet only
 	return d, err
 }
 

@@ -23,7 +23,7 @@ func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error
 		if f.Legacy && !IsLegacyLoaded(f.family(), "filter") {
 			continue
 		}
-		st, err := t.Filter(f.family(), f.Legacy).Read(ctx)
+		st, err := t.Filter(f.family(), f.Legacy).Read(ctx, cniChain)
 		if f.Legacy && errors.Is(err, nlconn.ErrNotSupported) {
 			continue // iptables-legacy is not installed, so the table has no rules of cnibox
 		}
@@ -37,20 +37,16 @@ func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error
 
 // forwards returns the owners of a table's rules, which the rules' comments name.
 func (st *State) forwards(of *Forward, prefix string) []*Forward {
-	own := st.Chains[cniChain]
-	if own == nil {
-		return nil
-	}
 	admin := "CNI-ADMIN"
-	for _, h := range own.Rules {
-		if h.jumps() {
+	for _, h := range st.Rules(cniChain) {
+		if h.Jump != "" {
 			admin = h.Target
 			break
 		}
 	}
 	seen := map[Forward]bool{}
 	var all []*Forward
-	for _, h := range own.Rules {
+	for _, h := range st.Rules(cniChain) {
 		f, ok := ownerOf(h.Comment)
 		f.Admin, f.Legacy = admin, of.Legacy
 		if !ok || f.family() != of.family() || !strings.HasPrefix(f.Label, prefix) || seen[f] || f.Validate() != nil {
@@ -72,7 +68,7 @@ func ownerOf(comment string) (f Forward, ok bool) {
 		}
 		network, link, _ := strings.Cut(rest, " ")
 		p, err := netip.ParsePrefix(network)
-		return Forward{Net: p, Link: link, Label: label}, err == nil
+		return Forward{Net: p, Link: link, Label: nlconn.Printable(label)}, err == nil
 	}
 	return Forward{}, false
 }

@@ -102,12 +102,7 @@ func CheckChainName(name string) error {
 }
 
 // family returns the network's address family (NFPROTO_*).
-func (f *Forward) family() byte {
-	if f.Net.Addr().Is4() {
-		return unix.NFPROTO_IPV4
-	}
-	return unix.NFPROTO_IPV6
-}
+func (f *Forward) family() byte { return FamilyOf(f.Net.Addr().Is6()) }
 
 // comment returns the comment of a rule: its purpose and network, then the label.
 // For shared rules only the first part counts, because the label may be of any
@@ -162,7 +157,7 @@ func (f *Forward) missing(st *State) []Op {
 		}
 	}
 	for _, r := range f.jumps() {
-		if !st.Holds(r.Chain, func(h *HeldRule) bool { return h.Target == r.Target }) {
+		if !slices.ContainsFunc(st.Rules(r.Chain), func(h *HeldRule) bool { return h.Target == r.Target }) {
 			need(Op{Kind: InsertRule, Chain: r.Chain, Rule: r})
 		}
 	}
@@ -178,22 +173,18 @@ func (f *Forward) missing(st *State) []Op {
 // the administrator has rules, it also deletes CNI-FORWARD and the jumps. The
 // administrator's rules also concern packets that are not of containers.
 func (f *Forward) removal(st *State) []Op {
-	own := st.Chains[cniChain]
-	if own == nil {
+	if st.Chains[cniChain] == nil {
 		return nil
 	}
 	var ops, jumps []Op
-	left := 0
-	if admin := st.Chains[f.Admin]; admin != nil {
-		left = len(admin.Rules)
-	}
-	for _, h := range own.Rules {
+	left := len(st.Rules(f.Admin))
+	for _, h := range st.Rules(cniChain) {
 		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.identity(h.Comment) == f.identity(r.Comment) })
 		op := Op{Kind: DeleteRule, Chain: cniChain, Held: h}
 		switch {
 		case mine:
 			ops = append(ops, op)
-		case h.jumps():
+		case h.Jump != "":
 			jumps = append(jumps, op)
 		default:
 			left++
@@ -202,11 +193,9 @@ func (f *Forward) removal(st *State) []Op {
 	if left > 0 {
 		return ops
 	}
-	if forward := st.Chains[ForwardChain]; forward != nil {
-		for _, h := range forward.Rules {
-			if h.Target == cniChain {
-				jumps = append(jumps, Op{Kind: DeleteRule, Chain: ForwardChain, Held: h})
-			}
+	for _, h := range st.Rules(ForwardChain) {
+		if h.Target == cniChain {
+			jumps = append(jumps, Op{Kind: DeleteRule, Chain: ForwardChain, Held: h})
 		}
 	}
 	return append(append(ops, jumps...), Op{Kind: deleteChain, Chain: cniChain})
@@ -214,7 +203,7 @@ func (f *Forward) removal(st *State) []Op {
 
 // Missing lists f's absent rules and chains as iptables' arguments.
 func (t *Tables) Missing(ctx context.Context, f *Forward) ([]string, error) {
-	st, err := t.Filter(f.family(), f.Legacy).Read(ctx, f.Admin)
+	st, err := t.Filter(f.family(), f.Legacy).Read(ctx, ForwardChain, cniChain, f.Admin)
 	if err != nil {
 		return nil, err
 	}
@@ -255,14 +244,14 @@ func (t *Tables) Add(ctx context.Context, fs ...*Forward) error {
 
 // addTo adds the missing rules of fs, which are all for one table.
 func (t *Tables) addTo(ctx context.Context, table Table, fs []*Forward) error {
-	var admins []string
+	chains := []string{ForwardChain, cniChain}
 	for _, f := range fs {
-		if !slices.Contains(admins, f.Admin) {
-			admins = append(admins, f.Admin)
+		if !slices.Contains(chains, f.Admin) {
+			chains = append(chains, f.Admin)
 		}
 	}
 	for more := true; more; {
-		_, err := change(ctx, table, admins, func(st *State) []Op {
+		_, err := Change(ctx, table, chains, func(st *State) []Op {
 			var ops []Op
 			for _, f := range fs {
 				if more = len(ops) >= maxOps; more {
@@ -282,18 +271,18 @@ func (t *Tables) addTo(ctx context.Context, table Table, fs []*Forward) error {
 // Remove deletes f's rules, and the chains and jumps that only they needed.
 func (t *Tables) Remove(ctx context.Context, f *Forward) error {
 	table := t.Filter(f.family(), f.Legacy)
-	ops, err := change(ctx, table, []string{f.Admin}, f.removal)
+	ops, err := Change(ctx, table, []string{ForwardChain, cniChain, f.Admin}, f.removal)
 	if err == nil && len(ops) > 0 && ops[len(ops)-1].Kind == deleteChain {
 		return table.removeUnused(ctx, f.Admin)
 	}
 	return err
 }
 
-// change commits the changes that ops computes from the table, and returns them. It tries
-// again if another program changes the table at the same time.
-func change(ctx context.Context, table Table, admins []string, ops func(*State) []Op) ([]Op, error) {
+// Change commits the changes that ops computes from some chains of a table, or from all if none is named, and
+// returns them. It tries again if another program changes the table at the same time.
+func Change(ctx context.Context, table Table, chains []string, ops func(*State) []Op) ([]Op, error) {
 	for range Tries {
-		st, err := table.Read(ctx, admins...)
+		st, err := table.Read(ctx, chains...)
 		if err != nil {
 			return nil, err
 		}
@@ -306,7 +295,7 @@ func change(ctx context.Context, table Table, admins []string, ops func(*State) 
 			return all, err
 		}
 	}
-	return nil, fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
+	return nil, fmt.Errorf("%s: %w: it is being changed all the time", table, nlconn.ErrBusy)
 }
 
 // Tables gives access to iptables' tables of one network namespace.
@@ -316,10 +305,40 @@ type Tables struct {
 	Run Runner
 }
 
+// Native returns a table of nftables.
+func (t *Tables) Native(table nft.Table) Table { return &nftTable{t.NFT, table} }
+
+// Legacy returns a table of iptables-legacy.
+func (t *Tables) Legacy(family byte, name string) Table { return &legacyTable{family, name, t.Run} }
+
 // Filter returns the filter table of an address family (NFPROTO_*).
 func (t *Tables) Filter(family byte, legacy bool) Table {
 	if legacy {
-		return &Legacy{Family: family, Run: t.Run}
+		return t.Legacy(family, "filter")
 	}
-	return &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
+	return t.Native(nft.Table{Family: family, Name: "filter"})
+}
+
+// Families returns the families for which iptables and ip6tables have tables.
+func Families() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
+
+// FamilyOf returns the family of IPv4 or IPv6.
+func FamilyOf(is6 bool) byte {
+	if is6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
+// Named returns the tables with a name of some families: those of iptables-nft, and those of iptables-legacy that
+// are loaded, can be changed, and may have a chain whose name begins with one of the texts.
+func (t *Tables) Named(name string, families []byte, texts ...string) (all []Table) {
+	for _, family := range families {
+		all = append(all, t.Native(nft.Table{Family: family, Name: name}))
+		mentioned := func(text string) bool { return LegacyMentions(family, name, text) }
+		if t.Run != nil && IsLegacyLoaded(family, name) && slices.ContainsFunc(texts, mentioned) {
+			all = append(all, t.Legacy(family, name))
+		}
+	}
+	return all
 }

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,92 +24,73 @@ import (
 // TargetName is NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
 const TargetName = 1
 
-// nftFilter is the filter table of iptables-nft. All its rules must have a form
+// nftTable is a table of nftables. All rules of iptables-nft's tables must have a form
 // that iptables reads: iptables refuses a table with a rule that it cannot print.
-type nftFilter struct {
-	NFT   *nft.Client
+type nftTable struct {
+	nft   *nft.Client
 	table nft.Table
 }
 
-// Read reads the chains FORWARD, CNI-FORWARD and admins with their rules.
-func (t *nftFilter) Read(ctx context.Context, admins ...string) (*State, error) {
-	conn, err := t.NFT.Conn()
-	if err != nil {
-		return nil, err
-	}
+func (t *nftTable) String() string { return "nftables table " + t.table.String() }
+
+func (t *nftTable) describe(err error) error { return nlconn.Explain(err, t.String()) }
+
+func (t *nftTable) Has(ctx context.Context, chain string) (bool, error) {
+	has, err := t.nft.HasChain(ctx, t.table, chain)
+	return has, nlconn.Explain(err, fmt.Sprintf("look for chain %s in %s", chain, t))
+}
+
+func (t *nftTable) Read(ctx context.Context, chains ...string) (*State, error) {
 	// Read the generation first. The kernel refuses a commit with this generation
 	// if nftables changed after this.
-	st := &State{Chains: map[string]*Chain{}}
-	st.generation, err = conn.Generation(ctx)
+	generation, err := t.nft.Generation(ctx)
 	if err != nil {
 		return nil, t.describe(err)
 	}
-	return st, t.describe(t.readChains(ctx, st, append([]string{ForwardChain, cniChain}, admins...)...))
-}
-
-func (t *nftFilter) describe(err error) error {
-	return nlconn.Explain(err, fmt.Sprintf("nftables table %s", t.table))
-}
-
-func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) error {
-	for _, name := range names {
+	if len(chains) == 0 {
+		if chains, err = t.chainNames(ctx); err != nil {
+			return nil, err
+		}
+	}
+	st := &State{Chains: map[string]*Chain{}, generation: generation}
+	for _, name := range chains {
 		if name == "" { // there may be no chain of the administrator
 			continue
 		}
 		c, err := t.readChain(ctx, name)
-		if err == nil && c != nil {
-			st.Chains[name] = c
-			c.Rules, err = nft.Rules(ctx, t.NFT, t.table, name, heldRule)
-		}
 		if err != nil {
-			return err
+			return nil, t.describe(err)
+		}
+		if c != nil {
+			st.Chains[name] = c
 		}
 	}
-	return nil
+	return st, nil
 }
 
-// readChain reads a chain without its rules. It returns nil if the chain is
-// absent.
-func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) {
-	c := &Chain{}
-	var damaged error
-	conn, err := t.NFT.Conn()
-	if err != nil {
+// readChain reads a chain. It returns nil if the chain is absent.
+func (t *nftTable) readChain(ctx context.Context, name string) (*Chain, error) {
+	have, err := t.nft.Chain(ctx, t.table, name)
+	if err != nil || have == nil {
 		return nil, err
 	}
-	err = conn.Get(ctx, t.table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, name), func(attrs []byte) {
-		var read BaseChain
-		read, _, damaged = decodeBaseChain(t.table.Family, attrs)
-		c.drops = read.Drops
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	return c, errors.Join(err, damaged)
+	rules, err := nft.Rules(ctx, t.nft, t.table, name, ReadRule)
+	return &Chain{drops: have.Drops, Rules: rules}, err
 }
 
-// heldRule reads a rule's target, and whether the rule has a condition.
-func heldRule(r nft.HeldRule) (*HeldRule, error) {
-	h := &HeldRule{handle: r.Handle, Comment: nlconn.Printable(r.Comment), matchesAll: true}
-	word, chain, _ := strings.Cut(r.Verdict, " ")
-	h.Target = cmp.Or(chain, strings.ToUpper(word))
-	for _, e := range r.Expressions {
-		switch e.Name {
-		case "immediate", "comment":
-		case "target":
-			h.Target = nlconn.Text(e.Attr(TargetName))
-		case "reject":
-			h.Target = "REJECT"
-		default:
-			h.matchesAll = false
-		}
+// chainNames lists the table's chains.
+func (t *nftTable) chainNames(ctx context.Context) (names []string, err error) {
+	// A kernel before 6.3 lists the chains of all tables.
+	chains, err := t.nft.Chains(ctx, t.table.Family, func(c *nft.HeldChain) bool { return c.Table == t.table })
+	for _, c := range chains {
+		names = append(names, c.Name)
 	}
-	return h, nil
+	return names, t.describe(err)
 }
 
 // Commit makes all changes in one transaction. It returns false if nftables changed
 // after st was read.
-func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
+func (t *nftTable) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
 	var msgs []nlconn.Message
 	for i, op := range ops {
 		if i == 0 && op.Kind == makeChain {
@@ -122,21 +102,17 @@ func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, erro
 		}
 		msgs = append(msgs, m)
 	}
-	conn, err := t.NFT.Conn()
-	if err != nil {
-		return false, err
-	}
-	err = conn.Commit(ctx, st.generation, msgs...)
+	err := t.nft.Commit(ctx, st.generation, msgs...)
 	switch {
 	case errors.Is(err, unix.ERESTART):
 		return false, nil
 	case errors.Is(err, unix.ENOENT): // the generation is unchanged, so the chains exist
-		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack', and before Linux 5.17 'modprobe nft_counter', says", t.table, nlconn.ErrNotSupported)
+		return false, fmt.Errorf("%s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack', and before Linux 5.17 'modprobe nft_counter', says", t, nlconn.ErrNotSupported)
 	}
 	return err == nil, t.describe(err)
 }
 
-func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
+func (t *nftTable) opMessage(op Op) (nlconn.Message, error) {
 	switch op.Kind {
 	case makeChain:
 		c := nft.Chain{Name: op.Chain}
@@ -144,7 +120,9 @@ func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
 			c = nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
 		}
 		return c.Message(t.table), nil
-	case deleteChain:
+	case DeleteTable:
+		return t.table.Message(unix.NFT_MSG_DELTABLE, 0), nil
+	case deleteChain, PurgeChain:
 		return t.table.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain), nil
 	case DeleteRule:
 		held := nft.HeldRule{Table: t.table, Chain: op.Chain, Handle: op.Held.handle}

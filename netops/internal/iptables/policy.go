@@ -35,18 +35,9 @@ type Policy struct {
 // Policy reads what refuses to forward packets of an address family.
 func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	var p Policy
-	family := byte(unix.NFPROTO_IPV4)
-	if is6 {
-		family = unix.NFPROTO_IPV6
-	}
-	if _, err := t.NFT.Conn(); err != nil {
-		return p, err
-	}
-	filter := &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
+	family := FamilyOf(is6)
+	filter := &nftTable{t.NFT, nft.Table{Family: family, Name: "filter"}}
 	forward, err := filter.readChain(ctx, ForwardChain)
-	if err == nil && forward != nil {
-		forward.Rules, err = nft.Rules(ctx, filter.NFT, filter.table, ForwardChain, heldRule)
-	}
 	if err != nil {
 		return p, filter.describe(err)
 	}
@@ -56,7 +47,7 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 			p.Accepted = append(p.Accepted, overlayNetworks([]byte(h.Comment+"\x00"))...)
 		}
 	}
-	p.Firewalld, err = filter.hasFirewalld(ctx, forward)
+	p.Firewalld, err = t.hasFirewalld(ctx, filter, forward != nil)
 	if err != nil {
 		return p, err
 	}
@@ -88,23 +79,20 @@ func overlayNetworks(rules []byte) (all []netip.Prefix) {
 // AdminRules reports whether an administrator's chain has rules: in the filter table
 // of iptables-nft, and in that of iptables-legacy.
 func (t *Tables) AdminRules(ctx context.Context, is6 bool, admin string) (native, legacy bool, err error) {
-	family := byte(unix.NFPROTO_IPV4)
-	if is6 {
-		family = unix.NFPROTO_IPV6
-	}
-	filter := nft.Table{Family: family, Name: "filter"}
-	rules, err := nft.Rules(ctx, t.NFT, filter, admin, heldRule)
+	filter := nft.Table{Family: FamilyOf(is6), Name: "filter"}
+	rules, err := nft.Rules(ctx, t.NFT, filter, admin, ReadRule)
 	if err != nil {
 		return false, false, nlconn.Explain(err, fmt.Sprintf("read chain %q of nftables table %s", admin, filter))
 	}
-	if !IsLegacyLoaded(family, "filter") || !LegacyMentions(family, "filter", admin) {
+	table := t.Filter(filter.Family, true)
+	if has, _ := table.Has(ctx, admin); !has {
 		return len(rules) > 0, false, nil
 	}
-	st, err := t.Filter(family, true).Read(ctx)
+	st, err := table.Read(ctx)
 	if err != nil {
 		return false, false, err
 	}
-	return len(rules) > 0, st.Holds(admin, func(*HeldRule) bool { return true }), nil
+	return len(rules) > 0, len(st.Rules(admin)) > 0, nil
 }
 
 const (
@@ -115,20 +103,14 @@ const (
 	FirewalldChain = "FORWARD_direct"
 )
 
-// hasFirewalld looks for the chains of both backends of firewalld.
-func (t *nftFilter) hasFirewalld(ctx context.Context, forward *Chain) (bool, error) {
-	own := &nftFilter{NFT: t.NFT, table: nft.Table{Family: unix.NFPROTO_INET, Name: FirewalldTable}}
-	c, err := own.readChain(ctx, "filter_FORWARD")
-	if err != nil {
-		return false, own.describe(err)
+// hasFirewalld looks for the chains of both backends of firewalld. Only a filter table with a FORWARD chain has
+// that of the iptables backend.
+func (t *Tables) hasFirewalld(ctx context.Context, filter Table, hasForward bool) (bool, error) {
+	has, err := t.Native(nft.Table{Family: unix.NFPROTO_INET, Name: FirewalldTable}).Has(ctx, "filter_FORWARD")
+	if err != nil || has || !hasForward {
+		return has, err
 	}
-	if c != nil || forward == nil {
-		return c != nil, nil
-	}
-	if c, err = t.readChain(ctx, FirewalldChain); err != nil {
-		return false, t.describe(err)
-	}
-	return c != nil, nil
+	return filter.Has(ctx, FirewalldChain)
 }
 
 // IsLegacyLoaded reports whether the namespace has a table of iptables-legacy. It

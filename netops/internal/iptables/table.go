@@ -3,33 +3,38 @@ package iptables
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
-// Table is iptables' filter table of one address family.
+// Table is a table of iptables of one address family and one backend, or a table of another program in nftables.
 type Table interface {
-	// Read reads the chains FORWARD and CNI-FORWARD and the administrators'
-	// chains.
-	Read(ctx context.Context, admins ...string) (*State, error)
+	// Read reads the chains with some names, or all chains if none is named.
+	Read(ctx context.Context, chains ...string) (*State, error)
+	// Has reports whether the table has a chain. For iptables-legacy it may be a chain whose name begins with the text.
+	Has(ctx context.Context, chain string) (bool, error)
 	// Commit makes all changes or none. done is false if the table changed after
 	// it was read.
 	Commit(ctx context.Context, st *State, ops []Op) (done bool, err error)
+	// String names the table: "nftables table ip nat".
+	String() string
 	// removeUnused deletes what only CNI-FORWARD needed, if no other program uses it.
 	removeUnused(ctx context.Context, admin string) error
 }
 
-// State is a filter table as it was read.
+// State is a table as it was read.
 type State struct {
 	Chains map[string]*Chain
-	// generation is nftables' generation at that time.
+	// generation is nftables' generation at that time, listing the output of iptables-legacy's program.
 	generation uint32
+	listing    string
 }
 
-// Holds reports whether a chain has a rule for which is returns true.
-func (st *State) Holds(chain string, is func(*HeldRule) bool) bool {
-	c := st.Chains[chain]
-	return c != nil && slices.ContainsFunc(c.Rules, is)
+// Rules returns the rules of a chain. An absent chain has none.
+func (st *State) Rules(chain string) []*HeldRule {
+	if c := st.Chains[chain]; c != nil {
+		return c.Rules
+	}
+	return nil
 }
 
 // add adds a chain or a rule to the state.
@@ -42,7 +47,7 @@ func (st *State) add(op Op) {
 	c.Rules = append(c.Rules, &HeldRule{Comment: op.Rule.Comment, Target: op.Rule.Target})
 }
 
-// Chain is a chain of a filter table.
+// Chain is a chain of a table.
 type Chain struct {
 	// drops reports whether the policy of a base chain is drop.
 	drops bool
@@ -81,23 +86,6 @@ func (c *Chain) Refusal() int {
 	return len(c.Rules)
 }
 
-// HeldRule is an existing rule.
-type HeldRule struct {
-	Comment string
-	// Target is a verdict in capital letters, or a chain.
-	Target string
-	// matchesAll reports whether the rule has no condition.
-	matchesAll bool
-	// handle identifies the rule in nftables. In iptables-legacy, Text does, and handle is its number.
-	handle uint64
-	Text   string
-}
-
-// jumps reports whether the rule's target is a chain.
-func (h *HeldRule) jumps() bool {
-	return !slices.Contains([]string{"", TargetAccept, "DROP", "REJECT", "RETURN", "QUEUE"}, h.Target)
-}
-
 // TargetAccept is the target that accepts a packet.
 const TargetAccept = "ACCEPT"
 
@@ -119,7 +107,7 @@ type Rule struct {
 	Target   string
 }
 
-// Op is one change of a filter table.
+// Op is one change of a table.
 type Op struct {
 	Kind  opKind
 	Chain string
@@ -137,6 +125,10 @@ const (
 	AppendRule
 	DeleteRule
 	deleteChain
+	// PurgeChain deletes a chain with its rules.
+	PurgeChain
+	// DeleteTable deletes a table of nftables with all its chains.
+	DeleteTable
 )
 
 // String returns the object that the change adds, for lists of differences.

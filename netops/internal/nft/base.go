@@ -78,10 +78,6 @@ func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 // If the kernel refuses the transaction, made is false: then f exists with the
 // restored entries that the kernel accepts, and without the asked entries.
 func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []*Entry) (made bool, err error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return false, err
-	}
 	base, err := f.Messages()
 	if err != nil {
 		return false, err
@@ -101,7 +97,7 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 	for _, entries := range [][]*Entry{restored, asked} {
 		elements = append(elements, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)
 	}
-	err = conn.Commit(ctx, 0, slices.Concat(base, elements)...)
+	err = c.Commit(ctx, 0, slices.Concat(base, elements)...)
 	if err == nil {
 		return true, nil
 	}
@@ -116,7 +112,7 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 // makeEmptyFeature makes a feature unless it exists, and renews one of an older
 // version. Then it adds the chains and the restored entries.
 func (c *Client) makeEmptyFeature(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
-	err := c.conn.Commit(ctx, 0, base...)
+	err := c.Commit(ctx, 0, base...)
 	if IsRefused(err) {
 		_, err = c.renewOutdated(ctx, f)
 	}
@@ -167,12 +163,8 @@ func (c *Client) RemoveBase(ctx context.Context) error {
 
 // removeTable deletes t if it has no elements.
 func (c *Client) removeTable(ctx context.Context, t Table) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
 	for range Tries {
-		generation, err := conn.Generation(ctx)
+		generation, err := c.Generation(ctx)
 		if err != nil {
 			return err
 		}
@@ -191,7 +183,7 @@ func (c *Client) removeTable(ctx context.Context, t Table) error {
 // RemoveUnchanged deletes t if it exists. If any nftables object changed since
 // generation, it deletes nothing and returns false.
 func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
-	err := c.conn.Commit(ctx, generation, t.Message(unix.NFT_MSG_DELTABLE, 0))
+	err := c.Commit(ctx, generation, t.Message(unix.NFT_MSG_DELTABLE, 0))
 	if errors.Is(err, unix.ERESTART) {
 		return false, nil
 	}
@@ -201,61 +193,34 @@ func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32
 	return err == nil, err
 }
 
-// IsEmpty reports whether all sets of t are empty.
+// IsEmpty reports whether all sets of t are empty. If the table is changed meanwhile, the answer
+// may be wrong.
 func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 	sets, err := c.setsOf(ctx, t)
 	if err != nil {
 		return false, err
 	}
-	for _, name := range sets {
-		s := &Set{Table: t, Name: name}
-		n := 0
-		err := c.conn.Get(ctx, s.dumpMessage(), func(attrs []byte) { n += countElements(attrs) })
-		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
-			// The table changed during the dump: the kernel will refuse the
-			// deletion.
-		case err != nil:
+	for _, s := range sets {
+		elements, err := Elements(ctx, c, t, s)
+		if err != nil && !errors.Is(err, unix.ENOENT) || len(elements) > 0 {
 			return false, err
-		}
-		if n > 0 {
-			return false, nil
 		}
 	}
 	return true, nil
-}
-
-// countElements returns the number of elements in one message of a dump, and at
-// least 1 if the message is damaged.
-func countElements(attrs []byte) int {
-	n := 0
-	list, err := nlconn.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-	if err == nil {
-		err = nlconn.EachAttr(list, func(uint16, []byte) error {
-			n++
-			return nil
-		})
-	}
-	if err != nil {
-		return n + 1
-	}
-	return n
 }
 
 // setsOf lists the names of t's sets.
 func (c *Client) setsOf(ctx context.Context, t Table) ([]string, error) {
 	m := Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family)
 	m.Text(unix.NFTA_SET_TABLE, t.Name)
-	var names []string
-	var damaged error
-	err := c.conn.Get(ctx, m, func(attrs []byte) {
+	sets, err := List(ctx, c, m, func(attrs []byte) (string, bool, error) {
 		name, err := nlconn.Find(attrs, unix.NFTA_SET_NAME)
-		names, damaged = append(names, nlconn.Text(name)), errors.Join(damaged, err)
+		return nlconn.Text(name), true, err
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, nlconn.ErrInterrupted) {
-		return names, damaged
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
 	}
-	return names, errors.Join(err, damaged)
+	return sets, err
 }
 
 // entries returns the entries of all that belong to f's sets.

@@ -38,7 +38,7 @@ type Client struct {
 	// returned. Restore is called within it.
 	Alone func(ctx context.Context, restore func() error) error
 	known Schema
-	conn  *Conn
+	conn  *nlconn.Conn
 	// Spent is that of the socket. It may be nil.
 	Spent *atomic.Int64
 }
@@ -56,29 +56,6 @@ func (c *Client) Schema() Schema {
 		c.known = c.makeSchema()
 	}
 	return c.known
-}
-
-// Close closes the socket. The next use opens a new one.
-func (c *Client) Close() error {
-	if c.conn == nil {
-		return nil
-	}
-	err := c.conn.Close()
-	c.conn = nil
-	return nlconn.Explain(err, "close nftables socket")
-}
-
-// Conn returns the client's socket. The first call opens it.
-func (c *Client) Conn() (*Conn, error) {
-	if c.conn == nil {
-		conn, err := Open()
-		if err != nil {
-			return nil, err
-		}
-		conn.Spent = c.Spent
-		c.conn = conn
-	}
-	return c.conn, nil
 }
 
 // Get reads the value and label of the element with e's key. In a set of prefixes
@@ -277,11 +254,7 @@ func heldError(n, have *Entry) error {
 
 // commitEntries sends the entries in one transaction.
 func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries []*Entry) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
-	return conn.Commit(ctx, 0, ElementMessages(kind, flags, entries)...)
+	return c.Commit(ctx, 0, ElementMessages(kind, flags, entries)...)
 }
 
 // describe returns the verb and the first of the entries, for an error message.

@@ -282,16 +282,24 @@ func protocols() []byte {
 }
 
 func encodeProto(text string, _ int) (low, high []byte, err error) {
-	for _, n := range protocols() {
-		if ProtocolName(n) == text {
-			return []byte{n}, nil, nil
-		}
+	if n := ProtocolNumber(text); n != 0 {
+		return []byte{n}, nil, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 8)
 	return []byte{byte(n)}, nil, err
 }
 
 func protoText(low, _ []byte) string { return ProtocolName(low[0]) }
+
+// ProtocolNumber returns the number of a protocol that has a name in nft, otherwise 0.
+func ProtocolNumber(name string) byte {
+	for _, n := range protocols() {
+		if ProtocolName(n) == name {
+			return n
+		}
+	}
+	return 0
+}
 
 // ProtocolName returns nft's name of a protocol (IPPROTO_*), or its number.
 func ProtocolName(n byte) string {

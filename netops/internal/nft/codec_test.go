@@ -191,7 +191,8 @@ func FuzzDecode(f *testing.F) {
 				n.covers(n)
 			}
 		}
-		countElements(b)
+		_, _ = decodeElements(b)
+		_, _ = decodeChain(unix.NFPROTO_INET, b)
 	})
 }
 
@@ -256,10 +257,10 @@ func TestMessagesStayWithinAttributes(t *testing.T) {
 		if err := nlconn.EachAttr(m.Body[4:], func(uint16, []byte) error { return nil }); err != nil {
 			t.Errorf("message of %d bytes: %v", len(m.Body[4:]), err)
 		}
-		if n := countElements(m.Body[4:]); n > maxPerMessage || len(m.Body[4:]) >= 1<<16 {
-			t.Errorf("message of %d elements and %d bytes", n, len(m.Body[4:]))
+		if elements, err := decodeElements(m.Body[4:]); err != nil || len(elements) > maxPerMessage || len(m.Body[4:]) >= 1<<16 {
+			t.Errorf("message of %d elements and %d bytes: %v", len(elements), len(m.Body[4:]), err)
 		} else {
-			total += n
+			total += len(elements)
 		}
 	}
 	if total != len(entries) {

@@ -15,39 +15,59 @@ import (
 // write, and a write larger than the send buffer fails with EMSGSIZE.
 const bufferSize = 4 << 20
 
-// Conn is a netlink socket to nf_tables.
-type Conn struct{ *nlconn.Conn }
+// headerSize is the size of struct nfgenmsg, which is at the start of each message.
+const headerSize = 4
 
-// Open opens a socket in the calling thread's network namespace.
-func Open() (*Conn, error) {
-	c, err := nlconn.Open(unix.NETLINK_NETFILTER, "nftables")
+// Conn returns the client's socket. The first call opens it, in the calling
+// thread's network namespace.
+func (c *Client) Conn() (*nlconn.Conn, error) {
+	if c.conn != nil {
+		return c.conn, nil
+	}
+	conn, err := nlconn.Open(unix.NETLINK_NETFILTER, "nftables")
 	if err != nil {
 		return nil, err
 	}
-	c.GrowSend(bufferSize)
-	c.GrowReceive(bufferSize)
-	return &Conn{c}, nil
+	conn.GrowSend(bufferSize)
+	conn.GrowReceive(bufferSize)
+	conn.Spent = c.Spent
+	c.conn = conn
+	return conn, nil
+}
+
+// Close closes the socket. The next use opens a new one.
+func (c *Client) Close() error {
+	if c.conn == nil {
+		return nil
+	}
+	err := c.conn.Close()
+	c.conn = nil
+	return nlconn.Explain(err, "close nftables socket")
 }
 
 // Commit sends all messages as one transaction: the kernel executes all or none.
 // The error is the first refusal. If generation is not 0 and nftables changed
 // since that generation, the kernel refuses the transaction with ERESTART.
-func (c *Conn) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Message) error {
+func (c *Client) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Message) error {
 	if len(msgs) == 0 {
 		return nil
+	}
+	conn, err := c.Conn()
+	if err != nil {
+		return err
 	}
 	// The kernel answers every refused message, and acknowledges only a message
 	// that requests it. A reply to the begin message concerns the whole batch
 	// (missing permission, failed commit) and may be the only reply.
-	b := c.Append(nil, batchMark(unix.NFNL_MSG_BATCH_BEGIN, generation))
+	b := conn.Append(nil, batchMark(unix.NFNL_MSG_BATCH_BEGIN, generation))
 	for i, m := range msgs {
 		if i == len(msgs)-1 {
 			m.Flags |= unix.NLM_F_ACK
 		}
-		b = c.Append(b, m)
+		b = conn.Append(b, m)
 	}
 	end := batchMark(unix.NFNL_MSG_BATCH_END, 0)
-	return c.Transact(ctx, c.Append(b, end), len(msgs)+2)
+	return conn.Transact(ctx, conn.Append(b, end), len(msgs)+2)
 }
 
 // batchMark returns the message that begins or ends a transaction.
@@ -59,7 +79,7 @@ func batchMark(kind uint16, generation uint32) nlconn.Message {
 	return m
 }
 
-// nfgenmsg returns struct nfgenmsg, which is at the start of each message.
+// nfgenmsg returns struct nfgenmsg.
 func nfgenmsg(family byte, resource uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
 }
@@ -79,45 +99,52 @@ func List[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(a
 	if err != nil {
 		return nil, err
 	}
-	return nlconn.List(ctx, conn.Conn, m, func(data []byte) (v T, selected bool, err error) {
-		if len(data) < 4 {
+	return nlconn.List(ctx, conn, m, func(data []byte) (v T, selected bool, err error) {
+		if len(data) < headerSize {
 			return v, false, nil
 		}
-		return decode(data[4:])
+		return decode(data[headerSize:])
 	})
 }
 
-// Get sends one request and calls each with the attributes of every message of
-// the answer. The attributes follow struct nfgenmsg. A dump may fail with
-// nlconn.ErrInterrupted.
-func (c *Conn) Get(ctx context.Context, m nlconn.Message, each func(attrs []byte)) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// Get sends a request for one object and returns what decode reads from its attributes.
+// found is false if the object is absent.
+func Get[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(attrs []byte) (T, error)) (v T, found bool, err error) {
+	conn, err := c.Conn()
+	if err == nil {
+		err = ctx.Err()
 	}
-	return c.Ask(ctx, m, attributes(each))
+	if err != nil {
+		return v, false, err
+	}
+	err = conn.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
+		if len(data) >= headerSize {
+			v, err = decode(data[headerSize:])
+			found = true
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return v, found, err
 }
 
-func attributes(each func(attrs []byte)) func(uint16, []byte) error {
-	return func(_ uint16, data []byte) error {
-		if len(data) >= 4 {
-			each(data[4:])
-		}
-		return nil
-	}
+// Exists reports whether the object of a request exists.
+func (c *Client) Exists(ctx context.Context, m nlconn.Message) (bool, error) {
+	_, found, err := Get(ctx, c, m, func([]byte) (struct{}, error) { return struct{}{}, nil })
+	return found, err
 }
 
 // Generation returns the generation number of nftables in this namespace. Every
 // change raises it. It is never 0.
-func (c *Conn) Generation(ctx context.Context) (uint32, error) {
-	var id uint32
-	var damaged error
-	err := c.Get(ctx, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) {
-		var v []byte
-		v, damaged = nlconn.Find(attrs, unix.NFTA_GEN_ID)
-		id = nlconn.Net32(v)
+func (c *Client) Generation(ctx context.Context) (uint32, error) {
+	id, _, err := Get(ctx, c, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) (uint32, error) {
+		v, err := nlconn.Find(attrs, unix.NFTA_GEN_ID)
+		return nlconn.Net32(v), err
 	})
-	if err == nil && damaged == nil && id == 0 {
-		damaged = fmt.Errorf("generation: %w", nlconn.ErrDamaged)
+	if err == nil && id == 0 {
+		err = fmt.Errorf("generation: %w", nlconn.ErrDamaged)
 	}
-	return id, errors.Join(err, damaged)
+	return id, err
 }

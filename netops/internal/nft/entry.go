@@ -184,50 +184,28 @@ func (n *Entry) encode(b *nlconn.Body) {
 	}
 }
 
-// decodeEntries reads the elements from the attributes of one NFT_MSG_NEWSETELEM.
+// decodeEntries reads the elements from the attributes of one NFT_MSG_NEWSETELEM. It
+// omits a catch-all element, which has no key.
 func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
-	list, err := nlconn.Find(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	elements, err := decodeElements(attrs)
 	if err != nil {
 		return nil, err
 	}
 	var entries []*Entry
-	err = nlconn.EachAttr(list, func(_ uint16, v []byte) error {
-		n, err := decodeEntry(set, v)
-		if n != nil {
-			entries = append(entries, n)
+	for _, e := range elements {
+		if e.Key == nil {
+			continue
 		}
-		return err
-	})
-	return entries, err
-}
-
-// decodeEntry reads one element. It returns nil for a catch-all element, which
-// has no key.
-func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
-	n := &Entry{Set: set}
-	err := nlconn.EachAttr(attrs, func(kind uint16, v []byte) (err error) {
-		switch kind {
-		case unix.NFTA_SET_ELEM_KEY:
-			n.Key, err = DecodeData(v)
-		case nftaSetElemKeyEnd:
-			n.end, err = DecodeData(v)
-		case unix.NFTA_SET_ELEM_DATA:
-			n.data, err = DecodeData(v)
-		case unix.NFTA_SET_ELEM_USERDATA:
-			n.label = LabelOf(v)
+		n := &Entry{Set: set, Key: e.Key, end: e.End, data: e.Data, label: e.Label}
+		if size := set.keySize(); len(n.Key) != size || len(n.last()) != size {
+			return entries, fmt.Errorf("%s: %w: key of %d bytes", set, nlconn.ErrDamaged, len(n.Key))
 		}
-		return err
-	})
-	if err != nil || n.Key == nil {
-		return nil, err
+		if !set.isInterval() {
+			n.end = nil
+		}
+		entries = append(entries, n)
 	}
-	if size := set.keySize(); len(n.Key) != size || len(n.last()) != size {
-		return nil, fmt.Errorf("%s: %w: key of %d bytes", set, nlconn.ErrDamaged, len(n.Key))
-	}
-	if !set.isInterval() {
-		n.end = nil
-	}
-	return n, nil
+	return entries, nil
 }
 
 // DecodeData reads the value or the verdict of a key or data attribute.

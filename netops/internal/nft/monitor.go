@@ -32,15 +32,19 @@ type Monitor struct {
 	changes *nlconn.Debouncer
 }
 
-// OpenMonitor watches for changes that do not come from the socket own. It calls
+// OpenMonitor watches for changes that do not come from the client's socket, in its namespace. It calls
 // changed at once with what changed, and sends a combined notification to C later.
 // If notifications were lost, everything may have changed.
-func OpenMonitor(own *Conn, changed func(Watched), watched ...Watched) (*Monitor, error) {
+func OpenMonitor(own *Client, changed func(Watched), watched ...Watched) (*Monitor, error) {
+	conn, err := own.Conn()
+	if err != nil {
+		return nil, err
+	}
 	events, err := nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTABLES})
 	if err != nil {
 		return nil, err
 	}
-	events.Ignore(own.Conn)
+	events.Ignore(conn)
 	m := &Monitor{events: events, changes: nlconn.NewDebouncer(monitorInterval)}
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
@@ -70,8 +74,8 @@ func OpenMonitor(own *Conn, changed func(Watched), watched ...Watched) (*Monitor
 	return m, nil
 }
 
-// C returns the channel that receives a value after changes.
-func (m *Monitor) C() <-chan struct{} { return m.changes.C }
+// Changes returns the channel that receives one value for all changes within 20 ms.
+func (m *Monitor) Changes() <-chan struct{} { return m.changes.C }
 
 // Notify announces a change that the caller found in another way.
 func (m *Monitor) Notify() { m.changes.Notify() }

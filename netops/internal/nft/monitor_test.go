@@ -14,10 +14,7 @@ import (
 // and after it.
 func TestMonitorFlush(t *testing.T) {
 	nstest.Fresh(t)
-	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(nil, nil)
 	defer c.Close()
 	const tables = 3
 	var monitors []*Monitor
@@ -32,12 +29,12 @@ func TestMonitorFlush(t *testing.T) {
 	}
 	nstest.Run(t, "nft", "flush", "ruleset")
 	for i, m := range monitors {
-		await.Next(t, m.C(), fmt.Sprintf("the deletion of table%d", i))
+		await.Next(t, m.Changes(), fmt.Sprintf("the deletion of table%d", i))
 	}
 	nstest.Run(t, "nft", "add", "table", "inet", "other")
 	nstest.Run(t, "nft", "add", "table", "inet", "table1")
-	await.Next(t, monitors[1].C(), "the new table1")
-	if len(monitors[0].C()) != 0 {
+	await.Next(t, monitors[1].Changes(), "the new table1")
+	if len(monitors[0].Changes()) != 0 {
 		t.Error("another table's change is reported")
 	}
 }

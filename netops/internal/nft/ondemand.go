@@ -74,7 +74,7 @@ func (c *Client) makeOndemand(ctx context.Context, f *Feature, chains []Chain) e
 		if err != nil {
 			return err
 		}
-		if err := c.conn.Commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := c.Commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.Bare()}))
 	}
 	msgs = append(msgs, elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n}))
-	err = c.conn.Commit(ctx, 0, msgs...)
+	err = c.Commit(ctx, 0, msgs...)
 	if IsRefused(err) {
 		return false, nil
 	}
@@ -132,14 +132,10 @@ func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
 // replace deletes n and the elements in keep, which also contain n's first key.
 // Then it adds keep again.
 func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
 	var msgs []nlconn.Message
 	for range len(keep) + 1 {
 		msgs = append(msgs, elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.Bare()}))
 	}
 	msgs = append(msgs, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)...)
-	return conn.Commit(ctx, 0, msgs...)
+	return c.Commit(ctx, 0, msgs...)
 }

@@ -15,22 +15,15 @@ import (
 // table exists: most nodes never need the bridge table, and every name makes the caller
 // search all records.
 func (c *Client) LostSets(ctx context.Context) ([]string, error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return nil, err
-	}
 	lost := map[Table]bool{}
 	var names []string
 	for _, s := range c.Schema().recorded() {
 		if _, known := lost[s.Table]; !known {
-			err := conn.Get(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {})
-			if err != nil && !errors.Is(err, unix.ENOENT) {
+			there, err := c.Exists(ctx, s.Table.Message(unix.NFT_MSG_GETTABLE, 0))
+			if err != nil || there && s.Table.Family == unix.NFPROTO_INET {
 				return nil, err
 			}
-			if err == nil && s.Table.Family == unix.NFPROTO_INET {
-				return nil, nil
-			}
-			lost[s.Table] = err != nil
+			lost[s.Table] = !there
 		}
 		if lost[s.Table] {
 			names = append(names, s.Name)
@@ -63,29 +56,24 @@ func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, erro
 // flushed its table, or an older version made it. A feature is made with its rules, in one
 // transaction. isOutdated does not read the chains of other programs: kube-proxy has thousands.
 func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err error) {
-	conn, err := c.Conn()
-	if err != nil {
-		return false, err
-	}
 	for _, ch := range f.Chains() {
 		if ch.Kind == "" { // other chains and elements jump to it
 			continue
 		}
-		var damaged error
-		err := conn.Get(ctx, f.Table.ChainMessage(unix.NFT_MSG_GETCHAIN, 0, ch.Name), func(attrs []byte) {
-			var rules []byte
-			rules, damaged = nlconn.Find(attrs, unix.NFTA_CHAIN_USE) // no rule can jump to a base chain
-			outdated = outdated || nlconn.Net32(rules) == 0
-		})
-		if err = errors.Join(err, damaged); err != nil && !errors.Is(err, unix.ENOENT) {
+		have, err := c.Chain(ctx, f.Table, ch.Name)
+		if err != nil {
 			return false, err
+		}
+		if have != nil && have.Uses == 0 { // no rule can jump to a base chain
+			outdated = true
 		}
 	}
 	for _, s := range f.Former {
-		err := conn.Get(ctx, s.named(unix.NFT_MSG_GETSET), func([]byte) { outdated = true })
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		there, err := c.Exists(ctx, s.named(unix.NFT_MSG_GETSET))
+		if err != nil {
 			return false, err
 		}
+		outdated = outdated || there
 	}
 	return outdated, nil
 }
@@ -93,14 +81,10 @@ func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err
 // renewOutdated is renew for a feature that isOutdated.
 func (c *Client) renewOutdated(ctx context.Context, f *Feature) (elements int, err error) {
 	for range Tries {
-		conn, err := c.Conn()
-		if err != nil {
-			return 0, err
-		}
 		if is, err := c.isOutdated(ctx, f); err != nil || !is {
 			return 0, err
 		}
-		generation, err := conn.Generation(ctx)
+		generation, err := c.Generation(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -158,7 +142,7 @@ func (c *Client) renew(ctx context.Context, f *Feature, generation uint32) (elem
 		msgs = append(msgs, f.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, ch.Name))
 	}
 	msgs = slices.Concat(msgs, rules, deletions, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, moved))
-	return len(present) + len(moved), c.conn.Commit(ctx, generation, msgs...)
+	return len(present) + len(moved), c.Commit(ctx, generation, msgs...)
 }
 
 // Restore adds the absent elements of recorded attachments, with the tables that they

@@ -46,7 +46,7 @@ type Flow struct {
 // MakeTraceTable makes the trace table of one family in the socket's namespace. It
 // replaces the table of a trace that was killed. The error wraps ErrBusy if
 // another trace is running.
-func (c *Conn) MakeTraceTable(ctx context.Context, family byte, f Flow) error {
+func (c *Client) MakeTraceTable(ctx context.Context, family byte, f Flow) error {
 	t := Table{Family: family, Name: TraceTable}
 	flags := uint32(tableFlagOwner)
 	for range Tries {
@@ -72,17 +72,17 @@ func (c *Conn) MakeTraceTable(ctx context.Context, family byte, f Flow) error {
 
 // DropTraceTable deletes the trace table of one family. An absent table is not an
 // error. If another program owns the table (NFT_TABLE_F_OWNER), the error wraps ErrBusy.
-func (c *Conn) DropTraceTable(ctx context.Context, family byte) error {
+func (c *Client) DropTraceTable(ctx context.Context, family byte) error {
 	t := Table{Family: family, Name: TraceTable}
 	err := c.Commit(ctx, 0, t.Message(unix.NFT_MSG_DELTABLE, 0))
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EPERM):
-		switch held := c.Get(ctx, t.Message(unix.NFT_MSG_GETTABLE, 0), func([]byte) {}); {
-		case held == nil:
+		switch held, failed := c.Exists(ctx, t.Message(unix.NFT_MSG_GETTABLE, 0)); {
+		case held:
 			return fmt.Errorf("table %s: %w: another trace is running", t, nlconn.ErrBusy)
-		case errors.Is(held, unix.ENOENT):
+		case failed == nil:
 			return nil // the kernel removed it meanwhile, because its owner ended
 		}
 	}
@@ -91,18 +91,13 @@ func (c *Conn) DropTraceTable(ctx context.Context, family byte) error {
 
 // HasStrayTrace reports whether a killed trace left its table, as it can before Linux
 // 5.12. A table with an owner belongs to a running one.
-func (c *Conn) HasStrayTrace(ctx context.Context, family byte) (bool, error) {
-	stray := false
-	var damaged error
-	err := c.Get(ctx, Table{Family: family, Name: TraceTable}.Message(unix.NFT_MSG_GETTABLE, 0), func(attrs []byte) {
-		var owner []byte
-		owner, damaged = nlconn.Find(attrs, tableOwner)
-		stray = owner == nil
+func (c *Client) HasStrayTrace(ctx context.Context, family byte) (bool, error) {
+	t := Table{Family: family, Name: TraceTable}
+	stray, _, err := Get(ctx, c, t.Message(unix.NFT_MSG_GETTABLE, 0), func(attrs []byte) (bool, error) {
+		owner, err := nlconn.Find(attrs, tableOwner)
+		return owner == nil, err
 	})
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return stray, errors.Join(nlconn.Explain(err, "read table "+TraceTable), damaged)
+	return stray, nlconn.Explain(err, "read table "+TraceTable)
 }
 
 // messages returns the requests that make the trace table: a chain on each hook,
@@ -205,19 +200,13 @@ func DecodeTraced(data []byte) (Traced, error) {
 }
 
 // Rule reads the rule of a traced message. It returns nil if the rule is gone.
-func (c *Conn) Rule(ctx context.Context, t Table, chain string, handle uint64) (*HeldRule, error) {
+func (c *Client) Rule(ctx context.Context, t Table, chain string, handle uint64) (*HeldRule, error) {
 	m := t.RuleMessage(unix.NFT_MSG_GETRULE, 0, chain)
 	m.Bytes(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle))
-	var found *HeldRule
-	var damaged error
-	err := c.Get(ctx, m, func(attrs []byte) {
-		var r HeldRule
-		r, damaged = DecodeRule(t, attrs)
+	r, _, err := Get(ctx, c, m, func(attrs []byte) (*HeldRule, error) {
+		r, err := DecodeRule(t, attrs)
 		r.Expressions = nil // slices of attrs
-		found = &r
+		return &r, err
 	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	return found, errors.Join(nlconn.Explain(err, "read rule of "+t.String()), damaged)
+	return r, nlconn.Explain(err, "read rule of "+t.String())
 }

@@ -77,6 +77,14 @@ func VerdictText(b []byte) string {
 	}
 }
 
+// JumpTarget returns the chain to which a verdict leads, or "".
+func JumpTarget(verdict string) string {
+	if word, chain, _ := strings.Cut(verdict, " "); word == "jump" || word == "goto" {
+		return chain
+	}
+	return ""
+}
+
 // badInChain reports whether nft would not print a rune of a chain name
 // unchanged. nft accepts "/" within a word.
 func badInChain(r rune) bool { return r != '/' && isInvalidInIfName(r) }

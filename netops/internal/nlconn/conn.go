@@ -142,26 +142,35 @@ func (c *Conn) Exchange(ctx context.Context, msgs []Message) ([]error, error) {
 		}
 		return results, err
 	}
-	for left := len(msgs); left > 0; {
-		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			n := h.Seq - first
-			if n >= uint32(len(msgs)) || !errors.Is(results[n], ErrUnknown) {
-				return
-			}
-			if h.Type != unix.NLMSG_ERROR {
-				if echo := msgs[n].Echo; echo != nil {
-					echo(data)
-				}
-				return
-			}
+	left := len(msgs)
+	err := c.answers(ctx, first, len(msgs), func(n int, h unix.NlMsghdr, data []byte) (done bool) {
+		switch echo := msgs[n].Echo; {
+		case !errors.Is(results[n], ErrUnknown):
+		case h.Type == unix.NLMSG_ERROR:
 			results[n] = refusal(h, data)
 			left--
+		case echo != nil:
+			echo(data)
+		}
+		return left == 0
+	})
+	return results, err
+}
+
+// answers calls each for every message that answers one of n requests, with the request's index, until it returns
+// true. first is the sequence number of the first request.
+func (c *Conn) answers(ctx context.Context, first uint32, n int, each func(i int, h unix.NlMsghdr, data []byte) (done bool)) error {
+	for done := false; !done; {
+		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
+			if i := h.Seq - first; i < uint32(n) && !done {
+				done = each(int(i), h, data)
+			}
 		})
 		if err != nil {
-			return results, err
+			return err
 		}
 	}
-	return results, nil
+	return nil
 }
 
 // One sends one request and returns its acknowledgement: nil or the refusal.
@@ -182,21 +191,16 @@ func (c *Conn) Query(ctx context.Context, m Message) ([]byte, error) {
 	}
 	var answer []byte
 	var failed error
-	for answer == nil && failed == nil {
-		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			switch {
-			case h.Seq != c.seq:
-			case h.Type != unix.NLMSG_ERROR:
-				answer = data
-			default:
-				if failed = refusal(h, data); failed == nil {
-					failed = fmt.Errorf("answer without data: %w", unix.EBADMSG)
-				}
-			}
-		})
-		if err != nil {
-			return nil, err
+	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) bool {
+		if h.Type != unix.NLMSG_ERROR {
+			answer = data
+		} else if failed = refusal(h, data); failed == nil {
+			failed = fmt.Errorf("answer without data: %w", unix.EBADMSG)
 		}
+		return true
+	})
+	if err != nil {
+		return nil, err
 	}
 	return answer, failed
 }
@@ -237,31 +241,25 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 	if err := c.Send(c.Append(nil, m)); err != nil {
 		return err
 	}
-	seq, done, torn := c.seq, false, false
+	torn := false
 	var failed error
-	for !done {
-		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			if h.Seq != seq || done {
-				return
+	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) (done bool) {
+		torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
+		if h.Type == unix.NLMSG_ERROR || h.Type == unix.NLMSG_DONE {
+			if err := refusal(h, data); err != nil {
+				failed = err
 			}
-			torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
-			switch h.Type {
-			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-				done = true
-				if err := refusal(h, data); err != nil {
-					failed = err
-				}
-			default:
-				if err := each(h.Type, data); err != nil && failed == nil {
-					failed = err
-				}
-			}
-		})
-		if err != nil {
-			return err
+			return true
 		}
-	}
-	if failed == nil && torn {
+		if err := each(h.Type, data); err != nil && failed == nil {
+			failed = err
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return err
+	case failed == nil && torn:
 		return ErrInterrupted
 	}
 	return failed
@@ -313,29 +311,22 @@ func (c *Conn) Execute(ctx context.Context, b []byte, n int) (map[int]error, err
 		return nil, err
 	}
 	refused := map[int]error{}
-	for done := false; !done; {
-		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			i := h.Seq - first
-			if h.Type != unix.NLMSG_ERROR || i >= uint32(n) {
-				return
-			}
-			if err := refusal(h, data); err != nil {
-				refused[int(i)] = err
-			}
-			done = done || int(i) == n-1
-		})
-		if err != nil {
-			return nil, err
+	err := c.answers(ctx, first, n, func(i int, h unix.NlMsghdr, data []byte) (done bool) {
+		if h.Type != unix.NLMSG_ERROR {
+			return false
 		}
-	}
-	return refused, nil
+		if err := refusal(h, data); err != nil {
+			refused[i] = err
+		}
+		return i == n-1
+	})
+	return refused, err
 }
 
 // Transact sends the n messages in b as one netfilter transaction and returns the
 // first refusal. The messages must be the last ones appended: a begin message,
 // requests of which the last has NLM_F_ACK, and an end message.
 func (c *Conn) Transact(ctx context.Context, b []byte, n int) error {
-	begin, last := c.seq+1-uint32(n), c.seq-1
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -343,19 +334,17 @@ func (c *Conn) Transact(ctx context.Context, b []byte, n int) error {
 		return err
 	}
 	var first error
-	for done := false; !done; {
-		err := c.Receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			if done || h.Type != unix.NLMSG_ERROR || h.Seq-begin > last-begin {
-				return
-			}
-			if err := refusal(h, data); err != nil && first == nil {
-				first = err
-			}
-			done = h.Seq == begin || h.Seq == last
-		})
-		if err != nil {
-			return err
+	err := c.answers(ctx, c.seq+1-uint32(n), n-1, func(i int, h unix.NlMsghdr, data []byte) (done bool) {
+		if h.Type != unix.NLMSG_ERROR {
+			return false
 		}
+		if err := refusal(h, data); err != nil && first == nil {
+			first = err
+		}
+		return i == 0 || i == n-2
+	})
+	if err != nil {
+		return err
 	}
 	return first
 }

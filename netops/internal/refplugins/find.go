@@ -3,106 +3,104 @@ package refplugins
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
+
+// rules reads the rules of some chains of a table of nftables. An absent table or chain has no rules.
+func (n *Leftovers) rules(ctx context.Context, t nft.Table, chains ...string) ([]*iptables.HeldRule, error) {
+	var all []*iptables.HeldRule
+	for _, chain := range chains {
+		rules, err := nft.Rules(ctx, n.NFT, t, chain, iptables.ReadRule)
+		if err != nil {
+			return nil, nlconn.Explain(err, "read rules of other plugins")
+		}
+		all = append(all, rules...)
+	}
+	return all, nil
+}
 
 // MissingMasquerade lists the attachment's addresses that no rule of the
 // reference's bridge or ptp masquerades.
 func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]netip.Addr, error) {
-	rules, err := readRules(ctx, n.NFT, masqueradeTable(), "masq_checks")
+	rules, err := n.rules(ctx, masqueradeTable(), "masq_checks")
 	if err != nil {
-		return nil, nlconn.Explain(err, "read rules of other plugins")
+		return nil, err
 	}
-	rules = slices.DeleteFunc(rules, func(r rule) bool { return !strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
+	rules = slices.DeleteFunc(rules, func(r *iptables.HeldRule) bool { return !strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	for _, family := range bothFamilies() {
-		jumps, err := readRules(ctx, n.NFT, iptablesTable(family, "nat"), "POSTROUTING")
+	for _, family := range iptables.Families() {
+		jumps, err := n.rules(ctx, nft.Table{Family: family, Name: "nat"}, "POSTROUTING")
 		if err != nil {
-			return nil, nlconn.Explain(err, "read rules of other plugins")
+			return nil, err
 		}
-		rules = append(rules, slices.DeleteFunc(jumps, func(r rule) bool { return r.jump != chain })...)
+		rules = append(rules, slices.DeleteFunc(jumps, func(r *iptables.HeldRule) bool { return r.Jump != chain })...)
 	}
-	var missing []netip.Addr
-	for _, a := range f.Addresses {
-		if !slices.ContainsFunc(rules, func(r rule) bool { return r.source == netip.PrefixFrom(a, a.BitLen()) }) {
-			missing = append(missing, a)
-		}
-	}
-	return missing, nil
+	return slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool {
+		return slices.ContainsFunc(rules, func(r *iptables.HeldRule) bool { return r.Source == netip.PrefixFrom(a, a.BitLen()) })
+	}), nil
 }
 
 // HostPorts counts the ports of the node that the reference's portmap translates
-// to the attachment's addresses of one family. It reads the rules of both
-// backends.
+// to the attachment's addresses of one family. It reads the rules of its nftables
+// backend and of iptables-nft.
 func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int, error) {
-	family := byte(unix.NFPROTO_IPV4)
-	if is6 {
-		family = unix.NFPROTO_IPV6
-	}
-	rules, err := readRules(ctx, n.NFT, hostPortTable(family), "hostports", "hostip_hostports")
+	family := iptables.FamilyOf(is6)
+	native, err := n.rules(ctx, hostPortTable(family), "hostports", "hostip_hostports")
 	if err != nil {
-		return 0, nlconn.Explain(err, "read rules of other plugins")
+		return 0, err
 	}
+	chain, err := n.rules(ctx, nft.Table{Family: family, Name: "nat"}, iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	ports := 0
-	for i := range rules {
-		if rules[i].Comment == f.ContainerID && f.owns(rules[i].target()) {
+	for _, r := range native {
+		if r.Comment == f.ContainerID && f.owns(target(r)) {
 			ports++
 		}
 	}
-	rules, err = readRules(ctx, n.NFT, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
-	if err != nil {
-		return 0, nlconn.Explain(err, "read rules of other plugins")
-	}
-	for i := range rules {
-		if rules[i].jump == "" { // the other rules mark the packet
+	for _, r := range chain {
+		if r.Jump == "" { // the other rules mark the packet
 			ports++
 		}
 	}
-	return ports, nil
+	return ports, err
 }
 
 // MissingForward lists the addresses that lack one of the two rules that the
 // reference's firewall makes for them in CNI-FORWARD.
 func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
-	var rules []rule
-	for _, family := range bothFamilies() {
-		some, err := readRules(ctx, n.NFT, iptablesTable(family, "filter"), forwardChain)
+	var rules []*iptables.HeldRule
+	for _, family := range iptables.Families() {
+		some, err := n.rules(ctx, nft.Table{Family: family, Name: "filter"}, forwardChain)
 		if err != nil {
-			return nil, nlconn.Explain(err, "read rules of other plugins")
+			return nil, err
 		}
 		rules = append(rules, some...)
 	}
-	var missing []netip.Addr
-	for _, a := range addresses {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool {
 		found := 0
-		for i := range rules {
-			if rules[i].forwards(a) {
+		for _, r := range rules {
+			if forwards(r, a) {
 				found++
 			}
 		}
-		if found < 2 {
-			missing = append(missing, a)
-		}
-	}
-	return missing, nil
+		return found >= 2
+	}), nil
 }
 
 // CollectMasquerade removes the masquerade rules that the reference's bridge and
 // ptp made on a network for attachments that are not valid.
 func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid []Attachment) error {
-	isValid := func(r *rule) bool {
+	isValid := func(r *iptables.HeldRule) bool {
 		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
 	}
 	return errors.Join(
-		removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
+		n.removeNative(ctx, masqueradeTable(), []string{"masq_checks"}, func(r *iptables.HeldRule) bool {
 			return strings.HasPrefix(r.Comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
 		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
@@ -120,24 +118,19 @@ func (n *Leftovers) CollectHostPorts(ctx context.Context, network string, valid 
 // The comment of the jump to a chain names the network and the container. The
 // chain's name, which is a digest of both, verifies the comment.
 func (n *Leftovers) collectChains(ctx context.Context, entry, prefix, network string, valid []Attachment) error {
+	doomed := func(st *iptables.State) (chains []string) {
+		for _, r := range st.Rules(entry) {
+			of, id, ok := parseComment(r.Comment)
+			isValid := slices.ContainsFunc(valid, func(f Attachment) bool { return f.ContainerID == id })
+			if ok && of == network && !isValid && r.Jump == iptablesChain(prefix, network, id) && !slices.Contains(chains, r.Jump) {
+				chains = append(chains, r.Jump)
+			}
+		}
+		return chains
+	}
 	var errs []error
-	for _, family := range bothFamilies() {
-		t := iptablesTable(family, "nat")
-		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
-		rules, err := readRules(ctx, n.NFT, t, entry)
-		if err != nil {
-			errs = append(errs, nlconn.Explain(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
-			continue
-		}
-		for i := range rules {
-			of, id, ok := parseComment(rules[i].Comment)
-			if !ok || of != network || rules[i].jump != iptablesChain(prefix, network, id) {
-				continue
-			}
-			if !isValidContainer(valid, id) {
-				errs = append(errs, removeChain(ctx, n.NFT, t, entry, rules[i].jump, func(*rule) bool { return true }))
-			}
-		}
+	for _, t := range n.Named("nat", iptables.Families(), prefix) {
+		errs = append(errs, removeChains(ctx, t, []string{entry}, doomed, func(*iptables.HeldRule) bool { return true }))
 	}
 	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -19,54 +18,45 @@ import (
 // it has the tables flannel-ipv4 and flannel-ipv6.
 
 // flannelChain is a chain of flanneld and the chain that jumps to it.
-type flannelChain struct {
-	family             byte
-	table, entry, name string
-}
+type flannelChain struct{ table, entry, name string }
 
 func flannelChains() []flannelChain {
-	var all []flannelChain
-	for _, f := range bothFamilies() {
-		all = append(all, flannelChain{f, "nat", "POSTROUTING", "FLANNEL-POSTRTG"}, flannelChain{f, "filter", "FORWARD", "FLANNEL-FWD"})
+	return []flannelChain{{"nat", "POSTROUTING", "FLANNEL-POSTRTG"}, {"filter", "FORWARD", "FLANNEL-FWD"}}
+}
+
+// flannelTables lists flanneld's own tables that exist.
+func (n *Leftovers) flannelTables(ctx context.Context) (all []nft.Table, err error) {
+	for _, t := range []nft.Table{{Family: unix.NFPROTO_IPV4, Name: "flannel-ipv4"}, {Family: unix.NFPROTO_IPV6, Name: "flannel-ipv6"}} {
+		names, err := n.NFT.Tables(ctx, t.Family)
+		if err != nil && !isWithoutTables(err) {
+			return nil, nlconn.Explain(err, "list nftables tables")
+		}
+		if slices.Contains(names, t.Name) {
+			all = append(all, t)
+		}
 	}
-	return all
-}
-
-func flannelTables() []nft.Table {
-	return []nft.Table{{Family: unix.NFPROTO_IPV4, Name: "flannel-ipv4"}, {Family: unix.NFPROTO_IPV6, Name: "flannel-ipv6"}}
-}
-
-func (c *flannelChain) inLegacy() bool {
-	return iptables.IsLegacyLoaded(c.family, c.table) && iptables.LegacyMentions(c.family, c.table, c.name)
+	return all, nil
 }
 
 // Flannel lists the chains and tables of flanneld.
 func (n *Leftovers) Flannel(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, c := range flannelChains() {
-		t := iptablesTable(c.family, c.table)
-		there, err := n.NFT.HasChain(ctx, t, c.name)
-		if err != nil && !isWithoutNFT(err) {
-			return nil, nlconn.Explain(err, fmt.Sprintf("look for chain %s in nftables table %s", c.name, t))
-		}
-		if there {
-			all = append(all, fmt.Sprintf("chain %s of nftables table %s", c.name, t))
-		}
-		if c.inLegacy() {
-			l := &iptables.Legacy{Family: c.family}
-			all = append(all, fmt.Sprintf("chain %s of %s's table %s", c.name, l.Program(), c.table))
+		for _, t := range n.Named(c.table, iptables.Families(), c.name) {
+			has, err := t.Has(ctx, c.name)
+			if err != nil && !isWithoutTables(err) {
+				return nil, err
+			}
+			if has {
+				all = append(all, fmt.Sprintf("chain %s of %s", c.name, t))
+			}
 		}
 	}
-	for _, t := range flannelTables() {
-		names, err := n.NFT.Tables(ctx, t.Family)
-		if err != nil && !isWithoutNFT(err) {
-			return nil, nlconn.Explain(err, "list nftables tables")
-		}
-		if slices.Contains(names, t.Name) {
-			all = append(all, "nftables table "+t.String())
-		}
+	own, err := n.flannelTables(ctx)
+	for _, t := range own {
+		all = append(all, n.Native(t).String())
 	}
-	return all, nil
+	return all, err
 }
 
 // RemoveFlannel removes the chains and tables of flanneld, and the jumps to the
@@ -74,20 +64,13 @@ func (n *Leftovers) Flannel(ctx context.Context) ([]string, error) {
 func (n *Leftovers) RemoveFlannel(ctx context.Context) error {
 	var errs []error
 	for _, c := range flannelChains() {
-		errs = append(errs, removeChain(ctx, n.NFT, iptablesTable(c.family, c.table), c.entry, c.name, func(*rule) bool { return true }))
-		if !c.inLegacy() {
-			continue
+		for _, t := range n.Named(c.table, iptables.Families(), c.name) {
+			errs = append(errs, removeChain(ctx, t, c.entry, c.name, func(*iptables.HeldRule) bool { return true }))
 		}
-		errs = append(errs, n.removeLegacyChain(ctx, c.family, c.table, c.entry, c.name, func(netip.Addr) bool { return true }))
 	}
-	for _, t := range flannelTables() {
-		errs = append(errs, removeListed(ctx, n.NFT, t, func() ([]nlconn.Message, error) {
-			names, err := n.NFT.Tables(ctx, t.Family)
-			if err != nil || !slices.Contains(names, t.Name) {
-				return nil, err
-			}
-			return []nlconn.Message{t.Message(unix.NFT_MSG_DELTABLE, 0)}, nil
-		}))
+	own, err := n.flannelTables(ctx)
+	for _, t := range own {
+		errs = append(errs, change(ctx, n.Native(t), nil, func(*iptables.State) []iptables.Op { return []iptables.Op{{Kind: iptables.DeleteTable}} }))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }

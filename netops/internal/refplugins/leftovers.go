@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -25,11 +26,7 @@ import (
 
 // Leftovers gives access to the rules that the reference plugins left in the
 // namespace.
-type Leftovers struct {
-	NFT *nft.Client
-	// IPTables is nil if iptables-legacy's programs cannot be run.
-	IPTables iptables.Runner
-}
+type Leftovers struct{ *iptables.Tables }
 
 // Attachment names an attachment that the reference plugins made.
 type Attachment struct {
@@ -57,38 +54,32 @@ func (f *Attachment) owns(a netip.Addr) bool {
 // Has reports whether rules of the reference's bridge, ptp or portmap for the
 // attachment may exist. It is fast if there are none.
 func (n *Leftovers) Has(ctx context.Context, f Attachment) (bool, error) {
-	if n.hasLegacy() {
-		return true, nil
+	type chain struct {
+		table iptables.Table
+		name  string
 	}
-	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
-	for _, c := range []struct {
-		table nft.Table
-		chain string
-	}{
-		{masqueradeTable(), "masq_checks"},
-		{hostPortTable(unix.NFPROTO_IPV4), "hostports"},
-		{hostPortTable(unix.NFPROTO_IPV6), "hostports"},
-		{iptablesTable(unix.NFPROTO_IPV4, "nat"), masquerade},
-		{iptablesTable(unix.NFPROTO_IPV6, "nat"), masquerade},
-		{iptablesTable(unix.NFPROTO_IPV4, "nat"), hostPorts},
-		{iptablesTable(unix.NFPROTO_IPV6, "nat"), hostPorts},
-	} {
-		there, err := n.NFT.HasChain(ctx, c.table, c.chain)
-		switch {
-		case isWithoutNFT(err):
-			return false, nil
-		case err != nil || there:
-			return there, nlconn.Explain(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
+	chains := []chain{{n.Native(masqueradeTable()), "masq_checks"}}
+	for _, family := range iptables.Families() {
+		chains = append(chains, chain{n.Native(hostPortTable(family)), "hostports"})
+		for _, prefix := range []string{masqueradePrefix, hostPortPrefix} {
+			chains = append(chains, chain{n.nat(family), iptablesChain(prefix, f.Network, f.ContainerID)})
+		}
+		if n.Run != nil {
+			chains = append(chains, chain{n.Legacy(family, "nat"), masqueradePrefix})
+		}
+	}
+	for _, c := range chains {
+		if has, err := c.table.Has(ctx, c.name); !isWithoutTables(err) && (err != nil || has) {
+			return has, err
 		}
 	}
 	return false, nil
 }
 
-// isWithoutNFT reports whether an error means that the kernel has no nftables,
-// and so no such rules.
-func isWithoutNFT(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
+// isWithoutTables reports whether an error means that the kernel has no nftables, or that the programs of
+// iptables-legacy are not installed, and so that there are no such rules.
+func isWithoutTables(err error) bool {
+	return errors.Is(err, nlconn.ErrNotSupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, exec.ErrNotFound)
 }
 
 // digest returns the first characters of the hexadecimal SHA-512 of a text. The
@@ -111,8 +102,10 @@ const (
 	forwardChain     = "CNI-FORWARD"
 )
 
-// iptablesTable returns a table of iptables-nft.
-func iptablesTable(family byte, name string) nft.Table { return nft.Table{Family: family, Name: name} }
+// nat returns the table nat of iptables-nft.
+func (n *Leftovers) nat(family byte) iptables.Table {
+	return n.Native(nft.Table{Family: family, Name: "nat"})
+}
 
 func masqueradeTable() nft.Table {
 	return nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
@@ -121,9 +114,6 @@ func masqueradeTable() nft.Table {
 func hostPortTable(family byte) nft.Table {
 	return nft.Table{Family: family, Name: "cni_hostport"}
 }
-
-// bothFamilies returns the families for which iptables and ip6tables have tables.
-func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
 
 // MasqueradeComment returns the prefix of the comments of an attachment's
 // masquerade rules.
@@ -140,15 +130,11 @@ func masqueradeNetwork(network string) string { return digest(network, 16) + "-"
 // name. A container's chain is deleted with the last rule that jumps to it.
 func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	errs := []error{removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
+	errs := []error{n.removeNative(ctx, masqueradeTable(), []string{"masq_checks"}, func(r *iptables.HeldRule) bool {
 		return strings.HasPrefix(r.Comment, f.MasqueradeComment())
 	})}
-	for _, family := range bothFamilies() {
-		errs = append(errs,
-			removeChain(ctx, n.NFT, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *rule) bool {
-				return f.owns(r.source.Addr())
-			}),
-			n.removeLegacyChain(ctx, family, "nat", "POSTROUTING", chain, f.owns))
+	for _, t := range n.Named("nat", iptables.Families(), chain) {
+		errs = append(errs, removeChain(ctx, t, "POSTROUTING", chain, func(r *iptables.HeldRule) bool { return f.owns(r.Source.Addr()) }))
 	}
 	return errors.Join(errs...)
 }
@@ -158,38 +144,45 @@ func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
 	var errs []error
-	for _, family := range bothFamilies() {
-		errs = append(errs,
-			removeRules(ctx, n.NFT, hostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *rule) bool {
-				return r.Comment == f.ContainerID && f.owns(r.target())
-			}),
-			removeChain(ctx, n.NFT, iptablesTable(family, "nat"), hostPortChain, chain, func(*rule) bool {
-				return !f.Shares
-			}),
-			n.removeLegacyChain(ctx, family, "nat", hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
+	for _, family := range iptables.Families() {
+		errs = append(errs, n.removeNative(ctx, hostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *iptables.HeldRule) bool {
+			return r.Comment == f.ContainerID && f.owns(target(r))
+		}))
+	}
+	for _, t := range n.Named("nat", iptables.Families(), chain) {
+		errs = append(errs, removeChain(ctx, t, hostPortChain, chain, func(*iptables.HeldRule) bool { return !f.Shares }))
 	}
 	return errors.Join(errs...)
+}
+
+// target returns the container's address in a rule of portmap: the target of a
+// dnat, or the destination of the traffic that is masqueraded.
+func target(r *iptables.HeldRule) netip.Addr {
+	if len(r.Constants) > 0 {
+		return r.Constants[0]
+	}
+	return r.Destination.Addr()
 }
 
 // HasForward reports whether rules of the reference's firewall may exist: its
 // chain, or a firewalld that may have rules for addresses. It is fast if there
 // are none.
 func (n *Leftovers) HasForward(ctx context.Context) (bool, error) {
-	if n.IPTables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
-		return iptables.IsLegacyLoaded(f, "filter") && iptables.LegacyMentions(f, "filter", forwardChain)
-	}) {
-		return true, nil
+	for _, family := range iptables.Families() {
+		if has, _ := n.Legacy(family, "filter").Has(ctx, forwardChain); has && n.Run != nil {
+			return true, nil
+		}
 	}
 	tables, err := n.NFT.Tables(ctx, unix.NFPROTO_UNSPEC)
-	if isWithoutNFT(err) {
+	if isWithoutTables(err) {
 		return false, nil
 	}
 	there := slices.Contains(tables, iptables.FirewalldTable)
 	if slices.Contains(tables, "filter") {
-		for _, family := range bothFamilies() {
+		for _, family := range iptables.Families() {
 			for _, chain := range []string{forwardChain, iptables.FirewalldChain} {
 				if err == nil && !there {
-					there, err = n.NFT.HasChain(ctx, iptablesTable(family, "filter"), chain)
+					there, err = n.Filter(family, false).Has(ctx, chain)
 				}
 			}
 		}
@@ -205,109 +198,114 @@ func (n *Leftovers) RemoveForward(ctx context.Context, addresses []netip.Addr) e
 		return nil
 	}
 	var errs []error
-	for _, family := range bothFamilies() {
-		errs = append(errs, removeRules(ctx, n.NFT, iptablesTable(family, "filter"), []string{forwardChain}, func(r *rule) bool {
-			return slices.ContainsFunc(addresses, r.forwards)
-		}), n.removeLegacyForward(ctx, family, addresses))
+	for _, t := range n.Named("filter", iptables.Families(), forwardChain) {
+		errs = append(errs, change(ctx, t, []string{forwardChain}, func(st *iptables.State) []iptables.Op {
+			ops, _ := deletions(st, forwardChain, func(r *iptables.HeldRule) bool {
+				return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return forwards(r, a) })
+			})
+			return ops
+		}))
 	}
 	return errors.Join(errs...)
 }
 
-// removeRules deletes the rules in some chains of a table for which chosen
-// returns true.
-func removeRules(ctx context.Context, c *nft.Client, t nft.Table, chains []string, chosen func(*rule) bool) error {
-	removed := false
-	err := removeListed(ctx, c, t, func() ([]nlconn.Message, error) {
-		var msgs []nlconn.Message
-		rules, err := readRules(ctx, c, t, chains...)
-		for i := range rules {
-			if err == nil && chosen(&rules[i]) {
-				msgs = append(msgs, rules[i].Deletion())
-			}
-		}
-		removed = removed || len(msgs) > 0
-		return msgs, err
-	})
-	if err != nil || !removed || !strings.HasPrefix(t.Name, "cni_") {
-		return err
+// forwards reports whether the rule is exactly one of the two rules that the
+// firewall plugin makes for an address.
+func forwards(r *iptables.HeldRule, a netip.Addr) bool {
+	only := netip.PrefixFrom(a, a.BitLen())
+	if r.Text != "" {
+		return r.Text == "-d "+only.String()+" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT" || r.Text == "-s "+only.String()+" -j ACCEPT"
 	}
-	return removeTable(ctx, c, t, chains)
+	if r.Target != iptables.TargetAccept || r.Comment != "" {
+		return false
+	}
+	switch strings.Join(r.Shape, " ") {
+	case "payload cmp immediate":
+		return r.Source == only
+	case "payload cmp conntrack immediate", "payload cmp ct bitwise cmp immediate":
+		return r.Destination == only
+	}
+	return false
 }
 
-// removeTable deletes a table of the reference plugins if its chains for
-// attachments have no rules. An ADD of the reference plugins makes the table
-// again in one transaction. If an ADD changes the table at the same time,
-// removeTable does nothing.
-func removeTable(ctx context.Context, c *nft.Client, t nft.Table, chains []string) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
+// removeNative deletes the rules of the nftables backend in some chains for which chosen
+// returns true. If it leaves no rule in them, it deletes the table: an ADD of the reference
+// plugins makes it again in one transaction.
+func (n *Leftovers) removeNative(ctx context.Context, table nft.Table, chains []string, chosen func(*iptables.HeldRule) bool) error {
+	return change(ctx, n.Native(table), chains, func(st *iptables.State) (ops []iptables.Op) {
+		left := 0
+		for _, chain := range chains {
+			some, others := deletions(st, chain, chosen)
+			ops, left = append(ops, some...), left+others
+		}
+		if len(ops) > 0 && left == 0 {
+			return []iptables.Op{{Kind: iptables.DeleteTable}}
+		}
+		return ops
+	})
+}
+
+// deletions returns the changes that delete the rules of a chain for which chosen returns true, and how many
+// rules are left.
+func deletions(st *iptables.State, chain string, chosen func(*iptables.HeldRule) bool) (ops []iptables.Op, left int) {
+	for _, r := range st.Rules(chain) {
+		if chosen(r) {
+			ops = append(ops, iptables.Op{Kind: iptables.DeleteRule, Chain: chain, Held: r})
+		}
 	}
-	generation, err := conn.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	rules, err := readRules(ctx, c, t, chains...)
-	if err != nil || len(rules) > 0 {
-		return err
-	}
-	_, err = c.RemoveUnchanged(ctx, t, generation)
-	return nlconn.Explain(err, fmt.Sprintf("remove nftables table %s", t))
+	return ops, len(st.Rules(chain)) - len(ops)
 }
 
 // removeChain deletes the rules of an entry chain that jump to a container's
 // chain and for which chosen returns true. With the last of them it deletes the
 // chain.
-func removeChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain string, chosen func(*rule) bool) error {
-	from := []string{entry}
-	return removeListed(ctx, c, t, func() ([]nlconn.Message, error) {
-		there, err := c.HasChain(ctx, t, chain)
-		if err != nil || !there {
-			return nil, err
-		}
-		rules, err := readRules(ctx, c, t, from...)
-		if err != nil {
-			return nil, err
-		}
-		from = nil // if the chain is still in use, another chain than entry jumps to it
-		var msgs []nlconn.Message
-		left := false
-		for i := range rules {
-			r := &rules[i]
-			if r.jump != chain {
-				continue
-			}
-			if r.Chain == entry && !chosen(r) {
-				left = true
-				continue
-			}
-			msgs = append(msgs, r.Deletion())
-		}
-		if !left {
-			msgs = append(msgs, t.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, chain))
-		}
-		return msgs, nil
-	})
-}
-
-// removeListed commits the messages that plan returns. It calls plan again if
-// something changed at the same time.
-func removeListed(ctx context.Context, c *nft.Client, t nft.Table, plan func() ([]nlconn.Message, error)) error {
-	conn, err := c.Conn()
-	if err != nil {
-		return err
-	}
-	for range nft.Tries {
-		msgs, err := plan()
-		if isWithoutNFT(err) {
+func removeChain(ctx context.Context, t iptables.Table, entry, chain string, chosen func(*iptables.HeldRule) bool) error {
+	doomed := func(st *iptables.State) []string {
+		if st.Chains[chain] == nil {
 			return nil
 		}
-		if err == nil && len(msgs) > 0 {
-			err = conn.Commit(ctx, 0, msgs...)
-		}
-		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-			return nlconn.Explain(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
-		}
+		return []string{chain}
 	}
-	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, nlconn.ErrBusy)
+	return removeChains(ctx, t, []string{entry, chain}, doomed, chosen)
+}
+
+// removeChains deletes the chains that doomed returns, with the rules that jump to them. A chain stays if the first of the chains to
+// read, the entry, jumps to it by a rule for which chosen returns false.
+func removeChains(ctx context.Context, t iptables.Table, read []string, doomed func(*iptables.State) []string, chosen func(*iptables.HeldRule) bool) error {
+	entry := read[0]
+	ops := func(st *iptables.State) (ops []iptables.Op) {
+		chains := doomed(st)
+		kept := map[string]bool{}
+		for name := range st.Chains {
+			some, _ := deletions(st, name, func(r *iptables.HeldRule) bool {
+				if !slices.Contains(chains, r.Jump) {
+					return false
+				}
+				keep := name == entry && !chosen(r)
+				kept[r.Jump] = kept[r.Jump] || keep
+				return !keep
+			})
+			ops = append(ops, some...)
+		}
+		for _, chain := range chains {
+			if !kept[chain] {
+				ops = append(ops, iptables.Op{Kind: iptables.PurgeChain, Chain: chain})
+			}
+		}
+		return ops
+	}
+	err := change(ctx, t, read, ops)
+	if errors.Is(err, unix.EBUSY) { // another chain than entry jumps to one of them
+		err = change(ctx, t, nil, ops)
+	}
+	return err
+}
+
+// change commits changes of a table. A table that does not exist has no rules.
+func change(ctx context.Context, t iptables.Table, chains []string, ops func(*iptables.State) []iptables.Op) error {
+	_, err := iptables.Change(ctx, t, chains, ops)
+	if isWithoutTables(err) || err == nil {
+		return nil
+	}
+	return fmt.Errorf("remove rules of other plugins: %w", err)
 }

@@ -45,7 +45,6 @@ func FuzzRule(f *testing.F) {
 	f.Add(make([]byte, 48), "multiport")
 	f.Add(make([]byte, 160), "conntrack")
 	f.Fuzz(func(_ *testing.T, data []byte, name string) {
-		_, _ = decodeElement(data)
 		for _, p := range packets() {
 			p.iptablesMatch(name, data)
 			for _, attrs := range [][]byte{data, expressions(data)} {

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -18,22 +15,21 @@ import (
 
 // readLegacy reads the tables of iptables-legacy that are loaded and can drop packets. Without its programs it
 // returns none.
-func readLegacy(ctx context.Context, run iptables.Runner) (map[chainID]*iptables.State, error) {
+func readLegacy(ctx context.Context, tables *iptables.Tables) (map[chainID]*iptables.State, error) {
 	all := map[chainID]*iptables.State{}
-	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+	for _, family := range iptables.Families() {
 		for _, table := range []string{"raw", "mangle", "filter"} {
-			if run == nil || !iptables.IsLegacyLoaded(family, table) {
+			if tables.Run == nil || !iptables.IsLegacyLoaded(family, table) {
 				continue
 			}
-			t := &iptables.Legacy{Family: family, Run: run}
-			listing, err := run(ctx, t.Program(), []string{"-w", "-t", table, "-S"}, "")
+			st, err := tables.Legacy(family, table).Read(ctx)
 			if errors.Is(err, nlconn.ErrNotSupported) {
 				return all, nil
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", t.Program(), err)
+				return nil, err
 			}
-			all[chainID{nft.Table{Family: family}, table}] = iptables.ParseListing(listing)
+			all[chainID{nft.Table{Family: family}, table}] = st
 		}
 	}
 	return all, nil
@@ -44,7 +40,7 @@ func (f *Filter) addLegacy(p *Packet, v *Verdict) {
 	chains := map[Direction][]string{
 		Sent: {"OUTPUT", "POSTROUTING"}, Received: {"PREROUTING", "INPUT"}, Forwarded: {"PREROUTING", "FORWARD", "POSTROUTING"},
 	}[p.Direction]
-	program := (&iptables.Legacy{Family: p.family()}).Program()
+	program := iptables.LegacyProgram(p.family())
 	for _, table := range []string{"raw", "mangle", "filter"} {
 		st := f.legacy[chainID{nft.Table{Family: p.family()}, table}]
 		for _, chain := range chains {
@@ -55,10 +51,8 @@ func (f *Filter) addLegacy(p *Packet, v *Verdict) {
 				return strings.TrimSuffix(fmt.Sprintf("%s -t %s -I %s %d", program, table, chain, number), " 0")
 			}
 			rules := func(name string) (all []rule) {
-				if c := st.Chains[name]; c != nil {
-					for i, h := range c.Rules {
-						all = append(all, &legacyRule{h, program + " " + table + " " + name, in(name, i+1), st.Chains[h.Target] != nil})
-					}
+				for i, h := range st.Rules(name) {
+					all = append(all, &legacyRule{h, program + " " + table + " " + name, in(name, i+1)})
 				}
 				return all
 			}
@@ -78,7 +72,6 @@ func (f *Filter) addLegacy(p *Packet, v *Verdict) {
 type legacyRule struct {
 	*iptables.HeldRule
 	chain, insert string
-	jumps         bool
 }
 
 func (r *legacyRule) drop() Drop {
@@ -118,9 +111,9 @@ func (r *legacyRule) match(p *Packet) (truth, []string) {
 // verdict returns the verdict of a target in nft's syntax.
 func (r *legacyRule) verdict(option, target string) string {
 	switch {
-	case r.jumps && option == "-g":
+	case r.Jump != "" && option == "-g":
 		return "goto " + target
-	case r.jumps:
+	case r.Jump != "":
 		return "jump " + target
 	case target == "REJECT":
 		return "drop"
@@ -190,19 +183,9 @@ func inPorts(list string, port uint16) truth {
 	if port == 0 {
 		return maybe
 	}
-	for one := range strings.SplitSeq(list, ",") {
-		low, high, isRange := strings.Cut(one, ":")
-		if !isRange {
-			high = low
-		}
-		first, err1 := strconv.ParseUint(low, 10, 16)
-		last, err2 := strconv.ParseUint(high, 10, 16)
-		if errors.Join(err1, err2) != nil {
-			return maybe
-		}
-		if first <= uint64(port) && uint64(port) <= last {
-			return yes
-		}
+	ranges, err := iptables.ParsePorts(list)
+	if err != nil {
+		return maybe
 	}
-	return no
+	return is(slices.ContainsFunc(ranges, func(r iptables.PortRange) bool { return r.First <= port && port <= r.Last }))
 }

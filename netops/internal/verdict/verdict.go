@@ -187,9 +187,9 @@ type Verdict struct {
 // Filter computes verdicts. It reads each chain once.
 type Filter struct {
 	nft    *nft.Client
-	bases  []iptables.BaseChain
+	bases  []*nft.HeldChain
 	chains map[chainID][]rule
-	sets   map[chainID][]element
+	sets   map[chainID][]nft.HeldElement
 	legacy map[chainID]*iptables.State
 	// err is the first failure to read a chain or a set.
 	err error
@@ -210,17 +210,19 @@ const (
 // Read reads the base chains and the tables of iptables-legacy. Tables whose name begins with own are
 // left out.
 func Read(ctx context.Context, c *nft.Client, run iptables.Runner, own string) (*Filter, error) {
-	f := &Filter{nft: c, chains: map[chainID][]rule{}, sets: map[chainID][]element{}}
-	any := func(byte, uint32) bool { return true }
-	bases, err := (&iptables.Tables{NFT: c}).BaseChains(ctx, any, unix.NFPROTO_NETDEV, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6)
-	if err != nil {
-		return nil, err
+	f := &Filter{nft: c, chains: map[chainID][]rule{}, sets: map[chainID][]nft.HeldElement{}}
+	for _, family := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		bases, err := c.Chains(ctx, family, func(b *nft.HeldChain) bool {
+			return b.IsBase && !strings.HasPrefix(b.Table.Name, own) && b.Kind != "nat" // that translates, and sees the first packet only
+		})
+		if err != nil {
+			return nil, err
+		}
+		f.bases = append(f.bases, bases...)
 	}
-	f.bases = slices.DeleteFunc(bases, func(b iptables.BaseChain) bool {
-		return strings.HasPrefix(b.Table.Name, own) || b.Kind == "nat" // it translates, and sees the first packet only
-	})
-	sorting.Stable(f.bases, func(a, b iptables.BaseChain) int { return int(a.Priority) - int(b.Priority) })
-	f.legacy, err = readLegacy(ctx, run)
+	sorting.Stable(f.bases, func(a, b *nft.HeldChain) int { return int(a.Priority) - int(b.Priority) })
+	var err error
+	f.legacy, err = readLegacy(ctx, &iptables.Tables{Run: run})
 	return f, err
 }
 
@@ -242,7 +244,7 @@ func (p *Packet) hooks() (all []uint32, device func(hook uint32) string) {
 }
 
 // sees reports whether a packet passes a chain.
-func (p *Packet) sees(b *iptables.BaseChain) bool {
+func (p *Packet) sees(b *nft.HeldChain) bool {
 	if b.Table.Family == unix.NFPROTO_NETDEV {
 		on := p.In
 		if b.Hook == netdevEgress {
@@ -268,8 +270,7 @@ func (p *Packet) family() byte {
 // Verdict computes what happens to a packet. A rule with a condition that this package does not know may match
 // the packet, or not.
 func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
-	for i := range f.bases {
-		b := &f.bases[i]
+	for _, b := range f.bases {
 		if !p.sees(b) {
 			continue
 		}

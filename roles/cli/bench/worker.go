@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/sandbox"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
 )
@@ -85,7 +86,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, plugins roles.Deleg
 // prepare makes the node and its containers.
 func (w *worker) prepare(ctx context.Context, s *setup) error {
 	path := filepath.SplitList(s.Path)
-	if err := netops.Sandbox(path); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err := sandbox.Enter(path); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	list, err := netlist.Parse(s.List, "0.1.0")

@@ -25,7 +25,7 @@ func confChecks() []Check {
 		{ID: "network-faulty", Title: "a network's file is faulty", Reads: files + ", as 'cnibox lint'", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
 				if n.Fault != "" {
-					add(n.Path, n.Fault, "cnibox lint "+n.Path)
+					add(n.Path, n.Fault, n.Fix)
 				}
 			}
 		}},

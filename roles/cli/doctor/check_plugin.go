@@ -1,9 +1,6 @@
 package doctor
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // pluginChecks look at the files of the plugins that the used networks name.
 func pluginChecks() []Check {
@@ -27,25 +24,25 @@ func pluginChecks() []Check {
 			if p.Path != "" {
 				return "", ""
 			}
-			return "not in " + strings.Join(p.Dirs, ", "), p.install("")
+			return "not in " + strings.Join(p.Dirs, ", "), p.install(p.Type)
 		}),
 		check("plugin-dangling", "a plugin is a link to a file that does not exist", Error, func(p *Plugin) (string, string) {
 			if !p.Dangling {
 				return "", ""
 			}
-			return p.Program, p.install(" --force")
+			return p.Program, p.install(p.Type, "--force")
 		}),
 		check("plugin-replaced", "another program replaced a plugin of cnibox", Error, func(p *Plugin) (string, string) {
-			if p.Path == "" || p.Dangling || p.Ours || !p.Role || !p.Placed {
+			if p.Path == "" || p.Dangling || p.Ours || !p.Role || !p.Replaced {
 				return "", ""
 			}
-			return "it is " + p.Program + " now, and cnibox is in the directory", p.install(" --force")
+			return "it is " + p.Program + " now", p.install(p.Type, "--force")
 		}),
 		check("plugin-version", "a plugin is another version of cnibox", Warning, func(p *Plugin) (string, string) {
 			if !p.Ours || p.Current || p.Dangling {
 				return "", ""
 			}
-			return "it is " + p.Program, p.install("")
+			return "it is " + p.Program, p.install(p.Type)
 		}),
 		check("plugin-mode", "a plugin cannot be executed", Error, func(p *Plugin) (string, string) {
 			if p.Path == "" || p.Dangling || p.Executable {
@@ -57,32 +54,36 @@ func pluginChecks() []Check {
 			if p.Writable == nil {
 				return "", ""
 			}
-			return p.Writable.Error(), "chmod go-w " + p.Path
+			return p.Writable.Error(), "chown root " + p.WritablePath + " && chmod go-w " + p.WritablePath
 		}),
 		{ID: "plugin-foreign", Title: "plugins that cnibox has are another program's", Reads: files, Severity: Info, find: func(f *Facts, add add) {
 			for _, r := range f.Runtimes {
 				var types []string
+				fix := ""
 				for _, p := range f.Plugins {
-					if p.Runtime == r.Name && p.Path != "" && !p.Dangling && !p.Ours && p.Role && !p.Placed {
+					if p.Runtime == r.Name && p.Path != "" && !p.Dangling && !p.Ours && p.Role && !p.Replaced {
 						types = append(types, p.Type)
+						if fix == "" || !p.Home {
+							fix = p.install("--force")
+						}
 					}
 				}
 				if len(types) > 0 {
-					add(r.Name, strings.Join(types, ", "), "cnibox install --dir "+r.PluginDirs[0])
+					add(r.Name, strings.Join(types, ", "), fix)
 				}
 			}
 		}},
 	}
 }
 
-// install returns the command that installs the plugin.
-func (p *Plugin) install(flags string) string {
-	dir := ""
-	if len(p.Dirs) > 0 {
-		dir = p.Dirs[0]
+// install returns the command that makes the runtime execute this program's plugin. It replaces no file in another program's
+// directory, but makes the runtime search this program's own directory first.
+func (p *Plugin) install(args ...string) string {
+	switch {
+	case !p.Role:
+		return "put " + p.Type + " into " + p.Dirs[0]
+	case !p.Home:
+		return p.Install
 	}
-	if !p.Role {
-		return "put " + p.Type + " into " + dir
-	}
-	return fmt.Sprintf("cnibox install %s --dir %s%s", p.Type, dir, flags)
+	return strings.Join(append([]string{p.Install}, args...), " ")
 }

@@ -66,6 +66,8 @@ type Runtime struct {
 	// BuiltIn means that the runtime has a network without a file.
 	BuiltIn    bool
 	PluginDirs []string
+	// Install is the command that makes it use this program's plugins.
+	Install string
 	// Delegate is the runtime that kubelet uses; the other fields are empty then.
 	Delegate string
 
@@ -80,6 +82,8 @@ type Network struct {
 	// Err is why a runtime cannot use the file. Fault is that, or the first fault that lint found.
 	Err   error
 	Fault string
+	// Fix is the command for a Fault.
+	Fix string
 	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
 	Types   []string
 	Bridge  string
@@ -112,10 +116,15 @@ type Plugin struct {
 	Program string
 	// Current is true if the file is the running binary.
 	Current, Dangling, Executable bool
-	// Placed is true if this program is installed in the directory.
-	Placed bool
-	// Writable is set if other users can replace the file.
-	Writable error
+	// Replaced is true if another program replaced a file of this program.
+	Replaced bool
+	// Home is true if the file is, or can be, in the directory of this program's plugins.
+	Home bool
+	// Install is the command that installs this program's plugins there, or makes the runtime search them.
+	Install string
+	// Writable is set if other users can replace the file. WritablePath is the file, or its directory.
+	Writable     error
+	WritablePath string
 }
 
 // Kubeconfig is a kubeconfig that a network or the agent's service names.

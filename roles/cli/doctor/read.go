@@ -45,6 +45,8 @@ type Options struct {
 	CacheDirs []string
 	// StateDir is the directory of keep.db.
 	StateDir string
+	// Home is the directory of this program's plugins, and Install the command that installs them there.
+	Home, Install string
 	// Look finds the plugin of a type as a runtime does.
 	Look func(dirs []string, typ string) Plugin
 	// Audit compares the recorded attachments with the kernel.

@@ -102,10 +102,13 @@ func (r *reader) readDir(dir string) []*Network {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)) || e.IsDir() {
 			continue
 		}
-		n := &Network{Path: path}
+		n := &Network{Path: path, Fix: "cnibox lint " + path}
 		raw, err := smallfile.Read(path, lint.MaxSize)
 		if err == nil {
 			err = n.parse(raw, r.o.Table)
+			if list, parseErr := netlist.Parse(raw, "0.1.0"); parseErr == nil && list.IsFused() && netlist.ManagerOf(raw) != "" {
+				n.Fix = "cnibox fuse --split --write " + path
+			}
 			for _, found := range l.Lint(path, raw) {
 				if found.Severity == lint.Fault {
 					n.Fault = cmp.Or(n.Fault, strings.TrimPrefix(found.String(), path+":"))
@@ -280,6 +283,10 @@ func (r *reader) readPlugins(rt *Runtime) {
 		p := r.o.Look(rt.PluginDirs, typ)
 		p.Type, p.Runtime, p.Dirs = typ, rt.Name, rt.PluginDirs
 		_, p.Role = r.o.Table.Lookup(typ)
+		p.Home, p.Install = filepath.Dir(p.Path) == r.o.Home || p.Path == "" && slices.Contains(rt.PluginDirs, r.o.Home), rt.Install
+		if p.Home {
+			p.Install = r.o.Install
+		}
 		r.f.Plugins = append(r.f.Plugins, p)
 	}
 }

@@ -202,6 +202,9 @@ func (c *check) plugins(item *value, path, name, version string) []*pluginInfo {
 	for i, item := range list.items {
 		inside = append(inside, c.plugin(item, fmt.Sprintf("%s.plugins[%d]", path, i), name, version))
 	}
+	if program := netlist.ManagerOf(c.data); program != "" {
+		c.fault(item, path, "cnibox fuse --split --write "+c.file, "%s manages this network, and does not see the bridge and subnet of a fused list: its next network gets them too", program)
+	}
 	return inside
 }
 
@@ -285,7 +288,7 @@ func (c *check) networkName(root *value) string {
 		c.fault(root, "", `add "name"`, "has no name")
 	case v.kind != text:
 		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
-	case !validName(v.text):
+	case !roles.IsName(v.text):
 		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
 	default:
 		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
@@ -298,17 +301,6 @@ func (c *check) networkName(root *value) string {
 		return v.text
 	}
 	return ""
-}
-
-// validName implements the CNI specification's rule for network names and container IDs.
-func validName(s string) bool {
-	for i, r := range s {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !letter && (i == 0 || !strings.ContainsRune("_.-", r)) {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // join appends a key to a path.

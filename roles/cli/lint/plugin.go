@@ -250,15 +250,7 @@ func fusedReads(v *value, role *roles.Role, capability string) bool {
 
 // reads reports whether a role reads a capability.
 func reads(r *roles.Role, capability string) bool {
-	if r == nil {
-		return false
-	}
-	for _, k := range r.Capabilities {
-		if k == capability {
-			return true
-		}
-	}
-	return false
+	return r != nil && slices.Contains(r.Capabilities, capability)
 }
 
 // conf returns the configuration as a runtime passes it to the plugin.

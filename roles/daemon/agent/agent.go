@@ -41,7 +41,7 @@ type agent struct {
 
 	// updates carries the latest state of the registry. acquired carries the results of publishing
 	// this node. The loop receives from both.
-	updates  chan registryUpdate
+	updates  *cluster.Relay
 	acquired chan acquisition
 	// publish requests that this node is published. ready requests that the registry learns that
 	// the pod network works.
@@ -130,8 +130,8 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		timer, idle := time.NewTimer(next), a.memoryTimer()
 		select {
 		case <-ctx.Done():
-		case n := <-a.updates:
-			a.applyUpdate(n)
+		case <-a.updates.Changes():
+			a.applyUpdate(a.updates.Take())
 		case r := <-a.acquired:
 			a.setOwn(ctx, r)
 		case <-links.Changes():
@@ -198,42 +198,40 @@ func (a *agent) memoryTimer() <-chan time.Time {
 }
 
 // applyUpdate stores an update of the registry.
-func (a *agent) applyUpdate(n registryUpdate) {
+func (a *agent) applyUpdate(n cluster.Update) {
 	switch {
-	case n.err != nil && a.registryErr == nil && a.snapshot != nil && !a.fromMemory:
-		a.log.Warn("the registry cannot be read: the agent maintains the nodes that it knows", "registry", a.registry.name, "error", n.err)
-	case n.err == nil && a.registryErr != nil:
+	case n.Err == nil && n.Snapshot == nil:
+		return // it came with the last one
+	case n.Err != nil && a.registryErr == nil && a.snapshot != nil && !a.fromMemory:
+		a.log.Warn("the registry cannot be read: the agent maintains the nodes that it knows", "registry", a.registry.name, "error", n.Err)
+	case n.Err == nil && a.registryErr != nil:
 		a.log.Warn("the registry can be read", "registry", a.registry.name)
 	}
-	if n.err == nil {
+	if n.Err == nil {
 		a.unread = time.Time{}
 	} else if a.unread.IsZero() {
 		a.unread = time.Now()
 	}
-	a.registryErr = n.err
-	if n.snapshot == nil {
+	a.registryErr = n.Err
+	if n.Snapshot == nil {
 		return
 	}
 	if a.received.IsZero() {
-		a.received = n.received
+		a.received = n.Since
 	}
 	own := a.registry.node
 	if a.own != nil {
 		own = a.own.Name
 	}
+	a.overrides = n.Snapshot.Overrides
 	a.freeMemory, a.unsaved, a.fromMemory, a.saved = true, true, false, nil
-	a.snapshot = keepLastGood(a.snapshot, n.snapshot, own)
-	if a.own == nil {
-		a.overrides = n.overrides
-	} else if listed := a.ownRecord(); listed != nil {
-		a.overrides = listed.Overrides.Value()
-	}
+	a.snapshot = keepLastGood(a.snapshot, n.Snapshot, own)
 	if a.registry.config != nil {
-		a.setConfig(a.registry.config, nil)
+		a.setConfig(a.registry.config)
 		return
 	}
-	a.setConfig(n.config, n.configErr)
-	for name, err := range n.snapshot.Faults {
+	a.setConfig(n.Snapshot.Config)
+	for name, err := range n.Snapshot.Faults {
 		if isConfig(name) { // the snapshot has the last valid configuration
 			a.configErr = err
 		}
@@ -246,8 +244,9 @@ func isConfig(name string) bool { return strings.HasPrefix(name, "/") }
 
 // setConfig stores a configuration. An invalid one is reported, and the last valid one stays in
 // force.
-func (a *agent) setConfig(c *cluster.Config, err error) {
-	if err == nil && c == nil {
+func (a *agent) setConfig(c *cluster.Config) {
+	var err error
+	if c == nil {
 		err = errors.New("the registry holds no network configuration")
 	}
 	if err == nil && a.config != nil {

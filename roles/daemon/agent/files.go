@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"time"
 
@@ -74,10 +75,7 @@ func changedOnDisk(path string, was fs.FileInfo) bool {
 }
 
 // isWritten reports whether the hand-off file has this content.
-func (w *files) isWritten(o *store.Overlay) bool {
-	return w.known && w.written.Ready == o.Ready && w.written.Reason == o.Reason && w.written.IPMasq == o.IPMasq && w.written.MTU == o.MTU &&
-		w.written.Peers == o.Peers && sameFamily(w.written.IPv4, o.IPv4) && sameFamily(w.written.IPv6, o.IPv6)
-}
+func (w *files) isWritten(o *store.Overlay) bool { return w.known && reflect.DeepEqual(&w.written, o) }
 
 // subnetEnv returns the file that flannel's CNI plugin reads: lines of KEY=value.
 func subnetEnv(o *store.Overlay) string {

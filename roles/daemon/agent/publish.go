@@ -73,7 +73,7 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
-	a.own, a.overrides, a.peers, a.announced, a.unsaved = &r.node, r.node.Overrides.Value(), nil, false, true
+	a.own, a.peers, a.announced, a.unsaved = &r.node, nil, false, true
 }
 
 // ownFaults returns the faults of the record that this node received.

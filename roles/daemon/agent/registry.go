@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -45,87 +44,6 @@ func readNetConf(path string, warn func(string)) (*cluster.Config, error) {
 		warn(w)
 	}
 	return c, nil
-}
-
-// registryUpdate is the latest state of the registry. A snapshot and its configuration belong
-// together.
-type registryUpdate struct {
-	snapshot  *cluster.Snapshot
-	config    *cluster.Config
-	configErr error
-	// overrides are this node's, read before the node was published.
-	overrides cluster.Overrides
-	// err is set if the registry cannot be read.
-	err error
-	// received is the time of the first snapshot that the loop has not received yet.
-	received time.Time
-}
-
-// watch watches the registry until ctx ends. The newest state is in a.updates.
-func (a *agent) watch(ctx context.Context) {
-	var wait web.Backoff
-	var overrides *cluster.Overrides
-	for ctx.Err() == nil {
-		err := a.registry.Watch(ctx, func(u cluster.Update) {
-			n := registryUpdate{snapshot: u.Snapshot, err: u.Err}
-			if u.Snapshot != nil {
-				wait.Reset()
-				n.config = u.Snapshot.Config
-				if n.config == nil && a.registry.config == nil {
-					n.config, n.configErr = a.registry.Config(ctx)
-				}
-				if overrides == nil {
-					overrides = a.readOverrides(ctx)
-				}
-				n.overrides = *overrides
-			}
-			a.setLatest(n)
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			err = errors.New("watch ended")
-		}
-		a.setLatest(registryUpdate{err: err})
-		_ = wait.Wait(ctx, 0)
-	}
-}
-
-// readOverrides reads this node's overrides. It retries until they are known or ctx ends, so that no
-// address is published that an override replaces.
-func (a *agent) readOverrides(ctx context.Context) *cluster.Overrides {
-	w, ok := a.registry.Registry.(cluster.OverrideReader)
-	if !ok {
-		return &cluster.Overrides{}
-	}
-	var wait web.Backoff
-	for {
-		overrides, err := w.Overrides(ctx)
-		if err == nil {
-			return &overrides
-		}
-		a.setLatest(registryUpdate{err: err})
-		if wait.Wait(ctx, 0) != nil {
-			return &cluster.Overrides{}
-		}
-	}
-}
-
-// setLatest replaces the pending update. An update without a snapshot keeps the pending snapshot.
-func (a *agent) setLatest(n registryUpdate) {
-	n.received = time.Now()
-	select {
-	case old := <-a.updates:
-		if n.snapshot == nil {
-			n.snapshot, n.config, n.configErr, n.overrides = old.snapshot, old.config, old.configErr, old.overrides
-		}
-		if old.snapshot != nil {
-			n.received = old.received
-		}
-	default:
-	}
-	a.updates <- n
 }
 
 // sendLatest sends a value to a channel of capacity one, in place of a pending value. Only one

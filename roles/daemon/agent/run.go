@@ -75,7 +75,7 @@ func (s *settings) setDefaultPaths(run string) {
 func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
 		host: h, log: h.Log, set: set, memory: memory{h},
-		updates: make(chan registryUpdate, 1), acquired: make(chan acquisition),
+		updates: cluster.NewRelay(), acquired: make(chan acquisition),
 		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
 		bridges:  make(chan struct{}, 1),
 		macs:     map[string]string{},
@@ -140,7 +140,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		defer end()
 	}
 	running.Go(func() { s.Answer(ctx, h.Log, a.writeStatus) })
-	running.Go(func() { a.watch(ctx) })
+	running.Go(func() { _ = a.registry.Watch(ctx, a.updates) })
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
 	if policies == nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -81,7 +80,7 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 			s.Ready, s.Reason = false, err.Error()
 		}
 	}
-	s.Warnings = a.warnings()
+	s.Warnings = a.warnings(ctx)
 	a.logWarnings(s.Warnings)
 	if err := a.socket.Open(); err != nil {
 		a.log.Warn("cannot reopen the status socket", "error", err)
@@ -193,12 +192,4 @@ func (a *agent) handOff(s *summary) *store.Overlay {
 		}
 	}
 	return o
-}
-
-// sameFamily reports whether two families of the hand-off file are equal.
-func sameFamily(a, b *store.OverlayFamily) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Subnet == b.Subnet && a.MTU == b.MTU && slices.Equal(a.Networks, b.Networks)
 }

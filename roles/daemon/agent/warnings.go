@@ -8,7 +8,7 @@ import (
 
 // warnings returns faults of the node's settings. They affect no peer. An example is forwarding that
 // cannot be enabled because /proc/sys is read-only.
-func (a *agent) warnings() (texts []string) {
+func (a *agent) warnings(ctx context.Context) (texts []string) {
 	for i, v6 := range []bool{false, true} {
 		for _, w := range a.families[i].report.Warnings {
 			texts = append(texts, familyName(v6)+": "+w.Error())
@@ -18,7 +18,7 @@ func (a *agent) warnings() (texts []string) {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		if a.set.registry.kube && a.enabled(v6) {
-			if value, err := a.host.Net.Sysctl(context.Background(), nil, key); err != nil || value != "1" {
+			if value, err := a.host.Net.Sysctl(ctx, nil, key); err != nil || value != "1" {
 				texts = append(texts, familyName(v6)+": "+key+" is not 1: pods do not reach services whose pod is on the same node: run 'modprobe br_netfilter', and set it")
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/sysfs"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
@@ -33,7 +33,7 @@ func (s *selected) claims() []store.Resource {
 // holder is a TakenError with the attachment that holds a device missing on the
 // host, or nil if no attachment holds it.
 func (r *role) holder(ctx context.Context, h *roles.Host) error {
-	wanted := r.conf.claimed(h.Net)
+	wanted := r.conf.claimed()
 	var mac string
 	if a, err := net.ParseMAC(r.conf.HWAddr); err == nil && r.conf.Device == "" {
 		mac = a.String()
@@ -74,13 +74,13 @@ func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 
 // claimed is the name of the claim on the selected device, read from the
 // configuration and sysfs, or "" if they do not identify it.
-func (c *Conf) claimed(n *netops.Net) string {
+func (c *Conf) claimed() string {
 	if c.Device != "" {
 		return c.Device
 	}
-	hw, _, err := c.hardware(n)
+	hw, _, err := c.hardware()
 	if c.HWAddr == "" && c.KernelPath != "" {
-		hw, err = n.DeviceAt(c.KernelPath)
+		hw, err = sysfs.At(c.KernelPath)
 	}
 	if err != nil {
 		return ""

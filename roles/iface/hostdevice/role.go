@@ -35,7 +35,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		return nil
 	}
 	if in.Prev != nil { // CHECK: the device is in the container
-		hw, key, err := r.conf.hardware(h.Net)
+		hw, key, err := r.conf.hardware()
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/sysfs"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -38,7 +39,7 @@ type selected struct {
 // find reads the device from the kernel. The error wraps netops.ErrNotExist if
 // the device does not exist or is not on the host.
 func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
-	hw, key, err := c.hardware(n)
+	hw, key, err := c.hardware()
 	if err != nil {
 		return selected{}, fmt.Errorf("%s: %w", key, err)
 	}
@@ -55,7 +56,7 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 		l, err = c.byAddress(ctx, n)
 	case c.KernelPath != "":
 		key = "kernelpath"
-		if hw, err = n.DeviceAt(c.KernelPath); err == nil {
+		if hw, err = sysfs.At(c.KernelPath); err == nil {
 			l, err = firstLink(ctx, n, hw)
 		}
 	case key != "":
@@ -66,17 +67,17 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 	if err != nil {
 		return selected{}, fmt.Errorf("%s: %w", key, err)
 	}
-	return withHardware(n, l)
+	return withHardware(l)
 }
 
 // withHardware adds to an interface what sysfs has about its hardware.
-func withHardware(n *netops.Net, l netops.LinkInfo) (selected, error) {
+func withHardware(l netops.LinkInfo) (selected, error) {
 	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias, MTU: l.MTU}
-	path, err := n.DeviceOf(l.Name)
+	path, err := sysfs.Of(l.Name)
 	if err != nil || path == "" {
 		return s, err
 	}
-	hw, err := n.DeviceAt(path)
+	hw, err := sysfs.At(path)
 	s.Path, s.Sole = path, len(hw.Links) == 1
 	return s, err
 }
@@ -91,7 +92,7 @@ func (s *selected) pciID() string {
 
 // hardware is the device that pciBusID or the device ID names, and the key that
 // names it. Both are zero if neither key is set.
-func (c *Conf) hardware(n *netops.Net) (hw netops.Device, key string, err error) {
+func (c *Conf) hardware() (hw sysfs.Device, key string, err error) {
 	id := c.RuntimeConfig.DeviceID
 	if id == "" && c.PCIBusID == "" {
 		return hw, "", nil
@@ -101,9 +102,9 @@ func (c *Conf) hardware(n *netops.Net) (hw netops.Device, key string, err error)
 		id, key = c.PCIBusID, "pciBusID"
 	}
 	if isPCIAddress(id) {
-		hw, err = n.DeviceOn(busPCI, strings.ToLower(id))
+		hw, err = sysfs.On(busPCI, strings.ToLower(id))
 	} else {
-		hw, err = n.DeviceOn(busAuxiliary, id)
+		hw, err = sysfs.On(busAuxiliary, id)
 	}
 	return hw, key, err
 }
@@ -137,7 +138,7 @@ func (c *Conf) byAddress(ctx context.Context, n *netops.Net) (netops.LinkInfo, e
 func isHardware(l netops.LinkInfo) bool { return l.Kind == "" }
 
 // firstLink is the hardware's first interface by name.
-func firstLink(ctx context.Context, n *netops.Net, hw netops.Device) (netops.LinkInfo, error) {
+func firstLink(ctx context.Context, n *netops.Net, hw sysfs.Device) (netops.LinkInfo, error) {
 	if len(hw.Links) == 0 {
 		return netops.LinkInfo{}, fmt.Errorf("network interface of %q: %w on the host", hw.Path, netops.ErrNotExist)
 	}

@@ -94,12 +94,32 @@ type watcher struct {
 	stop    context.CancelFunc
 }
 
+// Watch calls fn with the updates of a registry's Watch until that returns. An update with a snapshot and an error is two.
+func Watch(ctx context.Context, watch func(context.Context, *cluster.Relay) error, fn func(cluster.Update)) error {
+	relay, done := cluster.NewRelay(), make(chan error, 1)
+	go func() { done <- watch(ctx, relay) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-relay.Changes():
+		}
+		u := relay.Take()
+		if u.Snapshot != nil {
+			fn(cluster.Update{Snapshot: u.Snapshot})
+		}
+		if u.Err != nil && ctx.Err() == nil {
+			fn(cluster.Update{Err: u.Err})
+		}
+	}
+}
+
 func watch(tb testing.TB, r cluster.Registry) *watcher {
 	tb.Helper()
 	ctx, stop := context.WithCancel(tb.Context())
 	w := &watcher{tb: tb, updates: make(chan cluster.Update), done: make(chan error, 1), stop: stop}
 	go func() {
-		w.done <- r.Watch(ctx, func(u cluster.Update) {
+		w.done <- Watch(ctx, r.Watch, func(u cluster.Update) {
 			select {
 			case w.updates <- u:
 			case <-ctx.Done():

@@ -81,17 +81,16 @@ func Open(o Options) (*Registry, error) {
 	return &Registry{o: o, rescan: rescan, turn: make(chan struct{}, 1)}, nil
 }
 
-// Config reads config.json.
-func (r *Registry) Config(context.Context) (*cluster.Config, error) {
-	c, warnings, err := r.config()
-	if r.o.Warn != nil {
-		for _, w := range warnings {
+// warn reports keys of the configuration that have no effect.
+func (r *Registry) warn(texts []string) {
+	for _, w := range texts {
+		if r.o.Warn != nil {
 			r.o.Warn(w)
 		}
 	}
-	return c, err
 }
 
+// config reads config.json.
 func (r *Registry) config() (*cluster.Config, []string, error) {
 	path := filepath.Join(r.o.Dir, configFile)
 	b, err := smallfile.Read(path, maxConfig)

@@ -22,24 +22,22 @@ import (
 const rescan = 30 * time.Second
 
 // Watch reports the content of the files. It returns ctx's error.
-func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
-	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
-		wait := web.Backoff{Max: 2 * time.Second}
-		v := &view{r: r, relay: relay}
-		for {
-			err := v.follow(ctx, &wait)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrInvalid) {
-				err = fmt.Errorf("watch cluster directory: %w: %w", cluster.ErrUnavailable, err)
-			}
-			relay.Fail(err)
-			if err := wait.Wait(ctx, 0); err != nil {
-				return err
-			}
+func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
+	wait := web.Backoff{Max: 2 * time.Second}
+	v := &view{r: r, relay: to}
+	for {
+		err := v.follow(ctx, &wait)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-	})
+		if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrInvalid) {
+			err = fmt.Errorf("watch cluster directory: %w: %w", cluster.ErrUnavailable, err)
+		}
+		to.Fail(err)
+		if err := wait.Wait(ctx, 0); err != nil {
+			return err
+		}
+	}
 }
 
 // view is the state of one Watch.
@@ -73,14 +71,14 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 		return err
 	}
 	wait.Reset()
-	v.relay.PutLater(v.table.Snapshot)
+	v.relay.Put(v.table.Snapshot)
 	for {
 		changed, err := v.next(in)
 		if err != nil {
 			return err
 		}
 		if changed {
-			v.relay.PutLater(v.table.Snapshot)
+			v.relay.Put(v.table.Snapshot)
 		}
 	}
 }
@@ -123,7 +121,7 @@ func (v *view) next(in *notifier) (bool, error) {
 // readAll reads the configuration and the records that have changed. If the configuration is invalid,
 // the last valid one is used.
 func (v *view) readAll() (bool, error) {
-	config, _, err := v.r.config()
+	config, warnings, err := v.r.config()
 	if err != nil && v.table.Config() == nil {
 		return false, err
 	}
@@ -132,7 +130,10 @@ func (v *view) readAll() (bool, error) {
 		changed = v.table.Put(configKey, cluster.Node{}, err)
 	} else {
 		changed = v.table.Remove(configKey)
-		changed = v.table.SetConfig(config) || changed
+		if v.table.SetConfig(config) {
+			changed = true
+			v.r.warn(warnings)
+		}
 	}
 	entries, err := v.r.list(nodesDir)
 	if err != nil {

@@ -110,7 +110,7 @@ type state struct {
 func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error) {
 	var s *state
 	var conf []byte
-	lease, held := r.held.id(), r.held.name()
+	lease, _, held := r.held.get()
 	_, err := r.list(ctx, func() { s, conf = &state{}, nil }, func(kv keyValue) {
 		if string(kv.Key) == r.configKey() {
 			conf = kv.Value
@@ -165,7 +165,8 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 		return nil, nil
 	}
 	s := &state{config: watched.Config()}
-	own, lease, held := map[string]bool{}, r.held.id(), r.held.name()
+	own := map[string]bool{}
+	lease, _, held := r.held.get()
 	if held != "" {
 		own[held] = true // even if it has changed
 	}
@@ -234,20 +235,22 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 		}
 	}
 	key := []byte(r.subnets() + n.Name)
-	put := compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)}
+	revision := int64(0)
 	if stays {
-		put.Target, put.CreateRevision, put.ModRevision = "MOD", nil, &own.kv.ModRevision
+		revision = own.kv.ModRevision
 	}
-	t := txnRequest{Compare: []compare{put}, Success: []operation{{Put: &putRequest{Key: key, Value: value, Lease: lease}}}}
+	t := txnRequest{Compare: []compare{unchanged(key, revision)}, Success: []operation{{Put: &putRequest{Key: key, Value: value, Lease: lease}}}}
 	if i := strings.IndexByte(n.Name, '&'); !stays && i >= 0 && n.PodCIDRs[0].Addr().Is4() && !now.has(n.PodCIDRs[0]) {
 		// No other key may begin with the same IPv4 subnet.
 		first := r.subnets() + n.Name[:i]
-		t.Compare = append(t.Compare, compare{Key: []byte(first), RangeEnd: end(first), Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)})
+		none := unchanged([]byte(first), 0)
+		none.RangeEnd = end(first)
+		t.Compare = append(t.Compare, none)
 	}
 	for i := range now.own {
 		if o := &now.own[i]; o.node.Name != n.Name {
 			t.Success = append(t.Success, operation{Delete: &deleteRequest{Key: o.kv.Key}})
-			t.Compare = append(t.Compare, compare{Key: o.kv.Key, Result: "EQUAL", Target: "MOD", ModRevision: &o.kv.ModRevision})
+			t.Compare = append(t.Compare, unchanged(o.kv.Key, o.kv.ModRevision))
 		}
 	}
 	var got txnResponse
@@ -300,7 +303,7 @@ func (r *Registry) withdrawDuplicate(ctx context.Context, n *cluster.Node) error
 // remove deletes a key if it has not changed since it was read.
 func (r *Registry) remove(ctx context.Context, kv keyValue) error {
 	return r.c.call(ctx, "/v3/kv/txn", txnRequest{
-		Compare: []compare{{Key: kv.Key, Result: "EQUAL", Target: "MOD", ModRevision: &kv.ModRevision}},
+		Compare: []compare{unchanged(kv.Key, kv.ModRevision)},
 		Success: []operation{{Delete: &deleteRequest{Key: kv.Key}}},
 	}, &txnResponse{})
 }
@@ -310,7 +313,7 @@ func (r *Registry) Release(ctx context.Context) error {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
 	me := cluster.Node{PublicIP: r.o.PublicIP, PublicIPv6: r.o.PublicIPv6}
-	name, lease := r.held.name(), r.held.id()
+	lease, _, name := r.held.get()
 	var own []keyValue
 	_, err := r.list(ctx, func() { own = nil }, func(kv keyValue) {
 		is, ok := r.name(kv.Key)

@@ -59,20 +59,19 @@ func (l collection) Read(ctx context.Context, name string) (text []byte, version
 // Write writes the key in a transaction.
 func (l collection) Write(ctx context.Context, name string, text []byte, version string) (next string, err error) {
 	key := []byte(l.prefix + name)
-	is := compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)}
+	revision := int64(0)
 	if version != "" {
-		revision, err := strconv.ParseInt(version, 10, 64)
+		revision, err = strconv.ParseInt(version, 10, 64)
 		if err != nil {
 			return "", fmt.Errorf("write %s: %w: version %q", key, cluster.ErrInvalid, version)
 		}
-		is.Target, is.CreateRevision, is.ModRevision = "MOD", nil, &revision
 	}
 	do := operation{Put: &putRequest{Key: key, Value: text}}
 	if text == nil {
 		do = operation{Delete: &deleteRequest{Key: key}}
 	}
 	var got txnResponse
-	if err := l.c.call(ctx, "/v3/kv/txn", txnRequest{Compare: []compare{is}, Success: []operation{do}}, &got); err != nil {
+	if err := l.c.call(ctx, "/v3/kv/txn", txnRequest{Compare: []compare{unchanged(key, revision)}, Success: []operation{do}}, &got); err != nil {
 		return "", fmt.Errorf("write %s: %w", key, err)
 	}
 	if !got.Succeeded {

@@ -115,25 +115,6 @@ func Open(o Options) (*Registry, error) {
 	return &Registry{o: o, c: c, held: held{changed: make(chan struct{}, 1)}, grace: leaseTTL}, nil
 }
 
-// Config reads the configuration's key.
-func (r *Registry) Config(ctx context.Context) (*cluster.Config, error) {
-	got, err := r.c.get(ctx, r.configKey())
-	if err != nil {
-		return nil, fmt.Errorf("read network configuration: %w", err)
-	}
-	if got == nil {
-		return nil, r.noConfig()
-	}
-	c, warnings, err := cluster.ParseSubnetConfig(got.Value)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
-	}
-	for _, w := range warnings {
-		r.warn(w)
-	}
-	return c, nil
-}
-
 func (r *Registry) warn(text string) {
 	if r.o.Warn != nil {
 		r.o.Warn(text)

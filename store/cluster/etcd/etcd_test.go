@@ -187,7 +187,7 @@ func follow(t *testing.T, r *Registry) func(func(*cluster.Snapshot) bool) *clust
 	t.Helper()
 	updates := make(chan cluster.Update)
 	go func() {
-		_ = r.Watch(t.Context(), func(u cluster.Update) {
+		_ = clustertest.Watch(t.Context(), r.Watch, func(u cluster.Update) {
 			select {
 			case updates <- u:
 			case <-t.Context().Done():

@@ -20,22 +20,10 @@ type held struct {
 	changed chan struct{}
 }
 
-func (h *held) id() int64 {
+func (h *held) get() (lease int64, ttl time.Duration, key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lease
-}
-
-func (h *held) name() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.key
-}
-
-func (h *held) get() (int64, time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lease, h.ttl
+	return h.lease, h.ttl, h.key
 }
 
 func (h *held) publish(key string) {
@@ -57,7 +45,7 @@ func (h *held) set(lease int64, ttl time.Duration) {
 
 // lease returns the held lease if it has not expired, or else a new one.
 func (r *Registry) lease(ctx context.Context) (int64, error) {
-	id := r.held.id()
+	id, _, _ := r.held.get()
 	if id != 0 {
 		ttl, err := r.keepAlive(ctx, id)
 		if err != nil {
@@ -68,15 +56,24 @@ func (r *Registry) lease(ctx context.Context) (int64, error) {
 			return id, nil
 		}
 	}
-	var got leaseResponse
-	if err := r.c.call(ctx, "/v3/lease/grant", leaseRequest{TTL: int64(leaseTTL / time.Second)}, &got); err != nil {
-		return 0, fmt.Errorf("grant lease: %w", err)
-	}
-	if got.ID == 0 || got.Error != "" {
-		return 0, fmt.Errorf("grant lease: %w: %q", cluster.ErrUnavailable, got.Error)
+	got, err := r.grant(ctx)
+	if err != nil {
+		return 0, err
 	}
 	r.held.set(got.ID, seconds(got.TTL))
 	return got.ID, nil
+}
+
+// grant returns a new lease.
+func (r *Registry) grant(ctx context.Context) (got leaseResponse, err error) {
+	err = r.c.call(ctx, "/v3/lease/grant", leaseRequest{TTL: int64(leaseTTL / time.Second)}, &got)
+	if err == nil && (got.ID == 0 || got.Error != "") {
+		err = fmt.Errorf("%w: %q", cluster.ErrUnavailable, got.Error)
+	}
+	if err != nil {
+		return got, fmt.Errorf("grant lease: %w", err)
+	}
+	return got, nil
 }
 
 // keep continues with the lease of one of the node's records, and reports whether the lease is alive.
@@ -124,7 +121,7 @@ func (r *Registry) renew(ctx context.Context) {
 	wait := web.Backoff{Min: time.Second, Max: time.Minute}
 	var again time.Duration // until the next attempt after a failed one
 	for ctx.Err() == nil {
-		id, ttl := r.held.get()
+		id, ttl, _ := r.held.get()
 		var due <-chan time.Time
 		var timer *time.Timer
 		if id != 0 {

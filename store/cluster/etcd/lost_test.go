@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -170,7 +171,7 @@ func newLossless(t *testing.T, url string, i int) *lossless {
 		}
 	})
 	running.Go(func() {
-		_ = r.Watch(ctx, func(u cluster.Update) {
+		_ = clustertest.Watch(ctx, r.Watch, func(u cluster.Update) {
 			if u.Snapshot == nil {
 				return
 			}

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -48,12 +47,9 @@ func (r *Registry) Join(ctx context.Context) error {
 			return err
 		}
 	}
-	var lease leaseResponse
-	if err := r.c.call(ctx, "/v3/lease/grant", leaseRequest{TTL: int64(leaseTTL / time.Second)}, &lease); err != nil {
-		return fmt.Errorf("grant lease: %w", err)
-	}
-	if lease.ID == 0 || lease.Error != "" {
-		return fmt.Errorf("grant lease: %w: %q", cluster.ErrUnavailable, lease.Error)
+	lease, err := r.grant(ctx)
+	if err != nil {
+		return err
 	}
 	put := txnRequest{Success: []operation{{Put: &putRequest{Key: []byte(key), Value: []byte("{}"), Lease: lease.ID}}}}
 	if err := r.c.call(ctx, "/v3/kv/txn", put, &txnResponse{}); err != nil {

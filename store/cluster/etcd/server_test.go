@@ -62,7 +62,7 @@ func TestTLS(t *testing.T) {
 	}
 	follow(t, r)(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
 	for what, stranger := range map[string]*web.TLS{"no certificate": {CAFile: files.CAFile}, "the system's roots": nil} {
-		if _, err := open(t, Options{Endpoints: []string{server.URL}, TLS: stranger}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+		if _, err := configOf(t.Context(), open(t, Options{Endpoints: []string{server.URL}, TLS: stranger})); !errors.Is(err, cluster.ErrUnavailable) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -88,12 +88,12 @@ func TestCommonName(t *testing.T) {
 	setup.do("/v3/auth/role/add", map[string]string{"name": "root"}, &struct{}{})
 	setup.do("/v3/auth/user/grant", map[string]string{"user": "root", "role": "root"}, &struct{}{})
 	setup.do("/v3/auth/enable", struct{}{}, &struct{}{})
-	if _, err := plain.Config(t.Context()); err != nil {
+	if _, err := configOf(t.Context(), plain); err != nil {
 		t.Errorf("after authentication was turned on: %v", err)
 	}
 	for _, user := range []string{"", "root"} {
 		o := Options{Endpoints: []string{server.URL}, TLS: certificate("root"), Username: user, Password: strings.Repeat("secret", len(user)/4)}
-		_, err := open(t, o).Config(t.Context())
+		_, err := configOf(t.Context(), open(t, o))
 		if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "HTTP status 400: CommonName of client sending a request") {
 			t.Errorf("a CommonName, user %q: %v", user, err)
 		}
@@ -111,10 +111,10 @@ func TestPassword(t *testing.T) {
 	a.do("/v3/auth/role/add", map[string]string{"name": "root"}, &struct{}{})
 	a.do("/v3/auth/user/grant", map[string]string{"user": "root", "role": "root"}, &struct{}{})
 	a.do("/v3/auth/enable", struct{}{}, &struct{}{})
-	if _, err := open(t, Options{Endpoints: []string{server.URL}}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+	if _, err := configOf(t.Context(), open(t, Options{Endpoints: []string{server.URL}})); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Errorf("without a password: %v", err)
 	}
-	if _, err := open(t, Options{Endpoints: []string{server.URL}, Username: "root", Password: "guess"}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) || strings.Contains(err.Error(), "guess") {
+	if _, err := configOf(t.Context(), open(t, Options{Endpoints: []string{server.URL}, Username: "root", Password: "guess"})); !errors.Is(err, cluster.ErrUnavailable) || strings.Contains(err.Error(), "guess") {
 		t.Errorf("with a wrong one: %v", err)
 	}
 	r := open(t, Options{Endpoints: []string{server.URL}, Username: "root", Password: "secret"})
@@ -124,7 +124,7 @@ func TestPassword(t *testing.T) {
 	// etcd keeps these tokens in memory and loses them at a restart.
 	server.Kill()
 	server.Up(t)
-	if _, err := r.Config(t.Context()); err != nil {
+	if _, err := configOf(t.Context(), r); err != nil {
 		t.Errorf("after the token ended: %v", err)
 	}
 	server.Kill()
@@ -142,7 +142,7 @@ func TestSeveralServers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := open(t, Options{Endpoints: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) ||
+	if _, err := configOf(t.Context(), open(t, Options{Endpoints: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}})); !errors.Is(err, cluster.ErrUnavailable) ||
 		!strings.Contains(err.Error(), ":1") || !strings.Contains(err.Error(), ":2") {
 		t.Errorf("none answers: %v", err)
 	}
@@ -157,7 +157,7 @@ func TestLeaderLost(t *testing.T) {
 	a.put(DefaultPrefix+"/config", article, 0)
 	updates := make(chan cluster.Update)
 	go func() {
-		_ = r.Watch(t.Context(), func(u cluster.Update) {
+		_ = clustertest.Watch(t.Context(), r.Watch, func(u cluster.Update) {
 			select {
 			case updates <- u:
 			case <-t.Context().Done():
@@ -198,7 +198,7 @@ func TestStopped(t *testing.T) {
 	server.Stop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := r.Config(ctx); !errors.Is(err, cluster.ErrUnavailable) {
+	if _, err := configOf(ctx, r); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Fatal(err)
 	}
 }
@@ -210,7 +210,7 @@ func TestStoppedWatch(t *testing.T) {
 	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
 	updates := make(chan cluster.Update)
 	go func() {
-		_ = r.Watch(t.Context(), func(u cluster.Update) {
+		_ = clustertest.Watch(t.Context(), r.Watch, func(u cluster.Update) {
 			select {
 			case updates <- u:
 			case <-t.Context().Done():
@@ -273,4 +273,14 @@ func resident(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return pages * os.Getpagesize()
+}
+
+// configOf reads the configuration, as a request of a client.
+func configOf(ctx context.Context, r *Registry) (*cluster.Config, error) {
+	kv, err := r.c.get(ctx, r.configKey())
+	if err != nil {
+		return nil, err
+	}
+	c, _, err := cluster.ParseSubnetConfig(kv.Value)
+	return c, err
 }

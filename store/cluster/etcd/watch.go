@@ -36,32 +36,30 @@ var (
 )
 
 // Watch reports the content of etcd and renews the lease. It returns ctx's error.
-func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
-	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
-		var renewing sync.WaitGroup
-		defer renewing.Wait()
-		renewing.Go(func() { r.renew(ctx) })
-		v := &view{r: r, relay: relay}
-		defer v.endGrace()
-		var wait web.Backoff
-		for {
-			since := time.Now()
-			err := v.follow(ctx)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if time.Since(since) > steady {
-				wait.Reset()
-			}
-			if !errors.Is(err, errCompacted) {
-				relay.Fail(err)
-				r.c.next()
-			}
-			if err := wait.Wait(ctx, 0); err != nil {
-				return err
-			}
+func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	renewing.Go(func() { r.renew(ctx) })
+	v := &view{r: r, relay: to}
+	defer v.endGrace()
+	var wait web.Backoff
+	for {
+		since := time.Now()
+		err := v.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-	})
+		if time.Since(since) > steady {
+			wait.Reset()
+		}
+		if !errors.Is(err, errCompacted) {
+			to.Fail(err)
+			r.c.next()
+		}
+		if err := wait.Wait(ctx, 0); err != nil {
+			return err
+		}
+	}
 }
 
 // view is the state of one Watch: the table at a revision of an etcd cluster.
@@ -123,8 +121,12 @@ func (v *view) list(ctx context.Context) error {
 		if string(kv.Key) == v.r.configKey() {
 			known.event, found = kv.ModRevision, true
 			var c *cluster.Config
-			if c, _, conf = cluster.ParseSubnetConfig(kv.Value); conf == nil {
-				v.table.SetConfig(c)
+			var warnings []string
+			c, warnings, conf = cluster.ParseSubnetConfig(kv.Value)
+			if conf == nil && v.table.SetConfig(c) {
+				for _, w := range warnings {
+					v.r.warn(w)
+				}
 			}
 			return
 		}
@@ -155,21 +157,22 @@ func (v *view) list(ctx context.Context) error {
 	v.history, v.faultyConfig = known, conf != nil
 	v.at, v.listed, v.clusterID, v.term, v.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
 	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
-	v.relay.PutLater(v.table.Snapshot)
+	v.relay.Put(v.table.Snapshot)
 	return nil
 }
 
 // lose keeps the nodes that etcd has lost for the grace time, in which their agents publish them again.
 func (v *view) lose(present map[string]bool) {
 	v.endGrace()
-	n := v.table.Lose(present, v.r.held.name())
+	_, _, own := v.r.held.get()
+	n := v.table.Lose(present, own)
 	if n == 0 {
 		return
 	}
 	v.r.warn(fmt.Sprintf("etcd has lost its data or was restored: %d nodes that it does not have stay until they publish again, at most %v", n, v.r.grace))
 	v.forget = time.AfterFunc(v.r.grace, func() {
 		if v.table.Forget() {
-			v.relay.PutLater(v.table.Snapshot)
+			v.relay.Put(v.table.Snapshot)
 		}
 	})
 }
@@ -259,7 +262,7 @@ func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 		if err := v.checkHistory(ctx); err != nil {
 			return err
 		}
-		v.relay.PutLater(v.table.Snapshot)
+		v.relay.Put(v.table.Snapshot)
 	}
 	v.term = m.Header.RaftTerm
 	changed := false
@@ -284,7 +287,7 @@ func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 		v.at = max(v.at, m.Events[n-1].KV.ModRevision)
 	}
 	if changed {
-		v.relay.PutLater(v.table.Snapshot)
+		v.relay.Put(v.table.Snapshot)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func TestReadWatchedStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := other.Config(t.Context())
+	config, err := configOf(t.Context(), other)
 	if err != nil {
 		t.Fatal(err)
 	}

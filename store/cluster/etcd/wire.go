@@ -43,6 +43,14 @@ type compare struct {
 	ModRevision    *int64 `json:"mod_revision,omitempty,string"`
 }
 
+// unchanged returns the condition that a key has a revision, or does not exist if that is 0.
+func unchanged(key []byte, revision int64) compare {
+	if revision == 0 {
+		return compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: &revision}
+	}
+	return compare{Key: key, Result: "EQUAL", Target: "MOD", ModRevision: &revision}
+}
+
 type putRequest struct {
 	Key   []byte `json:"key"`
 	Value []byte `json:"value"`

@@ -108,13 +108,6 @@ func (r *Registry) node(o *rest.Node) (cluster.Node, error) {
 	if data := a[k.v6Data]; data != "" {
 		n.BackendV6Data = json.RawMessage(data)
 	}
-	if n.Name == r.name { // other nodes' overrides do not matter
-		overrides, err := k.overrides(o)
-		if err != nil {
-			f = append(f, err)
-		}
-		n.Overrides = &overrides
-	}
 	var err error
 	n.PodCIDRs, err = r.podCIDRs(o)
 	if err != nil {

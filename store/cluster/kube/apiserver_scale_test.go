@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
@@ -77,7 +78,7 @@ func BenchmarkNodes10000(b *testing.B) {
 		begin := time.Now()
 		go func() {
 			defer close(done)
-			_ = r.Watch(ctx, func(u cluster.Update) {
+			_ = clustertest.Watch(ctx, r.Watch, func(u cluster.Update) {
 				select {
 				case updates <- u:
 				case <-ctx.Done():

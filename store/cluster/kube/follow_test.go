@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/store/cluster/web"
 	"github.com/cnibox/cnibox/test/await"
@@ -37,7 +38,7 @@ func watched(t *testing.T, r *Registry) <-chan cluster.Update {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = r.Watch(ctx, func(u cluster.Update) {
+		_ = clustertest.Watch(ctx, r.Watch, func(u cluster.Update) {
 			select {
 			case updates <- u:
 			case <-ctx.Done():
@@ -290,10 +291,12 @@ func TestOverrides(t *testing.T) {
 	l.annotate(t, "node-1", map[string]any{DefaultPrefix + "/public-ip-overwrite": "203.0.113.9", DefaultPrefix + "/node-public-ip": "192.0.2.1"})
 	want := cluster.Overrides{NodeIP: netip.MustParseAddr("192.0.2.1"), PublishIP: netip.MustParseAddr("203.0.113.9")}
 	until(t, updates, "the overrides", func(u cluster.Update) bool {
-		return len(names(u)) == 1 && u.Snapshot.Nodes[0].Overrides.Value() == want
+		return len(names(u)) == 1 && u.Snapshot.Overrides == want
 	})
-	if got, err := r.Overrides(t.Context()); err != nil || got != want {
-		t.Fatalf("overrides %+v, %v", got, err)
+	other := wanted()
+	other.PublicIP = netip.MustParseAddr("192.0.2.99")
+	if _, err := r.Acquire(t.Context(), other); !errors.Is(err, cluster.ErrNotAssigned) {
+		t.Fatalf("with another address than the operator's: %v", err)
 	}
 	if got, err := r.Acquire(t.Context(), wanted()); err != nil || got.PublicIP != want.PublishIP {
 		t.Fatalf("got %+v, %v", got, err)

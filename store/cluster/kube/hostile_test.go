@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
@@ -59,13 +60,13 @@ func TestReadAgain(t *testing.T) {
 		srv := httptest.NewServer(s)
 		f := followed(t, srv)
 		ctx, stop := context.WithCancel(t.Context())
-		_ = cluster.WatchWith(ctx, func(u cluster.Update) {
+		_ = clustertest.Watch(ctx, func(ctx context.Context, relay *cluster.Relay) error {
+			f.relay = relay
+			return rest.Follow(ctx, f.registry.client, nodes, f)
+		}, func(u cluster.Update) {
 			if s := u.Snapshot; s != nil && len(s.Nodes) == 1 && s.Nodes[0].Name == "list-2" {
 				stop()
 			}
-		}, func(ctx context.Context, relay *cluster.Relay) error {
-			f.relay = relay
-			return rest.Follow(ctx, f.registry.client, nodes, f)
 		})
 		if lists := s.lists.Load(); lists != 2 {
 			t.Errorf("%s: %d lists, %+v", name, lists, f.table.Snapshot().Nodes)
@@ -87,13 +88,13 @@ func TestGoesOn(t *testing.T) {
 	f := followed(t, srv)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	_ = cluster.WatchWith(ctx, func(u cluster.Update) {
+	_ = clustertest.Watch(ctx, func(ctx context.Context, relay *cluster.Relay) error {
+		f.relay = relay
+		return rest.Follow(ctx, f.registry.client, nodes, f)
+	}, func(u cluster.Update) {
 		if u.Snapshot != nil && len(u.Snapshot.Nodes) == 4 {
 			stop()
 		}
-	}, func(ctx context.Context, relay *cluster.Relay) error {
-		f.relay = relay
-		return rest.Follow(ctx, f.registry.client, nodes, f)
 	})
 	if s.lists.Load() != 1 || len(f.table.Snapshot().Nodes) != 4 {
 		t.Errorf("%d lists, %+v", s.lists.Load(), f.table.Snapshot().Nodes)

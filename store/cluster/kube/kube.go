@@ -44,10 +44,7 @@ type Registry struct {
 	watched atomic.Pointer[cluster.Table]
 }
 
-var (
-	_ cluster.Registry       = (*Registry)(nil)
-	_ cluster.OverrideReader = (*Registry)(nil)
-)
+var _ cluster.Registry = (*Registry)(nil)
 
 // Open returns a Registry. It does not connect.
 func Open(o Options) (*Registry, error) {
@@ -73,9 +70,6 @@ func Open(o Options) (*Registry, error) {
 	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k, namespace: o.Namespace}, nil
 }
 
-// Config returns nil, because Kubernetes does not have the configuration.
-func (r *Registry) Config(context.Context) (*cluster.Config, error) { return nil, nil }
-
 // Close closes the connections.
 func (r *Registry) Close() error {
 	r.client.Close()
@@ -96,19 +90,6 @@ func (r *Registry) get(ctx context.Context, o any) error {
 		return fmt.Errorf("get node %s: %w", r.name, err)
 	}
 	return nil
-}
-
-// Overrides returns the overrides in the annotations of this node's object.
-func (r *Registry) Overrides(ctx context.Context) (cluster.Overrides, error) {
-	var o rest.Node
-	if err := r.get(ctx, &o); err != nil {
-		return cluster.Overrides{}, err
-	}
-	w, err := r.keys.overrides(&o)
-	if err != nil {
-		return cluster.Overrides{}, fmt.Errorf("node %s: %w", r.name, err)
-	}
-	return w, nil
 }
 
 // renewals bounds the retries after the object was replaced between reading and writing it.
@@ -141,7 +122,10 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return fail(err)
 	}
-	want.Name, want.Overrides = r.name, &overrides
+	want.Name = r.name
+	if o := overrides; o.NodeIP.IsValid() && want.PublicIP.IsValid() && want.PublicIP != o.NodeIP || o.NodeIPv6.IsValid() && want.PublicIPv6.IsValid() && want.PublicIPv6 != o.NodeIPv6 {
+		return fail(fmt.Errorf("%w: an operator has set another public address, which Watch reports", cluster.ErrNotAssigned))
+	}
 	if overrides.PublishIP.IsValid() && want.PublicIP.IsValid() {
 		want.PublicIP = overrides.PublishIP
 	}

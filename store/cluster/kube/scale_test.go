@@ -72,7 +72,7 @@ func followed(tb testing.TB, srv *httptest.Server) *follower {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &follower{registry: r, relay: &cluster.Relay{}}
+	return &follower{registry: r, relay: cluster.NewRelay()}
 }
 
 // list reads all nodes into f.

@@ -11,11 +11,9 @@ import (
 const nodes = "/api/v1/nodes"
 
 // Watch follows all Node objects.
-func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
+func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
 	defer r.watched.Store(nil)
-	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
-		return rest.Follow(ctx, r.client, nodes, &follower{registry: r, relay: relay})
-	})
+	return rest.Follow(ctx, r.client, nodes, &follower{registry: r, relay: to})
 }
 
 // follower has the Node objects at a version. It is a rest.Follower.
@@ -27,7 +25,7 @@ type follower struct {
 }
 
 // notify reports the present objects.
-func (f *follower) notify() { f.relay.PutLater(f.table.Snapshot) }
+func (f *follower) notify() { f.relay.Put(f.table.Snapshot) }
 
 // Failed reports an error of the server.
 func (f *follower) Failed(err error) { f.relay.Fail(err) }
@@ -58,6 +56,9 @@ func (f *follower) Put(o *rest.Node, listing bool) {
 	if o.Metadata.Name == r.name {
 		changed = changed || !r.same(o, &f.own)
 		f.own = *o
+		if overrides, err := r.keys.overrides(o); err == nil { // Acquire returns the error
+			f.table.SetOverrides(overrides)
+		}
 	}
 	if changed && !listing {
 		f.notify()

@@ -23,12 +23,12 @@ type Options struct {
 	TLS *TLS
 	// Conns gets the client's connections. It may be nil.
 	Conns *Conns
-	// Dial bounds connecting with the TLS handshake (0 means 5 s), Header the wait for the reply's
-	// header (0 means 15 s).
-	Dial, Header time.Duration
+	// Header bounds the wait for the reply's header. 0 means 15 s.
+	Header time.Duration
 }
 
 const (
+	// dialTimeout bounds connecting with the TLS handshake.
 	dialTimeout   = 5 * time.Second
 	headerTimeout = 15 * time.Second
 	// maxHeader bounds the header of a reply.
@@ -44,9 +44,6 @@ type Client struct {
 // New returns a client. It reads the files of o.TLS once, to report faults in them as
 // cluster.ErrInvalid.
 func New(o Options) (*Client, error) {
-	if o.Dial == 0 {
-		o.Dial = dialTimeout
-	}
 	if o.Header == 0 {
 		o.Header = headerTimeout
 	}
@@ -60,7 +57,7 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("%w: %w", cluster.ErrInvalid, err)
 	}
 	dialer := &net.Dialer{
-		Timeout:         o.Dial,
+		Timeout:         dialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
 	return &Client{http: &http.Client{

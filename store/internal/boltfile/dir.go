@@ -97,7 +97,7 @@ func (d *Dir) drop() {
 // and must not be writable for other users. With create, missing directories are created.
 func OpenDir(path string, own int, create bool) (*os.File, error) {
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("open directory %q: %w: not an absolute path", path, record.ErrInvalid)
+		return nil, dirError(fmt.Sprintf("open directory %q: not an absolute path", path))
 	}
 	path = filepath.Clean(path)
 	fd, err := openPath(path, own, create)
@@ -135,7 +135,7 @@ func openChecked(at int, name, path string, create bool) (int, error) {
 		}
 	}
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return -1, fmt.Errorf("open directory %q: %w: a symbolic link or not a directory", path, record.ErrInvalid)
+		return -1, dirError(fmt.Sprintf("open directory %q: a symbolic link or not a directory", path))
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open directory %q: %w", path, err)
@@ -146,6 +146,12 @@ func openChecked(at int, name, path string, create bool) (int, error) {
 	return fd, nil
 }
 
+// dirError is an ErrInvalid of a directory. Its text says nothing of a record.
+type dirError string
+
+func (e dirError) Error() string      { return string(e) }
+func (dirError) Is(target error) bool { return target == record.ErrInvalid } //nolint:errorlint // an Is compares as errors.Is does
+
 // checkOwned returns an error for a directory that another user owns or can write to.
 func checkOwned(fd int, path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
@@ -153,10 +159,10 @@ func checkOwned(fd int, path string) (unix.Stat_t, error) {
 		return st, fmt.Errorf("stat %q: %w", path, err)
 	}
 	if int(st.Uid) != os.Geteuid() {
-		return st, fmt.Errorf("open %q: %w: owned by user %d, not by %d", path, record.ErrInvalid, st.Uid, os.Geteuid())
+		return st, dirError(fmt.Sprintf("open directory %q: owned by user %d, not by %d", path, st.Uid, os.Geteuid()))
 	}
 	if st.Mode&0o022 != 0 {
-		return st, fmt.Errorf("open %q: %w: mode %04o lets others write: chmod go-w it", path, record.ErrInvalid, st.Mode&0o7777)
+		return st, dirError(fmt.Sprintf("open directory %q: mode %04o lets others write: chmod go-w it", path, st.Mode&0o7777))
 	}
 	return st, nil
 }

@@ -23,7 +23,8 @@ const (
 // noteHolder writes this process into the side file. Errors are ignored, because the lock is valid
 // without it. A reader does not create the file.
 func (f *File) noteHolder(o *opened, write bool) {
-	if o.holder != nil && isUnlinked(o.holder) {
+	var st unix.Stat_t
+	if o.holder != nil && unix.Fstat(int(o.holder.Fd()), &st) == nil && st.Nlink == 0 { // it was removed
 		_ = o.holder.Close()
 		o.holder = nil
 	}
@@ -47,12 +48,6 @@ func (f *File) noteHolder(o *opened, write bool) {
 	line = append(line[:min(len(line), holderSize-1)], '\n')
 	line = append(line, bytes.Repeat([]byte{' '}, holderSize-len(line))...)
 	_, _ = unix.Pwrite(int(o.holder.Fd()), line, 0)
-}
-
-// isUnlinked reports whether an open file was removed.
-func isUnlinked(f *os.File) bool {
-	var st unix.Stat_t
-	return unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0
 }
 
 // holder returns ": held by …" for an ErrBusy, or "" if the holder is unknown.

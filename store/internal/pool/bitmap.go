@@ -13,12 +13,14 @@ import (
 	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// bitmap is a set of addresses. Each chunk of chunkBits addresses, which begins at
-// a multiple of chunkBits, is one entry of the bucket, with a bit for each address.
-// So a free address is found without reading a lease. A chunk without an entry is
-// empty; an entry of one byte stands for a full chunk.
+// bitmap is a pool's bucket with a set of addresses. Each chunk of chunkBits addresses,
+// which begins at a multiple of chunkBits, is one entry of the bucket, with a bit for
+// each address. So a free address is found without reading a lease. A chunk without an
+// entry is empty; an entry of one byte stands for a full chunk.
 type bitmap struct {
 	id ID
+	// what names the bucket's content in errors.
+	what string
 	// b is nil when the pool does not exist, in a read-only transaction.
 	b *bolt.Bucket
 	// last is the chunk that Next read last.
@@ -35,13 +37,55 @@ const (
 // readChunk is the last chunk that was read. A search through many small ranges reads the same chunk
 // many times.
 type readChunk struct {
-	first number
-	ok    bool
+	first netip.Addr
 	bits  []byte
 }
 
-// name names the pool in errors.
-func (m *bitmap) name() string { return fmt.Sprintf("pool of network %.80q", m.id.Network) }
+// openBitmap returns a pool's bucket in the bucket all. If tx is writable, a missing
+// bucket is created.
+func openBitmap(tx *bolt.Tx, all, what string, id ID) (bitmap, error) {
+	m := bitmap{id: id, what: what}
+	key, err := record.StorableKey("pool", id.Network, id.DataDir)
+	if err != nil {
+		return m, err
+	}
+	if tx == nil || !tx.Writable() {
+		if parent := record.Bucket(tx, all); parent != nil {
+			m.b = parent.Bucket(key)
+		}
+		return m, nil
+	}
+	parent, err := record.Writable(tx, all)
+	if err != nil {
+		return m, err
+	}
+	if m.b, err = parent.CreateBucketIfNotExists(key); err != nil {
+		return m, fmt.Errorf("make %s: %w", m.name(), err)
+	}
+	return m, nil
+}
+
+// ID returns the pool's ID.
+func (m *bitmap) ID() ID { return m.id }
+
+// name names the bucket in errors.
+func (m *bitmap) name() string { return fmt.Sprintf("%s of network %.80q", m.what, m.id.Network) }
+
+// get returns the value of a key, or nil.
+func (m *bitmap) get(key []byte) []byte {
+	if m.b == nil {
+		return nil
+	}
+	return m.b.Get(key)
+}
+
+// writable returns an error in a read-only transaction.
+func (m *bitmap) writable() error {
+	if m.b == nil || !m.b.Writable() {
+		return fmt.Errorf("%s: %w", m.name(), record.ErrReadOnly)
+	}
+	return nil
+}
 
 // full reports whether all of a chunk is in use.
 func full(chunk []byte) bool { return len(chunk) == 1 }
@@ -56,9 +100,9 @@ func (m *bitmap) checkChunk(key, chunk []byte) error {
 
 // set adds an address to the set, or removes it.
 func (m *bitmap) set(a netip.Addr, used bool) error {
-	chunk, bit := numberOf(a).split()
-	m.last.ok = false
-	key := addrKey(chunkKind, chunk.addr())
+	chunk, bit := split(a)
+	m.last = readChunk{}
+	key := addrKey(chunkKind, chunk)
 	old := m.b.Get(key)
 	if old != nil {
 		if err := m.checkChunk(key, old); err != nil {
@@ -122,10 +166,11 @@ func firstFree(chunk []byte, from, to int) (int, bool) {
 	return 0, false
 }
 
-// next returns the lowest address in [from, to] that is not in the set, or false if there is none or
-// from is above to. The cost grows with the number of full chunks, not with the range or the leases. A
-// call may not see the writes of another value for the same bucket since an earlier call.
-func (m *bitmap) next(from, to netip.Addr) (netip.Addr, bool, error) {
+// Next returns the lowest address in [from, to] that has no lease, no reservation, or no recorded release,
+// depending on the pool's kind. It returns false if there is none or from is above to. The cost grows with
+// the number of full chunks of 4096 addresses, not with the range or the leases. A call may not see the
+// writes of another value for the same pool since an earlier call.
+func (m *bitmap) Next(from, to netip.Addr) (netip.Addr, bool, error) {
 	from, err := normal(from)
 	if err != nil {
 		return netip.Addr{}, false, err
@@ -142,15 +187,15 @@ func (m *bitmap) next(from, to netip.Addr) (netip.Addr, bool, error) {
 	if m.b == nil {
 		return from, true, nil
 	}
-	return m.nextFree(numberOf(from), numberOf(to))
+	return m.nextFree(from, to)
 }
 
 // chunkAt returns the bits of a chunk, nil for an empty one.
-func (m *bitmap) chunkAt(first number) ([]byte, error) {
-	if m.last.ok && m.last.first == first {
+func (m *bitmap) chunkAt(first netip.Addr) ([]byte, error) {
+	if m.last.first == first {
 		return m.last.bits, nil
 	}
-	key := addrKey(chunkKind, first.addr())
+	key := addrKey(chunkKind, first)
 	raw := m.b.Get(key)
 	if raw != nil {
 		if err := m.checkChunk(key, raw); err != nil {
@@ -158,13 +203,13 @@ func (m *bitmap) chunkAt(first number) ([]byte, error) {
 		}
 	}
 	// A write invalidates the bytes that bbolt returned, so they are copied.
-	m.last = readChunk{first: first, ok: true, bits: slices.Clone(raw)}
+	m.last = readChunk{first: first, bits: slices.Clone(raw)}
 	return m.last.bits, nil
 }
 
-func (m *bitmap) nextFree(from, to number) (netip.Addr, bool, error) {
-	chunk, first := from.split()
-	final, end := to.split()
+func (m *bitmap) nextFree(from, to netip.Addr) (netip.Addr, bool, error) {
+	chunk, first := split(from)
+	final, end := split(to)
 	if chunk == final {
 		v, err := m.chunkAt(chunk)
 		bit, ok := first, true
@@ -174,38 +219,33 @@ func (m *bitmap) nextFree(from, to number) (netip.Addr, bool, error) {
 		if !ok || err != nil {
 			return netip.Addr{}, false, err
 		}
-		chunk.lo += uint64(bit)
-		return chunk.addr(), true, nil
+		return withBit(chunk, bit), true, nil
 	}
 	c := m.b.Cursor()
-	k, v := c.Seek(addrKey(chunkKind, chunk.addr()))
-	for !final.less(chunk) {
+	k, v := c.Seek(addrKey(chunkKind, chunk))
+	for chunk.IsValid() && !final.Less(chunk) {
 		last := chunkBits - 1
 		if chunk == final {
 			last = end
 		}
 		bit, ok := first, true
-		if bytes.Equal(k, addrKey(chunkKind, chunk.addr())) {
+		if bytes.Equal(k, addrKey(chunkKind, chunk)) {
 			if err := m.checkChunk(k, v); err != nil {
 				return netip.Addr{}, false, err
 			}
 			bit, ok = firstFree(v, first, last)
 		}
 		if ok {
-			chunk.lo += uint64(bit)
-			return chunk.addr(), true, nil
+			return withBit(chunk, bit), true, nil
 		}
-		if chunk, ok = chunk.next(); !ok {
-			break
-		}
-		first = 0
+		chunk, first = withBit(chunk, chunkBits-1).Next(), 0
 		k, v = c.Next()
 	}
 	return netip.Addr{}, false, nil
 }
 
-// count returns the number of addresses in the set. It reads chunks, not leases.
-func (m *bitmap) count() (int, error) {
+// Count returns the number of addresses in the set without reading what belongs to them.
+func (m *bitmap) Count() (int, error) {
 	n := 0
 	for k, v := range record.WithPrefix(m.b, []byte{chunkKind}) {
 		n += ones(v)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -23,11 +22,6 @@ const CloudDataDir = "cloud"
 // neighbour caches of other nodes.
 const RangeDataDir = "range:"
 
-// keepsFreed reports whether a pool records when an address was released.
-func keepsFreed(id ID) bool {
-	return id.DataDir == CloudDataDir || strings.HasPrefix(id.DataDir, RangeDataDir)
-}
-
 // FreedBucket is the bucket of node.db that has a bucket with the released
 // addresses of each pool, under the pool's network and data directory.
 const FreedBucket = "freed"
@@ -40,37 +34,24 @@ const (
 )
 
 // Freed has the released addresses of a pool. It is valid within its transaction.
-type Freed struct {
-	// b is nil when the bucket does not exist, in a read-only transaction.
-	b    *bolt.Bucket
-	bits bitmap
-}
+type Freed struct{ bitmap }
 
 // OpenFreed returns the released addresses of a pool. A pool whose data directory
 // is neither CloudDataDir nor of RangeDataDir has none.
 func OpenFreed(tx *bolt.Tx, id ID) (*Freed, error) {
-	b, err := bucket(tx, FreedBucket, "released addresses", id)
-	if err != nil {
-		return nil, err
-	}
-	return &Freed{b: b, bits: bitmap{id: id, b: b}}, nil
+	m, err := openBitmap(tx, FreedBucket, "released addresses", id)
+	return &Freed{m}, err
 }
 
 // At returns when an address was released, or false if it was never leased or is leased now.
 func (f *Freed) At(addr netip.Addr) (time.Time, bool) {
 	a, err := normal(addr)
-	if err != nil || f.b == nil {
-		return time.Time{}, false
-	}
-	raw := f.b.Get(addrKey(freedKind, a))
-	if len(raw) != 8 {
+	raw := f.get(addrKey(freedKind, a))
+	if err != nil || len(raw) != 8 {
 		return time.Time{}, false
 	}
 	return time.Unix(0, int64(binary.BigEndian.Uint64(raw))).UTC(), true
 }
-
-// Next returns the lowest address in [from, to] that is not a released one. See Pool.Next.
-func (f *Freed) Next(from, to netip.Addr) (netip.Addr, bool, error) { return f.bits.next(from, to) }
 
 // FreedAddress is a released address.
 type FreedAddress struct {
@@ -97,7 +78,7 @@ func (f *Freed) decode(k []byte) (FreedAddress, error) {
 			return FreedAddress{a, time.Unix(0, int64(binary.BigEndian.Uint64(k[1:])^1<<63)).UTC()}, nil
 		}
 	}
-	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.bits.name(), record.ErrDamaged)
+	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.name(), record.ErrDamaged)
 }
 
 // Forget deletes the records of at most limit addresses that were released before a time, oldest first,
@@ -125,7 +106,7 @@ func (f *Freed) Forget(before time.Time, limit int) error {
 func (f *Freed) Record(one FreedAddress) error {
 	a, err := normal(one.Address)
 	if err == nil {
-		err = writable(f.b, f.bits.name())
+		err = f.writable()
 	}
 	if err != nil {
 		return err
@@ -145,7 +126,7 @@ func (f *Freed) put(a netip.Addr, at time.Time) error {
 	if err := f.b.Put(timeKey(at, a), nil); err != nil {
 		return fmt.Errorf("note release of %s: %w", a, err)
 	}
-	return f.bits.set(a, true)
+	return f.set(a, true)
 }
 
 // drop deletes the record of an address. A missing record is not an error.
@@ -160,7 +141,7 @@ func (f *Freed) drop(a netip.Addr) error {
 	if err := f.b.Delete(addrKey(freedKind, a)); err != nil {
 		return fmt.Errorf("forget release of %s: %w", a, err)
 	}
-	return f.bits.set(a, false)
+	return f.set(a, false)
 }
 
 // timeKey sorts by time, then by address.

@@ -43,52 +43,23 @@ func parseAddr(b []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// number is an address as a number.
-type number struct {
-	hi, lo uint64
-	v4     bool
-}
-
-func numberOf(a netip.Addr) number {
-	if a.Is4() {
-		b := a.As4()
-		return number{lo: uint64(binary.BigEndian.Uint32(b[:])), v4: true}
-	}
+// split returns the first address of an address's chunk and the bit within it.
+func split(a netip.Addr) (chunk netip.Addr, bit int) {
 	b := a.As16()
-	return number{hi: binary.BigEndian.Uint64(b[:8]), lo: binary.BigEndian.Uint64(b[8:])}
+	bit = int(binary.BigEndian.Uint16(b[14:])) % chunkBits
+	return withBit(a, 0), bit
 }
 
-func (n number) addr() netip.Addr {
-	if n.v4 {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], uint32(n.lo))
-		return netip.AddrFrom4(b)
+// withBit returns the address with a bit in the chunk of a.
+func withBit(a netip.Addr, bit int) netip.Addr {
+	b := a.As16()
+	low := binary.BigEndian.Uint16(b[14:])
+	binary.BigEndian.PutUint16(b[14:], low-low%chunkBits+uint16(bit))
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte(b[12:]))
 	}
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], n.hi)
-	binary.BigEndian.PutUint64(b[8:], n.lo)
 	return netip.AddrFrom16(b)
 }
-
-// split returns the first address of the number's chunk and the bit within it.
-func (n number) split() (chunk number, bit int) {
-	bit = int(n.lo % chunkBits)
-	n.lo -= uint64(bit)
-	return n, bit
-}
-
-// next returns the first address of the next chunk, or false after the last one. After the last of IPv4
-// it returns a number that is above every IPv4 address.
-func (n number) next() (number, bool) {
-	n.lo += chunkBits
-	if n.lo == 0 {
-		n.hi++
-		return n, n.hi != 0
-	}
-	return n, true
-}
-
-func (n number) less(m number) bool { return n.hi < m.hi || n.hi == m.hi && n.lo < m.lo }
 
 func ownerPrefix(owner record.Key) []byte {
 	return append([]byte{ownerKind}, record.EncodeKey(owner.ContainerID, owner.IfName)...)

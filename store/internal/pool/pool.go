@@ -9,6 +9,7 @@ import (
 	"iter"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -80,10 +81,7 @@ type Lease struct {
 
 // Pool has the leases of one address pool. It is valid within its transaction.
 type Pool struct {
-	id ID
-	// b is nil when the pool does not exist, in a read-only transaction.
-	b    *bolt.Bucket
-	used bitmap
+	bitmap
 	// tx is nil if released addresses are not recorded.
 	tx    *bolt.Tx
 	clock func() time.Time
@@ -94,40 +92,16 @@ type Pool struct {
 // Open returns a pool. A pool that does not exist is created if tx is writable,
 // else it is empty. The clock gives the times of releases.
 func Open(tx *bolt.Tx, id ID, clock func() time.Time) (*Pool, error) {
-	b, err := bucket(tx, Bucket, "pool", id)
+	m, err := openBitmap(tx, Bucket, "pool", id)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{id: id, b: b, used: bitmap{id: id, b: b}, clock: clock}
-	if keepsFreed(id) && tx != nil && tx.Writable() {
+	p := &Pool{bitmap: m, clock: clock}
+	keepsFreed := id.DataDir == CloudDataDir || strings.HasPrefix(id.DataDir, RangeDataDir)
+	if keepsFreed && tx != nil && tx.Writable() {
 		p.tx = tx
 	}
 	return p, nil
-}
-
-// bucket returns a pool's bucket in the bucket all. If tx is writable a missing
-// bucket is created; else it is nil. What names the bucket's content in errors.
-func bucket(tx *bolt.Tx, all, what string, id ID) (*bolt.Bucket, error) {
-	key, err := record.StorableKey("pool", id.Network, id.DataDir)
-	if err != nil {
-		return nil, err
-	}
-	if tx == nil || !tx.Writable() {
-		parent := record.Bucket(tx, all)
-		if parent == nil {
-			return nil, nil
-		}
-		return parent.Bucket(key), nil
-	}
-	parent, err := record.Writable(tx, all)
-	if err != nil {
-		return nil, err
-	}
-	b, err := parent.CreateBucketIfNotExists(key)
-	if err != nil {
-		return nil, fmt.Errorf("make %s of network %.80q: %w", what, id.Network, err)
-	}
-	return b, nil
 }
 
 // List returns the pools of a network, or all with "", by network and data
@@ -148,28 +122,6 @@ func list(tx *bolt.Tx, all, network string) ([]ID, error) {
 	}
 	return ids, nil
 }
-
-// ID returns the pool's ID.
-func (p *Pool) ID() ID { return p.id }
-
-func (p *Pool) name() string { return p.used.name() }
-
-func (p *Pool) writable() error { return writable(p.b, p.name()) }
-
-func writable(b *bolt.Bucket, name string) error {
-	if b == nil || !b.Writable() {
-		return fmt.Errorf("%s: %w", name, record.ErrReadOnly)
-	}
-	return nil
-}
-
-// Next returns the lowest free address in [from, to], or false if there is none or from is above to. The
-// cost grows with the number of full chunks of 4096 addresses, not with the range or the leases. A call
-// may not see the writes of another Pool value of the same pool since an earlier call.
-func (p *Pool) Next(from, to netip.Addr) (netip.Addr, bool, error) { return p.used.next(from, to) }
-
-// Count returns the number of leases without reading them.
-func (p *Pool) Count() (int, error) { return p.used.count() }
 
 // Reserve stores a lease. If its address is taken, even by the same owner, the error is a TakenError.
 func (p *Pool) Reserve(l Lease) error {
@@ -204,7 +156,7 @@ func (p *Pool) Reserve(l Lease) error {
 	if err := p.noteFreed(a, false); err != nil {
 		return err
 	}
-	return p.used.set(a, true)
+	return p.set(a, true)
 }
 
 // Replace is like Reserve, but replaces a lease of the same owner.
@@ -228,10 +180,7 @@ func (p *Pool) Lease(addr netip.Addr) (*Lease, error) {
 		return nil, err
 	}
 	key := addrKey(leaseKind, a)
-	var raw []byte
-	if p.b != nil {
-		raw = p.b.Get(key)
-	}
+	raw := p.get(key)
 	if raw == nil {
 		return nil, fmt.Errorf("lease of %s: %w", a, record.ErrNotFound)
 	}
@@ -275,7 +224,7 @@ func (p *Pool) release(addr netip.Addr, released func(Lease)) error {
 	if err := p.noteFreed(a, true); err != nil {
 		return err
 	}
-	return p.used.set(a, false)
+	return p.set(a, false)
 }
 
 // noteFreed records that an address was released, or that it is leased.
@@ -367,7 +316,7 @@ func (p *Pool) SetImported() error {
 }
 
 // Imported reports whether SetImported was called.
-func (p *Pool) Imported() bool { return p.b != nil && p.b.Get([]byte{importedKind}) != nil }
+func (p *Pool) Imported() bool { return p.get([]byte{importedKind}) != nil }
 
 // SetSizes stores how many IPv4 and IPv6 addresses the pool can give, for metrics. An IPv6 range can
 // have more than 2^64.
@@ -387,10 +336,7 @@ func (p *Pool) SetSizes(sizes [2]float64) error {
 
 // Sizes returns what SetSizes stored last, or zeros.
 func (p *Pool) Sizes() (sizes [2]float64) {
-	if p.b == nil {
-		return sizes
-	}
-	if raw := p.b.Get([]byte{sizesKind}); len(raw) == 16 {
+	if raw := p.get([]byte{sizesKind}); len(raw) == 16 {
 		for i := range sizes {
 			sizes[i] = math.Float64frombits(binary.BigEndian.Uint64(raw[8*i:]))
 		}
@@ -401,12 +347,9 @@ func (p *Pool) Sizes() (sizes [2]float64) {
 // Cursor returns the address that SetCursor stored for a range set.
 func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {
 	key, err := cursorKey(set)
-	if err != nil || p.b == nil {
+	raw := p.get(key)
+	if err != nil || raw == nil {
 		return netip.Addr{}, false, err
-	}
-	raw := p.b.Get(key)
-	if raw == nil {
-		return netip.Addr{}, false, nil
 	}
 	a, err := netip.ParseAddr(string(raw))
 	if err != nil {

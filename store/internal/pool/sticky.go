@@ -28,41 +28,25 @@ const (
 )
 
 // Sticky has the reservations of one address pool. It is valid within its transaction.
-type Sticky struct {
-	id ID
-	// b is nil when the pool does not exist, in a read-only transaction.
-	b *bolt.Bucket
-	// reserved are the addresses of all reservations.
-	reserved bitmap
-}
+type Sticky struct{ bitmap }
 
 // OpenSticky returns the reservations of a pool. A pool that does not exist is
 // created if tx is writable, else it is empty.
 func OpenSticky(tx *bolt.Tx, id ID) (*Sticky, error) {
-	b, err := bucket(tx, StickyBucket, "reservations", id)
-	if err != nil {
-		return nil, err
-	}
-	return &Sticky{id: id, b: b, reserved: bitmap{id: id, b: b}}, nil
+	m, err := openBitmap(tx, StickyBucket, "reservations", id)
+	return &Sticky{m}, err
 }
 
 // ListSticky returns the pools with reservations of a network, or of all with "",
 // by network and data directory.
 func ListSticky(tx *bolt.Tx, network string) ([]ID, error) { return list(tx, StickyBucket, network) }
 
-func (p *Sticky) name() string { return fmt.Sprintf("reservations of network %.80q", p.id.Network) }
-
-func (p *Sticky) writable() error { return writable(p.b, p.name()) }
-
 func identityKey(identity string) []byte { return append([]byte{reservationKind}, identity...) }
 
 // Reservation returns an identity's reservation, or an error that is ErrNotFound.
 func (p *Sticky) Reservation(identity string) (*Reservation, error) {
 	key := identityKey(identity)
-	var raw []byte
-	if p.b != nil {
-		raw = p.b.Get(key)
-	}
+	raw := p.get(key)
 	if raw == nil {
 		return nil, fmt.Errorf("reservation for %.80q: %w", identity, record.ErrNotFound)
 	}
@@ -78,10 +62,10 @@ func (p *Sticky) Reservation(identity string) (*Reservation, error) {
 // false if there is none.
 func (p *Sticky) At(addr netip.Addr) (identity string, ok bool, err error) {
 	a, err := normal(addr)
-	if err != nil || p.b == nil {
+	if err != nil {
 		return "", false, err
 	}
-	raw := p.b.Get(addrKey(reservedKind, a))
+	raw := p.get(addrKey(reservedKind, a))
 	return string(raw), raw != nil, nil
 }
 
@@ -177,7 +161,7 @@ func (p *Sticky) index(r *Reservation) error {
 		if err := p.b.Put(addrKey(reservedKind, a), []byte(r.Identity)); err != nil {
 			return fmt.Errorf("store reservation of %s: %w", a, err)
 		}
-		if err := p.reserved.set(a, true); err != nil {
+		if err := p.set(a, true); err != nil {
 			return err
 		}
 	}
@@ -244,7 +228,7 @@ func (p *Sticky) dropAddress(a netip.Addr) error {
 	if err := p.b.Delete(addrKey(reservedKind, a)); err != nil {
 		return fmt.Errorf("delete reservation of %s: %w", a, err)
 	}
-	return p.reserved.set(a, false)
+	return p.set(a, false)
 }
 
 // All returns all reservations in the order of identities. One that cannot be
@@ -321,19 +305,8 @@ func (p *Sticky) Forget(since time.Time, limit int) (int, error) {
 	return len(free), nil
 }
 
-// Next returns the lowest address in [from, to] that no reservation has, not even an expired one. See
-// Pool.Next.
-func (p *Sticky) Next(from, to netip.Addr) (netip.Addr, bool, error) {
-	return p.reserved.next(from, to)
-}
-
 // Boot returns the boot that SetBoot stored.
-func (p *Sticky) Boot() string {
-	if p.b == nil {
-		return ""
-	}
-	return string(p.b.Get([]byte{bootKind}))
-}
+func (p *Sticky) Boot() string { return string(p.get([]byte{bootKind})) }
 
 // SetBoot stores the boot in which the pool is used.
 func (p *Sticky) SetBoot(id string) error {

@@ -118,7 +118,7 @@ func ListOwned[T any](tx *bolt.Tx, bucket, network string, owner func(*T) *Key) 
 }
 
 func list[T any](tx *bolt.Tx, bucket string, prefix []byte, complete func(key []byte, rec *T) error) (all []T, err error) {
-	err = each(tx, bucket, prefix, func(k, v []byte) error {
+	err = Each(tx, bucket, prefix, func(k, v []byte) error {
 		var rec T
 		err := Decode(bucket, k, v, &rec)
 		if err == nil {
@@ -132,8 +132,8 @@ func list[T any](tx *bolt.Tx, bucket string, prefix []byte, complete func(key []
 	return all, err
 }
 
-// each calls fn with the records whose keys begin with prefix, and joins its errors.
-func each(tx *bolt.Tx, bucket string, prefix []byte, fn func(k, v []byte) error) error {
+// Each calls fn with the records whose keys begin with prefix, and joins its errors.
+func Each(tx *bolt.Tx, bucket string, prefix []byte, fn func(k, v []byte) error) error {
 	var faults []error
 	for k, v := range WithPrefix(Bucket(tx, bucket), prefix) {
 		if v != nil { // nil is a nested bucket

@@ -80,7 +80,17 @@ func (k *kubeServer) measureFleet(ctx context.Context, config *cluster.Config, k
 		}
 		w := &follower{change: make(chan struct{}, 1)}
 		all = append(all, w)
-		running.Go(func() { _ = registry.Watch(ctx, w.update) })
+		relay := cluster.NewRelay()
+		running.Go(func() { _ = registry.Watch(ctx, relay) })
+		running.Go(func() {
+			for ctx.Err() == nil {
+				select {
+				case <-ctx.Done():
+				case <-relay.Changes():
+					w.update(relay.Take())
+				}
+			}
+		})
 		if i == 0 {
 			if err := w.until(ctx, func() bool { return len(w.nodes) >= nodes }); err != nil {
 				return f, err

@@ -110,7 +110,7 @@ func (d *demo) metadata() error {
 
 // install installs the plugins and the article's network configuration on the node.
 func (d *demo) install() error {
-	stage.Say("The node's plugins and its network, as in the article")
+	stage.Say("The node's plugins and its network, as on a node of AKS")
 	if _, err := d.in("install", "--dir", pluginDir, "azure-vnet", "azure-vnet-ipam", "portmap"); err != nil {
 		return err
 	}

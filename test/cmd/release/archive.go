@@ -231,7 +231,7 @@ func (r *release) manual(ctx context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, ".TH CNIBOX 8 %s \"cnibox %s\" \"System Administration\"\n", r.at.Format(time.DateOnly), r.version)
 	out.WriteString(".SH NAME\ncnibox \\- every CNI plugin in one binary\n")
-	const common = "\nexit codes:\n" // at the end of each help
+	const keys = "\nkeys of the plugin:\n" // of a role with the name of a verb, behind the verb
 	overview, err := run(ctx, "", nil, r.native(), "help")
 	if err != nil {
 		return nil, err
@@ -248,11 +248,11 @@ func (r *release) manual(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, help, found := strings.Cut(help, "cnibox "+verb+": ") // behind the keys of a role with this name
+		help, found := strings.CutPrefix(help, "cnibox "+verb+": ")
 		title, text, _ := strings.Cut(help, "\n")
-		text, _, ended := strings.Cut(text, common)
-		if !found || !ended {
-			return nil, fmt.Errorf("help of %q: no title or no end", verb)
+		text, _, _ = strings.Cut(text, keys)
+		if !found {
+			return nil, fmt.Errorf("help of %q: no title", verb)
 		}
 		writeLiteral(&out, "cnibox "+verb+": "+title, text)
 	}

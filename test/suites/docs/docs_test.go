@@ -12,13 +12,24 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated parts of README.md, docs/examples.md and CONTRIBUTING.md")
+var update = flag.Bool("update", false, "rewrite the generated parts of docs/roles.md, docs/examples.md and CONTRIBUTING.md")
 
-const readme = "../../../README.md"
+const (
+	readme    = "../../../README.md"
+	rolesPage = "../../../docs/roles.md"
+)
 
-// TestReadme: the table of roles is generated from the code.
+// TestReadme: the README is short.
 func TestReadme(t *testing.T) {
-	rewrite(t, readme, func(text string) string {
+	b, err := os.ReadFile(readme)
+	if n := len(strings.Fields(string(b))); err != nil || n > 900 {
+		t.Errorf("%d words, want at most 900: %v", n, err)
+	}
+}
+
+// TestRoles: the table of roles is generated from the code.
+func TestRoles(t *testing.T) {
+	rewrite(t, rolesPage, func(text string) string {
 		return replaceBlock(t, text, "<!-- roles:start -->", "<!-- roles:end -->", rolesTable())
 	})
 }

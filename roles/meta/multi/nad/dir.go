@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/meta/multi/wish"
 )
 
 // DefaultDir is the directory of the network definitions of a node without an API server.
@@ -27,9 +28,9 @@ type Dir string
 // Object reads the file of that name.
 func (d Dir) Object(_ context.Context, namespace, name string) (*Object, error) {
 	switch {
-	case namespace != "" && !isName(namespace, true):
+	case namespace != "" && !wish.IsLabel(namespace):
 		return nil, fmt.Errorf("%w in %s: %q is not a namespace", ErrNotFound, string(d), namespace)
-	case !isName(name, false):
+	case !wish.IsSubdomain(name):
 		return nil, fmt.Errorf("%w in %s: %q is not the name of an object", ErrNotFound, string(d), name)
 	}
 	path := filepath.Join(string(d), namespace, name)

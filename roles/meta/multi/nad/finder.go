@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/roles/meta/multi/wish"
 )
 
 // Finder finds networks. The first source that has the name is used. A source that cannot answer
@@ -108,7 +110,7 @@ func (f *Finder) Default(ctx context.Context, namespace, value string) (*Network
 	var o *Object
 	var looked []error
 	var err error
-	if isName(value, false) {
+	if wish.IsSubdomain(value) {
 		o, looked, err = f.findObject(ctx, namespace, value)
 	}
 	if o != nil {

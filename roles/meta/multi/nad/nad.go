@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
@@ -94,21 +93,6 @@ func withName(raw []byte, c *conf, name string) ([]byte, error) {
 		return raw, nil
 	}
 	return rawjson.Set(raw, "name", []byte(`"`+name+`"`))
-}
-
-// isName reports whether s is a valid name of a Kubernetes object, or of a namespace if label is
-// true. Such a name is a single path element and never "." or "..".
-func isName(s string, label bool) bool {
-	if s == "" || len(s) > 253 || label && (len(s) > 63 || strings.Contains(s, ".")) {
-		return false
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if part == "" || part[0] == '-' || part[len(part)-1] == '-' ||
-			strings.ContainsFunc(part, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }) {
-			return false
-		}
-	}
-	return true
 }
 
 // errSelf returns the error for a configuration of the calling plugin.

@@ -100,13 +100,13 @@ func (e *element) decodeValue(path string, raw json.RawMessage, into any) bool {
 }
 
 func (e *element) readName(path string, raw json.RawMessage) {
-	if e.decodeValue(path, raw, &e.to.Name) && !isSubdomain(e.to.Name) {
+	if e.decodeValue(path, raw, &e.to.Name) && !IsSubdomain(e.to.Name) {
 		e.faults.Addf(path, "%q is not the name of an object: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.Name)
 	}
 }
 
 func (e *element) readNamespace(path string, raw json.RawMessage) {
-	if e.decodeValue(path, raw, &e.to.Namespace) && e.to.Namespace != "" && !isLabel(e.to.Namespace) {
+	if e.decodeValue(path, raw, &e.to.Namespace) && e.to.Namespace != "" && !IsLabel(e.to.Namespace) {
 		e.faults.Addf(path, "%q is not a namespace: use 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", e.to.Namespace, maxLabel)
 	}
 }
@@ -256,7 +256,7 @@ func (e *element) readDefaultRoute(path string, raw json.RawMessage) {
 }
 
 func (e *element) readClaim(path string, raw json.RawMessage) {
-	if e.decodeValue(path, raw, &e.to.IPAMClaim) && e.to.IPAMClaim != "" && !isSubdomain(e.to.IPAMClaim) {
+	if e.decodeValue(path, raw, &e.to.IPAMClaim) && e.to.IPAMClaim != "" && !IsSubdomain(e.to.IPAMClaim) {
 		e.faults.Addf(path, "%q is not the name of an IPAMClaim: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.IPAMClaim)
 	}
 }

@@ -13,41 +13,33 @@ const (
 	maxText = 253
 )
 
-// isLabel reports whether s is a DNS-1123 label, Kubernetes' form of a namespace's name.
-func isLabel(s string) bool {
-	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
-}
+// IsLabel reports whether s is a DNS-1123 label, Kubernetes' form of a namespace's name.
+func IsLabel(s string) bool { return len(s) <= maxLabel && isPart(s) }
 
-// isSubdomain reports whether s is labels separated by dots, Kubernetes' form of an object's name.
-func isSubdomain(s string) bool {
+// IsSubdomain reports whether s is a DNS-1123 subdomain, Kubernetes' form of an object's name.
+func IsSubdomain(s string) bool {
 	if len(s) > maxSubdomain {
 		return false
 	}
-	for label := range strings.SplitSeq(s, ".") {
-		if !isLabel(label) {
+	for part := range strings.SplitSeq(s, ".") {
+		if !isPart(part) {
 			return false
 		}
 	}
 	return true
 }
 
+func isPart(s string) bool {
+	if s == "" || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
+}
+
 // isThirdPartyKey reports whether a key is in reverse domain name notation, "org.foo.bar.key-name",
 // which the standard reserves for third parties (section 4.1.2.1).
 func isThirdPartyKey(s string) bool {
-	return strings.Contains(s, ".") && isSubdomain(strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(s)))
-}
-
-// isNetworkName reports whether s can be the name of a CNI network (CNI spec 1.1.0, section 1).
-func isNetworkName(s string) bool {
-	if s == "" || len(s) > maxText || strings.IndexByte("_.-", s[0]) >= 0 {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_.-", r)
-	})
+	return strings.Contains(s, ".") && IsSubdomain(strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(s)))
 }
 
 // isText reports whether s is printable ASCII of at most maxText bytes.

@@ -82,7 +82,7 @@ func parseShort(f *roles.Faults, path, value string) []Network {
 		case item == "":
 			f.Addf(at, "is empty: name a network, or remove the comma")
 			continue
-		case qualified && !isLabel(namespace), !isLabel(rest):
+		case qualified && !IsLabel(namespace), !IsLabel(rest):
 			f.Addf(at, "%q is not of the form [namespace/]name[@interface], each of namespace and name 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", item, maxLabel)
 		}
 		if named {
@@ -154,7 +154,7 @@ func ParsePlugins(value string) ([]Plugin, error) {
 		at := fmt.Sprintf("%s[%d]", annotation(PluginsKey), i)
 		name, ifName, named := strings.Cut(item, "@")
 		p := Plugin{Name: strings.TrimSpace(name), IfName: strings.TrimSpace(ifName)}
-		if !isNetworkName(p.Name) {
+		if !roles.IsName(p.Name) || len(p.Name) > maxText {
 			f.Addf(at, "%q is not of the form name[@interface], with the name of a network or of its plugin's type", strings.TrimSpace(item))
 		}
 		if named {

@@ -1,4 +1,4 @@
-package netops
+package dropmon
 
 import (
 	"net/netip"
@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/dropmon"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // frame returns an Ethernet frame with an IPv4 header and the beginning of a TCP header.
@@ -16,7 +16,7 @@ func frame(ether ...byte) []byte {
 	return append(b, 0x9c, 0x40, 0, 80)
 }
 
-func TestNewDrop(t *testing.T) {
+func TestReadHeaders(t *testing.T) {
 	from, to := netip.MustParseAddrPort("10.0.0.1:40000"), netip.MustParseAddrPort("10.0.0.2:80")
 	fragment := frame(8, 0)
 	fragment[etherHeader+7] = 1
@@ -34,7 +34,8 @@ func TestNewDrop(t *testing.T) {
 		{"ARP", "arp", "02:00:00:00:00:02", unix.ETH_P_ARP, frame(8, 6), netip.AddrPort{}, netip.AddrPort{}},
 		{"unknown", "0x88cc", "", 0x88cc, nil, netip.AddrPort{}, netip.AddrPort{}},
 	} {
-		got := newDrop(&dropmon.Drop{Protocol: v.protocol, Packet: v.packet})
+		var got Drop
+		got.readHeaders(v.protocol, v.packet)
 		if got.Proto != v.proto || got.SourceMAC != v.mac || got.From != v.from || got.To != v.to {
 			t.Errorf("%s: %+v", v.name, got)
 		}
@@ -43,7 +44,7 @@ func TestNewDrop(t *testing.T) {
 
 // TestDropIn: a packet of a flow has its ID and one of its addresses, in the direction of the ID.
 func TestDropIn(t *testing.T) {
-	flow, to := TraceFlow{From: netip.MustParseAddr("10.0.0.1"), ID: 40000}, netip.MustParseAddr("10.0.0.2")
+	flow, to := nft.Flow{From: netip.MustParseAddr("10.0.0.1"), ID: 40000}, netip.MustParseAddr("10.0.0.2")
 	echo := func(kind byte, id ...byte) []byte {
 		b := frame(8, 0)
 		b[etherHeader+9] = unix.IPPROTO_ICMP
@@ -77,7 +78,8 @@ func TestDropIn(t *testing.T) {
 		{"ICMP error", echo(3, 0x9c, 0x40, 0, 1), false, false},
 		{"cut", echo(8), false, false},
 	} {
-		d := newDrop(&dropmon.Drop{Protocol: unix.ETH_P_IP, Packet: v.packet})
+		var d Drop
+		d.readHeaders(unix.ETH_P_IP, v.packet)
 		if reply, in := d.In(flow, to); in != v.in || in && reply != v.reply {
 			t.Errorf("%s: reply %t, in the flow %t", v.name, reply, in)
 		}
@@ -89,9 +91,9 @@ func TestDropIn(t *testing.T) {
 	}
 }
 
-// FuzzNewDrop feeds random packets to the decoder.
-func FuzzNewDrop(f *testing.F) {
+// FuzzReadHeaders feeds random packets to the decoder.
+func FuzzReadHeaders(f *testing.F) {
 	f.Add(uint16(unix.ETH_P_IP), frame(8, 0))
 	f.Add(uint16(unix.ETH_P_IPV6), make([]byte, 80))
-	f.Fuzz(func(_ *testing.T, protocol uint16, b []byte) { newDrop(&dropmon.Drop{Protocol: protocol, Packet: b}) })
+	f.Fuzz(func(_ *testing.T, protocol uint16, b []byte) { new(Drop).readHeaders(protocol, b) })
 }

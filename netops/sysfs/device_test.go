@@ -1,4 +1,4 @@
-package netops_test
+package sysfs_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/sysfs"
 )
 
 // TestDevice finds devices by path, bus and link. It uses an artificial sysfs tree,
@@ -27,25 +28,24 @@ func TestDevice(t *testing.T) {
 	if err := os.Mkdir("/sys/devices/pci0000:00/0000:00:05.0", 0o755); err != nil { // no driver
 		t.Fatal(err)
 	}
-	n := netops.New(netops.Options{})
-	at := func(path string) func() (netops.Device, error) {
-		return func() (netops.Device, error) { return n.DeviceAt(path) }
+	at := func(path string) func() (sysfs.Device, error) {
+		return func() (sysfs.Device, error) { return sysfs.At(path) }
 	}
-	on := func(bus, id string) func() (netops.Device, error) {
-		return func() (netops.Device, error) { return n.DeviceOn(bus, id) }
+	on := func(bus, id string) func() (sysfs.Device, error) {
+		return func() (sysfs.Device, error) { return sysfs.On(bus, id) }
 	}
 	const pci = "/sys/devices/pci0000:00/"
-	nic := netops.Device{Path: pci + "0000:00:04.0", Driver: "virtio-pci", Links: []string{"nic"}}
+	nic := sysfs.Device{Path: pci + "0000:00:04.0", Driver: "virtio-pci", Links: []string{"nic"}}
 	for _, c := range []struct {
 		name string
-		find func() (netops.Device, error)
-		want netops.Device
+		find func() (sysfs.Device, error)
+		want sysfs.Device
 		err  error
 	}{
-		{name: "two ports", find: on("pci", "0000:03:00.0"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.0", Driver: "ixgbe", Links: []string{"p0", "p1"}}},
-		{name: "no port", find: on("pci", "0000:03:00.1"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.1", Driver: "vfio-pci"}},
+		{name: "two ports", find: on("pci", "0000:03:00.0"), want: sysfs.Device{Path: pci + "0000:00:1c.0/0000:03:00.0", Driver: "ixgbe", Links: []string{"p0", "p1"}}},
+		{name: "no port", find: on("pci", "0000:03:00.1"), want: sysfs.Device{Path: pci + "0000:00:1c.0/0000:03:00.1", Driver: "vfio-pci"}},
 		{name: "virtio", find: on("pci", "0000:00:04.0"), want: nic},
-		{name: "auxiliary", find: on("auxiliary", "mlx5_core.sf.4"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.0/mlx5_core.sf.4", Driver: "mlx5_core.sf", Links: []string{"sf"}}},
+		{name: "auxiliary", find: on("auxiliary", "mlx5_core.sf.4"), want: sysfs.Device{Path: pci + "0000:00:1c.0/0000:03:00.0/mlx5_core.sf.4", Driver: "mlx5_core.sf", Links: []string{"sf"}}},
 		{name: "absent", find: on("pci", "0000:09:00.0"), err: netops.ErrNotExist},
 		{name: "bus absent", find: on("usb", "1-1"), err: netops.ErrNotExist},
 		{name: "ID with a path", find: on("pci", "../../../etc"), err: netops.ErrInvalid},
@@ -55,7 +55,7 @@ func TestDevice(t *testing.T) {
 		{name: "path", find: at(pci + "0000:00:04.0"), want: nic},
 		{name: "path of a child", find: at(pci + "0000:00:04.0/virtio3"), want: nic},
 		{name: "path to be cleaned", find: at(pci + "0000:00:1c.0/../0000:00:04.0/"), want: nic},
-		{name: "no driver", find: at(pci + "0000:00:05.0"), want: netops.Device{Path: pci + "0000:00:05.0"}},
+		{name: "no driver", find: at(pci + "0000:00:05.0"), want: sysfs.Device{Path: pci + "0000:00:05.0"}},
 		{name: "path absent", find: at(pci + "0000:00:06.0"), err: netops.ErrNotExist},
 		{name: "path below a link", find: at("/sys/bus/pci/devices/0000:00:04.0"), err: netops.ErrInvalid},
 		{name: "path over a link", find: at(pci + "0000:00:04.0/virtio3/net/nic/device"), err: netops.ErrInvalid},
@@ -74,11 +74,11 @@ func TestDevice(t *testing.T) {
 		})
 	}
 	for link, want := range map[string]string{"nic": pci + "0000:00:04.0", "p1": pci + "0000:00:1c.0/0000:03:00.0", "virtual": ""} {
-		if have, err := n.DeviceOf(link); err != nil || have != want {
+		if have, err := sysfs.Of(link); err != nil || have != want {
 			t.Errorf("device of %q: %q, %v, want %q", link, have, err, want)
 		}
 	}
-	if _, err := n.DeviceOf("../../x"); !errors.Is(err, netops.ErrInvalid) {
+	if _, err := sysfs.Of("../../x"); !errors.Is(err, netops.ErrInvalid) {
 		t.Errorf("device of a path: %v", err)
 	}
 }

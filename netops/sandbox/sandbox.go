@@ -1,4 +1,5 @@
-package netops
+// Package sandbox keeps plugins from changing the machine.
+package sandbox
 
 import (
 	"errors"
@@ -10,14 +11,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Sandbox prepares the mount namespace of this process for plugins that must not change the machine: everything
+// Enter prepares the mount namespace of this process for plugins that must not change the machine: everything
 // becomes read-only, except for empty /run, /tmp and /var/lib, in memory, and the sysctls of the network
 // namespace. The directories in keep, and those to which links in them lead, stay where they are. The process must
-// have its own mount and network namespaces, and Sandbox fails if it has those of its parent. Before Linux 5.12
+// have its own mount and network namespaces, and Enter fails if it has those of its parent. Before Linux 5.12
 // mounts stay writable, and the error wraps errors.ErrUnsupported.
-func Sandbox(keep []string) error {
+func Enter(keep []string) error {
 	// In a PID namespace of its own the process has no parent but in the /proc from outside.
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -29,7 +32,7 @@ func Sandbox(keep []string) error {
 		var own, parent unix.Stat_t
 		err := errors.Join(unix.Stat("/proc/self/ns/"+kind, &own), unix.Stat("/proc/"+ppid+"/ns/"+kind, &parent))
 		if err != nil || own.Ino == parent.Ino {
-			return errors.Join(fmt.Errorf("make a sandbox: %w: the process is in the namespaces of its parent", ErrInvalid), err)
+			return errors.Join(fmt.Errorf("make a sandbox: %w: the process is in the namespaces of its parent", nlconn.ErrInvalid), err)
 		}
 	}
 	var kept []*os.File // opened now, because the mounts may cover them

@@ -1,4 +1,5 @@
-package netops
+// Package sysfs reads hardware devices from the kernel's device tree.
+package sysfs
 
 import (
 	"errors"
@@ -10,11 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// sysfs is the mount point of the kernel's device tree (kernel: Documentation/filesystems/sysfs.rst).
-const sysfs = "/sys"
+// root is the mount point of the kernel's device tree (kernel: Documentation/filesystems/sysfs.rst).
+const root = "/sys"
 
 // Device is a hardware device in sysfs. Links contains only links in the network
 // namespace that sysfs was mounted for.
@@ -28,28 +30,28 @@ type Device struct {
 	Links []string
 }
 
-// DeviceAt reads the device whose directory is path. The path must be below
+// At reads the device whose directory is path. The path must be below
 // /sys/devices and contain no symbolic link. For a virtio device it returns the parent
-// device. The error wraps ErrInvalid for any other path and ErrNotExist if the device
+// device. The error wraps netops.ErrInvalid for any other path and netops.ErrNotExist if the device
 // does not exist.
-func (n *Net) DeviceAt(path string) (Device, error) {
+func At(path string) (Device, error) {
 	clean := filepath.Clean(path)
 	real, err := resolveDevice(clean)
 	if err != nil {
 		return Device{}, err
 	}
 	if real != clean {
-		return Device{}, fmt.Errorf("device %q: %w: is a symbolic link to %q", path, ErrInvalid, real)
+		return Device{}, fmt.Errorf("device %q: %w: is a symbolic link to %q", path, nlconn.ErrInvalid, real)
 	}
 	return readDevice(withoutVirtio(real))
 }
 
-// DeviceOn reads a device by its name on a bus ("pci", "auxiliary"). The error
-// wraps ErrNotExist if the device does not exist.
-func (n *Net) DeviceOn(bus, id string) (Device, error) {
-	path := filepath.Join(sysfs, "bus", bus, "devices", id)
+// On reads a device by its name on a bus ("pci", "auxiliary"). The error
+// wraps netops.ErrNotExist if the device does not exist.
+func On(bus, id string) (Device, error) {
+	path := filepath.Join(root, "bus", bus, "devices", id)
 	if filepath.Base(path) != id || filepath.Base(filepath.Dir(filepath.Dir(path))) != bus {
-		return Device{}, fmt.Errorf("%s device %q: %w", bus, id, ErrInvalid)
+		return Device{}, fmt.Errorf("%s device %q: %w", bus, id, nlconn.ErrInvalid)
 	}
 	real, err := resolveDevice(path)
 	if err != nil {
@@ -58,14 +60,14 @@ func (n *Net) DeviceOn(bus, id string) (Device, error) {
 	return readDevice(real)
 }
 
-// DeviceOf returns the directory of a host link's device, below /sys/devices. It is ""
+// Of returns the directory of a host link's device, below /sys/devices. It is ""
 // for a virtual link.
-func (n *Net) DeviceOf(link string) (string, error) {
+func Of(link string) (string, error) {
 	if err := rtnl.CheckName(link); err != nil {
 		return "", err
 	}
-	real, err := resolveDevice(filepath.Join(sysfs, "class", "net", link, "device"))
-	if errors.Is(err, ErrNotExist) {
+	real, err := resolveDevice(filepath.Join(root, "class", "net", link, "device"))
+	if errors.Is(err, nlconn.ErrNotExist) {
 		return "", nil
 	}
 	return withoutVirtio(real), err
@@ -85,11 +87,11 @@ func resolveDevice(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return "", fmt.Errorf("device %q: %w", path, ErrNotExist)
+		return "", fmt.Errorf("device %q: %w", path, nlconn.ErrNotExist)
 	case err != nil:
 		return "", fmt.Errorf("device %q: %w", path, err)
-	case !strings.HasPrefix(real, sysfs+"/devices/"):
-		return "", fmt.Errorf("device %q: %w: is not below %s/devices", path, ErrInvalid, sysfs)
+	case !strings.HasPrefix(real, root+"/devices/"):
+		return "", fmt.Errorf("device %q: %w: is not below %s/devices", path, nlconn.ErrInvalid, root)
 	}
 	return real, nil
 }

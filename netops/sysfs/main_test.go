@@ -1,0 +1,9 @@
+package sysfs_test
+
+import (
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+func TestMain(m *testing.M) { netopstest.Main(m) }
