@@ -64,7 +64,8 @@ func (s *Set) Add(member string) {
 
 // Remove reverts one Add.
 func (s *Set) Remove(member string) {
-	if s.members[member]--; s.members[member] <= 0 {
+	s.members[member]--
+	if s.members[member] <= 0 {
 		delete(s.members, member)
 		s.changed[member] = struct{}{}
 	}

@@ -71,7 +71,8 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 			if used[text] != nil {
 				continue
 			}
-			if used[text] = t.groups[text]; used[text] == nil {
+			used[text] = t.groups[text]
+			if used[text] == nil {
 				used[text] = t.newGroup(k)
 			}
 		}
