@@ -10,12 +10,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/podtable"
 )
 
-// Rule, Peer and Chain are those of the kernel's table.
-type (
-	Rule  = podtable.Rule
-	Peer  = podtable.Peer
-	Chain = podtable.Chain
-)
+// Rule is a rule of the kernel's table.
+type Rule = podtable.Rule
+
+// Peer is what a Rule says of the other end of a connection.
+type Peer = podtable.Peer
+
+// Chain is a chain of the kernel's table.
+type Chain = podtable.Chain
 
 // Deny is the chain that drops everything.
 const Deny = podtable.Deny
