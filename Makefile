@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: test-suites build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -150,6 +150,13 @@ fmt: bin/golangci-lint
 bin/peers/bridge: test/peers/reference/go.sum
 	cd test/peers/reference && $(GO) build -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v1.9.1' -o ../../../bin/peers/ tool
 
+# The test suites of the reference plugins, which run cnibox's plugins. Not a part of `make test`: they take a minute and a half.
+bin/suites/integration.test: test/peers/suites/go.sum test/peers/suites/build.sh test/peers/suites/shim/shim.go
+	GO='$(GO)' sh test/peers/suites/build.sh $(CURDIR)/bin/suites
+
+test-suites: setup build bin/suites/integration.test
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),foreign -count 1 -timeout 10m ./test/suites/foreign
+
 # Makes the same calls to the reference plugins and to ours. Not a part of `make test`. The virtual machine compares a selection of the
 # roles that this kernel lacks; DIFFVM=. compares all of them.
 DIFFVM  ?= ^(verbs|v4|again|del-without-netns|l3|access|trunk|table|fail-name-taken|two-interfaces|mtu)$$
@@ -226,17 +233,20 @@ bench: setup build bin/peers/bridge
 bench-storm: setup build bin/peers/bridge
 	$(GO) run ./test/cmd/bench -only storm -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -storm-svg docs/storm.svg
 
-# nfpm and syft. The build takes minutes when Go's build cache is empty.
-bin/syft: test/peers/release/go.sum
+# Makes packages.
+bin/nfpm: test/peers/release/go.sum
 	cd test/peers/release && $(GO) build -ldflags '-s -w' -o ../../../bin/ tool
 
-# Writes a release of the tag VERSION to OUT. KEY is minisign's secret key. See docs/release.md.
+# Writes a release of the tag VERSION to OUT. KEY is minisign's secret key. See docs/release.md. It needs no root.
 OUT ?= dist
-release: setup bin/syft
+release: go-version
+	@for p in git $(if $(KEY),minisign); do command -v $$p >/dev/null || { echo "release: $$p is missing: apt install $$p" >&2; exit 1; }; done
+	@echo "release: builds nfpm into bin unless it is there, then the release into $(OUT). It installs nothing; Go downloads the modules in go.sum."
+	@$(MAKE) --no-print-directory bin/nfpm
 	$(GO) run ./test/cmd/release -version '$(VERSION)' -out '$(OUT)' $(if $(KEY),-key '$(KEY)')
 
 # Makes a release of a tagged clone and uses every file of it.
-test-release: setup bin/syft
+test-release: setup bin/nfpm
 	$(GO) build -o bin/release ./test/cmd/release
 	cd test/peers/vex && $(GO) build -o ../../../bin/vex .
 	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),release -count 1 -timeout 15m ./test/suites/release

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -40,14 +39,10 @@ func (c *Claim) Resource() Resource {
 
 // String describes the resource to people: "link eth1", "port 8080/tcp of IPv4" or "port 8000-8100/udp of 192.0.2.1".
 func (r Resource) String() string {
-	p := r.Ports
-	switch {
-	case p == (Ports{}):
+	if r.Ports == (Ports{}) {
 		return r.Kind + " " + r.Name
-	case p.Address.IsValid():
-		return fmt.Sprintf("%s %s/%s of %s", r.Kind, p.Numbers(), p.Protocol, p.Address)
 	}
-	return fmt.Sprintf("%s %s/%s of %s", r.Kind, p.Numbers(), p.Protocol, p.Family)
+	return r.Kind + " " + r.Ports.String()
 }
 
 // name returns the text under which a claim on the resource is stored. Programs of several versions
@@ -56,14 +51,23 @@ func (r Resource) name() string {
 	if r.Ports == (Ports{}) {
 		return r.Name
 	}
-	return r.Ports.String()
+	return r.Ports.name()
 }
 
 // rangePrefix begins the texts of several ports, so that they are adjacent in the bucket.
 const rangePrefix = "range "
 
-// String returns "8080/tcp/IPv4/" or "range 8000-8100/tcp/IPv4/192.0.2.1".
+// String describes the ports to people: "8080/tcp of IPv4" or "8000-8100/udp of 192.0.2.1".
 func (p Ports) String() string {
+	of := p.Family
+	if p.Address.IsValid() {
+		of = p.Address.String()
+	}
+	return p.Numbers() + "/" + p.Protocol + " of " + of
+}
+
+// name returns "8080/tcp/IPv4/" or "range 8000-8100/tcp/IPv4/192.0.2.1".
+func (p Ports) name() string {
 	text := p.Numbers() + "/" + p.Protocol + "/" + p.Family + "/"
 	if p.First != p.Last {
 		text = rangePrefix + text
@@ -83,7 +87,7 @@ func (p Ports) Numbers() string {
 	return text
 }
 
-// parsePorts is the inverse of String.
+// parsePorts is the inverse of name.
 func parsePorts(text string) (p Ports, ok bool) {
 	fields := strings.Split(strings.TrimPrefix(text, rangePrefix), "/")
 	if len(fields) != 4 {
@@ -99,7 +103,7 @@ func parsePorts(text string) (p Ports, ok bool) {
 	if fields[3] != "" {
 		p.Address, _ = netip.ParseAddr(fields[3])
 	}
-	return p, lowErr == nil && highErr == nil && p.String() == text
+	return p, lowErr == nil && highErr == nil && p.name() == text
 }
 
 // overlaps reports whether both have a port of an address.

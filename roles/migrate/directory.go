@@ -135,6 +135,22 @@ func (d *directory) create(name string, content []byte) error {
 	return nil
 }
 
+// writeCursor writes the file with a range set's last address.
+func (d *directory) writeCursor(set int, a netip.Addr) error {
+	name := fmt.Sprintf("%s.%d", cursorFile, set)
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(int(d.f.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return d.fault("write", name, err)
+	}
+	_, err = retry(func() (int, error) { return unix.Write(fd, []byte(a.String())) })
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return d.fault("write", name, err)
+	}
+	return nil
+}
+
 // modified returns the time at which a file was last made or removed in the directory.
 func (d *directory) modified() (time.Time, error) {
 	fi, err := d.f.Stat()

@@ -52,14 +52,18 @@ func (f LeaseFiles) Import(ctx context.Context, h *roles.Host, id store.PoolID) 
 	return err
 }
 
-// Create makes a lease's file. It needs no lock, because O_EXCL decides between it and
+// Create makes a lease's file, and writes last_reserved_ip.<N>, after which the
+// reference continues. It needs no lock, because O_EXCL decides between it and
 // the reference. A directory that cannot be written by us cannot be written by the
 // reference, so it is no error. A full one is an error, as it may have space again when
 // the reference is back.
-func (LeaseFiles) Create(ctx context.Context, h *roles.Host, id store.PoolID, l store.Lease) error {
+func (f LeaseFiles) Create(ctx context.Context, h *roles.Host, id store.PoolID, l store.Lease) error {
 	d, err := makeDirectory(id)
 	if err == nil {
 		err = d.create(l.Address.String(), leaseContent(l.Owner))
+		if err == nil {
+			err = d.writeCursor(f.SetOf(l.Address), l.Address)
+		}
 		d.close()
 	}
 	switch {
@@ -285,15 +289,15 @@ func (m *Mirror) remove(r store.Released) error {
 	return d.remove(r.Address.String())
 }
 
-// isOf reports whether an address's file has the content of a lease, or is empty, because
-// ADD was killed.
+// isOf reports whether an address's file has the content of a lease, without the interface
+// as before 2019, or is empty, because ADD was killed.
 func (d *directory) isOf(l store.Lease) bool {
 	content, _, err := d.content(l.Address.String())
 	if err != nil || len(content) == 0 {
 		return err == nil
 	}
 	f, err := ParseLeaseFile(l.Address.String(), content)
-	return err == nil && f.ContainerID == l.Owner.ContainerID && f.IfName == l.Owner.IfName
+	return err == nil && f.ContainerID == l.Owner.ContainerID && (f.IfName == l.Owner.IfName || f.IfName == "")
 }
 
 // Lock takes the locks that Remove needs, in one order for all processes.

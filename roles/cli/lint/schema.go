@@ -74,7 +74,7 @@ func schemaOf(t reflect.Type, depth int) *schema {
 		return &schema{name: "any"}
 	case implements[encoding.TextUnmarshaler](t) && !implements[json.Unmarshaler](t):
 		return &schema{name: "string"}
-	case implements[json.Unmarshaler](t):
+	case implements[json.Unmarshaler](t) && t.Kind() != reflect.String:
 		return &schema{name: "any"}
 	}
 	switch t.Kind() {

@@ -3,6 +3,9 @@
 package static
 
 import (
+	"bytes"
+	"encoding/json"
+
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
@@ -35,9 +38,21 @@ type IPAM struct {
 // Address is one address of the container.
 type Address struct {
 	// Address is the address with the network's prefix length, such as 10.1.0.5/24. Required.
-	Address string `json:"address,omitempty"`
+	Address addressText `json:"address,omitempty"`
 	// Gateway is in the result. Default: none.
 	Gateway string `json:"gateway,omitempty"`
+}
+
+// addressText is an address with a prefix length, as text.
+type addressText string
+
+// UnmarshalJSON ignores an object: a Go program that writes the reference's structure adds the member
+// "Address", a net.IPNet, and names of members do not depend on upper case.
+func (a *addressText) UnmarshalJSON(raw []byte) error {
+	if bytes.HasPrefix(raw, []byte("{")) {
+		return nil
+	}
+	return json.Unmarshal(raw, (*string)(a))
 }
 
 // RuntimeConfig has the capability ips.

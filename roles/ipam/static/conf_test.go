@@ -52,6 +52,18 @@ func answer(t *testing.T, conf, args string) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
+// TestMarshalledAgain: the suites of the reference write the configuration of CHECK from its structures, with an address twice.
+func TestMarshalledAgain(t *testing.T) {
+	ipam := `{"type": "static", "addresses": [{"address": "10.10.0.1/24", "Address": {"IP": "10.10.0.1", "Mask": "////AA=="}, "Version": "4"}]}`
+	have, err := answer(t, conf(ipam), "")
+	if err != nil || have != "10.10.0.1/24" {
+		t.Errorf("%q, %v", have, err)
+	}
+	if _, err := answer(t, conf(`{"type": "static", "addresses": [{"Address": {}}]}`), ""); err == nil || !strings.Contains(err.Error(), "ipam.addresses[0].address: is required") {
+		t.Errorf("an object alone: %v", err)
+	}
+}
+
 // TestAddresses has the reference's scenarios "env one/many", "runtimeConfig",
 // "args" and "all three", with its precedence.
 func TestAddresses(t *testing.T) {

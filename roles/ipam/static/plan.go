@@ -82,7 +82,7 @@ func parseAddresses(f *roles.Faults, in []Address) []address {
 			f.Addf(at+".address", "is required, an address with a prefix length such as 10.1.0.5/24")
 			continue
 		}
-		addr, err := parseAddress(a.Address, out)
+		addr, err := parseAddress(string(a.Address), out)
 		if err != nil {
 			f.Addf(at+".address", "%v", err)
 			continue

@@ -118,24 +118,3 @@ func (r *release) vulnerabilities(context.Context) error {
 	}
 	return os.WriteFile(r.name(".openvex.json"), append(doc, '\n'), 0o644)
 }
-
-// withoutChance replaces what differs between two bills of materials of the same program: the time, and
-// random identifiers.
-func withoutChance(doc []byte, commit string, at time.Time) ([]byte, error) {
-	var d map[string]any
-	if err := json.Unmarshal(doc, &d); err != nil {
-		return nil, err
-	}
-	id := commit[:8] + "-" + commit[8:12] + "-4" + commit[13:16] + "-8" + commit[17:20] + "-" + commit[20:32]
-	if _, ok := d["serialNumber"]; ok { // CycloneDX
-		d["serialNumber"] = "urn:uuid:" + id
-		if m, ok := d["metadata"].(map[string]any); ok {
-			m["timestamp"] = at.Format(time.RFC3339)
-		}
-	}
-	if info, ok := d["creationInfo"].(map[string]any); ok { // SPDX
-		info["created"] = at.Format(time.RFC3339)
-		d["documentNamespace"] = source + "/spdx/" + id
-	}
-	return json.MarshalIndent(d, "", " ")
-}

@@ -24,7 +24,7 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "the release, a tag of the repository such as v0.1.0")
 	flag.StringVar(&r.repo, "repo", ".", "the repository")
 	flag.StringVar(&r.out, "out", "dist", "the directory for the release; it must not exist")
-	flag.StringVar(&r.tools, "tools", "bin", "the directory of nfpm and syft")
+	flag.StringVar(&r.tools, "tools", "bin", "the directory of nfpm")
 	flag.StringVar(&r.key, "key", "", "minisign's secret key, made without a password; without it nothing is signed")
 	flag.StringVar(&r.program, "program", "", "write nothing but a container image, of this `file` for this machine's processor")
 	flag.Parse()
@@ -87,6 +87,7 @@ func (r *release) run(ctx context.Context) error {
 		{"bundle", r.bundle},
 		{"attest", r.attest},
 	} {
+		fmt.Fprintf(os.Stderr, "release: %s\n", step.name)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
