@@ -10,12 +10,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/podtable"
 )
 
-// Rule, Peer and Chain are those of the kernel's table.
-type (
-	Rule  = podtable.Rule
-	Peer  = podtable.Peer
-	Chain = podtable.Chain
-)
+// Rule is a rule of the kernel's table.
+type Rule = podtable.Rule
+
+// Peer is what a Rule says of the other end of a connection.
+type Peer = podtable.Peer
+
+// Chain is a chain of the kernel's table.
+type Chain = podtable.Chain
 
 // Deny is the chain that drops everything.
 const Deny = podtable.Deny
@@ -64,7 +66,8 @@ func (s *Set) Add(member string) {
 
 // Remove reverts one Add.
 func (s *Set) Remove(member string) {
-	if s.members[member]--; s.members[member] <= 0 {
+	s.members[member]--
+	if s.members[member] <= 0 {
 		delete(s.members, member)
 		s.changed[member] = struct{}{}
 	}
@@ -106,6 +109,8 @@ type Ruleset struct {
 	Chains map[string]*Chain
 	// Pods are the addresses of this node's pods that policies select.
 	Pods map[netip.Addr]Pod
+	// Pending are those that an ADD will put into the kernel.
+	Pending map[netip.Addr]Pod
 	// KeepEstablished lets connections go on that a policy begins to forbid.
 	KeepEstablished bool
 }

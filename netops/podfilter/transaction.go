@@ -98,7 +98,8 @@ func (t *transaction) changeChains() error {
 	for name, n := range base {
 		if have[name] != n && t.repairs == nil {
 			var err error
-			if t.repairs, err = podtable.RepairBase(t.want.KeepEstablished); err != nil {
+			t.repairs, err = podtable.RepairBase(t.want.KeepEstablished)
+			if err != nil {
 				return err
 			}
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
@@ -142,6 +143,7 @@ examples:
 		Flags: append(cniFlags(),
 			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
 			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringSliceFlag{Name: "label", Usage: "label KEY=VALUE of the pod for network policies; repeatable"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
 		),
 		Action: func(c *cli.Context) error {
@@ -279,6 +281,12 @@ func (r *call) validate() error {
 func attachmentFlags(c *cli.Context, list *netlist.List) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
 		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
+	}
+	if labels := strings.Join(c.StringSlice("label"), ","); labels != "" {
+		if _, err := enforce.Labels(labels); err != nil {
+			return args, nil, usagef("--label app=web", "--label: %v", err)
+		}
+		args, _ = roles.ParseArgs(args.String() + ";IgnoreUnknown=1;" + enforce.LabelsArg + "=" + labels) // both parts are valid
 	}
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &given); err != nil {

@@ -18,13 +18,7 @@ import (
 
 // The types and the evaluator here follow the API's documentation alone:
 // https://kubernetes.io/docs/concepts/services-networking/network-policies/. They share no code with the compiler.
-type (
-	object    map[string]any
-	direction struct {
-		isolated bool
-		rules    []any
-	}
-)
+type object map[string]any
 
 var labelKeys, labelValues = []string{"app", "tier"}, []string{"a", "b"}
 

@@ -21,6 +21,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 	t.podChains = map[string]*podfilter.Chain{}
 	r := &podfilter.Ruleset{
 		Sets: map[string]*podfilter.Set{}, Chains: map[string]*podfilter.Chain{}, Pods: map[netip.Addr]podfilter.Pod{},
+		Pending:         map[netip.Addr]podfilter.Pod{},
 		KeepEstablished: t.KeepEstablished,
 	}
 	used := map[string]*group{}
@@ -29,8 +30,12 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 		if pod.Egress == "" && pod.Ingress == "" {
 			continue
 		}
+		pods := r.Pods
+		if l.Pending {
+			pods = r.Pending
+		}
 		for _, a := range l.Addresses {
-			r.Pods[a] = pod
+			pods[a] = pod
 		}
 	}
 	for _, g := range used {
@@ -66,7 +71,8 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 			if used[text] != nil {
 				continue
 			}
-			if used[text] = t.groups[text]; used[text] == nil {
+			used[text] = t.groups[text]
+			if used[text] == nil {
 				used[text] = t.newGroup(k)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -110,7 +111,7 @@ func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (e
 	var names [2]string
 	for d, all := range chosen {
 		if len(all) > 0 {
-			slices.SortFunc(all, func(a, b Chosen) int { return strings.Compare(a.Name, b.Name) })
+			sorting.Func(all, func(a, b Chosen) int { return strings.Compare(a.Name, b.Name) })
 			names[d] = PodChain(all).Name
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/internal/sorting"
 )
 
 // LabelSelector is a metav1.LabelSelector in JSON.
@@ -113,7 +115,7 @@ func (l *LabelSelector) selector(f *faults, path string) Selector {
 		}
 		s.requirements = append(s.requirements, requirement{e.Key, e.Operator, values})
 	}
-	slices.SortFunc(s.requirements, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	sorting.Func(s.requirements, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
 	s.requirements = slices.CompactFunc(s.requirements, func(a, b requirement) bool { return a.String() == b.String() })
 	return s
 }

@@ -33,6 +33,9 @@ type Local struct {
 	Label                string
 	Namespace, Name, UID string
 	Addresses            []netip.Addr
+	// Pending is true while the attachment's ADD has recorded nothing. ADD adds the elements itself: the kernel takes 15 ms
+	// to refuse one that exists.
+	Pending bool
 }
 
 // localPod has what attachments tell of a pod.

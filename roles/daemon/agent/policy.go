@@ -39,5 +39,5 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 		}
 		source = &keeper.Kube{Client: client, Node: a.registry.node, Log: a.log}
 	}
-	return keeper.Open(keeper.Options{Host: &own, Source: source, KeepEstablished: p.keepEstablished})
+	return keeper.Open(keeper.Options{Host: &own, Source: source, KeepEstablished: p.keepEstablished}) //nolint:contextcheck // it listens until Close
 }

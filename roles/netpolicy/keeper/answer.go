@@ -67,7 +67,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 		return a, err
 	}
 	for _, addr := range p.Addresses {
-		pod := rules.Pods[addr]
+		pod := rules.Pending[addr]
 		a.Egress, a.Ingress = pod.Egress, pod.Ingress
 	}
 	return a, nil

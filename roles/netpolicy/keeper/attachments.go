@@ -134,7 +134,9 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	var locals []netpolicy.Local
 	known := map[string]bool{}
 	for _, p := range l.all() {
-		locals = append(locals, netpolicy.Local{Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
+		locals = append(locals, netpolicy.Local{
+			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Pending: l.recorded[p.Label] == nil,
+		})
 		if l.arePods {
 			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
 			known[pod.Key()] = true

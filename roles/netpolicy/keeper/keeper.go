@@ -222,7 +222,7 @@ func Stop(ctx context.Context, h *roles.Host) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	filter, err := podfilter.Open(h.Net)
+	filter, err := podfilter.Open(h.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
