@@ -97,7 +97,7 @@ func protoNumber(name string) uint8 {
 // plan returns one change, even if no connection matches now: connections that begin
 // before the change is applied must be deleted too. It returns none if the namespace is
 // not known, because there are no connections then.
-func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) {
+func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) { //nolint:unparam // the error is that of kernelObject
 	if s.isAbsentPlace(f.In) {
 		return nil, nil
 	}

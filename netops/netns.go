@@ -49,7 +49,7 @@ func (o *Netns) validate() error {
 	return errors.Join(errs...)
 }
 
-func (o *Netns) plan(_ context.Context, s *session) ([]Change, error) {
+func (o *Netns) plan(_ context.Context, s *session) ([]Change, error) { //nolint:unparam // the error is that of kernelObject
 	if !s.isAbsentPlace(Named(o.Name)) {
 		return nil, nil
 	}

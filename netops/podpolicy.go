@@ -62,7 +62,7 @@ func (p *PodPolicy) validate() error {
 	return errors.Join(errs...)
 }
 
-func (p *PodPolicy) plan(context.Context, *session) ([]Change, error) {
+func (p *PodPolicy) plan(context.Context, *session) ([]Change, error) { //nolint:unparam // the error is that of kernelObject
 	return []Change{{Do: Step{VerbAdd, p}, Undo: &Step{VerbDel, p}}}, nil
 }
 

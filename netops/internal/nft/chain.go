@@ -67,21 +67,6 @@ const nftaHookDevs = 4
 // decodeChain reads the attributes of one NFT_MSG_NEWCHAIN.
 func decodeChain(family byte, attrs []byte) (*HeldChain, error) {
 	c := &HeldChain{Table: Table{Family: family}}
-	device := func(v []byte) error {
-		c.Devices = append(c.Devices, nlconn.Text(v))
-		return nil
-	}
-	hook := []nlconn.Attr{
-		{Kind: unix.NFTA_HOOK_HOOKNUM, At: (*nlconn.BigEndian32)(&c.Hook)},
-		{Kind: unix.NFTA_HOOK_PRIORITY, At: func(v []byte) error {
-			c.Priority = int32(nlconn.Net32(v))
-			return nil
-		}},
-		{Kind: unix.NFTA_HOOK_DEV, At: device},
-		{Kind: nftaHookDevs, At: func(v []byte) error {
-			return nlconn.EachAttr(v, func(_ uint16, v []byte) error { return device(v) })
-		}},
-	}
 	return c, nlconn.ReadAttrs(attrs, []nlconn.Attr{
 		{Kind: unix.NFTA_CHAIN_TABLE, At: &c.Table.Name},
 		{Kind: unix.NFTA_CHAIN_NAME, At: &c.Name},
@@ -93,7 +78,23 @@ func decodeChain(family byte, attrs []byte) (*HeldChain, error) {
 		}},
 		{Kind: unix.NFTA_CHAIN_HOOK, At: func(v []byte) error {
 			c.IsBase = true
-			return nlconn.ReadAttrs(v, hook)
+			return nlconn.ReadAttrs(v, []nlconn.Attr{
+				{Kind: unix.NFTA_HOOK_HOOKNUM, At: (*nlconn.BigEndian32)(&c.Hook)},
+				{Kind: unix.NFTA_HOOK_PRIORITY, At: func(v []byte) error {
+					c.Priority = int32(nlconn.Net32(v))
+					return nil
+				}},
+				{Kind: unix.NFTA_HOOK_DEV, At: func(v []byte) error {
+					c.Devices = append(c.Devices, nlconn.Text(v))
+					return nil
+				}},
+				{Kind: nftaHookDevs, At: func(v []byte) error {
+					return nlconn.EachAttr(v, func(_ uint16, v []byte) error {
+						c.Devices = append(c.Devices, nlconn.Text(v))
+						return nil
+					})
+				}},
+			})
 		}},
 	})
 }

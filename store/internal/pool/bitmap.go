@@ -59,7 +59,8 @@ func openBitmap(tx *bolt.Tx, all, what string, id ID) (bitmap, error) {
 	if err != nil {
 		return m, err
 	}
-	if m.b, err = parent.CreateBucketIfNotExists(key); err != nil {
+	m.b, err = parent.CreateBucketIfNotExists(key)
+	if err != nil {
 		return m, fmt.Errorf("make %s: %w", m.name(), err)
 	}
 	return m, nil
