@@ -34,14 +34,22 @@ func TestKubeChart(t *testing.T) {
 			t.Errorf("the chart with %q makes\n%s\nand examples/%s\n%s", flags, got, dir, want)
 		}
 	}
-	ranges, err := os.ReadFile("../../../examples/kubernetes/ranges.yaml")
-	if err != nil {
-		t.Fatal(err)
+	for file, one := range map[string]struct {
+		value string
+		kinds int
+	}{"ranges.yaml": {"ranges=true", 5}, "policy.yaml": {"policy.enabled=true", 2}} {
+		rights, err := os.ReadFile("../../../examples/kubernetes/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := render(one.kinds, "helm", append(template, "--set", one.value, "--show-only", "templates/"+file)...), objects(t, string(rights), one.kinds); got != want {
+			t.Errorf("the chart with %s makes\n%s\nand examples/kubernetes/%s\n%s", one.value, got, file, want)
+		}
 	}
-	if got, want := render(5, "helm", append(template, "--set", "ranges=true", "--show-only", "templates/ranges.yaml")...), objects(t, string(ranges), 5); got != want {
-		t.Errorf("the chart with ranges makes\n%s\nand examples/kubernetes/ranges.yaml\n%s", got, want)
+	if out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", "policy.enabled=true")...).Output(); err != nil || !strings.Contains(string(out), "- --policy\n") {
+		t.Errorf("with policy.enabled the agent has no --policy: %v", err)
 	}
-	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins"} {
+	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins", "policy.on=true": "policy"} {
 		out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", value)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("--set %s: %v: %s", value, err, out)
