@@ -238,6 +238,7 @@ func TestForms(t *testing.T) {
 	if !slices.ContainsFunc(listed, func(o Object) bool { return cmp.Equal(o, said[1]) }) {
 		t.Errorf("listed as %+v", listed)
 	}
+	said[0].Metadata.Labels = nil // not read from protobuf
 	if diff := cmp.Diff(said[0], said[1]); diff != "" || said[0].Metadata.UID == "" || len(said[0].Metadata.Annotations) != 2 {
 		t.Errorf("%+v: %s", said[0], diff)
 	}
