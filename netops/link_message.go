@@ -148,6 +148,10 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 		l.Port.AddTo(&m.Body)
 	}
 	if l.VXLAN != nil {
+		// kindState takes the parent's index from those that the session has looked up.
+		if err := l.addParent(ctx, s, &m.Body); err != nil {
+			return m, err
+		}
 		l.kindState(s).AddKind(&m.Body)
 	}
 	return m, nil

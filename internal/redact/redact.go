@@ -212,7 +212,8 @@ func pairs(s string) string {
 	for i, kv := range all {
 		// If another separator is used, kv has several pairs. All of them are redacted if one is secret. The parameters of a URL
 		// are redacted one by one.
-		if last := strings.LastIndexByte(kv, '='); last >= 0 && !strings.Contains(kv, "://") && isSecret(kv[:last]) {
+		names := outside(kv)
+		if last := strings.LastIndexByte(names, '='); last >= 0 && isSecret(names[:last]) {
 			k, _, _ := strings.Cut(kv, "=")
 			all[i] = k + "=" + Placeholder
 		}
@@ -220,17 +221,20 @@ func pairs(s string) string {
 	return strings.Join(all, ";")
 }
 
-// Text redacts a text for people: what has the shape of a secret, and in URLs users, passwords and the values of secret parameters.
-func Text(s string) string {
+// Text redacts a text for people: what has the form of a secret, and in URLs users, passwords and the values of secret parameters.
+func Text(s string) string { return shapes(queries(users(s))) }
+
+// users redacts the users and passwords of URLs, also of a URL within another one.
+func users(s string) string {
 	var out strings.Builder
 	for {
 		scheme, rest, ok := strings.Cut(s, "://")
 		out.WriteString(scheme)
 		if !ok {
-			return shapes(out.String())
+			return out.String()
 		}
 		out.WriteString("://")
-		end := strings.IndexAny(rest, "/?# \r\n")
+		end := strings.IndexAny(rest, "/?# \t\r\n")
 		if end < 0 {
 			end = len(rest)
 		}
@@ -238,13 +242,44 @@ func Text(s string) string {
 			out.WriteString(Placeholder)
 			rest = rest[at:]
 		}
-		end = strings.IndexAny(rest, " \r\n,\"'")
-		if end < 0 {
-			end = len(rest)
+		s = rest
+	}
+}
+
+// queries redacts the secret parameters of URLs.
+func queries(s string) string {
+	var out strings.Builder
+	for {
+		scheme, rest, ok := strings.Cut(s, "://")
+		out.WriteString(scheme)
+		if !ok {
+			return out.String()
 		}
-		out.WriteString(parameters(rest[:end]))
+		end := urlEnd(rest)
+		out.WriteString("://" + parameters(rest[:end]))
 		s = rest[end:]
 	}
+}
+
+// outside returns a text without what follows the schemes of its URLs.
+func outside(s string) string {
+	var out strings.Builder
+	for {
+		before, rest, ok := strings.Cut(s, "://")
+		out.WriteString(before)
+		if !ok {
+			return out.String()
+		}
+		s = rest[urlEnd(rest):]
+	}
+}
+
+// urlEnd returns the length of a URL without its scheme, at the begin of a text.
+func urlEnd(s string) int {
+	if end := strings.IndexAny(s, " \t\r\n,\"'"); end >= 0 {
+		return end
+	}
+	return len(s)
 }
 
 // parameters redacts the secret parameters of a URL without its scheme: its query, and its fragment if that has parameters.

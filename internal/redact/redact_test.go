@@ -30,6 +30,8 @@ func TestJSON(t *testing.T) {
 		"headers":              {`{"headers":["Authorization: Digest x","X-Auth-Id: x","Accept: y"]}`, `{"headers":["Authorization: REDACTED","X-Auth-Id: REDACTED","Accept: y"]}`},
 		"headers by name":      {`{"headers":[{"key":"X-Auth","value":"x"},["Cookie","x"],{"header":"Accept","value":"y"}]}`, `{"headers":[{"key":"REDACTED","value":"REDACTED"},["Cookie","REDACTED"],{"header":"Accept","value":"y"}]}`},
 		"URL parameters":       {`{"u":"https://h/c?sv=1&sig=x%2F&se=2#access_token=x and http://h/?%73ig=x"}`, `{"u":"https://h/c?sv=1&sig=REDACTED&se=2#access_token=REDACTED and http://h/?%73ig=REDACTED"}`},
+		"URLs in arguments":    {`{"a":"A=http://a/;B=http://me:pw@b","b":"https://h/?next=http://me:pw@b","c":"http://a|http://me:pw@b"}`, `{"a":"A=http://a/;B=http://REDACTED@b","b":"https://h/?next=http://REDACTED@b","c":"http://a|http://REDACTED@b"}`},
+		"secrets beside URLs":  {`{"a":"TOKEN=x,URL=https://y","b":"--token=x --server=https://y","c":"PASSWORD=x://y"}`, `{"a":"TOKEN=REDACTED","b":"--token=REDACTED","c":"PASSWORD=REDACTED"}`},
 		"YAML":                 {`{"c":"user: me\npassword: x\nenv:\n- name: API_KEY\n  value: x\ntls:\n  key: |\n    x\n    x\n"}`, `{"c":"{\"env\":[{\"name\":\"API_KEY\",\"value\":\"REDACTED\"}],\"password\":\"REDACTED\",\"tls\":{\"key\":\"REDACTED\"},\"user\":\"me\"}"}`},
 		"flow YAML":            {`{"c":"{user: me, password: x}"}`, `{"c":"{\"password\":\"REDACTED\",\"user\":\"me\"}"}`},
 		"refused YAML":         {`{"c":"{password: &a x}"}`, `{"c":"REDACTED"}`},

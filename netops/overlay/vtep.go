@@ -261,6 +261,9 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP, settings *netops.Link)
 	if have.Alias == o.aliasOf(have.Kind) {
 		o.labelled = have.Index
 	}
+	if !v.isWireGuard() && have.Peer != o.parent.Index {
+		return *have, fmt.Errorf("link %q: %w: it is not on %q", v.Name, nlconn.ErrConflict, v.Parent)
+	}
 	diffs, err := o.net.Verify(ctx, netops.Spec{Objects: []netops.Object{settings}}, nil)
 	for _, d := range diffs {
 		err = errors.Join(err, fmt.Errorf("%s instead of %s", d.Have, d.Want))

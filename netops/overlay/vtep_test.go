@@ -38,6 +38,8 @@ func TestOverlayInPlace(t *testing.T) {
 				alt = "fd50::10"
 			}
 			nstest.IP(t, "addr add "+alt+n.linkBits()+" dev under0 "+nodad(n))
+			parent := "p-" + n.device
+			nstest.IP(t, "link add "+parent+" up type bridge")
 			for _, c := range []struct {
 				name   string
 				change func(*VTEP)
@@ -48,6 +50,7 @@ func TestOverlayInPlace(t *testing.T) {
 				{"learning", func(v *VTEP) { v.Learning = true }, "dstport 8472 ttl", false}, // otherwise it shows nolearning
 				{"local address", func(v *VTEP) { v.Local = netip.MustParseAddr(alt) }, "local " + alt, false},
 				{"MAC", func(v *VTEP) { v.MAC = "02:00:00:00:01:02" }, "02:00:00:00:01:02", false},
+				{"parent", func(v *VTEP) { v.Parent = parent }, "dev " + parent, false},
 				{"VNI", func(v *VTEP) { v.VNI = 2 }, "id 2 ", true},
 				{"port", func(v *VTEP) { v.Port = 4789 }, "dstport 4789", true},
 				{"group policy", func(v *VTEP) { v.GBP = true }, " gbp", true},
