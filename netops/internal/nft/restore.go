@@ -38,14 +38,15 @@ func (c *Client) LostSets(ctx context.Context) ([]string, error) {
 func (c *Client) Flushed(ctx context.Context, set string) (map[string]bool, error) {
 	flushed := map[string]bool{}
 	for _, f := range c.Schema() {
-		if set != "" && (Schema{f}).set(set) == nil {
+		sets := (Schema{f}).recorded()
+		if set != "" && !slices.ContainsFunc(sets, func(s *Set) bool { return s.Name == set }) {
 			continue
 		}
 		is, err := c.isOutdated(ctx, &f)
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range (Schema{f}).recorded() {
+		for _, s := range sets {
 			flushed[s.Name] = is
 		}
 	}

@@ -44,5 +44,5 @@ func (h *host) useContainerd2(t *testing.T) {
 func TestInstallContainerd2(t *testing.T) {
 	h := newHost(t)
 	h.useContainerd2(t)
-	h.installContainerd(t, "containerd config default | sed s,/opt/cni/bin,/usr/lib/cni,", "io.containerd.cri.v1.runtime", "bin_dirs = ['/opt/cni/bin']")
+	h.installContainerd(t, "containerd config default | sed s,/opt/cni/bin,/usr/lib/cni,", "io.containerd.cri.v1.runtime", "bin_dirs = ['/opt/cni/bin', '/usr/lib/cni']")
 }
