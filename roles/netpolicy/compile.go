@@ -97,14 +97,14 @@ func (c *compiled) rule(r *Rule, d Direction) []podfilter.Rule {
 		var rules []podfilter.Rule
 		for _, port := range ports {
 			for _, peer := range peers {
-				rules = append(rules, port.with(peer, "accept")...)
+				rules = append(rules, port.with(peer.Peer, peer.verdict)...)
 			}
 		}
 		return rules
 	}
 	own := make([]podfilter.Rule, len(peers))
 	for i, peer := range peers {
-		own[i] = podfilter.Rule{Peer: peer, Verdict: "accept"}
+		own[i] = podfilter.Rule{Peer: peer.Peer, Verdict: peer.verdict}
 	}
 	sub := chain("peers", own)
 	c.chains = append(c.chains, sub)
@@ -200,17 +200,26 @@ func (c *compiled) portSet(ports []uint16) string {
 	return s.Name
 }
 
+// peerMatch is a match of a peer, and the verdict that accepts it.
+type peerMatch struct {
+	podfilter.Peer
+	verdict string
+}
+
 // peers returns matches for any of the peers.
-func (c *compiled) peers(peers []Peer, d Direction) []podfilter.Peer {
+func (c *compiled) peers(peers []Peer, d Direction) []peerMatch {
 	if len(peers) == 0 {
-		return []podfilter.Peer{{}}
+		return []peerMatch{{verdict: "accept"}}
 	}
-	var matches []podfilter.Peer
+	var matches []peerMatch
 	for i := range peers {
 		p := &peers[i]
-		m := podfilter.Peer{Server: d == Egress, In: p.Network, Not: p.Except}
+		m := peerMatch{podfilter.Peer{Server: d == Egress, In: p.Network}, "accept"}
 		if p.Network.IsValid() {
 			m.V6 = p.Network.Addr().Is6()
+			if len(p.Except) > 0 {
+				m.verdict = "jump " + c.without(m.Peer, p.Except).Name
+			}
 			matches = append(matches, m)
 			continue
 		}
@@ -222,6 +231,18 @@ func (c *compiled) peers(peers []Peer, d Direction) []podfilter.Peer {
 		}
 	}
 	return matches
+}
+
+// without returns a chain that accepts all but some networks. One rule cannot have them all: the kernel bounds its expressions.
+func (c *compiled) without(peer podfilter.Peer, networks []netip.Prefix) *podfilter.Chain {
+	var rules []podfilter.Rule
+	for _, n := range networks {
+		peer.In = n
+		rules = append(rules, podfilter.Rule{Peer: peer, Verdict: "return"})
+	}
+	all := chain("block", append(rules, podfilter.Rule{Verdict: "accept"}))
+	c.chains = append(c.chains, all)
+	return all
 }
 
 // Chosen is a policy that isolates a pod in a direction: its name, and the name of its chain, which is "" if it allows

@@ -3,6 +3,7 @@
 package netpolicy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -129,7 +130,7 @@ func Decode(doc []byte) (*Object, error) {
 			Namespace string            `json:"namespace"`
 			Labels    map[string]string `json:"labels"`
 		} `json:"metadata"`
-		Spec Spec `json:"spec"`
+		Spec json.RawMessage `json:"spec"`
 	}
 	if err := json.Unmarshal(doc, &head); err != nil {
 		return nil, err
@@ -145,8 +146,22 @@ func Decode(doc []byte) (*Object, error) {
 		if head.Metadata.Namespace == "" {
 			head.Metadata.Namespace = "default"
 		}
-		p, err := head.Spec.Policy(head.Metadata.Namespace, head.Metadata.Name)
+		var spec Spec
+		if err := strict(head.Spec, &spec); err != nil {
+			return nil, fmt.Errorf("spec: %w", err)
+		}
+		p, err := spec.Policy(head.Metadata.Namespace, head.Metadata.Name)
 		return &Object{Policy: p}, err
 	}
 	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy or v1 Namespace", head.APIVersion, head.Kind)
+}
+
+// strict decodes an object and refuses fields that it does not know, as kubectl does: a misspelt selector would select all pods.
+func strict(text json.RawMessage, into any) error {
+	if len(text) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
 }

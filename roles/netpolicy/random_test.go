@@ -47,6 +47,13 @@ func randomPeer(r *rand.Rand) object {
 		if r.IntN(2) == 0 && strings.HasSuffix(cidr, "0/24") {
 			b["except"] = []any{"10.9.0.4/30"}
 		}
+		if r.IntN(2) == 0 && cidr == "0.0.0.0/0" { // more than one rule of the kernel can have
+			except := []any{"10.9.0.4/30"}
+			for i := range 600 {
+				except = append(except, fmt.Sprintf("172.16.%d.%d/32", i/256, i%256))
+			}
+			b["except"] = except
+		}
 		if r.IntN(2) == 0 && cidr == "::/0" {
 			b["except"] = []any{"fd09::3/128"}
 		}

@@ -25,6 +25,7 @@ func TestFaults(t *testing.T) {
 		`{"podSelector":{},"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.1"}}]}]}`:                                   `"10.0.0.1" is not a network`,
 		`{"podSelector":{},"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["11.0.0.0/9"]}}]}]}`:         `11.0.0.0/9 is not a part of 10.0.0.0/8`,
 		`{"podSelector":{},"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8"},"podSelector":{}}]}]}`:                `ipBlock excludes`,
+		`{"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabel":{"a":"b"}}}]}]}`:                       `unknown field "matchLabel"`,
 		`{"podSelector":{"matchLabels":{"a b":"c"}}}`:                                                              `spec.podSelector.matchLabels: "a b" is not a label's key`,
 		`{"podSelector":{"matchExpressions":[{"key":"a","operator":"In"}]}}`:                                       `In needs values`,
 		`{"podSelector":{"matchExpressions":[{"key":"a","operator":"Exists","values":["b"]}]}}`:                    `must be empty with Exists`,

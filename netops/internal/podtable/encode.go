@@ -127,12 +127,12 @@ func (e expressions) state(bits uint32) {
 	e.compare(unix.NFT_CMP_NEQ, make([]byte, 4))
 }
 
-// network matches a loaded address within or outside of a network.
-func (e expressions) network(p netip.Prefix, op uint32) {
+// network matches a loaded address within a network.
+func (e expressions) network(p netip.Prefix) {
 	if !p.IsSingleIP() {
 		e.mask(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 	}
-	e.compare(op, p.Masked().Addr().AsSlice())
+	e.compare(unix.NFT_CMP_EQ, p.Masked().Addr().AsSlice())
 }
 
 // addressKey returns the key of a tuple's source address.
@@ -194,11 +194,7 @@ func (r *Rule) encode(e expressions) error {
 			e.family(p.V6)
 		} else {
 			load()
-			e.network(p.In, unix.NFT_CMP_EQ)
-		}
-		for _, n := range p.Not {
-			load()
-			e.network(n, unix.NFT_CMP_NEQ)
+			e.network(p.In)
 		}
 	}
 	code, chain, err := nft.ParseVerdict(r.Verdict)

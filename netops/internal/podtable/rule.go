@@ -25,7 +25,7 @@ type Rule struct {
 	Named string
 	// Peer is the other end of the connection.
 	Peer Peer
-	// Verdict is "accept", "drop", "jump CHAIN" or "goto CHAIN".
+	// Verdict is "accept", "drop", "return", "jump CHAIN" or "goto CHAIN".
 	Verdict string
 	// Comment is shown by nft.
 	Comment string
@@ -33,15 +33,14 @@ type Rule struct {
 
 // Peer matches the client or the server of a connection.
 type Peer struct {
-	// V6 selects the address family of Set, In, Not, and of the Rule's Named.
+	// V6 selects the address family of Set, In, and of the Rule's Named.
 	V6 bool
 	// Server selects the server's address. It is false for the client's.
 	Server bool
 	// Set is the name of a set of addresses, or "".
 	Set string
-	// In is a network, or the zero value. Not are networks within In that do not match.
-	In  netip.Prefix
-	Not []netip.Prefix
+	// In is a network, or the zero value.
+	In netip.Prefix
 }
 
 // String returns the rule as nft lists it.
@@ -76,9 +75,6 @@ func (r *Rule) String() string {
 			say("meta nfproto %s", map[bool]string{false: "ipv4", true: "ipv6"}[r.Peer.V6])
 		} else {
 			say("%s %s saddr %s", end, ip, prefixText(in))
-		}
-		for _, n := range r.Peer.Not {
-			say("%s %s saddr != %s", end, ip, prefixText(n))
 		}
 	}
 	say("%s", r.Verdict)

@@ -70,6 +70,9 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 		pod := rules.Pending[addr]
 		a.Egress, a.Ingress = pod.Egress, pod.Ingress
 	}
+	if a.Egress+a.Ingress == "" {
+		k.local.open(p)
+	}
 	return a, nil
 }
 

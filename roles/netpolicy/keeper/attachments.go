@@ -32,6 +32,8 @@ type attachments struct {
 type announcement struct {
 	pod *podRequest
 	at  time.Time
+	// isOpen is true if no policy selected the pod. Its ADD adds no elements, so a later policy does.
+	isOpen bool
 }
 
 // announcedTime is the time after which an ADD call that has recorded nothing is dead.
@@ -48,9 +50,19 @@ func (l *attachments) announce(p *podRequest) {
 	}
 	maps.DeleteFunc(l.recorded, reused)
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool { return reused(label, a.pod) })
-	l.announced[p.Label] = announcement{p, time.Now()}
+	l.announced[p.Label] = announcement{pod: p, at: time.Now()}
 	l.changed = true
 }
+
+// open lets a later policy apply to the pod of an ADD call before its record is read.
+func (l *attachments) open(p *podRequest) {
+	a := l.announced[p.Label]
+	a.isOpen = true
+	l.announced[p.Label], l.changed = a, true
+}
+
+// isWaiting reports whether the record of an ADD call was not read yet.
+func (l *attachments) isWaiting() bool { return len(l.announced) > 0 }
 
 // read reads the records.
 func (l *attachments) read(ctx context.Context) error {
@@ -135,7 +147,7 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	known := map[string]bool{}
 	for _, p := range l.all() {
 		locals = append(locals, netpolicy.Local{
-			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Pending: l.recorded[p.Label] == nil,
+			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
 		})
 		if l.arePods {
 			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}

@@ -5,8 +5,10 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -104,6 +106,19 @@ func TestRepaired(t *testing.T) {
 	n.more(allowed, "with an invalid file")
 	if denied[0].Load() != arrived {
 		t.Error("an invalid file opened the pod")
+	}
+}
+
+// TestAfterADD: a policy that comes right after the ADD of a pod that none selected is in force before the next complete comparison.
+func TestAfterADD(t *testing.T) {
+	n := newNode(t)
+	n.start()
+	n.add(n.pod(1, 3, "app=web"))
+	n.put("web.yaml", onlyPort80)
+	deadline := time.Now().Add(keeper.ResyncTime / 2)
+	awaitRules(t, "10.1.0.3")
+	if time.Now().After(deadline) {
+		t.Error("the complete comparison made the rules")
 	}
 }
 

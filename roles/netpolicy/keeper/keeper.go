@@ -43,8 +43,8 @@ type Options struct {
 }
 
 const (
-	// resyncTime is the interval of complete comparisons with the records and the kernel.
-	resyncTime = time.Minute
+	// ResyncTime is the interval of complete comparisons with the records and the kernel.
+	ResyncTime = time.Minute
 	// retryTime is the time until a failed change of the kernel is tried again.
 	retryTime = 500 * time.Millisecond
 	// socketTime is the interval in which the socket's file is made again if another program deleted it.
@@ -63,6 +63,8 @@ type Keeper struct {
 	requests chan *request
 	synced   bool
 	saved    []byte
+	// lastRead is when the records were read last.
+	lastRead time.Time
 	// fault is the last logged error.
 	fault string
 }
@@ -108,16 +110,18 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer stop()
 	go k.Source.Run(ctx, put)
 	go k.socket.Serve(ctx, k.accept(done))
-	resync, check := time.NewTicker(resyncTime), time.NewTicker(socketTime)
+	resync, check := time.NewTicker(ResyncTime), time.NewTicker(socketTime)
 	defer resync.Stop()
 	defer check.Stop()
 	read := true // the records
 	for {
 		if k.synced {
+			// The records have the pods of ADD calls soon, and nothing tells of a record without elements in the kernel.
+			read = read || k.local.isWaiting() && time.Since(k.lastRead) >= retryTime
 			read = k.reconcile(ctx, read) != nil
 		}
 		var again <-chan time.Time
-		if read && k.synced {
+		if k.synced && (read || k.local.isWaiting()) {
 			again = time.After(retryTime)
 		}
 		select {
@@ -162,31 +166,31 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // reconcile makes the kernel and the saved policies match the table. With records it first reads the kernel and then the
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
-	err := k.ensure(ctx, records)
-	if err == nil {
-		err = k.save()
-	}
+	err := errors.Join(k.ensure(ctx, records), k.save())
 	k.report(err)
 	return err
 }
 
 func (k *Keeper) ensure(ctx context.Context, records bool) error {
+	var errs []error
 	if records {
 		if err := k.filter.Refresh(ctx); err != nil {
 			return err
 		}
 		if err := k.local.read(ctx); err != nil {
+			k.filter.Recheck() // elements of pods that the old records lack must stay
 			return err
 		}
+		k.lastRead = time.Now()
 		for _, bridge := range k.local.bridges() {
 			err := k.Host.Net.FilterBridge(ctx, bridge)
 			if err != nil && !errors.Is(err, netops.ErrNotExist) { // a deleted bridge has no packets
-				return err
+				errs = append(errs, err) // the rules of the other pods do not depend on it
 			}
 		}
 	}
 	k.local.putInto(k.table)
-	return k.filter.Ensure(ctx, k.table.Ruleset())
+	return errors.Join(append(errs, k.filter.Ensure(ctx, k.table.Ruleset()))...)
 }
 
 // save writes what an ADD needs if the agent does not answer.
@@ -226,7 +230,14 @@ func Stop(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(filter.Remove(ctx), os.Remove(path), filter.Close())
+	err = filter.Remove(ctx)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err == nil {
+		err = filter.Remove(ctx) // an ADD that read the saved policies before may have made the table again
+	}
+	return errors.Join(err, filter.Close())
 }
 
 // request is an ADD call that waits for an answer.
