@@ -7,10 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/daemon/process"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -18,6 +19,9 @@ const (
 	handshakeTime = 10 * time.Second
 	// writeTime bounds the wait for a client that does not read its answer.
 	writeTime = 10 * time.Second
+	// acceptPause is the delay before the next accept if the process cannot open more files. There is no
+	// notification when it can.
+	acceptPause = 100 * time.Millisecond
 )
 
 // Method is one method of a server.
@@ -47,8 +51,31 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = l.Close() })
-	process.Accept(l, func(conn net.Conn) { calls.Go(func() { s.serveConn(ctx, conn) }) })
-	return nil
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if !isTemporary(err) {
+				return err
+			}
+			s.Log.Warn("cannot accept a connection yet", "error", err)
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		calls.Go(func() { s.serveConn(ctx, conn) })
+	}
+}
+
+// isTemporary reports whether Accept failed for lack of a resource that other
+// connections release when they end.
+func isTemporary(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
