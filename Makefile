@@ -162,7 +162,7 @@ test-suites: setup build bin/suites/integration.test
 DIFFVM  ?= ^(verbs|v4|again|del-without-netns|l3|access|trunk|table|fail-name-taken|two-interfaces|mtu)$$
 test-diff: setup build bin/peers/bridge bin/vm/run
 	$(SANDBOX) $(GOTEST) -count 1 -timeout 20m ./test/suites/diff
-	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
+	bin/vm/run -timeout 40m -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
 
 # Kubernetes' API server and controller manager, its allocator of pod networks, kubectl, and a current etcd. The build takes minutes when
 # Go's build cache is empty.
