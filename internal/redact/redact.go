@@ -210,8 +210,8 @@ func Args(s string) string {
 func pairs(s string) string {
 	all := strings.Split(s, ";")
 	for i, kv := range all {
-		// If another separator is used, kv has several pairs. All of them are redacted if one is secret. The parameters of a URL
-		// are redacted one by one.
+		// With another separator than ";" kv has several pairs. If one of their names is secret, all values are replaced.
+		// Text redacts the parameters of URLs.
 		names := outside(kv)
 		if last := strings.LastIndexByte(names, '='); last >= 0 && isSecret(names[:last]) {
 			k, _, _ := strings.Cut(kv, "=")
@@ -248,21 +248,14 @@ func users(s string) string {
 
 // queries redacts the secret parameters of URLs.
 func queries(s string) string {
-	var out strings.Builder
-	for {
-		scheme, rest, ok := strings.Cut(s, "://")
-		out.WriteString(scheme)
-		if !ok {
-			return out.String()
-		}
-		end := urlEnd(rest)
-		out.WriteString("://" + parameters(rest[:end]))
-		s = rest[end:]
-	}
+	return replaceURLs(s, func(address string) string { return "://" + parameters(address) })
 }
 
 // outside returns a text without what follows the schemes of its URLs.
-func outside(s string) string {
+func outside(s string) string { return replaceURLs(s, func(string) string { return "" }) }
+
+// replaceURLs replaces "://" and the rest of each URL by what replace returns for that rest.
+func replaceURLs(s string, replace func(address string) string) string {
 	var out strings.Builder
 	for {
 		before, rest, ok := strings.Cut(s, "://")
@@ -270,16 +263,13 @@ func outside(s string) string {
 		if !ok {
 			return out.String()
 		}
-		s = rest[urlEnd(rest):]
+		end := strings.IndexAny(rest, " \t\r\n,\"'")
+		if end < 0 {
+			end = len(rest)
+		}
+		out.WriteString(replace(rest[:end]))
+		s = rest[end:]
 	}
-}
-
-// urlEnd returns the length of a URL without its scheme, at the begin of a text.
-func urlEnd(s string) int {
-	if end := strings.IndexAny(s, " \t\r\n,\"'"); end >= 0 {
-		return end
-	}
-	return len(s)
 }
 
 // parameters redacts the secret parameters of a URL without its scheme: its query, and its fragment if that has parameters.

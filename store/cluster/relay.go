@@ -41,8 +41,8 @@ func (r *Relay) Take() Update {
 	return u
 }
 
-// Put reports that the registry can be reached and has another snapshot. Take calls fn to make it, so that only few are
-// made in a burst of changes.
+// Put reports that the registry can be reached and has another snapshot. fn makes it when Take needs it, so a burst of changes
+// makes only few snapshots.
 func (r *Relay) Put(fn func() *Snapshot) {
 	r.mu.Lock()
 	if r.snapshot == nil {
