@@ -5,6 +5,7 @@
 //	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
 //	                   backendType, backendData, backendV6Data
 //	lock               locked (flock) while a node chooses its subnets or blocks
+//	lock-holder/       the name of the node that does so, to notice a file system without locks
 //	ranges/            pages of cluster-wide ranges
 //	range-nodes/       a file for each node with blocks of them
 //	nodeipam-nodes/    objects of nodes whose pod networks nodeipam assigns
@@ -26,6 +27,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,6 +69,8 @@ type Registry struct {
 	rescan time.Duration
 	// turn is held with the lock. The goroutines of a process wait for it in order, and none waits too long.
 	turn chan struct{}
+	// unlocked is the error of a lock that two nodes had at the same time.
+	unlocked atomic.Pointer[error]
 }
 
 // Open checks the options. It does not read the directory, which may be created later.
@@ -181,6 +185,9 @@ func (r *Registry) lock(ctx context.Context) (unlock func(), err error) {
 	if err := r.makeNodes(); err != nil {
 		return nil, err
 	}
+	if err := r.unlocked.Load(); err != nil {
+		return nil, *err
+	}
 	select {
 	case r.turn <- struct{}{}: // also if ctx has ended
 	default:
@@ -204,7 +211,11 @@ func (r *Registry) lock(ctx context.Context) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close(); <-r.turn }, nil
+			leave, err := r.take(ctx)
+			if err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
+			return func() { leave(); _ = f.Close(); <-r.turn }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w: %w", path, cluster.ErrUnavailable, err), f.Close())

@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -367,4 +370,71 @@ func FuzzEvents(f *testing.F) {
 			t.Fatal(len(events))
 		}
 	})
+}
+
+// Where flock does not reach the other machines, nothing is lost, and one of two nodes soon says so and stops. Here each node has a
+// file for the lock of its own.
+func TestLockDoesNotReach(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	for _, name := range []string{holderDir, nodesDir, "counts"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{holderDir, nodesDir, "counts", configFile} {
+		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(other, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wrote [2]int
+	var failed [2]error
+	var both sync.WaitGroup
+	for i, r := range []*Registry{open(t, dir, "a"), open(t, other, "b")} {
+		both.Go(func() {
+			for counts := r.Collection("counts"); failed[i] == nil; {
+				text, version, err := counts.Read(t.Context(), "count")
+				if err != nil {
+					failed[i] = err
+					return
+				}
+				n, _ := strconv.Atoi(string(text))
+				if _, err = counts.Write(t.Context(), "count", []byte(strconv.Itoa(n+1)), version); err == nil {
+					wrote[i]++
+				} else if !errors.Is(err, cluster.ErrRaced) {
+					failed[i] = err
+				}
+				if _, err := os.Lstat(filepath.Join(dir, "end")); err == nil {
+					return
+				}
+			}
+			write(t, filepath.Join(dir, "end"), "")
+		})
+	}
+	both.Wait()
+	err := cmp.Or(failed[0], failed[1])
+	if !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "flock(2) does not reach") {
+		t.Errorf("the nodes end with %v and %v", failed[0], failed[1])
+	}
+	text, _, err := open(t, dir, "c").Collection("counts").Read(t.Context(), "count")
+	if want := strconv.Itoa(wrote[0] + wrote[1]); err != nil || string(text) != want {
+		t.Errorf("%d and %d writes count %s, %v", wrote[0], wrote[1], text, err)
+	}
+}
+
+// The file of a killed holder stops nobody for long.
+func TestLockHolderKilled(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	if err := os.Mkdir(filepath.Join(dir, holderDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, holderDir, holderFile), "killed")
+	if _, err := open(t, dir, "b").Acquire(t.Context(), cluster.Node{}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Join(dir, holderDir))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
