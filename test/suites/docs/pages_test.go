@@ -120,3 +120,35 @@ func source(t *testing.T, file string) string {
 	}
 	return string(b)
 }
+
+// named matches tests that a page names with their package.
+var named = regexp.MustCompile("((?:`Test[A-Za-z]+`(?:,| and)? )+)in ([a-z0-9/]+)")
+
+// TestNamedTests: a promise and a repaired vulnerability name tests that exist.
+func TestNamedTests(t *testing.T) {
+	for _, file := range []string{"docs/guarantees.md", "SECURITY.md"} {
+		found := named.FindAllStringSubmatch(source(t, file), -1)
+		if len(found) < 5 {
+			t.Errorf("%s names tests in %d places", file, len(found))
+		}
+		for _, f := range found {
+			files, err := filepath.Glob(filepath.Join(repository, f[2], "*_test.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all strings.Builder
+			for _, file := range files {
+				b, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Write(b)
+			}
+			for _, name := range strings.FieldsFunc(f[1], func(r rune) bool { return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9') }) {
+				if name != "and" && !strings.Contains(all.String(), "func "+name+"(") {
+					t.Errorf("%s names %s in %s, which is not there", file, name, f[2])
+				}
+			}
+		}
+	}
+}
