@@ -121,7 +121,7 @@ test-kernels-short: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/v
 
 # The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
 ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \
-	'./roles/chained/portmap=TestTraffic' './store=TestAttachment|TestClaims|TestPoolLikeModel|TestLock|TestTruncated' ./store/internal/record ./roles/leasing \
+	'./roles/chained/portmap=TestTraffic' './store=TestAttachment|TestClaims|TestPoolLikeModel|TestLock|TestTruncated' ./store/internal/kv ./roles/leasing \
 	./netops/internal/nft ./netops/internal/rtnl './netops/internal/nlconn=Fuzz|TestListenerOverrun' ./internal/rawjson ./internal/coldjson
 test-arm64: setup bin/vm/run
 	CNIBOX_APT=qemu-system-arm sh test/apt.sh

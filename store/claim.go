@@ -8,25 +8,25 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Claim takes a resource for an attachment. A repeated claim of the owner is not an error and keeps its
 // time. If another owner has the resource, or a part of it, the error is a TakenError.
 func (tx *Tx) Claim(r Resource, owner Key, now time.Time) error {
-	key, err := record.StorableKey("claim", r.Kind, r.name())
+	key, err := kv.StorableKey("claim", r.Kind, r.name())
 	if err != nil {
 		return err
 	}
-	index, err := record.StorableKey("claim", owner.Network, owner.ContainerID, owner.IfName, r.Kind, r.name())
+	index, err := kv.StorableKey("claim", owner.Network, owner.ContainerID, owner.IfName, r.Kind, r.name())
 	if err != nil {
 		return err
 	}
-	claims, err := record.Writable(tx.b, bucketClaims)
+	claims, err := kv.Writable(tx.b, bucketClaims)
 	if err != nil {
 		return err
 	}
-	owners, err := record.Writable(tx.b, bucketClaimOwners)
+	owners, err := kv.Writable(tx.b, bucketClaimOwners)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (tx *Tx) Claim(r Resource, owner Key, now time.Time) error {
 	if claims.Get(key) != nil {
 		return nil
 	}
-	if err := record.Put(claims, key, Claim{Kind: r.Kind, Name: r.name(), Owner: owner, Time: now}); err != nil {
+	if err := kv.Put(claims, key, Claim{Kind: r.Kind, Name: r.name(), Owner: owner, Time: now}); err != nil {
 		return err
 	}
 	if err := owners.Put(index, nil); err != nil {
@@ -51,11 +51,11 @@ func (tx *Tx) Claim(r Resource, owner Key, now time.Time) error {
 
 // Unclaim releases the owner's claims, all or those of the given kinds.
 func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
-	claims, err := record.Writable(tx.b, bucketClaims)
+	claims, err := kv.Writable(tx.b, bucketClaims)
 	if err != nil {
 		return err
 	}
-	owners, err := record.Writable(tx.b, bucketClaimOwners)
+	owners, err := kv.Writable(tx.b, bucketClaimOwners)
 	if err != nil {
 		return err
 	}
@@ -65,10 +65,10 @@ func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 		prefixes = nil
 	}
 	for _, k := range kinds {
-		prefixes = append(prefixes, record.EncodeKey(k))
+		prefixes = append(prefixes, kv.EncodeKey(k))
 	}
 	for _, kind := range prefixes {
-		for _, index := range record.KeysWithPrefix(owners, slices.Concat(prefix, kind)) {
+		for _, index := range kv.KeysWithPrefix(owners, slices.Concat(prefix, kind)) {
 			if err := errors.Join(claims.Delete(index[len(prefix):]), owners.Delete(index)); err != nil {
 				return fmt.Errorf("delete claims: %w", err)
 			}
@@ -80,18 +80,18 @@ func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 // Claims returns the claims of a kind, or all with "", by kind and name. Damaged
 // records are handled as in Attachments.
 func (tx *Tx) Claims(kind string) ([]Claim, error) {
-	return record.List[Claim](tx.b, bucketClaims, record.NetworkPrefix(kind))
+	return kv.List[Claim](tx.b, bucketClaims, kv.NetworkPrefix(kind))
 }
 
 // conflict returns another owner's claim of the same resource, or of ports that overlap with it. It returns
 // nil if there is none.
 func conflict(claims *bolt.Bucket, r Resource, owner Key) (*Claim, error) {
 	if r.Ports == (Ports{}) {
-		return otherClaim(claims, record.EncodeKey(r.Kind, r.Name), owner)
+		return otherClaim(claims, kv.EncodeKey(r.Kind, r.Name), owner)
 	}
 	for _, prefix := range r.Ports.neighbours() {
-		for k := range record.WithPrefix(claims, record.EncodePrefix(r.Kind, prefix)) {
-			parts, _, err := record.DecodeKey(k, 2)
+		for k := range kv.WithPrefix(claims, kv.EncodePrefix(r.Kind, prefix)) {
+			parts, _, err := kv.DecodeKey(k, 2)
 			if err != nil {
 				return nil, err
 			}
@@ -116,7 +116,7 @@ func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 		return nil, nil
 	}
 	var c Claim
-	if err := record.Decode(bucketClaims, key, raw, &c); err != nil || c.Owner == owner {
+	if err := kv.Decode(bucketClaims, key, raw, &c); err != nil || c.Owner == owner {
 		return nil, err
 	}
 	return &c, nil
@@ -124,7 +124,7 @@ func otherClaim(claims *bolt.Bucket, key []byte, owner Key) (*Claim, error) {
 
 // Holder returns a TakenError with the claim of another owner that conflicts with a claim on a resource, or nil.
 func (tx *Tx) Holder(r Resource, owner Key) (*TakenError, error) {
-	c, err := conflict(record.Bucket(tx.b, bucketClaims), r, owner)
+	c, err := conflict(kv.Bucket(tx.b, bucketClaims), r, owner)
 	if c == nil || err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // CloudNIC is one interface of this node in a cloud's reply, in the same form for all clouds. A field
@@ -91,14 +91,14 @@ func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
 
 // PutCloudSource stores the state of a source.
 func (tx *Tx) PutCloudSource(s *CloudSource) error {
-	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+	return kv.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
 }
 
 // CloudSources returns all sources as CloudSource does, by name. Damaged records are
 // skipped and named in the error.
 func (tx *Tx) CloudSources() ([]CloudSource, error) {
 	var all []CloudSource
-	err := record.Each(tx.b, bucketCloud, nil, func(k, v []byte) error {
+	err := kv.Each(tx.b, bucketCloud, nil, func(k, v []byte) error {
 		s, err := tx.memo.cloudSource(k, v)
 		if err == nil {
 			all = append(all, s)
@@ -116,12 +116,12 @@ func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
 
 // PutCloudSource stores a source so that it survives a reboot.
 func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
-	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+	return kv.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
 }
 
 func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
-	key := record.EncodeKey(name)
-	raw := record.Raw(b, bucketCloud, key)
+	key := kv.EncodeKey(name)
+	raw := kv.Raw(b, bucketCloud, key)
 	s, err := CloudSource{}, ErrNotFound
 	if raw != nil {
 		s, err = m.cloudSource(key, raw)

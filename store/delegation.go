@@ -13,7 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Delegation has the calls that a meta role delegates for one attachment. It is in keep.db from before
@@ -96,7 +96,7 @@ type Answer struct {
 // Delegation returns an attachment's record, or an error that is ErrNotFound.
 func (tx *KeepTx) Delegation(k Key) (*Delegation, error) {
 	var d Delegation
-	if err := record.Get(tx.b, bucketDelegations, k.Encode(), &d); err != nil {
+	if err := kv.Get(tx.b, bucketDelegations, k.Encode(), &d); err != nil {
 		return nil, fmt.Errorf("delegation of %s: %w", k.Describe(), err)
 	}
 	d.Owner = k
@@ -105,25 +105,25 @@ func (tx *KeepTx) Delegation(k Key) (*Delegation, error) {
 
 // PutDelegation stores a record, in place of an older one of the attachment.
 func (tx *KeepTx) PutDelegation(d *Delegation) error {
-	return record.Store(tx.b, bucketDelegations, "delegation", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
+	return kv.Store(tx.b, bucketDelegations, "delegation", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegation deletes a record. A missing one is not an error.
 func (tx *KeepTx) DeleteDelegation(k Key) error {
-	return record.Delete(tx.b, bucketDelegations, k.Encode())
+	return kv.Delete(tx.b, bucketDelegations, k.Encode())
 }
 
 // Delegations returns the records of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) Delegations(network string) ([]Delegation, error) {
-	return record.ListOwned(tx.b, bucketDelegations, network, func(d *Delegation) *Key { return &d.Owner })
+	return kv.ListOwned(tx.b, bucketDelegations, network, func(d *Delegation) *Key { return &d.Owner })
 }
 
 // Delegated returns the outcome of an attachment's delegation, or an error that is
 // ErrNotFound.
 func (tx *Tx) Delegated(k Key) (*Delegated, error) {
 	var d Delegated
-	if err := record.Get(tx.b, bucketDelegated, k.Encode(), &d); err != nil {
+	if err := kv.Get(tx.b, bucketDelegated, k.Encode(), &d); err != nil {
 		return nil, fmt.Errorf("outcome of %s: %w", k.Describe(), err)
 	}
 	d.Owner = k
@@ -132,18 +132,18 @@ func (tx *Tx) Delegated(k Key) (*Delegated, error) {
 
 // PutDelegated stores an outcome, in place of an older one of the attachment.
 func (tx *Tx) PutDelegated(d *Delegated) error {
-	return record.Store(tx.b, bucketDelegated, "outcome", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
+	return kv.Store(tx.b, bucketDelegated, "outcome", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegated deletes an outcome. A missing one is not an error.
 func (tx *Tx) DeleteDelegated(k Key) error {
-	return record.Delete(tx.b, bucketDelegated, k.Encode())
+	return kv.Delete(tx.b, bucketDelegated, k.Encode())
 }
 
 // AllDelegated returns the outcomes of all delegations, in the order of their
 // owners. Damaged records are skipped and named in the error.
 func (tx *Tx) AllDelegated() ([]Delegated, error) {
-	return record.ListOwned(tx.b, bucketDelegated, "", func(d *Delegated) *Key { return &d.Owner })
+	return kv.ListOwned(tx.b, bucketDelegated, "", func(d *Delegated) *Key { return &d.Owner })
 }
 
 // DelegatedNetwork is the configuration of a network to which a meta role delegated. It is in node.db
@@ -161,18 +161,18 @@ type DelegatedNetwork struct {
 
 // PutDelegatedNetwork stores a configuration, in place of an older one of the network.
 func (tx *Tx) PutDelegatedNetwork(n *DelegatedNetwork) error {
-	return record.Store(tx.b, bucketNetworksOf, "delegated network", n, n.Owner, n.Network)
+	return kv.Store(tx.b, bucketNetworksOf, "delegated network", n, n.Owner, n.Network)
 }
 
 // DeleteDelegatedNetwork deletes a configuration. A missing one is not an error.
 func (tx *Tx) DeleteDelegatedNetwork(owner, network string) error {
-	return record.Delete(tx.b, bucketNetworksOf, record.EncodeKey(owner, network))
+	return kv.Delete(tx.b, bucketNetworksOf, kv.EncodeKey(owner, network))
 }
 
 // DelegatedNetworks returns the configurations of a meta role's network, or of all with "".
 // Damaged records are skipped and named in the error.
 func (tx *Tx) DelegatedNetworks(owner string) ([]DelegatedNetwork, error) {
-	return record.List[DelegatedNetwork](tx.b, bucketNetworksOf, record.NetworkPrefix(owner))
+	return kv.List[DelegatedNetwork](tx.b, bucketNetworksOf, kv.NetworkPrefix(owner))
 }
 
 // statusDir is the directory, below the boot's, with the network-status files of the

@@ -9,7 +9,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Derived is a text that was made from an attachment's record.
@@ -24,11 +24,11 @@ type Derived struct {
 // records of 3 kB takes 12 ms, computing their checksums 0.1 ms. Another fn needs another name. Records
 // that cannot be decoded are skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Derive(name string, fn func(*Attachment) []byte) ([]Derived, error) {
-	from := record.Bucket(tx.b, bucketAttachments)
+	from := kv.Bucket(tx.b, bucketAttachments)
 	if from == nil {
 		return nil, nil
 	}
-	d := derivation{fn: fn, stored: record.Bucket(tx.b, bucketDerived)}
+	d := derivation{fn: fn, stored: kv.Bucket(tx.b, bucketDerived)}
 	if d.stored != nil {
 		d.stored = d.stored.Bucket([]byte(name))
 	}
@@ -91,7 +91,7 @@ func (d *derivation) run(from *bolt.Bucket) {
 
 // one reuses the stored text of a record, or makes it.
 func (d *derivation) one(key, raw, stored []byte) error {
-	k, err := record.DecodeAttachment(key)
+	k, err := kv.DecodeAttachment(key)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (d *derivation) one(key, raw, stored []byte) error {
 		return nil
 	}
 	var a Attachment
-	if err := record.Decode(bucketAttachments, key, raw, &a); err != nil {
+	if err := kv.Decode(bucketAttachments, key, raw, &a); err != nil {
 		return err
 	}
 	a.Key = k
@@ -114,7 +114,7 @@ func (d *derivation) one(key, raw, stored []byte) error {
 // store stores the made texts and deletes the stale ones. The reused texts in all
 // point into pages of the file, which stay valid until the transaction ends.
 func (d *derivation) store(b *bolt.Tx, name string) error {
-	all, err := record.Writable(b, bucketDerived)
+	all, err := kv.Writable(b, bucketDerived)
 	if err != nil {
 		return err
 	}

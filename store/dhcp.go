@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // DHCPLease has the DHCP leases of one attachment, so that another process, also after a reboot, can
@@ -61,7 +61,7 @@ func (s *Store) BootID() string { return s.o.BootID }
 // DHCPLease returns an attachment's lease, or an error that is ErrNotFound.
 func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
 	var l DHCPLease
-	if err := record.Get(tx.b, bucketDHCPLeases, k.Encode(), &l); err != nil {
+	if err := kv.Get(tx.b, bucketDHCPLeases, k.Encode(), &l); err != nil {
 		return nil, fmt.Errorf("DHCP lease of %s: %w", k.Describe(), err)
 	}
 	return &l, nil
@@ -69,16 +69,16 @@ func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
 
 // PutDHCPLease stores a lease, in place of an older one of the attachment.
 func (tx *KeepTx) PutDHCPLease(l *DHCPLease) error {
-	return record.Store(tx.b, bucketDHCPLeases, "DHCP lease", l, l.Owner.Network, l.Owner.ContainerID, l.Owner.IfName)
+	return kv.Store(tx.b, bucketDHCPLeases, "DHCP lease", l, l.Owner.Network, l.Owner.ContainerID, l.Owner.IfName)
 }
 
 // DeleteDHCPLease deletes a lease. A missing one is not an error.
 func (tx *KeepTx) DeleteDHCPLease(k Key) error {
-	return record.Delete(tx.b, bucketDHCPLeases, k.Encode())
+	return kv.Delete(tx.b, bucketDHCPLeases, k.Encode())
 }
 
 // DHCPLeases returns the leases of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) DHCPLeases(network string) ([]DHCPLease, error) {
-	return record.ListOwned(tx.b, bucketDHCPLeases, network, func(l *DHCPLease) *Key { return &l.Owner })
+	return kv.ListOwned(tx.b, bucketDHCPLeases, network, func(l *DHCPLease) *Key { return &l.Owner })
 }

@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Dump is the whole content of node.db, and the delegations of keep.db, without which
@@ -167,7 +167,7 @@ func (tx *Tx) clear() error {
 
 func empty(tx *bolt.Tx, buckets ...string) error {
 	for _, name := range buckets {
-		if _, err := record.Writable(tx, name); err != nil {
+		if _, err := kv.Writable(tx, name); err != nil {
 			return err
 		}
 		if err := tx.DeleteBucket([]byte(name)); err != nil {

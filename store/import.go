@@ -9,7 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // An import that changes both files writes three times:
@@ -67,7 +67,7 @@ func (s *Store) Import(ctx context.Context, d *Dump, replace bool) error {
 		return err
 	}
 	err = s.keep().Run(ctx, true, func(b *bolt.Tx, _ *boltfile.Cache) error {
-		return record.Store(b, bucketImporting, "import", &p, "")
+		return kv.Store(b, bucketImporting, "import", &p, "")
 	})
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *Store) Import(ctx context.Context, d *Dump, replace bool) error {
 		if err := tx.Import(d, replace); err != nil {
 			return err
 		}
-		return record.Store(tx.b, bucketImported, "import", &imported{p.ID}, "")
+		return kv.Store(tx.b, bucketImported, "import", &imported{p.ID}, "")
 	})
 	return errors.Join(err, s.settleImport(context.WithoutCancel(ctx)))
 }
@@ -88,11 +88,11 @@ func (s *Store) settleImport(ctx context.Context) error {
 			return nil
 		}
 		var p pendingImport
-		if err := record.Get(b, bucketImporting, record.EncodeKey(""), &p); err != nil {
+		if err := kv.Get(b, bucketImporting, kv.EncodeKey(""), &p); err != nil {
 			return err
 		}
 		var last imported
-		err := s.View(ctx, func(tx *Tx) error { return record.Get(tx.b, bucketImported, record.EncodeKey(""), &last) })
+		err := s.View(ctx, func(tx *Tx) error { return kv.Get(tx.b, bucketImported, kv.EncodeKey(""), &last) })
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) { // a damaged node.db is made again, without the import
 			return err
 		}

@@ -4,14 +4,14 @@ import (
 	"bytes"
 
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // memo caches decoded records of node.db in this process. Each use compares the stored record, so that
 // writes of other processes are noticed. A nil memo caches nothing.
 type memo struct {
 	// attachment is the attachment's record that was stored or read last.
-	attachment record.Last
+	attachment kv.Last
 	// sources are the decoded cloud sources by their keys.
 	sources map[string]*decodedSource
 }
@@ -34,7 +34,7 @@ func memoOf(c *boltfile.Cache) *memo {
 }
 
 // lastAttachment returns the cached record for PutAttachment and Attachment.
-func (m *memo) lastAttachment() *record.Last {
+func (m *memo) lastAttachment() *kv.Last {
 	if m == nil {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (m *memo) cloudSource(key, raw []byte) (CloudSource, error) {
 		}
 	}
 	var s CloudSource
-	if err := record.Decode(bucketCloud, key, raw, &s); err != nil {
+	if err := kv.Decode(bucketCloud, key, raw, &s); err != nil {
 		return s, err
 	}
 	if m != nil {

@@ -9,17 +9,17 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/store/internal/boltfile"
+	"github.com/cnibox/cnibox/store/internal/kv"
 	"github.com/cnibox/cnibox/store/internal/pool"
-	"github.com/cnibox/cnibox/store/internal/record"
 )
 
 // Sound returns an error that is ErrDamaged and names every record that cannot be
 // decoded.
 func (tx *KeepTx) Sound() error {
-	_, marks := record.List[mark](tx.b, bucketMarks, nil)
+	_, marks := kv.List[mark](tx.b, bucketMarks, nil)
 	_, delegations := tx.Delegations("")
 	_, leases := tx.DHCPLeases("")
-	_, sources := record.List[CloudSource](tx.b, bucketCloud, nil)
+	_, sources := kv.List[CloudSource](tx.b, bucketCloud, nil)
 	pools := tx.EachSticky("", func(p *StickyPool) error {
 		_, reservations := Collect(p.All())
 		_, waiting := Collect(p.Waiting())
@@ -79,12 +79,12 @@ func (tx *KeepTx) restore(e boltfile.Entry) (bool, error) {
 	default:
 		return false, nil
 	}
-	names, rest, err := record.DecodeKey(e.Key, parts)
+	names, rest, err := kv.DecodeKey(e.Key, parts)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("decode key %q: %w", e.Key, ErrDamaged)
 	}
 	if err == nil {
-		_, err = record.StorableKey("record", names...)
+		_, err = kv.StorableKey("record", names...)
 	}
 	if err == nil {
 		err = coldjson.Unmarshal(e.Value, into)
@@ -92,7 +92,7 @@ func (tx *KeepTx) restore(e boltfile.Entry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	to, err := record.Writable(tx.b, e.Buckets[0])
+	to, err := kv.Writable(tx.b, e.Buckets[0])
 	if err != nil {
 		return false, err
 	}

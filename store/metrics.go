@@ -10,15 +10,15 @@ import (
 
 	"github.com/cnibox/cnibox/internal/metrics"
 	"github.com/cnibox/cnibox/internal/sorting"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // WriteMetrics writes the metrics that are in the state files: attachments, leases, pools and calls.
 func (s *Store) WriteMetrics(ctx context.Context, w *metrics.Writer) error {
 	attachments, pools := map[string]int{}, map[string]*poolUse{}
 	err := s.View(ctx, func(tx *Tx) (err error) {
-		for k := range record.WithPrefix(record.Bucket(tx.b, bucketAttachments), nil) {
-			names, _, err := record.DecodeKey(k, 1)
+		for k := range kv.WithPrefix(kv.Bucket(tx.b, bucketAttachments), nil) {
+			names, _, err := kv.DecodeKey(k, 1)
 			if err != nil {
 				return err
 			}

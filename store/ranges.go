@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // RangePool returns the pool of a network's addresses: the name of a pool that networks share, or the network's
@@ -77,7 +77,7 @@ const grantsKey = "grants"
 // RangeBlocks returns this node's blocks. Without a record there are none.
 func (tx *Tx) RangeBlocks() ([]RangeBlock, error) {
 	var g rangeGrants
-	err := record.Get(tx.b, bucketRanges, record.EncodeKey(grantsKey), &g)
+	err := kv.Get(tx.b, bucketRanges, kv.EncodeKey(grantsKey), &g)
 	if errors.Is(err, ErrNotFound) {
 		err = nil
 	}
@@ -86,18 +86,18 @@ func (tx *Tx) RangeBlocks() ([]RangeBlock, error) {
 
 // PutRangeBlocks stores this node's blocks.
 func (tx *Tx) PutRangeBlocks(blocks []RangeBlock) error {
-	return record.Store(tx.b, bucketRanges, "blocks of ranges", &rangeGrants{blocks}, grantsKey)
+	return kv.Store(tx.b, bucketRanges, "blocks of ranges", &rangeGrants{blocks}, grantsKey)
 }
 
 // RangeDemands returns the demands by network and set. Damaged records are skipped and named in the error.
 func (tx *Tx) RangeDemands() ([]RangeDemand, error) {
 	var all []RangeDemand
-	err := record.Each(tx.b, bucketRanges, nil, func(k, v []byte) error {
-		if string(k) == string(record.EncodeKey(grantsKey)) {
+	err := kv.Each(tx.b, bucketRanges, nil, func(k, v []byte) error {
+		if string(k) == string(kv.EncodeKey(grantsKey)) {
 			return nil
 		}
 		var d RangeDemand
-		err := record.Decode(bucketRanges, k, v, &d)
+		err := kv.Decode(bucketRanges, k, v, &d)
 		if err == nil {
 			all = append(all, d)
 		}
@@ -108,10 +108,10 @@ func (tx *Tx) RangeDemands() ([]RangeDemand, error) {
 
 // PutRangeDemand stores a demand.
 func (tx *Tx) PutRangeDemand(d *RangeDemand) error {
-	return record.Store(tx.b, bucketRanges, "range demand", d, d.Network, strconv.Itoa(d.Set))
+	return kv.Store(tx.b, bucketRanges, "range demand", d, d.Network, strconv.Itoa(d.Set))
 }
 
 // DeleteRangeDemand deletes a demand.
 func (tx *Tx) DeleteRangeDemand(d *RangeDemand) error {
-	return record.Delete(tx.b, bucketRanges, record.EncodeKey(d.Network, strconv.Itoa(d.Set)))
+	return kv.Delete(tx.b, bucketRanges, kv.EncodeKey(d.Network, strconv.Itoa(d.Set)))
 }

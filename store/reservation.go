@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // ReservationID identifies a reservation of addresses of a cluster-wide range. Pool is that of RangeBlock.
@@ -37,12 +37,12 @@ func (r *RangeReservation) Valid(now time.Time) bool {
 // RangeReservation returns a reservation, or ErrNotFound if this node does not hold it.
 func (tx *Tx) RangeReservation(id ReservationID) (*RangeReservation, error) {
 	r := new(RangeReservation)
-	return r, record.Get(tx.b, bucketReservations, record.EncodeKey(id.Network, id.Key, id.Pool), r)
+	return r, kv.Get(tx.b, bucketReservations, kv.EncodeKey(id.Network, id.Key, id.Pool), r)
 }
 
 // RangeReservations returns the reservations that this node holds. Damaged records are skipped and named in the error.
 func (tx *Tx) RangeReservations() (map[ReservationID]*RangeReservation, error) {
-	list, err := record.List[*RangeReservation](tx.b, bucketReservations, nil)
+	list, err := kv.List[*RangeReservation](tx.b, bucketReservations, nil)
 	all := make(map[ReservationID]*RangeReservation, len(list))
 	for _, r := range list {
 		all[r.ReservationID] = r
@@ -52,10 +52,10 @@ func (tx *Tx) RangeReservations() (map[ReservationID]*RangeReservation, error) {
 
 // PutRangeReservation stores a reservation.
 func (tx *Tx) PutRangeReservation(r *RangeReservation) error {
-	return record.Store(tx.b, bucketReservations, "reservation", r, r.Network, r.Key, r.Pool)
+	return kv.Store(tx.b, bucketReservations, "reservation", r, r.Network, r.Key, r.Pool)
 }
 
 // DeleteRangeReservation deletes a reservation.
 func (tx *Tx) DeleteRangeReservation(id ReservationID) error {
-	return record.Delete(tx.b, bucketReservations, record.EncodeKey(id.Network, id.Key, id.Pool))
+	return kv.Delete(tx.b, bucketReservations, kv.EncodeKey(id.Network, id.Key, id.Pool))
 }

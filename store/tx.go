@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Tx is one transaction on node.db. It and the iterators and pools that it returns
@@ -59,7 +59,7 @@ func (tx *Tx) Info() (Info, error) {
 // Attachment returns an attachment's record, or an error that is ErrNotFound.
 func (tx *Tx) Attachment(k Key) (*Attachment, error) {
 	key := k.Encode()
-	raw := record.Raw(tx.b, bucketAttachments, key)
+	raw := kv.Raw(tx.b, bucketAttachments, key)
 	if raw == nil {
 		return nil, &absentError{k}
 	}
@@ -78,7 +78,7 @@ func (tx *Tx) PutAttachment(a *Attachment) error {
 	if err != nil {
 		return err
 	}
-	to, err := record.Writable(tx.b, bucketAttachments)
+	to, err := kv.Writable(tx.b, bucketAttachments)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (tx *Tx) DeleteAttachment(k Key) error {
 		h.Until = tx.clock().UTC()
 		tx.ended = append(tx.ended, h)
 	}
-	return record.Delete(tx.b, bucketAttachments, k.Encode())
+	return kv.Delete(tx.b, bucketAttachments, k.Encode())
 }
 
 // WasAttached reports whether an ADD of a role has succeeded.
@@ -104,12 +104,12 @@ func (a *Attachment) WasAttached() bool {
 // network, container ID and interface name. Records that cannot be decoded are
 // skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Attachments(network string) ([]Attachment, error) {
-	return record.ListOwned(tx.b, bucketAttachments, network, func(a *Attachment) *Key { return &a.Key })
+	return kv.ListOwned(tx.b, bucketAttachments, network, func(a *Attachment) *Key { return &a.Key })
 }
 
 // Attached reports whether a network has an attachment. It decodes none.
 func (tx *Tx) Attached(network string) bool {
-	for range record.WithPrefix(record.Bucket(tx.b, bucketAttachments), record.EncodeKey(network)) {
+	for range kv.WithPrefix(kv.Bucket(tx.b, bucketAttachments), kv.EncodeKey(network)) {
 		return true
 	}
 	return false
@@ -118,7 +118,7 @@ func (tx *Tx) Attached(network string) bool {
 // Network returns a network's record, or an error that is ErrNotFound.
 func (tx *Tx) Network(name string) (*Network, error) {
 	var n Network
-	if err := record.Get(tx.b, bucketNetworks, record.EncodeKey(name), &n); err != nil {
+	if err := kv.Get(tx.b, bucketNetworks, kv.EncodeKey(name), &n); err != nil {
 		return nil, fmt.Errorf("network %.80q: %w", name, err)
 	}
 	n.Name = name
@@ -127,12 +127,12 @@ func (tx *Tx) Network(name string) (*Network, error) {
 
 // PutNetwork stores a network's record, in place of an older one.
 func (tx *Tx) PutNetwork(n *Network) error {
-	return record.Store(tx.b, bucketNetworks, "network", n, n.Name)
+	return kv.Store(tx.b, bucketNetworks, "network", n, n.Name)
 }
 
 // DeleteNetwork deletes a network's record. A missing one is not an error.
 func (tx *Tx) DeleteNetwork(name string) error {
-	if err := record.Delete(tx.b, bucketNetworks, record.EncodeKey(name)); err != nil {
+	if err := kv.Delete(tx.b, bucketNetworks, kv.EncodeKey(name)); err != nil {
 		return err
 	}
 	return unconfirmShared(tx.b, name)
@@ -141,7 +141,7 @@ func (tx *Tx) DeleteNetwork(name string) error {
 // Networks returns all networks by name. Damaged records are handled as in
 // Attachments.
 func (tx *Tx) Networks() ([]Network, error) {
-	return record.List[Network](tx.b, bucketNetworks, nil)
+	return kv.List[Network](tx.b, bucketNetworks, nil)
 }
 
 // MentionsSet reports whether an attachment or a network has recorded an element of one
@@ -150,7 +150,7 @@ func (tx *Tx) Networks() ([]Network, error) {
 func (tx *Tx) MentionsSet(names []string) bool {
 	key := []byte(`"set":"`)
 	for _, bucket := range []string{bucketAttachments, bucketNetworks} {
-		for _, raw := range record.WithPrefix(record.Bucket(tx.b, bucket), nil) {
+		for _, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucket), nil) {
 			for {
 				_, rest, found := bytes.Cut(raw, key)
 				if !found {
@@ -184,13 +184,13 @@ func (tx *KeepTx) Mark(kind, name string, value json.RawMessage) error {
 	if len(value) == 0 {
 		value = json.RawMessage("null")
 	}
-	return record.Store(tx.b, bucketMarks, "mark", mark{Value: value}, kind, name)
+	return kv.Store(tx.b, bucketMarks, "mark", mark{Value: value}, kind, name)
 }
 
 // Marked returns the value stored under a name, and whether there is one.
 func (tx *KeepTx) Marked(kind, name string) (json.RawMessage, bool, error) {
 	var m mark
-	err := record.Get(tx.b, bucketMarks, record.EncodeKey(kind, name), &m)
+	err := kv.Get(tx.b, bucketMarks, kv.EncodeKey(kind, name), &m)
 	if errors.Is(err, ErrNotFound) {
 		return nil, false, nil
 	}
@@ -202,5 +202,5 @@ func (tx *KeepTx) Marked(kind, name string) (json.RawMessage, bool, error) {
 
 // Unmark deletes a mark. A missing one is not an error.
 func (tx *KeepTx) Unmark(kind, name string) error {
-	return record.Delete(tx.b, bucketMarks, record.EncodeKey(kind, name))
+	return kv.Delete(tx.b, bucketMarks, kv.EncodeKey(kind, name))
 }

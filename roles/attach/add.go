@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -69,7 +69,7 @@ func (a *addition) undo(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return record.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
+	return attachment.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
 }
 
 // addresses calls the IPAM plugin.

@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -79,7 +79,7 @@ func TestFailedUndo(t *testing.T) {
 	if _, err := handler.Add(t.Context(), h, req); !errors.Is(err, errRefused) {
 		t.Fatalf("ADD: %v", err)
 	}
-	if _, err := h.Net.Link(t.Context(), nil, record.HostLink(req.Key())); err != nil {
+	if _, err := h.Net.Link(t.Context(), nil, attachment.HostLink(req.Key())); err != nil {
 		t.Fatalf("the interface that cannot be removed: %v", err)
 	}
 	err = h.Store.View(t.Context(), func(tx *store.Tx) error { _, err := tx.Attachment(req.Key()); return err })
@@ -90,7 +90,7 @@ func TestFailedUndo(t *testing.T) {
 	if err := handler.Del(t.Context(), h, req); err != nil || given.released != 1 {
 		t.Errorf("DEL: %v, address released %d times", err, given.released)
 	}
-	if _, err := h.Net.Link(t.Context(), nil, record.HostLink(req.Key())); !errors.Is(err, netops.ErrNotExist) {
+	if _, err := h.Net.Link(t.Context(), nil, attachment.HostLink(req.Key())); !errors.Is(err, netops.ErrNotExist) {
 		t.Errorf("after DEL: %v", err)
 	}
 }

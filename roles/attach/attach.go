@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -43,7 +43,7 @@ type OrphanFinder interface {
 }
 
 // HostNamer is implemented by an interface role if its interfaces on the host have
-// another prefix than record.HostLinkPrefix.
+// another prefix than attachment.HostLinkPrefix.
 type HostNamer interface {
 	// HostPrefix returns the prefix, of 4 bytes at most.
 	HostPrefix() string
@@ -179,7 +179,7 @@ func (a *Handler) overLink(h *roles.Host) bool {
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = record.HostLinkWithPrefix(n.HostPrefix(), in.Key)
+		in.HostLink = attachment.HostLinkWithPrefix(n.HostPrefix(), in.Key)
 	}
 	return in
 }
@@ -189,8 +189,8 @@ func newInput(req *roles.Request) *Input {
 	key := req.Key()
 	return &Input{
 		Key: key, Netns: req.Netns, Args: req.Args,
-		HostLink: record.HostLink(key), Label: record.Label(key),
-		HostMAC: record.MAC(key, "host"), ContainerMAC: record.MAC(key, "container"),
+		HostLink: attachment.HostLink(key), Label: attachment.Label(key),
+		HostMAC: attachment.MAC(key, "host"), ContainerMAC: attachment.MAC(key, "container"),
 	}
 }
 
@@ -211,7 +211,7 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 		p = recovery.RebuiltPart(old)
 	}
 	if p != nil && p.State == store.Done {
-		dead, err := record.Replaced(ctx, h, old, ns)
+		dead, err := attachment.Replaced(ctx, h, old, ns)
 		if err != nil {
 			return state, err
 		}
@@ -220,7 +220,7 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 				roles.ErrAttached, req.IfName, req.ContainerID, req.Network, p.Time.Format("2006-01-02 15:04:05"))
 		}
 	}
-	return state, record.Remove(ctx, h, old, ns)
+	return state, attachment.Remove(ctx, h, old, ns)
 }
 
 // releaseUnused releases the addresses of an ADD that was killed before it recorded the

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
@@ -58,7 +58,7 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	takeMACs(w.in, w.in.Chained, req.IfName)
-	var found record.Found
+	var found attachment.Found
 	found, w.in.state, err = recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	err = w.build(ctx, store.Done)
 	if err != nil && w.rec != nil {
 		// A failed Apply has undone its own changes; the inverses run again in case this failed.
-		err = errors.Join(err, record.RemovePart(context.WithoutCancel(ctx), h, w.rec, len(w.rec.Parts)-1, ns))
+		err = errors.Join(err, attachment.RemovePart(context.WithoutCancel(ctx), h, w.rec, len(w.rec.Parts)-1, ns))
 	}
 	if err != nil {
 		return nil, err
@@ -129,14 +129,14 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 	if rec == nil {
 		return nil, nil
 	}
-	dead, err := record.Replaced(ctx, h, rec, ns)
+	dead, err := attachment.Replaced(ctx, h, rec, ns)
 	if err != nil {
 		return nil, err
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
 		if dead || p.Role == c.name && p.State == store.Pending {
-			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
+			if err := attachment.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
 		}
@@ -176,7 +176,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err != nil {
 		return err
 	}
-	ns, err := record.OpenIfPresent(h, req.Netns)
+	ns, err := attachment.OpenIfPresent(h, req.Netns)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		anothers, err := record.IsAnothers(ctx, h, req.Key(), ns)
+		anothers, err := attachment.IsAnothers(ctx, h, req.Key(), ns)
 		if err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		}
 		return cleaner.CleanLegacy(ctx, h, in, ns)
 	}
-	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })
+	return attachment.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })
 }
 
 // removePart removes a part of this role. It locks the namespace if the role is a
@@ -214,7 +214,7 @@ func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *sto
 		}
 		defer alone.Unlock()
 	}
-	return record.RemovePart(ctx, h, rec, i, ns)
+	return attachment.RemovePart(ctx, h, rec, i, ns)
 }
 
 // newest returns the index of the role's newest part, or -1.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 )
 
@@ -35,7 +35,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		}
 	}
 	if rec != nil && rec.Imported {
-		diffs, err := record.Verify(ctx, h, rec, ns)
+		diffs, err := attachment.Verify(ctx, h, rec, ns)
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -49,5 +49,5 @@ func (a *work) reapHolder(ctx context.Context, err error) (bool, error) {
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {
 		return false, nil
 	}
-	return record.ReapOne(ctx, a.h, taken.Owner)
+	return attachment.ReapOne(ctx, a.h, taken.Owner)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -28,7 +28,7 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	defer lock.Unlock()
-	ns, err := record.OpenIfPresent(h, req.Netns)
+	ns, err := attachment.OpenIfPresent(h, req.Netns)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	if rec != nil {
-		err = record.UndoParts(ctx, h, rec, ns)
+		err = attachment.UndoParts(ctx, h, rec, ns)
 	} else {
 		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, a.orphans(req), ns))
 	}
@@ -64,7 +64,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	if rec != nil {
-		if err := record.DeleteRecord(ctx, h, req.Key()); err != nil {
+		if err := attachment.DeleteRecord(ctx, h, req.Key()); err != nil {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (a *Handler) removeShared(ctx context.Context, h *roles.Host, network strin
 	if len(ours) == 0 {
 		return nil
 	}
-	if err := record.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
+	if err := attachment.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
 		return fmt.Errorf("remove shared objects of network %q: %w", network, err)
 	}
 	return nil
@@ -147,7 +147,7 @@ func gc(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuilder
 	}
 	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), more(ctx, h, req))
 	if len(req.Valid) == 0 {
-		errs = append(errs, record.RemoveShared(ctx, h, req.Network, role.Shared()))
+		errs = append(errs, attachment.RemoveShared(ctx, h, req.Network, role.Shared()))
 	}
 	return errors.Join(errs...)
 }

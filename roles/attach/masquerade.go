@@ -5,7 +5,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Masquerade holds the values of the keys ipMasq and ipMasqBackend. Traffic that leaves a
@@ -38,7 +38,7 @@ func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []IPConfig
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Element{
-			Shared: true, Set: masqueradeSet("masq", ip), Label: record.SharedLabel(in.Key.Network),
+			Shared: true, Set: masqueradeSet("masq", ip), Label: attachment.SharedLabel(in.Key.Network),
 			Key: []string{link, ip.Address.Masked().String()},
 		})
 	}
@@ -55,7 +55,7 @@ func (m Masquerade) AddVethTo(s *netops.Spec, in *Input, ip IPConfig) {
 	a := ip.Address.Addr()
 	own := &netops.Element{Set: masqueradeSet("masq", ip), Label: in.Label, Key: []string{in.HostLink, netip.PrefixFrom(a, a.BitLen()).String()}}
 	shared := &netops.Element{
-		Shared: true, Set: masqueradeSet("masq_kind", ip), Label: record.SharedLabel(in.Key.Network),
+		Shared: true, Set: masqueradeSet("masq_kind", ip), Label: attachment.SharedLabel(in.Key.Network),
 		Key: []string{"veth", ip.Address.Masked().String()},
 	}
 	switch {

@@ -4,7 +4,7 @@ import (
 	"cmp"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -40,7 +40,7 @@ func eachMTU(o netops.Object, fn func(inside bool, name string, mtu *int)) {
 func expectMTUs(spec *netops.Spec, in *Input, rec *store.Attachment) error {
 	var want mtus
 	if rec != nil {
-		changes, err := record.Changes(rec)
+		changes, err := attachment.Changes(rec)
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -25,20 +25,20 @@ func withRecordedNetwork(ctx context.Context, h *roles.Host, req *roles.Request,
 	if err != nil || f.Attachment != nil || len(f.Leases) > 0 {
 		return req, err
 	}
-	all, err := record.Matching(ctx, h, func(a *store.Attachment) bool {
+	all, err := attachment.Matching(ctx, h, func(a *store.Attachment) bool {
 		return a.ContainerID == req.ContainerID && a.IfName == req.IfName && a.Part(role) != nil
 	})
 	if err != nil || len(all) != 1 || !describes(req.PrevResult, &all[0]) {
 		return req, err
 	}
 	was := all[0]
-	ns, err := record.OpenIfPresent(h, req.Netns)
+	ns, err := attachment.OpenIfPresent(h, req.Netns)
 	if err != nil {
 		return nil, err
 	}
 	if ns != nil {
 		defer ns.Close()
-		if was.Netns.Inode != 0 && !record.IsRecorded(ns, was.Netns) {
+		if was.Netns.Inode != 0 && !attachment.IsRecorded(ns, was.Netns) {
 			return req, nil
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Routed is an attachment without a bridge. It has a veth pair, a host route to each of
@@ -97,7 +97,7 @@ func (r Routed) hostEndMAC(in *Input) string {
 // VethPair returns the veth pair between the host and the container.
 func VethPair(in *Input, mtu int, ips []IPConfig) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, Prefixes(ips)),
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: attachment.Alias(in.Key, Prefixes(ips)),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -173,7 +173,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 				return err
 			}
 		}
-		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
+		if err := attachment.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -227,7 +227,7 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 		return &rec, nil
 	}
 	rec := &store.Attachment{
-		Key: a.req.Key(), Pod: a.req.Pod(), Netns: record.ThisNetns(a.req.Netns, a.ns),
+		Key: a.req.Key(), Pod: a.req.Pod(), Netns: attachment.ThisNetns(a.req.Netns, a.ns),
 		HostLink: w.HostLink, MAC: w.MAC, Note: w.Note, Parts: []store.Part{part},
 		Created: now, Updated: now, Program: a.h.Program,
 	}

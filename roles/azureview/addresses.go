@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -89,7 +89,7 @@ func (inv *inventory) nameInterfaces(ctx context.Context, h *roles.Host) error {
 		return nil
 	}
 	links, err := h.Net.Links(ctx, nil)
-	for mac, nic := range record.NICs(links) {
+	for mac, nic := range attachment.NICs(links) {
 		inv.masters[mac] = nic.Name
 	}
 	return err

@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -203,7 +203,7 @@ func (r *stateReader) endpoint(ctx context.Context, network string, e *fileEndpo
 		return fmt.Errorf("it is attached in the mode %q with %d secondary interfaces, and only %q without any can be taken over: drain the node, reboot it, and install cnibox before pods start",
 			n.Mode, len(e.SecondaryInterfaces), transparentMode)
 	}
-	changes, err := json.Marshal(record.Inverses(made))
+	changes, err := json.Marshal(attachment.Inverses(made))
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (r *stateReader) lease(a netip.Addr, set int, of *store.Attachment) store.L
 // running returns the objects of a container, or nil if the container does not exist. It
 // sets a.Netns.
 func (r *stateReader) running(ctx context.Context, a *store.Attachment, e *fileEndpoint) ([]netops.Object, error) {
-	ns, err := record.OpenIfPresent(r.h, e.NetworkNameSpace)
+	ns, err := attachment.OpenIfPresent(r.h, e.NetworkNameSpace)
 	if ns == nil || err != nil {
 		return nil, err
 	}
@@ -252,8 +252,8 @@ func (r *stateReader) running(ctx context.Context, a *store.Attachment, e *fileE
 	if err != nil {
 		return nil, err
 	}
-	a.Netns = record.ThisNetns(e.NetworkNameSpace, ns)
-	made := []netops.Object{&netops.Link{In: netops.Host, Name: end.Name, Kind: end.Kind, Alias: record.Label(a.Key)}}
+	a.Netns = attachment.ThisNetns(e.NetworkNameSpace, ns)
+	made := []netops.Object{&netops.Link{In: netops.Host, Name: end.Name, Kind: end.Kind, Alias: attachment.Label(a.Key)}}
 	for _, p := range a.Addresses {
 		if !slices.Contains(have, p) {
 			return nil, fmt.Errorf("its %q does not have %s: delete the pod first", a.IfName, p)
@@ -312,7 +312,7 @@ func (s *PluginState) Import(ctx context.Context, h *roles.Host) error {
 	var labels netops.Spec
 	for i := range s.Attached {
 		a := &s.Attached[i]
-		labels.Add(&netops.Link{In: netops.Host, Name: a.HostLink, Alias: record.Alias(a.Key, a.Addresses)})
+		labels.Add(&netops.Link{In: netops.Host, Name: a.HostLink, Alias: attachment.Alias(a.Key, a.Addresses)})
 	}
 	if err := h.Net.Ensure(ctx, labels, nil); err != nil {
 		return err
@@ -384,7 +384,7 @@ func Return(ctx context.Context, h *roles.Host) error {
 	var labels netops.Spec
 	for i := range imported {
 		l, err := h.Net.Link(ctx, nil, imported[i].HostLink)
-		if err == nil && record.Labelled(l) {
+		if err == nil && attachment.Labelled(l) {
 			labels.Add(&netops.Link{In: netops.Host, Name: l.Name, Unset: &netops.Unset{Alias: true}})
 		}
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {

@@ -14,10 +14,10 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/netlist"
 	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
@@ -33,7 +33,7 @@ type auditor struct {
 	// path has the directories of plugins, and pathOf those of the networks whose runtime is known.
 	path    []string
 	pathOf  map[string][]string
-	census  *record.Census
+	census  *attachment.Census
 	records map[store.Key]*store.Attachment
 	// lost are cnibox's nftables sets that records need and whose table or rules another program deleted, if
 	// the caller has read them.
@@ -68,7 +68,7 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
 	var err error
-	a.census, err = record.NewCensus(ctx, h)
+	a.census, err = attachment.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
@@ -275,7 +275,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	case one.cached != nil:
 		diffs = one.addErrors(a.check(ctx, one.cached, nil))
 	default:
-		if diffs, err = record.Verify(ctx, a.h, one.record, ns); err != nil {
+		if diffs, err = attachment.Verify(ctx, a.h, one.record, ns); err != nil {
 			return err
 		}
 	}
@@ -319,7 +319,7 @@ func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Names
 // open opens a namespace. It returns nil if it does not exist, or if the path is now of the
 // host, as the path of a process that ended can be.
 func (a *auditor) open(path string) (*netops.Namespace, error) {
-	ns, err := record.OpenIfPresent(a.h, path)
+	ns, err := attachment.OpenIfPresent(a.h, path)
 	if ns == nil || err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
@@ -162,7 +162,7 @@ func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 	for label := range recovery.ReadCaches(a.h, a.p.cacheDirs()) {
 		others[label] = true
 	}
-	err := a.eachDelegate(ctx, func(_, key store.Key) { others[record.Label(key)] = true })
+	err := a.eachDelegate(ctx, func(_, key store.Key) { others[attachment.Label(key)] = true })
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 	for _, l := range o.Links {
 		extra.add(fmt.Sprintf("link %s alias %s", l.Name, l.Alias), "a record", "none", fixRecord).Key = l.Key
 	}
-	for _, made := range record.Inverses(o.Unbound()) {
+	for _, made := range attachment.Inverses(o.Unbound()) {
 		c := netops.Change{Do: *made.Undo, Undo: &made.Do}
 		extra.add(c.Do.Object.String(), "absent", "present", fixRepair).Changes = []netops.Change{c}
 		extra.plan.Changes = append(extra.plan.Changes, c)

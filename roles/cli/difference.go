@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -56,7 +56,7 @@ type audited struct {
 func (a *auditor) addDifferences(ctx context.Context, one *audited, diffs []netops.Difference, ns *netops.Namespace) {
 	certain := false
 	for _, r := range a.records {
-		certain = certain || ns != nil && r.ContainerID == one.ContainerID && record.IsRecorded(ns, r.Netns)
+		certain = certain || ns != nil && r.ContainerID == one.ContainerID && attachment.IsRecorded(ns, r.Netns)
 	}
 	if len(a.lost) > 0 { // the plan restores all rules at once
 		diffs = slices.DeleteFunc(slices.Clone(diffs), func(d netops.Difference) bool { return d.IsWithoutRules() })

@@ -16,9 +16,9 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -376,7 +376,7 @@ func (p *Process) mend(ctx context.Context, h *roles.Host, findings []doctor.Fin
 	}
 	var errs []error
 	for network := range networks {
-		_, err := record.Reap(ctx, h, network)
+		_, err := attachment.Reap(ctx, h, network)
 		errs = append(errs, err)
 	}
 	if !rules && len(keys) == 0 {

@@ -21,8 +21,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -290,7 +290,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			for a := lo; len(pool.Leases) < 10; a = a.Next() {
 				pool.Leases = append(pool.Leases, store.Lease{Address: a, Owner: store.Key{Network: "net", ContainerID: a.String()}, Imported: true})
 			}
-			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &record.Census{}
+			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &attachment.Census{}
 		},
 		"tunnel-refused": func(f *doctor.Facts) {
 			f.TunnelFaults = []netops.TunnelFault{{Tunnel: "flannel-wg", Kind: netops.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
@@ -326,7 +326,7 @@ func TestDoctorWireGuard(t *testing.T) {
 		"peer-missing": func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
 		"mtu-pod": func(f *doctor.Facts) {
 			a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, HostLink: "veth0"}
-			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
+			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &attachment.Census{}
 			f.Networks = []*doctor.Network{{Name: "cbr0", Overlay: true}}
 			f.Links = append(f.Links, netops.LinkInfo{Name: "veth0", Kind: "veth", Up: true, MTU: 1500})
 		},
@@ -432,7 +432,7 @@ func TestDoctorForward(t *testing.T) {
 		f.Overlay.Agent = &doctor.Agent{Ready: true}
 		f.Overlay.Env = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 		a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.5/24")}}
-		f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &record.Census{}
+		f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &attachment.Census{}
 		f.Firewall.Policy4 = policy
 		have := ""
 		for _, found := range doctor.Diagnose(f).Findings {

@@ -8,8 +8,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 )
 
@@ -25,7 +25,7 @@ func (p *Process) drain(c *cli.Context) error {
 	if _, err := rebuildAndExport(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	if _, err := record.Reap(ctx, h, ""); err != nil {
+	if _, err := attachment.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
 	if err := p.handBack(ctx, c, h); err != nil {
@@ -65,7 +65,7 @@ func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) e
 		func() error { return p.exportAll(ctx) },
 		func() error { return p.uninstall(c, nil, false) },
 		func() error { return p.exportAll(ctx) },
-		func() error { return record.NameDevices(ctx, h) },
+		func() error { return attachment.NameDevices(ctx, h) },
 	} {
 		if err := do(); err != nil {
 			return err

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/record"
 )
 
 // defaultPluginDir is the directory in which runtimes look for plugins.
@@ -171,7 +171,7 @@ func (p *Process) reapDetached(ctx context.Context) {
 	h, done, err := p.host(ctx, "")
 	if err == nil {
 		defer done()
-		_, err = record.Reap(ctx, h, "")
+		_, err = attachment.Reap(ctx, h, "")
 	}
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "cnibox: remains of containers that other plugins detached are not removed: %v: run 'cnibox state reap'\n", err)

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/lab"
-	"github.com/cnibox/cnibox/roles/record"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.
@@ -195,7 +195,7 @@ func (w *walker) next(way netops.Way) netip.Addr {
 // usable checks that a link carries packets.
 func (w *walker) usable(where string, l *netops.LinkInfo) bool {
 	switch {
-	case !l.Up && where == hostName && !record.Labelled(*l):
+	case !l.Up && where == hostName && !attachment.Labelled(*l):
 		w.stop("ip link set "+l.Name+" up", "%s of %s is down", l.Name, where)
 	case !l.Up:
 		w.stop("cnibox repair", "%s of %s is down", l.Name, where)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // repairNode repairs the state files, and then the attachments that they describe.
@@ -110,7 +110,7 @@ func (a *auditor) repair(ctx context.Context, all []*audited, rules bool) error 
 		switch {
 		case one.dead:
 			var removed bool
-			if removed, err = record.ReapOne(ctx, a.h, one.Key); removed {
+			if removed, err = attachment.ReapOne(ctx, a.h, one.Key); removed {
 				_ = os.Remove(a.p.resultFile(one.Key)) // there is no file if a runtime attached the container
 			}
 		case len(one.plan.Changes) > 0:

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -201,7 +201,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	if len(dump.Attachments) == 0 {
 		return out, nil
 	}
-	census, err := record.NewCensus(ctx, h)
+	census, err := attachment.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
@@ -213,7 +213,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 			LinkMissing: census.LinkMissing(a), Routes: a.Routes, Ports: ports(dump.Claims, a.Key),
 		}
 		for _, part := range a.Parts {
-			changes, err := record.DecodeChanges(part.Changes)
+			changes, err := attachment.DecodeChanges(part.Changes)
 			if err != nil {
 				return nil, err
 			}
@@ -258,7 +258,7 @@ func rebuildAndExport(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	if !slices.ContainsFunc(links, record.Labelled) {
+	if !slices.ContainsFunc(links, attachment.Labelled) {
 		return dump, nil
 	}
 	if err := recovery.Ensure(ctx, h); err != nil {

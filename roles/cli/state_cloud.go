@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,7 +41,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	n.nics = record.NICs(links)
+	n.nics = attachment.NICs(links)
 	for i := range sources {
 		for _, nic := range sources[i].NICs {
 			for j := range nic.Subnets {

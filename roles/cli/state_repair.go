@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -131,7 +131,7 @@ func (p *Process) reapCommand() *cli.Command {
 			if _, err := rebuildAndExport(c.Context, h); err != nil {
 				return err
 			}
-			freed, err := record.Reap(c.Context, h, c.Args().First())
+			freed, err := attachment.Reap(c.Context, h, c.Args().First())
 			if c.Bool("json") {
 				return errors.Join(err, writeJSON(p.Stdout, map[string]int{"released": freed}))
 			}

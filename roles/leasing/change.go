@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
@@ -31,7 +31,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 	at := slices.IndexFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
 	if at >= 0 && !force {
 		l := v.leases[id][at]
-		if removed, err := record.ReapOne(ctx, h, l.Owner); err != nil || !removed {
+		if removed, err := attachment.ReapOne(ctx, h, l.Owner); err != nil || !removed {
 			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop it, or use --force; then two containers may use the address",
 				a, holderOf(l), l.Time.UTC().Format(time.RFC3339)))
 		}
@@ -163,7 +163,7 @@ func (c Collected) String() string {
 // Collect removes attachments of certainly dead containers, and expired reservations. It
 // does not touch addresses of living containers.
 func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
-	out.Freed, err = record.Reap(ctx, h, "")
+	out.Freed, err = attachment.Reap(ctx, h, "")
 	if err != nil {
 		return out, err
 	}

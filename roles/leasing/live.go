@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,10 +28,10 @@ type Liveness struct {
 
 // NodeLiveness returns the Liveness of this node.
 func NodeLiveness() Liveness {
-	return Liveness{Netns: describeNetns, Gone: record.NetnsGone, Reap: record.Reap, ReapOne: record.ReapOne, AnyDead: record.AnyDead}
+	return Liveness{Netns: describeNetns, Gone: attachment.NetnsGone, Reap: attachment.Reap, ReapOne: attachment.ReapOne, AnyDead: attachment.AnyDead}
 }
 
-// describeNetns is record.ThisNetns for callers without an open namespace. If the path is
+// describeNetns is attachment.ThisNetns for callers without an open namespace. If the path is
 // not a namespace now, it says nothing about the owner: it is recorded without the mount
 // namespace, so that the owner does not count as dead if the path is absent later.
 func describeNetns(path string) store.Netns {
@@ -41,7 +41,7 @@ func describeNetns(path string) store.Netns {
 	if path == "" || unix.Statfs(path, &fs) != nil || fs.Type != unix.NSFS_MAGIC || unix.Stat(path, &st) != nil {
 		return n
 	}
-	n = record.ThisNetns(path, nil)
+	n = attachment.ThisNetns(path, nil)
 	n.Dev, n.Inode = st.Dev, st.Ino
 	return n
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -140,7 +140,7 @@ func (v *inventory) read(tx *store.Tx, network string) error {
 }
 
 // stateOf returns the state of a lease.
-func (v *inventory) stateOf(c *record.Census, l store.Lease) string {
+func (v *inventory) stateOf(c *attachment.Census, l store.Lease) string {
 	if a := v.attachments[l.Owner]; a != nil {
 		switch {
 		case c.Dead(a):
@@ -180,7 +180,7 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	if err != nil {
 		return nil, err
 	}
-	census, err := record.NewCensus(ctx, h)
+	census, err := attachment.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("read the host's interfaces: %w", err)
 	}
@@ -233,7 +233,7 @@ func (v *inventory) checkKnown(of []string, plans map[store.PoolID]*Plan) error 
 }
 
 // pool lists one pool's addresses, in order.
-func (v *inventory) pool(census *record.Census, id store.PoolID, now time.Time) []ShownAddress {
+func (v *inventory) pool(census *attachment.Census, id store.PoolID, now time.Time) []ShownAddress {
 	var all []ShownAddress
 	leased := map[netip.Addr]bool{}
 	for _, l := range v.leases[id] {

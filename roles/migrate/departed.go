@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -100,7 +100,7 @@ func readDirectory(ctx context.Context, id store.PoolID) (*foundFiles, error) {
 
 // eachAddress calls each for the addresses of leases, then for those of attachments.
 func eachAddress(tx *store.Tx, each func(owner store.Key, a netip.Addr)) error {
-	leases, err := record.Leases(tx, "")
+	leases, err := attachment.Leases(tx, "")
 	for _, l := range leases {
 		each(l.Owner, l.Address)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // legacyInterface is the interface of an attachment that the reference plugin made.
@@ -79,9 +79,9 @@ func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	}
 	var err error
 	found.link, err = h.Net.Link(ctx, found.in, req.IfName)
-	if err == nil && !record.Labelled(found.link) && isOfKind(own, found.link) {
+	if err == nil && !attachment.Labelled(found.link) && isOfKind(own, found.link) {
 		var anothers bool
-		anothers, err = record.IsAnothers(ctx, h, req.Key(), found.in)
+		anothers, err = attachment.IsAnothers(ctx, h, req.Key(), found.in)
 		if err == nil && !anothers {
 			return found, nil
 		}
@@ -100,7 +100,7 @@ func openSandbox(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
 	if i == nil {
 		return nil, nil
 	}
-	ns, err := record.OpenIfPresent(h, i.Sandbox)
+	ns, err := attachment.OpenIfPresent(h, i.Sandbox)
 	if ns == nil {
 		return nil, err
 	}
@@ -129,12 +129,12 @@ func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInt
 		return nil, nil
 	}
 	for _, i := range req.PrevResult.Interfaces {
-		digits, ok := strings.CutPrefix(i.Name, record.HostLinkPrefix)
+		digits, ok := strings.CutPrefix(i.Name, attachment.HostLinkPrefix)
 		if !ok || i.Sandbox != "" || len(digits) != 8 {
 			continue
 		}
 		l, err := h.Net.Link(ctx, nil, i.Name)
-		if err == nil && l.Kind == "veth" && !record.Labelled(l) && l.MAC == i.Mac {
+		if err == nil && l.Kind == "veth" && !attachment.Labelled(l) && l.MAC == i.Mac {
 			return &legacyInterface{link: l}, nil
 		}
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
@@ -261,7 +261,7 @@ func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	if errors.Is(err, netops.ErrNotExist) {
 		return "", false, nil // CHECK reports the absent interface
 	}
-	if err != nil || record.Labelled(l) {
+	if err != nil || attachment.Labelled(l) {
 		return "", false, err
 	}
 	if l.Kind != "veth" {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -75,7 +75,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
 			return wanted[*netops.ZoneSource](ctx, h.Store)
 		},
-		Alone: func(ctx context.Context, restore func() error) error { return record.Alone(ctx, h, restore) },
+		Alone: func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)
@@ -105,7 +105,7 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 		}
 		var errs []error
 		for i := range atts {
-			changes, err := record.Changes(&atts[i])
+			changes, err := attachment.Changes(&atts[i])
 			errs = append(errs, err)
 			for _, c := range changes {
 				if e, ok := c.Do.Object.(O); ok && c.Do.Verb == netops.VerbAdd {
@@ -118,7 +118,7 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 			return err
 		}
 		for _, n := range nets {
-			changes, err := record.DecodeChanges(n.Shared)
+			changes, err := attachment.DecodeChanges(n.Shared)
 			errs = append(errs, err)
 			for _, c := range changes {
 				if c.Undo == nil {

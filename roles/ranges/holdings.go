@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -269,7 +269,7 @@ func (k *Keeper) reclaim(ctx context.Context, pool string) error {
 // returns false if that is to be repeated.
 func (k *Keeper) announce(ctx context.Context, r *reservation, h *holder, lease *store.Lease) (done bool) {
 	done = k.Host.Now().Sub(h.Since) > announceTime
-	ns, err := record.OpenRecorded(k.Host, lease.Netns)
+	ns, err := attachment.OpenRecorded(k.Host, lease.Netns)
 	if ns == nil {
 		return done && err == nil
 	}

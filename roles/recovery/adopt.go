@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -40,7 +40,7 @@ func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attac
 
 // Find reads a record as Attachment does, or, if there is none, the leases of the key. It
 // returns the ID of the state file, for [SameState].
-func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, file StateID, err error) {
+func Find(ctx context.Context, h *roles.Host, key store.Key) (f attachment.Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		id, err := tx.FileID()
@@ -126,7 +126,7 @@ func adoptValid(ctx context.Context, h *roles.Host, network string, valid []role
 // orphan reads the record that was rebuilt under an attachment's label. If the alias was
 // truncated, the record's network may be empty too.
 func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
-	label := record.Label(key)
+	label := attachment.Label(key)
 	for _, k := range []store.Key{
 		{Network: key.Network, ContainerID: label, IfName: key.IfName},
 		{ContainerID: label},

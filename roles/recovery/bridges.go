@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,7 +27,7 @@ func RestoreBridges(ctx context.Context, h *roles.Host) (restored int, err error
 	networks, err := store.Read(ctx, h.Store, (*store.Tx).Networks)
 	errs := []error{err}
 	for i := range networks {
-		shared, err := record.DecodeChanges(networks[i].Shared)
+		shared, err := attachment.DecodeChanges(networks[i].Shared)
 		errs = append(errs, err)
 		for _, c := range shared {
 			if l, ok := c.Do.Object.(*netops.Link); ok && l.In == netops.Host && l.Kind == "bridge" {
@@ -45,7 +45,7 @@ func RestoreBridges(ctx context.Context, h *roles.Host) (restored int, err error
 // restoreBridge makes the bridge of one network, if interfaces of attachments were its ports and are
 // no ports now. It reports whether it did.
 func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *netops.Link, shared []netops.Change, single map[string]bool) (bool, error) {
-	lock, err := h.Store.LockShared(ctx, record.BridgeLock(bridge.Name), true)
+	lock, err := h.Store.LockShared(ctx, attachment.BridgeLock(bridge.Name), true)
 	if err != nil {
 		return false, err
 	}
@@ -82,7 +82,7 @@ func formerPorts(ctx context.Context, h *roles.Host, network, bridge string, sin
 	all, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments(network) })
 	for _, a := range all {
 		for _, part := range a.Parts {
-			changes, e := record.DecodeChanges(part.Changes)
+			changes, e := attachment.DecodeChanges(part.Changes)
 			err = errors.Join(err, e)
 			for _, c := range changes {
 				l, ok := c.Do.Object.(*netops.Link)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -149,7 +149,7 @@ func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 				h.Log.Warn("read runtime's cache", "file", e.Name(), "error", err)
 				continue
 			}
-			out[record.Label(c.Key())] = c
+			out[attachment.Label(c.Key())] = c
 		}
 	}
 	return out
@@ -180,7 +180,7 @@ func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEn
 		return nil, err
 	}
 	for i := range all {
-		owner := record.Label(all[i].Owner)
+		owner := attachment.Label(all[i].Owner)
 		kept := cache[owner]
 		delete(cache, owner)
 		for j, d := range all[i].Delegates {
@@ -194,7 +194,7 @@ func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEn
 			if j == 0 && kept != nil {
 				c.Result = kept.Result
 			}
-			cache[record.Label(c.Key())] = c
+			cache[attachment.Label(c.Key())] = c
 		}
 	}
 	return cache, nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -25,14 +25,14 @@ type Orphans struct {
 // OrphanLink is an interface of the host that has no record.
 type OrphanLink struct {
 	netops.LinkInfo
-	record.AliasInfo
+	attachment.AliasInfo
 }
 
 // Known returns the labels of recorded attachments, to which the caller can add others.
 func Known(atts []store.Attachment) map[string]bool {
 	known := map[string]bool{}
 	for i := range atts {
-		known[record.Label(atts[i].Key)] = true
+		known[attachment.Label(atts[i].Key)] = true
 		known[atts[i].ContainerID] = true // a rebuilt record's label
 	}
 	return known
@@ -41,7 +41,7 @@ func Known(atts []store.Attachment) map[string]bool {
 // OrphanLinks returns the links with a label that is not known.
 func OrphanLinks(links []netops.LinkInfo, known map[string]bool) (all []OrphanLink) {
 	for _, l := range links {
-		if info, ok := record.ParseAlias(l.Alias); ok && !known[info.Label] {
+		if info, ok := attachment.ParseAlias(l.Alias); ok && !known[info.Label] {
 			all = append(all, OrphanLink{l, info})
 		}
 	}
@@ -59,7 +59,7 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 	if err != nil {
 		return nil, err
 	}
-	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
+	elements, err := h.Net.Labelled(ctx, attachment.LabelPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,11 @@ func FindOrphans(ctx context.Context, h *roles.Host, others map[string]bool) (*O
 	maps.Copy(known, others)
 	out := &Orphans{Links: OrphanLinks(links, known)}
 	for _, l := range links {
-		info, ok := record.ParseAlias(l.Alias)
+		info, ok := attachment.ParseAlias(l.Alias)
 		bound[l.Name] = bound[l.Name] || !ok || known[info.Label]
 	}
 	for _, e := range elements {
-		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
+		if attachment.IsLabel(labelOf(e)) && !known[labelOf(e)] {
 			out.Elements = append(out.Elements, e)
 		}
 	}
@@ -148,7 +148,7 @@ func (o *Orphans) Unbound() []netops.Object {
 func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	others := map[string]bool{}
 	for _, v := range valid {
-		others[record.Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
+		others[attachment.Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
 	}
 	o, err := FindOrphans(ctx, h, others)
 	if err != nil {
@@ -172,13 +172,13 @@ func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []r
 	for _, s := range stray {
 		h.Log.Info("removing an object without a record", "object", s.String())
 	}
-	return h.Net.Undo(ctx, record.Inverses(stray), nil)
+	return h.Net.Undo(ctx, attachment.Inverses(stray), nil)
 }
 
 // orphanLink returns the object for a link on the host: the link itself, or the move of a
 // device that the kernel returned to the host when its namespace was deleted. Undoing the
 // move renames the device.
-func orphanLink(l netops.LinkInfo, info record.AliasInfo) netops.Object {
+func orphanLink(l netops.LinkInfo, info attachment.AliasInfo) netops.Object {
 	if info.Device != "" {
 		return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: info.Label}
 	}

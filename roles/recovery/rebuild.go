@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -29,10 +29,10 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	var found []netops.LinkInfo
 	bridges := map[string]netops.LinkInfo{}
 	for _, l := range links {
-		if _, ok := record.ParseAlias(l.Alias); ok && l.Kind == "veth" {
+		if _, ok := attachment.ParseAlias(l.Alias); ok && l.Kind == "veth" {
 			found = append(found, l)
 		}
-		if l.Alias == record.SharedAlias {
+		if l.Alias == attachment.SharedAlias {
 			bridges[l.Name] = l
 		}
 	}
@@ -40,7 +40,7 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
+	elements, err := h.Net.Labelled(ctx, attachment.LabelPrefix)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
@@ -110,13 +110,13 @@ type rebuilder struct {
 // attachment stores the attachment of one interface of the host, leases for its
 // addresses in the pool that its network uses, and the shared objects.
 func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
-	info, _ := record.ParseAlias(l.Alias)
+	info, _ := attachment.ParseAlias(l.Alias)
 	a := &store.Attachment{Key: info.Key, HostLink: l.Name, Addresses: info.Addresses}
 	dataDir, pooled := unknownDir, true
 	switch c := r.cache[info.Label]; {
 	case c != nil:
 		p := c.plugin()
-		a.Key, a.Netns = c.Key(), store.Netns{Path: c.Netns, Mount: record.MountNamespace()}
+		a.Key, a.Netns = c.Key(), store.Netns{Path: c.Netns, Mount: attachment.MountNamespace()}
 		dataDir, pooled = p.dataDir()
 		if err := r.otherEnd(ctx, l, a); err != nil {
 			r.h.Log.Warn("find the other end of an interface", "interface", l.Name, "netns", c.Netns, "error", err)
@@ -152,7 +152,7 @@ func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Obj
 	if v := r.vrfs[label]; v != nil {
 		made = append(made, v)
 	}
-	raw, err := json.Marshal(record.Inverses(made))
+	raw, err := json.Marshal(attachment.Inverses(made))
 	if err != nil {
 		return err
 	}
@@ -191,10 +191,10 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	if t := r.takeovers[bridge.Name]; t != nil {
 		spec.Add(t, &netops.LinkDNS{Link: t.Bridge, From: t.Uplink})
 	} else if bridge.Name != "" {
-		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: record.SharedAlias})
+		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: attachment.SharedAlias})
 	}
 	for _, e := range r.elements {
-		if labelOf(e) == record.SharedLabel(network) {
+		if labelOf(e) == attachment.SharedLabel(network) {
 			setShared(e)
 			spec.Add(e)
 			if el, ok := e.(*netops.Element); ok && el.Set == netops.UplinkSet {
@@ -202,18 +202,18 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 			}
 		}
 	}
-	return record.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
+	return attachment.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
 // sharedByElements calls shared for every network that has shared elements, because the
 // network may have no attachment.
 func (r *rebuilder) sharedByElements(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
-		network, ok := strings.CutPrefix(labelOf(e), record.SharedAlias+" ")
+		network, ok := strings.CutPrefix(labelOf(e), attachment.SharedAlias+" ")
 		if !ok {
 			continue
 		}
-		if err := r.shared(network, bridges[record.LinkOf(e)]); err != nil {
+		if err := r.shared(network, bridges[attachment.LinkOf(e)]); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -65,7 +65,7 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, exists bool, err error) {
 	a.Netns.Path = c.Netns
 	ns, err := r.h.Net.OpenNamespace(c.Netns)
-	if record.IsAbsent(err) {
+	if attachment.IsAbsent(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -76,8 +76,8 @@ func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store
 	if host, err := r.h.Net.IsHost(ns); err != nil || host {
 		return nil, false, err
 	}
-	a.Netns = record.ThisNetns(c.Netns, ns)
-	label := record.Label(a.Key)
+	a.Netns = attachment.ThisNetns(c.Netns, ns)
+	label := attachment.Label(a.Key)
 	links, err := r.h.Net.Links(ctx, ns) // all links: the interface may have been renamed
 	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return hasLabel(l, label) }); i >= 0 {
 		r.noteVRF(label, links, links[i])
@@ -104,15 +104,15 @@ func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.At
 	if i < 0 {
 		return err
 	}
-	a.Netns = record.ThisNetns(a.Netns.Path, ns)
-	r.noteVRF(record.Label(a.Key), links, links[i])
+	a.Netns = attachment.ThisNetns(a.Netns.Path, ns)
+	r.noteVRF(attachment.Label(a.Key), links, links[i])
 	return nil
 }
 
 // noteVRF records that an attachment's interface is in one of our VRFs.
 func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.LinkInfo) {
 	for _, m := range links {
-		if m.Index == l.MasterIndex && m.Alias == record.VRFAlias {
+		if m.Index == l.MasterIndex && m.Alias == attachment.VRFAlias {
 			r.vrfs[label] = &netops.VRF{In: netops.Container, Name: m.Name, Table: m.Table, Link: l.Name, LinkIndex: l.Index, Alias: m.Alias}
 		}
 	}
@@ -120,7 +120,7 @@ func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.Link
 
 // hasLabel reports whether a link has the label.
 func hasLabel(l netops.LinkInfo, label string) bool {
-	info, ok := record.ParseAlias(l.Alias)
+	info, ok := attachment.ParseAlias(l.Alias)
 	return ok && info.Label == label
 }
 
@@ -143,7 +143,7 @@ func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkIn
 // movedDevice returns the move of a device into its container. If the alias contains no
 // valid name, the device keeps its name when it returns to the host.
 func movedDevice(l netops.LinkInfo, label string) *netops.Move {
-	info, _ := record.ParseAlias(l.Alias)
+	info, _ := attachment.ParseAlias(l.Alias)
 	if roles.LinkName(info.Device) != nil {
 		info.Device = ""
 	}
@@ -153,7 +153,7 @@ func movedDevice(l netops.LinkInfo, label string) *netops.Move {
 // reserve reserves the addresses of a cached attachment if they are from a pool. It
 // returns the number of reserved addresses.
 func (r *rebuilder) reserve(a *store.Attachment) (int, error) {
-	p := r.cache[record.Label(a.Key)].plugin()
+	p := r.cache[attachment.Label(a.Key)].plugin()
 	dataDir, pooled := p.dataDir()
 	if !pooled || len(a.Addresses) == 0 {
 		return 0, nil

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -35,7 +35,7 @@ func (r *rebuilder) neighbours(a *store.Attachment, bridge string) []netops.Obje
 	}
 	var made []netops.Object
 	for _, p := range a.Addresses {
-		made = append(made, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: cmp.Or(a.MAC, record.MAC(a.Key, "container"))})
+		made = append(made, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: cmp.Or(a.MAC, attachment.MAC(a.Key, "container"))})
 	}
 	return made
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -21,11 +21,11 @@ func RemoveNode(ctx context.Context, h *roles.Host) (dir string, err error) {
 	}
 	var errs []error
 	for _, n := range networks {
-		errs = append(errs, RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
+		errs = append(errs, RemoveOrphans(ctx, h, n.Name, nil), attachment.RemoveShared(ctx, h, n.Name, nil))
 	}
 	// Rules for a bridge with another program's ports are kept until now. Those ports have their own.
-	rules, err := h.Net.Labelled(ctx, record.LabelPrefix)
-	errs = append(errs, err, h.Net.Undo(ctx, record.Inverses(rules), nil), h.Net.RemoveTables(ctx))
+	rules, err := h.Net.Labelled(ctx, attachment.LabelPrefix)
+	errs = append(errs, err, h.Net.Undo(ctx, attachment.Inverses(rules), nil), h.Net.RemoveTables(ctx))
 	if err := errors.Join(errs...); err != nil {
 		return "", err
 	}

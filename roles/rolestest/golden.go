@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -160,7 +160,7 @@ func (g Golden) input(files map[string]string) (*attach.Input, error) {
 		return nil, err
 	}
 	in := &attach.Input{
-		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: record.Label(key),
+		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: attachment.Label(key),
 		HostMAC: "02:00:00:00:00:11", ContainerMAC: "02:00:00:00:00:c1",
 	}
 	in.IPAM, err = decodeResult(files["ipam.json"])

@@ -19,7 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -99,7 +99,7 @@ func (s Storm) Run(t *testing.T) {
 		}
 		r.each(r.detach)
 		for line := range strings.Lines(r.state()) { // GC would remove them
-			if last := line[strings.LastIndex(line, " ")+1:]; record.IsLabel(strings.Trim(last, "\"\n")) {
+			if last := line[strings.LastIndex(line, " ")+1:]; attachment.IsLabel(strings.Trim(last, "\"\n")) {
 				t.Errorf("of a container that was detached: %s", line)
 			}
 		}

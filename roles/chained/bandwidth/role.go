@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Role is the bandwidth role's entry in the table.
@@ -111,7 +111,7 @@ func (r *role) warn(h *roles.Host, mtu int) {
 // container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: record.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
+		In: netops.Host, Name: attachment.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: attachment.MAC(in.Key, "ifb"), Up: true, Alias: attachment.Alias(in.Key, nil),
 	}
 }
 

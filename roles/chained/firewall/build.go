@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Build computes the rules of one attachment. The result is prevResult.
@@ -53,7 +53,7 @@ func (r *role) addPolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	}
 	label := in.Label
 	if o.Bridge {
-		label = record.SharedLabel(in.Key.Network)
+		label = attachment.SharedLabel(in.Key.Network)
 	}
 	s.Add(
 		&netops.Element{Shared: o.Bridge, Set: setName, Key: []string{o.Link, o.Link}, Label: label},
@@ -75,7 +75,7 @@ func (r *role) addForward(s *netops.Spec, in *attach.Input, o *observed, address
 	}
 	f := netops.Forward{
 		Shared: true, Link: o.pattern(), Net: address.Masked(),
-		Admin: r.conf.IptablesAdminChainName, Label: record.SharedLabel(in.Key.Network),
+		Admin: r.conf.IptablesAdminChainName, Label: attachment.SharedLabel(in.Key.Network),
 	}
 	if f.Link == "" || address.IsSingleIP() {
 		f.Shared, f.Link, f.Label = false, o.Link, in.Label

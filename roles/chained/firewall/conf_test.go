@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -72,7 +72,7 @@ func FuzzConf(f *testing.F) {
 		key := store.Key{Network: network, ContainerID: "c1", IfName: "eth0"}
 		refused := netops.ForwardPolicy{Refused: true, RefusedLegacy: true, Firewalld: true}
 		in := &attach.Input{
-			Key: key, Label: record.Label(key), Chained: new(roles.Result),
+			Key: key, Label: attachment.Label(key), Chained: new(roles.Result),
 			Observed: observed{Link: link, Bridge: bridge, Port: "veth1", IPv4: refused, IPv6: refused},
 		}
 		for _, p := range []string{"10.1.0.2/24", "fd00:1::2/128"} {

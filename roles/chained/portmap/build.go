@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -222,7 +222,7 @@ func (r *role) addLoopback(s *netops.Spec, in *attach.Input, o observed, ports [
 // the attachment.
 func label(in *attach.Input, shared bool) string {
 	if shared {
-		return record.SharedLabel(in.Key.Network)
+		return attachment.SharedLabel(in.Key.Network)
 	}
 	return in.Label
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -85,7 +85,7 @@ func FuzzConf(f *testing.F) {
 			}
 			return
 		}
-		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
+		in := &attach.Input{Key: key, Label: attachment.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
 		w, err := r.Build(in)
 		if err != nil {

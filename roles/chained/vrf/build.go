@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Build removes the interface's routes, attaches the interface to the VRF and
@@ -33,7 +33,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		w.Spec.Add(&route)
 	}
 	table := r.table(&o)
-	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: record.VRFAlias})
+	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: attachment.VRFAlias})
 	for _, route := range routes {
 		if route.Table == unix.RT_TABLE_MAIN {
 			route.Table = table

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -23,7 +23,7 @@ const (
 // isGone reports whether a path certainly does not exist.
 func isGone(path string) bool {
 	_, err := os.Lstat(path)
-	return err != nil && record.IsAbsent(err)
+	return err != nil && attachment.IsAbsent(err)
 }
 
 // kind is a kind of difference of an attachment, and the check of this ID.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -104,7 +104,7 @@ func (f *Facts) unrecorded() (names []string) {
 }
 
 // isOwn reports whether a link of the host has one of our labels.
-func (f *Facts) isOwn(l *netops.LinkInfo) bool { return record.Labelled(*l) }
+func (f *Facts) isOwn(l *netops.LinkInfo) bool { return attachment.Labelled(*l) }
 
 // few returns at most three names, and how many others there are.
 func few(names []string) string {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -144,7 +144,7 @@ type State struct {
 	Modes []Mode
 	// Dump is empty if node.db cannot be read.
 	Dump   *store.Dump
-	Census *record.Census
+	Census *attachment.Census
 }
 
 // Mode is a file with a wrong owner or mode.

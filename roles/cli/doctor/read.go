@@ -21,7 +21,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -119,7 +119,7 @@ func (r *reader) readKernel(ctx context.Context) {
 			}
 			return err
 		},
-		func() (err error) { w.Labelled, err = n.Labelled(ctx, record.LabelPrefix); return err },
+		func() (err error) { w.Labelled, err = n.Labelled(ctx, attachment.LabelPrefix); return err },
 		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
 		func() (err error) { w.KubeProxy, err = n.Leftovers().HasKubeProxy(ctx); return err },
 	} {
@@ -172,7 +172,7 @@ func (r *reader) readState(ctx context.Context) {
 	}
 	r.unread("packet filter", r.readPodDrops(ctx))
 	var err error
-	s.Census, err = record.NewCensus(ctx, r.h)
+	s.Census, err = attachment.NewCensus(ctx, r.h)
 	r.unread("interfaces", err)
 	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {
 		return // CHECK waits for keep.db, and would rebuild a missing node.db
@@ -268,7 +268,7 @@ func (r *reader) readUnrecorded(ctx context.Context) {
 	}
 	cached := map[string]bool{}
 	for _, c := range r.f.Caches {
-		cached[record.Label(c.Key())] = true
+		cached[attachment.Label(c.Key())] = true
 	}
 	o, err := recovery.LastingOrphans(ctx, r.h, cached)
 	r.unread("rules without a record", err)

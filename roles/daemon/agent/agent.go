@@ -16,9 +16,9 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/ranges"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -283,7 +283,7 @@ func (a *agent) readLinks(ctx context.Context) {
 	}
 	before := a.links
 	a.links, a.linkErr = links, nil
-	if slices.ContainsFunc(before, func(l netops.HostLink) bool { return l.Alias == record.SharedAlias && !hasLink(links, l.Index) }) {
+	if slices.ContainsFunc(before, func(l netops.HostLink) bool { return l.Alias == attachment.SharedAlias && !hasLink(links, l.Index) }) {
 		sendLatest(a.bridges, struct{}{})
 	}
 	if r, ok := a.registry.Registry.(cluster.Remote); ok {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -31,7 +31,7 @@ func (a *agent) collect(ctx context.Context, ticks <-chan time.Time) {
 
 // collectGone collects the attachments that are gone and were gone before, and returns all that are gone now.
 func (a *agent) collectGone(ctx context.Context, h *roles.Host, before map[store.Key]bool) map[store.Key]bool {
-	gone, n, err := record.Collect(ctx, h, before)
+	gone, n, err := attachment.Collect(ctx, h, before)
 	a.counters.addCollected(n)
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn("collect attachments", "error", err)

@@ -3,8 +3,8 @@ package agent
 import (
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -20,7 +20,7 @@ func TestCollectGone(t *testing.T) {
 		err := h.Store.Update(t.Context(), func(tx *store.Tx) error {
 			return tx.PutAttachment(&store.Attachment{
 				Key:   store.Key{Network: "pods", ContainerID: id, IfName: "eth0"},
-				Netns: store.Netns{Path: t.TempDir() + "/none", Inode: 1, Mount: record.MountNamespace()},
+				Netns: store.Netns{Path: t.TempDir() + "/none", Inode: 1, Mount: attachment.MountNamespace()},
 			})
 		})
 		if err != nil {

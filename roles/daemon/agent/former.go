@@ -9,7 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // removeFormerGateways removes addresses in other nodes' pod networks from the bridges that cnibox
@@ -28,13 +28,13 @@ func (a *agent) removeFormerGateways(ctx context.Context) error {
 			if p == nil {
 				continue
 			}
-			if l.Alias != record.SharedAlias {
+			if l.Alias != attachment.SharedAlias {
 				errs = append(errs, fmt.Errorf("interface %q has address %s of the pod network of node %q: delete the address", l.Name, addr.Prefix, p.Name))
 				continue
 			}
 			a.log.Warn("a bridge has an address of another node's pod network: it is removed", "interface", l.Name, "address", addr.Prefix, "node", p.Name)
 			former := &netops.Addr{In: netops.Host, Shared: true, Link: l.Name, Address: addr.Prefix}
-			errs = append(errs, a.host.Net.Undo(ctx, record.Inverses([]netops.Object{former}), nil))
+			errs = append(errs, a.host.Net.Undo(ctx, attachment.Inverses([]netops.Object{former}), nil))
 		}
 	}
 	return errors.Join(errs...)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -98,7 +98,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 // noneAttached returns errAttached with the pods that are attached. Those of other programs' plugins, such as flannel's before
 // a migration, count while a guard refuses their unencrypted packets.
 func noneAttached(ctx context.Context, h *roles.Host) error {
-	if _, err := record.Reap(ctx, h, ""); err != nil {
+	if _, err := attachment.Reap(ctx, h, ""); err != nil {
 		return err
 	}
 	all, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments("") })

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -49,7 +49,7 @@ func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) 
 	if err != nil {
 		return place{}, nil, err
 	}
-	return place{netns: record.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
+	return place{netns: attachment.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
 }
 
 // open opens the place if it is the same as at ADD. If it certainly is not, the error wraps errGone.
@@ -65,7 +65,7 @@ func (p place) open(ctx context.Context) (*visit, error) {
 		v.link, err = p.find(links)
 		return err
 	})
-	if errors.Is(err, netops.ErrNoNetns) && record.NetnsGone(p.netns) {
+	if errors.Is(err, netops.ErrNoNetns) && attachment.NetnsGone(p.netns) {
 		return nil, fmt.Errorf("%w: %w", errGone, err)
 	}
 	return v, err

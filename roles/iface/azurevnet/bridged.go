@@ -4,7 +4,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // buildBridged connects the container to a bridge that replaces the master.
@@ -29,7 +29,7 @@ func (r *role) buildBridged(in *attach.Input, o observed) (*attach.Desired, erro
 // master's addresses and routes, and MAC address translation at its port, because the
 // cloud's network accepts only frames with the master's MAC.
 func (r *role) addUplink(s *netops.Spec, in *attach.Input, o observed) {
-	label := record.SharedLabel(in.Key.Network)
+	label := attachment.SharedLabel(in.Key.Network)
 	s.Add(
 		// The translation comes before the takeover: a port with hairpin sends
 		// received multicast and broadcast frames back.

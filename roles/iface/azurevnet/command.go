@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -95,7 +95,7 @@ func removeUnused(ctx context.Context, h *roles.Host) error {
 	var errs []error
 	for _, n := range nets {
 		if n.Role == roleName {
-			errs = append(errs, record.RemoveShared(ctx, h, n.Name, []string{roleName}))
+			errs = append(errs, attachment.RemoveShared(ctx, h, n.Name, []string{roleName}))
 		}
 	}
 	return errors.Join(errs...)

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/record"
 )
 
 // master is the node's interface on the cloud's network.
@@ -47,7 +47,7 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 	if err != nil {
 		return master{}, err
 	}
-	nics := record.NICs(links)
+	nics := attachment.NICs(links)
 	for _, mac := range macs {
 		if l, ok := nics[mac]; ok {
 			return masterOf(l), nil

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // vlanNetns is the network namespace that the containers of a VLAN share, as in
@@ -96,7 +96,7 @@ func (s *vlanNetns) addTo(spec *netops.Spec) {
 	set := func(key, value string) {
 		spec.Add(&netops.Sysctl{In: s.place(), Shared: true, Key: key, Value: value})
 	}
-	spec.Add(&netops.Netns{Name: s.Name, Alias: record.SharedAlias})
+	spec.Add(&netops.Netns{Name: s.Name, Alias: attachment.SharedAlias})
 	// Replies arrive through another interface than the one that rp_filter
 	// expects.
 	set("net/ipv4/conf/all/rp_filter", "0")
@@ -104,7 +104,7 @@ func (s *vlanNetns) addTo(spec *netops.Spec) {
 	spec.Add(
 		&netops.Link{In: s.place(), Shared: true, Name: "lo", Up: true},
 		&netops.Link{
-			In: s.place(), Shared: true, Name: s.Link, Kind: "vlan", VLANID: s.ID, Up: true, Alias: record.SharedAlias,
+			In: s.place(), Shared: true, Name: s.Link, Kind: "vlan", VLANID: s.ID, Up: true, Alias: attachment.SharedAlias,
 			Parent: s.Master.Name, ParentIn: netops.Host,
 		},
 	)
@@ -177,7 +177,7 @@ func (r *role) RemovableShared() []netops.Object {
 	if r.conf.Mode != modeVLAN {
 		return nil
 	}
-	return []netops.Object{&netops.Netns{Name: vlanNetnsOf(r.conf.VLANID, master{}).Name, Alias: record.SharedAlias}}
+	return []netops.Object{&netops.Netns{Name: vlanNetnsOf(r.conf.VLANID, master{}).Name, Alias: attachment.SharedAlias}}
 }
 
 // Status reports whether the kernel supports VLANs, if the mode needs them.

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -134,7 +134,7 @@ func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 func (r *role) addBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
-		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: record.SharedAlias,
+		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: attachment.SharedAlias,
 		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: o.followsPorts},
 	}
 	if !o.bridge.Exists {
@@ -195,9 +195,9 @@ func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.IPConfig) {
 // addVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
 func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
-	port := record.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
+	port := attachment.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
 	l := &netops.Link{
-		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: record.SharedAlias,
+		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: attachment.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
 	}
 	if !o.gateway.Exists {

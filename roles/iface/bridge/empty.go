@@ -2,7 +2,7 @@ package bridge
 
 import (
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // RemovableShared is the bridge and the VLAN's gateway interface if removeEmptyBridge
@@ -11,9 +11,9 @@ func (r *role) RemovableShared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
 	}
-	ours := []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: record.SharedAlias}}
+	ours := []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: attachment.SharedAlias}}
 	if r.conf.IsGateway && r.conf.VLAN != 0 {
-		ours = append(ours, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: record.SharedAlias})
+		ours = append(ours, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: attachment.SharedAlias})
 	}
 	return ours
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -41,18 +41,18 @@ func (p *emptyBridge) share(network string, n int) {
 	must(p.t, err)
 	defer done()
 	spec := netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Host, Shared: true, Name: "br0", Kind: "bridge", Up: true, Alias: record.SharedAlias},
+		&netops.Link{In: netops.Host, Shared: true, Name: "br0", Kind: "bridge", Up: true, Alias: attachment.SharedAlias},
 	}}
 	for i := range n {
 		spec.Add(&netops.Element{
-			Shared: true, Set: "masq4", Label: record.SharedLabel(network),
+			Shared: true, Set: "masq4", Label: attachment.SharedLabel(network),
 			Key: []string{"br0", fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)},
 		})
 	}
 	plan, err := h.Net.Plan(p.t.Context(), spec, nil)
 	must(p.t, err)
 	must(p.t, h.Store.Update(p.t.Context(), func(tx *store.Tx) error {
-		return record.PutShared(tx, network, "bridge", spec, plan.Changes, h.Now())
+		return attachment.PutShared(tx, network, "bridge", spec, plan.Changes, h.Now())
 	}))
 	must(p.t, h.Net.Apply(p.t.Context(), plan, nil))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Role is the bridge role's entry in the table.
@@ -29,7 +29,7 @@ func Role() roles.Role {
 // role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Shared() []string { return []string{record.BridgeLock(r.conf.Bridge)} }
+func (r *role) Shared() []string { return []string{attachment.BridgeLock(r.conf.Bridge)} }
 
 // Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
@@ -65,7 +65,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		h.Log.Warn("the bridge does not filter VLANs: the keys vlan and vlanTrunk have no effect and CHECK fails; run 'ip link set "+
 			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
 	}
-	if o.bridge.Exists && bridge.Alias != record.SharedAlias && in.Prev == nil {
+	if o.bridge.Exists && bridge.Alias != attachment.SharedAlias && in.Prev == nil {
 		o.followsPorts, err = followsPorts(ctx, h, bridge)
 		if err != nil {
 			return err

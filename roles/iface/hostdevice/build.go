@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Build computes the spec and the result of one attachment. A device with a
@@ -27,7 +27,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	default:
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
-			Alias: record.DeviceAlias(in.Key, dev.Link),
+			Alias: attachment.DeviceAlias(in.Key, dev.Link),
 		})
 	}
 	return w, attach.Container{MTU: dev.MTU}.AddTo(&w.Spec, in, res)

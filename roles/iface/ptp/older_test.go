@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -28,7 +28,7 @@ func TestOlderVersion(t *testing.T) {
 		a := attach(t, e, dual, "a")
 		var spec netops.Spec
 		for set, key := range map[string][]string{"masq4": {"veth*", "10.1.0.0/24"}, "masq6": {"veth*", "fd00:1::/64"}} {
-			spec.Add(&netops.Element{Shared: true, Set: set, Key: key, Label: record.SharedLabel("dual")})
+			spec.Add(&netops.Element{Shared: true, Set: set, Key: key, Label: attachment.SharedLabel("dual")})
 		}
 		h, done, err := node.Open(ctx, node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "ptp"})
 		must(t, err)
@@ -37,7 +37,7 @@ func TestOlderVersion(t *testing.T) {
 		must(t, err)
 		must(t, h.Net.Apply(ctx, plan, nil))
 		must(t, h.Store.Update(ctx, func(tx *store.Tx) error {
-			return record.AddShared(tx, "dual", "ptp", spec, time.Now())
+			return attachment.AddShared(tx, "dual", "ptp", spec, time.Now())
 		}))
 		for _, set := range []string{"masq_kind4", "masq_kind6"} {
 			if text, err := exec.Command("nft", "flush", "set", "inet", "cnibox", set).CombinedOutput(); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // Conf is the network configuration of the routed role.
@@ -99,7 +99,7 @@ func (c *Conf) SetDefaults() {
 			*n = d
 		}
 	}
-	text(&c.HostVethPrefix, record.HostLinkPrefix)
+	text(&c.HostVethPrefix, attachment.HostLinkPrefix)
 	number(&c.TableBase, defaultTableBase)
 	number(&c.Priorities.HostRoutes, defaultHostRoutes)
 	number(&c.Priorities.Mark, defaultMark)

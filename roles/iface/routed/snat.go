@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // addSNAT adds the source NAT of packets to destinations outside the pod's
@@ -95,7 +95,7 @@ func (c *Conf) sharedKey(set string, p netip.Prefix) (name string, key []string)
 // devGroup returns the group of the pods' interfaces on the host, in which nftables
 // recognizes them: the bytes of HostVethPrefix. The default prefix needs none.
 func (c *Conf) devGroup() (group uint32) {
-	if c.HostVethPrefix == record.HostLinkPrefix {
+	if c.HostVethPrefix == attachment.HostLinkPrefix {
 		return 0
 	}
 	for _, b := range []byte(c.HostVethPrefix) {
@@ -131,4 +131,4 @@ func suffix(a netip.Addr) string {
 }
 
 // sharedLabel is the label of the objects that the network's attachments share.
-func sharedLabel(in *attach.Input) string { return record.SharedLabel(in.Key.Network) }
+func sharedLabel(in *attach.Input) string { return attachment.SharedLabel(in.Key.Network) }

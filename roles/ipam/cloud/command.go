@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/metadata"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -138,7 +138,7 @@ func sourcesToQuery(ctx context.Context, h *roles.Host, flags map[string]string)
 func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	out := &Reconciled{Differences: []Difference{}}
 	if flags["fix"] != "" {
-		freed, err := record.Reap(ctx, h, "")
+		freed, err := attachment.Reap(ctx, h, "")
 		if err != nil {
 			return nil, fmt.Errorf("release leaked addresses: %w", err)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -79,7 +79,7 @@ func (b *bed) lease(tb testing.TB, a *handler, addr, id string, n store.Netns) {
 // gone returns a namespace that certainly no longer exists.
 func gone(tb testing.TB) store.Netns {
 	tb.Helper()
-	n := record.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
+	n := attachment.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
 	n.Dev, n.Inode = 4, 1<<40
 	return n
 }

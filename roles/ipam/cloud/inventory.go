@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,7 +27,7 @@ type inventory struct {
 	freed  map[netip.Addr]time.Time
 	links  []netops.LinkInfo
 	nics   map[string]netops.LinkInfo // by MAC address
-	census *record.Census
+	census *attachment.Census
 }
 
 func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (*inventory, error) {
@@ -41,8 +41,8 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 	var err error
 	v.links, err = h.Net.Links(ctx, nil)
 	if err == nil {
-		v.nics = record.NICs(v.links)
-		v.census, err = record.NewCensus(ctx, h)
+		v.nics = attachment.NICs(v.links)
+		v.census, err = attachment.NewCensus(ctx, h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)

@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -395,7 +395,7 @@ func TestRebuilt(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: record.ThisNetns("", nil)})
+		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: attachment.ThisNetns("", nil)})
 	})
 	if err != nil {
 		t.Fatal(err)

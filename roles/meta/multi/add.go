@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -40,7 +40,7 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	}
 	c := m.newRunner(h, req)
 	request := &store.Delegation{
-		Owner: req.Key(), Pod: req.Pod(), Netns: record.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
+		Owner: req.Key(), Pod: req.Pod(), Netns: attachment.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
 		Args: req.Args.String(), Path: c.req.Path, Delegates: all, Conf: req.Conf,
 		Created: h.Now(), Updated: h.Now(), Program: h.Program,
 	}

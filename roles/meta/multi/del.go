@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +28,7 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	if request == nil {
 		return errors.Join(m.removeUnrecorded(ctx, h, req.ContainerID, out), ignoreMissing(h, deleteRecords(ctx, h, req.Key())))
 	}
-	ns, err := record.OpenIfPresent(h, req.Netns)
+	ns, err := attachment.OpenIfPresent(h, req.Netns)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (m *handler) removeUnrecorded(ctx context.Context, h *roles.Host, container
 	})
 	errs := []error{ignoreMissing(h, err)}
 	for _, key := range keys {
-		_, err := record.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, record.Found) (bool, error) { return true, nil })
+		_, err := attachment.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, attachment.Found) (bool, error) { return true, nil })
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

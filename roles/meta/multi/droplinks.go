@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +28,7 @@ func (c *runner) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 	if len(keys) < 2 {
 		return
 	}
-	if err := record.DeleteLinks(ctx, c.h, keys, ns); err != nil {
+	if err := attachment.DeleteLinks(ctx, c.h, keys, ns); err != nil {
 		c.h.Log.Debug("cannot delete the interfaces in one batch", "error", err)
 	}
 }

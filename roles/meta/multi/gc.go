@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -170,7 +170,7 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 	if err != nil || len(others) == 0 {
 		return valid, err
 	}
-	census, err := record.NewCensus(ctx, h)
+	census, err := attachment.NewCensus(ctx, h)
 	if err != nil {
 		return nil, err
 	}

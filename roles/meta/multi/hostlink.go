@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +28,7 @@ func hostLink(list []byte) (*netops.Link, error) {
 		return nil, nil // a plugin may have keys of these names with other types
 	}
 	var f roles.Faults
-	l := &netops.Link{In: netops.Host, Shared: true, Parent: c.HostDevice, Alias: record.SharedAlias, Up: true}
+	l := &netops.Link{In: netops.Host, Shared: true, Parent: c.HostDevice, Alias: attachment.SharedAlias, Up: true}
 	switch {
 	case c.VLAN != 0 && c.VXLAN != 0:
 		f.Addf("vxlan", "cannot be combined with vlan: remove one of them")
@@ -124,10 +124,10 @@ func (c *runner) removeLink(ctx context.Context, name string) error {
 	if errors.Is(err, netops.ErrNotExist) {
 		return nil
 	}
-	if err != nil || l.Alias != record.SharedAlias {
+	if err != nil || l.Alias != attachment.SharedAlias {
 		return err
 	}
 	return c.h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Host, Name: name, Kind: l.Kind, Alias: record.SharedAlias},
+		&netops.Link{In: netops.Host, Name: name, Kind: l.Kind, Alias: attachment.SharedAlias},
 	}}, nil)
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -200,7 +200,7 @@ func (w *world) reboot() {
 	err = h.Store.View(w.t.Context(), func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for i := range atts {
-			_ = record.UndoParts(context.Background(), h, &atts[i], nil)
+			_ = attachment.UndoParts(context.Background(), h, &atts[i], nil)
 		}
 		return err
 	})
@@ -216,7 +216,7 @@ func (w *world) dropBridges() {
 	w.t.Helper()
 	var links netops.Spec
 	for _, name := range []string{"br-a", "br-b"} {
-		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: record.SharedAlias})
+		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: attachment.SharedAlias})
 	}
 	if err := w.host().Net.Remove(w.t.Context(), links, nil); err != nil {
 		w.t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -89,7 +89,7 @@ func (c *runner) unroute(ctx context.Context, request *store.Delegation, ns *net
 	if err != nil || len(added) == 0 {
 		return err
 	}
-	return record.InRecordedNetns(c.h, &store.Attachment{Netns: request.Netns}, ns, func(ns *netops.Namespace) error {
+	return attachment.InRecordedNetns(c.h, &store.Attachment{Netns: request.Netns}, ns, func(ns *netops.Namespace) error {
 		return c.h.Net.Undo(ctx, added, ns)
 	})
 }

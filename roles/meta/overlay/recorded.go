@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -36,7 +36,7 @@ func (c *Conf) record(ctx context.Context, h *roles.Host, req *roles.Request) er
 	now := h.Now()
 	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		return tx.PutDelegation(&store.Delegation{
-			Owner: req.Key(), Pod: req.Pod(), Netns: record.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
+			Owner: req.Key(), Pod: req.Pod(), Netns: attachment.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
 			Args: req.Args.String(), Path: req.Path, Created: now, Updated: now, Program: h.Program,
 			Delegates: []store.Delegate{{IfName: req.IfName, Name: c.Name, List: req.Conf, Version: req.CNIVersion}},
 		})
@@ -86,7 +86,7 @@ func (c *Conf) gcRecorded(ctx context.Context, h *roles.Host, req *roles.Request
 		}
 		del := *req
 		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult, del.Valid = roles.Del, k.ContainerID, k.IfName, "", nil, nil
-		ns, err := record.OpenRecorded(h, all[i].Netns)
+		ns, err := attachment.OpenRecorded(h, all[i].Netns)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -90,7 +90,7 @@ func (o *handler) renderRequest(ctx context.Context, h *roles.Host, req *roles.R
 	var former []netip.Prefix
 	if req.Verb == roles.Add {
 		var err error
-		former, err = store.Read(ctx, h.Store, func(tx *store.Tx) ([]netip.Prefix, error) { return record.SharedSubnets(tx, o.conf.Name) })
+		former, err = store.Read(ctx, h.Store, func(tx *store.Tx) ([]netip.Prefix, error) { return attachment.SharedSubnets(tx, o.conf.Name) })
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}

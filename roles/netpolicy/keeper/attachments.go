@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -107,7 +107,7 @@ func podOf(a *store.Attachment) *podRequest {
 			}
 		}
 	}
-	p := &podRequest{Label: record.Label(a.Key), Namespace: "default", Name: a.ContainerID}
+	p := &podRequest{Label: attachment.Label(a.Key), Namespace: "default", Name: a.ContainerID}
 	if namespace, name, ok := strings.Cut(a.Pod, "/"); ok {
 		p.Namespace, p.Name = namespace, name
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // bootDir is the directory of one boot, below the directory of all boots.
@@ -24,7 +24,7 @@ func NewBootDir(root, id string) *Dir {
 // check returns an error for an id that could be the path of another directory.
 func (b *bootDir) check() error {
 	if !isBootID(b.id) {
-		return fmt.Errorf("open store: boot id %q: %w: not of the form of a UUID", b.id, record.ErrInvalid)
+		return fmt.Errorf("open store: boot id %q: %w: not of the form of a UUID", b.id, kv.ErrInvalid)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // lockDir opens the directory and locks it. Creating, removing and renaming the
@@ -118,7 +118,7 @@ func (f *File) SetAside(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("set aside: %w", err)
 	}
 	if err == nil && o == nil {
-		return "", fmt.Errorf("set aside %q: %w", f.Path, record.ErrNotFound)
+		return "", fmt.Errorf("set aside %q: %w", f.Path, kv.ErrNotFound)
 	}
 	if o != nil {
 		defer o.close() //nolint:errcheck // nothing was written

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Dir is a directory of state files. Only this program's user may write to it.
@@ -150,7 +150,7 @@ func openChecked(at int, name, path string, create bool) (int, error) {
 type dirError string
 
 func (e dirError) Error() string      { return string(e) }
-func (dirError) Is(target error) bool { return target == record.ErrInvalid } //nolint:errorlint // an Is compares as errors.Is does
+func (dirError) Is(target error) bool { return target == kv.ErrInvalid } //nolint:errorlint // an Is compares as errors.Is does
 
 // checkOwned returns an error for a directory that another user owns or can write to.
 func checkOwned(fd int, path string) (unix.Stat_t, error) {

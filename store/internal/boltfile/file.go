@@ -13,7 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // File is a bbolt file and how it is used.
@@ -76,7 +76,7 @@ func (f *File) Run(ctx context.Context, write bool, fn func(*bolt.Tx, *Cache) er
 		}
 		return fn(tx, o.cache)
 	})
-	if errors.Is(err, record.ErrDamaged) && !strings.Contains(err.Error(), f.Hint) {
+	if errors.Is(err, kv.ErrDamaged) && !strings.Contains(err.Error(), f.Hint) {
 		err = fmt.Errorf("use %q: %w (%s)", f.Path, err, f.Hint) // of a record in it
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ var errNoFile = errors.New("no such file")
 // notRegular returns the error for a path that another kind of file has. It is ErrDamaged, so that DEL
 // continues without keep.db and a repair sets the path aside, and ErrInvalid.
 func (f *File) notRegular(what string) error {
-	return f.damaged(fmt.Errorf("%w: %w: %s", record.ErrDamaged, record.ErrInvalid, what))
+	return f.damaged(fmt.Errorf("%w: %w: %s", kv.ErrDamaged, kv.ErrInvalid, what))
 }
 
 // openAt opens the file in its directory.

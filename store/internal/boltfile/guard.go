@@ -13,7 +13,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // session is one transaction on an open file.
@@ -37,7 +37,7 @@ func (f *File) guard(o *opened, write bool, fn func(*bolt.Tx) error) (err error)
 		case panicIsDamage():
 			cause := recover()
 			s.abandon()
-			err = fmt.Errorf("use %q: %w: %v (%s)", f.Path, record.ErrDamaged, cause, f.Hint)
+			err = fmt.Errorf("use %q: %w: %v (%s)", f.Path, kv.ErrDamaged, cause, f.Hint)
 		default:
 			_ = errors.Join(s.rollback(), s.close())
 		}
@@ -89,7 +89,7 @@ func (s *session) openDB(f *File) (err error) {
 		return unwritable(fmt.Errorf("open %q: %w", f.Path, err)) // a new file: a repair does not help
 	}
 	if err != nil {
-		return fmt.Errorf("open %q: %w: %w (%s)", f.Path, record.ErrDamaged, err, f.Hint)
+		return fmt.Errorf("open %q: %w: %w (%s)", f.Path, kv.ErrDamaged, err, f.Hint)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // bbolt keeps two meta pages at the beginning of the file (its
@@ -30,7 +30,7 @@ func (f *File) damaged(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, record.ErrDamaged):
+	case errors.Is(err, kv.ErrDamaged):
 		return fmt.Errorf("open %q: %w (%s)", f.Path, err, f.Hint)
 	}
 	return fmt.Errorf("open %q: %w", f.Path, err)
@@ -49,7 +49,7 @@ type metaPage struct {
 func (f *File) checkMeta(o *opened) (metaPage, error) {
 	newest, valid, err := o.newestMeta()
 	if errors.Is(err, io.EOF) {
-		return newest, fmt.Errorf("%w: cut short at %d bytes", record.ErrDamaged, o.at.Size)
+		return newest, fmt.Errorf("%w: cut short at %d bytes", kv.ErrDamaged, o.at.Size)
 	}
 	if err != nil {
 		return newest, err
@@ -57,7 +57,7 @@ func (f *File) checkMeta(o *opened) (metaPage, error) {
 	// A power cut may leave half of the newest meta page; the other one is the state
 	// before it. A process cannot, so in a file that ends with the boot both are valid.
 	if valid == 0 || valid == 1 && !f.Durable {
-		return newest, fmt.Errorf("%w: %d valid meta pages", record.ErrDamaged, valid)
+		return newest, fmt.Errorf("%w: %d valid meta pages", kv.ErrDamaged, valid)
 	}
 	return newest, newest.check(o.at.Size)
 }
@@ -111,7 +111,7 @@ func parseMeta(file []byte, i int) (m metaPage, valid bool, err error) {
 		return m, false, nil
 	}
 	if m.pageSize != int64(page) {
-		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", record.ErrDamaged, m.pageSize, page)
+		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", kv.ErrDamaged, m.pageSize, page)
 	}
 	return m, true, nil
 }
@@ -121,11 +121,11 @@ func parseMeta(file []byte, i int) (m metaPage, valid bool, err error) {
 func (m *metaPage) check(size int64) error {
 	switch {
 	case m.highWater > uint64(size/m.pageSize):
-		return fmt.Errorf("%w: cut short at %d bytes, %d pages of %d expected", record.ErrDamaged, size, m.highWater, m.pageSize)
+		return fmt.Errorf("%w: cut short at %d bytes, %d pages of %d expected", kv.ErrDamaged, size, m.highWater, m.pageSize)
 	case m.root < 2 || m.root >= m.highWater:
-		return fmt.Errorf("%w: root page %d of %d", record.ErrDamaged, m.root, m.highWater)
+		return fmt.Errorf("%w: root page %d of %d", kv.ErrDamaged, m.root, m.highWater)
 	case m.freelist < 2 || m.freelist >= m.highWater:
-		return fmt.Errorf("%w: freelist page %d of %d", record.ErrDamaged, m.freelist, m.highWater)
+		return fmt.Errorf("%w: freelist page %d of %d", kv.ErrDamaged, m.freelist, m.highWater)
 	}
 	return nil
 }

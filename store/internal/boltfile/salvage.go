@@ -9,7 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Entry is one entry of a bucket in a damaged file.
@@ -36,7 +36,7 @@ func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (as
 	o, err := f.openLocked(w, true)
 	switch {
 	case err == nil && o == nil:
-		return "", fmt.Errorf("mend %q: %w", f.Path, record.ErrNotFound)
+		return "", fmt.Errorf("mend %q: %w", f.Path, kv.ErrNotFound)
 	case err == nil:
 		defer o.close() //nolint:errcheck // nothing was written
 		b := make([]byte, o.at.Size)
@@ -44,7 +44,7 @@ func (f *File) Mend(ctx context.Context, fill func(*bolt.Tx, []Entry) error) (as
 			return "", fmt.Errorf("read the damaged file: %w", err)
 		}
 		entries = salvaged(b)
-	case errors.Is(err, record.ErrDamaged): // not a regular file: it has no entries, and a directory cannot have a second name
+	case errors.Is(err, kv.ErrDamaged): // not a regular file: it has no entries, and a directory cannot have a second name
 		rename = func(name string) error { return unix.Renameat2(at, f.Name, at, name, unix.RENAME_NOREPLACE) }
 	default:
 		return "", fmt.Errorf("mend %q: %w", f.Path, err)

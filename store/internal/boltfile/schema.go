@@ -8,7 +8,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // schemaVersion is the format of the files that this program writes, and the newest format that it
@@ -51,7 +51,7 @@ func (f *File) writeInfo(tx *bolt.Tx) error {
 	if err != nil {
 		return fmt.Errorf("make bucket %s: %w", BucketInfo, err)
 	}
-	return record.Put(info, []byte(keyInfo), Info{
+	return kv.Put(info, []byte(keyInfo), Info{
 		Schema:    schemaVersion,
 		MinReader: minReader,
 		Program:   f.Program,
@@ -93,9 +93,9 @@ func (c *Cache) RawInfo(tx *bolt.Tx) ([]byte, error) {
 	if c != nil && c.info != nil {
 		return c.info, nil
 	}
-	raw := record.Raw(tx, BucketInfo, []byte(keyInfo))
+	raw := kv.Raw(tx, BucketInfo, []byte(keyInfo))
 	if raw == nil {
-		return nil, fmt.Errorf("%w: it does not say its schema", record.ErrDamaged)
+		return nil, fmt.Errorf("%w: it does not say its schema", kv.ErrDamaged)
 	}
 	if c != nil {
 		c.info = bytes.Clone(raw)
@@ -114,7 +114,7 @@ func (c *Cache) Info(tx *bolt.Tx) (Info, error) {
 	}
 	var info Info
 	if err := coldjson.Unmarshal(raw, &info); err != nil {
-		return Info{}, fmt.Errorf("%w: decode its schema: %w", record.ErrDamaged, err)
+		return Info{}, fmt.Errorf("%w: decode its schema: %w", kv.ErrDamaged, err)
 	}
 	if c != nil {
 		c.decoded = &info

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // bbolt has a checksum of its meta pages only: a leaf page whose element count became 0
@@ -41,7 +41,7 @@ func parseSeal(b []byte) seal {
 }
 
 // errSum means that a page is not as it was written.
-var errSum = fmt.Errorf("%w: its pages are not as they were written", record.ErrDamaged)
+var errSum = fmt.Errorf("%w: its pages are not as they were written", kv.ErrDamaged)
 
 // verify compares the file's pages with its seal, unless its modification time says
 // that only this program wrote to it. A file without a seal gets one.
@@ -174,7 +174,7 @@ func (o *opened) freePages(m *metaPage) ([]uint64, error) {
 			count, start = e.Uint64(buf[pageHeader:]), pageHeader+8
 		}
 		if e.Uint16(buf[kindAt:]) != kind || count > m.highWater {
-			return nil, fmt.Errorf("%w: page %d does not list %d free pages", record.ErrDamaged, m.freelist, count)
+			return nil, fmt.Errorf("%w: page %d does not list %d free pages", kv.ErrDamaged, m.freelist, count)
 		}
 		if end := int64(start + 8*count); end > int64(len(buf)) {
 			size = end
@@ -185,7 +185,7 @@ func (o *opened) freePages(m *metaPage) ([]uint64, error) {
 		for i := range free {
 			free[i] = e.Uint64(buf[start+8*uint64(i):])
 			if free[i] <= last || free[i] >= m.highWater {
-				return nil, fmt.Errorf("%w: free page %d of %d", record.ErrDamaged, free[i], m.highWater)
+				return nil, fmt.Errorf("%w: free page %d of %d", kv.ErrDamaged, free[i], m.highWater)
 			}
 			last = free[i]
 		}

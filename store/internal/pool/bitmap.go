@@ -10,7 +10,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // bitmap is a pool's bucket with a set of addresses. Each chunk of chunkBits addresses,
@@ -45,17 +45,17 @@ type readChunk struct {
 // bucket is created.
 func openBitmap(tx *bolt.Tx, all, what string, id ID) (bitmap, error) {
 	m := bitmap{id: id, what: what}
-	key, err := record.StorableKey("pool", id.Network, id.DataDir)
+	key, err := kv.StorableKey("pool", id.Network, id.DataDir)
 	if err != nil {
 		return m, err
 	}
 	if tx == nil || !tx.Writable() {
-		if parent := record.Bucket(tx, all); parent != nil {
+		if parent := kv.Bucket(tx, all); parent != nil {
 			m.b = parent.Bucket(key)
 		}
 		return m, nil
 	}
-	parent, err := record.Writable(tx, all)
+	parent, err := kv.Writable(tx, all)
 	if err != nil {
 		return m, err
 	}
@@ -83,7 +83,7 @@ func (m *bitmap) get(key []byte) []byte {
 // writable returns an error in a read-only transaction.
 func (m *bitmap) writable() error {
 	if m.b == nil || !m.b.Writable() {
-		return fmt.Errorf("%s: %w", m.name(), record.ErrReadOnly)
+		return fmt.Errorf("%s: %w", m.name(), kv.ErrReadOnly)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func full(chunk []byte) bool { return len(chunk) == 1 }
 // checkChunk returns an error for a value that is not a chunk.
 func (m *bitmap) checkChunk(key, chunk []byte) error {
 	if len(chunk) != 1 && len(chunk) != chunkBytes {
-		return fmt.Errorf("decode chunk %q of %s: %w: %d bytes", key, m.name(), record.ErrDamaged, len(chunk))
+		return fmt.Errorf("decode chunk %q of %s: %w: %d bytes", key, m.name(), kv.ErrDamaged, len(chunk))
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (m *bitmap) Next(from, to netip.Addr) (netip.Addr, bool, error) {
 		return netip.Addr{}, false, err
 	}
 	if from.Is4() != to.Is4() {
-		return netip.Addr{}, false, fmt.Errorf("range %s to %s: %w: of two families", from, to, record.ErrInvalid)
+		return netip.Addr{}, false, fmt.Errorf("range %s to %s: %w: of two families", from, to, kv.ErrInvalid)
 	}
 	if to.Less(from) {
 		return netip.Addr{}, false, nil
@@ -248,7 +248,7 @@ func (m *bitmap) nextFree(from, to netip.Addr) (netip.Addr, bool, error) {
 // Count returns the number of addresses in the set without reading what belongs to them.
 func (m *bitmap) Count() (int, error) {
 	n := 0
-	for k, v := range record.WithPrefix(m.b, []byte{chunkKind}) {
+	for k, v := range kv.WithPrefix(m.b, []byte{chunkKind}) {
 		n += ones(v)
 		if err := m.checkChunk(k, v); err != nil {
 			return n, err

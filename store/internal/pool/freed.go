@@ -9,7 +9,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // CloudDataDir is in place of the data directory of pools with addresses of a cloud. Such a pool
@@ -63,7 +63,7 @@ type FreedAddress struct {
 // changed meanwhile.
 func (f *Freed) Oldest() iter.Seq2[FreedAddress, error] {
 	return func(yield func(FreedAddress, error) bool) {
-		for k := range record.WithPrefix(f.b, []byte{freedTimeKind}) {
+		for k := range kv.WithPrefix(f.b, []byte{freedTimeKind}) {
 			one, err := f.decode(k)
 			if !yield(one, err) {
 				return
@@ -78,7 +78,7 @@ func (f *Freed) decode(k []byte) (FreedAddress, error) {
 			return FreedAddress{a, time.Unix(0, int64(binary.BigEndian.Uint64(k[1:])^1<<63)).UTC()}, nil
 		}
 	}
-	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.name(), record.ErrDamaged)
+	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.name(), kv.ErrDamaged)
 }
 
 // Forget deletes the records of at most limit addresses that were released before a time, oldest first,

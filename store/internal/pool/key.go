@@ -6,13 +6,13 @@ import (
 	"math"
 	"net/netip"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // normal returns the form in which pools store an address: IPv4 for a mapped one.
 func normal(a netip.Addr) (netip.Addr, error) {
 	if !a.IsValid() || a.Zone() != "" {
-		return a, fmt.Errorf("address %q: %w: not an address, or one with a zone", a, record.ErrInvalid)
+		return a, fmt.Errorf("address %q: %w: not an address, or one with a zone", a, kv.ErrInvalid)
 	}
 	return a.Unmap(), nil
 }
@@ -61,13 +61,13 @@ func withBit(a netip.Addr, bit int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-func ownerPrefix(owner record.Key) []byte {
-	return append([]byte{ownerKind}, record.EncodeKey(owner.ContainerID, owner.IfName)...)
+func ownerPrefix(owner kv.Key) []byte {
+	return append([]byte{ownerKind}, kv.EncodeKey(owner.ContainerID, owner.IfName)...)
 }
 
 func cursorKey(set int) ([]byte, error) {
 	if set < 0 || set > math.MaxInt32 {
-		return nil, fmt.Errorf("range set %d: %w", set, record.ErrInvalid)
+		return nil, fmt.Errorf("range set %d: %w", set, kv.ErrInvalid)
 	}
 	return binary.BigEndian.AppendUint32([]byte{cursorKind}, uint32(set)), nil
 }

@@ -14,7 +14,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Bucket is the bucket of node.db that has a bucket for each pool, under the
@@ -57,7 +57,7 @@ type Netns struct {
 type Lease struct {
 	Address netip.Addr `json:"address"`
 	// Owner has the pool's Network.
-	Owner record.Key `json:"owner"`
+	Owner kv.Key `json:"owner"`
 	// Set is the index of the range set that the address came from.
 	Set   int       `json:"set"`
 	Netns Netns     `json:"netns,omitzero"`
@@ -110,13 +110,13 @@ func List(tx *bolt.Tx, network string) ([]ID, error) { return list(tx, Bucket, n
 
 func list(tx *bolt.Tx, all, network string) ([]ID, error) {
 	var ids []ID
-	for k := range record.WithPrefix(record.Bucket(tx, all), record.NetworkPrefix(network)) {
-		p, rest, err := record.DecodeKey(k, 2)
+	for k := range kv.WithPrefix(kv.Bucket(tx, all), kv.NetworkPrefix(network)) {
+		p, rest, err := kv.DecodeKey(k, 2)
 		if err != nil {
 			return ids, err
 		}
 		if len(rest) > 0 {
-			return ids, fmt.Errorf("decode key %q of %s: %w", k, all, record.ErrDamaged)
+			return ids, fmt.Errorf("decode key %q of %s: %w", k, all, kv.ErrDamaged)
 		}
 		ids = append(ids, ID{Network: p[0], DataDir: p[1]})
 	}
@@ -134,7 +134,7 @@ func (p *Pool) Reserve(l Lease) error {
 	}
 	l.Address = a
 	if l.Owner.Network != p.id.Network {
-		return fmt.Errorf("reserve %s: %w: owner of network %.80q in a pool of %.80q", a, record.ErrInvalid, l.Owner.Network, p.id.Network)
+		return fmt.Errorf("reserve %s: %w: owner of network %.80q in a pool of %.80q", a, kv.ErrInvalid, l.Owner.Network, p.id.Network)
 	}
 	if _, err := l.Owner.Storable("lease's owner"); err != nil {
 		return err
@@ -142,12 +142,12 @@ func (p *Pool) Reserve(l Lease) error {
 	key := addrKey(leaseKind, a)
 	if raw := p.b.Get(key); raw != nil {
 		var held Lease
-		if err := record.Decode(p.name(), key, raw, &held); err != nil {
+		if err := kv.Decode(p.name(), key, raw, &held); err != nil {
 			return err
 		}
-		return &record.TakenError{What: "address " + a.String(), Owner: held.Owner}
+		return &kv.TakenError{What: "address " + a.String(), Owner: held.Owner}
 	}
-	if err := record.Put(p.b, key, l); err != nil {
+	if err := kv.Put(p.b, key, l); err != nil {
 		return err
 	}
 	if err := p.b.Put(appendAddr(ownerPrefix(l.Owner), a), nil); err != nil {
@@ -162,7 +162,7 @@ func (p *Pool) Reserve(l Lease) error {
 // Replace is like Reserve, but replaces a lease of the same owner.
 func (p *Pool) Replace(l Lease) error {
 	held, err := p.Lease(l.Address)
-	if err != nil && !errors.Is(err, record.ErrNotFound) {
+	if err != nil && !errors.Is(err, kv.ErrNotFound) {
 		return err
 	}
 	if err == nil && held.Owner == l.Owner {
@@ -182,10 +182,10 @@ func (p *Pool) Lease(addr netip.Addr) (*Lease, error) {
 	key := addrKey(leaseKind, a)
 	raw := p.get(key)
 	if raw == nil {
-		return nil, fmt.Errorf("lease of %s: %w", a, record.ErrNotFound)
+		return nil, fmt.Errorf("lease of %s: %w", a, kv.ErrNotFound)
 	}
 	var l Lease
-	if err := record.Decode(p.name(), key, raw, &l); err != nil {
+	if err := kv.Decode(p.name(), key, raw, &l); err != nil {
 		return nil, err
 	}
 	return &l, nil
@@ -208,7 +208,7 @@ func (p *Pool) release(addr netip.Addr, released func(Lease)) error {
 	}
 	l, err := p.Lease(a)
 	switch {
-	case errors.Is(err, record.ErrNotFound):
+	case errors.Is(err, kv.ErrNotFound):
 		return nil
 	case err == nil:
 		if err := p.b.Delete(appendAddr(ownerPrefix(l.Owner), a)); err != nil {
@@ -247,9 +247,9 @@ func (p *Pool) noteFreed(a netip.Addr, free bool) error {
 // be changed meanwhile.
 func (p *Pool) Leases() iter.Seq2[Lease, error] {
 	return func(yield func(Lease, error) bool) {
-		for k, v := range record.WithPrefix(p.b, []byte{leaseKind}) {
+		for k, v := range kv.WithPrefix(p.b, []byte{leaseKind}) {
 			var l Lease
-			err := record.Decode(p.name(), k, v, &l)
+			err := kv.Decode(p.name(), k, v, &l)
 			if err != nil {
 				l = Lease{}
 			}
@@ -262,22 +262,22 @@ func (p *Pool) Leases() iter.Seq2[Lease, error] {
 
 // Owned returns the owner's leases in this pool, in the order of addresses. It
 // reads no other leases.
-func (p *Pool) Owned(owner record.Key) ([]Lease, error) {
+func (p *Pool) Owned(owner kv.Key) ([]Lease, error) {
 	if owner.Network != p.id.Network {
 		return nil, nil
 	}
 	prefix := ownerPrefix(owner)
 	var own []Lease
 	var faults []error
-	for k := range record.WithPrefix(p.b, prefix) {
+	for k := range kv.WithPrefix(p.b, prefix) {
 		a, ok := parseAddr(k[len(prefix):])
 		if !ok {
-			faults = append(faults, fmt.Errorf("decode key %.200q of %s: %w", k, p.name(), record.ErrDamaged))
+			faults = append(faults, fmt.Errorf("decode key %.200q of %s: %w", k, p.name(), kv.ErrDamaged))
 			continue
 		}
 		l, err := p.Lease(a)
 		switch {
-		case errors.Is(err, record.ErrNotFound):
+		case errors.Is(err, kv.ErrNotFound):
 		case err != nil:
 			faults = append(faults, err)
 		case l.Owner == owner:
@@ -289,10 +289,10 @@ func (p *Pool) Owned(owner record.Key) ([]Lease, error) {
 
 // Owners returns the leased addresses with their owners, by container ID, interface and address. It
 // decodes no lease, because decoding 250 of them takes 4 ms. The pool must not be changed meanwhile.
-func (p *Pool) Owners() iter.Seq2[netip.Addr, record.Key] {
-	return func(yield func(netip.Addr, record.Key) bool) {
-		for k := range record.WithPrefix(p.b, []byte{ownerKind}) {
-			names, rest, err := record.DecodeKey(k[1:], 2)
+func (p *Pool) Owners() iter.Seq2[netip.Addr, kv.Key] {
+	return func(yield func(netip.Addr, kv.Key) bool) {
+		for k := range kv.WithPrefix(p.b, []byte{ownerKind}) {
+			names, rest, err := kv.DecodeKey(k[1:], 2)
 			if err != nil {
 				continue
 			}
@@ -300,7 +300,7 @@ func (p *Pool) Owners() iter.Seq2[netip.Addr, record.Key] {
 			if !ok {
 				continue
 			}
-			if !yield(a, record.Key{Network: p.id.Network, ContainerID: names[0], IfName: names[1]}) {
+			if !yield(a, kv.Key{Network: p.id.Network, ContainerID: names[0], IfName: names[1]}) {
 				return
 			}
 		}
@@ -353,7 +353,7 @@ func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {
 	}
 	a, err := netip.ParseAddr(string(raw))
 	if err != nil {
-		return netip.Addr{}, false, fmt.Errorf("decode cursor %d of %s: %w: %w", set, p.name(), record.ErrDamaged, err)
+		return netip.Addr{}, false, fmt.Errorf("decode cursor %d of %s: %w: %w", set, p.name(), kv.ErrDamaged, err)
 	}
 	return a, true, nil
 }
@@ -362,9 +362,9 @@ func (p *Pool) Cursor(set int) (netip.Addr, bool, error) {
 func (p *Pool) Cursors() (map[int]netip.Addr, error) {
 	var faults []error
 	all := map[int]netip.Addr{}
-	for k := range record.WithPrefix(p.b, []byte{cursorKind}) {
+	for k := range kv.WithPrefix(p.b, []byte{cursorKind}) {
 		if len(k) != 5 {
-			faults = append(faults, fmt.Errorf("decode key %q of %s: %w", k, p.name(), record.ErrDamaged))
+			faults = append(faults, fmt.Errorf("decode key %q of %s: %w", k, p.name(), kv.ErrDamaged))
 			continue
 		}
 		set := int(binary.BigEndian.Uint32(k[1:]))

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // KeepForever is the TTL of a reservation that does not expire.
@@ -22,8 +22,8 @@ type Reservation struct {
 	// together.
 	Addresses []netip.Addr `json:"addresses"`
 	// Holder is the attachment that uses the addresses, or used them last, or the zero Key.
-	Holder record.Key `json:"holder,omitzero"`
-	Pod    string     `json:"pod,omitempty"`
+	Holder kv.Key `json:"holder,omitzero"`
+	Pod    string `json:"pod,omitempty"`
 	// BootID is the boot in which the holder got them.
 	BootID string `json:"bootID,omitempty"`
 	// TTL is the number of seconds for which they are kept after DEL. KeepForever does not expire, 0
@@ -63,7 +63,7 @@ const (
 // Held reports whether an attachment uses the addresses according to the
 // reservation. It stays true when a dead attachment was removed without an update
 // of the reservation.
-func (r *Reservation) Held() bool { return r.Holder != (record.Key{}) && r.Released.IsZero() }
+func (r *Reservation) Held() bool { return r.Holder != (kv.Key{}) && r.Released.IsZero() }
 
 // Stage returns the reservation's stage at a time.
 func (r *Reservation) Stage(now time.Time) Stage {

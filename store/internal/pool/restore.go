@@ -5,7 +5,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // RestoreSticky stores one entry of a damaged file: a reservation, whose index it makes
@@ -15,9 +15,9 @@ func RestoreSticky(tx *bolt.Tx, bucket, key, value []byte) (bool, error) {
 	if len(key) == 0 || key[0] != reservationKind && key[0] != bootKind {
 		return false, nil
 	}
-	names, rest, err := record.DecodeKey(bucket, 2)
+	names, rest, err := kv.DecodeKey(bucket, 2)
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("decode key %q of %s: %w", bucket, StickyBucket, record.ErrDamaged)
+		err = fmt.Errorf("decode key %q of %s: %w", bucket, StickyBucket, kv.ErrDamaged)
 	}
 	if err != nil {
 		return false, err
@@ -30,7 +30,7 @@ func RestoreSticky(tx *bolt.Tx, bucket, key, value []byte) (bool, error) {
 		return false, p.SetBoot(string(value))
 	}
 	var r Reservation
-	if err := record.Decode(p.name(), key, value, &r); err != nil {
+	if err := kv.Decode(p.name(), key, value, &r); err != nil {
 		return false, err
 	}
 	r.Identity = string(key[1:])

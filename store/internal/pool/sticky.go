@@ -11,7 +11,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // StickyBucket is the bucket of keep.db that has a bucket with the reservations of
@@ -48,10 +48,10 @@ func (p *Sticky) Reservation(identity string) (*Reservation, error) {
 	key := identityKey(identity)
 	raw := p.get(key)
 	if raw == nil {
-		return nil, fmt.Errorf("reservation for %.80q: %w", identity, record.ErrNotFound)
+		return nil, fmt.Errorf("reservation for %.80q: %w", identity, kv.ErrNotFound)
 	}
 	var r Reservation
-	if err := record.Decode(p.name(), key, raw, &r); err != nil {
+	if err := kv.Decode(p.name(), key, raw, &r); err != nil {
 		return nil, err
 	}
 	r.Identity = identity
@@ -76,7 +76,7 @@ func (p *Sticky) ReservationAt(addr netip.Addr) (*Reservation, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, fmt.Errorf("reservation of %s: %w", addr, record.ErrNotFound)
+		return nil, fmt.Errorf("reservation of %s: %w", addr, kv.ErrNotFound)
 	}
 	return p.Reservation(identity)
 }
@@ -88,11 +88,11 @@ func (p *Sticky) Put(r *Reservation) error {
 	if err := p.writable(); err != nil {
 		return err
 	}
-	if _, err := record.StorableKey("reservation", r.Identity, r.Pod); err != nil || r.Identity == "" {
-		return errors.Join(err, fmt.Errorf("store reservation for %.80q: %w", r.Identity, record.ErrInvalid))
+	if _, err := kv.StorableKey("reservation", r.Identity, r.Pod); err != nil || r.Identity == "" {
+		return errors.Join(err, fmt.Errorf("store reservation for %.80q: %w", r.Identity, kv.ErrInvalid))
 	}
 	if len(r.Addresses) == 0 {
-		return fmt.Errorf("store reservation for %.80q: %w: no address", r.Identity, record.ErrInvalid)
+		return fmt.Errorf("store reservation for %.80q: %w: no address", r.Identity, kv.ErrInvalid)
 	}
 	addrs := make([]netip.Addr, 0, len(r.Addresses))
 	for _, a := range r.Addresses {
@@ -101,7 +101,7 @@ func (p *Sticky) Put(r *Reservation) error {
 			return err
 		}
 		if slices.Contains(addrs, a) {
-			return fmt.Errorf("store reservation for %.80q: %w: %s twice", r.Identity, record.ErrInvalid, a)
+			return fmt.Errorf("store reservation for %.80q: %w: %s twice", r.Identity, kv.ErrInvalid, a)
 		}
 		if err := p.takeFrom(a, r.Identity); err != nil {
 			return err
@@ -113,7 +113,7 @@ func (p *Sticky) Put(r *Reservation) error {
 	}
 	c := *r
 	c.Addresses = addrs
-	if err := record.Put(p.b, identityKey(r.Identity), &c); err != nil {
+	if err := kv.Put(p.b, identityKey(r.Identity), &c); err != nil {
 		return err
 	}
 	return p.index(&c)
@@ -126,7 +126,7 @@ func (p *Sticky) takeFrom(a netip.Addr, taker string) error {
 		return err
 	}
 	r, err := p.Reservation(other)
-	if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrDamaged) {
+	if errors.Is(err, kv.ErrNotFound) || errors.Is(err, kv.ErrDamaged) {
 		return p.Delete(other)
 	}
 	if err != nil {
@@ -190,7 +190,7 @@ func waitingKey(r *Reservation) []byte {
 func (p *Sticky) unindex(identity string) error {
 	r, err := p.Reservation(identity)
 	switch {
-	case errors.Is(err, record.ErrNotFound):
+	case errors.Is(err, kv.ErrNotFound):
 		return nil
 	case err != nil:
 		return p.unindexAll(identity)
@@ -211,12 +211,12 @@ func (p *Sticky) unindex(identity string) error {
 
 func (p *Sticky) unindexAll(identity string) error {
 	var faults []error
-	for _, k := range record.KeysWithPrefix(p.b, []byte{reservedKind}) {
+	for _, k := range kv.KeysWithPrefix(p.b, []byte{reservedKind}) {
 		if a, ok := parseAddr(k[1:]); ok && string(p.b.Get(k)) == identity {
 			faults = append(faults, p.dropAddress(a))
 		}
 	}
-	for _, k := range record.KeysWithPrefix(p.b, []byte{waitingKind}) {
+	for _, k := range kv.KeysWithPrefix(p.b, []byte{waitingKind}) {
 		if len(k) > 9 && string(k[9:]) == identity {
 			faults = append(faults, p.b.Delete(k))
 		}
@@ -236,9 +236,9 @@ func (p *Sticky) dropAddress(a netip.Addr) error {
 // pool must not be changed meanwhile.
 func (p *Sticky) All() iter.Seq2[Reservation, error] {
 	return func(yield func(Reservation, error) bool) {
-		for k, v := range record.WithPrefix(p.b, []byte{reservationKind}) {
+		for k, v := range kv.WithPrefix(p.b, []byte{reservationKind}) {
 			var r Reservation
-			err := record.Decode(p.name(), k, v, &r)
+			err := kv.Decode(p.name(), k, v, &r)
 			if err != nil {
 				r = Reservation{}
 			}
@@ -265,11 +265,11 @@ func (w *Waiting) Stage(now time.Time) Stage { return stage(now, w.kept, w.free)
 // become free. The pool must not be changed meanwhile.
 func (p *Sticky) Waiting() iter.Seq2[Waiting, error] {
 	return func(yield func(Waiting, error) bool) {
-		for k, v := range record.WithPrefix(p.b, []byte{waitingKind}) {
+		for k, v := range kv.WithPrefix(p.b, []byte{waitingKind}) {
 			var w Waiting
 			var err error
 			if len(k) < 9 || len(v) < 9 {
-				err = fmt.Errorf("decode key %.200q of %s: %w", k, p.name(), record.ErrDamaged)
+				err = fmt.Errorf("decode key %.200q of %s: %w", k, p.name(), kv.ErrDamaged)
 			} else {
 				w = Waiting{
 					Identity: string(k[9:]), Pinned: v[8] != 0,

@@ -1,4 +1,4 @@
-package record_test
+package attachment_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -25,7 +25,7 @@ const collectorDir = "CNIBOX_TEST_COLLECTOR"
 
 // collect calls Collect twice and returns the containers that it removed.
 func collect(ctx context.Context, h *roles.Host) (removed []string, err error) {
-	before, n, err := record.Collect(ctx, h, nil)
+	before, n, err := attachment.Collect(ctx, h, nil)
 	if err != nil || n != 0 {
 		return []string{"the first call removed something"}, err
 	}
@@ -33,7 +33,7 @@ func collect(ctx context.Context, h *roles.Host) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err = record.Collect(ctx, h, before); err != nil {
+	if _, _, err = attachment.Collect(ctx, h, before); err != nil {
 		return nil, err
 	}
 	has, err := containers(ctx, h)
@@ -144,13 +144,13 @@ func leaveBehind(t *testing.T, h *roles.Host) (dirs []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		where := record.ThisNetns(ns.Path(), open)
+		where := attachment.ThisNetns(ns.Path(), open)
 		if err := open.Close(); err != nil {
 			t.Fatal(err)
 		}
 		a := &store.Attachment{Key: key, Netns: where, Parts: []store.Part{{Role: "bridge", State: store.Done}}}
 		if id == "alive-unlinked" || id == "gone-veth" { // the link is absent
-			a.HostLink = record.HostLink(key)
+			a.HostLink = attachment.HostLink(key)
 		}
 		err = h.Store.Update(t.Context(), func(tx *store.Tx) error {
 			p, err := tx.Pool(store.PoolID{Network: "pods", DataDir: "/var/lib/cni/networks"})

@@ -1,6 +1,6 @@
-// Package record encodes the store's keys and records and reads and writes them
+// Package kv encodes the store's keys and records and reads and writes them
 // in bbolt's buckets. A key is a list of texts, a record is JSON.
-package record
+package kv
 
 import (
 	"bytes"

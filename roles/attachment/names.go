@@ -1,7 +1,7 @@
-// Package record handles the recorded attachments of a node. It derives names and labels
+// Package attachment handles the recorded attachments of a node. It derives names and labels
 // from an attachment's key, finds dead attachments, removes attachments with all of their
 // objects, and records the objects that the attachments of a network share.
-package record
+package attachment
 
 import (
 	"crypto/sha256"

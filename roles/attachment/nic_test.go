@@ -1,15 +1,15 @@
-package record_test
+package attachment_test
 
 import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 func TestNICs(t *testing.T) {
 	const zero, one, two, three, four = "00:00:00:00:00:00", "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03", "02:00:00:00:00:04"
-	got := record.NICs([]netops.LinkInfo{
+	got := attachment.NICs([]netops.LinkInfo{
 		{Name: "lo", Index: 1, MAC: zero},
 		{Name: "tun0", Index: 2, Kind: "tun"},
 		{Name: "vf0", Index: 3, MAC: one, Master: "eth0"}, // a virtual function has a lower index than its master

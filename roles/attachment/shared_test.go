@@ -1,12 +1,12 @@
-package record_test
+package attachment_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,7 +19,7 @@ func TestSharedConfirmed(t *testing.T) {
 	}
 	defer done()
 	wanted := func(subnet string) (s netops.Spec) {
-		s.Add(&netops.Element{Shared: true, Set: "masq4", Label: record.SharedLabel("pods"), Key: []string{"br0", subnet}})
+		s.Add(&netops.Element{Shared: true, Set: "masq4", Label: attachment.SharedLabel("pods"), Key: []string{"br0", subnet}})
 		return s
 	}
 	specs := map[string]netops.Spec{"bridge": wanted("10.1.0.0/16"), "portmap": wanted("10.2.0.0/16")}
@@ -38,7 +38,7 @@ func TestSharedConfirmed(t *testing.T) {
 				if isConfirmed(tx, role) {
 					confirmed++
 				}
-				if err := record.PutShared(tx, "pods", role, specs[role], nil, at); err != nil {
+				if err := attachment.PutShared(tx, "pods", role, specs[role], nil, at); err != nil {
 					return err
 				}
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/internal/boltfile"
-	"github.com/cnibox/cnibox/store/internal/record"
+	"github.com/cnibox/cnibox/store/internal/kv"
 )
 
 // Buckets and the texts of their keys. The pools' buckets are in internal/pool.
@@ -35,7 +35,7 @@ const (
 )
 
 // Key identifies an attachment: one interface of one container on one network.
-type Key = record.Key
+type Key = kv.Key
 
 // State is the state of a role's part in an attachment.
 type State string
