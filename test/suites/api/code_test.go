@@ -96,7 +96,7 @@ func readCode(t *testing.T) []string {
 		}
 	}
 	for _, arg := range c.written(func(call call) (int, bool) {
-		if call.named("store/internal/record", "Put") || call.named("internal/coldjson", "Marshal") || call.named("encoding/json", "Marshal") || call.named("encoding/json", "MarshalIndent") {
+		if call.named("store/internal/kv", "Put") || call.named("internal/coldjson", "Marshal") || call.named("encoding/json", "Marshal") || call.named("encoding/json", "MarshalIndent") {
 			return stateArgument(call.callee), call.in("store") && !call.in("store/cluster/etcd") && !call.in("store/cluster/kube/rest")
 		}
 		return 0, false
