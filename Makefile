@@ -84,9 +84,9 @@ test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
-VMSKIP := ^Fuzz|TestTunnelFault|TestOverlayForwardQuiet|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestOverlayForwardQuiet|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|ListedByOther|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
-VMTESTS := ./netops ./netops/overlay \
+VMTESTS := ./netops ./netops/packets ./netops/sockets ./netops/overlay \
 	'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 	'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 	'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
@@ -111,7 +111,7 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in $(KERNELS); do $(VM) -debian $$k $(VMTESTS) || exit 1; done
 
 # What depends on the kernel most, for CI.
-SHORT := './netops=TestFeatures|TestTrace|TestCapture|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
+SHORT := './netops=TestFeatures|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/packets=TestTrace|TestCapture' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
 	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
 	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
 	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack|TestWireGuard$$' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \

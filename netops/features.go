@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/conntrack"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
@@ -134,7 +135,7 @@ func hasConntrackFilter(ctx context.Context, n *Net) error {
 	if err != nil {
 		return err
 	}
-	err = c.deleteInKernel(ctx, []*Flows{{Proto: "udp", Port: 9, Dst: netip.MustParseAddr("192.0.2.1")}})
+	err = c.DeleteInKernel(ctx, []conntrack.Selection{{Proto: unix.IPPROTO_UDP, Port: 9, Dst: netip.MustParseAddr("192.0.2.1")}})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
 		return ErrNotSupported
 	}

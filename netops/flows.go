@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/rtnl"
+	"github.com/cnibox/cnibox/netops/internal/conntrack"
 )
 
 // Flows selects tracked connections to delete after a change. The kernel applies
@@ -38,9 +38,6 @@ type Flows struct {
 	// of the namespace, so that forwarded connections to the same port
 	// continue.
 	Local bool `json:"local,omitempty"`
-
-	// local holds the addresses of the namespace if Local is set.
-	local map[netip.Addr]bool
 }
 
 // Where returns the namespace that tracks the connections.
@@ -151,8 +148,7 @@ func (f *Flows) undoGroup(ctx context.Context, s *session, steps []Step) error {
 
 // deleteFlows deletes the tracked connections that match one of the selections. All
 // selections are for one namespace. It does nothing if the kernel tracks no connection,
-// or cannot list connections because nf_conntrack_netlink is absent. In that case the
-// connections expire when they are idle.
+// or cannot list connections.
 func (s *session) deleteFlows(ctx context.Context, flows []*Flows) error {
 	if len(flows) == 0 {
 		return nil
@@ -175,59 +171,38 @@ func (s *session) deleteFlows(ctx context.Context, flows []*Flows) error {
 	if err != nil {
 		return err
 	}
-	if flows, err = s.withLocal(ctx, ns, flows); err != nil {
+	var local map[netip.Addr]bool
+	if slices.ContainsFunc(flows, func(f *Flows) bool { return f.Local }) {
+		if local, err = ns.addresses(ctx); err != nil {
+			return err
+		}
+	}
+	all := make([]conntrack.Selection, len(flows))
+	for i, f := range flows {
+		all[i] = f.selection()
+		all[i].Addresses = local
+	}
+	return c.Delete(ctx, all)
+}
+
+func (f *Flows) selection() conntrack.Selection {
+	return conntrack.Selection{Proto: protoNumber(f.Proto), Port: f.Port, End: f.End, Dst: f.Dst, ReplySrc: f.ReplySrc, Local: f.Local}
+}
+
+// conntrack returns the namespace's ctnetlink socket and opens it on first use.
+func (ns *Namespace) conntrack() (*conntrack.Conn, error) {
+	if ns.ct != nil {
+		return ns.ct, nil
+	}
+	err := ns.visit(func() (err error) {
+		ns.ct, err = conntrack.Open()
 		return err
-	}
-	err = c.deleteInKernel(ctx, flows)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		err = c.deleteListed(ctx, flows)
-	}
-	if errors.Is(err, unix.EINVAL) { // nf_conntrack_netlink is absent
-		return nil
-	}
-	return err
+	})
+	return ns.ct, err
 }
 
-// filter returns the part of the selection that the kernel can match. whole reports
-// whether that is the complete selection. The kernel cannot match a port range or local
-// addresses. It matches IPv6 addresses wrongly: kernel 6.18 treats the result 0 of
-// ipv6_addr_cmp as a difference.
-func (f *Flows) filter() (filter flowFilter, whole bool) {
-	filter, whole = flowFilter{proto: protoNumber(f.Proto), port: f.Port}, !f.Local
-	if f.End > f.Port {
-		filter.port, whole = 0, false
-	}
-	for _, a := range []struct{ from, to *netip.Addr }{{&f.Dst, &filter.dst}, {&f.ReplySrc, &filter.replySrc}} {
-		if !a.from.IsValid() {
-			continue
-		}
-		filter.family = rtnl.Family(*a.from)
-		switch {
-		case a.from.IsUnspecified():
-		case a.from.Is4():
-			*a.to = *a.from
-		default:
-			whole = false
-		}
-	}
-	return filter, whole
-}
-
-// matches reports whether the selection contains the connection.
-func (f *Flows) matches(t *trackedFlow) bool {
-	is := func(want, have netip.Addr) bool {
-		return !want.IsValid() || want == have || want.IsUnspecified() && want.Is4() == have.Is4()
-	}
-	return t.proto == protoNumber(f.Proto) && f.Port <= t.port && t.port <= max(f.Port, f.End) &&
-		is(f.Dst, t.dst) && is(f.ReplySrc, t.replySrc) && (!f.Local || t.dst.IsLoopback() || f.local[t.dst])
-}
-
-// withLocal returns the selections with the addresses of the namespace, which a selection
-// with Local needs.
-func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) ([]*Flows, error) {
-	if !slices.ContainsFunc(flows, func(f *Flows) bool { return f.Local }) {
-		return flows, nil
-	}
+// addresses returns the addresses of the namespace.
+func (ns *Namespace) addresses(ctx context.Context) (map[netip.Addr]bool, error) {
 	c, err := ns.socket()
 	if err != nil {
 		return nil, err
@@ -237,31 +212,5 @@ func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) 
 	for _, a := range addrs {
 		local[a.Prefix.Addr()] = true
 	}
-	all := make([]*Flows, len(flows))
-	for i, f := range flows {
-		knowing := *f
-		knowing.local = local
-		all[i] = &knowing
-	}
-	return all, err
-}
-
-// common returns a filter that matches at least what f and other match.
-func (f flowFilter) common(other flowFilter) flowFilter {
-	if f.family != other.family {
-		f.family = 0
-	}
-	if f.proto != other.proto {
-		f.proto = 0
-	}
-	if f.port != other.port || f.proto == 0 { // the kernel matches a port only with a protocol
-		f.port = 0
-	}
-	if f.dst != other.dst {
-		f.dst = netip.Addr{}
-	}
-	if f.replySrc != other.replySrc {
-		f.replySrc = netip.Addr{}
-	}
-	return f
+	return local, err
 }

@@ -121,8 +121,8 @@ func (n *Net) FilterTables() *iptables.Tables {
 	return &iptables.Tables{NFT: n.nft, Run: n.iptables}
 }
 
-// packetFilter reads the rules of other programs.
-func (n *Net) packetFilter(ctx context.Context) (*verdict.Filter, error) {
+// PacketFilter reads the rules of other programs, for package tunnel.
+func (n *Net) PacketFilter(ctx context.Context) (*verdict.Filter, error) {
 	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName)
 }
 
@@ -140,7 +140,7 @@ type FilterDrop = verdict.Drop
 
 // ForwardVerdicts returns what drops each of the packets for certain, whatever is not known about them.
 func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([][]FilterDrop, error) {
-	filter, err := n.packetFilter(ctx)
+	filter, err := n.PacketFilter(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,7 @@ func bindNewNamespace(path string) error {
 	})
 }
 
-// Run runs f on a thread in the namespace. The sockets that f opens and the
+// Run runs f on a thread in the namespace; a nil Namespace is that of the process. The sockets that f opens and the
 // processes that it starts are in the namespace. Goroutines that f starts are
 // not.
 func (ns *Namespace) Run(f func() error) error { return ns.visit(f) }

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/conntrack"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -28,7 +29,7 @@ type Namespace struct {
 	// spent is the time of conn's requests, in nanoseconds. It may be nil.
 	spent *atomic.Int64
 	// ct lists and deletes tracked connections.
-	ct *ctConn
+	ct *conntrack.Conn
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
@@ -146,7 +147,7 @@ func (ns *Namespace) socket() (*rtnl.Conn, error) {
 // visit runs f on the calling thread in the namespace. Goroutines that f starts
 // run in the namespace of the process.
 func (ns *Namespace) visit(f func() error) error {
-	if ns.fd == 0 {
+	if ns == nil || ns.fd == 0 {
 		return f()
 	}
 	runtime.LockOSThread()

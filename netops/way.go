@@ -40,7 +40,7 @@ type Way struct {
 // Way asks the kernel for the way of a packet in ns, or in the host's namespace for a nil ns.
 // The error wraps ErrNotExist if there is no route. It is a *RouteRefusal if a policy rule refuses the packet.
 func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
-	r, c, err := n.route(ctx, ns, p)
+	r, c, err := n.KernelRoute(ctx, ns, p)
 	if c != nil && err != nil { // for a packet that arrives, EINVAL has several causes
 		if refused, failed := n.refusal(ctx, c, p); refused != nil || failed != nil {
 			return Way{}, cmp.Or(failed, error(refused))
@@ -63,8 +63,9 @@ func (n *Net) Way(ctx context.Context, ns *Namespace, p Packet) (Way, error) {
 	return Way{Link: l.Name, Via: r.Via, From: r.Src}, nil
 }
 
-// route asks the kernel for the route of a packet. It returns the connection of the namespace, too.
-func (n *Net) route(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route, c *rtnl.Conn, err error) {
+// KernelRoute asks the kernel for the route of a packet, for Way and for package tunnel. It returns the connection of
+// the namespace, too.
+func (n *Net) KernelRoute(ctx context.Context, ns *Namespace, p Packet) (r rtnl.Route, c *rtnl.Conn, err error) {
 	c, err = n.observed(ns).socket()
 	if err != nil {
 		return r, nil, err
@@ -201,7 +202,7 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
 	}
-	r, c, err := n.route(ctx, ns, Packet{To: to})
+	r, c, err := n.KernelRoute(ctx, ns, Packet{To: to})
 	if err == nil && (r.Kind != unix.RTN_UNICAST || r.Link == 0) {
 		err = fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	}

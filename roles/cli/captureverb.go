@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/capture"
 )
@@ -149,7 +150,7 @@ type captureTask struct {
 	// netns is the path of the container's namespace, and dev and inode identify the namespace.
 	netns      string
 	dev, inode uint64
-	packets    *netops.Capture
+	packets    *packets.Capture
 	file       *capture.Writer
 	// limit is the number of packets to write, or 0, and written how many were written.
 	limit, written int
@@ -164,16 +165,16 @@ func (t *captureTask) open(ctx context.Context, a *attached, filter []unix.SockF
 	}
 	defer ns.Close()
 	t.dev, t.inode = ns.ID()
-	ends := []netops.CaptureEnd{{Namespace: ns, Link: a.IfName}}
+	ends := []packets.End{{Namespace: ns, Link: a.IfName}}
 	t.done.Ends = []capturedEnd{{Interface: a.IfName, Where: containerName(a)}}
 	switch {
 	case a.LinkMissing:
 		fmt.Fprintf(t.p.Stderr, "cnibox: capture: interface %s on the host does not exist: only the container's end is recorded\n", printable(a.HostLink))
 	case a.HostLink != "":
-		ends = append(ends, netops.CaptureEnd{Link: a.HostLink})
+		ends = append(ends, packets.End{Link: a.HostLink})
 		t.done.Ends = append(t.done.Ends, capturedEnd{Interface: a.HostLink, Where: hostName})
 	}
-	t.packets, err = t.h.Net.OpenCapture(ctx, ends, filter)
+	t.packets, err = packets.OpenCapture(ctx, t.h.Net, ends, filter)
 	return err
 }
 
@@ -272,7 +273,7 @@ func (t *captureTask) follow(ctx context.Context) error {
 }
 
 // add writes a packet.
-func (t *captureTask) add(end int, packet *netops.CapturedPacket) error {
+func (t *captureTask) add(end int, packet *packets.Packet) error {
 	if err := t.file.Packet(end, packet); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
@@ -293,7 +294,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &attachment.Census{}
 		},
 		"tunnel-refused": func(f *doctor.Facts) {
-			f.TunnelFaults = []netops.TunnelFault{{Tunnel: "flannel-wg", Kind: netops.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
+			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
 		},
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
@@ -321,7 +322,7 @@ func TestDoctorWireGuard(t *testing.T) {
 		"mtu-tunnel":     func(f *doctor.Facts) { f.Links[1].MTU = 1500 },
 		"tunnel-missing": func(f *doctor.Facts) { f.Links[1].Up = false },
 		"tunnel-dropped": func(f *doctor.Facts) {
-			f.TunnelFaults = []netops.TunnelFault{{Tunnel: "flannel-wg", Kind: netops.SentDropped, What: "ip fw out handle 3: drop", Fix: "nft", Peers: []netip.Addr{f.Overlay.Agent.IPv4.Local}}}
+			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.SentDropped, What: "ip fw out handle 3: drop", Fix: "nft", Peers: []netip.Addr{f.Overlay.Agent.IPv4.Local}}}
 		},
 		"peer-missing": func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
 		"mtu-pod": func(f *doctor.Facts) {

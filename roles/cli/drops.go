@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -145,7 +146,7 @@ func (l *dropLog) readNode(ctx context.Context) error {
 
 // run prints drops until ctx ends, which is not an error.
 func (l *dropLog) run(ctx context.Context) (err error) {
-	monitor, err := l.h.Net.OpenDrops(ctx)
+	monitor, err := packets.OpenDrops(ctx)
 	switch {
 	case errors.Is(err, netops.ErrNotSupported):
 		fmt.Fprintf(l.p.Stderr, "cnibox: drops: %v; the drop counters of interfaces follow\n", err)
@@ -166,7 +167,7 @@ func (l *dropLog) run(ctx context.Context) (err error) {
 }
 
 // interval prints the drops of one interval.
-func (l *dropLog) interval(ctx context.Context, monitor *netops.Drops) error {
+func (l *dropLog) interval(ctx context.Context, monitor *packets.Drops) error {
 	tick, cancel := context.WithTimeout(ctx, dropInterval)
 	defer cancel()
 	for {
@@ -188,7 +189,7 @@ func (l *dropLog) interval(ctx context.Context, monitor *netops.Drops) error {
 }
 
 // add prints or counts one drop.
-func (l *dropLog) add(d netops.Drop) {
+func (l *dropLog) add(d packets.Drop) {
 	r := dropRecord{Time: d.Time, Proto: d.Proto, Size: d.Size, Reason: d.Reason, Symbol: d.Symbol, Count: 1}
 	a := l.containerOf(&d)
 	if l.only != nil && a == nil {
@@ -231,7 +232,7 @@ func (l *dropLog) add(d netops.Drop) {
 
 // containerOf returns the attachment that a packet is from or to, or nil; with --pod one of that
 // container. Two networks may have the same addresses: the MAC decides.
-func (l *dropLog) containerOf(d *netops.Drop) (found *attached) {
+func (l *dropLog) containerOf(d *packets.Drop) (found *attached) {
 	for i := range l.containers {
 		a := &l.containers[i]
 		if l.only != nil && !l.only[a.ContainerID] {
@@ -312,7 +313,7 @@ func (r *dropRecord) text() string {
 	if r.Size != 0 {
 		words = append(words, fmt.Sprintf("%d bytes", r.Size))
 	}
-	if d := (&netops.Drop{Reason: r.Reason, Symbol: r.Symbol}).Cause(); d != "" {
+	if d := (&packets.Drop{Reason: r.Reason, Symbol: r.Symbol}).Cause(); d != "" {
 		words = append(words, d)
 	}
 	if r.Count != 1 {

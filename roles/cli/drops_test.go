@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -38,7 +39,7 @@ func TestDropLines(t *testing.T) {
 		links: []netops.LinkInfo{{Name: "eth0", MAC: "02:00:00:00:00:03"}},
 	}
 	drop := func(from, to, mac string) {
-		l.add(netops.Drop{
+		l.add(packets.Drop{
 			Time: time.Unix(0, 0), Reason: "NO_SOCKET", Symbol: "tcp_v4_rcv+0x1", Size: 60, Proto: "tcp", SourceMAC: mac,
 			From: netip.MustParseAddrPort(from), To: netip.MustParseAddrPort(to),
 		})
@@ -87,7 +88,7 @@ func TestDropLines(t *testing.T) {
 func TestDropOutput(t *testing.T) {
 	l := &dropLog{p: &Process{Stdout: failingWriter{}}, h: &roles.Host{Now: time.Now}, each: true}
 	for range 3 {
-		l.add(netops.Drop{})
+		l.add(packets.Drop{})
 	}
 	if err := l.repetitions(); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Error(err)

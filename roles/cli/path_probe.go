@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // probePatience is how long a probe waits for answers.
@@ -22,8 +23,8 @@ type tracedPlace struct {
 	// source's, or nil for the host's.
 	path   string
 	ns     *netops.Namespace
-	trace  *netops.Trace
-	events []netops.TraceEvent
+	trace  *packets.Trace
+	events []packets.Event
 }
 
 // probe sends packets from the source, and compares the result with the walk: an answer
@@ -39,12 +40,12 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		}
 		w.found.From = way.From
 	}
-	s, err := w.net.OpenSender(source.ns, w.found.From, to.Addr())
+	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr())
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	flow := netops.TraceFlow{From: w.found.From, ID: s.ID()}
+	flow := packets.Flow{From: w.found.From, ID: s.ID()}
 	places, err := w.openTraces(source, flow)
 	defer func() {
 		for _, p := range places {
@@ -82,7 +83,7 @@ const maxLost = 100
 
 // lostPackets collects the kernel's reports about the probe's packets, of all namespaces.
 type lostPackets struct {
-	monitor *netops.Drops
+	monitor *packets.Drops
 	// err is the reason why there are no reports.
 	err  error
 	stop context.CancelFunc
@@ -97,9 +98,9 @@ type lostPacket struct {
 }
 
 // watchDrops collects reports until close. It is no error that another program receives them, or that the kernel has none.
-func watchDrops(ctx context.Context, n *netops.Net, f netops.TraceFlow, to netip.Addr) *lostPackets {
+func watchDrops(ctx context.Context, n *netops.Net, f packets.Flow, to netip.Addr) *lostPackets {
 	l := &lostPackets{done: make(chan struct{})}
-	l.monitor, l.err = n.OpenDrops(ctx)
+	l.monitor, l.err = packets.OpenDrops(ctx)
 	if l.err != nil {
 		return l
 	}
@@ -107,7 +108,7 @@ func watchDrops(ctx context.Context, n *netops.Net, f netops.TraceFlow, to netip
 	go func() {
 		defer close(l.done)
 		for ctx.Err() == nil {
-			_, err := l.monitor.Next(ctx, func(d netops.Drop) {
+			_, err := l.monitor.Next(ctx, func(d packets.Drop) {
 				if reply, ok := d.In(f, to); ok && len(l.all) < maxLost {
 					l.all = append(l.all, lostPacket{strings.TrimSuffix(d.Proto, "v6"), d.Cause(), reply})
 				}
@@ -148,7 +149,7 @@ func (w *walker) reportDrops(l *lostPackets, proto string) (first *lostPacket) {
 }
 
 // openTraces starts a trace in every namespace on the path that this node has.
-func (w *walker) openTraces(source *pathEnd, f netops.TraceFlow) (places []tracedPlace, err error) {
+func (w *walker) openTraces(source *pathEnd, f packets.Flow) (places []tracedPlace, err error) {
 	if source.ns != nil {
 		places = append(places, tracedPlace{name: source.name, ns: source.ns})
 	}
@@ -165,7 +166,7 @@ func (w *walker) openTraces(source *pathEnd, f netops.TraceFlow) (places []trace
 				continue // the walk has reported it
 			}
 		}
-		p.trace, err = w.net.OpenTrace(w.ctx, p.ns, f)
+		p.trace, err = packets.OpenTrace(w.ctx, p.ns, f)
 		switch {
 		case errors.Is(err, netops.ErrNotSupported):
 			w.step(p.name, "trace", "not possible: %v", err)
@@ -188,7 +189,7 @@ func (p *tracedPlace) close(ctx context.Context) {
 }
 
 // reportAnswers adds a step for each kind of packet.
-func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *netops.Answers) {
+func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *packets.Answers) {
 	if a.ARPSent && len(w.asked) > 0 {
 		text := "nobody answers"
 		switch len(a.MACs) {
@@ -220,19 +221,19 @@ func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *netops.Ans
 	switch text {
 	case "":
 		text = "no answer"
-	case netops.TCPRefused:
+	case packets.TCPRefused:
 		text = "refused (RST)"
 	}
 	w.step(source.name, "tcp", "%s: %s", to, text)
 }
 
 // judge adds what the traces show, and says whether the packet arrives.
-func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlace, l *lostPackets) error {
+func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPlace, l *lostPackets) error {
 	proto, answered := "icmp", a.Small || a.Large
 	if to.Port() != 0 {
-		proto, answered = "tcp", a.TCP == netops.TCPConnected || a.TCP == netops.TCPRefused
+		proto, answered = "tcp", a.TCP == packets.TCPConnected || a.TCP == packets.TCPRefused
 	}
-	var last *netops.TraceEvent
+	var last *packets.Event
 	var where string
 	for _, reply := range []bool{false, true} {
 		for i := range places {
@@ -245,7 +246,7 @@ func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlac
 			}
 		}
 	}
-	var drop *netops.TraceEvent
+	var drop *packets.Event
 	for i := range places {
 		for j := range places[i].events {
 			if e := &places[i].events[j]; drop == nil && e.Proto == proto && e.Verdict == "drop" {
@@ -260,7 +261,7 @@ func (w *walker) judge(to netip.AddrPort, a *netops.Answers, places []tracedPlac
 	switch {
 	case drop != nil && (!answered || !drop.Reply): // an RST with a drop is a rejection; a dropped answer may be a copy
 		w.stop("nft --handle list chain "+drop.Chain, "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
-	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r netops.Refusal) bool { return r.MTU != 0 }):
+	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r packets.Refusal) bool { return r.MTU != 0 }):
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
@@ -290,7 +291,7 @@ func (w *walker) packetName(proto string, reply bool) string {
 
 // reportTrace adds a step for the hooks that packets of a protocol and direction reached
 // in one place, and one for every decision. It returns the last hook, or nil.
-func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *netops.TraceEvent) {
+func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *packets.Event) {
 	var hooks []string
 	var decisions []string
 	for i := range p.events {
@@ -327,7 +328,7 @@ func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *ne
 }
 
 // judgeSilence finds the reason for an absent answer that no rule explains.
-func (w *walker) judgeSilence(proto string, a *netops.Answers, last *netops.TraceEvent, where string, lost *lostPacket) error {
+func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Event, where string, lost *lostPacket) error {
 	for _, n := range w.asked {
 		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)
 		if err != nil {

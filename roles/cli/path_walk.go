@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
@@ -160,8 +161,8 @@ func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
 // passesTunnel looks for what keeps the datagrams of a tunnel from a node, or from all nodes for an invalid address,
 // or theirs from it. It reports whether the path goes on.
 func (w *walker) passesTunnel(name string, node netip.Addr) bool {
-	tunnels, err := w.net.Tunnels(w.ctx)
-	i := slices.IndexFunc(tunnels, func(t netops.Tunnel) bool { return t.Name == name })
+	tunnels, err := tunnel.List(w.ctx, w.net)
+	i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == name })
 	if w.fail(err) || i < 0 {
 		return err == nil
 	}
@@ -169,9 +170,9 @@ func (w *walker) passesTunnel(name string, node netip.Addr) bool {
 	if node.IsValid() {
 		t.Peers = slices.DeleteFunc(t.Peers, func(a netip.AddrPort) bool { return a.Addr() != node })
 	}
-	found, err := w.net.TunnelFaults(w.ctx, t, w.managed)
+	found, err := tunnel.Faults(w.ctx, w.net, t, w.managed)
 	for _, f := range found {
-		switch isMTU := f.Kind == netops.RouteMTU || f.Kind == netops.LinkMTU; {
+		switch isMTU := f.Kind == tunnel.RouteMTU || f.Kind == tunnel.LinkMTU; {
 		case isMTU:
 			w.step(hostName, "mtu", "%s: '%s'", &f, f.Fix)
 		case len(f.Peers) < len(t.Peers):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/topo"
 	"github.com/cnibox/cnibox/store"
@@ -74,7 +75,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	if err != nil {
 		return nil, err
 	}
-	tunnels, err := h.Net.Tunnels(ctx)
+	tunnels, err := tunnel.List(ctx, h.Net)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
 			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
 		}
-		if i := slices.IndexFunc(tunnels, func(t netops.Tunnel) bool { return t.Name == l.Name }); i >= 0 {
+		if i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == l.Name }); i >= 0 {
 			d.IsTunnel = true
 			for _, peer := range tunnels[i].Peers {
 				d.Peers = append(d.Peers, peer.Addr())

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -274,7 +275,7 @@ func (k *Keeper) announce(ctx context.Context, r *reservation, h *holder, lease 
 		return done && err == nil
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written to it
-	sent, err := k.Host.Net.Announce(ctx, ns, lease.Owner.IfName, r.Addresses)
+	sent, err := packets.Announce(ctx, k.Host.Net, ns, lease.Owner.IfName, r.Addresses)
 	if len(sent) > 0 || err != nil {
 		k.log.Info("this node has the addresses of a reservation alone", "reservation", r.Key, "network", r.Network, "announced", sent, "error", err)
 	}

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/netops/sockets"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/store"
 )
@@ -16,20 +15,20 @@ import (
 // ports: it would silently get no more connections, and a container could take the
 // place of the kubelet. A process that starts to listen after the check is not
 // noticed.
-func checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
+func checkListeners(ctx context.Context, in *attach.Input, ports []port) error {
 	ports = joined(ports, func(port) bool { return true })
-	ranges := make([]netops.PortRange, len(ports))
+	ranges := make([]sockets.PortRange, len(ports))
 	for i, p := range ports {
-		ranges[i] = netops.PortRange{Proto: p.protocol, First: uint16(p.port), Last: uint16(p.last)}
+		ranges[i] = sockets.PortRange{Proto: p.protocol, First: uint16(p.port), Last: uint16(p.last)}
 	}
 	if len(ranges) == 0 {
 		return nil
 	}
-	all, err := h.Net.Listeners(ctx, ranges)
+	all, err := sockets.Listeners(ctx, ranges)
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(l netops.Listener) bool {
+	all = slices.DeleteFunc(all, func(l sockets.Listener) bool {
 		takes := func(p port) bool {
 			addr := l.Addr
 			if l.Dual && p.to.Is4() {
@@ -42,11 +41,11 @@ func checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 	if len(all) == 0 {
 		return nil
 	}
-	for i, holders := range netops.Processes(all) {
+	for i, holders := range sockets.Processes(all) {
 		l, who := all[i], "a process"
 		// podman's conmon binds the ports of its container, so that no other process
 		// does, and accepts no connection. Its arguments have the container's ID.
-		if slices.ContainsFunc(holders, func(p netops.Process) bool { return slices.Contains(p.Args, in.Key.ContainerID) }) {
+		if slices.ContainsFunc(holders, func(p sockets.Process) bool { return slices.Contains(p.Args, in.Key.ContainerID) }) {
 			continue
 		}
 		if len(holders) > 0 {

@@ -76,7 +76,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	}
 	if adds {
 		free := slices.DeleteFunc(slices.Clone(ports), func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-		if err := errors.Join(checkForeignPorts(ctx, h, in, ports), checkListeners(ctx, h, in, free)); err != nil {
+		if err := errors.Join(checkForeignPorts(ctx, h, in, ports), checkListeners(ctx, in, free)); err != nil {
 			return err
 		}
 	}

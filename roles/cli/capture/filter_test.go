@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // kernel runs a program on packets: the kernel's filter of a socket sees each datagram whole.
@@ -128,15 +128,15 @@ func tcpdump(file, expression string) (found []int, err error) {
 }
 
 // sampleFile writes the samples to a pcapng file.
-func sampleFile(t *testing.T, packets [][]byte) string {
+func sampleFile(t *testing.T, frames [][]byte) string {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := NewWriter(&b, "test", "samples")
 	if err == nil {
 		err = w.Interface(Interface{Name: "eth0", Snaplen: 65535})
 	}
-	for _, p := range packets {
-		err = errors.Join(err, w.Packet(0, &netops.CapturedPacket{Time: time.Unix(1, 0), Data: p, Size: len(p)}))
+	for _, p := range frames {
+		err = errors.Join(err, w.Packet(0, &packets.Packet{Time: time.Unix(1, 0), Data: p, Size: len(p)}))
 	}
 	path := filepath.Join(t.TempDir(), "samples.pcapng")
 	if err = errors.Join(err, w.Flush(), os.WriteFile(path, b.Bytes(), 0o600)); err != nil {

@@ -8,7 +8,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // Numbers of pcapng (draft-ietf-opsawg-pcapng).
@@ -69,7 +69,7 @@ func (p *Writer) Interface(i Interface) error {
 }
 
 // Packet adds a packet of an interface.
-func (p *Writer) Packet(index int, packet *netops.CapturedPacket) error {
+func (p *Writer) Packet(index int, packet *packets.Packet) error {
 	high, low := halves(packet.Time)
 	p.begin(packetBlock, uint32(index), high, low, uint32(len(packet.Data)), uint32(packet.Size))
 	p.padded(packet.Data)

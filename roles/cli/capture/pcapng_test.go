@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // block is a block of a file: its type and its content without sizes.
@@ -63,8 +63,8 @@ func TestWriter(t *testing.T) {
 	err = errors.Join(
 		w.Interface(Interface{Name: "eth0", Description: "default/web", Filter: "tcp", Snaplen: 99}),
 		w.Interface(Interface{Name: "veth1", Description: strings.Repeat("x", 1<<17), Snaplen: 99}),
-		w.Packet(1, &netops.CapturedPacket{Time: at, Data: []byte("abcde"), Size: 1500, Outgoing: true}),
-		w.Packet(0, &netops.CapturedPacket{Time: at.Add(1), Data: []byte("abcd"), Size: 4}),
+		w.Packet(1, &packets.Packet{Time: at, Data: []byte("abcde"), Size: 1500, Outgoing: true}),
+		w.Packet(0, &packets.Packet{Time: at.Add(1), Data: []byte("abcd"), Size: 4}),
 		w.Statistics(1, at, at.Add(time.Second), 7, 3),
 		w.Flush(),
 	)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 func TestMain(m *testing.M) { netopstest.Main(m) }
@@ -44,7 +45,7 @@ func TestVLAN(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		packets, err := n.OpenCapture(t.Context(), []netops.CaptureEnd{{Link: "v0"}, {Link: "v1"}}, program)
+		captured, err := packets.OpenCapture(t.Context(), n, []packets.End{{Link: "v0"}, {Link: "v1"}}, program)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,10 +56,10 @@ func TestVLAN(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err = packets.Stop()
+		err = captured.Stop()
 		var have [2]int
 		for err == nil {
-			err = packets.Next(func(end int, _ *netops.CapturedPacket) error {
+			err = captured.Next(func(end int, _ *packets.Packet) error {
 				have[end]++
 				return nil
 			})
@@ -66,7 +67,7 @@ func TestVLAN(t *testing.T) {
 		if !errors.Is(err, io.EOF) || have != [2]int{c.want, c.want} {
 			t.Errorf("%q: %d packets at the ends, want %d: %v", c.filter, have, c.want, err)
 		}
-		if err := packets.Close(); err != nil {
+		if err := captured.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/tunnel"
 )
 
 // Kinds of the links that carry packets to other nodes.
@@ -89,11 +90,11 @@ func tunnelChecks() []Check {
 			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
 		}},
 		{ID: "tunnel-dropped", Title: "a rule of another program drops packets between nodes", Reads: tunnels + "; nftables and iptables", Severity: Error, find: func(f *Facts, add add) {
-			f.addTunnelFaults(add, netops.SentDropped, netops.ReceivedDropped)
+			f.addTunnelFaults(add, tunnel.SentDropped, tunnel.ReceivedDropped)
 		}},
 		{ID: "tunnel-refused", Title: "no route leads to another node, or a policy rule refuses it", Reads: tunnels + "; routes and policy rules", Severity: Error, find: func(f *Facts, add add) {
 			if f.hasUnderlay() {
-				f.addTunnelFaults(add, netops.PeerUnreachable)
+				f.addTunnelFaults(add, tunnel.PeerUnreachable)
 			}
 		}},
 		{ID: "underlay-down", Title: "the interface to the other nodes is down", Reads: "interfaces; " + agent, Severity: Error, find: func(f *Facts, add add) {
@@ -108,7 +109,7 @@ func tunnelChecks() []Check {
 					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, below.Name, below.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
 				}
 			}
-			f.addTunnelFaults(add, netops.RouteMTU)
+			f.addTunnelFaults(add, tunnel.RouteMTU)
 		}},
 		{ID: "mtu-pod", Title: "pods' interfaces have a larger MTU than the tunnel", Reads: tunnels + "; node.db", Severity: Warning, find: mtuOfPods},
 		{ID: "subnet-changed", Title: "the node's pod network changed: pods have addresses of the former one", Reads: agent + "; node.db", Severity: Error, find: func(f *Facts, add add) {
@@ -123,7 +124,7 @@ func tunnelChecks() []Check {
 }
 
 // addTunnelFaults adds the faults of some kinds.
-func (f *Facts) addTunnelFaults(add add, kinds ...netops.TunnelFaultKind) {
+func (f *Facts) addTunnelFaults(add add, kinds ...tunnel.FaultKind) {
 	for _, fault := range f.TunnelFaults {
 		if slices.Contains(kinds, fault.Kind) {
 			add(fault.Tunnel+", "+fault.Nodes(), string(fault.Kind)+": "+fault.What, cmp.Or(fault.Fix, "ip route get "+fault.Peers[0].String()))

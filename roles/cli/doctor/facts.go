@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -41,7 +42,7 @@ type Facts struct {
 	Firewall Firewall
 	Tunnels  map[string]netops.TunnelEntries
 	// TunnelFaults are those of the tunnels to other nodes.
-	TunnelFaults []netops.TunnelFault
+	TunnelFaults []tunnel.Fault
 	Missing      map[string]string // features that the kernel does not have, and what needs them
 	Overlay      Overlay
 	// DirErrors are the directories on full or read-only file systems.

@@ -20,6 +20,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -120,7 +122,7 @@ func (r *reader) readKernel(ctx context.Context) {
 			return err
 		},
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, attachment.LabelPrefix); return err },
-		func() (err error) { w.StrayTrace, err = n.HasStrayTrace(ctx); return err },
+		func() (err error) { w.StrayTrace, err = packets.HasStrayTrace(ctx); return err },
 		func() (err error) { w.KubeProxy, err = n.Leftovers().HasKubeProxy(ctx); return err },
 	} {
 		r.unread("packet filter", read())
@@ -131,9 +133,9 @@ func (r *reader) readKernel(ctx context.Context) {
 func (r *reader) readTunnels(ctx context.Context) {
 	_, err := store.ReadOverlay(r.h.Store.OverlayPath())
 	managed := err == nil
-	tunnels, err := r.h.Net.Tunnels(ctx)
+	tunnels, err := tunnel.List(ctx, r.h.Net)
 	for i := range tunnels {
-		found, failed := r.h.Net.TunnelFaults(ctx, &tunnels[i], managed)
+		found, failed := tunnel.Faults(ctx, r.h.Net, &tunnels[i], managed)
 		r.f.TunnelFaults, err = append(r.f.TunnelFaults, found...), errors.Join(err, failed)
 	}
 	r.unread("tunnels", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
+	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
@@ -159,7 +160,7 @@ func readStatus(r io.Reader) (*status, error) {
 // addTunnelFaults adds what keeps the datagrams of this node's tunnels from other nodes, or theirs from it, to the warnings.
 // The agent itself does not look for it: it would read all rules of other programs after each change.
 func (s *status) addTunnelFaults(ctx context.Context, n *netops.Net) error {
-	all, err := n.Tunnels(ctx)
+	all, err := tunnel.List(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (s *status) addTunnelFaults(ctx context.Context, n *netops.Net) error {
 		if !slices.ContainsFunc([]*familySummary{s.IPv4, s.IPv6}, func(f *familySummary) bool { return f != nil && f.Device == all[i].Name }) {
 			continue
 		}
-		found, err := n.TunnelFaults(ctx, &all[i], true)
+		found, err := tunnel.Faults(ctx, n, &all[i], true)
 		if err != nil {
 			return err
 		}

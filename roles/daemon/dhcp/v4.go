@@ -15,7 +15,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
@@ -36,7 +36,7 @@ var errRefused = errors.New("the server refused the address")
 // client4 is a DHCPv4 client (RFC 2131) on one interface.
 type client4 struct {
 	*visit
-	udp     *netops.RawUDP
+	udp     *packets.RawUDP
 	profile *profile
 	timing  timing
 	// broadcast requests answers by broadcast.
@@ -55,7 +55,7 @@ type profile struct {
 }
 
 func newClient4(v *visit, w *profile, t timing, broadcast bool) (*client4, error) {
-	udp, err := v.net.OpenRawUDP(v.ns, v.link.Index, clientPort4)
+	udp, err := packets.OpenRawUDP(v.ns, v.link.Index, clientPort4)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
@@ -33,7 +33,7 @@ const (
 // address.
 type client6 struct {
 	*visit
-	udp     *netops.UDP6
+	udp     *packets.UDP6
 	profile *profile
 	timing  timing
 }
@@ -43,7 +43,7 @@ func newClient6(ctx context.Context, v *visit, w *profile, t timing) (*client6, 
 	if err != nil {
 		return nil, err
 	}
-	udp, err := v.net.OpenUDP6(v.ns, v.link.Index, netip.AddrPortFrom(addr, clientPort6))
+	udp, err := packets.OpenUDP6(v.ns, v.link.Index, netip.AddrPortFrom(addr, clientPort6))
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // dhcpResult has the plugin dhcp executed for an existing interface, with a daemon and a real server.
@@ -291,7 +292,7 @@ func (w *wire) fourMessages(ctx context.Context, patience time.Duration) (time.D
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	start := time.Now()
-	udp, err := w.net.OpenRawUDP(w.ns, w.index, 68)
+	udp, err := packets.OpenRawUDP(w.ns, w.index, 68)
 	if err != nil {
 		return 0, err
 	}

@@ -1,4 +1,4 @@
-package netops
+package packets
 
 import (
 	"context"
@@ -10,13 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/reach"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// TraceFlow identifies the packets to trace.
-type TraceFlow = nft.Flow
+// Flow identifies the packets to trace.
+type Flow = nft.Flow
 
 // Trace records what nftables does with the packets of a flow in one namespace.
 // It makes tables of its own, whose rules give no verdict, and removes them on
@@ -26,10 +28,9 @@ type TraceFlow = nft.Flow
 // The rules of iptables' nftables backend are seen, those of its legacy backend
 // are not.
 type Trace struct {
-	net    *Net
-	ns     *Namespace
-	flow   TraceFlow
+	flow   Flow
 	nft    *nft.Client
+	links  *rtnl.Conn
 	events *nlconn.Listener
 	// families has the families of the tables.
 	families []byte
@@ -43,13 +44,15 @@ const (
 	traceBuffer = 4 << 20
 )
 
-// OpenTrace starts a trace in ns, or in the host's namespace for a nil ns. The
-// error wraps ErrBusy if another trace is running there, and ErrNotSupported if
-// the kernel has no nftables.
-func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace, error) {
-	t := &Trace{net: n, ns: n.observed(ns), flow: f, nft: nft.New(nil, nil)}
-	err := t.ns.visit(func() error {
+// OpenTrace starts a trace in ns. The error wraps netops.ErrBusy if another trace is
+// running there, and netops.ErrNotSupported if the kernel has no nftables.
+func OpenTrace(ctx context.Context, ns *netops.Namespace, f Flow) (*Trace, error) {
+	t := &Trace{flow: f, nft: nft.New(nil, nil)}
+	err := ns.Run(func() error {
 		_, err := t.nft.Conn()
+		if err == nil {
+			t.links, err = rtnl.Open()
+		}
 		if err == nil {
 			t.events, err = nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTRACE})
 		}
@@ -70,7 +73,7 @@ func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace
 			if family == unix.NFPROTO_BRIDGE {
 				err = nil // the kernel has no nftables for bridges
 			} else {
-				err = fmt.Errorf("trace: %w: %w", ErrNotSupported, err)
+				err = fmt.Errorf("trace: %w: %w", netops.ErrNotSupported, err)
 			}
 		}
 	}
@@ -83,8 +86,10 @@ func (n *Net) OpenTrace(ctx context.Context, ns *Namespace, f TraceFlow) (*Trace
 
 // HasStrayTrace reports whether a killed trace left its table in the host's namespace.
 // The next trace removes it.
-func (n *Net) HasStrayTrace(ctx context.Context) (bool, error) {
-	return n.nft.HasStrayTrace(ctx, unix.NFPROTO_INET)
+func HasStrayTrace(ctx context.Context) (bool, error) {
+	c := nft.New(nil, nil)
+	stray, err := c.HasStrayTrace(ctx, unix.NFPROTO_INET)
+	return stray, errors.Join(err, c.Close())
 }
 
 // Close removes the tables, also if ctx has ended, and closes the sockets.
@@ -97,11 +102,14 @@ func (t *Trace) Close(ctx context.Context) error {
 	if t.events != nil {
 		errs = append(errs, t.events.Close())
 	}
+	if t.links != nil {
+		errs = append(errs, t.links.Close())
+	}
 	return errors.Join(errs...)
 }
 
-// TraceEvent is what happened to a packet of the flow in a chain.
-type TraceEvent struct {
+// Event is what happened to a packet of the flow in a chain.
+type Event struct {
 	// Proto is "tcp" or "icmp". Reply reports whether the packet goes to the flow's
 	// first sender.
 	Proto string
@@ -122,7 +130,7 @@ type TraceEvent struct {
 }
 
 // String names the rule or the policy that decided.
-func (e *TraceEvent) String() string {
+func (e *Event) String() string {
 	if e.Handle == 0 {
 		return e.Chain + ": policy " + e.Verdict
 	}
@@ -134,14 +142,14 @@ func (e *TraceEvent) String() string {
 }
 
 // Read returns what happened since the last Read, in order.
-func (t *Trace) Read(ctx context.Context) ([]TraceEvent, error) {
+func (t *Trace) Read(ctx context.Context) ([]Event, error) {
 	t.marks++
 	if err := t.events.Mark(t.marks); err != nil {
 		return nil, nlconn.Explain(err, "read trace")
 	}
-	var all []TraceEvent
+	var all []Event
 	var damaged error
-	packets := map[uint32]TraceEvent{}
+	packets := map[uint32]Event{}
 	for marked, losses := false, 0; !marked && losses < 2; { // after a second loss the queue is empty
 		lost, err := t.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
 			if h.Type == unix.NLMSG_ERROR && h.Seq == t.marks {
@@ -170,7 +178,7 @@ func (t *Trace) Read(ctx context.Context) ([]TraceEvent, error) {
 // event converts one message. ok is false for a message that is neither about a
 // hook nor about a decision. packets has what is known of each packet: only the
 // first message of a chain on a hook has the headers and the devices.
-func (t *Trace) event(ctx context.Context, m nft.Traced, packets map[uint32]TraceEvent) (e TraceEvent, ok bool) {
+func (t *Trace) event(ctx context.Context, m nft.Traced, packets map[uint32]Event) (e Event, ok bool) {
 	e = packets[m.Packet]
 	if t.classify(&e, m.Network, m.Transport) {
 		e.In, e.Out = t.linkName(ctx, m.In), t.linkName(ctx, m.Out)
@@ -206,11 +214,7 @@ func (t *Trace) linkName(ctx context.Context, index int) string {
 	if index == 0 {
 		return ""
 	}
-	c, err := t.ns.socket()
-	if err != nil {
-		return ""
-	}
-	l, err := c.LinkByIndex(ctx, index)
+	l, err := t.links.LinkByIndex(ctx, index)
 	if err != nil {
 		return fmt.Sprintf("device %d", index) // it was deleted meanwhile
 	}
@@ -219,7 +223,7 @@ func (t *Trace) linkName(ctx context.Context, index int) string {
 
 // classify reads addresses, protocol and direction of a packet from the beginnings
 // of its headers. It reports whether they are complete.
-func (t *Trace) classify(e *TraceEvent, network, transport []byte) bool {
+func (t *Trace) classify(e *Event, network, transport []byte) bool {
 	if len(network) < 1 || len(transport) < 8 {
 		return false
 	}

@@ -1,4 +1,4 @@
-package netops
+package tunnel
 
 import (
 	"cmp"
@@ -11,40 +11,41 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
 
-// TunnelFault is something on this host that keeps the datagrams of a tunnel from other nodes, or theirs from
+// Fault is something on this host that keeps the datagrams of a tunnel from other nodes, or theirs from
 // it.
-type TunnelFault struct {
+type Fault struct {
 	Tunnel string
-	Kind   TunnelFaultKind
+	Kind   FaultKind
 	// What names the rule, or the route and its MTU. Fix is a command that mends it, or "".
 	What, Fix string
 	// Peers are the nodes to which it applies.
 	Peers []netip.Addr
 }
 
-// TunnelFaultKind is a kind of TunnelFault.
-type TunnelFaultKind string
+// FaultKind is a kind of Fault.
+type FaultKind string
 
 // The kinds of faults. A link's MTU is that of the interface by which a tunnel sends, a route's MTU is smaller.
 const (
-	SentDropped     TunnelFaultKind = "what the tunnel sends is dropped"
-	ReceivedDropped TunnelFaultKind = "what the tunnel receives is dropped"
-	PeerUnreachable TunnelFaultKind = "there is no route"
-	LinkMTU         TunnelFaultKind = "the MTU of the interface is too small"
-	RouteMTU        TunnelFaultKind = "the MTU of the route is too small"
+	SentDropped     FaultKind = "what the tunnel sends is dropped"
+	ReceivedDropped FaultKind = "what the tunnel receives is dropped"
+	PeerUnreachable FaultKind = "there is no route"
+	LinkMTU         FaultKind = "the MTU of the interface is too small"
+	RouteMTU        FaultKind = "the MTU of the route is too small"
 )
 
 // String returns the fault without its fix.
-func (f *TunnelFault) String() string {
+func (f *Fault) String() string {
 	return fmt.Sprintf("%s, %s: %s: %s", f.Tunnel, f.Nodes(), f.Kind, f.What)
 }
 
 // Nodes lists the first peers, and counts the others.
-func (f *TunnelFault) Nodes() string {
+func (f *Fault) Nodes() string {
 	const shown = 3
 	var all []string
 	for _, p := range f.Peers[:min(len(f.Peers), shown)] {
@@ -57,14 +58,14 @@ func (f *TunnelFault) Nodes() string {
 	return text
 }
 
-// TunnelFaults looks for faults of a tunnel: rules of packet filters, policy rules, and MTUs of routes, which the
+// Faults looks for faults of a tunnel: rules of packet filters, policy rules, and MTUs of routes, which the
 // kernel also learns from routers. It sends nothing. With managed, an agent sets the MTU of the tunnel to that of
 // the interface below it.
-func (n *Net) TunnelFaults(ctx context.Context, t *Tunnel, managed bool) ([]TunnelFault, error) {
+func Faults(ctx context.Context, n *netops.Net, t *Device, managed bool) ([]Fault, error) {
 	if len(t.Peers) == 0 {
 		return nil, nil
 	}
-	filter, err := n.packetFilter(ctx)
+	filter, err := n.PacketFilter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (n *Net) TunnelFaults(ctx context.Context, t *Tunnel, managed bool) ([]Tunn
 			return nil, err
 		}
 	}
-	s := &tunnelSearch{parentNets: nets, net: n, tunnel: t, managed: managed, filter: filter, common: map[verdict.Packet]verdict.Verdict{}}
+	s := &search{parentNets: nets, net: n, device: t, managed: managed, filter: filter, common: map[verdict.Packet]verdict.Verdict{}}
 	for _, peer := range t.Peers {
 		if err := s.peer(ctx, peer); err != nil {
 			return nil, err
@@ -83,36 +84,36 @@ func (n *Net) TunnelFaults(ctx context.Context, t *Tunnel, managed bool) ([]Tunn
 	return s.found, nil
 }
 
-// tunnelSearch collects the faults of a tunnel.
-type tunnelSearch struct {
-	net     *Net
-	tunnel  *Tunnel
+// search collects the faults of a tunnel.
+type search struct {
+	net     *netops.Net
+	device  *Device
 	managed bool
 	filter  *verdict.Filter
 	// parentNets are the networks of the tunnel's parent.
 	parentNets []netip.Prefix
 	// common has the verdicts about packets of any peer.
 	common map[verdict.Packet]verdict.Verdict
-	found  []TunnelFault
+	found  []Fault
 }
 
-func (s *tunnelSearch) add(peer netip.Addr, kind TunnelFaultKind, what, fix string) {
-	i := slices.IndexFunc(s.found, func(f TunnelFault) bool { return f.Kind == kind && f.What == what && f.Fix == fix })
+func (s *search) add(peer netip.Addr, kind FaultKind, what, fix string) {
+	i := slices.IndexFunc(s.found, func(f Fault) bool { return f.Kind == kind && f.What == what && f.Fix == fix })
 	if i < 0 {
 		i = len(s.found)
-		s.found = append(s.found, TunnelFault{Tunnel: s.tunnel.Name, Kind: kind, What: what, Fix: fix})
+		s.found = append(s.found, Fault{Tunnel: s.device.Name, Kind: kind, What: what, Fix: fix})
 	}
 	s.found[i].Peers = append(s.found[i].Peers, peer)
 }
 
 // peer looks for the faults between the tunnel and one peer.
-func (s *tunnelSearch) peer(ctx context.Context, peer netip.AddrPort) error {
-	t := s.tunnel
-	p := Packet{To: peer.Addr(), Out: t.Parent}
+func (s *search) peer(ctx context.Context, peer netip.AddrPort) error {
+	t := s.device
+	p := netops.Packet{To: peer.Addr(), Out: t.Parent}
 	if t.Local.Is6() == peer.Addr().Is6() {
 		p.From = t.Local
 	}
-	r, c, err := s.net.route(ctx, nil, p)
+	r, c, err := s.net.KernelRoute(ctx, nil, p)
 	onLink := func(a netip.Prefix) bool { return a.Contains(peer.Addr()) }
 	if err == nil && p.Out != "" && !r.Via.IsValid() && !slices.ContainsFunc(s.parentNets, onLink) {
 		p.Out = "" // with a link the kernel sends to a peer without a route as if it were on the link
@@ -120,13 +121,13 @@ func (s *tunnelSearch) peer(ctx context.Context, peer netip.AddrPort) error {
 	if err != nil || p.Out != t.Parent {
 		_, err = s.net.Way(ctx, nil, p)
 	}
-	refused := &RouteRefusal{}
+	refused := &netops.RouteRefusal{}
 	switch {
 	case err == nil:
 	case errors.As(err, &refused):
 		s.add(peer.Addr(), PeerUnreachable, refused.By, refused.Fix)
 		return nil
-	case errors.Is(err, ErrNotExist):
+	case errors.Is(err, netops.ErrNotExist):
 		s.add(peer.Addr(), PeerUnreachable, "no route matches", "")
 		return nil
 	default:
@@ -158,7 +159,7 @@ func (s *tunnelSearch) peer(ctx context.Context, peer netip.AddrPort) error {
 }
 
 // drops adds what drops a packet. A node has thousands of peers, and most rules do not depend on them.
-func (s *tunnelSearch) drops(ctx context.Context, peer netip.Addr, p verdict.Packet) (err error) {
+func (s *search) drops(ctx context.Context, peer netip.Addr, p verdict.Packet) (err error) {
 	kind, anyPeer := SentDropped, p
 	if p.Direction == verdict.Received {
 		kind, anyPeer.Source = ReceivedDropped, netip.AddrPortFrom(netip.Addr{}, p.Source.Port())
@@ -185,8 +186,8 @@ func (s *tunnelSearch) drops(ctx context.Context, peer netip.Addr, p verdict.Pac
 }
 
 // mtu compares the tunnel's MTU with what the link and the route to a peer leave for it.
-func (s *tunnelSearch) mtu(peer netip.Addr, r *rtnl.Route, l *rtnl.Link) {
-	t := s.tunnel
+func (s *search) mtu(peer netip.Addr, r *rtnl.Route, l *rtnl.Link) {
+	t := s.device
 	overhead := 20 + 8 + 8 + 14 // IPv4 (RFC 791), UDP, VXLAN and Ethernet (RFC 7348)
 	if t.Kind == rtnl.KindWireGuard {
 		overhead = 20 + 8 + 32 // and WireGuard's header and authentication tag

@@ -1,4 +1,4 @@
-package netops_test
+package packets_test
 
 import (
 	"bytes"
@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -62,9 +64,9 @@ func bothSenders(t *testing.T, n *netops.Net, ns *netops.Namespace, box *netopst
 }
 
 // openCapture captures at both ends of a pair.
-func openCapture(t *testing.T, n *netops.Net, ns *netops.Namespace, filter []unix.SockFilter) *netops.Capture {
+func openCapture(t *testing.T, n *netops.Net, ns *netops.Namespace, filter []unix.SockFilter) *packets.Capture {
 	t.Helper()
-	c, err := n.OpenCapture(context.Background(), []netops.CaptureEnd{{Namespace: ns, Link: "eth0"}, {Link: "rawp"}}, filter)
+	c, err := packets.OpenCapture(context.Background(), n, []packets.End{{Namespace: ns, Link: "eth0"}, {Link: "rawp"}}, filter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +80,13 @@ func openCapture(t *testing.T, n *netops.Net, ns *netops.Namespace, filter []uni
 
 // received is a packet of a capture.
 type received struct {
-	netops.CapturedPacket
+	packets.Packet
 	end int
 }
 
 // next returns the packets of one Next.
-func next(c *netops.Capture) (all []received, err error) {
-	err = c.Next(func(end int, p *netops.CapturedPacket) error {
+func next(c *packets.Capture) (all []received, err error) {
+	err = c.Next(func(end int, p *packets.Packet) error {
 		copied := *p
 		copied.Data = bytes.Clone(p.Data)
 		all = append(all, received{copied, end})
@@ -94,7 +96,7 @@ func next(c *netops.Capture) (all []received, err error) {
 }
 
 // rest stops a capture and returns what it has.
-func rest(t *testing.T, c *netops.Capture) (all []received) {
+func rest(t *testing.T, c *packets.Capture) (all []received) {
 	t.Helper()
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func rest(t *testing.T, c *netops.Capture) (all []received) {
 }
 
 // readWhile returns what a capture has while frames are sent.
-func readWhile(t *testing.T, c *netops.Capture, send func() error) (all []received) {
+func readWhile(t *testing.T, c *packets.Capture, send func() error) (all []received) {
 	t.Helper()
 	sent := make(chan error)
 	go func() { sent <- send() }()
@@ -264,16 +266,16 @@ func TestCaptureGone(t *testing.T) {
 	n, ns, box := pair(t)
 	fromHost, _ := bothSenders(t, n, ns, box)
 	c := openCapture(t, n, ns, testFilter(64))
-	run(t, "ip", "link", "set", "rawp", "down")
-	run(t, "ip", "link", "set", "rawp", "up")
+	nstest.IP(t, "link set rawp down")
+	nstest.IP(t, "link set rawp up")
 	if err := fromHost(frame(1, 60)); err != nil {
 		t.Fatal(err)
 	}
 	if err := end(t, c); !errors.Is(err, errFound) {
 		t.Fatalf("after the link was down: %v", err)
 	}
-	run(t, "ip", "link", "del", "rawp")
-	run(t, "ip", "link", "add", "rawp", "type", "bridge") // another link; the cleanup of pair deletes it
+	nstest.IP(t, "link del rawp")
+	nstest.IP(t, "link add rawp type bridge") // another link; the cleanup of pair deletes it
 	err := end(t, c)
 	if errors.Is(err, errFound) { // the packet at the other end
 		err = end(t, c)
@@ -287,7 +289,7 @@ func TestCaptureGone(t *testing.T) {
 var errFound = errors.New("found a packet")
 
 // end waits until a capture ends or has a packet.
-func end(t *testing.T, c *netops.Capture) error {
+func end(t *testing.T, c *packets.Capture) error {
 	t.Helper()
 	for deadline := await.Deadline(); time.Now().Before(deadline); {
 		found, err := next(c)
@@ -303,8 +305,8 @@ func end(t *testing.T, c *netops.Capture) error {
 
 func TestCaptureRefused(t *testing.T) {
 	n, _, _ := pair(t)
-	run(t, "ip", "tuntap", "add", "name", "captun", "mode", "tun")
-	t.Cleanup(func() { run(t, "ip", "link", "del", "captun") })
+	nstest.IP(t, "tuntap add name captun mode tun")
+	t.Cleanup(func() { nstest.IP(t, "link del captun") })
 	for _, c := range []struct {
 		link   string
 		filter []unix.SockFilter
@@ -315,7 +317,7 @@ func TestCaptureRefused(t *testing.T) {
 		{"rawp", nil, netops.ErrInvalid},
 		{"rawp", make([]unix.SockFilter, unix.BPF_MAXINSNS+1), netops.ErrInvalid},
 	} {
-		_, err := n.OpenCapture(context.Background(), []netops.CaptureEnd{{Link: "rawp"}, {Link: c.link}}, c.filter)
+		_, err := packets.OpenCapture(context.Background(), n, []packets.End{{Link: "rawp"}, {Link: c.link}}, c.filter)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s with %d instructions: %v, want %v", c.link, len(c.filter), err, c.want)
 		}

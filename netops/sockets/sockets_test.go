@@ -1,4 +1,4 @@
-package netops
+package sockets
 
 import (
 	"context"
@@ -60,8 +60,6 @@ func TestListeners(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	own := netip.MustParseAddrPort(client.LocalAddr().String()).Port()
 
-	n := New(Options{})
-	t.Cleanup(func() { _ = n.Close() })
 	for _, v := range []struct {
 		name  string
 		ports []PortRange
@@ -76,7 +74,7 @@ func TestListeners(t *testing.T) {
 		}},
 		{"none", []PortRange{{"tcp", 8100, 8999}, {"udp", 8001, 8004}, {"sctp", 1, 65535}, {"udp", own, own}}, nil},
 	} {
-		have, err := n.Listeners(t.Context(), v.ports)
+		have, err := Listeners(t.Context(), v.ports)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +94,7 @@ func TestListeners(t *testing.T) {
 	for i := range many {
 		many[i] = PortRange{"tcp", uint16(2*i + 1), uint16(2*i + 1)}
 	}
-	if have, err := n.Listeners(t.Context(), many); err != nil || len(have) != 12 {
+	if have, err := Listeners(t.Context(), many); err != nil || len(have) != 12 {
 		t.Errorf("%d listeners at the odd ports, %v, want 12", len(have), err)
 	}
 }

@@ -1,4 +1,4 @@
-package netops
+package packets
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/netops/internal/rawudp"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/reach"
 )
 
@@ -25,16 +25,16 @@ const (
 
 // Sender sends a few packets from one address to another.
 type Sender struct {
-	net *Net
-	ns  *Namespace
+	net *netops.Net
+	ns  *netops.Namespace
 	to  netip.Addr
 	s   *reach.Sender
 }
 
-// OpenSender opens the sockets in ns, or in the host's namespace for a nil ns.
-func (n *Net) OpenSender(ns *Namespace, from, to netip.Addr) (*Sender, error) {
+// OpenSender opens the sockets in ns.
+func OpenSender(n *netops.Net, ns *netops.Namespace, from, to netip.Addr) (*Sender, error) {
 	s := &Sender{net: n, ns: ns, to: to}
-	err := n.observed(ns).visit(func() (err error) {
+	err := ns.Run(func() (err error) {
 		s.s, err = reach.Open(from, to)
 		return err
 	})
@@ -55,7 +55,7 @@ func (s *Sender) Close() { s.s.Close() }
 // to the port, if it is not 0. It waits for the answers, at most for patience.
 func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) (Answers, error) {
 	r := reach.Request{Port: port}
-	way, err := s.net.Way(ctx, s.ns, Packet{To: s.to})
+	way, err := s.net.Way(ctx, s.ns, netops.Packet{To: s.to})
 	if err != nil {
 		return Answers{}, err
 	}
@@ -71,7 +71,7 @@ func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) 
 		r.MAC, _ = net.ParseMAC(l.MAC) // a link without a MAC has no ARP
 	}
 	var a Answers
-	err = s.net.observed(s.ns).visit(func() (err error) {
+	err = s.ns.Run(func() (err error) {
 		a, err = s.s.Send(ctx, r, patience)
 		return err
 	})
@@ -80,7 +80,7 @@ func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) 
 
 // Announce announces those of the addresses that a link has to the other hosts on the link, so that they send packets
 // for them to its MAC. It returns the announced addresses. A link without a MAC announces none.
-func (n *Net) Announce(ctx context.Context, ns *Namespace, link string, addrs []netip.Addr) (announced []netip.Addr, err error) {
+func Announce(ctx context.Context, n *netops.Net, ns *netops.Namespace, link string, addrs []netip.Addr) (announced []netip.Addr, err error) {
 	l, err := n.Link(ctx, ns, link)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (n *Net) Announce(ctx context.Context, ns *Namespace, link string, addrs []
 	if err != nil {
 		return nil, err
 	}
-	err = n.observed(ns).visit(func() error {
+	err = ns.Run(func() error {
 		for _, a := range addrs {
 			if !slices.ContainsFunc(have, func(p netip.Prefix) bool { return p.Addr() == a }) {
 				continue
@@ -106,36 +106,4 @@ func (n *Net) Announce(ctx context.Context, ns *Namespace, link string, addrs []
 		return nil
 	})
 	return announced, err
-}
-
-// Datagram is a received UDP datagram.
-type Datagram = rawudp.Datagram
-
-// RawUDP sends and receives IPv4 UDP datagrams on one link below the IP layer. A link
-// that has no address yet can use it (RFC 2131, section 4.1). One sender and one
-// receiver can use it concurrently.
-type RawUDP = rawudp.Conn
-
-// UDP6 is a UDP socket bound to one IPv6 address of a link.
-type UDP6 = rawudp.UDP6
-
-// OpenRawUDP opens a UDP port on the link with the index. A nil ns means the host's
-// namespace. The socket stays in its namespace and usable after ns is closed.
-func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (u *RawUDP, err error) {
-	err = n.observed(ns).visit(func() error {
-		u, err = rawudp.Open(index, port)
-		return err
-	})
-	return u, err
-}
-
-// OpenUDP6 opens a UDP port on an address of the link with the index. The address may
-// be link-local. A nil ns means the host's namespace. The socket stays in its namespace
-// and usable after ns is closed.
-func (n *Net) OpenUDP6(ns *Namespace, index int, at netip.AddrPort) (u *UDP6, err error) {
-	err = n.observed(ns).visit(func() error {
-		u, err = rawudp.OpenUDP6(index, at)
-		return err
-	})
-	return u, err
 }

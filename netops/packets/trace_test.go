@@ -1,4 +1,4 @@
-package netops_test
+package packets_test
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/packets"
 )
 
 // TestTrace: one probe traces a namespace at a time. Its tables are gone after Close.
@@ -24,8 +25,8 @@ func TestTrace(t *testing.T) {
 	}
 	defer ns.Close()
 	before := host.Snapshot(t)
-	flow := netops.TraceFlow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
-	first, err := n.OpenTrace(t.Context(), ns, flow)
+	flow := packets.Flow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
+	first, err := packets.OpenTrace(t.Context(), ns, flow)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("without a packet: %v, %v", events, err)
 	}
 	// Before Linux 5.12 a table has no owner, and the second trace replaces the first one's.
-	if second, err := n.OpenTrace(t.Context(), ns, flow); err == nil {
+	if second, err := packets.OpenTrace(t.Context(), ns, flow); err == nil {
 		if err := second.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -51,14 +52,14 @@ func TestTrace(t *testing.T) {
 // TestTraceKilled: a trace whose process was killed does not prevent the next one.
 func TestTraceKilled(t *testing.T) {
 	const variable = "NETOPS_TEST_TRACE"
-	flow := netops.TraceFlow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
-	open := func(path string) (*netops.Trace, error) {
+	flow := packets.Flow{From: netip.MustParseAddr("127.0.0.1"), ID: 40000}
+	open := func(path string) (*packets.Trace, error) {
 		n := netops.New(netops.Options{})
 		ns, err := n.OpenNamespace(path)
 		if err != nil {
 			return nil, err
 		}
-		return n.OpenTrace(t.Context(), ns, flow)
+		return packets.OpenTrace(t.Context(), ns, flow)
 	}
 	if path := os.Getenv(variable); path != "" { // the process to be killed
 		if _, err := open(path); err != nil {

@@ -1,4 +1,5 @@
-package netops
+// Package sockets finds the sockets of the host that receive at a port, and the processes that have them open.
+package sockets
 
 import (
 	"bytes"
@@ -57,16 +58,12 @@ const (
 // Listeners lists the sockets of the host that receive at the ports, also at an address
 // of only one interface. Connected sockets are no listeners. A protocol whose sockets
 // the kernel cannot list is left out.
-func (n *Net) Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {
+func Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {
 	byProto := map[string][]PortRange{}
 	for _, p := range ports {
 		byProto[p.Proto] = append(byProto[p.Proto], p)
 	}
-	var c *nlconn.Conn
-	err := n.host.visit(func() (err error) {
-		c, err = nlconn.Open(unix.NETLINK_SOCK_DIAG, "socket diagnosis")
-		return err
-	})
+	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, "socket diagnosis")
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package netops
+package tunnel
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ type tunnelCase struct {
 	// v6 selects the tunnel over IPv6, wireGuard that of WireGuard.
 	v6, wireGuard bool
 	// kind and what are of the only fault, "" for none.
-	kind TunnelFaultKind
+	kind FaultKind
 	what string
 	// unfixed means that no command mends it.
 	unfixed bool
@@ -78,9 +78,9 @@ func tunnelCases() []tunnelCase {
 	}
 }
 
-// TestTunnelFaults: only what keeps the datagrams of a tunnel from a peer is reported, and the printed command
+// TestFaults: only what keeps the datagrams of a tunnel from a peer is reported, and the printed command
 // mends it.
-func TestTunnelFaults(t *testing.T) {
+func TestFaults(t *testing.T) {
 	for _, c := range tunnelCases() {
 		t.Run(c.name, func(t *testing.T) {
 			n := freshNet(t)
@@ -97,21 +97,21 @@ ip link add vx6 type vxlan id 2 dstport 8472 local 2001:db8::1 dev up0 nolearnin
 bridge fdb append 02:00:00:00:00:77 dev vx6 dst 2001:db8::2
 ip link set vx6 mtu 1430
 `+c.script)
-			faults := func() []TunnelFault {
+			faults := func() []Fault {
 				t.Helper()
-				all, err := n.Tunnels(t.Context())
+				all, err := List(t.Context(), n)
 				if err != nil || len(all) != 2 {
 					t.Fatalf("tunnels %v, %v", all, err)
 				}
-				tunnel := all[0]
-				if tunnel.Peers[0].Addr().Is6() != c.v6 {
-					tunnel = all[1]
+				device := all[0]
+				if device.Peers[0].Addr().Is6() != c.v6 {
+					device = all[1]
 				}
-				if c.wireGuard { // as Tunnels reads it with a kernel that has WireGuard
+				if c.wireGuard { // as List reads it with a kernel that has WireGuard
 					peer := netip.MustParseAddrPort("192.0.2.2:51820")
-					tunnel = Tunnel{Name: "wg0", Kind: "wireguard", MTU: 1440, Port: 51820, Peers: []netip.AddrPort{peer}}
+					device = Device{Name: "wg0", Kind: "wireguard", MTU: 1440, Port: 51820, Peers: []netip.AddrPort{peer}}
 				}
-				found, err := n.TunnelFaults(t.Context(), &tunnel, false)
+				found, err := Faults(t.Context(), n, &device, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -144,8 +144,8 @@ ip link set vx6 mtu 1430
 	}
 }
 
-// TestTunnelFaultLearnt: a router on the path reports its MTU, which the kernel keeps for a while.
-func TestTunnelFaultLearnt(t *testing.T) {
+// TestFaultLearnt: a router on the path reports its MTU, which the kernel keeps for a while.
+func TestFaultLearnt(t *testing.T) {
 	n := freshNet(t)
 	router := nstest.NewNeighbour(t)
 	nstest.Run(t, "sh", "-ec", fmt.Sprintf(`
@@ -166,13 +166,13 @@ echo 1 >/proc/sys/net/ipv4/ip_forward'
 ip link add vx0 type vxlan id 1 dstport 8472 local 192.0.2.1 dev up0 nolearning
 bridge fdb append 02:00:00:00:00:77 dev vx0 dst 198.51.100.2
 `, router.PID))
-	faults := func() []TunnelFault {
+	faults := func() []Fault {
 		t.Helper()
-		all, err := n.Tunnels(t.Context())
+		all, err := List(t.Context(), n)
 		if err != nil || len(all) != 1 {
 			t.Fatalf("tunnels %v, %v", all, err)
 		}
-		found, err := n.TunnelFaults(t.Context(), &all[0], true)
+		found, err := Faults(t.Context(), n, &all[0], true)
 		if err != nil {
 			t.Fatal(err)
 		}

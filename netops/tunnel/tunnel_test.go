@@ -1,4 +1,4 @@
-package netops
+package tunnel
 
 import (
 	"encoding/binary"
@@ -29,7 +29,7 @@ func TestParseWireGuard(t *testing.T) {
 			})
 		}
 	})
-	have := Tunnel{}
+	have := Device{}
 	if err := have.parseWireGuard(m.Body); err != nil {
 		t.Fatal(err)
 	}

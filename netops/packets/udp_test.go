@@ -1,4 +1,4 @@
-package netops_test
+package packets_test
 
 import (
 	"context"
@@ -10,30 +10,10 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/test/await"
 )
-
-// pair makes a veth pair: rawp on the host and eth0 in a new container, both up.
-func pair(t *testing.T) (*netops.Net, *netops.Namespace, *netopstest.NS) {
-	t.Helper()
-	n, box := newNet(t, nil), netopstest.New(t)
-	ns := open(t, n, box)
-	run(t, "ip", "link", "add", "rawp", "type", "veth", "peer", "name", "eth0", "netns", box.Path())
-	t.Cleanup(func() { run(t, "ip", "link", "del", "rawp") })
-	run(t, "ip", "link", "set", "rawp", "up")
-	inside(t, box, "ip", "link", "set", "eth0", "up")
-	return n, ns, box
-}
-
-func index(t *testing.T, n *netops.Net, ns *netops.Namespace, name string) int {
-	t.Helper()
-	l, err := n.Link(context.Background(), ns, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Index
-}
 
 // TestRawUDP exchanges datagrams between interfaces without addresses. It also receives
 // datagrams from an ordinary UDP socket.
@@ -41,18 +21,18 @@ func TestRawUDP(t *testing.T) {
 	n, ns, box := pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
-	client, err := n.OpenRawUDP(ns, index(t, n, ns, "eth0"), 68)
+	client, err := packets.OpenRawUDP(ns, index(t, n, ns, "eth0"), 68)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	server, err := n.OpenRawUDP(nil, index(t, n, nil, "rawp"), 67)
+	server, err := packets.OpenRawUDP(nil, index(t, n, nil, "rawp"), 67)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
 	all := netip.MustParseAddrPort("255.255.255.255:67")
-	var got netops.Datagram
+	var got packets.Datagram
 	exchange(t, func(ctx context.Context) error {
 		return client.Send(ctx, netip.IPv4Unspecified(), all, nil, []byte("odd"))
 	}, func(ctx context.Context) (err error) {
@@ -70,7 +50,7 @@ func TestRawUDP(t *testing.T) {
 		t.Errorf("came in %+v, %v", back, err)
 	}
 	inside(t, box, "ip", "address", "add", "10.9.0.2/24", "dev", "eth0")
-	run(t, "ip", "address", "add", "10.9.0.1/24", "dev", "rawp")
+	nstest.IP(t, "address add 10.9.0.1/24 dev rawp")
 	conn, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 9, 0, 2), Port: 68})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +86,7 @@ func exchange(t *testing.T, send, receive func(context.Context) error) {
 
 func TestRawUDPRefuses(t *testing.T) {
 	n, ns, _ := pair(t)
-	u, err := n.OpenRawUDP(ns, index(t, n, ns, "eth0"), 68)
+	u, err := packets.OpenRawUDP(ns, index(t, n, ns, "eth0"), 68)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +101,7 @@ func TestRawUDPRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := n.OpenRawUDP(ns, 9999, 68); !errors.Is(err, netops.ErrNotExist) {
+	if _, err := packets.OpenRawUDP(ns, 9999, 68); !errors.Is(err, netops.ErrNotExist) {
 		t.Errorf("no such link: %v", err)
 	}
 }
@@ -141,7 +121,7 @@ func TestEnsureLinkLocal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			u, err := n.OpenUDP6(ns, index(t, n, ns, "eth0"), netip.AddrPortFrom(addr, 546))
+			u, err := packets.OpenUDP6(ns, index(t, n, ns, "eth0"), netip.AddrPortFrom(addr, 546))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,5 @@
-package netops
+// Package tunnel reads the tunnels of the host to other nodes and finds what keeps their datagrams away.
+package tunnel
 
 import (
 	"context"
@@ -9,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Tunnel is a VXLAN or WireGuard device of the host, which sends packets to other nodes in UDP datagrams.
-type Tunnel struct {
+// Device is a VXLAN or WireGuard device of the host, which sends packets to other nodes in UDP datagrams.
+type Device struct {
 	Name, Kind string
 	MTU        int
 	// Port is the UDP port on which it receives.
@@ -27,9 +29,9 @@ type Tunnel struct {
 	Peers []netip.AddrPort
 }
 
-// Tunnels reads the tunnels of the host.
-func (n *Net) Tunnels(ctx context.Context) ([]Tunnel, error) {
-	c, err := n.host.socket()
+// List reads the tunnels of the host.
+func List(ctx context.Context, n *netops.Net) ([]Device, error) {
+	c, err := n.Rtnetlink()
 	if err != nil {
 		return nil, err
 	}
@@ -37,9 +39,9 @@ func (n *Net) Tunnels(ctx context.Context) ([]Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Tunnel
+	var all []Device
 	for _, l := range links {
-		t := Tunnel{Name: l.Name, Kind: l.Kind, MTU: l.MTU}
+		t := Device{Name: l.Name, Kind: l.Kind, MTU: l.MTU}
 		switch l.Kind {
 		case rtnl.KindVXLAN:
 			t.Port, t.Local = uint16(l.VXLAN.Port), l.VXLAN.Local
@@ -70,7 +72,7 @@ func (n *Net) Tunnels(ctx context.Context) ([]Tunnel, error) {
 }
 
 // readWireGuard reads the port and the peers of a WireGuard device.
-func (t *Tunnel) readWireGuard(ctx context.Context, link int) error {
+func (t *Device) readWireGuard(ctx context.Context, link int) error {
 	c, err := nlconn.Open(unix.NETLINK_GENERIC, "generic netlink")
 	if err != nil {
 		return err
@@ -87,7 +89,7 @@ func (t *Tunnel) readWireGuard(ctx context.Context, link int) error {
 
 // parseWireGuard reads one message of WG_CMD_GET_DEVICE. A peer with many networks takes several messages, and
 // has its endpoint in the first.
-func (t *Tunnel) parseWireGuard(b []byte) error {
+func (t *Device) parseWireGuard(b []byte) error {
 	return nlconn.EachAttr(b[min(nlconn.GenericHeader, len(b)):], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.WGDEVICE_A_LISTEN_PORT:
