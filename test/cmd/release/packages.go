@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// packages writes a .deb and an .rpm for each architecture, from package/nfpm.yaml of the tag.
+// packages writes a .deb, an .rpm and an .apk for each architecture, from package/nfpm.yaml of the tag.
 func (r *release) packages(ctx context.Context) error {
 	tool, err := filepath.Abs(filepath.Join(r.tools, "nfpm"))
 	if err != nil {
@@ -26,7 +26,7 @@ func (r *release) packages(ctx context.Context) error {
 			"VERSION=" + r.version, "ARCH=" + arch, "BINARY=" + binary,
 			"SOURCE_DATE_EPOCH=" + strconv.FormatInt(r.at.Unix(), 10),
 		}
-		for _, kind := range []string{"deb", "rpm"} {
+		for _, kind := range []string{"deb", "rpm", "apk"} {
 			if _, err := run(ctx, r.src, env, tool, "package", "--config", "test/cmd/release/package/nfpm.yaml", "--packager", kind, "--target", dist); err != nil {
 				return err
 			}

@@ -262,9 +262,9 @@ func checkComponents(t *testing.T, dir string) {
 // checkArchitectures checks that each kind of package exists for each processor, names it, and has its program.
 func checkArchitectures(t *testing.T, dir string) {
 	sum := func(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
-	for _, v := range []struct{ arch, deb, rpm string }{
-		{"amd64", "cnibox_0.1.0_amd64.deb", "cnibox-0.1.0-1.x86_64.rpm"},
-		{"arm64", "cnibox_0.1.0_arm64.deb", "cnibox-0.1.0-1.aarch64.rpm"},
+	for _, v := range []struct{ arch, deb, rpm, apk string }{
+		{"amd64", "cnibox_0.1.0_amd64.deb", "cnibox-0.1.0-1.x86_64.rpm", "cnibox_0.1.0_x86_64.apk"},
+		{"arm64", "cnibox_0.1.0_arm64.deb", "cnibox-0.1.0-1.aarch64.rpm", "cnibox_0.1.0_aarch64.apk"},
 	} {
 		machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[v.arch]
 		if have := run(t, dir, nil, "dpkg-deb", "--field", v.deb, "Architecture"); have != v.arch+"\n" {
@@ -273,10 +273,18 @@ func checkArchitectures(t *testing.T, dir string) {
 		if have := run(t, dir, nil, "rpm", "-qp", "--queryformat", "%{ARCH}", v.rpm); have != machine {
 			t.Errorf("%s is for %q", v.rpm, have)
 		}
+		// An .apk is a tar archive in several gzip streams: what describes it, and then its files.
+		if have := run(t, dir, nil, "tar", "--ignore-zeros", "-xzOf", v.apk, ".PKGINFO"); !strings.Contains(have, "\narch = "+machine+"\n") {
+			t.Errorf("%s:\n%s", v.apk, have)
+		}
 		want := sum(read(t, dir, "cnibox-v0.1.0-linux-"+v.arch))
-		have := run(t, dir, nil, "sh", "-c", "dpkg-deb --fsys-tarfile "+v.deb+" | tar -xOf - ./usr/bin/cnibox")
-		if sum(have) != want {
-			t.Errorf("the program in %s is not the released one", v.deb)
+		for name, have := range map[string]string{
+			v.apk: run(t, dir, nil, "tar", "--ignore-zeros", "-xzOf", v.apk, "usr/bin/cnibox"),
+			v.deb: run(t, dir, nil, "sh", "-c", "dpkg-deb --fsys-tarfile "+v.deb+" | tar -xOf - ./usr/bin/cnibox"),
+		} {
+			if sum(have) != want {
+				t.Errorf("the program in %s is not the released one", name)
+			}
 		}
 	}
 }
