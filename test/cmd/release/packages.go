@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -14,6 +16,14 @@ func (r *release) packages(ctx context.Context) error {
 		return err
 	}
 	dist, err := filepath.Abs(r.dist)
+	if err != nil {
+		return err
+	}
+	// An .apk has the times of the scripts' files.
+	scripts, err := filepath.Glob(filepath.Join(r.src, "test", "cmd", "release", "package", "*.sh"))
+	for _, script := range scripts {
+		err = errors.Join(err, os.Chtimes(script, r.at, r.at))
+	}
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs after the files of the .deb or .rpm are in place, at the first installation and at each upgrade.
+# Runs after the files of the package are in place, at the first installation and at each upgrade.
 set -e
 # 3: plugins of other programs were kept, and are named.
 /usr/bin/cnibox install --dir /opt/cni/bin || [ $? = 3 ]

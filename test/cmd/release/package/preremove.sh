@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs before the files of the .deb or .rpm are removed. At an upgrade ("upgrade" or 1) the plugins stay, since
+# Runs before the files of the package are removed. At an upgrade ("upgrade" or 1) the plugins stay, since
 # containers are attached.
 set -e
 case "${1:-}" in upgrade | failed-upgrade | 1) exit 0 ;; esac
