@@ -133,7 +133,7 @@ func (r *release) documents() (members []member, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"LICENSE", "docs", "examples"} {
+	for _, name := range []string{"LICENSE", noticesFile, "docs", "examples"} {
 		roots = append(roots, filepath.Join(r.src, name))
 	}
 	for _, root := range roots {

@@ -17,9 +17,18 @@ type component struct{ name, version string }
 // purl returns the component's package URL. Scanners look vulnerabilities up by it.
 func (c component) purl() string { return "pkg:golang/" + c.name + "@" + url.QueryEscape(c.version) }
 
-// components writes the bill of materials in both usual forms, from the modules that Go records in the program.
+// components writes the bill of materials of each architecture in both usual forms, from the modules that Go records in the program.
 func (r *release) components(context.Context) error {
-	info, err := buildinfo.ReadFile(r.binary("amd64"))
+	for n, arch := range r.architectures {
+		if err := r.materials(n, arch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *release) materials(n int, arch string) error {
+	info, err := buildinfo.ReadFile(r.binary(arch))
 	if err != nil {
 		return err
 	}
@@ -30,8 +39,8 @@ func (r *release) components(context.Context) error {
 		}
 		all = append(all, component{m.Path, m.Version})
 	}
-	id := r.commit[:8] + "-" + r.commit[8:12] + "-4" + r.commit[13:16] + "-8" + r.commit[17:20] + "-" + r.commit[20:32]
-	for file, doc := range map[string]object{r.name(".spdx.json"): r.spdx(id, all), r.name(".cdx.json"): r.cycloneDX(id, all)} {
+	id := r.commit[:8] + "-" + r.commit[8:12] + "-4" + r.commit[13:16] + "-8" + r.commit[17:20] + "-" + fmt.Sprintf("%s%02x", r.commit[20:30], n)
+	for file, doc := range map[string]object{r.binary(arch) + ".spdx.json": r.spdx(id, all), r.binary(arch) + ".cdx.json": r.cycloneDX(id, all)} {
 		text, err := json.MarshalIndent(doc, "", " ")
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"path/filepath"
 	"time"
 )
 
@@ -39,7 +40,7 @@ func (b *blobs) addJSON(media string, doc object) (object, error) {
 	return b.add(media, content), nil
 }
 
-// image writes an archive of an OCI image layout. The image has the program alone, for each architecture.
+// image writes an archive of an OCI image layout. The image has the program and its licences, for each architecture.
 func (r *release) image(context.Context) error {
 	var b blobs
 	var manifests []object
@@ -80,6 +81,12 @@ func (r *release) platform(b *blobs, arch string, labels object) (object, error)
 		{name: "usr/", mode: 0o755},
 		{name: "usr/bin/", mode: 0o755},
 		{name: "usr/bin/cnibox", mode: 0o755, path: r.binary(arch)},
+	}
+	if r.src != "" { // not a test's image
+		files = append(files, member{name: "usr/share/", mode: 0o755}, member{name: "usr/share/doc/", mode: 0o755}, member{name: "usr/share/doc/cnibox/", mode: 0o755})
+		for _, name := range []string{"LICENSE", noticesFile} {
+			files = append(files, member{name: "usr/share/doc/cnibox/" + name, mode: 0o644, path: filepath.Join(r.src, name)})
+		}
 	}
 	plain := sha256.New()
 	if err := writeTar(plain, r.at, files); err != nil {

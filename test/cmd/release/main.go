@@ -77,6 +77,7 @@ func (r *release) run(ctx context.Context) error {
 		do   func(context.Context) error
 	}{
 		{"build", r.build},
+		{"collect licences", r.notices},
 		{"set the version of the examples", r.stamp},
 		{"archive", r.archives},
 		{"pack manifests", r.manifests},

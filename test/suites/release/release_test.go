@@ -65,6 +65,7 @@ func TestRelease(t *testing.T) {
 		return out
 	}
 	first := make("v0.1.0", "first", "-key", key)
+	t.Setenv("GOCACHE", filepath.Join(dir, "cache")) // nothing of the first release is used for the second
 	again := make("v0.1.0", "again")
 	next := make("v0.2.0-rc.1", "next")
 
@@ -143,7 +144,7 @@ func TestRelease(t *testing.T) {
 				t.Errorf("the manual page has no %q", want)
 			}
 		}
-		for _, want := range []string{"cnibox", "LICENSE", "cnibox.8", "_cnibox"} {
+		for _, want := range []string{"cnibox", "LICENSE", "THIRD-PARTY-NOTICES", "cnibox.8", "_cnibox"} {
 			if _, err := os.Stat(filepath.Join(unpacked, want)); err != nil {
 				t.Error(err)
 			}
@@ -227,12 +228,12 @@ func checkComponents(t *testing.T, dir string) {
 		BomFormat  string
 		Components []struct{ Name, Version string }
 	}
-	decode(t, read(t, dir, "cnibox-v0.1.0.cdx.json"), &cyclone)
+	decode(t, read(t, dir, "cnibox-v0.1.0-linux-amd64.cdx.json"), &cyclone)
 	var spdx struct {
 		SpdxVersion string
 		Packages    []struct{ Name, VersionInfo string }
 	}
-	decode(t, read(t, dir, "cnibox-v0.1.0.spdx.json"), &spdx)
+	decode(t, read(t, dir, "cnibox-v0.1.0-linux-arm64.spdx.json"), &spdx)
 	if cyclone.BomFormat != "CycloneDX" || !strings.HasPrefix(spdx.SpdxVersion, "SPDX-") {
 		t.Fatalf("forms %q and %q", cyclone.BomFormat, spdx.SpdxVersion)
 	}
