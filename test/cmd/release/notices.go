@@ -13,8 +13,8 @@ import (
 // noticesFile has the licences of what is linked into the program. It is written into the sources, beside LICENSE.
 const noticesFile = "THIRD-PARTY-NOTICES"
 
-// licences are the names of the files in a module's root that must go with it.
-var licences = []string{"LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "PATENTS*"}
+// licences begin the names of the files in a module's root that must go with it.
+var licences = []string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"}
 
 // notices writes the licences and notices of Go's standard library and of each module that an architecture's program has.
 func (r *release) notices(ctx context.Context) error {
@@ -43,22 +43,23 @@ func (r *release) notices(ctx context.Context) error {
 	slices.Sort(names)
 	text := []byte("The program cnibox contains Go's standard library and the modules below, each under the terms that follow its name.\n")
 	for _, name := range names {
-		found := 0
-		for _, pattern := range licences {
-			files, err := filepath.Glob(filepath.Join(dirs[name], pattern))
+		files, err := os.ReadDir(dirs[name])
+		if err != nil {
+			return err
+		}
+		found := false
+		for _, f := range files {
+			if f.IsDir() || !slices.ContainsFunc(licences, func(l string) bool { return strings.HasPrefix(strings.ToUpper(f.Name()), l) }) {
+				continue
+			}
+			content, err := os.ReadFile(filepath.Join(dirs[name], f.Name()))
 			if err != nil {
 				return err
 			}
-			for _, file := range files {
-				content, err := os.ReadFile(file)
-				if err != nil {
-					return err
-				}
-				found++
-				text = fmt.Appendf(text, "\n%s\n%s: %s\n%s\n\n%s\n", strings.Repeat("=", 80), name, filepath.Base(file), strings.Repeat("=", 80), content)
-			}
+			line := strings.Repeat("=", 80)
+			text, found = fmt.Appendf(text, "\n%s\n%s: %s\n%s\n\n%s\n", line, name, f.Name(), line, content), true
 		}
-		if found == 0 {
+		if !found {
 			return fmt.Errorf("%s has no licence in %s", name, dirs[name])
 		}
 	}
