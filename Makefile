@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: test-suites build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: test-suites build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -217,6 +217,11 @@ bin/kube/coredns: test/peers/coredns/go.sum test/peers/coredns/main.go
 conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/containerd
 	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
 	CNIBOX_CONTAINERD=$(CONTAINERD) $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
+
+# Kubernetes' tests of NetworkPolicy, with agents that enforce policies.
+conformance-policy: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/containerd
+	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestNetworkPolicy$$' -v -count 1 -timeout 2h ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 35 to 50 minutes.
 # The README's picture of a terminal, from real commands in namespaces of its own.

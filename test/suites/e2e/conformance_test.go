@@ -117,6 +117,32 @@ func TestConformance(t *testing.T) {
 	} else {
 		c = newCluster(t, 3, 0)
 	}
+	c.prepare(t)
+	run := c.e2e(t,
+		[]string{"--ginkgo.focus=" + conformance("(Services)")},
+		[]string{"--ginkgo.focus=" + conformance("(DNS|Networking)")},
+		[]string{"--ginkgo.focus=" + conformance(""), "--ginkgo.skip=" + conformance("(Services|DNS|Networking)")})
+	for _, one := range run {
+		if one.Status != "passed" {
+			t.Errorf("%s: %s: %+v", one.Name, one.Status, one.Failure)
+		}
+	}
+	c.sound(t)
+	if len(run) > 0 {
+		benchmarks := filepath.Join(root(t), "BENCHMARKS.md")
+		former, err := page.Content(benchmarks, "conformance")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := page.Replace(benchmarks, "conformance", conformanceSection(former, run, column)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// prepare loads the tests' images, installs cnibox and starts the cluster's DNS.
+func (c *cluster) prepare(t *testing.T) {
+	t.Helper()
 	c.load(t, image(t, filepath.Join(root(t), "bin", "cnibox"), "v0.1.0"))
 	porter := filepath.Join(kubernetesModule(t), "test/images/agnhost/porter")
 	programs := []entry{
@@ -138,24 +164,6 @@ func TestConformance(t *testing.T) {
 	writeFile(t, c.file("dns.yaml"), dnsManifest)
 	c.kubectl(t, "apply", "-f", c.file("dns.yaml"))
 	c.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m")
-
-	run := c.e2e(t)
-	for _, one := range run {
-		if one.Status != "passed" {
-			t.Errorf("%s: %s: %+v", one.Name, one.Status, one.Failure)
-		}
-	}
-	c.sound(t)
-	if len(run) > 0 {
-		benchmarks := filepath.Join(root(t), "BENCHMARKS.md")
-		former, err := page.Content(benchmarks, "conformance")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := page.Replace(benchmarks, "conformance", conformanceSection(former, run, column)); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // kubernetesModule returns the directory of the module k8s.io/kubernetes.
@@ -170,16 +178,12 @@ func kubernetesModule(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// e2e runs the tests in three processes, because they mostly wait.
-func (c *cluster) e2e(t *testing.T) []testcase {
+// e2e runs e2e.test once for each list of flags, all at once because the tests mostly wait, and returns the tests that were not skipped.
+func (c *cluster) e2e(t *testing.T, parts ...[]string) []testcase {
 	t.Helper()
 	var running sync.WaitGroup
-	results := make([]func() []testcase, 3)
-	for i, part := range [][]string{
-		{kubetest.Built("e2e.test"), "--ginkgo.focus=" + conformance("(Services)")},
-		{kubetest.Built("e2e.test"), "--ginkgo.focus=" + conformance("(DNS|Networking)")},
-		{kubetest.Built("e2e.test"), "--ginkgo.focus=" + conformance(""), "--ginkgo.skip=" + conformance("(Services|DNS|Networking)")},
-	} {
+	var results []func() []testcase
+	for i, flags := range parts {
 		dir := filepath.Join(root(t), "bin", "conformance", strconv.Itoa(i))
 		log, report := filepath.Join(dir, "log"), filepath.Join(dir, "junit.xml")
 		_ = os.Remove(report)
@@ -188,25 +192,29 @@ func (c *cluster) e2e(t *testing.T) []testcase {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := c.command(t.Context(), append(part, "--kubeconfig="+c.kubeconfig, "--kubectl-path="+kubetest.Built("kubectl"), "--provider=skeleton",
-			"--ginkgo.no-color", "--ginkgo.v", "--ginkgo.timeout=100m", "--num-nodes=3", "--ginkgo.junit-report="+report, "--disable-log-dump", "--e2e-output-dir="+dir)...)
+		cmd := c.command(t.Context(), append([]string{
+			kubetest.Built("e2e.test"), "--kubeconfig=" + c.kubeconfig, "--kubectl-path=" + kubetest.Built("kubectl"), "--provider=skeleton",
+			"--ginkgo.no-color", "--ginkgo.v", "--ginkgo.timeout=100m", "--num-nodes=3", "--ginkgo.junit-report=" + report, "--disable-log-dump", "--e2e-output-dir=" + dir,
+		}, flags...)...)
 		cmd.Stdout, cmd.Stderr = out, out
 		running.Go(func() {
 			defer out.Close()
 			err = cmd.Run()
 		})
-		results[i] = func() []testcase {
+		results = append(results, func() []testcase {
 			var s suite
 			if bad := xml.Unmarshal(content(t, report), &s); err != nil || bad != nil {
 				t.Errorf("%v, %v: see %s", err, bad, log)
 			}
 			return s.Cases
-		}
+		})
 	}
 	running.Wait()
 	var run []testcase
 	for _, result := range results {
-		run = append(run, slices.DeleteFunc(result(), func(c testcase) bool { return !strings.Contains(c.Name, "[Conformance]") || c.Status == "skipped" })...)
+		run = append(run, slices.DeleteFunc(result(), func(c testcase) bool {
+			return !strings.HasPrefix(c.Name, "[It] [sig-network]") || c.Status == "skipped"
+		})...)
 	}
 	return run
 }
