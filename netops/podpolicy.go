@@ -1,10 +1,12 @@
 package netops
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -30,7 +32,8 @@ type PodPolicy struct {
 	// Egress and Ingress are chains, or "" in a direction in which no policy selects the pod.
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
-	// Bridge is the bridge of the pod's link, or "".
+	// Port is the pod's link on the host if it is a port of Bridge. Otherwise both are "".
+	Port   string `json:"port,omitempty"`
 	Bridge string `json:"bridge,omitempty"`
 }
 
@@ -72,9 +75,10 @@ func (p *PodPolicy) verify(context.Context, *session) ([]Difference, error) { re
 // entries returns the elements of the pod.
 func (p *PodPolicy) entries(egress, ingress string) (all []*nft.Entry, err error) {
 	schema := podtable.Schema()
+	pod := podtable.Pod{Egress: egress, Ingress: ingress, Label: p.Label, Port: p.Port, Bridge: p.Bridge}
 	for _, set := range schema.Sets() { // one message for each set
 		for _, a := range p.Addresses {
-			for _, e := range podtable.Elements(a, egress, ingress, p.Label) {
+			for _, e := range podtable.Elements(a, &pod) {
 				if e.Set != set.Name {
 					continue
 				}
@@ -82,7 +86,9 @@ func (p *PodPolicy) entries(egress, ingress string) (all []*nft.Entry, err error
 				if err != nil {
 					return nil, err
 				}
-				all = append(all, n)
+				if !slices.ContainsFunc(all, func(o *nft.Entry) bool { return o.Set == n.Set && bytes.Equal(o.Key, n.Key) }) {
+					all = append(all, n)
+				}
 			}
 		}
 	}
@@ -121,7 +127,10 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.ENOENT):
-			if entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress)); failed == nil {
+			if failed = p.makeBridgeTable(ctx, client); failed == nil {
+				entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress))
+			}
+			if failed == nil {
 				base, failed = podtable.Base(false)
 			}
 		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
@@ -138,6 +147,21 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 		}
 	}
 	return fmt.Errorf("add %s: %w: the nftables table %s is being changed: %w", p, ErrBusy, podtable.Table(), err)
+}
+
+// makeBridgeTable makes the table of bridges for a pod that is on one, unless it exists.
+func (p *PodPolicy) makeBridgeTable(ctx context.Context, client *nft.Client) error {
+	if p.Port == "" {
+		return nil
+	}
+	base, err := podtable.BridgeBase()
+	if err == nil {
+		err = client.Commit(ctx, 0, base...)
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return nlconn.Explain(err, "make nftables table "+podtable.BridgeTable().String())
 }
 
 // deleteHeld removes entries that the agent has added already, and deletes elements of an earlier pod with the same
@@ -221,7 +245,7 @@ func (n *Net) FilterBridge(ctx context.Context, bridge string) error {
 }
 
 // WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and the bridge of that link
-// in p.
+// and its name in p.
 func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	at := 0
 	for i, o := range s.Objects {
@@ -231,6 +255,9 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 		}
 		if !l.Shared && l.In == Host {
 			at, p.Bridge = i, l.Master
+			if p.Bridge != "" {
+				p.Port = l.Name
+			}
 			break
 		}
 		at = i + 1

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -28,6 +27,8 @@ type Filter struct {
 	knowsRules, knowsPods bool
 	// last is the Ruleset whose chains and pods are in the kernel, as far as that is known.
 	last *Ruleset
+	// generation is that of nftables before the last reading of the rules.
+	generation uint32
 	// prune is true if have.pods was read by Refresh.
 	prune bool
 }
@@ -35,15 +36,19 @@ type Filter struct {
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
 func Open(n *netops.Net) (*Filter, error) {
 	f := &Filter{nft: nft.New(podtable.Schema, nil), net: n}
-	table := podtable.Table()
 	var err error
-	f.monitor, err = nft.OpenMonitor(f.nft, f.disturbed,
-		nft.Watched{Table: table, Sets: podtable.PodSets}, nft.Watched{Table: table, ButSets: podtable.PodSets})
+	var watched []nft.Watched
+	for _, t := range tables() {
+		watched = append(watched, nft.Watched{Table: t, Sets: podtable.PodSets}, nft.Watched{Table: t, ButSets: podtable.PodSets})
+	}
+	f.monitor, err = nft.OpenMonitor(f.nft, f.disturbed, watched...)
 	if err != nil {
 		return nil, errors.Join(err, f.nft.Close())
 	}
 	return f, nil
 }
+
+func tables() []nft.Table { return []nft.Table{podtable.Table(), podtable.BridgeTable()} }
 
 // Close closes the sockets. It does not change the kernel.
 func (f *Filter) Close() error {
@@ -79,6 +84,11 @@ func (f *Filter) Refresh(ctx context.Context) error {
 
 func (f *Filter) refresh(ctx context.Context) error {
 	if !f.knowsRules {
+		var err error
+		f.generation, err = f.nft.Generation(ctx)
+		if err != nil {
+			return err
+		}
 		f.knowsRules, f.last = true, nil // unless it is disturbed meanwhile: the monitor waits for the lock
 		if err := f.readRules(ctx); err != nil {
 			f.knowsRules = false
@@ -113,7 +123,7 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 			return nil
 		}
 		f.knowsRules, f.knowsPods = false, false
-		if !nft.IsRefused(err) && !errors.Is(err, unix.EBUSY) {
+		if !nft.IsRefused(err) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ERESTART) {
 			return err
 		}
 	}
@@ -122,7 +132,20 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 
 func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	if f.have.rules == nil {
-		if err := f.makeTable(ctx, want); err != nil {
+		base, err := podtable.Base(want.KeepEstablished)
+		if err == nil {
+			err = f.makeTable(ctx, podtable.Table(), base, want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !f.have.frames && want.hasPorts() {
+		base, err := podtable.BridgeBase()
+		if err == nil {
+			err = f.makeTable(ctx, podtable.BridgeTable(), base, want)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -140,37 +163,39 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	return nil
 }
 
-// makeTable makes the table, in which all pods have the chain that drops everything: their own chains need sets that may
-// be large. It replaces a table without a base chain.
-func (f *Filter) makeTable(ctx context.Context, want *Ruleset) error {
-	table := podtable.Table()
+// makeTable makes a table in place of one that is absent or incomplete. All pods have the chain that drops everything: their own
+// chains need sets that may be large. An ADD may have added elements that the caller does not know: they stay, or the transaction
+// is refused, because nftables has changed since they were read.
+func (f *Filter) makeTable(ctx context.Context, table nft.Table, base []nlconn.Message, want *Ruleset) error {
 	msgs := []nlconn.Message{table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), table.Message(unix.NFT_MSG_DELTABLE, 0)}
-	base, err := podtable.Base(want.KeepEstablished)
+	pods, err := podEntries(want.Pods)
 	if err != nil {
 		return err
 	}
-	denied := map[netip.Addr]Pod{}
-	for a, p := range want.Pods {
-		denied[a] = Pod{Label: p.Label, Egress: denyIf(p.Egress), Ingress: denyIf(p.Ingress)}
-	}
-	pods, err := podEntries(denied)
+	pending, err := podEntries(want.Pending)
 	if err != nil {
 		return err
 	}
-	elements := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, inOrder(pods))
-	if err := f.commit(ctx, "make", slices.Concat(msgs, base, elements)); err != nil {
+	denied := map[string]*nft.Entry{}
+	for _, all := range []map[string]*nft.Entry{f.have.pods, pending, pods} {
+		for key, n := range all {
+			if n.Set.Table != table {
+				continue
+			}
+			if len(n.Set.Data) > 0 {
+				if n, err = n.With("goto " + podtable.Deny); err != nil {
+					return err
+				}
+			}
+			denied[key] = n
+		}
+	}
+	elements := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, inOrder(denied))
+	if err := f.commitSince(ctx, f.generation, "make", slices.Concat(msgs, base, elements)); err != nil {
 		return err
 	}
-	f.last = nil
-	f.have = kernel{rules: podtable.BaseChains(want.KeepEstablished), sets: map[string]*Set{}, pods: pods}
-	return nil
-}
-
-func denyIf(chain string) string {
-	if chain != "" {
-		return Deny
-	}
-	return ""
+	f.knowsRules, f.knowsPods, f.prune = false, false, false
+	return f.refresh(ctx)
 }
 
 // maxElements bounds the elements of one transaction that makes sets. A transaction is one write.
@@ -232,24 +257,31 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) error {
 	return nil
 }
 
-// Remove deletes the table.
+// Remove deletes the tables.
 func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.knowsRules, f.knowsPods = false, false
-	err := f.commit(ctx, "delete", []nlconn.Message{podtable.Table().Message(unix.NFT_MSG_DELTABLE, 0)})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
+	var errs []error
+	for _, t := range tables() {
+		if err := f.commit(ctx, "delete", []nlconn.Message{t.Message(unix.NFT_MSG_DELTABLE, 0)}); !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
+	return f.commitSince(ctx, 0, verb, msgs)
+}
+
+// commitSince commits a transaction that the kernel refuses if nftables has changed since a generation that is not 0.
+func (f *Filter) commitSince(ctx context.Context, generation uint32, verb string, msgs []nlconn.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
 	what := fmt.Sprintf("%s nftables table %s", verb, podtable.Table())
 	return f.net.Probed(func() string { return what }, func() error {
-		return nlconn.Explain(f.nft.Commit(ctx, 0, msgs...), what)
+		return nlconn.Explain(f.nft.Commit(ctx, generation, msgs...), what)
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +19,8 @@ type kernel struct {
 	// rules has the number of rules of each chain. It is nil if the table is absent or another program changed a base
 	// chain's hook.
 	rules map[string]int
+	// frames is true if BridgeTable exists and is whole.
+	frames bool
 	// sets has the other sets than those of pods: a Set of the Ruleset if its members are in the kernel, except those in
 	// changed, or nil if the members are not known.
 	sets map[string]*Set
@@ -28,47 +32,56 @@ func podKey(n *nft.Entry) string { return n.Set.Name + "\x00" + string(n.Key) }
 
 // readRules reads the chains, the number of their rules, and the names of the sets.
 func (f *Filter) readRules(ctx context.Context) error {
-	t := podtable.Table()
 	f.have.rules, f.have.sets = nil, map[string]*Set{}
-	rules := map[string]int{}
-	chains, err := nft.List(ctx, f.nft, t.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, ""), nameOf(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME))
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nlconn.Explain(err, fmt.Sprintf("list the chains of %s", t))
+	rules, sets, err := f.readTable(ctx, podtable.Table())
+	if err != nil {
+		return err
 	}
-	for _, c := range chains {
-		rules[c] = 0
+	frames, ports, err := f.readTable(ctx, podtable.BridgeTable())
+	if err != nil {
+		return err
 	}
-	m := t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, "")
-	each, err := nft.List(ctx, f.nft, m, nameOf(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN))
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nlconn.Explain(err, fmt.Sprintf("list the rules of %s", t))
-	}
-	for _, c := range each {
-		rules[c]++
-	}
-	m = nft.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family)
-	m.Text(unix.NFTA_SET_TABLE, t.Name)
-	sets, err := nft.List(ctx, f.nft, m, nameOf(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME))
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nlconn.Explain(err, fmt.Sprintf("list the sets of %s", t))
-	}
-	podSets := 0
-	for _, s := range sets {
-		if podtable.IsPodSet(s) {
-			podSets++
-			continue
+	f.have.frames = maps.Equal(frames, podtable.BridgeChains())
+	for _, s := range podtable.Schema().Sets() {
+		if s.Table == podtable.BridgeTable() {
+			f.have.frames = f.have.frames && slices.Contains(ports, s.Name)
+		} else if !slices.Contains(sets, s.Name) {
+			return nil
 		}
-		f.have.sets[s] = nil
 	}
-	complete := podSets == len(podtable.Schema().Sets())
 	for c := range podtable.BaseChains(false) {
-		_, has := rules[c]
-		complete = complete && has
+		if _, has := rules[c]; !has {
+			return nil
+		}
 	}
-	if complete {
-		f.have.rules = rules
+	f.have.rules = rules
+	for _, s := range sets {
+		if !podtable.IsPodSet(s) {
+			f.have.sets[s] = nil
+		}
 	}
 	return nil
+}
+
+// readTable reads the chains of a table with the number of their rules, and the names of its sets.
+func (f *Filter) readTable(ctx context.Context, t nft.Table) (rules map[string]int, sets []string, err error) {
+	list := func(what string, m nlconn.Message, table, name uint16) []string {
+		all, failed := nft.List(ctx, f.nft, m, nameOf(table, name))
+		if failed != nil && !errors.Is(failed, unix.ENOENT) && err == nil {
+			err = nlconn.Explain(failed, fmt.Sprintf("list the %s of %s", what, t))
+		}
+		return all
+	}
+	rules = map[string]int{}
+	for _, c := range list("chains", t.ChainMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, ""), unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) {
+		rules[c] = 0
+	}
+	for _, c := range list("rules", t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, ""), unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN) {
+		rules[c]++
+	}
+	m := nft.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family)
+	m.Text(unix.NFTA_SET_TABLE, t.Name)
+	return rules, list("sets", m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME), err
 }
 
 // nameOf returns a decoder of the names of a table's objects. Some kernels list those of all tables.

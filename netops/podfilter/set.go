@@ -115,6 +115,15 @@ type Ruleset struct {
 	KeepEstablished bool
 }
 
-// Pod has the chains of a pod, and the label of its attachment. A chain is "" in a direction in which no policy selects
-// the pod.
-type Pod struct{ Egress, Ingress, Label string }
+// hasPorts reports whether a pod is on a bridge.
+func (r *Ruleset) hasPorts() bool {
+	for _, p := range r.Pods {
+		if p.Port != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Pod has the chains of a pod, and the label and the bridge port of its attachment.
+type Pod = podtable.Pod

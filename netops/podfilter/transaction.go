@@ -175,7 +175,7 @@ func podEntries(pods map[netip.Addr]Pod) (map[string]*nft.Entry, error) {
 		sets[s.Name] = s
 	}
 	for a, p := range pods {
-		for _, e := range podtable.Elements(a, p.Egress, p.Ingress, p.Label) {
+		for _, e := range podtable.Elements(a, &p) {
 			n, err := nft.EntryOf(schema, e)
 			if err != nil {
 				return nil, err

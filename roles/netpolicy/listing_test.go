@@ -33,7 +33,10 @@ func everyTable(t *testing.T) *netpolicy.Table {
 		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")},
 		Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "TCP", Port: 8080}},
 	})
-	locals(table)
+	table.SetLocal([]netpolicy.Local{{
+		Label: "cnibox:web-0", Namespace: "default", Name: "web-0", UID: "1", Port: "veth0", Bridge: "br0",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")},
+	}})
 	return table
 }
 
@@ -69,10 +72,10 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// handles lists the table with the handles of its objects, which change when an object is made again.
+// handles lists the tables with the handles of its objects, which change when an object is made again.
 func handles(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("nft", "-a", "list", "table", "inet", "cnibox_policy").Output()
+	out, err := exec.Command("nft", "-a", "list", "ruleset").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +102,7 @@ func TestCompared(t *testing.T) {
 		"add element inet cnibox_policy " + set + " { 192.0.2.1 }", "add chain inet cnibox_policy other",
 		"add element inet cnibox_policy pod_egress4 { 192.0.2.1 : goto deny }", "flush chain inet cnibox_policy deny",
 		"delete element inet cnibox_policy pod_self6 { fd00::5 . fd00::5 }",
+		"flush table bridge cnibox_policy", "delete table bridge cnibox_policy", "flush chain bridge cnibox_policy to_pod", "flush set bridge cnibox_policy pod_port4",
 	} {
 		for _, kind := range []string{"the same", "another"} {
 			t.Run(fmt.Sprintf("%s, %s filter", change, kind), func(t *testing.T) {

@@ -26,7 +26,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 	}
 	used := map[string]*group{}
 	for _, l := range t.local {
-		pod := podfilter.Pod{Label: l.Label, Egress: t.chainOf(l, Egress, r, used, chains), Ingress: t.chainOf(l, Ingress, r, used, chains)}
+		pod := podfilter.Pod{Label: l.Label, Port: l.Port, Bridge: l.Bridge, Egress: t.chainOf(l, Egress, r, used, chains), Ingress: t.chainOf(l, Ingress, r, used, chains)}
 		if pod.Egress == "" && pod.Ingress == "" {
 			continue
 		}

@@ -33,6 +33,8 @@ type Local struct {
 	Label                string
 	Namespace, Name, UID string
 	Addresses            []netip.Addr
+	// Port and Bridge are those of the podfilter.Pod.
+	Port, Bridge string
 	// Pending is true while the attachment's ADD has recorded nothing. ADD adds the elements itself: the kernel takes 15 ms
 	// to refuse one that exists.
 	Pending bool

@@ -116,6 +116,14 @@ func (n *Entry) Label() string { return n.label }
 // Bare returns an entry with only n's key.
 func (n *Entry) Bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
 
+// With returns a copy of an entry of a map with another value.
+func (n *Entry) With(value string) (*Entry, error) {
+	data, _, err := encodeFields(n.Set.Data, []string{value})
+	other := *n
+	other.data = data
+	return &other, err
+}
+
 // allows reports whether the existing entry have makes adding n unnecessary. It
 // refuses an exclusive element without a label, because its owner is unknown.
 func (n *Entry) allows(have *Entry) bool {

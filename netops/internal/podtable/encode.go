@@ -40,10 +40,10 @@ func (e expressions) tuple(key uint32, direction uint8, to uint32) {
 	})
 }
 
-func (e expressions) meta(key uint32) {
+func (e expressions) meta(key, to uint32) {
 	e.add("meta", func() {
 		e.Net32(unix.NFTA_META_KEY, key)
-		e.Net32(unix.NFTA_META_DREG, register)
+		e.Net32(unix.NFTA_META_DREG, to)
 	})
 }
 
@@ -77,9 +77,9 @@ func (e expressions) lookup(set string, verdicts bool) {
 }
 
 // payload loads bytes of a packet's header.
-func (e expressions) payload(base, offset, size uint32) {
+func (e expressions) payload(base, offset, size, to uint32) {
 	e.add("payload", func() {
-		e.Net32(unix.NFTA_PAYLOAD_DREG, register)
+		e.Net32(unix.NFTA_PAYLOAD_DREG, to)
 		e.Net32(unix.NFTA_PAYLOAD_BASE, base)
 		e.Net32(unix.NFTA_PAYLOAD_OFFSET, offset)
 		e.Net32(unix.NFTA_PAYLOAD_LEN, size)
@@ -103,13 +103,13 @@ func (e expressions) verdict(code int32, chain string) {
 
 // protocol matches the transport protocol.
 func (e expressions) protocol(number uint8) {
-	e.meta(unix.NFT_META_L4PROTO)
+	e.meta(unix.NFT_META_L4PROTO, register)
 	e.compare(unix.NFT_CMP_EQ, []byte{number})
 }
 
 // family matches the address family.
 func (e expressions) family(v6 bool) {
-	e.meta(unix.NFT_META_NFPROTO)
+	e.meta(unix.NFT_META_NFPROTO, register)
 	number := byte(unix.NFPROTO_IPV4)
 	if v6 {
 		number = unix.NFPROTO_IPV6
@@ -133,6 +133,20 @@ func (e expressions) network(p netip.Prefix) {
 		e.mask(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 	}
 	e.compare(unix.NFT_CMP_EQ, p.Masked().Addr().AsSlice())
+}
+
+// dhcp matches UDP connections from one port to another that the pod's bridge forwards. direction is that of the tuple whose source
+// is the pod.
+func (e expressions) dhcp(from, to uint16, direction uint8) {
+	e.protocol(unix.IPPROTO_UDP)
+	e.tuple(unix.NFT_CT_PROTO_SRC, original, register)
+	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, from))
+	e.tuple(unix.NFT_CT_PROTO_DST, original, register)
+	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, to))
+	e.meta(unix.NFT_META_IIFNAME, register)
+	e.meta(unix.NFT_META_OIFNAME, register+unix.IFNAMSIZ/4)
+	e.tuple(unix.NFT_CT_SRC_IP, direction, register+2*unix.IFNAMSIZ/4)
+	e.lookup(dhcpSet, false)
 }
 
 // addressKey returns the key of a tuple's source address.
@@ -206,7 +220,7 @@ func (r *Rule) encode(e expressions) error {
 
 // message returns the request that appends the rule to a chain.
 func (r *Rule) message(chain string) (nlconn.Message, error) {
-	m, err := ruleMessage(chain, r.encode)
+	m, err := ruleMessage(Table(), chain, r.encode)
 	if r.Comment != "" {
 		m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(nft.CleanLabel(r.Comment)))
 	}
@@ -214,8 +228,8 @@ func (r *Rule) message(chain string) (nlconn.Message, error) {
 }
 
 // ruleMessage returns the request that appends a rule of some expressions to a chain.
-func ruleMessage(chain string, fill func(expressions) error) (m nlconn.Message, err error) {
-	m = Table().RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
+func ruleMessage(t nft.Table, chain string, fill func(expressions) error) (m nlconn.Message, err error) {
+	m = t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
 	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { err = fill(expressions{&m.Body}) })
 	return m, err
 }

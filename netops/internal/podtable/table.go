@@ -38,7 +38,8 @@ func Schema() nft.Schema {
 		}
 		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet("self", v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
 	}
-	return nft.Schema{f}
+	f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: dhcpSet, Key: []nft.Field{nft.IfName, nft.IfName, nft.IP4Addr}})
+	return nft.Schema{f, bridgeFeature()}
 }
 
 func addressField(v6 bool) nft.Field {
@@ -61,17 +62,29 @@ func Suffix(v6 bool) string {
 // IsPodSet reports whether a set has the pods of this node.
 func IsPodSet(name string) bool { return strings.HasPrefix(name, PodSets) }
 
-// Elements returns the elements of an address of a pod. egress and ingress are the pod's chains, or "" in a direction in
-// which no policy selects the pod.
-func Elements(a netip.Addr, egress, ingress, label string) (all []*nft.Element) {
+// Pod is what the elements of a pod depend on.
+type Pod struct {
+	// Egress and Ingress are the pod's chains. One is "" in a direction in which no policy selects the pod.
+	Egress, Ingress string
+	// Label is that of the pod's attachment.
+	Label string
+	// Port is the pod's interface on the host if it is a port of Bridge. Otherwise both are "".
+	Port, Bridge string
+}
+
+// Elements returns the elements of an address of a pod. Those of its port are the same for each address.
+func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	text := a.String()
-	for _, d := range []struct{ name, chain string }{{egressChain, egress}, {ingressChain, ingress}} {
+	for _, d := range []struct{ name, chain string }{{egressChain, p.Egress}, {ingressChain, p.Ingress}} {
 		if d.chain != "" {
-			all = append(all, &nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: label})
+			all = append(all, &nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: p.Label})
 		}
 	}
 	if len(all) > 0 {
-		all = append(all, &nft.Element{Set: podSet("self", a.Is6()), Key: []string{text, text}, Label: label})
+		all = append(all, &nft.Element{Set: podSet("self", a.Is6()), Key: []string{text, text}, Label: p.Label})
+		if p.Port != "" {
+			all = append(all, portElements(a, p)...)
+		}
 	}
 	return all
 }
@@ -120,7 +133,7 @@ func RepairBase(keepEstablished bool) ([]nlconn.Message, error) {
 func BaseRules(keepEstablished bool) (msgs []nlconn.Message, err error) {
 	for _, chain := range []string{egressChain, ingressChain} {
 		for _, fill := range baseRules(chain, keepEstablished) {
-			m, err := ruleMessage(chain, func(e expressions) error { fill(e); return nil })
+			m, err := ruleMessage(Table(), chain, func(e expressions) error { fill(e); return nil })
 			if err != nil {
 				return nil, err
 			}
@@ -149,10 +162,7 @@ func baseRules(chain string, keepEstablished bool) []func(expressions) {
 	rules := []func(expressions){
 		func(e expressions) {
 			e.family(true)
-			e.protocol(unix.IPPROTO_ICMPV6)
-			e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1)
-			e.compare(unix.NFT_CMP_GTE, []byte{ndFirst})
-			e.compare(unix.NFT_CMP_LTE, []byte{ndLast})
+			e.icmp6(ndFirst, ndLast)
 			accept(e)
 		},
 	}
@@ -164,9 +174,12 @@ func baseRules(chain string, keepEstablished bool) []func(expressions) {
 	}
 	// The pod is the client of its egress and the server of its ingress.
 	direction, offsets := uint8(original), map[bool]uint32{false: 12, true: 8}
+	from, to := uint16(dhcpClient4), uint16(dhcpServer4)
 	if chain == ingressChain {
 		direction, offsets = reply, map[bool]uint32{false: 16, true: 24}
+		from, to = to, from
 	}
+	rules = append(rules, func(e expressions) { e.dhcp(from, to, direction); accept(e) })
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules,
 			func(e expressions) { // a pod reaches itself
@@ -182,7 +195,7 @@ func baseRules(chain string, keepEstablished bool) []func(expressions) {
 			func(e expressions) { // no rule of a policy matches a packet without a connection
 				e.state(stateInvalid | stateUntracked)
 				e.family(v6)
-				e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()))
+				e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()), register)
 				e.lookup(podSet(chain, v6), true)
 			})
 	}

@@ -147,7 +147,8 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	known := map[string]bool{}
 	for _, p := range l.all() {
 		locals = append(locals, netpolicy.Local{
-			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
+			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
+			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
 		})
 		if l.arePods {
 			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}

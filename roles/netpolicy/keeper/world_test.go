@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/await"
@@ -43,6 +44,10 @@ func newNode(t *testing.T) *node {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Package net finds out once whether there is IPv6, which a pod without interfaces does not have.
+	if c, err := net.ListenUDP("udp", nil); err == nil {
+		_ = c.Close()
 	}
 	n := &node{Env: rolestest.NewEnv(t, all.Table()), t: t}
 	n.dir = filepath.Join(n.Dir(), "policy.d")
@@ -128,7 +133,17 @@ func (n *node) pod(bridge, host int, labels string) *pod {
 	}, [2]netip.Addr{netip.MustParseAddr(a4), netip.MustParseAddr(a6)}}
 }
 
-func (n *node) add(p *pod) *pod { n.t.Helper(); n.OK(p.call); return p }
+func (n *node) add(p *pod) *pod {
+	n.t.Helper()
+	n.OK(p.call)
+	n.t.Cleanup(func() { _ = exec.Command("ip", "link", "del", p.link()).Run() }) // the kernel removes a namespace's links later
+	return p
+}
+
+// link returns the name of the pod's interface on the host.
+func (p *pod) link() string {
+	return record.HostLink(store.Key{Network: "net" + p.call.ID[1:2], ContainerID: p.call.ID, IfName: "eth0"})
+}
 
 func (n *node) del(p *pod) {
 	n.t.Helper()
@@ -215,5 +230,16 @@ func (n *node) none(s *sink, what string) {
 	n.t.Helper()
 	if a, b := s[0].Load(), s[1].Load(); a+b > 0 {
 		n.t.Errorf("%s: %d datagrams of IPv4 and %d of IPv6 arrived that the policy forbids", what, a, b)
+	}
+}
+
+// stops waits until datagrams of s that were on their way have arrived, and checks that no others arrive. Those of the other sink do.
+func (n *node) stops(s, other *sink, what string) {
+	n.t.Helper()
+	n.more(other, what)
+	arrived := [2]int64{s[0].Load(), s[1].Load()}
+	n.more(other, what)
+	if now := [2]int64{s[0].Load(), s[1].Load()}; now != arrived {
+		n.t.Errorf("%s: %d datagrams of IPv4 and %d of IPv6 arrived that the policy forbids", what, now[0]-arrived[0], now[1]-arrived[1])
 	}
 }

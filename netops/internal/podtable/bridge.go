@@ -1,0 +1,191 @@
+package podtable
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// The chains of BridgeTable.
+const (
+	framesChain  = "frames"
+	toPodChain   = "to_pod"
+	fromPodChain = "from_pod"
+)
+
+// The sets of BridgeTable, and the set of Table that has bridges. Those of addresses get the family's suffix.
+const (
+	egressPorts  = PodSets + "ports_" + egressChain
+	ingressPorts = PodSets + "ports_" + ingressChain
+	portSet      = "port"
+	dhcpSet      = PodSets + "dhcp4"
+)
+
+// bridgePriority is NF_BR_PRI_FILTER_BRIDGED, which is before br_netfilter.
+const bridgePriority = -200
+
+// bridgeForward is NF_BR_FORWARD.
+const bridgeForward = 2
+
+// BridgeTable returns the table that filters frames between the ports of a bridge. Table receives only frames of IPv4 and IPv6
+// without a VLAN tag, and knows a pod only by its addresses. So BridgeTable drops the other frames to and from a pod that a
+// policy selects: those with a tag, of another protocol, and those that are not for the pod's addresses, or from them.
+func BridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: Table().Name} }
+
+// bridgeFeature returns BridgeTable's sets.
+func bridgeFeature() nft.Feature {
+	f := nft.Feature{Table: BridgeTable(), Chains: func() []nft.Chain { return nil }}
+	for _, name := range []string{egressPorts, ingressPorts} {
+		f.Sets = append(f.Sets, &nft.Set{Table: f.Table, Name: name, Key: []nft.Field{nft.IfName}})
+	}
+	for _, v6 := range []bool{false, true} {
+		f.Sets = append(f.Sets, &nft.Set{Table: f.Table, Name: podSet(portSet, v6), Key: []nft.Field{nft.IfName, addressField(v6)}})
+	}
+	return f
+}
+
+// portElements returns the elements of an address of a pod that is on a bridge's port.
+func portElements(a netip.Addr, p *Pod) []*nft.Element {
+	all := []*nft.Element{{Set: podSet(portSet, a.Is6()), Key: []string{p.Port, a.String()}, Label: p.Label}}
+	for set, chain := range map[string]string{egressPorts: p.Egress, ingressPorts: p.Ingress} {
+		if chain != "" {
+			all = append(all, &nft.Element{Set: set, Key: []string{p.Port}, Label: p.Label})
+		}
+	}
+	if a.Is4() {
+		all = append(all, &nft.Element{Set: dhcpSet, Key: []string{p.Bridge, p.Bridge, a.String()}, Label: p.Label})
+	}
+	return all
+}
+
+// BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST.
+func BridgeBase() ([]nlconn.Message, error) {
+	f := bridgeFeature()
+	f.Chains = func() []nft.Chain {
+		return []nft.Chain{
+			{Name: toPodChain}, {Name: fromPodChain},
+			{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
+		}
+	}
+	msgs, err := f.Messages()
+	for _, name := range []string{toPodChain, fromPodChain, framesChain} {
+		for _, fill := range bridgeRules(name) {
+			m, _ := ruleMessage(f.Table, name, func(e expressions) error { fill(e); return nil })
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs, err
+}
+
+// BridgeChains returns the number of rules in each chain of BridgeTable.
+func BridgeChains() map[string]int {
+	counts := map[string]int{}
+	for _, name := range []string{toPodChain, fromPodChain, framesChain} {
+		counts[name] = len(bridgeRules(name))
+	}
+	return counts
+}
+
+// The types of messages by which hosts join multicast groups, and of neighbour discovery (RFC 2710, RFC 4861, RFC 3810). A
+// bridge forwards neighbour solicitations only to the ports that joined their groups.
+const (
+	groupFirst   = 130
+	groupReport2 = 143
+)
+
+// The ports of DHCP (RFC 2131, section 4.1, and RFC 8415, section 7.2).
+const (
+	dhcpServer4, dhcpClient4 = 67, 68
+	dhcpServer6, dhcpClient6 = 547, 546
+)
+
+// bridgeRules returns the rules of a chain of BridgeTable. Like the base chains of Table, frames drops everything after another
+// program's flush.
+func bridgeRules(chain string) []func(expressions) {
+	if chain == framesChain {
+		return []func(expressions){
+			func(e expressions) {
+				e.meta(unix.NFT_META_OIFNAME, register)
+				e.lookup(ingressPorts, false)
+				e.verdict(unix.NFT_JUMP, toPodChain)
+			},
+			func(e expressions) {
+				e.meta(unix.NFT_META_IIFNAME, register)
+				e.lookup(egressPorts, false)
+				e.verdict(unix.NFT_JUMP, fromPodChain)
+			},
+			func(e expressions) { e.verdict(nft.VerdictAccept, "") },
+		}
+	}
+	port, offset4, offset6 := uint32(unix.NFT_META_OIFNAME), uint32(16), uint32(24)
+	if chain == fromPodChain {
+		port, offset4, offset6 = unix.NFT_META_IIFNAME, 12, 8
+	}
+	back := func(e expressions) { e.verdict(unix.NFT_RETURN, "") }
+	dhcp := func(v6 bool, client, server uint16) func(expressions) {
+		return func(e expressions) {
+			if chain == toPodChain {
+				client, server = server, client
+			}
+			e.etherType(v6)
+			e.protocol(unix.IPPROTO_UDP)
+			e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
+			e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, client), server))
+			back(e)
+		}
+	}
+	group := func(first, last byte) func(expressions) {
+		return func(e expressions) {
+			e.etherType(true)
+			e.icmp6(first, last)
+			back(e)
+		}
+	}
+	own := func(v6 bool, offset uint32) func(expressions) {
+		return func(e expressions) {
+			e.etherType(v6)
+			e.meta(port, register)
+			e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(addressField(v6).Size()), register+unix.IFNAMSIZ/4)
+			e.lookup(podSet(portSet, v6), false)
+			back(e)
+		}
+	}
+	return []func(expressions){
+		func(e expressions) { e.frameOf(unix.ETH_P_ARP); back(e) },
+		group(groupFirst, ndLast), group(groupReport2, groupReport2),
+		dhcp(false, dhcpClient4, dhcpServer4), dhcp(true, dhcpClient6, dhcpServer6),
+		own(false, offset4), own(true, offset6),
+		func(e expressions) { e.verdict(nft.VerdictDrop, "") },
+	}
+}
+
+// frameOf matches the type of a frame. Of a frame with a VLAN tag it is that of the tag.
+func (e expressions) frameOf(kind uint16) {
+	const offset = 12
+	e.payload(unix.NFT_PAYLOAD_LL_HEADER, offset, 2, register)
+	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, kind))
+}
+
+func (e expressions) etherType(v6 bool) {
+	if v6 {
+		e.frameOf(unix.ETH_P_IPV6)
+	} else {
+		e.frameOf(unix.ETH_P_IP)
+	}
+}
+
+// icmp6 matches ICMPv6 messages by their types.
+func (e expressions) icmp6(first, last byte) {
+	e.protocol(unix.IPPROTO_ICMPV6)
+	e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, register)
+	if first == last {
+		e.compare(unix.NFT_CMP_EQ, []byte{first})
+		return
+	}
+	e.compare(unix.NFT_CMP_GTE, []byte{first})
+	e.compare(unix.NFT_CMP_LTE, []byte{last})
+}
