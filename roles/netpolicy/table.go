@@ -4,7 +4,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -18,7 +20,7 @@ type Table struct {
 	policies   map[string]map[string]*Policy
 	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
 	local     map[string]Local
-	addresses map[string]localPod
+	addresses map[string][]localPod
 	// groups are the groups that chains use.
 	groups map[string]*group
 	// podChains are the chains of pods by the policies that isolate them.
@@ -40,7 +42,7 @@ type Local struct {
 	Pending bool
 }
 
-// localPod has what attachments tell of a pod.
+// localPod has what an attachment tells of a pod. While a pod replaces one of its name, two attachments have the name.
 type localPod struct {
 	uid       string
 	addresses []netip.Addr
@@ -56,7 +58,7 @@ type group struct {
 func NewTable() *Table {
 	return &Table{
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
-		local: map[string]Local{}, addresses: map[string]localPod{}, groups: map[string]*group{},
+		local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
 	}
 }
 
@@ -160,24 +162,29 @@ func (t *Table) RemovePolicy(namespace, name string) {
 
 // SetLocal replaces the attachments of this node.
 func (t *Table) SetLocal(all []Local) {
-	local, addresses := map[string]Local{}, map[string]localPod{}
+	local, addresses := map[string]Local{}, map[string][]localPod{}
+	all = slices.Clone(all)
+	sorting.Func(all, func(a, b Local) int { return strings.Compare(a.Label, b.Label) })
 	for _, l := range all {
 		local[l.Label] = l
 		key := l.Namespace + "/" + l.Name
-		have := addresses[key]
-		addresses[key] = localPod{l.UID, append(slices.Clip(have.addresses), l.Addresses...)}
+		addresses[key] = append(addresses[key], localPod{l.UID, l.Addresses})
 	}
 	var changed []*Pod
 	for _, of := range []map[string]Local{t.local, local} {
 		for _, l := range of {
 			p, key := t.pods[l.Namespace][l.Name], l.Namespace+"/"+l.Name
 			before, after := t.addresses[key], addresses[key]
-			if p != nil && !slices.Contains(changed, p) && (before.uid != after.uid || !slices.Equal(before.addresses, after.addresses)) {
+			if p != nil && !slices.Contains(changed, p) && !slices.EqualFunc(before, after, localPod.equal) {
 				changed = append(changed, p)
 			}
 		}
 	}
 	t.change(changed, func() { t.local, t.addresses, t.ruleset = local, addresses, nil })
+}
+
+func (l localPod) equal(o localPod) bool {
+	return l.uid == o.uid && slices.Equal(l.addresses, o.addresses)
 }
 
 // change makes a change that affects the groups of some pods.
@@ -197,8 +204,13 @@ func (t *Table) addressesOf(p *Pod) (all []netip.Addr, local bool) {
 	if !p.hasAddresses() {
 		return nil, false
 	}
-	if l, ok := t.addresses[p.Key()]; ok && p.Is(l.uid) {
-		return l.addresses, true
+	for _, l := range t.addresses[p.Key()] {
+		if p.Is(l.uid) {
+			all, local = append(all, l.addresses...), true
+		}
+	}
+	if local {
+		return all, true
 	}
 	return p.Addresses, false
 }
