@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
@@ -49,6 +50,24 @@ type CacheEntry struct {
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	// Result is the last plugin's, of any version of the specification.
 	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// CachedArgs returns the CNI_ARGS of an attachment's ADD from the runtimes' caches.
+func CachedArgs(runDir string, k store.Key) (args roles.Args, found bool) {
+	for _, dir := range CacheDirs(runDir) {
+		c, err := ReadCache(filepath.Join(dir, k.Network+"-"+k.ContainerID+"-"+k.IfName)) // as libcni names it
+		if err != nil || c.Key() != k {
+			continue
+		}
+		pairs := make([]string, len(c.Args))
+		for i, a := range c.Args {
+			pairs[i] = a[0] + "=" + a[1]
+		}
+		if args, err = roles.ParseArgs(strings.Join(pairs, ";")); err == nil {
+			return args, true
+		}
+	}
+	return args, false
 }
 
 // Key returns the attachment that the entry describes.

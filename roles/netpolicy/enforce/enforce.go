@@ -97,22 +97,24 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 
 // podOf returns the pod of a request.
 func podOf(req *roles.Request, label string, addresses []netip.Addr) (*netops.PodPolicy, error) {
-	p := &netops.PodPolicy{
-		Label: label, Addresses: addresses,
-		Namespace: req.Args.Get("K8S_POD_NAMESPACE"), Name: req.Args.Get("K8S_POD_NAME"), UID: req.Args.Get("K8S_POD_UID"),
-	}
+	p := &netops.PodPolicy{Label: label, Addresses: addresses}
+	return p, Identify(p, req.Args, req.ContainerID)
+}
+
+// Identify sets what CNI_ARGS tell of a pod.
+func Identify(p *netops.PodPolicy, args roles.Args, containerID string) (err error) {
+	p.Namespace, p.Name, p.UID = args.Get("K8S_POD_NAMESPACE"), args.Get("K8S_POD_NAME"), args.Get("K8S_POD_UID")
 	if p.Namespace == "" {
 		p.Namespace = "default"
 	}
 	if p.Name == "" {
-		p.Name = req.ContainerID
+		p.Name = containerID
 	}
-	var err error
-	p.Labels, err = Labels(req.Args.Get(LabelsArg))
+	p.Labels, err = Labels(args.Get(LabelsArg))
 	if err != nil {
-		return nil, &roles.ConfError{Path: "CNI_ARGS " + LabelsArg, Reason: err.Error()}
+		return &roles.ConfError{Path: "CNI_ARGS " + LabelsArg, Reason: err.Error()}
 	}
-	return p, nil
+	return nil
 }
 
 // Labels parses the value of LabelsArg.

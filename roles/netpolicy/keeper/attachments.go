@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -24,6 +25,12 @@ type attachments struct {
 	arePods   bool
 	recorded  map[string]*podRequest // by label
 	announced map[string]announcement
+	// derived has the recorded pods whose ADD did not ask for policies, and unfiltered those whose packets do not pass the node's
+	// packet filter. Both are by label.
+	derived    map[string]*podRequest
+	unfiltered map[string]bool
+	// unknown is true if a pod's identity is not known.
+	unknown bool
 	// changed is true if the table lacks a change.
 	changed bool
 }
@@ -66,32 +73,43 @@ func (l *attachments) isWaiting() bool { return len(l.announced) > 0 }
 
 // read reads the records.
 func (l *attachments) read(ctx context.Context) error {
-	recorded := map[string]*podRequest{}
-	err := l.host.Store.View(ctx, func(tx *store.Tx) error {
-		all, err := tx.Attachments("")
-		for i := range all {
-			if p := podOf(&all[i]); p != nil {
-				recorded[p.Label] = p
-			}
-		}
+	var all []store.Attachment
+	err := l.host.Store.View(ctx, func(tx *store.Tx) (err error) {
+		all, err = tx.Attachments("")
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("read attachments: %w", err)
 	}
-	l.recorded, l.changed = recorded, true
+	recorded, derived := map[string]*podRequest{}, map[string]*podRequest{}
+	l.unfiltered, l.unknown = map[string]bool{}, false
+	for i := range all {
+		a := &all[i]
+		if a.IfName != enforce.Interface {
+			continue
+		}
+		p, label := askedFor(a), attachment.Label(a.Key)
+		if p == nil {
+			if p = l.derived[label]; p == nil || !slices.Equal(p.Addresses, addressesOf(a)) {
+				p = l.derive(ctx, a)
+			}
+			derived[label] = p
+			l.unknown = l.unknown || p.Name == ""
+		}
+		recorded[label] = p
+		if a.HostLink == "" {
+			l.unfiltered[label] = true
+		}
+	}
+	l.recorded, l.derived, l.changed = recorded, derived, true
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool {
 		return recorded[label] != nil || time.Since(a.at) > announcedTime
 	})
 	return nil
 }
 
-// podOf returns the pod of an attachment, or nil if policies do not apply to it. An attachment that was made before the
-// agent enforced policies has no PodPolicy.
-func podOf(a *store.Attachment) *podRequest {
-	if a.IfName != enforce.Interface {
-		return nil
-	}
+// askedFor returns the pod for which an attachment's ADD asked for policies, or nil.
+func askedFor(a *store.Attachment) *podRequest {
 	for i := range a.Parts {
 		var changes []struct {
 			Undo struct {
@@ -107,12 +125,37 @@ func podOf(a *store.Attachment) *podRequest {
 			}
 		}
 	}
-	p := &podRequest{Label: attachment.Label(a.Key), Namespace: "default", Name: a.ContainerID}
-	if namespace, name, ok := strings.Cut(a.Pod, "/"); ok {
-		p.Namespace, p.Name = namespace, name
-	}
+	return nil
+}
+
+func addressesOf(a *store.Attachment) (all []netip.Addr) {
 	for _, addr := range a.Addresses {
-		p.Addresses = append(p.Addresses, addr.Addr())
+		all = append(all, addr.Addr())
+	}
+	return all
+}
+
+// derive returns the pod of an attachment that was made before the agent enforced policies, or whose record was lost and rebuilt. The
+// runtime's cache has its identity. Without it the name is "", and the pod is denied everything unless the source knows its
+// addresses.
+func (l *attachments) derive(ctx context.Context, a *store.Attachment) *podRequest {
+	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a)}
+	args, found := recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
+	switch namespace, name, named := strings.Cut(a.Pod, "/"); {
+	case found && enforce.Identify(p, args, a.ContainerID) == nil:
+	case named && !l.arePods:
+		p.Namespace, p.Name = namespace, name
+	default:
+		p.Namespace, p.Name = "", ""
+		l.host.Log.Warn("the pod of a container is not known, so network policies deny it everything: create the container again",
+			"network", a.Network, "container", a.ContainerID)
+	}
+	port, err := l.host.Net.Link(ctx, nil, a.HostLink)
+	if err == nil && port.Master != "" {
+		master, err := l.host.Net.Link(ctx, nil, port.Master)
+		if err == nil && master.Kind == "bridge" {
+			p.Port, p.Bridge = port.Name, master.Name
+		}
 	}
 	return p
 }
@@ -139,22 +182,29 @@ func (l *attachments) bridges() []string {
 
 // putInto changes a table that lacks a change.
 func (l *attachments) putInto(t *netpolicy.Table) {
-	if !l.changed {
+	if !l.changed && !l.unknown {
 		return
 	}
 	l.changed = false
 	var locals []netpolicy.Local
 	known := map[string]bool{}
 	for _, p := range l.all() {
-		locals = append(locals, netpolicy.Local{
+		local := netpolicy.Local{
 			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
 			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
-		})
-		if l.arePods {
-			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
+		}
+		switch {
+		case l.arePods && p.Name != "": // two containers may have one name
+			local.Name = p.Label
+			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Label, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
 			known[pod.Key()] = true
 			t.PutPod(pod)
+		case p.Name == "":
+			if pod := withAddresses(t, p.Addresses); pod != nil {
+				local.Namespace, local.Name, local.UID = pod.Namespace, pod.Name, pod.UID
+			}
 		}
+		locals = append(locals, local)
 	}
 	t.SetLocal(locals)
 	if l.arePods {
@@ -164,4 +214,18 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 			}
 		}
 	}
+}
+
+// withAddresses returns the one pod that has one of some addresses, or nil.
+func withAddresses(t *netpolicy.Table, addresses []netip.Addr) (found *netpolicy.Pod) {
+	for _, p := range t.Pods() {
+		if p.HostNetwork || p.Finished || !slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return slices.Contains(addresses, a) }) {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = p
+	}
+	return found
 }

@@ -150,8 +150,12 @@ func TestBridge(t *testing.T) {
 		"two VLAN tags": func(from, to *pod, text string) {
 			from.sendFrame(t, frame(from.mac(t), to.mac(t), []byte{0x88, 0xa8, 0, 7, 0x81, 0, 0, 7, 8, 0}, udp4(from.addresses[0].String(), to.addresses[0].String(), 1000, 81, text)))
 		},
-		"PPPoE":      func(from, to *pod, text string) { from.sendFrame(t, frame(from.mac(t), to.mac(t), []byte{0x88, 0x64}, []byte(text))) },
-		"experiment": func(from, to *pod, text string) { from.sendFrame(t, frame(from.mac(t), to.mac(t), []byte{0x88, 0xb5}, []byte(text))) },
+		"PPPoE": func(from, to *pod, text string) {
+			from.sendFrame(t, frame(from.mac(t), to.mac(t), []byte{0x88, 0x64}, []byte(text)))
+		},
+		"experiment": func(from, to *pod, text string) {
+			from.sendFrame(t, frame(from.mac(t), to.mac(t), []byte{0x88, 0xb5}, []byte(text)))
+		},
 		"link-local": func(from, to *pod, text string) { from.linkLocal(t, to, text) },
 		"another source": func(from, to *pod, text string) {
 			if from == web {

@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -73,9 +74,18 @@ func run(t *testing.T, line string) {
 func awaitRules(t *testing.T, address string) {
 	t.Helper()
 	await.Until(t, func() bool {
-		out, _ := exec.Command("nft", "list", "map", "inet", "cnibox_policy", "pod_ingress4").Output()
-		return strings.Contains(string(out), address) && !strings.Contains(string(out), address+" : goto deny")
+		out := listed(t, "pod_ingress4")
+		return strings.Contains(out, address) && !strings.Contains(out, address+" : goto deny")
 	}, func() string { return "no rules of " + address })
+}
+
+var comment = regexp.MustCompile(` comment "[^"]*"`)
+
+// listed lists a map of pods without comments.
+func listed(t *testing.T, name string) string {
+	t.Helper()
+	out, _ := exec.Command("nft", "list", "map", "inet", "cnibox_policy", name).Output() // it may not exist yet
+	return comment.ReplaceAllString(string(out), "")
 }
 
 // TestRepaired: after 'nft flush ruleset' the agent makes the rules again.
