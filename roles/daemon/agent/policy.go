@@ -31,8 +31,13 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	}
 	own := *a.host
 	own.Net = a.host.Net.Clone()
-	var source keeper.Source = &keeper.Directory{Path: p.dir, Log: a.log}
-	if r := &a.set.registry; r.kube {
+	dir := &keeper.Directory{Path: p.dir, Log: a.log}
+	var source keeper.Source = dir
+	if r := &a.set.registry; !r.kube {
+		if err := dir.Check(); err != nil {
+			return nil, err
+		}
+	} else {
 		client, err := a.set.kubeClient(a.host)
 		if err != nil {
 			return nil, err

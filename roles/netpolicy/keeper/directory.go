@@ -41,7 +41,7 @@ type Directory struct {
 func (d *Directory) FromFiles() bool { return true }
 
 // OnNode is not used: the attachments are the pods.
-func (d *Directory) OnNode(*netpolicy.Pod) bool { return true }
+func (d *Directory) OnNode(*netpolicy.Pod) bool { return false }
 
 // Fetch is not used: the attachments are the pods.
 func (d *Directory) Fetch(context.Context, string, string) (*netpolicy.Pod, error) {
@@ -106,12 +106,18 @@ func replace(t *netpolicy.Table, old, objects []*netpolicy.Object) {
 	}
 }
 
-// readAll reads all files. A missing directory has none.
+// Check returns an error if the directory cannot be read.
+func (d *Directory) Check() error {
+	_, err := os.ReadDir(d.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read network policies: %w: run 'mkdir -p %s'", err, d.Path)
+	}
+	return err
+}
+
+// readAll reads all files.
 func (d *Directory) readAll() (objects []*netpolicy.Object, err error) {
 	entries, err := os.ReadDir(d.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
