@@ -43,8 +43,12 @@ type SavedPod struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// Save returns what an ADD needs. onNode reports whether a pod may be attached on this node.
-func (t *Table) Save(fromFiles bool, onNode func(*Pod) bool) *Saved {
+// Save returns what an ADD needs, or nil if it is the same as what it returned last.
+func (t *Table) Save(fromFiles bool) *Saved {
+	if t.isSaved {
+		return nil
+	}
+	t.isSaved = true
 	s := &Saved{FromFiles: fromFiles, Pods: map[string]SavedPod{}}
 	for _, namespace := range slices.Sorted(maps.Keys(t.policies)) {
 		of := t.policies[namespace]
@@ -57,12 +61,18 @@ func (t *Table) Save(fromFiles bool, onNode func(*Pod) bool) *Saved {
 	}
 	for _, of := range t.pods {
 		for _, p := range of {
-			if onNode(p) {
-				s.Pods[p.Key()] = SavedPod{p.UID, p.StaticUID, p.Labels}
+			if t.OnNode(p) {
+				s.Pods[p.Key()] = p.savedPod()
 			}
 		}
 	}
 	return s
+}
+
+func (p *Pod) savedPod() SavedPod { return SavedPod{p.UID, p.StaticUID, p.Labels} }
+
+func (p SavedPod) equal(o SavedPod) bool {
+	return p.UID == o.UID && p.StaticUID == o.StaticUID && equalLabels(p.Labels, o.Labels)
 }
 
 func (p *Policy) saved() SavedPolicy {

@@ -72,6 +72,6 @@ func FuzzDecode(f *testing.F) {
 		for _, c := range table.Ruleset().Chains {
 			_ = c.String()
 		}
-		_ = table.Save(true, nil)
+		_ = table.Save(true)
 	})
 }

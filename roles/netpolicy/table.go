@@ -14,6 +14,10 @@ import (
 type Table struct {
 	// KeepEstablished is that of the Ruleset.
 	KeepEstablished bool
+	// OnNode reports whether a pod may be attached on this node. Only such pods are saved.
+	OnNode func(*Pod) bool
+	// isSaved is true if Save would return the same again.
+	isSaved bool
 	// namespaces has the labels of namespaces.
 	namespaces map[string]map[string]string
 	pods       map[string]map[string]*Pod // by namespace and name
@@ -57,6 +61,7 @@ type group struct {
 // NewTable returns an empty Table.
 func NewTable() *Table {
 	return &Table{
+		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
 		local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
 	}
@@ -120,6 +125,7 @@ func (t *Table) replacePod(old, p *Pod) {
 		if _, local := t.addresses[one.Key()]; local {
 			t.ruleset = nil
 		}
+		t.isSaved = t.isSaved && (!t.OnNode(one) || old != nil && p != nil && old.savedPod().equal(p.savedPod()))
 	}
 	if old != nil {
 		t.count(old, (*podfilter.Set).Remove)
@@ -151,13 +157,13 @@ func (t *Table) PutPolicy(p *Policy) {
 		t.policies[p.Namespace] = map[string]*Policy{}
 	}
 	t.policies[p.Namespace][p.Name] = p
-	t.ruleset = nil
+	t.ruleset, t.isSaved = nil, false
 }
 
 // RemovePolicy removes a policy.
 func (t *Table) RemovePolicy(namespace, name string) {
 	delete(t.policies[namespace], name)
-	t.ruleset = nil
+	t.ruleset, t.isSaved = nil, false
 }
 
 // SetLocal replaces the attachments of this node.

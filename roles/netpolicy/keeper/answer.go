@@ -16,15 +16,18 @@ import (
 
 type podRequest = netops.PodPolicy
 
-// fetchTime bounds the search for a pod that the source has not sent yet.
-const fetchTime = enforce.AskTime / 2
+// fetchTime bounds the search for a pod that the source has not sent yet, and maxFetches the number of such searches at once.
+const (
+	fetchTime  = enforce.AskTime / 2
+	maxFetches = 16
+)
 
 // accept returns a function that passes a client's request on to Run, until done is closed.
 func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 	return func(c net.Conn) {
 		_ = c.SetDeadline(time.Now().Add(2 * enforce.AskTime))
 		go func() {
-			r := &request{conn: c, pod: new(podRequest)}
+			r := &request{conn: c, pod: new(podRequest), until: time.Now().Add(enforce.AskTime)}
 			line, err := bufio.NewReader(io.LimitReader(c, enforce.MaxMessage)).ReadBytes('\n')
 			if err == nil {
 				err = json.Unmarshal(line, r.pod)
@@ -45,6 +48,19 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 // answer announces the pod of a request, makes the kernel's objects that it needs, and answers. The kernel has the chains
 // before ADD adds the pod's elements.
 func (k *Keeper) answer(ctx context.Context, r *request) {
+	if time.Now().After(r.until) {
+		_ = r.conn.Close()
+		return
+	}
+	if have := k.table.Pod(r.pod.Namespace, r.pod.Name); k.synced && !k.Source.FromFiles() && (have == nil || !have.Is(r.pod.UID)) {
+		if !r.fetched {
+			go k.fetch(ctx, r)
+			return
+		}
+		if r.found != nil {
+			k.table.PutPod(r.found)
+		}
+	}
 	a, err := k.choose(ctx, r.pod)
 	if err != nil {
 		a = enforce.Answer{Error: fmt.Sprintf("%.500s", err)}
@@ -56,9 +72,6 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, err error) {
 	if !k.synced {
 		return a, errors.New("the agent has not read the network policies yet")
-	}
-	if !k.Source.FromFiles() {
-		k.fetch(ctx, p)
 	}
 	k.local.announce(p)
 	k.local.putInto(k.table)
@@ -76,18 +89,28 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	return a, nil
 }
 
-// fetch searches a pod that the source has not sent yet. One that is not found has the chain that drops everything, until
-// the source sends it.
-func (k *Keeper) fetch(ctx context.Context, p *podRequest) {
-	if have := k.table.Pod(p.Namespace, p.Name); have != nil && have.Is(p.UID) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+// fetch searches the pod of a request, which the source has not sent yet, and passes the request on to Run again. A pod that is not
+// found has the chain that drops everything, until the source sends it.
+func (k *Keeper) fetch(ctx context.Context, r *request) {
+	p := r.pod
+	within, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	found, err := k.Source.Fetch(ctx, p.Namespace, p.Name)
+	err := context.DeadlineExceeded
+	select {
+	case k.fetching <- struct{}{}:
+		if err = within.Err(); err == nil {
+			r.found, err = k.Source.Fetch(within, p.Namespace, p.Name)
+		}
+		<-k.fetching
+	case <-within.Done():
+	}
 	if err != nil {
 		k.Host.Log.Warn("a pod is not known: it is denied all packets until it is", "pod", p.Namespace+"/"+p.Name, "error", err)
-		return
 	}
-	k.table.PutPod(found)
+	r.fetched = true
+	select {
+	case k.requests <- r:
+	case <-ctx.Done():
+		_ = r.conn.Close()
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -178,6 +179,23 @@ func (l *attachments) bridges() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// bypassing returns an error that names the pods that policies select and whose packets do not pass the node's packet filter.
+func (l *attachments) bypassing(rules *podfilter.Ruleset) error {
+	var names []string
+	for label := range l.unfiltered {
+		p := l.recorded[label]
+		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return rules.Pods[a].Label == label }) {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("network policies select pods whose packets do not pass the node's packet filter, so they are not enforced: %s: attach them by bridge, ptp or routed",
+		strings.Join(names, ", "))
 }
 
 // putInto changes a table that lacks a change.

@@ -62,7 +62,10 @@ type Keeper struct {
 	changes  chan func(*netpolicy.Table)
 	requests chan *request
 	synced   bool
-	saved    []byte
+	// unsaved is what is to be written to the saved policies, or nil.
+	unsaved []byte
+	// fetching has a value for each fetch of a pod that runs.
+	fetching chan struct{}
 	// lastRead is when the records were read last.
 	lastRead time.Time
 	// fault is the last logged error.
@@ -79,8 +82,9 @@ func Open(o Options) (*Keeper, error) {
 	k := &Keeper{
 		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
 		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
+		fetching: make(chan struct{}, maxFetches),
 	}
-	k.table.KeepEstablished = o.KeepEstablished
+	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	path := enforce.SavedPath(o.Host.Store)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := smallfile.Replace(path, nil, 0o600); err != nil {
@@ -113,13 +117,14 @@ func (k *Keeper) Run(ctx context.Context) {
 	resync, check := time.NewTicker(ResyncTime), time.NewTicker(socketTime)
 	defer resync.Stop()
 	defer check.Stop()
-	read := true // the records
+	read, idle := true, false // read: the records
 	for {
-		if k.synced {
+		if k.synced && !idle {
 			// The records have the pods of ADD calls soon, and nothing tells of a record without elements in the kernel.
 			read = read || k.local.isWaiting() && time.Since(k.lastRead) >= retryTime
 			read = k.reconcile(ctx, read) != nil
 		}
+		idle = false
 		var again <-chan time.Time
 		if k.synced && (read || k.local.isWaiting()) {
 			again = time.After(retryTime)
@@ -140,7 +145,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			if err := k.socket.Open(); err != nil {
 				k.report(fmt.Errorf("serve ADD calls: %w", err))
 			}
-			continue
+			idle = !read
 		case <-again:
 		}
 	}
@@ -167,7 +172,7 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := errors.Join(k.ensure(ctx, records), k.save())
-	k.report(err)
+	k.report(errors.Join(err, k.local.bypassing(k.table.Ruleset())))
 	return err
 }
 
@@ -194,15 +199,19 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 }
 
 // save writes what an ADD needs if the agent does not answer.
-func (k *Keeper) save() error {
-	content, err := json.Marshal(k.table.Save(k.Source.FromFiles(), k.Source.OnNode))
-	if err != nil || string(content) == string(k.saved) {
-		return err
+func (k *Keeper) save() (err error) {
+	if s := k.table.Save(k.Source.FromFiles()); s != nil {
+		if k.unsaved, err = json.Marshal(s); err != nil {
+			return err
+		}
 	}
-	if err := smallfile.Replace(enforce.SavedPath(k.Host.Store), content, 0o600); err != nil {
+	if k.unsaved == nil {
+		return nil
+	}
+	if err := smallfile.Replace(enforce.SavedPath(k.Host.Store), k.unsaved, 0o600); err != nil {
 		return fmt.Errorf("save network policies: %w", err)
 	}
-	k.saved = content
+	k.unsaved = nil
 	return nil
 }
 
@@ -244,4 +253,9 @@ func Stop(ctx context.Context, h *roles.Host) error {
 type request struct {
 	conn net.Conn
 	pod  *podRequest
+	// until is when the call goes on without an answer.
+	until time.Time
+	// fetched is true after the source was asked for the pod. found is its answer.
+	fetched bool
+	found   *netpolicy.Pod
 }

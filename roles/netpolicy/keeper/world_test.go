@@ -243,3 +243,23 @@ func (n *node) stops(s, other *sink, what string) {
 		n.t.Errorf("%s: %d datagrams of IPv4 and %d of IPv6 arrived that the policy forbids", what, now[0]-arrived[0], now[1]-arrived[1])
 	}
 }
+
+// lines collects a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
