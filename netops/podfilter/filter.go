@@ -105,7 +105,7 @@ func (f *Filter) refresh(ctx context.Context) error {
 }
 
 // Ensure makes the kernel match want, in one transaction after those that make new sets. Nothing uses the new sets
-// before.
+// before. A transaction that would be too large is divided.
 func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,7 +156,7 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	if err := t.build(); err != nil {
 		return err
 	}
-	if err := f.commit(ctx, "change", t.messages()); err != nil {
+	if err := t.commit(ctx); err != nil {
 		return err
 	}
 	t.done()

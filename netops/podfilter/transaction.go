@@ -2,6 +2,7 @@ package podfilter
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"slices"
 
@@ -22,6 +23,7 @@ type transaction struct {
 	// they stay, with all chains and sets, which they may use.
 	partial bool
 
+	// chains and rules are new: nothing refers to them yet.
 	chains, rules, repairs      []nlconn.Message
 	add, del                    []*nft.Entry
 	flushed, oldChains, oldSets []nlconn.Message
@@ -109,16 +111,15 @@ func (t *transaction) changeChains() error {
 		if exists && n == len(c.Rules) {
 			continue
 		}
-		if exists {
-			t.repairs = append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
-		} else {
-			t.chains = append(t.chains, c.Message())
-		}
 		rules, err := c.RuleMessages()
 		if err != nil {
 			return err
 		}
-		t.rules = append(t.rules, rules...)
+		if exists {
+			t.repairs = append(append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name)), rules...)
+		} else {
+			t.chains, t.rules = append(t.chains, c.Message()), append(t.rules, rules...)
+		}
 	}
 	for name := range have {
 		if _, isBase := base[name]; !isBase && t.want.Chains[name] == nil && !t.partial {
@@ -129,16 +130,63 @@ func (t *transaction) changeChains() error {
 	return nil
 }
 
-// messages returns the requests in an order in which each object exists when another refers to it.
-func (t *transaction) messages() []nlconn.Message {
+// commit makes the change in one transaction. If that would be too large, new chains and members of sets precede it, and the removal
+// of what is not used any more follows it, in several transactions. A set without some members allows less.
+func (t *transaction) commit(ctx context.Context) error {
+	var members, pods []nlconn.Message
 	byset := func(a, b *nft.Entry) int { return cmp.Compare(a.Set.Name, b.Set.Name) }
-	sorting.Stable(t.add, byset)
-	sorting.Stable(t.del, byset)
-	return slices.Concat(
-		t.chains, t.repairs, t.rules,
-		nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, t.del),
-		nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add),
-		t.flushed, t.oldChains, t.oldSets)
+	change := func(kind, flags uint16, entries []*nft.Entry) {
+		sorting.Stable(entries, byset)
+		for _, m := range []struct {
+			of *[]nlconn.Message
+			is bool
+		}{{&members, false}, {&pods, true}} {
+			some := slices.DeleteFunc(slices.Clone(entries), func(n *nft.Entry) bool { return podtable.IsPodSet(n.Set.Name) != m.is })
+			*m.of = append(*m.of, nft.ElementMessages(kind, flags, some)...)
+		}
+	}
+	change(unix.NFT_MSG_DELSETELEM, 0, t.del)
+	change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add)
+	first := slices.Concat(t.chains, t.rules, members)
+	atOnce := slices.Concat(t.repairs, pods)
+	last := slices.Concat(t.flushed, t.oldChains, t.oldSets)
+	if all := slices.Concat(first, atOnce, last); fitting(all) == len(all) {
+		return t.filter.commit(ctx, "change", all)
+	}
+	if err := t.commitParts(ctx, first); err != nil {
+		return err
+	}
+	if err := t.filter.commit(ctx, "change", atOnce); err != nil {
+		return err
+	}
+	return t.commitParts(ctx, last)
+}
+
+func (t *transaction) commitParts(ctx context.Context, msgs []nlconn.Message) error {
+	for len(msgs) > 0 {
+		n := fitting(msgs)
+		if err := t.filter.commit(ctx, "change", msgs[:n]); err != nil {
+			return err
+		}
+		msgs = msgs[n:]
+	}
+	return nil
+}
+
+// maxTransaction bounds a transaction in bytes. The kernel refuses one that does not fit in the socket's buffer, which is less than
+// its size in a user namespace.
+const maxTransaction = 1 << 20
+
+// fitting returns the number of messages that one transaction can have, at least 1.
+func fitting(msgs []nlconn.Message) int {
+	bytes := 0
+	for i, m := range msgs {
+		bytes += unix.NLMSG_HDRLEN + len(m.Body)
+		if bytes > maxTransaction && i > 0 {
+			return i
+		}
+	}
+	return len(msgs)
 }
 
 // done notes what the kernel has after the transaction.

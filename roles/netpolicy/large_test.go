@@ -1,0 +1,48 @@
+package netpolicy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy"
+)
+
+// TestLarge: policies with more rules than one transaction can have are put in force, and taken back.
+func TestLarge(t *testing.T) {
+	f, table := openFilter(t), netpolicy.NewTable()
+	address := netip.MustParseAddr("10.0.0.5")
+	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}})
+	table.SetLocal([]netpolicy.Local{{Label: "cnibox:web-0", Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}}})
+	ensure(t, f, table)
+	const policies, blocks = 200, 250
+	for i := range policies {
+		var from []string
+		for j := range blocks {
+			from = append(from, fmt.Sprintf(`{"ipBlock":{"cidr":"10.%d.%d.0/24"}}`, i, j))
+		}
+		put(t, table, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p%d"},"spec":{
+			"podSelector":{},"ingress":[{"from":[%s],"ports":[{"port":80}]}]}}`, i, strings.Join(from, ",")))
+	}
+	ensure(t, f, table)
+	rules := 0
+	for name, c := range table.Ruleset().Chains {
+		if rules >= 10*blocks { // nft takes long
+			break
+		}
+		out, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name).Output()
+		if n := strings.Count(string(out), "ct original") + strings.Count(string(out), "jump"); err != nil || n < len(c.Rules)-1 {
+			t.Errorf("chain %s has %d of %d rules, %v", name, n, len(c.Rules), err)
+		}
+		rules += len(c.Rules)
+	}
+	for i := range policies {
+		table.RemovePolicy("default", fmt.Sprint("p", i))
+	}
+	ensure(t, f, table)
+	if have := handles(t); strings.Contains(have, "chain policy_") || strings.Contains(have, "chain pods_") || strings.Contains(have, "goto") {
+		t.Errorf("rules of removed policies stayed: %s", have)
+	}
+}
