@@ -154,12 +154,15 @@ func bridgeRules(chain string) []func(expressions) {
 			back(e)
 		}
 	}
+	drop := func(e expressions) { e.verdict(nft.VerdictDrop, "") }
 	return []func(expressions){
+		// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
+		func(e expressions) { e.frameOf(unix.ETH_P_8021Q); drop(e) },
+		func(e expressions) { e.frameOf(unix.ETH_P_8021AD); drop(e) },
 		func(e expressions) { e.frameOf(unix.ETH_P_ARP); back(e) },
 		group(groupFirst, ndLast), group(groupReport2, groupReport2),
 		dhcp(false, dhcpClient4, dhcpServer4), dhcp(true, dhcpClient6, dhcpServer6),
-		own(false, offset4), own(true, offset6),
-		func(e expressions) { e.verdict(nft.VerdictDrop, "") },
+		own(false, offset4), own(true, offset6), drop,
 	}
 }
 

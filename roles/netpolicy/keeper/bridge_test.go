@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,8 +167,20 @@ func TestBridge(t *testing.T) {
 			}
 		},
 	}
+	reload := func() {
+		file := filepath.Join(n.Dir(), "saved")
+		out, err := exec.Command("nft", "list", "ruleset").Output()
+		if err == nil {
+			err = os.WriteFile(file, append([]byte("flush ruleset\n"), out...), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, "nft -f "+file)
+	}
 	for name, send := range cases {
 		t.Run(name, func(t *testing.T) {
+			reload() // nft loads other expressions than the agent makes
 			for _, way := range []struct {
 				what     string
 				from, to *pod

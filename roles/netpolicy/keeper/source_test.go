@@ -114,5 +114,7 @@ func TestBypass(t *testing.T) {
 		Conf: `{"cniVersion":"1.1.0","name":"netm","type":"macvlan","master":"uplink0","ipam":{"type":"static","addresses":[{"address":"10.9.0.3/24"}]}}`,
 	})
 	n.put("web.yaml", onlyPort80)
-	await.Until(t, func() bool { return strings.Contains(log.String(), "not enforced: default/m1: attach them by bridge, ptp or routed") }, log.String)
+	await.Until(t, func() bool {
+		return strings.Contains(log.String(), "not enforced: default/m1: attach them by bridge, ptp or routed")
+	}, log.String)
 }

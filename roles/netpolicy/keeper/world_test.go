@@ -27,8 +27,6 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
-
 // node is a node with an agent's keeper and networks of bridges.
 type node struct {
 	*rolestest.Env
@@ -39,12 +37,16 @@ type node struct {
 	sent atomic.Int64
 }
 
-func newNode(t *testing.T) *node {
-	t.Helper()
+func bootID() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
+	return strings.TrimSpace(string(boot))
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
 	// Package net finds out once whether there is IPv6, which a pod without interfaces does not have.
 	if c, err := net.ListenUDP("udp", nil); err == nil {
 		_ = c.Close()
@@ -56,7 +58,7 @@ func newNode(t *testing.T) *node {
 	}
 	n.host = &roles.Host{
 		Net: netops.New(netops.Options{}), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
-		Store: store.New(store.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), BootID: strings.TrimSpace(string(boot)), LockTimeout: time.Minute}),
+		Store: store.New(store.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), BootID: bootID(), LockTimeout: time.Minute}),
 	}
 	t.Cleanup(func() {
 		_ = keeper.Stop(context.Background(), n.host)
