@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -131,4 +134,50 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 	s.changed = differs
 	f.have.sets[s.Name] = s
 	return nil
+}
+
+// servicesFile lists the virtual services of IPVS in the namespace of the process. It is absent without the module.
+const servicesFile = "/proc/net/ip_vs"
+
+// Bypass returns an error that names what keeps packets of pods from the table: flowtables of nftables forward known connections
+// before the hook, and IPVS passes connections to services on as those of the node.
+func (f *Filter) Bypass(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const flowtableTable, flowtableName = 1, 2 // NFTA_FLOWTABLE_*
+	tables, err := nft.List(ctx, f.nft, nft.Request(unix.NFT_MSG_GETFLOWTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC), func(attrs []byte) (string, bool, error) {
+		table, err := nlconn.Find(attrs, flowtableTable)
+		if err != nil {
+			return "", false, err
+		}
+		name, err := nlconn.Find(attrs, flowtableName)
+		return nlconn.Text(table) + " " + nlconn.Text(name), err == nil, err
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
+		return nlconn.Explain(err, "list flowtables")
+	}
+	var errs []error
+	if len(tables) > 0 {
+		errs = append(errs, fmt.Errorf("connections in the nftables flowtable %s are not filtered: %w: delete the flowtable", tables[0], nlconn.ErrNotSupported))
+	}
+	services, err := os.ReadFile(servicesFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if hasServices(string(services)) {
+		errs = append(errs, fmt.Errorf("connections to services of IPVS are not filtered: %w: run kube-proxy with --proxy-mode=nftables", nlconn.ErrNotSupported))
+	}
+	return errors.Join(errs...)
+}
+
+// hasServices reports whether servicesFile has a service. Its lines begin with a protocol, those of servers with an arrow, and its first
+// lines are titles (net/netfilter/ipvs/ip_vs_ctl.c).
+func hasServices(text string) bool {
+	for line := range strings.Lines(text) {
+		switch kind, _, _ := strings.Cut(line, " "); kind {
+		case "TCP", "UDP", "SCTP", "FWM":
+			return true
+		}
+	}
+	return false
 }

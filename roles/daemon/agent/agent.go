@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/roles/ranges"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -47,6 +48,8 @@ type agent struct {
 	// the pod network works.
 	publish chan cluster.Node
 	ready   chan struct{}
+	// policies enforces network policies. It is nil without -policy.
+	policies *keeper.Keeper
 	// current is the state that status and health report. Every goroutine may load it.
 	current atomic.Pointer[agentState]
 

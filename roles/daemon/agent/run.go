@@ -120,7 +120,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	if err != nil {
 		return false, err
 	}
-	policies, err := a.openPolicies(ctx)
+	a.policies, err = a.openPolicies(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -129,8 +129,8 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
-	if policies != nil {
-		running.Go(func() { policies.Run(ctx) })
+	if a.policies != nil {
+		running.Go(func() { a.policies.Run(ctx) })
 	}
 	if addr := set.healthAddr(); addr != "" {
 		end, err := a.serveHealth(ctx, addr)
@@ -143,7 +143,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	running.Go(func() { _ = a.registry.Watch(ctx, a.updates) })
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })
-	if policies == nil {
+	if a.policies == nil {
 		running.Go(func() { a.warnPolicies(ctx) })
 	}
 	running.Go(func() { a.ranges.Run(ctx) })

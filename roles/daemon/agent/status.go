@@ -66,8 +66,11 @@ type statusEnd struct {
 // writeStatus writes one answer.
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	s := a.current.Load()
-	out := json.NewEncoder(w)
-	if err := out.Encode(&s.summary); err != nil {
+	out, sum := json.NewEncoder(w), s.summary
+	if p := a.policies; p != nil && p.Fault() != "" {
+		sum.Warnings = append(slices.Clip(sum.Warnings), "network policies: "+p.Fault())
+	}
+	if err := out.Encode(&sum); err != nil {
 		return err
 	}
 	for i, o := range s.overlays {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
@@ -68,8 +69,10 @@ type Keeper struct {
 	fetching chan struct{}
 	// lastRead is when the records were read last.
 	lastRead time.Time
+	// bypass is what keeps packets from the rules.
+	bypass error
 	// fault is the last logged error.
-	fault string
+	fault atomic.Pointer[string]
 }
 
 // Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
@@ -172,7 +175,7 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := errors.Join(k.ensure(ctx, records), k.save())
-	k.report(errors.Join(err, k.local.bypassing(k.table.Ruleset())))
+	k.report(errors.Join(err, k.bypass, k.local.bypassing(k.table.Ruleset())))
 	return err
 }
 
@@ -187,6 +190,7 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 			return err
 		}
 		k.lastRead = time.Now()
+		k.bypass = k.filter.Bypass(ctx)
 		for _, bridge := range k.local.bridges() {
 			err := k.Host.Net.FilterBridge(ctx, bridge)
 			if err != nil && !errors.Is(err, netops.ErrNotExist) { // a deleted bridge has no packets
@@ -217,16 +221,27 @@ func (k *Keeper) save() (err error) {
 
 // report logs an error that is not the last one.
 func (k *Keeper) report(err error) {
-	text := fmt.Sprint(err)
-	if text == k.fault {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == k.Fault() {
 		return
 	}
 	if err != nil {
 		k.Host.Log.Warn("network policies are not in force as they should be", "error", err)
-	} else if k.fault != "" {
+	} else {
 		k.Host.Log.Warn("network policies are in force")
 	}
-	k.fault = text
+	k.fault.Store(&text)
+}
+
+// Fault returns why policies are not in force as they should be, or "". Every goroutine may call it.
+func (k *Keeper) Fault() string {
+	if text := k.fault.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // Stop removes the rules and the saved policies, so that no policy is in force on the node.

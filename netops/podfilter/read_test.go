@@ -1,0 +1,37 @@
+package podfilter
+
+import (
+	"testing"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+func TestMain(m *testing.M) { netopstest.Main(m) }
+
+// TestServices: the file of a node with a service and a server, and of one with the module only.
+func TestServices(t *testing.T) {
+	const titles = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+	for text, want := range map[string]bool{
+		"": false, titles: false,
+		titles + "TCP  0A600001:01BB rr \n  -> C0A80002:192B      Masq    1      0          0         \n": true,
+		titles + "UDP  [fd00:0000:0000:0000:0000:0000:0000:000a]:0035 rr \n":                              true,
+		titles + "FWM  00000001 rr \n": true,
+	} {
+		if got := hasServices(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// TestNoBypass: a node without either has no fault.
+func TestNoBypass(t *testing.T) {
+	f, err := Open(netops.New(netops.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if err := f.Bypass(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
