@@ -296,6 +296,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"tunnel-refused": func(f *doctor.Facts) {
 			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
 		},
+		"policy-fault":         agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
 	}

@@ -34,6 +34,15 @@ func agentChecks() []Check {
 				add("agent", a.Reason, "cnibox agent status")
 			}
 		}},
+		{ID: "policy-fault", Title: "network policies are not in force as they should be", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil {
+				for _, w := range a.Warnings {
+					if fault, is := strings.CutPrefix(w, "network policies: "); is {
+						add("agent", fault, "cnibox agent status")
+					}
+				}
+			}
+		}},
 		{ID: "agent-file", Title: "the agent's file is old or cannot be read", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			o := &f.Overlay
 			switch {

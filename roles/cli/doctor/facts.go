@@ -207,6 +207,7 @@ type Agent struct {
 	Backend       string             `json:"backend"`
 	Ready         bool               `json:"ready"`
 	Reason        string             `json:"reason"`
+	Warnings      []string           `json:"warnings"`
 	Interface     string             `json:"interface"`
 	Peers         store.OverlayPeers `json:"peers"`
 	IPv4          *AgentFamily       `json:"ipv4"`
