@@ -30,9 +30,12 @@ func TestDocs(t *testing.T) {
 		fmt.Fprintf(&b, "\n## %s\n", strings.ToUpper(title[:1])+title[1:])
 		rest = slices.DeleteFunc(rest, func(c *cli.Command) bool {
 			if listed(c) {
-				fmt.Fprintf(&b, "\n### cnibox %s\n\n%s.\n\n```\n", c.Name, strings.ToUpper(c.Usage[:1])+c.Usage[1:])
-				writeUsage(&b, c, "")
-				b.WriteString("```\n")
+				fmt.Fprintf(&b, "\n### cnibox %s\n\n%s.\n\n", c.Name, strings.ToUpper(c.Usage[:1])+c.Usage[1:])
+				var usage strings.Builder
+				writeUsage(&usage, c, "")
+				for line := range strings.Lines(usage.String()) {
+					b.WriteString("    " + line)
+				}
 			}
 			return listed(c)
 		})

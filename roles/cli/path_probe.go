@@ -55,7 +55,7 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	lost := watchDrops(w.ctx, w.net, flow, to.Addr())
+	lost := watchDrops(w.ctx, flow, to.Addr())
 	answers, err := s.Send(w.ctx, to.Port(), probePatience)
 	lost.close(w.ctx)
 	if isNotExist(err) {
@@ -98,7 +98,7 @@ type lostPacket struct {
 }
 
 // watchDrops collects reports until close. It is no error that another program receives them, or that the kernel has none.
-func watchDrops(ctx context.Context, n *netops.Net, f packets.Flow, to netip.Addr) *lostPackets {
+func watchDrops(ctx context.Context, f packets.Flow, to netip.Addr) *lostPackets {
 	l := &lostPackets{done: make(chan struct{})}
 	l.monitor, l.err = packets.OpenDrops(ctx)
 	if l.err != nil {

@@ -23,6 +23,7 @@ func resultClaims() []claim {
 			name:      "ptp/two-attachments",
 			reference: "A second interface of one container on a network cannot be made, because its routes exist.",
 			ours:      "Each interface has its own routes.",
+			said:      true,
 			show: func(h *host) error {
 				if _, err := h.attach(ptp, "c1", "eth0"); err != nil {
 					return err
@@ -34,6 +35,7 @@ func resultClaims() []claim {
 			name:      "vlan/layer-2",
 			reference: "vlan without ipam fails.",
 			ours:      "The interface is made and up.",
+			said:      true,
 			needs:     needs("vlan"),
 			show:      func(h *host) error { return h.mustAdd(`{"type":"vlan","master":"uplink","vlanId":100}`, "eth0") },
 		},
@@ -110,6 +112,7 @@ func routeMTU(role string) claim {
 		name:      role + "/route-mtu",
 		reference: "mtu and advmss of a route are in the result, but not set.",
 		ours:      "They are set.",
+		said:      true,
 		show: func(h *host) error {
 			if _, err := h.attach(`{"type":"`+role+`","master":"uplink",`+routes+`}`, "c1", "eth0"); err != nil {
 				return err

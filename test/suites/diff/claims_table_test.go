@@ -92,6 +92,7 @@ func allClaims() []claim {
 			name:      "bridge/tentative-gateway",
 			reference: "The gateway's IPv6 address is tentative for one or two seconds after ADD and does not answer.",
 			ours:      "It answers when ADD returns.",
+			said:      true,
 			show: func(h *host) error {
 				if _, err := h.attach(`{"type":"bridge","isGateway":true,`+pool6+`}`, "c1", "eth0"); err != nil {
 					return err
@@ -207,10 +208,12 @@ func delClaims() []claim {
 			name:      "host-device/del-twice",
 			reference: "A second DEL fails.",
 			ours:      "Every DEL succeeds.",
+			said:      true,
 			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, ""),
 		},
 		{
 			name:      "host-device/del-without-netns",
+			said:      true,
 			reference: "DEL always fails when the namespace is gone, and the address is not released.",
 			ours:      "DEL succeeds and releases the address.",
 			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, "ip netns del c1"),
@@ -290,6 +293,7 @@ func failedAdd(role, conf string) claim {
 		name:      role + "/failed-add",
 		reference: "An ADD that fails late leaves its interface, so the next ADD fails because the name exists.",
 		ours:      "A failed ADD leaves nothing, so the next ADD can succeed.",
+		said:      true,
 		show: func(h *host) error {
 			a, err := h.attachment(conf, "c1", "eth0")
 			if err != nil {

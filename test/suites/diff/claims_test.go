@@ -13,6 +13,7 @@ type claim struct {
 	name      string // role/what
 	reference string // what the reference plugins do
 	ours      string // what cnibox does
+	said      bool   // an intended difference says the same
 	setup     string // commands on the host, one a line
 	needs     func(testing.TB)
 	// show makes the calls and returns an error for a wrong state afterwards or for a failed call.

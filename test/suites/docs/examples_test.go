@@ -15,7 +15,7 @@ const (
 )
 
 // exampleRow matches a line of docs/examples.md: file, link, purpose.
-var exampleRow = regexp.MustCompile(`(?m)^\| \[([^\]]+)\]\(([^)]+)\) \| ([^|]+) \|$`)
+var exampleRow = regexp.MustCompile(`(?m)^- \[([^\]]+)\]\(([^)]+)\): (.+)$`)
 
 // TestExamples: docs/examples.md has a line for every file of examples/.
 func TestExamples(t *testing.T) {
