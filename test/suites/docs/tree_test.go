@@ -24,6 +24,7 @@ const (
 // topDirs has the text for each directory at the top of the repository.
 func topDirs() map[string]string {
 	return map[string]string{
+		"api":      "what other programs read from cnibox or write for it, listed by test/suites/api",
 		"docs":     "pages for operators and developers; cli.md and differences.md are generated",
 		"examples": "network configurations and manifests, each also the input of a test",
 		"internal": "small packages that stand on nothing else of this repository",
