@@ -155,6 +155,7 @@ func (p *Process) root() *cli.Command {
 			p.doctorCommand(),
 			p.stateCommand(),
 			p.pathCommand(),
+			p.policyCommand(),
 			p.dropsCommand(),
 			p.captureCommand(),
 			p.topoCommand(),

@@ -150,6 +150,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
 		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
 		{id: "agent-down", overlay: true, script: "trap 'kill -9 $agent' EXIT; kill -STOP $agent"},
+		{id: "policy-agent", script: "mkdir -p -m 700 /var/lib/cnibox; touch /var/lib/cnibox/policy.json; chmod 600 /var/lib/cnibox/policy.json"},
 		{id: "agent-unready", overlay: true, env: "NOCONFIG=1"},
 		{id: "agent-file", overlay: true, script: "flanneld; echo '{' >/run/cnibox/overlay.json"},
 		{id: "registry-empty", overlay: true, env: "ALONE=1"},
@@ -297,6 +298,10 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
 		},
 		"policy-fault":         agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
+		"policy-unknown": func(f *doctor.Facts) {
+			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Denied: []string{"default/web"}}
+		},
+		"policy-table":         func(f *doctor.Facts) { f.Policies = doctor.Policies{On: true, Saved: f.Now} },
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"peer-missing":         agent(func(a *doctor.Agent) { a.Nodes = []doctor.Peer{{Peer: "n2", Route: true, FDB: true, State: "failed"}} }),
 	}

@@ -77,7 +77,7 @@ func (p *Process) helpCommand(root *cli.Command) *cli.Command {
 func groups() []group {
 	return []group{
 		{"run a network", []string{"lint", "plan", "add", "check", "del", "gc", "status", "attach", "detach", "fuse"}},
-		{"look", []string{"doctor", "state", "ipam", "range", "cloud", "path", "drops", "capture", "topo", "ui", "trace", "history", "bench"}},
+		{"look", []string{"doctor", "state", "ipam", "range", "cloud", "path", "policy", "drops", "capture", "topo", "ui", "trace", "history", "bench"}},
 		{"mend", []string{"diff", "repair"}},
 		{"nodes and daemons", []string{"install", "uninstall", "migrate", "agent", "nodeipam", "azure-vnet", "lab"}},
 	}

@@ -12,21 +12,27 @@ import (
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
-// compiled are the kernel's objects for one direction of a policy. They follow from the policy alone.
+// compiled are the kernel's objects for one direction of a policy.
 type compiled struct {
-	// chains are the policy's chain, which is the first, and those that it jumps to. There is none if the policy allows
-	// nothing.
+	// name is that of the policy's chain, or "" if the policy allows nothing.
+	name string
+	// chains are the policy's chain and those that it jumps to.
 	chains []*podfilter.Chain
+	// rules are those of the policy's chain, and origins the numbers of the policy's rules from which they follow.
+	rules   []podfilter.Rule
+	origins []int
 	// ports are the sets of ports.
 	ports []*podfilter.Set
 	// groups are the sets of pods.
 	groups []groupKey
 }
 
-// groupKey identifies a group of pods: those of a selector, or those that have a named port.
+// groupKey identifies a group of pods: those of a selector, or those that have a named port. If nodes is set, it is a group of
+// nodes.
 type groupKey struct {
 	// namespaces and pods are the canonical forms of selectors.
 	namespaces, pods string
+	nodes            bool
 	// port and protocol are of a named port. The group consists of pods of this node if local is set.
 	port, protocol string
 	local          bool
@@ -37,8 +43,11 @@ type groupKey struct {
 // text returns the key without selects.
 func (k *groupKey) text() string {
 	where := "all"
-	if k.local {
+	switch {
+	case k.local:
 		where = "local"
+	case k.nodes:
+		where = "nodes"
 	}
 	return strings.Join([]string{k.namespaces, k.pods, k.port, k.protocol, where}, "\n")
 }
@@ -77,21 +86,79 @@ func (p *Policy) compile(d Direction) *compiled {
 		return p.compiled[d]
 	}
 	c := &compiled{}
-	var rules []podfilter.Rule
 	for i := range p.Allows[d] {
-		rules = append(rules, c.rule(&p.Allows[d][i], d)...)
+		c.add(i, c.rule(&p.Allows[d][i], d, "accept"))
 	}
-	if len(rules) > 0 {
-		c.chains = slices.Insert(c.chains, 0, chain("policy", rules))
+	if len(c.rules) > 0 {
+		own := chain("policy", c.rules)
+		c.name, c.chains = own.Name, append(c.chains, own)
 	}
 	p.compiled[d] = c
 	return c
 }
 
-// rule returns rules that accept what a rule of the policy allows: each port with each peer, or, if there are several of
-// both, each port with a jump to a chain of the peers.
-func (c *compiled) rule(r *Rule, d Direction) []podfilter.Rule {
-	peers := c.peers(r.Peers, d)
+// maxPasses bounds the verdicts for which the objects of a policy are kept: those of earlier NetworkPolicies are not used any more.
+const maxPasses = 1000
+
+// compile returns the objects of a policy for one direction. pass is the verdict that leads to the next tier.
+func (p *ClusterPolicy) compile(d Direction, pass string) *compiled {
+	if c := p.compiled[d][pass]; c != nil {
+		return c
+	}
+	c := p.build(d, pass)
+	c.name = p.chain(d).named(pass)
+	c.chains = append(c.chains, &podfilter.Chain{Name: c.name, Rules: c.rules})
+	if p.compiled[d] == nil || len(p.compiled[d]) == maxPasses {
+		p.compiled[d] = map[string]*compiled{}
+	}
+	p.compiled[d][pass] = c
+	return c
+}
+
+// chain returns the policy's chain.
+func (p *ClusterPolicy) chain(d Direction) *SavedChain {
+	if p.chains[d] == nil {
+		p.chains[d] = &SavedChain{
+			chain("cluster", p.build(d, "pass").rules).Name,
+			slices.ContainsFunc(p.Rules[d], func(r ClusterRule) bool { return r.Action == Pass }),
+		}
+	}
+	return p.chains[d]
+}
+
+// named returns the name of the chain with a verdict that leads to the next tier.
+func (c *SavedChain) named(pass string) string {
+	if c.Passes {
+		return name("cluster", c.Name+"\n"+pass)
+	}
+	return c.Name
+}
+
+func (p *ClusterPolicy) build(d Direction, pass string) *compiled {
+	c := &compiled{}
+	for i := range p.Rules[d] {
+		r := &p.Rules[d][i]
+		rules := c.rule(&r.Rule, d, map[Action]string{Accept: "accept", Deny: "drop", Pass: pass}[r.Action])
+		for j := range rules {
+			rules[j].Comment = r.Name
+		}
+		c.add(i, rules)
+	}
+	return c
+}
+
+// add appends rules that follow from a rule of the policy.
+func (c *compiled) add(origin int, rules []podfilter.Rule) {
+	c.rules = append(c.rules, rules...)
+	for range rules {
+		c.origins = append(c.origins, origin)
+	}
+}
+
+// rule returns rules with a verdict for what a rule of the policy matches: each port with each peer, or, if there are several
+// of both, each port with a jump to a chain of the peers.
+func (c *compiled) rule(r *Rule, d Direction, verdict string) []podfilter.Rule {
+	peers := c.peers(r.Peers, d, verdict)
 	ports := c.portMatches(r.Ports, d)
 	if len(ports) == 1 || len(peers) == 1 {
 		var rules []podfilter.Rule
@@ -138,6 +205,9 @@ func (m portMatch) with(peer podfilter.Peer, verdict string) []podfilter.Rule {
 	return rules
 }
 
+// protocols are those with ports.
+func protocols() []string { return []string{"TCP", "UDP", "SCTP"} }
+
 func protocolNumber(protocol string) uint8 {
 	switch protocol {
 	case "UDP":
@@ -170,7 +240,7 @@ func (c *compiled) portMatches(ports []Port, d Direction) []portMatch {
 		}
 		matches = append(matches, m)
 	}
-	for _, protocol := range []string{"TCP", "UDP", "SCTP"} {
+	for _, protocol := range protocols() {
 		all := slices.Compact(slices.Sorted(slices.Values(single[protocol])))
 		m := portMatch{Rule: podfilter.Rule{Protocol: protocolNumber(protocol)}}
 		switch len(all) {
@@ -200,21 +270,21 @@ func (c *compiled) portSet(ports []uint16) string {
 	return s.Name
 }
 
-// peerMatch is a match of a peer, and the verdict that accepts it.
+// peerMatch is a match of a peer, and its verdict.
 type peerMatch struct {
 	podfilter.Peer
 	verdict string
 }
 
 // peers returns matches for any of the peers.
-func (c *compiled) peers(peers []Peer, d Direction) []peerMatch {
+func (c *compiled) peers(peers []Peer, d Direction, verdict string) []peerMatch {
 	if len(peers) == 0 {
-		return []peerMatch{{verdict: "accept"}}
+		return []peerMatch{{verdict: verdict}}
 	}
 	var matches []peerMatch
 	for i := range peers {
 		p := &peers[i]
-		m := peerMatch{podfilter.Peer{Server: d == Egress, In: p.Network}, "accept"}
+		m := peerMatch{podfilter.Peer{Server: d == Egress, In: p.Network}, verdict}
 		if p.Network.IsValid() {
 			m.V6 = p.Network.Addr().Is6()
 			if len(p.Except) > 0 {
@@ -223,7 +293,7 @@ func (c *compiled) peers(peers []Peer, d Direction) []peerMatch {
 			matches = append(matches, m)
 			continue
 		}
-		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), selects: &[2]Selector{p.Namespaces, p.Pods}}
+		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]Selector{p.Namespaces, p.Pods}}
 		c.groups = append(c.groups, k)
 		for _, v6 := range []bool{false, true} {
 			m.V6, m.Set = v6, k.setName()+podfilter.Suffix(v6)
@@ -245,17 +315,73 @@ func (c *compiled) without(peer podfilter.Peer, networks []netip.Prefix) *podfil
 	return all
 }
 
-// Chosen is a policy that isolates a pod in a direction: its name, and the name of its chain, which is "" if it allows
+// Chosen is a policy that selects a pod in a direction: its name, and the name of its chain, which is "" if it allows
 // nothing.
 type Chosen struct{ Name, Chain string }
 
-// PodChain returns the chain of the pods that exactly these policies isolate. They must be sorted.
-func PodChain(all []Chosen) *podfilter.Chain {
-	var rules []podfilter.Rule
+// Tiers are the policies that select a pod in one direction, each tier in the order of evaluation.
+type Tiers struct {
+	Admin []Chosen
+	// Isolating are NetworkPolicies. A pod that has one has no Baseline.
+	Isolating []Chosen
+	Baseline  []Chosen
+}
+
+// rest returns the chain of the tiers behind Admin, or nil if they accept everything.
+func (t *Tiers) rest() *podfilter.Chain {
+	switch {
+	case len(t.Isolating) > 0:
+		rules := []podfilter.Rule{{Self: true, Verdict: "accept"}, {Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"}}
+		return chain("pods", append(jumps(rules, t.Isolating), podfilter.Rule{Verdict: "drop"}))
+	case len(t.Baseline) > 0:
+		return chain("pods", append(jumps(dropStrays(), t.Baseline), podfilter.Rule{Verdict: "accept"}))
+	}
+	return nil
+}
+
+// dropStrays returns the rule for packets without a connection: no rule of a policy matches these.
+func dropStrays() []podfilter.Rule { return []podfilter.Rule{{Strays: true, Verdict: "drop"}} }
+
+// jumps appends a jump to each policy that has a chain.
+func jumps(rules []podfilter.Rule, all []Chosen) []podfilter.Rule {
 	for _, c := range all {
 		if c.Chain != "" {
 			rules = append(rules, podfilter.Rule{Verdict: "jump " + c.Chain, Comment: c.Name})
 		}
 	}
-	return chain("pods", append(rules, podfilter.Rule{Verdict: "drop"}))
+	return rules
+}
+
+// add appends a cluster policy, and returns the verdict that leads to the next tier. Those of the tier Admin come last, because
+// the verdict follows from the other tiers.
+func (t *Tiers) add(name string, admin bool, c *SavedChain) (pass string) {
+	pass, tier := "accept", &t.Baseline
+	if admin {
+		pass, tier = t.pass(), &t.Admin
+	}
+	*tier = append(*tier, Chosen{name, c.named(pass)})
+	return pass
+}
+
+// pass returns the verdict that leads from the tier Admin to the next one.
+func (t *Tiers) pass() string {
+	if rest := t.rest(); rest != nil {
+		return "goto " + rest.Name
+	}
+	return "accept"
+}
+
+// PodChains returns the chains of the pods that exactly these policies select. The first is the pods' own. There is none
+// without policies.
+func (t *Tiers) PodChains() []*podfilter.Chain {
+	var chains []*podfilter.Chain
+	rest := t.rest()
+	if rest != nil {
+		chains = append(chains, rest)
+	}
+	if len(t.Admin) == 0 {
+		return chains
+	}
+	own := chain("pods", append(jumps(dropStrays(), t.Admin), podfilter.Rule{Verdict: t.pass()}))
+	return append([]*podfilter.Chain{own}, chains...)
 }

@@ -24,9 +24,21 @@ const everything = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy",
  {"from":[{"ipBlock":{"cidr":"0.0.0.0/0"}},{"ipBlock":{"cidr":"::/0","except":["fd00::/8"]}}]}],
 "egress":[{"to":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"Exists"}]}}],"ports":[{"port":"dns","protocol":"UDP"}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}}`
 
+// everyCluster has each form of a rule of a ClusterNetworkPolicy.
+const everyCluster = `{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"all"},"spec":{"tier":"Admin","priority":5,
+"subject":{"namespaces":{}},
+"ingress":[{"action":"Pass","from":[{"namespaces":{}},{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"x"}}}}],
+  "protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":9}}}},{"destinationNamedPort":"web"}]}],
+"egress":[{"name":"nodes","action":"Deny","to":[{"nodes":{}},{"networks":["192.0.2.0/24","2001:db8::/64"]}]},{"action":"Accept","to":[{"domainNames":["a.example"]}]}]}}`
+
 func everyTable(t *testing.T) *netpolicy.Table {
 	table := netpolicy.NewTable()
 	put(t, table, everything)
+	put(t, table, everyCluster)
+	put(t, table, strings.NewReplacer("Admin", "Baseline", `"all"`, `"base"`).Replace(everyCluster))
+	put(t, table, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"default"}}`)
+	put(t, table, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"n"}]}}`)
+	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "other", UID: "2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.6")}})
 	put(t, table, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","namespace":"default"},"spec":{"podSelector":{}}}`)
 	table.PutPod(&netpolicy.Pod{
 		Namespace: "default", Name: "web-0", UID: "1", Labels: map[string]string{"app": "web"},

@@ -4,6 +4,7 @@ package netpolicy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -46,12 +47,38 @@ type Rule struct {
 	Ports []Port
 }
 
-// Peer is a set of pods, or a network.
+// Peer is a set of pods or nodes, or a network.
 type Peer struct {
 	// Namespaces and Pods select pods. They are not used if Network is valid.
 	Namespaces, Pods Selector
-	Network          netip.Prefix
-	Except           []netip.Prefix
+	// Nodes is true if Pods selects nodes.
+	Nodes   bool
+	Network netip.Prefix
+	Except  []netip.Prefix
+}
+
+// Node is a node of the cluster as far as policies depend on it.
+type Node struct {
+	Name      string
+	Labels    map[string]string
+	Addresses []netip.Addr
+}
+
+// NodeAddress is an address in the status of a node in JSON.
+type NodeAddress struct {
+	Type    string `json:"type"`
+	Address string `json:"address"`
+}
+
+// NewNode returns a node. Addresses that are names are left out.
+func NewNode(name string, labels map[string]string, addresses []NodeAddress) *Node {
+	n := &Node{Name: name, Labels: labels}
+	for _, text := range addresses {
+		if a, err := netip.ParseAddr(text.Address); err == nil && !slices.Contains(n.Addresses, a.Unmap()) {
+			n.Addresses = append(n.Addresses, a.Unmap())
+		}
+	}
+	return n
 }
 
 // Port is a port or a range of ports of a protocol, or with First and Name zero all ports.
@@ -104,20 +131,15 @@ func (p *Pod) equal(o *Pod) bool {
 // NameLabel is the label with its name that the API server gives each namespace.
 const NameLabel = "kubernetes.io/metadata.name"
 
-// Object is an object of a file: a NetworkPolicy or a Namespace.
+// Object is an object of a file.
 type Object struct {
-	Policy *Policy
-	// Namespace is the name of a namespace, with Labels.
-	Namespace string
-	Labels    map[string]string
-}
-
-// ID returns the kind and the name of the object.
-func (o *Object) ID() string {
-	if o.Policy != nil {
-		return "NetworkPolicy " + o.Policy.Namespace + "/" + o.Policy.Name
-	}
-	return "Namespace " + o.Namespace
+	// ID is the kind and the name.
+	ID string
+	// Policy or Cluster is set if it is such a policy.
+	Policy  *Policy
+	Cluster *ClusterPolicy
+	// PutInto adds the object to a Table, or replaces it.
+	PutInto, RemoveFrom func(*Table)
 }
 
 // Decode reads an object from JSON, with defaults and validation as the API server has them. All faults are reported.
@@ -130,30 +152,55 @@ func Decode(doc []byte) (*Object, error) {
 			Namespace string            `json:"namespace"`
 			Labels    map[string]string `json:"labels"`
 		} `json:"metadata"`
-		Spec json.RawMessage `json:"spec"`
+		Spec   json.RawMessage `json:"spec"`
+		Status struct {
+			Addresses []NodeAddress `json:"addresses"`
+		} `json:"status"`
 	}
 	if err := json.Unmarshal(doc, &head); err != nil {
 		return nil, err
 	}
-	switch {
-	case head.Metadata.Name == "":
+	name := head.Metadata.Name
+	if name == "" {
 		return nil, fmt.Errorf("%s without metadata.name", head.Kind)
-	case head.APIVersion == "v1" && head.Kind == "Namespace":
-		var f faults
+	}
+	var f faults
+	o := &Object{ID: head.Kind + " " + name}
+	switch head.APIVersion + " " + head.Kind {
+	case "v1 Namespace":
 		f.labels("metadata.labels", head.Metadata.Labels)
-		return &Object{Namespace: head.Metadata.Name, Labels: head.Metadata.Labels}, f.err("namespace " + head.Metadata.Name)
-	case head.APIVersion == "networking.k8s.io/v1" && head.Kind == "NetworkPolicy":
-		if head.Metadata.Namespace == "" {
-			head.Metadata.Namespace = "default"
-		}
+		o.PutInto = func(t *Table) { t.PutNamespace(name, head.Metadata.Labels) }
+		o.RemoveFrom = func(t *Table) { t.RemoveNamespace(name) }
+		return o, f.err("namespace " + name)
+	case "v1 Node":
+		f.labels("metadata.labels", head.Metadata.Labels)
+		o.PutInto = func(t *Table) { t.PutNode(NewNode(name, head.Metadata.Labels, head.Status.Addresses)) }
+		o.RemoveFrom = func(t *Table) { t.RemoveNode(name) }
+		return o, f.err("node " + name)
+	case "networking.k8s.io/v1 NetworkPolicy":
 		var spec Spec
 		if err := strict(head.Spec, &spec); err != nil {
 			return nil, fmt.Errorf("spec: %w", err)
 		}
-		p, err := spec.Policy(head.Metadata.Namespace, head.Metadata.Name)
-		return &Object{Policy: p}, err
+		p, err := spec.Policy(cmp.Or(head.Metadata.Namespace, "default"), name)
+		o.ID, o.Policy = head.Kind+" "+p.Namespace+"/"+name, p
+		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutPolicy(p) }, func(t *Table) { t.RemovePolicy(p.Namespace, name) }
+		return o, err
+	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
+		var spec ClusterSpec
+		if err := strict(head.Spec, &spec); err != nil {
+			return nil, fmt.Errorf("spec: %w", err)
+		}
+		p, err := spec.Policy(name)
+		o.Cluster = p
+		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutClusterPolicy(p) }, func(t *Table) { t.RemoveClusterPolicy(name) }
+		return o, err
 	}
-	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy or v1 Namespace", head.APIVersion, head.Kind)
+	if head.Kind == "AdminNetworkPolicy" || head.Kind == "BaselineAdminNetworkPolicy" {
+		return nil, fmt.Errorf("%s is not enforced: write it as a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2, which replaced it", head.Kind)
+	}
+	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
+		head.APIVersion, head.Kind)
 }
 
 // strict decodes an object and refuses fields that it does not know, as kubectl does: a misspelt selector would select all pods.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
@@ -156,16 +157,11 @@ func list(o object, key string) []any { all, _ := o[key].([]any); return all }
 type world struct {
 	namespaces map[string]map[string]string
 	policies   []object
+	cluster    []object
+	nodes      []node
 }
 
-// allowed reports whether a UDP connection between two pods is allowed.
-func (w *world) allowed(from, to *pod, v6 bool, port int) bool {
-	if from == to {
-		return true
-	}
-	return w.direction("egress", "to", from, to, to, v6, port) && w.direction("ingress", "from", to, from, to, v6, port)
-}
-
+// direction reports whether NetworkPolicies allow a connection on one side.
 func (w *world) direction(key, peers string, self, other, server *pod, v6 bool, port int) bool {
 	isolated := false
 	for _, p := range w.policies {
@@ -205,6 +201,9 @@ func (w *world) peer(q object, own string, other *pod, v6 bool) bool {
 		in := func(s any) bool { return netip.MustParsePrefix(s.(string)).Contains(other.address(v6)) }
 		return in(b["cidr"]) && !slices.ContainsFunc(list(b, "except"), in)
 	}
+	if other.Namespace == "" { // no pod
+		return false
+	}
 	if s, ok := q["namespaceSelector"]; ok {
 		if !evalSelector(s, w.namespaces[other.Namespace]) {
 			return false
@@ -234,6 +233,40 @@ func evalPort(q object, server *pod, port int) bool {
 	return false
 }
 
+// sameWithoutAgent compares the chains of an ADD that the agent answers with those that the saved policies give.
+func sameWithoutAgent(t *testing.T, table *netpolicy.Table) {
+	t.Helper()
+	content, err := json.Marshal(table.Save(false))
+	var saved netpolicy.Saved
+	if err == nil {
+		err = coldjson.Unmarshal(content, &saved)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := table.Ruleset().Pods
+	for _, p := range table.Pods() {
+		egress, ingress := saved.Choose(p.Namespace, p.Name, p.UID, nil)
+		if have := pods[p.Addresses[0]]; !p.HostNetwork && (have.Egress != egress || have.Ingress != ingress) {
+			t.Errorf("%s: the agent's chains are %+v, those of the saved policies %s and %s", p.Key(), have, egress, ingress)
+		}
+	}
+}
+
+// transferred returns the table that a verb makes from what the agent sends.
+func transferred(t *testing.T, table *netpolicy.Table) *netpolicy.Table {
+	t.Helper()
+	content, err := json.Marshal(table.State())
+	var state netpolicy.State
+	if err == nil {
+		err = json.Unmarshal(content, &state)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Table()
+}
+
 // arrival is a datagram that a pod received.
 type arrival struct {
 	text string
@@ -244,7 +277,13 @@ type arrival struct {
 // TestRandom compares random policies with the evaluator, through real sockets of six pods in two namespaces. After the
 // probes the policies are removed, and a marker follows on the way of each probe: what has not arrived before it was
 // dropped. The same Table and Filter see all rounds, so each round is a change of the kernel's objects.
-func TestRandom(t *testing.T) {
+func TestRandom(t *testing.T) { random(t, false) }
+
+// TestRandomCluster does so with ClusterNetworkPolicies too, and with a host-network pod at another node's address and a
+// server outside of the cluster.
+func TestRandomCluster(t *testing.T) { random(t, true) }
+
+func random(t *testing.T, cluster bool) {
 	rounds := 20
 	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SOAK")); err == nil {
 		rounds = 10 * n
@@ -258,12 +297,20 @@ func TestRandom(t *testing.T) {
 	arrivals := make(chan arrival, 10000)
 	var pods []*pod
 	var senders [][2]*net.UDPConn
+	var spec []netpolicy.Pod
 	for i := range 6 {
-		p := routed(t, i, netpolicy.Pod{
+		spec = append(spec, netpolicy.Pod{
 			Namespace: []string{"x", "y"}[i/3], Name: fmt.Sprint("p", i), UID: fmt.Sprint(i),
 			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd09::%d", i+1))},
 			Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "UDP", Port: uint16(80 + i%3)}},
 		})
+	}
+	if cluster {
+		spec = append(spec, netpolicy.Pod{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("fd09:1::1")}},
+			netpolicy.Pod{Name: "outside", Addresses: []netip.Addr{netip.MustParseAddr("10.9.2.1"), netip.MustParseAddr("fd09:2::1")}})
+	}
+	for i, one := range spec {
+		p := routed(t, i, one)
 		pods = append(pods, p)
 		var s [2]*net.UDPConn
 		for v := range s {
@@ -295,7 +342,7 @@ func TestRandom(t *testing.T) {
 			table.PutNamespace(ns, l)
 			w.namespaces[ns] = map[string]string{"app": l["app"], netpolicy.NameLabel: ns}
 		}
-		for _, p := range pods {
+		for _, p := range pods[:6] {
 			p.Labels = map[string]string{}
 			for _, k := range labelKeys {
 				if r.IntN(3) > 0 {
@@ -307,16 +354,25 @@ func TestRandom(t *testing.T) {
 		}
 		locals(table)
 		var docs []string
-		for i := range 1 + r.IntN(4) {
-			p := randomPolicy(r, fmt.Sprint("n", i))
+		say := func(p object) string {
 			doc, err := json.Marshal(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			docs, w.policies = append(docs, string(doc)), append(w.policies, p)
-			put(t, table, string(doc))
+			docs = append(docs, string(doc))
+			return string(doc)
+		}
+		for i := range 1 + r.IntN(4) {
+			p := randomPolicy(r, fmt.Sprint("n", i))
+			w.policies = append(w.policies, p)
+			put(t, table, say(p))
+		}
+		if cluster {
+			w.addCluster(r, table, pods[6], say)
 		}
 		ensure(t, f, table)
+		sameWithoutAgent(t, table)
+		explainer := netpolicy.NewExplainer(transferred(t, table))
 		each := func(do func(i, j int, v6 bool, port int)) {
 			for i := range pods {
 				for j := range pods {
@@ -334,10 +390,13 @@ func TestRandom(t *testing.T) {
 				table.RemovePolicy(ns, fmt.Sprint("n", i))
 			}
 		}
+		for _, p := range w.cluster {
+			table.RemoveClusterPolicy(p["metadata"].(object)["name"].(string))
+		}
 		ensure(t, f, table)
 		each(func(i, j int, v6 bool, port int) { send(mark, i, j, v6, port) })
 		got := map[arrival]bool{}
-		for marks := 0; marks < 6*6*2*len(ports); {
+		for marks := 0; marks < len(pods)*len(pods)*2*len(ports); {
 			select {
 			case a := <-arrivals:
 				got[a] = true
@@ -349,10 +408,14 @@ func TestRandom(t *testing.T) {
 			}
 		}
 		each(func(i, j int, v6 bool, port int) {
-			have, want := got[arrival{fmt.Sprintf("%s %d %v", probe, i, v6), pods[j], port}], w.allowed(pods[i], pods[j], v6, port)
+			have, want := got[arrival{fmt.Sprintf("%s %d %v", probe, i, v6), pods[j], port}], w.passes(pods[i], pods[j], v6, port)
 			if have != want {
 				t.Errorf("round %d: %s %v -> %s %v port %d IPv6 %v: passed %v, want %v, namespaces %v", round,
 					pods[i].Key(), pods[i].Labels, pods[j].Key(), pods[j].Labels, port, v6, have, want, w.namespaces)
+			}
+			explained := explainer.Explain(netpolicy.Flow{Client: pods[i].address(v6), Server: pods[j].address(v6), Protocol: "UDP", Port: uint16(port)})
+			if i != j && explained.Allowed != want {
+				t.Errorf("explained as %+v", explained)
 			}
 		})
 		if t.Failed() {

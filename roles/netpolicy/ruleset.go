@@ -1,11 +1,14 @@
 package netpolicy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -18,7 +21,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 		return t.ruleset
 	}
 	chains := t.podChains
-	t.podChains = map[string]*podfilter.Chain{}
+	t.podChains = map[string][]*podfilter.Chain{}
 	r := &podfilter.Ruleset{
 		Sets: map[string]*podfilter.Set{}, Chains: map[string]*podfilter.Chain{}, Pods: map[netip.Addr]podfilter.Pod{},
 		Pending:         map[netip.Addr]podfilter.Pod{},
@@ -48,49 +51,63 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 }
 
 // chainOf returns the name of the chain of an attachment in one direction, and adds the chain and what it needs to a
-// Ruleset. It returns "" if no policy isolates the pod in that direction.
-func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[string]*group, chains map[string]*podfilter.Chain) string {
+// Ruleset. It returns "" if no policy selects the pod in that direction.
+func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[string]*group, old map[string][]*podfilter.Chain) string {
 	p := t.pods[l.Namespace][l.Name]
-	if p == nil || !p.Is(l.UID) {
+	if p == nil || !p.Is(l.UID) || !t.knowsSubjects(p.Namespace) {
 		return podfilter.Deny
 	}
-	var chosen []Chosen
+	var tiers Tiers
 	for _, policy := range t.selecting(p, d) {
 		c := policy.compile(d)
-		chosen = append(chosen, Chosen{policy.Namespace + "/" + policy.Name, policy.chain(d)})
-		for _, ch := range c.chains {
-			r.Chains[ch.Name] = ch
-		}
-		for _, s := range c.ports {
-			if r.Sets[s.Name] == nil {
-				r.Sets[s.Name] = s
-			}
-		}
-		for _, k := range c.groups {
-			text := k.text()
-			if used[text] != nil {
-				continue
-			}
-			used[text] = t.groups[text]
-			if used[text] == nil {
-				used[text] = t.newGroup(k)
-			}
-		}
+		t.include(c, r, used)
+		tiers.Isolating = append(tiers.Isolating, Chosen{policy.Namespace + "/" + policy.Name, c.name})
 	}
-	if len(chosen) == 0 {
+	admin, baseline := t.clusterSelecting(p, d)
+	if len(tiers.Isolating) > 0 {
+		baseline = nil
+	}
+	for _, policy := range append(baseline, admin...) {
+		t.include(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), r, used)
+	}
+	text := fmt.Sprintf("%q", tiers)
+	chains := t.podChains[text]
+	if chains == nil {
+		chains = old[text]
+	}
+	if chains == nil {
+		chains = tiers.PodChains()
+	}
+	t.podChains[text] = chains
+	if len(chains) == 0 {
 		return ""
 	}
-	text := fmt.Sprint(chosen)
-	own := t.podChains[text]
-	if own == nil {
-		own = chains[text]
+	for _, c := range chains {
+		r.Chains[c.Name] = c
 	}
-	if own == nil {
-		own = PodChain(chosen)
+	return chains[0].Name
+}
+
+// include adds the objects of a policy to a Ruleset.
+func (t *Table) include(c *compiled, r *podfilter.Ruleset, used map[string]*group) {
+	for _, ch := range c.chains {
+		r.Chains[ch.Name] = ch
 	}
-	t.podChains[text] = own
-	r.Chains[own.Name] = own
-	return own.Name
+	for _, s := range c.ports {
+		if r.Sets[s.Name] == nil {
+			r.Sets[s.Name] = s
+		}
+	}
+	for _, k := range c.groups {
+		text := k.text()
+		if used[text] != nil {
+			continue
+		}
+		used[text] = t.groups[text]
+		if used[text] == nil {
+			used[text] = t.newGroup(k)
+		}
+	}
 }
 
 // selecting returns the policies that isolate a pod in one direction, by their names.
@@ -102,4 +119,38 @@ func (t *Table) selecting(p *Pod, d Direction) (all []*Policy) {
 		}
 	}
 	return all
+}
+
+// clusterSelecting returns the policies of both tiers that have rules for a pod in one direction, in the order of evaluation.
+func (t *Table) clusterSelecting(p *Pod, d Direction) (admin, baseline []*ClusterPolicy) {
+	if len(t.cluster) == 0 {
+		return nil, nil
+	}
+	labels := t.labelsOf(p.Namespace)
+	for _, policy := range t.clusterInOrder() {
+		switch {
+		case len(policy.Rules[d]) == 0 || !policy.Namespaces.Matches(labels) || !policy.Pods.Matches(p.Labels):
+		case policy.Admin:
+			admin = append(admin, policy)
+		default:
+			baseline = append(baseline, policy)
+		}
+	}
+	return admin, baseline
+}
+
+// clusterInOrder returns all cluster policies by priority and name.
+func (t *Table) clusterInOrder() []*ClusterPolicy {
+	if t.inOrder == nil {
+		t.inOrder = slices.Collect(maps.Values(t.cluster))
+		sorting.Func(t.inOrder, func(a, b *ClusterPolicy) int {
+			return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
+		})
+	}
+	return t.inOrder
+}
+
+// knowsSubjects reports whether the Table can tell which cluster policies select the pods of a namespace.
+func (t *Table) knowsSubjects(namespace string) bool {
+	return len(t.cluster) == 0 || t.ImplicitNamespaces || t.namespaces[namespace] != nil
 }

@@ -16,24 +16,38 @@ type Saved struct {
 	FromFiles bool                `json:"fromFiles,omitempty"`
 	Policies  []SavedPolicy       `json:"policies,omitempty"`
 	Pods      map[string]SavedPod `json:"pods,omitempty"`
+	// Cluster are the cluster policies in the order of evaluation. Namespaces has the labels that they select by.
+	Cluster    []SavedCluster               `json:"cluster,omitempty"`
+	Namespaces map[string]map[string]string `json:"namespaces,omitempty"`
+}
+
+// SavedCluster is a cluster policy as far as it selects pods.
+type SavedCluster struct {
+	Name       string   `json:"name"`
+	Admin      bool     `json:"admin,omitempty"`
+	Namespaces Selector `json:"namespaces,omitempty"`
+	Pods       Selector `json:"pods,omitempty"`
+	// Egress and Ingress are nil in a direction in which the policy has no rules.
+	Egress  *SavedChain `json:"egress,omitempty"`
+	Ingress *SavedChain `json:"ingress,omitempty"`
+}
+
+// SavedChain is the chain of a cluster policy. If Passes is true, its name also follows from the verdict that leads to the
+// next tier.
+type SavedChain struct {
+	Name   string `json:"name"`
+	Passes bool   `json:"passes,omitempty"`
 }
 
 // SavedPolicy is a policy as far as it selects pods.
 type SavedPolicy struct {
-	Namespace string             `json:"namespace"`
-	Name      string             `json:"name"`
-	Pods      []SavedRequirement `json:"pods,omitempty"`
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Pods      Selector `json:"pods,omitempty"`
 	// Egress and Ingress are the names of the policy's chains. They are nil in a direction in which the policy does not
 	// isolate pods, and "" in one in which it allows nothing.
 	Egress  *string `json:"egress,omitempty"`
 	Ingress *string `json:"ingress,omitempty"`
-}
-
-// SavedRequirement is a condition of a selector.
-type SavedRequirement struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
-	Values   []string `json:"values,omitempty"`
 }
 
 // SavedPod is a pod of this node.
@@ -56,6 +70,9 @@ func (t *Table) Save(fromFiles bool) *Saved {
 			s.Policies = append(s.Policies, of[name].saved())
 		}
 	}
+	for _, p := range t.clusterInOrder() {
+		s.Cluster, s.Namespaces = append(s.Cluster, p.saved()), t.namespaces
+	}
 	if fromFiles {
 		return s
 	}
@@ -76,25 +93,24 @@ func (p SavedPod) equal(o SavedPod) bool {
 }
 
 func (p *Policy) saved() SavedPolicy {
-	s := SavedPolicy{Namespace: p.Namespace, Name: p.Name}
-	for _, r := range p.Pods.requirements {
-		s.Pods = append(s.Pods, SavedRequirement{r.key, r.operator, r.values})
-	}
+	s := SavedPolicy{Namespace: p.Namespace, Name: p.Name, Pods: p.Pods}
 	for d, chain := range map[Direction]**string{Egress: &s.Egress, Ingress: &s.Ingress} {
 		if p.Isolates[d] {
-			name := p.chain(d)
+			name := p.compile(d).name
 			*chain = &name
 		}
 	}
 	return s
 }
 
-// chain returns the name of the policy's chain, or "" if it allows nothing.
-func (p *Policy) chain(d Direction) string {
-	if c := p.compile(d); len(c.chains) > 0 {
-		return c.chains[0].Name
+func (p *ClusterPolicy) saved() SavedCluster {
+	s := SavedCluster{Name: p.Name, Admin: p.Admin, Namespaces: p.Namespaces, Pods: p.Pods}
+	for d, chain := range map[Direction]**SavedChain{Egress: &s.Egress, Ingress: &s.Ingress} {
+		if len(p.Rules[d]) > 0 {
+			*chain = p.chain(d)
+		}
 	}
-	return ""
+	return s
 }
 
 // Choose returns the chains of a pod. A pod that is not known gets the chain that drops everything.
@@ -106,32 +122,47 @@ func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (e
 		}
 		labels = p.Labels
 	}
-	var chosen [2][]Chosen
+	of, known := s.Namespaces[namespace]
+	switch {
+	case known:
+	case len(s.Cluster) > 0 && !s.FromFiles:
+		return podfilter.Deny, podfilter.Deny
+	default:
+		of = map[string]string{NameLabel: namespace}
+	}
+	var tiers [2]Tiers
 	for i := range s.Policies {
 		p := &s.Policies[i]
-		if p.Namespace != namespace || !p.selects(labels) {
+		if p.Namespace != namespace || !p.Pods.Matches(labels) {
 			continue
 		}
 		for d, chain := range []*string{Egress: p.Egress, Ingress: p.Ingress} {
 			if chain != nil {
-				chosen[d] = append(chosen[d], Chosen{namespace + "/" + p.Name, *chain})
+				tiers[d].Isolating = append(tiers[d].Isolating, Chosen{namespace + "/" + p.Name, *chain})
+			}
+		}
+	}
+	for d := range tiers {
+		sorting.Func(tiers[d].Isolating, func(a, b Chosen) int { return strings.Compare(a.Name, b.Name) })
+	}
+	for _, admin := range []bool{false, true} {
+		for i := range s.Cluster {
+			p := &s.Cluster[i]
+			if p.Admin != admin || !p.Namespaces.Matches(of) || !p.Pods.Matches(labels) {
+				continue
+			}
+			for d, chain := range []*SavedChain{Egress: p.Egress, Ingress: p.Ingress} {
+				if t := &tiers[d]; chain != nil && (admin || len(t.Isolating) == 0) {
+					t.add(p.Name, admin, chain)
+				}
 			}
 		}
 	}
 	var names [2]string
-	for d, all := range chosen {
-		if len(all) > 0 {
-			sorting.Func(all, func(a, b Chosen) int { return strings.Compare(a.Name, b.Name) })
-			names[d] = PodChain(all).Name
+	for d := range tiers {
+		if chains := tiers[d].PodChains(); len(chains) > 0 {
+			names[d] = chains[0].Name
 		}
 	}
 	return names[Egress], names[Ingress]
-}
-
-func (p *SavedPolicy) selects(labels map[string]string) bool {
-	var s Selector
-	for _, r := range p.Pods {
-		s.requirements = append(s.requirements, requirement{r.Key, r.Operator, r.Values})
-	}
-	return s.Matches(labels)
 }

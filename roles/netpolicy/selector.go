@@ -19,16 +19,15 @@ type LabelSelector struct {
 	} `json:"matchExpressions,omitempty"`
 }
 
-// Selector selects objects by their labels. The zero value selects all objects.
-type Selector struct {
-	// requirements are sorted by their texts and without duplicates.
-	requirements []requirement
-}
+// Selector selects objects by their labels. Its requirements are sorted by their texts and without duplicates. An empty one
+// selects all objects.
+type Selector []Requirement
 
-// requirement is one condition on a label. values are sorted.
-type requirement struct {
-	key, operator string
-	values        []string
+// Requirement is one condition on a label. Values are sorted.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values,omitempty"`
 }
 
 // The operators.
@@ -40,38 +39,38 @@ const (
 )
 
 // String returns the requirement in the form of kubectl: "tier notin (a,b)".
-func (r *requirement) String() string {
-	switch r.operator {
+func (r *Requirement) String() string {
+	switch r.Operator {
 	case in:
-		return r.key + " in (" + strings.Join(r.values, ",") + ")"
+		return r.Key + " in (" + strings.Join(r.Values, ",") + ")"
 	case notIn:
-		return r.key + " notin (" + strings.Join(r.values, ",") + ")"
+		return r.Key + " notin (" + strings.Join(r.Values, ",") + ")"
 	case doesNotExist:
-		return "!" + r.key
+		return "!" + r.Key
 	}
-	return r.key
+	return r.Key
 }
 
 // String returns the selector in a canonical form: two selectors with one text are equal.
 func (s Selector) String() string {
-	texts := make([]string, len(s.requirements))
-	for i := range s.requirements {
-		texts[i] = s.requirements[i].String()
+	texts := make([]string, len(s))
+	for i := range s {
+		texts[i] = s[i].String()
 	}
 	return strings.Join(texts, ",")
 }
 
 // Matches reports whether the selector selects an object with these labels.
 func (s Selector) Matches(labels map[string]string) bool {
-	for i := range s.requirements {
-		r := &s.requirements[i]
-		value, has := labels[r.key]
+	for i := range s {
+		r := &s[i]
+		value, has := labels[r.Key]
 		is := has
-		switch r.operator {
+		switch r.Operator {
 		case in:
-			is = has && slices.Contains(r.values, value)
+			is = has && slices.Contains(r.Values, value)
 		case notIn:
-			is = !has || !slices.Contains(r.values, value)
+			is = !has || !slices.Contains(r.Values, value)
 		case doesNotExist:
 			is = !has
 		}
@@ -84,15 +83,14 @@ func (s Selector) Matches(labels map[string]string) bool {
 
 // namespaceNamed selects the namespace with a name.
 func namespaceNamed(name string) Selector {
-	return Selector{[]requirement{{NameLabel, in, []string{name}}}}
+	return Selector{{NameLabel, in, []string{name}}}
 }
 
 // selector returns the valid parts of a selector.
-func (l *LabelSelector) selector(f *faults, path string) Selector {
-	var s Selector
+func (l *LabelSelector) selector(f *faults, path string) (s Selector) {
 	f.labels(path+".matchLabels", l.MatchLabels)
 	for k, v := range l.MatchLabels {
-		s.requirements = append(s.requirements, requirement{k, in, []string{v}})
+		s = append(s, Requirement{k, in, []string{v}})
 	}
 	for i, e := range l.MatchExpressions {
 		at := fmt.Sprintf("%s.matchExpressions[%d]", path, i)
@@ -113,11 +111,10 @@ func (l *LabelSelector) selector(f *faults, path string) Selector {
 		default:
 			f.add(at+".operator", "%q is not In, NotIn, Exists or DoesNotExist", e.Operator)
 		}
-		s.requirements = append(s.requirements, requirement{e.Key, e.Operator, values})
+		s = append(s, Requirement{e.Key, e.Operator, values})
 	}
-	sorting.Func(s.requirements, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
-	s.requirements = slices.CompactFunc(s.requirements, func(a, b requirement) bool { return a.String() == b.String() })
-	return s
+	sorting.Func(s, func(a, b Requirement) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(s, func(a, b Requirement) bool { return a.String() == b.String() })
 }
 
 // Bounds of the parts of labels

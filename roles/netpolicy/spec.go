@@ -158,7 +158,7 @@ func (s *specPort) port(f *faults, path string) (p Port) {
 	if s.Protocol != nil {
 		p.Protocol = *s.Protocol
 	}
-	if !slices.Contains([]string{"TCP", "UDP", "SCTP"}, p.Protocol) {
+	if !slices.Contains(protocols(), p.Protocol) {
 		f.add(path+".protocol", "%q is not TCP, UDP or SCTP", p.Protocol)
 	}
 	var number int32

@@ -18,17 +18,23 @@ type Table struct {
 	OnNode func(*Pod) bool
 	// isSaved is true if Save would return the same again.
 	isSaved bool
+	// ImplicitNamespaces is true if namespaces exist that the source does not name. These have no labels but NameLabel.
+	ImplicitNamespaces bool
 	// namespaces has the labels of namespaces.
 	namespaces map[string]map[string]string
 	pods       map[string]map[string]*Pod // by namespace and name
 	policies   map[string]map[string]*Policy
+	nodes      map[string]*Node
+	cluster    map[string]*ClusterPolicy
+	// inOrder are the cluster policies in the order of evaluation, or nil after a change.
+	inOrder []*ClusterPolicy
 	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
 	local     map[string]Local
 	addresses map[string][]localPod
 	// groups are the groups that chains use.
 	groups map[string]*group
-	// podChains are the chains of pods by the policies that isolate them.
-	podChains map[string]*podfilter.Chain
+	// podChains are the chains of pods by the policies that select them.
+	podChains map[string][]*podfilter.Chain
 	// ruleset is the last Ruleset. It is nil after a change of more than the members of its sets.
 	ruleset *podfilter.Ruleset
 }
@@ -63,7 +69,7 @@ func NewTable() *Table {
 	return &Table{
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
-		local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
+		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
 	}
 }
 
@@ -83,6 +89,9 @@ func (t *Table) RemoveNamespace(name string) { t.setNamespace(name, nil) }
 func (t *Table) setNamespace(name string, labels map[string]string) {
 	if equalLabels(t.namespaces[name], labels) {
 		return
+	}
+	if len(t.cluster) > 0 {
+		t.ruleset, t.isSaved = nil, false
 	}
 	t.change(slices.Collect(maps.Values(t.pods[name])), func() {
 		if labels == nil {
@@ -166,6 +175,38 @@ func (t *Table) RemovePolicy(namespace, name string) {
 	t.ruleset, t.isSaved = nil, false
 }
 
+// PutClusterPolicy adds or changes a cluster policy.
+func (t *Table) PutClusterPolicy(p *ClusterPolicy) {
+	t.cluster[p.Name], t.inOrder, t.ruleset, t.isSaved = p, nil, nil, false
+}
+
+// RemoveClusterPolicy removes a cluster policy.
+func (t *Table) RemoveClusterPolicy(name string) {
+	delete(t.cluster, name)
+	t.inOrder, t.ruleset, t.isSaved = nil, nil, false
+}
+
+// PutNode adds or changes a node.
+func (t *Table) PutNode(n *Node) {
+	t.RemoveNode(n.Name)
+	t.nodes[n.Name] = n
+	t.countNode(n, (*podfilter.Set).Add)
+}
+
+// RemoveNode removes a node.
+func (t *Table) RemoveNode(name string) {
+	if old := t.nodes[name]; old != nil {
+		t.countNode(old, (*podfilter.Set).Remove)
+		delete(t.nodes, name)
+	}
+}
+
+func (t *Table) countNode(n *Node, do func(*podfilter.Set, string)) {
+	for _, g := range t.groups {
+		g.countNode(n, do)
+	}
+}
+
 // SetLocal replaces the attachments of this node.
 func (t *Table) SetLocal(all []Local) {
 	local, addresses := map[string]Local{}, map[string][]localPod{}
@@ -234,28 +275,35 @@ func (t *Table) count(p *Pod, do func(*podfilter.Set, string)) {
 }
 
 func (g *group) count(p *Pod, namespace map[string]string, addresses []netip.Addr, local bool, do func(*podfilter.Set, string)) {
-	each := func(port uint16) {
-		for _, a := range addresses {
-			set := g.sets[0]
-			if a.Is6() {
-				set = g.sets[1]
-			}
-			do(set, podfilter.Key(a, port))
-		}
+	if g.key.nodes || g.key.local && !local {
+		return
 	}
 	if g.key.port == "" {
 		if s := g.key.selects; s[0].Matches(namespace) && s[1].Matches(p.Labels) {
-			each(0)
+			g.each(addresses, 0, do)
 		}
-		return
-	}
-	if g.key.local && !local {
 		return
 	}
 	for _, port := range p.Ports {
 		if port.Name == g.key.port && port.Protocol == g.key.protocol {
-			each(port.Port)
+			g.each(addresses, port.Port, do)
 		}
+	}
+}
+
+func (g *group) countNode(n *Node, do func(*podfilter.Set, string)) {
+	if g.key.nodes && g.key.selects[1].Matches(n.Labels) {
+		g.each(n.Addresses, 0, do)
+	}
+}
+
+func (g *group) each(addresses []netip.Addr, port uint16, do func(*podfilter.Set, string)) {
+	for _, a := range addresses {
+		set := g.sets[0]
+		if a.Is6() {
+			set = g.sets[1]
+		}
+		do(set, podfilter.Key(a, port))
 	}
 }
 
@@ -267,6 +315,9 @@ func (t *Table) newGroup(k groupKey) *group {
 	}
 	for i, v6 := range []bool{false, true} {
 		g.sets[i] = podfilter.NewSet(k.setName()+podfilter.Suffix(v6), kind, v6)
+	}
+	for _, n := range t.nodes {
+		g.countNode(n, (*podfilter.Set).Add)
 	}
 	for namespace, pods := range t.pods {
 		labels := t.labelsOf(namespace)

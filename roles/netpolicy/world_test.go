@@ -124,11 +124,7 @@ func put(t testing.TB, table *netpolicy.Table, doc string) {
 	if err != nil {
 		t.Fatalf("%v in %s", err, doc)
 	}
-	if o.Policy != nil {
-		table.PutPolicy(o.Policy)
-	} else {
-		table.PutNamespace(o.Namespace, o.Labels)
-	}
+	o.PutInto(table)
 }
 
 // locals makes all pods of the table pods of this node.

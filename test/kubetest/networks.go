@@ -44,6 +44,13 @@ func (s *Server) InstallWhereabouts(tb testing.TB) {
 	})
 }
 
+// InstallClusterPolicies installs the type ClusterNetworkPolicy of sigs.k8s.io/network-policy-api v0.2.0 without its validation.
+func (s *Server) InstallClusterPolicies(tb testing.TB) {
+	tb.Helper()
+	spec := properties{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	s.installScoped(tb, "Cluster", "policy.networking.k8s.io", "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", properties{"spec": spec}, "cnp")
+}
+
 const networksGroup = "k8s.cni.cncf.io"
 
 // properties are a part of a schema.
@@ -62,6 +69,11 @@ func object(of properties, required ...string) properties {
 // install installs a namespaced type and waits until it is served. A status is a subresource.
 func (s *Server) install(tb testing.TB, group, version, plural, kind string, of properties, short ...string) {
 	tb.Helper()
+	s.installScoped(tb, "Namespaced", group, version, plural, kind, of, short...)
+}
+
+func (s *Server) installScoped(tb testing.TB, scope, group, version, plural, kind string, of properties, short ...string) {
+	tb.Helper()
 	served := properties{"name": version, "served": true, "storage": true}
 	if of["status"] != nil {
 		served["subresources"] = properties{"status": properties{}}
@@ -71,9 +83,9 @@ func (s *Server) install(tb testing.TB, group, version, plural, kind string, of 
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	name := plural + "." + group
 	s.Must(tb, http.MethodPost, crds, "", map[string]any{
-		"metadata": map[string]any{"name": name},
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, a test"}},
 		"spec": map[string]any{
-			"group": group, "scope": "Namespaced", "versions": []any{served},
+			"group": group, "scope": scope, "versions": []any{served},
 			"names": map[string]any{"plural": plural, "singular": strings.ToLower(kind), "kind": kind, "shortNames": short},
 		},
 	}, http.StatusConflict)

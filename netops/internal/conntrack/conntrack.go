@@ -1,10 +1,11 @@
-// Package conntrack deletes the kernel's tracked connections of one namespace by ctnetlink.
+// Package conntrack lists and deletes the kernel's tracked connections of one namespace by ctnetlink.
 package conntrack
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -78,6 +79,23 @@ func (c *Conn) deleteListed(ctx context.Context, all []Selection) error {
 		return err
 	}
 	return c.deleteConnections(ctx, found)
+}
+
+// Tracked is a connection: its client's address before, and its server's address and port after translation.
+type Tracked struct {
+	Protocol       uint8
+	Client, Server netip.Addr
+	// Port is 0 for a protocol without ports.
+	Port uint16
+}
+
+// All lists the connections.
+func (c *Conn) All(ctx context.Context) (all []Tracked, err error) {
+	_, err = c.list(ctx, filter{}, func(o *connection) bool {
+		all = append(all, Tracked{o.proto, o.client, o.replySrc, uint16(o.serverPort)})
+		return false
+	})
+	return all, err
 }
 
 // list lists the connections that match the filter and for which keep returns true.

@@ -149,9 +149,10 @@ func tuple(address nlconn.Attr, proto *uint8, port *nlconn.BigEndian16) []nlconn
 
 // connection is one tracked connection.
 type connection struct {
-	proto         uint8
-	port          nlconn.BigEndian16
-	dst, replySrc netip.Addr
+	proto            uint8
+	port, serverPort nlconn.BigEndian16
+	client           netip.Addr
+	dst, replySrc    netip.Addr
 	// family, tuple, id and zone identify the connection in a request.
 	family          uint8
 	tuple, id, zone []byte
@@ -172,10 +173,16 @@ func parse(b []byte) (*connection, error) {
 		dst, src = nl.CTA_IP_V6_DST, nl.CTA_IP_V6_SRC
 	}
 	if err == nil {
-		err = nlconn.ReadAttrs(o.tuple, tuple(nlconn.Attr{Kind: dst, At: &o.dst}, &o.proto, &o.port))
+		err = nlconn.ReadAttrs(o.tuple, []nlconn.Attr{
+			{Kind: nl.CTA_TUPLE_IP, At: []nlconn.Attr{{Kind: src, At: &o.client}, {Kind: dst, At: &o.dst}}},
+			{Kind: nl.CTA_TUPLE_PROTO, At: []nlconn.Attr{{Kind: nl.CTA_PROTO_NUM, At: &o.proto}, {Kind: nl.CTA_PROTO_DST_PORT, At: &o.port}}},
+		})
 	}
 	if err == nil {
-		err = nlconn.ReadAttrs(reply, tuple(nlconn.Attr{Kind: src, At: &o.replySrc}, new(uint8), new(nlconn.BigEndian16)))
+		err = nlconn.ReadAttrs(reply, []nlconn.Attr{
+			{Kind: nl.CTA_TUPLE_IP, At: []nlconn.Attr{{Kind: src, At: &o.replySrc}}},
+			{Kind: nl.CTA_TUPLE_PROTO, At: []nlconn.Attr{{Kind: nl.CTA_PROTO_SRC_PORT, At: &o.serverPort}}},
+		})
 	}
 	return o, err
 }

@@ -187,6 +187,14 @@ func (r *Rule) encode(e expressions) error {
 		}
 	}
 	p := &r.Peer
+	if r.Strays {
+		e.state(stateInvalid | stateUntracked)
+	}
+	if r.Self {
+		e.tuple(addressKey(p.V6), original, register)
+		e.tuple(addressKey(p.V6), reply, next(p.V6))
+		e.lookup(podSet(self, p.V6), false)
+	}
 	if r.Named != "" {
 		e.tuple(addressKey(p.V6), reply, register)
 		e.port(next(p.V6))

@@ -25,6 +25,8 @@ type Rule struct {
 	Named string
 	// Peer is the other end of the connection.
 	Peer Peer
+	// Self matches a connection from a pod of this node to itself. Strays matches packets without a connection.
+	Self, Strays bool
 	// Verdict is "accept", "drop", "return", "jump CHAIN" or "goto CHAIN".
 	Verdict string
 	// Comment is shown by nft.
@@ -53,6 +55,12 @@ func (r *Rule) String() string {
 	ip := "ip"
 	if r.Peer.V6 {
 		ip = "ip6"
+	}
+	if r.Strays {
+		say("ct state invalid,untracked")
+	}
+	if r.Self {
+		say("ct original %s saddr . ct reply %s saddr @%s", ip, ip, podSet(self, r.Peer.V6))
 	}
 	if r.Ports != "" {
 		say("ct reply proto-src @%s", r.Ports)

@@ -17,6 +17,9 @@ const Deny = "deny"
 // the other sets.
 const PodSets = "pod_"
 
+// self names the sets of the addresses of pods as pairs: those of connections from a pod to itself.
+const self = "self"
+
 // The base chains. A connection between two pods of this node passes both. What one accepts, the other can still drop.
 const (
 	egressChain  = "egress"
@@ -36,7 +39,7 @@ func Schema() nft.Schema {
 		for _, direction := range []string{egressChain, ingressChain} {
 			f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(direction, v6), Key: []nft.Field{addressField(v6)}, Data: []nft.Field{nft.Verdict}})
 		}
-		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet("self", v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
+		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(self, v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
 	}
 	f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: dhcpSet, Key: []nft.Field{nft.IfName, nft.IfName, nft.IP4Addr}})
 	return nft.Schema{f, bridgeFeature()}
@@ -81,7 +84,7 @@ func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 		}
 	}
 	if len(all) > 0 {
-		all = append(all, &nft.Element{Set: podSet("self", a.Is6()), Key: []string{text, text}, Label: p.Label})
+		all = append(all, &nft.Element{Set: podSet(self, a.Is6()), Key: []string{text, text}, Label: p.Label})
 		if p.Port != "" {
 			all = append(all, portElements(a, p)...)
 		}
@@ -182,12 +185,6 @@ func baseRules(chain string, keepEstablished bool) []func(expressions) {
 	rules = append(rules, func(e expressions) { e.dhcp(from, to, direction); accept(e) })
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules,
-			func(e expressions) { // a pod reaches itself
-				e.tuple(addressKey(v6), original, register)
-				e.tuple(addressKey(v6), reply, next(v6))
-				e.lookup(podSet("self", v6), false)
-				accept(e)
-			},
 			func(e expressions) {
 				e.tuple(addressKey(v6), direction, register)
 				e.lookup(podSet(chain, v6), true)

@@ -45,6 +45,7 @@ type Facts struct {
 	TunnelFaults []tunnel.Fault
 	Missing      map[string]string // features that the kernel does not have, and what needs them
 	Overlay      Overlay
+	Policies     Policies
 	// DirErrors are the directories on full or read-only file systems.
 	DirErrors map[string]error
 }
@@ -186,6 +187,19 @@ type PodDrop struct {
 	To bool
 	// Links are the host's devices of these packets.
 	Links []string
+}
+
+// Policies is the node's part in network policy.
+type Policies struct {
+	// On is true if the node's agent enforces policies. Saved is when it saved them last, or zero before it read them.
+	On    bool
+	Saved time.Time
+	// HasTable is true if the kernel has the rules.
+	HasTable bool
+	// AgentErr is why the agent does not answer.
+	AgentErr error
+	// Denied are pods that are denied everything, because the agent does not know them.
+	Denied []string
 }
 
 // Overlay is the node's part in a network of several nodes.

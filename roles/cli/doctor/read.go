@@ -24,6 +24,8 @@ import (
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -72,6 +74,7 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readCaches()
 	r.readUnrecorded(ctx)
 	r.readOverlay(ctx)
+	r.readPolicies(ctx)
 	r.readFeatures(ctx)
 	return r.f
 }
@@ -298,6 +301,33 @@ func (r *reader) readOverlay(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
 	o.AgentErr = r.askAgent(ctx)
+}
+
+// readPolicies asks the agent of a node that enforces network policies.
+func (r *reader) readPolicies(ctx context.Context) {
+	p := &r.f.Policies
+	saved, err := os.Stat(enforce.SavedPath(r.h.Store))
+	if err != nil {
+		return
+	}
+	p.On = true
+	if saved.Size() > 0 {
+		p.Saved = saved.ModTime()
+	}
+	p.HasTable, err = r.h.Net.HasPodTable(ctx)
+	r.unread("network policies", err)
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	state, err := enforce.State(ctx, r.h.Store)
+	p.AgentErr = err
+	if err != nil {
+		return
+	}
+	for _, l := range netpolicy.NewExplainer(state.Table()).List() {
+		if l.Denied {
+			p.Denied = append(p.Denied, l.Pod)
+		}
+	}
 }
 
 // askAgent runs `cnibox agent status`.

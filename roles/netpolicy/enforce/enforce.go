@@ -3,6 +3,7 @@ package enforce
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -137,24 +138,60 @@ func Labels(text string) (map[string]string, error) {
 func ask(ctx context.Context, path string, p *netops.PodPolicy) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return a, err
-	}
-	defer c.Close() //nolint:errcheck // the answer was read
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
 	line, err := coldjson.Marshal(p)
 	if err != nil {
 		return a, err
 	}
-	if _, err := c.Write(append(line, '\n')); err != nil {
+	answer, err := exchange(ctx, path, line, MaxMessage)
+	if err != nil {
 		return a, err
 	}
-	answer, err := io.ReadAll(io.LimitReader(c, MaxMessage))
-	if err != nil {
-		return a, errors.Join(err, ctx.Err())
-	}
 	return a, coldjson.Unmarshal(answer, &a)
+}
+
+// exchange sends a line to the agent and returns its answer.
+func exchange(ctx context.Context, path string, line []byte, longest int64) ([]byte, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close() //nolint:errcheck // the answer was read
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })()
+	if _, err := c.Write(append(line, '\n')); err != nil {
+		return nil, err
+	}
+	answer, err := io.ReadAll(io.LimitReader(c, longest))
+	if err != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	return answer, nil
+}
+
+// StateRequest asks the agent for its netpolicy.State.
+const StateRequest = `{"state":true}`
+
+// StateTime bounds the wait for a State, and maxState its size in bytes: 100,000 pods have 30 MB.
+const (
+	StateTime = 30 * time.Second
+	maxState  = 1 << 30
+)
+
+// State asks the agent for all policies and pods.
+func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, StateTime)
+	defer cancel()
+	answer, err := exchange(ctx, Socket(s), []byte(StateRequest), maxState)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent for its network policies: %w", err)
+	}
+	state := new(netpolicy.State)
+	if err := json.Unmarshal(answer, state); err != nil {
+		return nil, fmt.Errorf("the agent's network policies: %w", err)
+	}
+	if state.Error != "" {
+		return nil, errors.New(state.Error)
+	}
+	return state, nil
 }
 
 // choose chooses by the saved policies. asked is why the agent did not.

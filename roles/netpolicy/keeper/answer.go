@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
@@ -27,10 +28,10 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 	return func(c net.Conn) {
 		_ = c.SetDeadline(time.Now().Add(2 * enforce.AskTime))
 		go func() {
-			r := &request{conn: c, pod: new(podRequest), until: time.Now().Add(enforce.AskTime)}
+			r := &request{conn: c, podRequest: new(podRequest), until: time.Now().Add(enforce.AskTime)}
 			line, err := bufio.NewReader(io.LimitReader(c, enforce.MaxMessage)).ReadBytes('\n')
 			if err == nil {
-				err = json.Unmarshal(line, r.pod)
+				err = json.Unmarshal(line, r)
 			}
 			if err != nil {
 				_ = c.Close()
@@ -48,11 +49,15 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 // answer announces the pod of a request, makes the kernel's objects that it needs, and answers. The kernel has the chains
 // before ADD adds the pod's elements.
 func (k *Keeper) answer(ctx context.Context, r *request) {
+	if r.State {
+		k.sendState(r)
+		return
+	}
 	if time.Now().After(r.until) {
 		_ = r.conn.Close()
 		return
 	}
-	if have := k.table.Pod(r.pod.Namespace, r.pod.Name); k.synced && !k.Source.FromFiles() && (have == nil || !have.Is(r.pod.UID)) {
+	if have := k.table.Pod(r.Namespace, r.Name); k.synced && !k.Source.FromFiles() && (have == nil || !have.Is(r.UID)) {
 		if !r.fetched {
 			go k.fetch(ctx, r)
 			return
@@ -61,7 +66,7 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 			k.table.PutPod(r.found)
 		}
 	}
-	a, err := k.choose(ctx, r.pod)
+	a, err := k.choose(ctx, r.podRequest)
 	if err != nil {
 		a = enforce.Answer{Error: fmt.Sprintf("%.500s", err)}
 	}
@@ -69,9 +74,25 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 	_ = r.conn.Close()
 }
 
+// sendState sends the table's objects, without blocking the Keeper.
+func (k *Keeper) sendState(r *request) {
+	s := &netpolicy.State{Error: errUnknown.Error()}
+	if k.synced {
+		s = k.table.State()
+	}
+	_ = r.conn.SetDeadline(time.Now().Add(enforce.StateTime))
+	go func() {
+		_ = json.NewEncoder(r.conn).Encode(s) // the client may have ended
+		_ = r.conn.Close()
+	}()
+}
+
+// errUnknown is the answer before the first reading of the source.
+var errUnknown = errors.New("the agent has not read the network policies yet")
+
 func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, err error) {
 	if !k.synced {
-		return a, errors.New("the agent has not read the network policies yet")
+		return a, errUnknown
 	}
 	k.local.announce(p)
 	k.local.putInto(k.table)
@@ -92,7 +113,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 // fetch searches the pod of a request, which the source has not sent yet, and passes the request on to Run again. A pod that is not
 // found has the chain that drops everything, until the source sends it.
 func (k *Keeper) fetch(ctx context.Context, r *request) {
-	p := r.pod
+	p := r.podRequest
 	within, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
 	err := context.DeadlineExceeded

@@ -59,6 +59,7 @@ func (d *Directory) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			old := d.read
 			put(func(t *netpolicy.Table) { replace(t, old, objects) })
 			d.read = objects
+			d.warn(old, objects)
 			if !synced {
 				put(nil)
 			}
@@ -85,24 +86,35 @@ func (d *Directory) report(err error) {
 	d.fault = text
 }
 
+// warnUnenforced logs what cnibox does not enforce of a policy.
+func warnUnenforced(log *slog.Logger, p *netpolicy.ClusterPolicy) {
+	if len(p.Unenforced) > 0 {
+		log.Warn("cluster network policy: domain names are not enforced: their Accept rules match nothing, and their other rules deny all", "policy", p.Name, "at", p.Unenforced)
+	}
+}
+
+// warn logs what is not enforced of the objects that differ from those of the last reading.
+func (d *Directory) warn(old, objects []*netpolicy.Object) {
+	for _, o := range objects {
+		same := func(n *netpolicy.Object) bool {
+			return n.ID == o.ID && slices.Equal(n.Cluster.Unenforced, o.Cluster.Unenforced)
+		}
+		if o.Cluster != nil && !slices.ContainsFunc(old, same) {
+			warnUnenforced(d.Log, o.Cluster)
+		}
+	}
+}
+
 // replace changes a table from the objects of one reading to those of another.
 func replace(t *netpolicy.Table, old, objects []*netpolicy.Object) {
 	for _, o := range old {
-		kept := func(n *netpolicy.Object) bool { return n.ID() == o.ID() }
-		switch {
-		case slices.ContainsFunc(objects, kept):
-		case o.Policy != nil:
-			t.RemovePolicy(o.Policy.Namespace, o.Policy.Name)
-		default:
-			t.RemoveNamespace(o.Namespace)
+		kept := func(n *netpolicy.Object) bool { return n.ID == o.ID }
+		if !slices.ContainsFunc(objects, kept) {
+			o.RemoveFrom(t)
 		}
 	}
 	for _, o := range objects {
-		if o.Policy != nil {
-			t.PutPolicy(o.Policy)
-		} else {
-			t.PutNamespace(o.Namespace, o.Labels)
-		}
+		o.PutInto(t)
 	}
 }
 
@@ -133,10 +145,10 @@ func (d *Directory) readAll() (objects []*netpolicy.Object, err error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 			continue
-		case files[o.ID()] != "":
-			errs = append(errs, fmt.Errorf("%s: %s is also in %s", path, o.ID(), files[o.ID()]))
+		case files[o.ID] != "":
+			errs = append(errs, fmt.Errorf("%s: %s is also in %s", path, o.ID, files[o.ID]))
 		}
-		files[o.ID()] = path
+		files[o.ID] = path
 		objects = append(objects, o)
 	}
 	return objects, errors.Join(errs...)

@@ -166,3 +166,40 @@ func TestAbsent(t *testing.T) {
 		t.Error(a.Stdout)
 	}
 }
+
+// TestCluster: a ClusterNetworkPolicy is in force before the first packet of a pod that no NetworkPolicy selects, and without the
+// agent.
+func TestCluster(t *testing.T) {
+	n := newNode(t)
+	n.put("cluster.yaml", `apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: only-80}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}
+  ingress:
+  - {action: Pass, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 80}}}]}
+  - {action: Deny, from: [{namespaces: {}}]}
+`)
+	stop := n.start()
+	near, web := n.add(n.pod(1, 2, "")), n.pod(1, 3, "app=web")
+	allowed, denied := n.sink(web, 80), n.sink(web, 81)
+	n.flood(near, web)
+	n.add(web)
+	n.more(allowed, "the passed port")
+	n.none(denied, "after ADD")
+	n.put("web.yaml", onlyPort80)
+	n.more(allowed, "with a NetworkPolicy behind it")
+	state, err := enforce.State(t.Context(), n.host.Store)
+	if err != nil || len(state.Cluster) != 1 || len(state.Local) != 2 {
+		t.Errorf("the agent's state: %+v, %v", state, err)
+	}
+	stop()
+	second := n.pod(1, 4, "app=web")
+	allowed, denied = n.sink(second, 80), n.sink(second, 81)
+	n.flood(near, second)
+	n.add(second)
+	n.more(allowed, "the passed port without the agent")
+	n.none(denied, "without the agent")
+}

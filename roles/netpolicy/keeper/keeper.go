@@ -88,6 +88,7 @@ func Open(o Options) (*Keeper, error) {
 		fetching: make(chan struct{}, maxFetches),
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
+	k.table.ImplicitNamespaces = o.Source.FromFiles()
 	path := enforce.SavedPath(o.Host.Store)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := smallfile.Replace(path, nil, 0o600); err != nil {
@@ -264,10 +265,11 @@ func Stop(ctx context.Context, h *roles.Host) error {
 	return errors.Join(err, filter.Close())
 }
 
-// request is an ADD call that waits for an answer.
+// request is an ADD call that waits for an answer, or a verb that waits for the state.
 type request struct {
 	conn net.Conn
-	pod  *podRequest
+	*podRequest
+	State bool `json:"state"`
 	// until is when the call goes on without an answer.
 	until time.Time
 	// fetched is true after the source was asked for the pod. found is its answer.

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -13,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
-// Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, namespaces and pods, and get
-// on pods.
+// Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, clusternetworkpolicies, namespaces,
+// pods and nodes, and get on pods.
 type Kube struct {
 	Client *rest.Client
 	// Node is the name of this node's Node object.
@@ -51,6 +52,18 @@ type kubePolicy struct {
 	Spec netpolicy.Spec `json:"spec"`
 }
 
+// kubeClusterPolicy is a ClusterNetworkPolicy.
+type kubeClusterPolicy struct {
+	rest.Object
+	Spec netpolicy.ClusterSpec `json:"spec"`
+}
+
+// kubeNode is a Node.
+type kubeNode struct {
+	rest.Object
+	Status kubeStatus `json:"status"`
+}
+
 // kubePod is a Pod.
 type kubePod struct {
 	rest.Object
@@ -63,8 +76,10 @@ type kubePod struct {
 	Status kubeStatus `json:"status"`
 }
 
-// kubeStatus is a pod's status.
+// kubeStatus is the status of a pod or of a node.
 type kubeStatus struct {
+	Addresses []netpolicy.NodeAddress `json:"addresses"`
+
 	Phase  string `json:"phase"`
 	PodIPs []struct {
 		IP string `json:"ip"`
@@ -121,10 +136,10 @@ func (o *kubePod) pod() *netpolicy.Pod {
 	return p
 }
 
-// Run follows the three collections. They are known when each was read once.
+// Run follows the collections. They are known when each was read once. Nodes are followed as soon as a policy selects nodes.
 func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	var running, reading sync.WaitGroup
-	reading.Add(3)
+	reading.Add(4)
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, "/api/v1/namespaces", &collection[*kubeNamespace]{
 			source: s, what: "namespaces", put: put, complete: sync.OnceFunc(reading.Done),
@@ -150,6 +165,20 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePod(namespace, name) },
 		})
 	})
+	followNodes := sync.OnceFunc(func() { s.followNodes(ctx, &running, put) })
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &collection[*kubeClusterPolicy]{
+			source: s, what: "cluster network policies", put: put, complete: sync.OnceFunc(reading.Done), optional: true,
+			change: func(o *kubeClusterPolicy) func(*netpolicy.Table) {
+				p := s.clusterPolicy(o)
+				if p.SelectsNodes() {
+					followNodes()
+				}
+				return func(t *netpolicy.Table) { t.PutClusterPolicy(p) }
+			},
+			remove: func(t *netpolicy.Table, _, name string) { t.RemoveClusterPolicy(name) },
+		})
+	})
 	known := make(chan struct{})
 	go func() { reading.Wait(); close(known) }()
 	select {
@@ -158,6 +187,35 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	case <-ctx.Done():
 	}
 	running.Wait()
+}
+
+// followNodes returns when the nodes were read once: a policy that selects nodes would be open before.
+func (s *Kube) followNodes(ctx context.Context, running *sync.WaitGroup, put func(func(*netpolicy.Table))) {
+	known := make(chan struct{})
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, "/api/v1/nodes", &collection[*kubeNode]{
+			source: s, what: "nodes", put: put, complete: sync.OnceFunc(func() { close(known) }),
+			change: func(o *kubeNode) func(*netpolicy.Table) {
+				n := netpolicy.NewNode(o.Metadata.Name, o.Metadata.Labels, o.Status.Addresses)
+				return func(t *netpolicy.Table) { t.PutNode(n) }
+			},
+			remove: func(t *netpolicy.Table, _, name string) { t.RemoveNode(name) },
+		})
+	})
+	select {
+	case <-known:
+	case <-ctx.Done():
+	}
+}
+
+// clusterPolicy returns a policy. A part of it that is invalid or not known fails closed.
+func (s *Kube) clusterPolicy(o *kubeClusterPolicy) *netpolicy.ClusterPolicy {
+	p, err := o.Spec.Policy(o.Metadata.Name)
+	if err != nil {
+		s.Log.Error("a cluster network policy has parts that are not understood: Accept rules with them match nothing, other rules deny all", "error", err)
+	}
+	warnUnenforced(s.Log, p)
+	return p
 }
 
 // policy returns the change for a policy. An invalid part of it allows nothing.
@@ -177,6 +235,8 @@ type collection[P rest.Kind] struct {
 	change   func(P) func(*netpolicy.Table)
 	remove   func(t *netpolicy.Table, namespace, name string)
 	complete func()
+	// optional is true if a cluster may lack the kind of object.
+	optional bool
 	// names are the objects that the table has. listed are the changes of a reading, which are made together.
 	names  map[string]bool
 	listed []func(*netpolicy.Table)
@@ -233,8 +293,17 @@ func (c *collection[P]) Complete(names map[string]bool) {
 	c.complete()
 }
 
-// Failed logs that the server cannot be reached. The known policies stay in force.
+// Failed logs that the server cannot be reached. The known policies stay in force. Without the kind of object there are none.
 func (c *collection[P]) Failed(err error) {
+	if c.optional && errors.Is(err, rest.ErrNotFound) {
+		c.listed = nil
+		if len(c.names) > 0 {
+			c.Complete(map[string]bool{})
+		}
+		c.Recovered()
+		c.complete()
+		return
+	}
 	if !c.failed {
 		c.source.Log.Warn("the API server cannot be reached: the known network policies stay in force", "of", c.what, "error", err)
 	}

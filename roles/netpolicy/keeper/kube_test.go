@@ -27,7 +27,9 @@ func TestKube(t *testing.T) {
 	}
 	t.Cleanup(s.Stop)
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}, Verbs: []string{"get", "list", "watch"}},
-		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}})
+		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
+		kubetest.Rule{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}})
 	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +98,26 @@ func TestKube(t *testing.T) {
 	n.flood(near, gone)
 	n.add(gone)
 	n.none(unknown, "a pod that is not known")
+
+	// The kind of cluster policies comes later, and its peers select nodes, one of which has the client's address. It goes with its
+	// objects.
+	node := object{"metadata": object{"name": "node-9", "labels": object{"zone": "a"}}}
+	s.Must(t, http.MethodPost, "/api/v1/nodes", "", node)
+	s.Must(t, http.MethodPatch, "/api/v1/nodes/node-9/status", rest.MergePatch, object{"status": object{"addresses": []any{
+		object{"type": "InternalIP", "address": web.addresses[0].String()}, object{"type": "ExternalIP", "address": web.addresses[1].String()},
+	}}})
+	status(near, "Running", object{"role": "client"})
+	n.more(allowed, "before the cluster policy")
+	s.InstallClusterPolicies(t)
+	s.Must(t, http.MethodPost, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", "", object{
+		"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": object{"name": "nodes"}, "spec": object{
+			"tier": "Admin", "priority": 1, "subject": object{"namespaces": object{}},
+			"egress": []any{object{"action": "Deny", "to": []any{object{"nodes": object{"matchLabels": object{"zone": "a"}}}}}},
+		},
+	})
+	settled(t, n, allowed, "a cluster policy")
+	s.Must(t, http.MethodDelete, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusternetworkpolicies.policy.networking.k8s.io", "", nil)
+	n.more(allowed, "without the kind of cluster policies")
 
 	s.StopAPI()
 	n.none(denied, "without the API server")

@@ -34,6 +34,9 @@ func Follow[P Kind](ctx context.Context, c *Client, path string, to Follower[P])
 	return f.run(ctx)
 }
 
+// absentTime is the pause before the next request for a kind of object that the server does not have.
+const absentTime = 30 * time.Second
+
 // follow is a run of Follow.
 type follow[P Kind] struct {
 	client *Client
@@ -73,6 +76,9 @@ func (f *follow[P]) run(ctx context.Context) error {
 		var least time.Duration
 		if errors.As(err, &status) {
 			least = status.RetryAfter
+		}
+		if errors.Is(err, ErrNotFound) {
+			least = max(least, absentTime)
 		}
 		if err != nil {
 			f.failed = true

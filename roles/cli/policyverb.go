@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/internal/yaml"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+)
+
+// maxPolicyFile bounds the file of an object in bytes.
+const maxPolicyFile = 1 << 20
+
+func (p *Process) policyCommand() *cli.Command {
+	verb := func(name, usage, args, text string, do func(*cli.Context, *roles.Host, *netpolicy.State) error) *cli.Command {
+		return &cli.Command{Name: name, Usage: usage, ArgsUsage: args, Description: text, Flags: tableFlags(), Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if want := len(strings.Fields(args)); c.Args().Len() != want {
+				return usagef("cnibox help "+verbOf(c.Command), "want %s", args)
+			}
+			state, err := enforce.State(c.Context, h.Store)
+			if err != nil {
+				return withHint(err, "cnibox doctor")
+			}
+			return do(c, h, state)
+		})}
+	}
+	explain := verb("explain", "say which policy allows or denies a connection, and what would change that", "FROM TO[:PORT]",
+		`FROM and TO are pods as NAMESPACE/NAME, or addresses: the client's, and the server's after
+translation of Services. The agent must run: its policies and pods, also those of other
+nodes, are evaluated by the compiler that makes the kernel's rules. What the node itself
+sends or receives is not filtered. Exits with 3 if the connection is denied.
+
+examples:
+  cnibox policy explain default/client default/web:80
+  cnibox policy explain --protocol udp default/client 192.0.2.10:53`, p.explainPolicy)
+	explain.Flags = append(explain.Flags, &cli.StringFlag{Name: "protocol", Value: "tcp", Usage: "tcp, udp, sctp, or another protocol"})
+	return &cli.Command{
+		Name:  "policy",
+		Usage: "explain the network policies that the agent enforces",
+		Subcommands: []*cli.Command{
+			explain,
+			verb("list", "list this node's pods with the policies that select them, in the order of evaluation", "",
+				`Exits with 3 if a pod is denied everything, because the agent does not know it.
+
+examples:
+  cnibox policy list`, p.listPolicies),
+			verb("try", "say which of the node's connections an object would stop or begin to allow; change nothing", "FILE",
+				`FILE has one object in YAML or JSON, as in the directory of policies. It is added to the
+agent's objects, or replaces the one with its name. Exits with 3 if it stops a tracked connection.
+
+examples:
+  cnibox policy try deny-all.yaml`, p.tryPolicy),
+		},
+	}
+}
+
+func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
+	to, port, err := splitPort(c.Args().Get(1))
+	if err != nil {
+		return err
+	}
+	clients, err := policyEnd(state, c.Args().First())
+	if err != nil {
+		return err
+	}
+	servers, err := policyEnd(state, to)
+	if err != nil {
+		return err
+	}
+	f := netpolicy.Flow{Protocol: strings.ToUpper(c.String("protocol")), Port: port}
+	for _, f.Client = range clients {
+		if i := slices.IndexFunc(servers, func(a netip.Addr) bool { return a.Is6() == f.Client.Is6() }); i >= 0 {
+			f.Server = servers[i]
+			break
+		}
+	}
+	if !f.Server.IsValid() {
+		return fmt.Errorf("%s and %s have no addresses of the same family", c.Args().First(), to)
+	}
+	links, err := h.Net.Links(c.Context, nil)
+	if err != nil {
+		return err
+	}
+	out := netpolicy.Explanation{Flow: f, Allowed: true}
+	if isFiltered(links, f) {
+		out = netpolicy.NewExplainer(state.Only(f.Client, f.Server)).Explain(f)
+	}
+	err = p.writeExplanations(c, []netpolicy.Explanation{out})
+	if err == nil && !out.Allowed {
+		err = problem("the connection is denied")
+	}
+	return err
+}
+
+// writeExplanations prints a line for each pod that decides.
+func (p *Process) writeExplanations(c *cli.Context, all []netpolicy.Explanation) error {
+	return p.output(c, all, func(s style) error {
+		t := table{head: []string{"CONNECTION", "POD", "DIRECTION", "VERDICT", "POLICY", "RULE", "WHY", "CHANGED BY"}, paint: func(_ int, cell string) string {
+			return map[string]string{"allowed": green, "denied": red}[cell]
+		}}
+		for _, e := range all {
+			for _, v := range e.Verdicts {
+				text := map[bool]string{true: "allowed", false: "denied"}[v.Allowed]
+				t.add(e.String(), v.Pod, v.Direction, text, dash(v.Policy), dash(v.Rule), v.Why, v.Change)
+			}
+			if len(e.Verdicts) == 0 {
+				t.add(e.String(), "-", "-", "allowed", "-", "-", "policies apply to neither end", "-")
+			}
+		}
+		return t.write(p.Stdout, s)
+	})
+}
+
+// policyEnd returns the addresses of an end: a pod, or an address.
+func policyEnd(s *netpolicy.State, name string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(name); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	for _, pod := range s.Pods {
+		if pod.Key() == name && len(pod.Addresses) > 0 {
+			return pod.Addresses, nil
+		}
+	}
+	return nil, withHint(fmt.Errorf("%q is neither an address nor a pod that the agent knows", name), "cnibox policy list")
+}
+
+// isFiltered reports whether policies apply to a connection. What the node itself sends or receives is not filtered.
+func isFiltered(links []netops.LinkInfo, f netpolicy.Flow) bool {
+	own := reachable(links)
+	return !slices.Contains(own, f.Client) && !slices.Contains(own, f.Server)
+}
+
+func (p *Process) listPolicies(c *cli.Context, _ *roles.Host, state *netpolicy.State) error {
+	all := netpolicy.NewExplainer(state.Table()).List()
+	err := p.output(c, all, func(s style) error {
+		t := table{head: []string{"POD", "ADDRESSES", "EGRESS", "INGRESS"}}
+		for _, l := range all {
+			out, in := dash(strings.Join(l.Egress, ", ")), dash(strings.Join(l.Ingress, ", "))
+			if l.Denied {
+				out, in = "denied", "denied"
+			}
+			t.add(l.Pod, strings.Trim(fmt.Sprint(l.Addresses), "[]"), out, in)
+		}
+		return t.write(p.Stdout, s)
+	})
+	if err == nil && slices.ContainsFunc(all, func(l netpolicy.Listed) bool { return l.Denied }) {
+		err = problem("a pod is denied everything, because the agent does not know it")
+	}
+	return err
+}
+
+func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
+	file := c.Args().First()
+	content, err := p.readFile(file, maxPolicyFile)
+	if err != nil {
+		return err
+	}
+	doc, err := yaml.ToJSON(content)
+	var object *netpolicy.Object
+	if err == nil {
+		object, err = netpolicy.Decode(doc)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	connections, err := h.Net.Connections(c.Context)
+	links, failed := h.Net.Links(c.Context, nil)
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	candidate := state.Table()
+	object.PutInto(candidate)
+	before, after := netpolicy.NewExplainer(state.Table()), netpolicy.NewExplainer(candidate)
+	changed, broken := []netpolicy.Explanation{}, map[string]int{}
+	for _, one := range connections {
+		f := netpolicy.Flow{Client: one.Client, Server: one.Server, Protocol: strings.ToUpper(netops.ProtocolName(one.Protocol)), Port: one.Port}
+		now := after.Explain(f)
+		if !isFiltered(links, f) || now.Allowed == before.Explain(f).Allowed {
+			continue
+		}
+		changed = append(changed, now)
+		if i := slices.IndexFunc(now.Verdicts, func(v netpolicy.Verdict) bool { return !v.Allowed }); i >= 0 {
+			broken[now.Verdicts[i].Pod]++
+		}
+	}
+	if err := p.writeExplanations(c, changed); err != nil || len(broken) == 0 {
+		return err
+	}
+	var words []string
+	for _, pod := range slices.Sorted(maps.Keys(broken)) {
+		words = append(words, counted(broken[pod], "flow")+" of "+pod)
+	}
+	return problem("breaks " + strings.Join(words, ", "))
+}

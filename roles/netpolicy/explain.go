@@ -1,0 +1,260 @@
+package netpolicy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/podfilter"
+)
+
+// Flow is a connection: the client's address before, and the server's after translation.
+type Flow struct {
+	Client   netip.Addr `json:"client"`
+	Server   netip.Addr `json:"server"`
+	Protocol string     `json:"protocol"`
+	// Port is the server's, or 0 for a protocol without ports.
+	Port uint16 `json:"port,omitempty"`
+}
+
+// String returns the connection in one line.
+func (f Flow) String() string {
+	if f.Port == 0 {
+		return fmt.Sprintf("%s -> %s %s", f.Client, f.Server, f.Protocol)
+	}
+	return fmt.Sprintf("%s -> %s %s", f.Client, netip.AddrPortFrom(f.Server, f.Port), f.Protocol)
+}
+
+// Verdict is what the policies of one pod decide about a Flow.
+type Verdict struct {
+	// Direction is that in which the pod's policies see the connection.
+	Direction string `json:"direction"`
+	Pod       string `json:"pod"`
+	Allowed   bool   `json:"allowed"`
+	// Policies are those that select the pod in this direction, in the order of evaluation. NetworkPolicies have a namespace.
+	Policies []string `json:"policies"`
+	// Policy and Rule decide. They are empty if no rule matches.
+	Policy string `json:"policy,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Why    string `json:"why"`
+	// Change is what would change the verdict.
+	Change string `json:"change"`
+}
+
+// Explanation is what policies decide about a Flow.
+type Explanation struct {
+	Flow
+	Allowed bool `json:"allowed"`
+	// Verdicts are those of the client's and of the server's policies, if these are pods of the node.
+	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Explainer evaluates the kernel's objects of a Table.
+type Explainer struct {
+	table *Table
+	rules *podfilter.Ruleset
+	pods  map[netip.Addr]Local
+}
+
+// NewExplainer returns an Explainer for the pods of a Table's node.
+func NewExplainer(t *Table) *Explainer {
+	e := &Explainer{table: t, rules: t.Ruleset(), pods: map[netip.Addr]Local{}}
+	for _, l := range t.local {
+		for _, a := range l.Addresses {
+			e.pods[a] = l
+		}
+	}
+	return e
+}
+
+// Explain evaluates the policies.
+func (e *Explainer) Explain(f Flow) Explanation {
+	out := Explanation{Flow: f, Allowed: true, Verdicts: []Verdict{}}
+	for d, own := range [2]netip.Addr{Egress: f.Client, Ingress: f.Server} {
+		if l, ok := e.pods[own]; ok {
+			v := e.verdict(f, Direction(d), l, own)
+			out.Verdicts, out.Allowed = append(out.Verdicts, v), out.Allowed && v.Allowed
+		}
+	}
+	return out
+}
+
+// chainOf returns the chain of an address for a direction. An ADD that has not ended has its chain, too.
+func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
+	p, ok := e.rules.Pods[a]
+	if !ok {
+		p = e.rules.Pending[a]
+	}
+	if d == Egress {
+		return p.Egress
+	}
+	return p.Ingress
+}
+
+// verdict evaluates the policies of a pod with the address own.
+func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdict {
+	v := Verdict{Direction: strings.ToLower(d.String()), Pod: l.Namespace + "/" + l.Name, Policies: []string{}}
+	name := e.chainOf(own, d)
+	switch name {
+	case "":
+		v.Allowed, v.Why, v.Change = true, "no policy selects the pod", "a policy that selects it"
+		return v
+	case podfilter.Deny:
+		v.Why, v.Change = "the agent does not know the pod or its namespace", "run 'cnibox doctor'"
+		return v
+	}
+	pod := e.table.pods[l.Namespace][l.Name]
+	isolating := e.table.selecting(pod, d)
+	admin, last := e.table.clusterSelecting(pod, d)
+	for _, p := range admin {
+		v.Policies = append(v.Policies, p.Name)
+	}
+	for _, p := range isolating {
+		v.Policies, last = append(v.Policies, p.Namespace+"/"+p.Name), nil
+	}
+	for _, p := range last {
+		v.Policies = append(v.Policies, p.Name)
+	}
+	w := walk{rules: e.rules, flow: f, rule: -1}
+	if slices.Contains(protocols(), f.Protocol) {
+		w.protocol = protocolNumber(f.Protocol)
+	}
+	v.Allowed = w.run(name) == "accept"
+	v.Policy = w.policy
+	cluster := e.table.cluster[w.policy]
+	switch {
+	case cluster != nil:
+		r := cluster.Rules[d][cluster.build(d, "").origins[w.rule]]
+		v.Rule, v.Why = r.Name, "a rule matches: "+string(r.Action)
+		v.Change = fmt.Sprintf("a rule before it, or a ClusterNetworkPolicy of its tier with a priority lower than %d", cluster.Priority)
+	case w.policy != "":
+		n := e.table.policies[l.Namespace][strings.TrimPrefix(w.policy, l.Namespace+"/")].compile(d).origins[w.rule]
+		v.Rule, v.Why, v.Change = fmt.Sprintf("%s[%d]", v.Direction, n), "a rule allows it", "the policy without this rule, unless another policy allows it"
+	case v.Allowed && len(isolating) > 0:
+		v.Why, v.Change = "a NetworkPolicy lets a pod reach itself", "a ClusterNetworkPolicy of the tier Admin"
+	case v.Allowed:
+		v.Why, v.Change = "no rule matches, and no NetworkPolicy isolates the pod", "a NetworkPolicy that selects the pod"
+	default:
+		v.Why = "isolated by " + strings.Join(v.Policies[len(admin):], ", ") + ", and no rule of these matches"
+		v.Change = cmp.Or(w.near(isolating, d), "a rule for this peer and port in a NetworkPolicy that selects the pod")
+	}
+	if len(w.passed) > 0 {
+		v.Why += ", and before that Pass in " + strings.Join(w.passed, ", ")
+	}
+	return v
+}
+
+// walk evaluates chains as the kernel does.
+type walk struct {
+	rules *podfilter.Ruleset
+	flow  Flow
+	// protocol is 0 for one without ports.
+	protocol uint8
+	// policy and rule are where the verdict is from: the comment of the last jump to a policy, and the number of a rule in its
+	// chain. They are "" and -1 if the chain of the pod decides.
+	policy string
+	rule   int
+	passed []string
+}
+
+// run returns the verdict of a chain, or "" if it ends without one.
+func (w *walk) run(name string) string { return w.evaluate(name, w.rules.Chains[name].Rules) }
+
+func (w *walk) evaluate(chain string, rules []podfilter.Rule) string {
+	kind, _, _ := strings.Cut(chain, "_")
+	for i := range rules {
+		r := &rules[i]
+		if !w.matches(r) {
+			continue
+		}
+		verb, target, _ := strings.Cut(r.Verdict, " ")
+		switch kind {
+		case "pods":
+			w.policy, w.rule = r.Comment, -1
+		case "policy", "cluster":
+			w.rule = i
+		}
+		switch verb {
+		case "return":
+			return ""
+		case "jump":
+			if v := w.run(target); v != "" {
+				return v
+			}
+		case "goto":
+			if w.policy != "" {
+				w.passed = append(w.passed, w.policy)
+			}
+			return w.run(target)
+		default:
+			return verb
+		}
+	}
+	return ""
+}
+
+func (w *walk) matches(r *podfilter.Rule) bool {
+	has := func(set string, a netip.Addr, port uint16) bool { return w.rules.Sets[set].Has(podfilter.Key(a, port)) }
+	f, peer := &w.flow, w.flow.Client
+	if r.Peer.Server {
+		peer = f.Server
+	}
+	switch {
+	case r.Strays, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
+		return false
+	case r.Protocol != 0 && r.Protocol != w.protocol,
+		r.Ports != "" && !has(r.Ports, netip.Addr{}, f.Port),
+		r.Last != 0 && (f.Port < r.First || f.Port > r.Last),
+		r.Named != "" && !has(r.Named, f.Server, f.Port),
+		r.Peer.Set != "" && !has(r.Peer.Set, peer, 0),
+		r.Peer.In.IsValid() && !r.Peer.In.Contains(peer):
+		return false
+	}
+	return true
+}
+
+// near returns which rule matches the peer but not the port, or the port but not the peer, or "".
+func (w *walk) near(policies []*Policy, d Direction) string {
+	for _, p := range policies {
+		for i := range p.Allows[d] {
+			r := &p.Allows[d][i]
+			var c compiled
+			peer := w.evaluate("", c.rule(&Rule{Peers: r.Peers}, d, "accept")) == "accept"
+			port := w.evaluate("", c.rule(&Rule{Ports: r.Ports}, d, "accept")) == "accept"
+			what := map[bool]string{true: "the port, and not the peer", false: "the peer, and not the port"}[port]
+			if peer != port {
+				return fmt.Sprintf("%s[%d] of %s/%s, which matches %s", strings.ToLower(d.String()), i, p.Namespace, p.Name, what)
+			}
+		}
+	}
+	return ""
+}
+
+// Listed is a pod of the node with its policies.
+type Listed struct {
+	Pod       string       `json:"pod"`
+	Addresses []netip.Addr `json:"addresses"`
+	// Denied is true if the agent does not know the pod, so that it is denied everything.
+	Denied bool `json:"denied,omitempty"`
+	// Egress and Ingress are the policies in the order of evaluation.
+	Egress  []string `json:"egress"`
+	Ingress []string `json:"ingress"`
+}
+
+// List returns the pods of the Table's node by their names.
+func (e *Explainer) List() []Listed {
+	all := []Listed{}
+	for _, l := range e.table.local {
+		one := Listed{Pod: l.Namespace + "/" + l.Name, Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
+		for _, a := range l.Addresses[:min(1, len(l.Addresses))] {
+			out, in := e.verdict(Flow{Client: a}, Egress, l, a), e.verdict(Flow{Server: a}, Ingress, l, a)
+			one.Egress, one.Ingress, one.Denied = out.Policies, in.Policies, e.chainOf(a, Egress) == podfilter.Deny
+		}
+		all = append(all, one)
+	}
+	sorting.Func(all, func(a, b Listed) int { return strings.Compare(a.Pod, b.Pod) })
+	return all
+}
