@@ -10,6 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/meta/multi/nad"
 	"github.com/cnibox/cnibox/roles/meta/multi/wish"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
 // annotationsArg is the key of CNI_ARGS with annotations as a JSON object (CNI-Genie).
@@ -20,6 +21,10 @@ type kubeAPI interface {
 	nad.Source
 	// Annotations returns the pod's annotations. uid is empty if the runtime does not pass it.
 	Annotations(ctx context.Context, namespace, pod, uid string) (map[string]string, error)
+	// NodeName returns the pod's node.
+	NodeName(ctx context.Context, namespace, pod string) (string, error)
+	// ResourceSlices returns the devices that a driver publishes on a node.
+	ResourceSlices(ctx context.Context, node, driver string) ([]rest.ResourceSlice, error)
 	// Annotate sets one annotation of the pod. A deleted pod is not an error.
 	Annotate(ctx context.Context, namespace, pod, uid, key, value string) error
 }

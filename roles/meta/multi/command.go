@@ -112,7 +112,7 @@ func (m *handler) hotPlug(ctx context.Context, p *hotCall) error {
 	if err != nil {
 		return roles.Usagef("%w", err)
 	}
-	r := &resolver{handler: m, req: p.req, namespace: ns, find: m.finder(p.api), held: map[string]int{}}
+	r := &resolver{handler: m, req: p.req, namespace: ns, find: m.finder(p.api), devices: newDevices(p.req, p.api)}
 	for _, n := range p.request.Delegates {
 		r.held[n.Resource]++
 	}

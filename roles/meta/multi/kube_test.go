@@ -130,3 +130,50 @@ func TestKube(t *testing.T) {
 		}
 	}
 }
+
+// TestKubeClaims: a driver publishes which resource a claimed device is of, and its ID, in a ResourceSlice of a real API server.
+func TestKubeClaims(t *testing.T) {
+	runtime.LockOSThread() // the server ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	s, err := kubetest.Start(kubetest.DebianEtcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "web"}})
+	s.Must(t, http.MethodPost, "/api/v1/namespaces/web/pods", "", map[string]any{
+		"metadata": map[string]any{"name": "pod"},
+		"spec":     map[string]any{"nodeName": "node", "containers": []map[string]any{{"name": "c", "image": "i"}}},
+	})
+	type attributes map[string]map[string]any
+	slice := func(name, node string, vf attributes) {
+		s.Must(t, http.MethodPost, "/apis/resource.k8s.io/v1/resourceslices", "", map[string]any{
+			"metadata": map[string]any{"name": name},
+			"spec": map[string]any{
+				"driver": "d.example.com", "nodeName": node, "pool": map[string]any{"name": node, "generation": 1, "resourceSliceCount": 1},
+				"devices": []map[string]any{{"name": "vf-0", "attributes": vf}, {"name": "gpu-0", "attributes": attributes{"model": {"int": 7}}}},
+			},
+		})
+	}
+	slice("here", "node", attributes{"k8s.cni.cncf.io/resourceName": {"string": "example.com/sf"}, "k8s.cni.cncf.io/deviceID": {"string": "mlx5_core.sf.4"}})
+	slice("there", "other", attributes{"k8s.cni.cncf.io/resourceName": {"string": "example.com/sf"}, "k8s.cni.cncf.io/deviceID": {"string": "mlx5_core.sf.5"}})
+
+	k := newKubelet(t)
+	k.serve()
+	k.answer(answer(container(claim("pod-sf-x2k7p", "d.example.com", "gpu-0", "vf-0"))))
+	k.definition("example.com/sf")
+	k.wish("vf")
+	k.conf["kubeconfig"] = s.Kubeconfig(t, s.Address, kubetest.Agent)
+	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}})
+	if a := k.Fail(k.call("ADD"), 11); !strings.Contains(a.Stdout, "list resourceslices of driver d.example.com: API server: 403") {
+		t.Errorf("without the right to list: %s", a.Stdout)
+	}
+	s.Allow(t, "slices", kubetest.Rule{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"list"}})
+	k.uses("mlx5_core.sf.4")
+	k.definition("d.example.com")
+	k.uses("mlx5_core.sf.4")
+	k.definition("example.com/other")
+	if a := k.Fail(k.call("ADD"), 7); !strings.Contains(a.Stdout, "let the driver publish") {
+		t.Errorf("have %s", a.Stdout)
+	}
+}

@@ -19,9 +19,8 @@ type resolver struct {
 	req       *roles.Request
 	namespace string
 	find      *nad.Finder
-	// held counts the devices in use by resource.
-	held map[string]int
-	all  []store.Delegate
+	devices
+	all []store.Delegate
 	// origins has for each element of all where the network was requested.
 	origins []string
 }
@@ -32,7 +31,7 @@ func (m *handler) resolve(ctx context.Context, req *roles.Request, api kubeAPI) 
 	if err != nil {
 		return nil, err
 	}
-	r := &resolver{handler: m, req: req, namespace: req.Args.Get("K8S_POD_NAMESPACE"), find: m.finder(api), held: map[string]int{}}
+	r := &resolver{handler: m, req: req, namespace: req.Args.Get("K8S_POD_NAMESPACE"), find: m.finder(api), devices: newDevices(req, api)}
 	w, selected, err := m.requests(annotations, r.namespace)
 	if err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func (m *handler) resolve(ctx context.Context, req *roles.Request, api kubeAPI) 
 
 // localNetworks returns the networks of every pod that this node's files define.
 func (m *handler) localNetworks(ctx context.Context) ([]store.Delegate, error) {
-	r := &resolver{handler: m, req: &roles.Request{IfName: "eth0"}, find: m.finder(nil), held: map[string]int{}}
+	r := &resolver{handler: m, req: &roles.Request{IfName: "eth0"}, find: m.finder(nil)}
 	_, err := r.resolveFirst(ctx, &wish.Wishes{}, nil)
 	if err == nil {
 		err = r.resolveDefaultNetworks(ctx)
@@ -93,7 +92,7 @@ func (r *resolver) resolveFirst(ctx context.Context, w *wish.Wishes, selected []
 			d.Runtime[key] = value
 		}
 		setRequests(&d, &n)
-		return selected, r.add("annotation "+wish.DefaultKey, d, found, n.Requests())
+		return selected, r.add(ctx, "annotation "+wish.DefaultKey, d, found, n.Requests())
 	case len(selected) > 0:
 		if err := r.checkEligible(selected[0]); err != nil {
 			return nil, err
@@ -105,13 +104,13 @@ func (r *resolver) resolveFirst(ctx context.Context, w *wish.Wishes, selected []
 		if err != nil {
 			return nil, err
 		}
-		return selected[1:], r.add("annotation "+wish.PluginsKey, d, found, nil)
+		return selected[1:], r.add(ctx, "annotation "+wish.PluginsKey, d, found, nil)
 	case r.conf.ClusterNetwork != "":
 		found, err := r.find.Default(ctx, r.conf.MultusNamespace, r.conf.ClusterNetwork)
 		if err != nil {
 			return nil, fmt.Errorf("clusterNetwork: %w", err)
 		}
-		return nil, r.add("clusterNetwork", d, found, nil)
+		return nil, r.add(ctx, "clusterNetwork", d, found, nil)
 	}
 	if len(r.conf.Delegates) == 0 {
 		return nil, nil // DEL continues without a default network; ADD failed before
@@ -150,7 +149,7 @@ func (r *resolver) resolveDefaultNetworks(ctx context.Context) error {
 			path := fmt.Sprintf("defaultNetworks[%d]", i)
 			found, err := r.find.Default(ctx, r.conf.MultusNamespace, value)
 			if err == nil {
-				err = r.add(path, store.Delegate{}, found, nil)
+				err = r.add(ctx, path, store.Delegate{}, found, nil)
 			} else {
 				err = fmt.Errorf("%s: %w", path, err)
 			}
@@ -184,7 +183,7 @@ func (r *resolver) resolveSelected(ctx context.Context, rest []wish.Plugin) erro
 		if err == nil {
 			var found *nad.Network
 			if found, err = r.find.Default(ctx, r.conf.MultusNamespace, p.Name); err == nil {
-				err = r.add("annotation "+wish.PluginsKey, store.Delegate{IfName: p.IfName}, found, nil)
+				err = r.add(ctx, "annotation "+wish.PluginsKey, store.Delegate{IfName: p.IfName}, found, nil)
 			}
 		}
 		errs = append(errs, err)
@@ -203,12 +202,12 @@ func (r *resolver) resolveRequested(ctx context.Context, path string, n *wish.Ne
 	}
 	d := store.Delegate{IfName: n.IfName, Runtime: n.Requests()}
 	setRequests(&d, n)
-	return r.add(path, d, found, n.Requests())
+	return r.add(ctx, path, d, found, n.Requests())
 }
 
 // add completes a delegate with the network that was found. A request that no plugin of the network
 // supports is a fault (the standard, section 4.1.2.1).
-func (r *resolver) add(path string, d store.Delegate, found *nad.Network, requests map[string]json.RawMessage) error {
+func (r *resolver) add(ctx context.Context, path string, d store.Delegate, found *nad.Network, requests map[string]json.RawMessage) error {
 	l, err := netlist.Parse(found.Conf, r.conf.CNIVersion)
 	if err != nil {
 		return fmt.Errorf("%s: network of %s: %w", path, found.From, err)
@@ -238,27 +237,13 @@ func (r *resolver) add(path string, d store.Delegate, found *nad.Network, reques
 	}
 	d.Resource = found.Resource
 	if d.Device == "" && found.Resource != "" {
-		d.Device, err = r.device(found.Resource)
+		d.Device, err = r.next(ctx, found.Resource)
 		if err != nil {
 			return fmt.Errorf("%s: network %q: %w", path, d.Name, err)
 		}
 	}
 	r.all, r.origins = append(r.all, d), append(r.origins, path)
 	return nil
-}
-
-// device returns the pod's next device of a resource.
-func (r *resolver) device(resource string) (string, error) {
-	ids, err := nad.Devices(nad.CheckpointFile, r.req.Args.Get("K8S_POD_UID"), resource)
-	if err != nil {
-		return "", err
-	}
-	n := r.held[resource]
-	if n >= len(ids) {
-		return "", fmt.Errorf("%w: the pod has %d devices of resource %q and requests one more", roles.ErrConf, len(ids), resource)
-	}
-	r.held[resource]++
-	return ids[n], nil
 }
 
 // nameInterfaces sets missing interface names by position, like Multus. Duplicate names are a

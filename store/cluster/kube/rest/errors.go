@@ -89,7 +89,7 @@ func statusError(resp *http.Response) error {
 	var s status
 	if isProtobuf(resp) {
 		if b, err := unwrap(b); err == nil {
-			_ = readMessage(b, &s)
+			_ = ReadMessage(b, &s)
 		}
 	} else {
 		_ = json.Unmarshal(b, &s)

@@ -3,6 +3,8 @@ package rest
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +28,31 @@ type Pod struct {
 		NodeName    string `json:"nodeName"`
 		HostNetwork bool   `json:"hostNetwork"`
 	} `json:"spec"`
+}
+
+// ResourceSlice has the fields of a driver's devices that are used here.
+type ResourceSlice struct {
+	Spec struct {
+		Pool struct {
+			Name string `json:"name"`
+		} `json:"pool"`
+		Devices []Device `json:"devices"`
+	} `json:"spec"`
+}
+
+// Device is a device in a ResourceSlice.
+type Device struct {
+	Name string `json:"name"`
+	// Attributes are those that Multus reads, too: the resource, and what plugins get as the ID.
+	Attributes struct {
+		Resource Attribute `json:"k8s.cni.cncf.io/resourceName"`
+		ID       Attribute `json:"k8s.cni.cncf.io/deviceID"`
+	} `json:"attributes"`
+}
+
+// Attribute is the text of an attribute. It is empty for an attribute of another type.
+type Attribute struct {
+	String string `json:"string"`
 }
 
 // Requirement is a requirement of a selector for a label or a field.
@@ -130,6 +157,24 @@ func (c *Client) NodeName(ctx context.Context, namespace, pod string) (string, e
 		return "", fmt.Errorf("pod %s/%s: %w: it has no spec.nodeName", namespace, pod, cluster.ErrInvalid)
 	}
 	return p.Spec.NodeName, nil
+}
+
+// ResourceSlices returns the devices of a driver on a node. It needs the verb list on resourceslices of resource.k8s.io, and Kubernetes 1.34.
+func (c *Client) ResourceSlices(ctx context.Context, node, driver string) ([]ResourceSlice, error) {
+	resp, err := c.do(ctx, &request{
+		method: http.MethodGet, path: "/apis/resource.k8s.io/v1/resourceslices",
+		query: url.Values{"fieldSelector": {"spec.nodeName=" + node + ",spec.driver=" + driver}},
+	})
+	var list struct {
+		Items []ResourceSlice `json:"items"`
+	}
+	if err == nil {
+		err = decode(ctx, resp, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list resourceslices of driver %s: %w", driver, err)
+	}
+	return list.Items, nil
 }
 
 func podPath(namespace, name string) (string, error) {

@@ -98,8 +98,8 @@ func (l layout) read(b []byte, into reflect.Value) error {
 	})
 }
 
-// readMessage stores the wanted fields of a message in the struct that into points to.
-func readMessage(b []byte, into any) error {
+// ReadMessage stores the wanted fields of a message in the struct that into points to.
+func ReadMessage(b []byte, into any) error {
 	v := reflect.ValueOf(into).Elem()
 	return layoutOf(v.Type()).read(b, v)
 }
@@ -219,7 +219,7 @@ func readProtobufList[P Kind](ctx context.Context, resp *http.Response, each fun
 			}
 			switch number {
 			case 1:
-				return readMessage(buf.Bytes(), &meta)
+				return ReadMessage(buf.Bytes(), &meta)
 			case 2:
 				o := empty[P]()
 				if err := fields.read(buf.Bytes(), reflect.ValueOf(o).Elem()); err != nil {
@@ -320,7 +320,7 @@ func readEvent[P Kind](b []byte, fields layout) (kind string, object P, err erro
 	}
 	if string(name) == "ERROR" {
 		var s status
-		if err = readMessage(raw, &s); err == nil {
+		if err = ReadMessage(raw, &s); err == nil {
 			err = s.failure()
 		}
 		return "", object, err
