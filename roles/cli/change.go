@@ -59,7 +59,7 @@ func (p *Process) changed(c change) {
 
 // quietFlag is the flag of the verbs that change files.
 func quietFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only what is left to do, warnings and errors"}
+	return &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "also -q: print only what is left to do, warnings and errors"}
 }
 
 // withChanges returns the action of a verb that changes files. With --json the changes are printed as one array at

@@ -121,7 +121,7 @@ func ifb(in *attach.Input) *netops.Link {
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("bandwidth: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	res := *in.Chained
 	w := &attach.Desired{Result: &res}

@@ -14,7 +14,7 @@ import (
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("firewall: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	ips, err := attach.Addresses(in.Chained)
 	if err != nil {

@@ -171,7 +171,7 @@ func (p port) element(in *attach.Input, maps string, value ...string) *netops.El
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("portmap: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	e, err := containerTargets(in)
 	if err != nil {

@@ -101,7 +101,7 @@ func (o *observed) readOwn(ctx context.Context, h *roles.Host) ([]netip.Prefix, 
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("azure-vnet: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	build := r.buildBridged
 	switch r.conf.Mode {

@@ -25,7 +25,7 @@ const containerIndex = 2
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("bridge: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	dev, ok := in.Observed.(selected)
 	if !ok {
-		return nil, errors.New("host-device: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	own := &roles.ResultInterface{Name: in.Key.IfName, Mac: dev.MAC, Sandbox: in.Netns, PciID: dev.pciID()}
 	res := in.Result(r.conf.DNS, []*roles.ResultInterface{own}, 0)

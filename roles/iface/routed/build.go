@@ -28,7 +28,7 @@ func gateways() (four, six netip.Addr) {
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(*observed)
 	if !ok {
-		return nil, errors.New("routed: Observe was not called")
+		return nil, errors.New("build the spec: Observe was not called")
 	}
 	four, six := gateways()
 	pair := attach.Routed{Gateway4: four, Gateway6: six, MTU: r.conf.MTU, DevGroup: r.conf.devGroup()}

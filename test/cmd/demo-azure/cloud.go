@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
-// The article's node and its surroundings.
+// The node and its surroundings.
 const (
 	nodeMAC    = "00:0d:3a:51:c4:90"
 	nodeAddr   = "10.240.0.35"

@@ -1,4 +1,4 @@
-// Command demo-azure builds the node of an article about AKS on this machine: Azure's network and metadata service around it, its
+// Command demo-azure builds a node of AKS in mode bridge on this machine: Azure's network and metadata service around it, its
 // eth0 in azure0, five pods with addresses of the cloud's network, the bridge's ports, and the two state files. It pings, attaches
 // pods until no address is left, and removes everything.
 package main

@@ -20,7 +20,7 @@ const (
 	confFile  = "/run/cni/net.d/10-azure.conflist"
 )
 
-// conflist is the article's, unchanged.
+// conflist is that of an AKS node, unchanged.
 const conflist = `{
    "cniVersion":"0.3.0",
    "name":"azure",
@@ -108,7 +108,7 @@ func (d *demo) metadata() error {
 	return nil
 }
 
-// install installs the plugins and the article's network configuration on the node.
+// install installs the plugins and the network configuration on the node.
 func (d *demo) install() error {
 	stage.Say("The node's plugins and its network, as on a node of AKS")
 	if _, err := d.in("install", "--dir", pluginDir, "azure-vnet", "azure-vnet-ipam", "portmap"); err != nil {
@@ -163,7 +163,7 @@ func (d *demo) attach() (string, error) {
 // container returns a sandbox ID for a pod, as runtimes make them.
 func container(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
-// bridge shows the bridge's ports, as brctl does in the article.
+// bridge shows the bridge's ports, as brctl does.
 func (d *demo) bridge() error {
 	stage.Say("eth0 is in azure0 now, and azure0 has its address and its routes")
 	for _, cmd := range []string{"bridge link", "ip -br address show dev azure0", "ip route"} {

@@ -5,13 +5,14 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestPlainGo: code outside tests has no compiler directive that changes inlining or reaches into another package, and the
-// statement before the condition of an if or switch changes nothing but plain variables. `make lint` runs this test, because
+// TestPlainGo: code outside tests has no compiler directive that changes inlining or reaches into another package, the
+// statement before the condition of an if or switch changes nothing but plain variables, and no error of a role begins with its name. `make lint` runs this test, because
 // no linter has these rules.
 func TestPlainGo(t *testing.T) {
 	err := filepath.WalkDir(repository, func(file string, d fs.DirEntry, err error) error {
@@ -28,7 +29,11 @@ func TestPlainGo(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for at, text := range notPlain(f) {
+		found := notPlain(f)
+		if role, _ := filepath.Match(filepath.Join(repository, "roles", "*", "*", "*"), file); role {
+			maps.Copy(found, selfNamed(f))
+		}
+		for at, text := range found {
 			t.Errorf("%s: %s", set.Position(at), text)
 		}
 		return nil
@@ -41,30 +46,34 @@ func TestPlainGo(t *testing.T) {
 // TestNotPlain: each rule of TestPlainGo finds the forbidden code, and no other.
 func TestNotPlain(t *testing.T) {
 	for code, wrong := range map[string]bool{
-		"//go:noinline\nfunc f() {}":                         true,
-		"//go:linkname f runtime.f\nfunc f()":                true,
-		"// The comment go:noinline names no directive.":     false,
-		"func f() { if g(); x {} }":                          true,
-		"func f() { if x++; x > 1 {} }":                      true,
-		"func f() { if x -= 2; x > 1 {} }":                   true,
-		"func f() { if c <- 1; x {} }":                       true,
-		"func f() { if s.x, err = g(); err != nil {} }":      true,
-		"func f() { if a[1] = g(); x {} }":                   true,
-		"func f() { if *p = g(); x {} }":                     true,
-		"func f() { if x {} else if s.x = 1; y {} }":         true,
-		"func f() { switch s.x = 1; x {} }":                  true,
-		"func f() { switch s.x = 1; y := x.(type) {} }":      true,
-		"func f() { if x, err := g(); err != nil {} }":       false,
-		"func f() { if x, err = g(); err != nil {} }":        false,
-		"func f() { switch x := g(); { case x: s.y = 1 } }":  false,
-		"func f() { if x { s.y = 1 }; for s.x = 0; y; {} }":  false,
-		"func f() { if x := func() { s.y++ }; x != nil {} }": false,
+		"//go:noinline\nfunc f() {}":                           true,
+		"//go:linkname f runtime.f\nfunc f()":                  true,
+		"// The comment go:noinline names no directive.":       false,
+		"func f() { if g(); x {} }":                            true,
+		"func f() { if x++; x > 1 {} }":                        true,
+		"func f() { if x -= 2; x > 1 {} }":                     true,
+		"func f() { if c <- 1; x {} }":                         true,
+		"func f() { if s.x, err = g(); err != nil {} }":        true,
+		"func f() { if a[1] = g(); x {} }":                     true,
+		"func f() { if *p = g(); x {} }":                       true,
+		"func f() { if x {} else if s.x = 1; y {} }":           true,
+		"func f() { switch s.x = 1; x {} }":                    true,
+		"func f() { switch s.x = 1; y := x.(type) {} }":        true,
+		"func f() { if x, err := g(); err != nil {} }":         false,
+		"func f() { if x, err = g(); err != nil {} }":          false,
+		"func f() { switch x := g(); { case x: s.y = 1 } }":    false,
+		"func f() { if x { s.y = 1 }; for s.x = 0; y; {} }":    false,
+		"func f() { if x := func() { s.y++ }; x != nil {} }":   false,
+		"func f() error { return fmt.Errorf(\"x: %w\", err) }": true,
+		"func f() error { return errors.New(\"y: x: z\") }":    false,
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+code, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := notPlain(f); len(found) > 0 != wrong {
+		found := notPlain(f)
+		maps.Copy(found, selfNamed(f))
+		if len(found) > 0 != wrong {
 			t.Errorf("%s: found %v", code, found)
 		}
 	}
@@ -96,6 +105,32 @@ func notPlain(f *ast.File) map[token.Pos]string {
 		return true
 	})
 	return found
+}
+
+// selfNamed returns the errors of a role that begin with its name.
+func selfNamed(f *ast.File) map[token.Pos]string {
+	found := map[token.Pos]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if n != nil && strings.HasPrefix(strings.ReplaceAll(errorText(n), "-", ""), f.Name.Name+": ") {
+			found[n.Pos()] = "leave out the name of the role: the message of a plugin begins with it"
+		}
+		return true
+	})
+	return found
+}
+
+// errorText returns the text of a call of errors.New or fmt.Errorf, or nothing.
+func errorText(n ast.Node) string {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return ""
+	}
+	f, isSelector := call.Fun.(*ast.SelectorExpr)
+	literal, isLiteral := call.Args[0].(*ast.BasicLit)
+	if !isSelector || !isLiteral || f.Sel.Name != "New" && f.Sel.Name != "Errorf" {
+		return ""
+	}
+	return strings.Trim(literal.Value, "\"`")
 }
 
 // isPlainInit reports whether a statement only defines variables or assigns to plain ones.
