@@ -67,7 +67,8 @@ func BridgeBase() ([]nlconn.Message, error) {
 	f := bridgeFeature()
 	f.Chains = func() []nft.Chain {
 		return []nft.Chain{
-			{Name: toPodChain}, {Name: fromPodChain},
+			{Name: toPodChain},
+			{Name: fromPodChain},
 			{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
 		}
 	}

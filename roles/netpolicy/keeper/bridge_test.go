@@ -202,8 +202,10 @@ func TestBridge(t *testing.T) {
 			from, to *pod
 			packet   []byte
 		}{
-			{web, one, udp4("0.0.0.0", "255.255.255.255", 68, 67, "request")}, {one, web, udp4("10.1.0.2", "255.255.255.255", 67, 68, "request")},
-			{web, one, udp4("10.1.0.3", "10.1.0.2", 68, 67, "request")}, {one, web, udp4("10.1.0.2", "10.1.0.3", 67, 68, "request")},
+			{web, one, udp4("0.0.0.0", "255.255.255.255", 68, 67, "request")},
+			{one, web, udp4("10.1.0.2", "255.255.255.255", 67, 68, "request")},
+			{web, one, udp4("10.1.0.3", "10.1.0.2", 68, 67, "request")},
+			{one, web, udp4("10.1.0.2", "10.1.0.3", 67, 68, "request")},
 		} {
 			got := frames(t, d.to.ns, "request")
 			b := frame(d.from.mac(t), everyone, ip, d.packet)

@@ -19,9 +19,9 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
-	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/await"
@@ -144,7 +144,7 @@ func (n *node) add(p *pod) *pod {
 
 // link returns the name of the pod's interface on the host.
 func (p *pod) link() string {
-	return record.HostLink(store.Key{Network: "net" + p.call.ID[1:2], ContainerID: p.call.ID, IfName: "eth0"})
+	return attachment.HostLink(store.Key{Network: "net" + p.call.ID[1:2], ContainerID: p.call.ID, IfName: "eth0"})
 }
 
 func (n *node) del(p *pod) {
