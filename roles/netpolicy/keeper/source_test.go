@@ -3,6 +3,8 @@ package keeper_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -46,8 +48,7 @@ func TestDirectoryAbsent(t *testing.T) {
 // slow is a Source that is asked for pods and does not answer in time.
 type slow struct {
 	keeper.Directory
-	asked, running atomic.Int64
-	most           atomic.Int64
+	running, most atomic.Int64
 }
 
 func (s *slow) FromFiles() bool { return false }
@@ -55,7 +56,6 @@ func (s *slow) FromFiles() bool { return false }
 func (s *slow) OnNode(*netpolicy.Pod) bool { return true }
 
 func (s *slow) Fetch(ctx context.Context, _, _ string) (*netpolicy.Pod, error) {
-	s.asked.Add(1)
 	if now := s.running.Add(1); now > s.most.Load() {
 		s.most.Store(now)
 	}
@@ -64,8 +64,8 @@ func (s *slow) Fetch(ctx context.Context, _, _ string) (*netpolicy.Pod, error) {
 	return nil, fs.ErrNotExist
 }
 
-// TestManyUnknown: 250 ADDs at once of pods that the source does not have wait at the same time for few fetches, all are answered in the
-// time that an ADD waits, and an ADD whose time is over is not announced.
+// TestManyUnknown: 250 ADDs at once of pods that the source does not have wait at the same time for few fetches. Each is denied, or
+// has no answer if its time is over.
 func TestManyUnknown(t *testing.T) {
 	n := newNode(t)
 	source := &slow{Directory: keeper.Directory{Path: n.dir, Log: n.host.Log}}
@@ -80,7 +80,7 @@ func TestManyUnknown(t *testing.T) {
 		_ = c.SetDeadline(await.Deadline())
 		_ = json.NewEncoder(c).Encode(netops.PodPolicy{Label: "cnibox:" + name, Namespace: "default", Name: name, UID: name})
 		var a enforce.Answer
-		if err := json.NewDecoder(c).Decode(&a); err != nil {
+		if err := json.NewDecoder(c).Decode(&a); err != nil && !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
 		return a
@@ -95,8 +95,8 @@ func TestManyUnknown(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	if source.most.Load() > 16 || source.asked.Load() > 100 {
-		t.Errorf("%d fetches, %d at once", source.asked.Load(), source.most.Load())
+	if most := source.most.Load(); most < 1 || most > 16 {
+		t.Errorf("%d fetches at once", most)
 	}
 }
 
