@@ -206,7 +206,8 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 // save writes what an ADD needs if the agent does not answer.
 func (k *Keeper) save() (err error) {
 	if s := k.table.Save(k.Source.FromFiles()); s != nil {
-		if k.unsaved, err = json.Marshal(s); err != nil {
+		k.unsaved, err = json.Marshal(s)
+		if err != nil {
 			return err
 		}
 	}
