@@ -126,38 +126,43 @@ func (n *Net) PacketFilter(ctx context.Context) (*verdict.Filter, error) {
 	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName)
 }
 
-// ForwardedPacket is a packet that the host forwards. A device may be "" and an address invalid if it is not known.
+// ForwardedPacket is the first packet of a connection that the host forwards, or an answer. A device may be "" and an
+// address invalid if it is not known.
 type ForwardedPacket struct {
 	In, Out  string
 	From, To netip.Addr
-	// IsTCP is set for the first packet of a TCP connection to Port, or to any port for 0.
-	IsTCP bool
-	Port  uint16
+	// Protocol is "tcp" or "udp", or "" for any. Port is the destination's, or 0 for any.
+	Protocol string
+	Port     uint16
+	IsReply  bool
+	// IsTranslated means that NAT may have changed its destination.
+	IsTranslated bool
 }
 
-// FilterDrop is another program's rule or policy that drops a packet.
-type FilterDrop = verdict.Drop
+// FilterDrop is another program's rule or policy that drops a packet. FilterVerdict is all that is known.
+type (
+	FilterDrop    = verdict.Drop
+	FilterVerdict = verdict.Verdict
+)
 
-// ForwardVerdicts returns what drops each of the packets for certain, whatever is not known about them.
-func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([][]FilterDrop, error) {
+// ForwardVerdicts returns what other programs' rules do with each of the packets.
+func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([]FilterVerdict, error) {
 	filter, err := n.PacketFilter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := make([][]FilterDrop, len(packets))
+	all := make([]FilterVerdict, len(packets))
 	for i, p := range packets {
 		q := verdict.Packet{
 			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-			IsNew: p.IsTCP,
+			Protocol: map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol], State: verdict.New, IsTranslated: p.IsTranslated,
 		}
-		if p.IsTCP {
-			q.Protocol = unix.IPPROTO_TCP
+		if p.IsReply {
+			q.State = verdict.Established
 		}
-		v, err := filter.Verdict(ctx, q)
-		if err != nil {
+		if all[i], err = filter.Verdict(ctx, q); err != nil {
 			return nil, err
 		}
-		all[i] = v.Drops
 	}
 	return all, nil
 }

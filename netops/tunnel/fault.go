@@ -148,13 +148,14 @@ func (s *search) peer(ctx context.Context, peer netip.AddrPort) error {
 		return nil // the host has no address
 	}
 	// The source port of VXLAN depends on the flow, so its packets in both directions are of different connections.
-	isNew := t.Kind == rtnl.KindVXLAN
+	state := verdict.New
 	own, remote := netip.AddrPortFrom(p.From, 0), netip.AddrPortFrom(peer.Addr(), 0)
-	if !isNew {
+	if t.Kind != rtnl.KindVXLAN {
+		state = verdict.Unknown
 		own, remote = netip.AddrPortFrom(p.From, t.Port), peer
 	}
-	sent := verdict.Packet{Out: l.Name, Protocol: unix.IPPROTO_UDP, Source: own, Destination: peer, IsNew: isNew}
-	received := verdict.Packet{Direction: verdict.Received, In: l.Name, Protocol: unix.IPPROTO_UDP, Source: remote, Destination: netip.AddrPortFrom(p.From, t.Port), IsNew: isNew}
+	sent := verdict.Packet{Out: l.Name, Protocol: unix.IPPROTO_UDP, Source: own, Destination: peer, State: state}
+	received := verdict.Packet{Direction: verdict.Received, In: l.Name, Protocol: unix.IPPROTO_UDP, Source: remote, Destination: netip.AddrPortFrom(p.From, t.Port), State: state}
 	return errors.Join(s.drops(ctx, peer.Addr(), sent), s.drops(ctx, peer.Addr(), received))
 }
 
@@ -173,7 +174,7 @@ func (s *search) drops(ctx context.Context, peer netip.Addr, p verdict.Packet) (
 		}
 		s.common[anyPeer] = v
 	}
-	if v.MayDrop {
+	if len(v.MayDrop) > 0 {
 		if v, err = s.filter.Verdict(ctx, p); err != nil {
 			return err
 		}

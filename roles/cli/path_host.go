@@ -111,13 +111,6 @@ func (w *walker) forward(in string) {
 			return
 		}
 	}
-	drops, err := w.net.FilterTables().ForwardDrops(w.ctx)
-	if w.fail(err) {
-		return
-	}
-	if len(drops) > 0 {
-		w.step(hostName, "filter", "may drop it, because its policy is drop: %s", strings.Join(drops, ", "))
-	}
 	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
 }
 
@@ -126,18 +119,20 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 	if p.In == "" {
 		return false
 	}
-	drops, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: p.In, Out: out, From: p.From, To: p.To, IsTCP: true, Port: w.port})
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{
+		In: p.In, Out: out, From: p.From, To: p.To, Protocol: "tcp", Port: w.port, IsTranslated: w.translated,
+	})
 	if w.fail(err) {
 		return true
 	}
-	if len(drops[0]) == 0 {
+	drops := verdicts[0].Drops
+	if len(drops) == 0 {
+		if may := verdicts[0].MayDrop; len(may) > 0 {
+			w.step(hostName, "filter", "not known whether it drops the packet: %s; --probe shows it", strings.Join(may, ", "))
+		}
 		return false
 	}
-	d := &drops[0][0]
-	if isRefusal := d.IsPolicy || d.IsAlways; isRefusal && strings.HasSuffix(d.Chain, " filter FORWARD") {
-		w.stop("cnibox doctor", "iptables' FORWARD chain refuses packets, and no rule accepts it")
-		return true
-	}
+	d := &drops[0]
 	family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
 	fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
 	w.stop(fix, "a rule of another program drops it: %s", d.Rule)
@@ -167,7 +162,7 @@ func (w *walker) translate() bool {
 		text += fmt.Sprintf(", and %d more; the path is that of the first", others)
 	}
 	w.step(hostName, "service", "kube-proxy translates %s to %s", service, text)
-	w.found.To, w.port = endpoints[0].Addr(), 0
+	w.found.To, w.port, w.translated = endpoints[0].Addr(), 0, true
 	return true
 }
 
@@ -185,7 +180,7 @@ func (w *walker) publishedPort() {
 			for _, prefix := range a.Addresses {
 				if to := prefix.Addr(); to.Is6() == w.found.To.Is6() && w.isHostAddress(w.found.To) {
 					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
-					w.found.To, w.port = to, 0
+					w.found.To, w.port, w.translated = to, 0, true
 					return
 				}
 			}

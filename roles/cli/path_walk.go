@@ -24,9 +24,10 @@ type walker struct {
 	attachments []attached
 	// links are the host's.
 	links []netops.LinkInfo
-	// port is the destination's port, or 0.
-	port uint16
-	hops int
+	// port is the destination's port, or 0. translated means that the destination is not that of the first packet.
+	port       uint16
+	translated bool
+	hops       int
 	// lab continues a path on another of its nodes. It may be nil. beyond has what a
 	// probe traces there.
 	lab *lab.Lab

@@ -15,7 +15,7 @@ import (
 func packets() []*Packet {
 	a, b := netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("192.0.2.2:8472")
 	return []*Packet{
-		{Direction: Received, In: "eth0", Protocol: unix.IPPROTO_UDP, Source: a, Destination: b, IsNew: true},
+		{Direction: Received, In: "eth0", Protocol: unix.IPPROTO_UDP, Source: a, Destination: b, State: New},
 		{Direction: Sent, Out: "eth0", Protocol: unix.IPPROTO_UDP, Source: netip.MustParseAddrPort("[2001:db8::1]:0"), Destination: netip.MustParseAddrPort("[2001:db8::2]:51820")},
 		{Direction: Forwarded, In: "veth0123456789a", Destination: b},
 	}

@@ -61,7 +61,7 @@ func (f *Filter) addLegacy(p *Packet, v *Verdict) {
 				name := program + " " + table + " " + chain
 				policy = &Drop{Chain: name, Rule: name + ": policy DROP", IsPolicy: true, before: in(chain, 0), legacy: true}
 			}
-			w := &walk{packet: p, rules: rules}
+			w := &walk{packet: p, table: program + " " + table + " ", rules: rules}
 			w.base(chain, policy, v)
 		}
 	}
@@ -92,6 +92,9 @@ func (r *legacyRule) match(p *Packet) (truth, []string) {
 		}
 		if option == "-j" || option == "-g" {
 			verdict = r.verdict(option, value)
+			if value == "MARK" {
+				p.setMark(0, 0, ^uint32(0), matches)
+			}
 			break // the target's own options follow
 		}
 		if known, ok := p.legacyOption(option, value); ok {
@@ -166,10 +169,14 @@ func (p *Packet) legacyOption(option, value string) (matches truth, ok bool) {
 		return inPorts(value, p.Source.Port()), true
 	case "--ctstate", "--state":
 		states := strings.Split(value, ",")
-		if isNew := slices.Contains(states, "NEW"); p.IsNew && (isNew || !slices.Contains(states, "DNAT") && !slices.Contains(states, "SNAT")) {
-			return is(isNew), true
+		name := map[State]string{New: "NEW", Established: "ESTABLISHED"}[p.State]
+		switch {
+		case slices.Contains(states, name):
+			return yes, true
+		case p.State == Unknown, p.mayBeTranslated() && (slices.Contains(states, "DNAT") || slices.Contains(states, "SNAT")):
+			return maybe, true
 		}
-		return maybe, true
+		return no, true
 	case "-m":
 		return yes, slices.Contains([]string{"udp", "tcp", "comment", "multiport", "conntrack", "state"}, value)
 	case "--comment":

@@ -97,12 +97,14 @@ func (r *nftRule) lookup(e *nft.Expression, g registers) (matches truth, verdict
 	return matches, verdicts
 }
 
-// Sizes and offsets of iptables' matches: struct xt_tcp and xt_udp, which begin with the ranges of ports; struct xt_multiport_v1; struct
+// Sizes and offsets of iptables' matches and targets: struct xt_tcp and xt_udp, which begin with the ranges of ports; struct xt_multiport_v1; struct
 // xt_conntrack_mtinfo3, whose first revision has the same begin; struct xt_state_info.
 const (
 	tcpSize          = 12
 	udpSize          = 9
 	multiportSize    = 48
+	markSize         = 9
+	markTargetSize   = 8
 	conntrackFlags   = 146
 	conntrackInvert  = 148
 	conntrackState   = 150
@@ -115,10 +117,11 @@ const (
 func (p *Packet) iptablesMatch(name string, info []byte) truth {
 	short := func(at int) uint16 { return binary.NativeEndian.Uint16(info[at:]) }
 	state := func(mask uint16, invert bool) truth {
-		if !p.IsNew || mask&stateNew == 0 && mask&statesTranslated != 0 {
+		bit := map[State]uint16{New: stateNew, Established: stateEstablished}[p.State]
+		if bit == 0 || mask&bit == 0 && mask&statesTranslated != 0 && p.mayBeTranslated() {
 			return maybe
 		}
-		return is((mask&stateNew != 0) != invert)
+		return is((mask&bit != 0) != invert)
 	}
 	switch {
 	case name == "udp" && len(info) >= udpSize:
@@ -133,9 +136,42 @@ func (p *Packet) iptablesMatch(name string, info []byte) truth {
 		return state(short(conntrackState), short(conntrackInvert)&conntrackByState != 0)
 	case name == "state" && len(info) >= 4:
 		return state(short(0), false)
+	case name == "mark" && len(info) >= markSize:
+		long := func(at int) uint32 { return binary.NativeEndian.Uint32(info[at:]) }
+		matches := p.marked().equalsMasked(long(0), long(4))
+		if info[8] != 0 {
+			return matches.not()
+		}
+		return matches
 	}
 	return maybe
 }
+
+// marked returns the packet's mark.
+func (p *Packet) marked() value {
+	return value{binary.NativeEndian.AppendUint32(nil, p.mark), binary.NativeEndian.AppendUint32(nil, ^p.unknownMark)}
+}
+
+// equalsMasked compares the bits of a mask with a number.
+func (v value) equalsMasked(want, mask uint32) truth {
+	bits, known := binary.NativeEndian.Uint32(v.bits), binary.NativeEndian.Uint32(v.known)
+	if (bits&mask^want)&(known|^mask) != 0 {
+		return no
+	}
+	return max(is(known&mask == mask), maybe)
+}
+
+// setMark sets the bits of a mask if a rule matches, as the target MARK does. Only the known ones are known then.
+func (p *Packet) setMark(bits, known, mask uint32, matches truth) {
+	mark, unknown := p.mark&^mask^bits, p.unknownMark&^mask|(mask|bits)&^known
+	if matches != yes {
+		unknown |= p.unknownMark | mark ^ p.mark
+	}
+	p.mark, p.unknownMark = mark, unknown
+}
+
+// mayBeTranslated reports whether NAT may have changed an address of the packet's connection.
+func (p *Packet) mayBeTranslated() bool { return p.IsTranslated || p.State != New }
 
 // within reports whether a port is in a range. Port 0 is not known.
 func within(port, first, last uint16, invert bool) truth {

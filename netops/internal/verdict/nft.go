@@ -134,10 +134,18 @@ func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {
 			is, verdicts = yes, []string{"drop"}
 		case "target":
 			is, verdicts = yes, []string{r.target(nlconn.Text(e.Attr(iptables.TargetName)))}
+			if info := e.Attr(unix.NFTA_TARGET_INFO); nlconn.Text(e.Attr(iptables.TargetName)) == "MARK" && len(info) >= markTargetSize {
+				p.setMark(binary.NativeEndian.Uint32(info), ^uint32(0), binary.NativeEndian.Uint32(info[4:]), matches)
+			}
 		case "queue", "fwd", "synproxy", "tproxy":
 			is, verdicts = yes, []string{anyVerdict}
 		default:
 			is = p.evaluate(e, g)
+			if key, _ := e.Number(unix.NFTA_META_KEY); e.Name == "meta" && key == unix.NFT_META_MARK && e.Attr(unix.NFTA_META_SREG) != nil {
+				from, _ := e.Number(unix.NFTA_META_SREG)
+				mark := g.get(from, 4)
+				p.setMark(binary.NativeEndian.Uint32(mark.bits), binary.NativeEndian.Uint32(mark.known), ^uint32(0), matches)
+			}
 		}
 		matches = min(matches, is)
 		if matches == no {
@@ -200,7 +208,13 @@ func (p *Packet) evaluate(e *nft.Expression, g registers) truth {
 			return within.not()
 		}
 		return within
-	case "tcp", "udp", "multiport", "conntrack", "state":
+	case "limit", "connlimit": // a packet alone exceeds no limit
+		flags := number(unix.NFTA_LIMIT_FLAGS)
+		if e.Name == "connlimit" {
+			flags = number(connlimitFlags)
+		}
+		return is(flags&unix.NFT_LIMIT_F_INV == 0)
+	case "tcp", "udp", "multiport", "conntrack", "state", "mark":
 		return p.iptablesMatch(e.Name, e.Attr(unix.NFTA_MATCH_INFO))
 	default:
 		clear(g.known) // it may have written any register
@@ -260,6 +274,8 @@ func (p *Packet) meta(key uint32) value {
 		return device(p.In)
 	case unix.NFT_META_OIFNAME:
 		return device(p.Out)
+	case unix.NFT_META_MARK:
+		return p.marked()
 	}
 	return value{}
 }
@@ -294,12 +310,23 @@ func (p *Packet) header(base uint32) (v value) {
 	return v
 }
 
-// stateNew is the bit of the state NEW, of nftables and of xt_conntrack.
-const stateNew = 1 << 3
+// Bits of the states of nftables and of xt_conntrack, and of IPS_SRC_NAT and IPS_DST_NAT.
+const (
+	stateEstablished = 1 << 1
+	stateNew         = 1 << 3
+	statusTranslated = 1<<4 | 1<<5
+)
+
+// connlimitFlags is NFTA_CONNLIMIT_FLAGS of linux/netfilter/nf_tables.h.
+const connlimitFlags = 2
 
 func (p *Packet) conntrack(key uint32) value {
-	if key != unix.NFT_CT_STATE || !p.IsNew {
-		return value{}
+	bit := map[State]uint32{New: stateNew, Established: stateEstablished}[p.State]
+	switch {
+	case key == unix.NFT_CT_STATE && bit != 0:
+		return known(binary.NativeEndian.AppendUint32(nil, bit))
+	case key == unix.NFT_CT_STATUS && !p.mayBeTranslated():
+		return value{make([]byte, 4), binary.NativeEndian.AppendUint32(nil, statusTranslated)}
 	}
-	return known(binary.NativeEndian.AppendUint32(nil, stateNew))
+	return value{}
 }

@@ -26,6 +26,16 @@ const (
 	Forwarded
 )
 
+// State is what is known about the connection of a packet.
+type State uint8
+
+// The states. An unknown one can also be invalid.
+const (
+	Unknown State = iota
+	New
+	Established
+)
+
 // Packet is a packet that this namespace sends, receives or forwards.
 type Packet struct {
 	Direction Direction
@@ -35,8 +45,11 @@ type Packet struct {
 	Protocol byte
 	// Source and Destination may have port 0 for a port that is not known, and one of them an invalid address.
 	Source, Destination netip.AddrPort
-	// IsNew means that the packet belongs to no known connection. Otherwise that is not known.
-	IsNew bool
+	State               State
+	// IsTranslated means that rules of the kind nat may have changed its destination or its mark.
+	IsTranslated bool
+	// mark is its mark, of which the bits of unknownMark are not known.
+	mark, unknownMark uint32
 }
 
 // Drop is a rule or a policy that drops a packet.
@@ -106,6 +119,8 @@ type walk struct {
 	// last is what dropped the packet for certain, if anything did.
 	last  Drop
 	depth int
+	// table begins the names of its base chains.
+	table string
 }
 
 // maxDepth is the kernel's limit of jumps (NFT_JUMP_STACK_SIZE).
@@ -171,8 +186,8 @@ func (w *walk) base(name string, policy *Drop, v *Verdict) {
 		v.Drops = append(v.Drops, *policy)
 	case out == drops:
 		v.Drops = append(v.Drops, w.last)
-	default:
-		v.MayDrop = v.MayDrop || byPolicy || out&drops != 0
+	case byPolicy || out&drops != 0:
+		v.MayDrop = append(v.MayDrop, w.table+name)
 	}
 }
 
@@ -180,8 +195,8 @@ func (w *walk) base(name string, policy *Drop, v *Verdict) {
 type Verdict struct {
 	// Drops are what drops the packet for certain, in different tables.
 	Drops []Drop
-	// MayDrop means that something drops the packet or not, depending on what is not known.
-	MayDrop bool
+	// MayDrop are the chains that drop the packet or not, depending on what is not known.
+	MayDrop []string
 }
 
 // Filter computes verdicts. It reads each chain once.
@@ -270,6 +285,9 @@ func (p *Packet) family() byte {
 // Verdict computes what happens to a packet. A rule with a condition that this package does not know may match
 // the packet, or not.
 func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
+	if p.IsTranslated || p.Direction == Sent { // a socket can mark packets
+		p.unknownMark = ^uint32(0)
+	}
 	for _, b := range f.bases {
 		if !p.sees(b) {
 			continue
@@ -278,7 +296,7 @@ func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
 		if b.Drops {
 			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, before: "nft insert rule " + b.String()}
 		}
-		w := &walk{packet: &p, rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
+		w := &walk{packet: &p, table: b.Table.String() + " ", rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
 		w.base(b.Name, policy, &v)
 	}
 	f.addLegacy(&p, &v)

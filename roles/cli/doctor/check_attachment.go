@@ -268,6 +268,8 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 		if d.Of.IsShared() && slices.ContainsFunc(f.Networks, taken) {
 			return true
 		}
+	case *netops.Forward: // packets pass without it
+		return len(f.Firewall.Unknown) == 0 && !slices.ContainsFunc(f.Firewall.Rules, func(d PodDrop) bool { return d.isIPTables() })
 	case *netops.Sysctl:
 		return o.Key == forwardingKey4 || o.Key == forwardingKey6
 	case nil:

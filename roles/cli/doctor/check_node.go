@@ -60,53 +60,32 @@ func settingChecks() []Check {
 func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
-		{ID: "forward-policy", Title: "iptables drops forwarded packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
-			w := &f.Firewall
-			for _, p := range []struct {
-				refused  bool
-				accepted []netip.Prefix
-				is       func(netip.Addr) bool
-				legacy   bool
-				command  string
-			}{
-				{w.Policy4.Refused, w.Policy4.Accepted, netip.Addr.Is4, false, "iptables"},
-				{w.Policy6.Refused, w.Policy6.Accepted, netip.Addr.Is6, false, "ip6tables"},
-				{w.Policy4.RefusedLegacy, w.Policy4.AcceptedLegacy, netip.Addr.Is4, true, "iptables-legacy"},
-				{w.Policy6.RefusedLegacy, w.Policy6.AcceptedLegacy, netip.Addr.Is6, true, "ip6tables-legacy"},
-			} {
-				if refused := f.refusedPods(p.is, p.legacy, p.accepted); p.refused && len(refused) > 0 {
-					what, fix := "the policy", p.command+" -P FORWARD ACCEPT"
-					family := strings.TrimSuffix(p.command, "tables") // "ip" or "ip6"
-					for i := range f.Firewall.Rules {
-						if r := &f.Firewall.Rules[i]; r.Chain == family+" filter FORWARD" && r.IsAlways {
-							what, fix = "the rule", r.Exception("", "")
-						}
-					}
-					add(p.command+" FORWARD", what+" drops, and no rule of cnibox accepts "+few(refused), fix)
-				}
-			}
-		}},
-		{ID: "forward-chain", Title: "an nftables chain of another program drops forwarded packets by policy", Reads: rules, Severity: Warning, find: func(f *Facts, add add) {
-			for _, chain := range f.Firewall.Drops {
-				if len(f.attachments()) > 0 {
-					add(chain, "policy drop: only a rule in this chain can accept pods' packets", "nft 'chain "+chain+" { policy accept; }'")
-				}
-			}
-		}},
-		{ID: "forward-rule", Title: "a rule of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+		{ID: "forward-rule", Title: "a packet filter of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			missing := slices.ContainsFunc(f.Differences, func(d Difference) bool { _, is := d.Of.(*netops.Forward); return is })
 			for i := range f.Firewall.Rules {
 				r := &f.Firewall.Rules[i]
-				option, short, what := "iifname", "-i ", "from"
-				if r.To {
-					option, short, what = "oifname", "-o ", "to"
+				if missing && r.isIPTables() {
+					continue // the check filter-missing
 				}
-				if !r.IsPolicy && (!r.IsAlways || !strings.HasSuffix(r.Chain, " filter FORWARD")) {
-					links := r.Links[0]
-					if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
-						links = "'{ " + strings.Join(r.Links, ", ") + " }'"
-					}
-					fix := r.Exception(option+" "+links, short+r.Links[0])
-					add(r.Rule, "it drops the packets "+what+" pods on "+few(r.Links), fix)
+				option, short, more, what := "iifname", "-i ", "", "what pods on %s send"
+				if r.To {
+					option, short, more, what = "oifname", "-o ", " ct state established,related", "the answers to pods on %s"
+				}
+				links := r.Links[0]
+				if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
+					links = "'{ " + strings.Join(r.Links, ", ") + " }'"
+				}
+				iptables := short + r.Links[0]
+				if r.To {
+					iptables += " -m conntrack --ctstate ESTABLISHED,RELATED"
+				}
+				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), r.Exception(option+" "+links+more, iptables))
+			}
+		}},
+		{ID: "forward-unknown", Title: "it is not known whether a packet filter of another program drops packets of pods", Reads: rules, Severity: Info, find: func(f *Facts, add add) {
+			for chain, probe := range f.Firewall.Unknown {
+				if len(f.Firewall.Rules) == 0 {
+					add(chain, "it drops packets on conditions that only the kernel knows", probe)
 				}
 			}
 		}},
@@ -164,6 +143,9 @@ func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
 	return all
 }
 
+// isIPTables reports whether a rule of cnibox can accept the packets before it.
+func (d *PodDrop) isIPTables() bool { return strings.HasSuffix(d.Chain, " filter FORWARD") }
+
 // checkForwarding compares a setting of the node if a pod has an address of the family.
 func (f *Facts) checkForwarding(add add, key string, is func(netip.Addr) bool) {
 	pods := f.pods(is)
@@ -185,29 +167,6 @@ func (f *Facts) pods(is func(netip.Addr) bool) (all []netip.Prefix) {
 			if is(p.Addr()) {
 				all = append(all, p)
 			}
-		}
-	}
-	return all
-}
-
-// refusedPods returns the addresses of pods that no rule of cnibox in iptables' filter table accepts.
-// accepted are the networks that the agent's rules accept. The check filter-missing reports rules that should be there.
-func (f *Facts) refusedPods(is func(netip.Addr) bool, legacy bool, accepted []netip.Prefix) (all []string) {
-	var rules []*netops.Forward
-	for _, o := range f.Firewall.Labelled {
-		if w, ok := o.(*netops.Forward); ok {
-			rules = append(rules, w)
-		}
-	}
-	for i := range f.Differences {
-		if w, ok := f.Differences[i].Of.(*netops.Forward); ok {
-			rules = append(rules, w)
-		}
-	}
-	for _, p := range f.pods(is) {
-		if !slices.ContainsFunc(rules, func(w *netops.Forward) bool { return w.Legacy == legacy && w.Net.Contains(p.Addr()) }) &&
-			!slices.ContainsFunc(accepted, func(n netip.Prefix) bool { return n.Contains(p.Addr()) }) {
-			all = append(all, p.Addr().String())
 		}
 	}
 	return all

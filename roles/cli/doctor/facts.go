@@ -165,10 +165,10 @@ type Difference struct {
 
 // Firewall are the rules that concern forwarded packets.
 type Firewall struct {
-	Policy4, Policy6 netops.ForwardPolicy
-	// Drops are chains of other programs with policy drop, Rules their rules that drop packets of pods.
-	Drops []string
-	Rules []PodDrop
+	// Rules are rules of other programs that drop packets of pods. Unknown are chains that may drop them, and the
+	// commands that show it.
+	Rules   []PodDrop
+	Unknown map[string]string
 	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
@@ -181,7 +181,7 @@ type Firewall struct {
 	StrayTrace bool
 }
 
-// PodDrop is a rule of another program that drops all packets from pods, or all packets to pods.
+// PodDrop is a rule of another program that drops all packets from pods, or all answers to pods.
 type PodDrop struct {
 	netops.FilterDrop
 	To bool

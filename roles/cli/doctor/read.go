@@ -94,6 +94,7 @@ func (r *reader) readKernel(ctx context.Context) {
 	r.unread("interfaces", err)
 	f.Routes, err = n.Routes(ctx, nil, 0)
 	r.unread("routes", err)
+	f.Firewall.Unknown = map[string]string{}
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
 	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
 	for _, l := range f.Links {
@@ -114,9 +115,6 @@ func (r *reader) readKernel(ctx context.Context) {
 	}
 	w := &f.Firewall
 	for _, read := range []func() error{
-		func() (err error) { w.Policy4, err = n.FilterTables().Policy(ctx, false); return err },
-		func() (err error) { w.Policy6, err = n.FilterTables().Policy(ctx, true); return err },
-		func() (err error) { w.Drops, err = n.FilterTables().ForwardDrops(ctx); return err },
 		func() (err error) {
 			w.Lost, err = n.LostSets(ctx)
 			if err == nil && len(w.Lost) == 0 {
@@ -190,38 +188,70 @@ func (r *reader) readState(ctx context.Context) {
 	}
 }
 
-// readPodDrops computes what the rules of other programs do with packets of the pods, from and to a device that no rule names.
+// elsewhere returns an address of another network that no rule names (RFC 2544, RFC 5180).
+func elsewhere(is6 bool) netip.Addr {
+	if is6 {
+		return netip.MustParseAddr("2001:2::1")
+	}
+	return netip.MustParseAddr("198.18.0.1")
+}
+
+// readPodDrops computes what the rules of other programs do with packets of the pods to and from the node's uplink: what is
+// certain whatever the other address, and what is not known of a connection to an ordinary one.
 func (r *reader) readPodDrops(ctx context.Context) error {
-	const elsewhere = "?"
+	uplinks := map[bool]netops.Way{}
+	for _, is6 := range []bool{false, true} {
+		uplinks[is6], _ = r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
+	}
 	var packets []netops.ForwardedPacket
-	for _, a := range r.f.attachments() {
-		l := r.f.link(a.HostLink)
+	var probes []string
+	for _, one := range r.f.attachments() {
+		l := r.f.link(one.HostLink)
 		if l == nil {
 			continue // the host does not forward its packets
 		}
 		device := cmp.Or(l.Master, l.Name)
-		for _, p := range a.Addresses {
-			packets = append(packets, netops.ForwardedPacket{In: device, Out: elsewhere, From: p.Addr()}, netops.ForwardedPacket{In: elsewhere, Out: device, To: p.Addr()})
+		for _, p := range one.Addresses {
+			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
+			packets = append(packets,
+				netops.ForwardedPacket{In: device, Out: uplink, From: a}, netops.ForwardedPacket{In: uplink, Out: device, To: a, IsReply: true},
+				netops.ForwardedPacket{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
+				netops.ForwardedPacket{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", IsReply: true})
+			to := uplinks[a.Is6()].Via
+			if !to.IsValid() {
+				to = other
+			}
+			probes = append(probes, "cnibox path --probe "+one.ContainerID+" "+to.String())
 		}
 	}
-	all, err := r.h.Net.ForwardVerdicts(ctx, packets...)
-	rules := &r.f.Firewall.Rules
-	for i, drops := range all {
-		device, isTo := packets[i].In, packets[i].To.IsValid()
-		if isTo {
+	verdicts, err := r.h.Net.ForwardVerdicts(ctx, packets...)
+	for i := range verdicts {
+		device := packets[i].In
+		if packets[i].IsReply {
 			device = packets[i].Out
 		}
-		for _, d := range drops {
-			j := slices.IndexFunc(*rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == isTo })
-			if j < 0 {
-				j, *rules = len(*rules), append(*rules, PodDrop{FilterDrop: d, To: isTo})
+		if i%4 < 2 {
+			for _, d := range verdicts[i].Drops {
+				r.f.Firewall.addDrop(d, packets[i].IsReply, device)
 			}
-			if one := &(*rules)[j]; !slices.Contains(one.Links, device) {
-				one.Links = append(one.Links, device)
+		} else if len(verdicts[i].Drops) == 0 {
+			for _, chain := range verdicts[i].MayDrop {
+				r.f.Firewall.Unknown[chain] = probes[i/4]
 			}
 		}
 	}
 	return err
+}
+
+// addDrop adds a rule that drops packets of a device.
+func (w *Firewall) addDrop(d netops.FilterDrop, to bool, device string) {
+	i := slices.IndexFunc(w.Rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == to })
+	if i < 0 {
+		i, w.Rules = len(w.Rules), append(w.Rules, PodDrop{FilterDrop: d, To: to})
+	}
+	if one := &w.Rules[i]; !slices.Contains(one.Links, device) {
+		one.Links = append(one.Links, device)
+	}
 }
 
 // addMode checks owner and mode of a file or directory of the state.
