@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,11 @@ type RouteRefusal struct {
 	By string
 	// Fix is a command that makes the packets use the main table, if that has a route for them.
 	Fix string
+}
+
+// Accept returns Fix for all packets that a selector of ip-rule(8) selects.
+func (r *RouteRefusal) Accept(selector string) string {
+	return strings.Replace(r.Fix, "to "+r.To.String(), selector, 1)
 }
 
 // Error implements error.

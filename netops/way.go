@@ -86,7 +86,8 @@ func (n *Net) KernelRoute(ctx context.Context, ns *Namespace, p Packet) (r rtnl.
 		return err
 	})
 	what := fmt.Sprintf("route to %s", p.To)
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+	isRefused := errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) && p.In == "" // by a route prohibit or blackhole
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || isRefused {
 		return r, c, fmt.Errorf("%s: %w", what, ErrNotExist)
 	}
 	return r, c, nlconn.Explain(err, what)

@@ -35,9 +35,13 @@ type auditor struct {
 	pathOf  map[string][]string
 	census  *attachment.Census
 	records map[store.Key]*store.Attachment
+	// links are the host's.
+	links []netops.LinkInfo
 	// lost are cnibox's nftables sets that records need and whose table or rules another program deleted, if
 	// the caller has read them.
 	lost []string
+	// calls are those that run on the node.
+	calls []runningCall
 	// after replaces the configuration of its network, whose attachments alone are compared then.
 	after *network
 }
@@ -135,12 +139,16 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 	sorting.Func(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
+	if a.links, err = a.h.Net.Links(ctx, nil); err != nil {
+		return nil, err
+	}
+	a.calls = runningCalls()
 	progress := a.p.progress("attachments")
 	defer progress(1, 1)
 	for i, one := range out {
 		progress(i, len(out))
 		if err := a.audit(ctx, one, nil); err != nil {
-			return nil, fmt.Errorf("check %s: %w", one.Describe(), err)
+			return out[:i], fmt.Errorf("check %s, after %d of %d attachments: %w", one.Describe(), i, len(out), err)
 		}
 	}
 	return out, nil
@@ -211,13 +219,24 @@ func (a *auditor) eachDelegate(ctx context.Context, each func(owner, key store.K
 
 // audit compares one attachment, and calls then, if it is not nil, with the container's
 // namespace. It holds the attachment's lock. An attachment whose lock another process holds is
-// being made or removed, and has no differences. The error is a failure to read.
+// being made or removed, and is busy; a call that hangs is a difference. The error is a failure to read.
 func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Namespace) error) error {
-	one.found, one.plan, one.dead = nil, netops.Plan{}, false
+	one.found, one.plan, one.dead, one.busy = nil, netops.Plan{}, false, ""
 	lock, ok, err := a.h.Store.TryLockAttachment(ctx, one.Key)
 	switch {
 	case errors.Is(err, unix.EROFS) && then == nil: // no call can change the state either
-	case err != nil || !ok:
+	case err == nil && !ok:
+		one.busy = "another process works on it"
+		for i := range a.calls {
+			if c := &a.calls[i]; c.container == one.ContainerID && c.ifName == one.IfName {
+				one.busy = c.String()
+				if c.age >= slowCall {
+					one.add("call", "ended", one.busy, c.fix())
+				}
+			}
+		}
+		return nil
+	case err != nil:
 		return err
 	}
 	defer lock.Unlock()
@@ -280,7 +299,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		}
 	}
 	a.addDifferences(ctx, one, diffs, ns)
-	if err := a.compareMTU(ctx, one, ns); err != nil {
+	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(ctx, one)); err != nil {
 		return err
 	}
 	if a.after != nil {
@@ -314,6 +333,23 @@ func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Names
 		return nil
 	}
 	return err
+}
+
+// compareRoutes looks for another route to the attachment's addresses than that of its network, which the kernel prefers.
+func (a *auditor) compareRoutes(ctx context.Context, one *audited) error {
+	if one.record == nil || a.after != nil {
+		return nil
+	}
+	for _, p := range one.record.Addresses {
+		want, have, fix, err := podRoute(ctx, a.h.Net, a.links, one.record.HostLink, p.Addr(), false)
+		if err != nil {
+			return err
+		}
+		if have != "" {
+			one.add("route to "+p.Addr().String(), "dev "+want, have, fix)
+		}
+	}
+	return nil
 }
 
 // open opens a namespace. It returns nil if it does not exist, or if the path is now of the

@@ -107,6 +107,11 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 	if a.after != nil && len(plan.all) == 0 {
 		fmt.Fprintf(p.Stderr, "cnibox: diff: this node has no attachment of network %q\n", a.after.Name)
 	}
+	for _, one := range plan.all {
+		if one.busy != "" {
+			fmt.Fprintf(p.Stderr, "cnibox: %s: not compared: %s: %s\n", verbOf(c.Command), printable(one.Describe()), printable(one.busy))
+		}
+	}
 	if len(found) == 0 {
 		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
 		return err

@@ -48,6 +48,8 @@ type audited struct {
 	// plan repairs what can be repaired. dead means that the attachment can be removed.
 	plan netops.Plan
 	dead bool
+	// busy says why the attachment was not compared, or is "".
+	busy string
 }
 
 // addDifferences adds differences, and the plan that repairs them. Repair changes only a

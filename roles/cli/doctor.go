@@ -93,17 +93,23 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 	home := p.pluginHome(runtimes)
 	f := doctor.Read(ctx, h, doctor.Options{
 		Table: p.Table, Program: p.Version, Runtimes: runtimes, Netavark: netavark, CacheDirs: p.cacheDirs(), Look: p.lookPlugin,
-		Home: home, Install: installText(home, ""),
+		Home: home, Install: installText(home, ""), Calls: slowCalls(runningCalls()),
 		Audit: func(ctx context.Context, dump *store.Dump) ([]doctor.Difference, error) {
 			a, err := p.newAuditor(ctx, h, "", dump)
 			if err != nil {
 				return nil, err
 			}
-			all, err := a.all(ctx)
+			all, err := a.all(ctx) // with an error those that were compared before
+			errs := []error{err}
+			for _, one := range all {
+				if one.busy != "" && len(one.found) == 0 {
+					errs = append(errs, fmt.Errorf("not compared: %s: %s", one.Describe(), one.busy))
+				}
+			}
 			var out []doctor.Difference
 			for _, d := range differences(all) {
-				if d.Fix == fixPath {
-					continue // the checks of plugins report it
+				if d.Fix == fixPath || d.Object == "call" {
+					continue // the checks of plugins and of calls report it
 				}
 				fix := d.Fix
 				if fix == fixRestart || fix == fixRemove {
@@ -111,7 +117,7 @@ func (p *Process) examine(ctx context.Context, h *roles.Host) (*doctor.Report, e
 				}
 				out = append(out, doctor.Difference{Key: d.Key, Pod: d.Pod, Of: d.of, Object: d.Object, Want: d.Want, Have: d.Have, Fix: fix})
 			}
-			return out, err
+			return out, errors.Join(errs...)
 		},
 	})
 	return doctor.Diagnose(f), nil

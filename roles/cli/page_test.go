@@ -73,7 +73,7 @@ func shellPages() map[string]shellPage {
 pod $net web-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=web'
 pod $net db-id --args 'K8S_POD_NAMESPACE=default;K8S_POD_NAME=db'
 `
-	const agent = "trap 'kill $! || true' EXIT\nip route add default via 192.0.2.9\n"
+	const agent = "trap 'kill $! || true' EXIT\n"
 	return map[string]shellPage{
 		"docs/cli.md":     {want: "DEL with /opt/cni/bin takes "},
 		"docs/doctor.md":  {want: " checks passed"},

@@ -174,6 +174,9 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 			} else {
 				w.enter(w.hostLink(in), "", w.found.To)
 			}
+			if w.found.Stopped == "" && w.err == nil && w.hops > 0 { // the host routes the answers too
+				w.answers(w.found.From)
+			}
 			if probe && w.err == nil {
 				w.err = w.probe(source, to)
 			}

@@ -111,6 +111,7 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		return way, link, false
 	case isNotExist(err):
 		switch {
+		case ns == nil && !w.answers(p.To):
 		case ns == nil:
 			w.stop("cnibox doctor", "%s has no route to %s", where, p.To)
 		case w.hadRoute(w.found.From, p.To):
@@ -147,8 +148,24 @@ func (w *walker) hadRoute(from, to netip.Addr) bool {
 	})
 }
 
+// answers checks that the host's route for the answers to a pod leads to it, and reports whether it does.
+func (w *walker) answers(to netip.Addr) bool {
+	a := w.attachmentWith(to)
+	if a == nil {
+		return true
+	}
+	want, have, fix, err := podRoute(w.ctx, w.net, w.links, a.HostLink, to, true)
+	if !w.fail(err) && have != "" {
+		w.stop(fix, "%s does not route packets to %s of %s by %s: %s", hostName, to, containerName(a), want, have)
+	}
+	return err == nil && have == ""
+}
+
 // refused says why the kernel refuses a packet because of its source.
 func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
+	if ns == nil && !w.answers(p.From) {
+		return
+	}
 	for _, of := range []string{"all", p.In} {
 		value, err := w.net.Sysctl(w.ctx, ns, "net/ipv4/conf/"+of+"/rp_filter")
 		if p.From.Is4() && err == nil && value != "0" {

@@ -147,7 +147,10 @@ func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 }
 
 // deviceToward reads the device of the route to a container's address. Without
-// a route there is no device, and no connection needs one.
+// a route there is no device, and no connection needs one. The same is true of
+// a route that leads to another device than the attachment's, because it was
+// lost or replaced: an uplink with route_localnet would open the node's
+// loopback to its neighbours.
 func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr, wanted bool, d *device) error {
 	if !to.IsValid() || !wanted {
 		return nil
@@ -159,9 +162,17 @@ func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip
 	if err != nil {
 		return fmt.Errorf("find the route to the container: %w", err)
 	}
-	*d = device{Name: l.Name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
-		return i.Name == l.Name && i.Sandbox == ""
-	})}
+	var listed []netops.LinkInfo
+	for _, i := range in.Chained.Interfaces {
+		if host, err := h.Net.Link(ctx, nil, i.Name); i.Sandbox == "" && err == nil {
+			listed = append(listed, host)
+		}
+	}
+	isListed := func(i netops.LinkInfo) bool { return i.Name == l.Name }
+	if len(listed) > 0 && !slices.ContainsFunc(listed, func(i netops.LinkInfo) bool { return isListed(i) || i.MasterIndex == l.Index }) {
+		return nil
+	}
+	*d = device{Name: l.Name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(listed, isListed)}
 	return nil
 }
 

@@ -51,6 +51,7 @@ func kinds() []kind {
 		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
 		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
 		{"hostport-missing", "a rule of a published port is missing", Error, 0},
+		{"pod-route", "the node's route to a pod leads elsewhere", Error, 6},
 		{"filter-missing", "a packet filter rule of a pod is missing", Error, 5},
 		{"attachment-changed", "an attachment differs from its specification", Error, 5},
 		{"check-failed", "CHECK of an attachment fails", Error, 0},
@@ -63,11 +64,13 @@ func (d *Difference) kindOf() string {
 	shared := d.Of != nil && d.Of.IsShared()
 	switch o := d.Of.(type) {
 	case nil:
-		switch d.Object {
+		switch what, _, _ := strings.Cut(d.Object, " "); what {
 		case "container":
 			return "container-ended"
 		case "CHECK":
 			return "check-failed"
+		case "route":
+			return "pod-route"
 		}
 		return "namespace-gone"
 	case *netops.Link:
@@ -124,6 +127,11 @@ func recordChecks() []Check {
 		{ID: RulesFlushed, Title: "another program deleted cnibox's nftables tables or rules", Reads: "nftables; node.db", Severity: Error, Safe: true, find: func(f *Facts, add add) {
 			if lost := f.lost(); len(lost) > 0 {
 				add("nftables", fmt.Sprintf("no table or rules of the sets %s; attachments: %d", few(lost), len(f.attachments())), "cnibox repair")
+			}
+		}},
+		{ID: "call-running", Title: "a call takes long: its plugin hangs or waits", Reads: "the environments of processes", Severity: Warning, find: func(f *Facts, add add) {
+			for _, c := range f.Calls {
+				add(c.Plugin, c.What, c.Fix)
 			}
 		}},
 		{ID: "interface-unrecorded", Title: "an interface of a pod has no record", Reads: "the labels of interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {

@@ -164,7 +164,11 @@ func rangeOnNode(f *Facts, add add) {
 				}
 				for _, a := range l.Addresses {
 					if a.Addr().IsGlobalUnicast() && !a.IsSingleIP() && p.Overlaps(a.Masked()) {
-						add(n.Name, fmt.Sprintf("%s and the address %s of %s", p, a, l.Name), "edit "+n.Path)
+						fix := "edit " + n.Path
+						if a.Masked() == p && f.link(n.Bridge) != nil { // it was the bridge's
+							fix = fmt.Sprintf("ip addr del %s dev %s", a, l.Name)
+						}
+						add(n.Name, fmt.Sprintf("%s and the address %s of %s", p, a, l.Name), fix)
 					}
 				}
 			}

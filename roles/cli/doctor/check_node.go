@@ -89,6 +89,12 @@ func filterChecks() []Check {
 				}
 			}
 		}},
+		{ID: "egress", Title: "the node routes no packets of pods to other networks", Reads: "routes, policy rules and interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
+			f.addEgress(add, false)
+		}},
+		{ID: "egress-route", Title: "pods have a default route, and the node has none", Reads: "routes and interfaces; node.db", Severity: Warning, find: func(f *Facts, add add) {
+			f.addEgress(add, true)
+		}},
 		{ID: "stray-trace", Title: "a killed probe left its nftables table, which costs a little time for each packet", Reads: "nftables", Severity: Info, find: func(f *Facts, add add) {
 			if f.Firewall.StrayTrace {
 				add("inet cnibox_trace", "the table has no owner", "nft delete table inet cnibox_trace")
@@ -141,6 +147,15 @@ func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
 		}
 	}
 	return all
+}
+
+// addEgress adds the faults that the checks of the underlay do not report.
+func (f *Facts) addEgress(add add, absent bool) {
+	for _, e := range f.Egress {
+		if e.IsAbsent == absent && f.hasUnderlay() {
+			add(e.Object, e.Evidence+"; pods on "+few(e.Devices), e.Fix)
+		}
+	}
 }
 
 // isIPTables reports whether a rule of cnibox can accept the packets before it.

@@ -33,6 +33,8 @@ type Facts struct {
 	// Caches are the runtimes' cached results, Damaged the files that are none.
 	Caches  map[string]*recovery.CacheEntry
 	Damaged []string
+	// Calls are CNI calls that take long.
+	Calls []Call
 	// Differences are those between the attachments and the kernel.
 	Differences []Difference
 
@@ -41,6 +43,8 @@ type Facts struct {
 	Sysctls  map[string]string
 	Firewall Firewall
 	Tunnels  map[string]netops.TunnelEntries
+	// Egress are the node's faults for packets of pods to other networks.
+	Egress []Egress
 	// TunnelFaults are those of the tunnels to other nodes.
 	TunnelFaults []tunnel.Fault
 	Missing      map[string]string // features that the kernel does not have, and what needs them
@@ -48,6 +52,14 @@ type Facts struct {
 	Policies     Policies
 	// DirErrors are the directories on full or read-only file systems.
 	DirErrors map[string]error
+}
+
+// Egress is what keeps packets of the pods behind devices from other networks.
+type Egress struct {
+	Object, Evidence, Fix string
+	Devices               []string
+	// IsAbsent means that the node has no route, as it can be on purpose.
+	IsAbsent bool
 }
 
 // Unread is a fact that could not be read.
@@ -148,6 +160,9 @@ type State struct {
 	Dump   *store.Dump
 	Census *attachment.Census
 }
+
+// Call is a CNI call in progress.
+type Call struct{ Plugin, What, Fix string }
 
 // Mode is a file with a wrong owner or mode.
 type Mode struct{ Path, Fault, Fix string }

@@ -53,6 +53,8 @@ type Options struct {
 	Home, Install string
 	// Look finds the plugin of a type as a runtime does.
 	Look func(dirs []string, typ string) Plugin
+	// Calls are those that take long.
+	Calls []Call
 	// Audit compares the recorded attachments with the kernel.
 	Audit func(ctx context.Context, dump *store.Dump) ([]Difference, error)
 }
@@ -67,7 +69,7 @@ type reader struct {
 // Read reads the node. What cannot be read is in Facts.Unread.
 func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	name, _ := os.Hostname() // the report is for this node, whatever its name
-	r := &reader{h: h, o: o, f: &Facts{Node: name, Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark}}
+	r := &reader{h: h, o: o, f: &Facts{Node: name, Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
 	r.readConf()
 	r.readKernel(ctx)
 	r.readState(ctx)
@@ -174,6 +176,7 @@ func (r *reader) readState(ctx context.Context) {
 		return
 	}
 	r.unread("packet filter", r.readPodDrops(ctx))
+	r.unread("routes", r.readEgress(ctx))
 	var err error
 	s.Census, err = attachment.NewCensus(ctx, r.h)
 	r.unread("interfaces", err)
@@ -241,6 +244,79 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// readEgress asks the kernel for the route of pods' packets to other networks: one pod of each device and address family.
+func (r *reader) readEgress(ctx context.Context) error {
+	type family struct {
+		device string
+		is6    bool
+	}
+	asked := map[family]bool{}
+	for _, one := range r.f.attachments() {
+		l := r.f.link(one.HostLink)
+		if l == nil {
+			continue
+		}
+		device := cmp.Or(l.Master, l.Name)
+		for _, p := range one.Addresses {
+			k := family{device, p.Addr().Is6()}
+			routes := slices.ContainsFunc(one.Routes, func(text string) bool {
+				return strings.HasPrefix(text, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[k.is6])
+			})
+			if asked[k] || !routes || r.f.uplink(k.is6) == nil {
+				continue
+			}
+			asked[k] = true
+			way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device})
+			e := Egress{Devices: []string{device}}
+			refusal := &netops.RouteRefusal{}
+			out := r.f.link(way.Link)
+			switch {
+			case errors.As(err, &refusal):
+				e.Object, e.Evidence, e.Fix = refusal.By, "it refuses packets from "+p.Masked().String(), refusal.Accept("from "+p.Masked().String())
+			case errors.Is(err, netops.ErrNotExist):
+				up := r.f.uplink(k.is6)
+				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", "networkctl reconfigure "+up.Name
+				if k.is6 {
+					e.Evidence = "no default route for IPv6"
+				}
+				if !up.Up {
+					e.Evidence, e.Fix = "it is down", "ip link set "+up.Name+" up"
+				}
+			case err != nil:
+				return err
+			case out != nil && !out.Running:
+				e.Object, e.Evidence, e.Fix = out.Name, "it has no carrier", "check the cable of "+out.Name+" and the port of the switch"
+			default:
+				continue
+			}
+			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
+			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {
+				if have := &r.f.Egress[i]; !slices.Contains(have.Devices, device) {
+					have.Devices = append(have.Devices, device)
+				}
+				continue
+			}
+			r.f.Egress = append(r.f.Egress, e)
+		}
+	}
+	return nil
+}
+
+// uplink returns an interface that is not of pods with an address of a family that other networks can reach, or nil. An interface
+// that is down has none of IPv6.
+func (f *Facts) uplink(is6 bool) *netops.LinkInfo {
+	for i := range f.Links {
+		l := &f.Links[i]
+		reachable := func(p netip.Prefix) bool {
+			return p.Addr().Is6() == is6 && p.Addr().IsGlobalUnicast() && (!is6 || !p.Addr().IsPrivate()) && !p.IsSingleIP()
+		}
+		if !f.isOwn(l) && !isTunnel(l) && slices.ContainsFunc(l.Addresses, reachable) {
+			return l
+		}
+	}
+	return nil
 }
 
 // addDrop adds a rule that drops packets of a device.

@@ -57,3 +57,4 @@ ip link add eth0 type veth peer name wire
 ip addr add 192.0.2.1/24 dev eth0
 ip link set eth0 up
 ip link set wire up
+ip route add default via 192.0.2.9

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+)
+
+// podRoute compares the node's route to a pod's address with the pod's device on the host, to which answers must lead. It returns
+// what the kernel has instead and a command that mends it, or "". A lost route is a difference of its own. A bridge without an
+// address of the pod's network routes nothing, unless isRouted. links are the host's.
+func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostLink string, a netip.Addr, isRouted bool) (want, have, fix string, err error) {
+	find := func(name string) *netops.LinkInfo {
+		if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == name }); i >= 0 {
+			return &links[i]
+		}
+		return nil
+	}
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	l := find(hostLink)
+	if l == nil || l.Kind != "veth" {
+		return "", "", "", nil
+	}
+	if l.Master != "" {
+		if l = find(l.Master); l == nil || !isRouted && !slices.ContainsFunc(l.Addresses, contains) {
+			return "", "", "", nil
+		}
+	}
+	fix = fmt.Sprintf("ip route prepend %s dev %s", a, l.Name)
+	if a.Is6() {
+		fix = fmt.Sprintf("ip -6 route add %s dev %s metric 1", a, l.Name)
+	}
+	way, err := n.Way(ctx, nil, netops.Packet{To: a})
+	refusal := &netops.RouteRefusal{}
+	switch {
+	case errors.As(err, &refusal):
+		return l.Name, refusal.By, cmp.Or(refusal.Fix, fix), nil
+	case isNotExist(err):
+		return "", "", "", nil
+	case err != nil:
+		return "", "", "", err
+	case way.Local:
+		for _, other := range links {
+			for _, p := range other.Addresses {
+				if p.Addr() == a {
+					return l.Name, "the node itself has it on " + other.Name, fmt.Sprintf("ip addr del %s dev %s", p, other.Name), nil
+				}
+			}
+		}
+		return l.Name, "the node itself has it", "ip route show table local", nil
+	case way.Link != l.Name:
+		if other := find(way.Link); other != nil && !way.Via.IsValid() {
+			if i := slices.IndexFunc(other.Addresses, contains); i >= 0 {
+				fix = fmt.Sprintf("ip addr del %s dev %s", other.Addresses[i], other.Name)
+			}
+		}
+		return l.Name, "dev " + way.Link, fix, nil
+	}
+	return "", "", "", nil
+}
