@@ -214,3 +214,13 @@ func (ns *Namespace) addresses(ctx context.Context) (map[netip.Addr]bool, error)
 	}
 	return local, err
 }
+
+// SeenSources returns the addresses that the receiver of the host's tracked connections between two addresses sees as their sender:
+// those after NAT. There are none if the connections are not tracked.
+func (n *Net) SeenSources(ctx context.Context, from, to netip.Addr) ([]netip.Addr, error) {
+	c, err := n.host.conntrack()
+	if err != nil {
+		return nil, err
+	}
+	return c.Sources(ctx, from, to)
+}

@@ -135,6 +135,8 @@ type ForwardedPacket struct {
 	Protocol string
 	Port     uint16
 	IsReply  bool
+	// IsFrame means that only In sees it, before the host decides.
+	IsFrame bool
 	// IsTranslated means that NAT may have changed its destination.
 	IsTranslated bool
 }
@@ -160,11 +162,25 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 		if p.IsReply {
 			q.State = verdict.Established
 		}
+		if p.IsFrame {
+			q.Direction = verdict.Frame
+		}
 		if all[i], err = filter.Verdict(ctx, q); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
+}
+
+// TranslatedBefore returns another program's rule that translates the packets to a port of the host before the rules of a published
+// port do, or nil.
+func (n *Net) TranslatedBefore(ctx context.Context, in string, to netip.AddrPort, protocol string) (*FilterDrop, error) {
+	filter, err := n.PacketFilter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := verdict.Packet{Direction: verdict.Received, In: in, Destination: to, Protocol: protoNumber(protocol), State: verdict.New}
+	return filter.Translates(ctx, p, ruleset.PriorityPublished)
 }
 
 // CheckChainName checks a name against the rules of iptables for chain names.

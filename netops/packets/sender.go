@@ -78,6 +78,15 @@ func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) 
 	return a, err
 }
 
+// DialUDP opens a UDP socket to an address in ns.
+func DialUDP(ctx context.Context, ns *netops.Namespace, to netip.AddrPort) (conn net.Conn, err error) {
+	err = ns.Run(func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, "udp", to.String())
+		return err
+	})
+	return conn, err
+}
+
 // Announce announces those of the addresses that a link has to the other hosts on the link, so that they send packets
 // for them to its MAC. It returns the announced addresses. A link without a MAC announces none.
 func Announce(ctx context.Context, n *netops.Net, ns *netops.Namespace, link string, addrs []netip.Addr) (announced []netip.Addr, err error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/reach"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // Flow identifies the packets to trace.
@@ -139,6 +140,22 @@ func (e *Event) String() string {
 		text += fmt.Sprintf(" (%s)", e.Comment)
 	}
 	return text
+}
+
+// Exception returns a command that inserts a rule before the one that decided, which accepts packets of these addresses. The rules of
+// cnibox follow policies, so of these it lists the chain.
+func (e *Event) Exception() string {
+	if table := strings.Fields(e.Chain); len(table) == 3 && strings.HasPrefix(table[1], ruleset.TableName) {
+		return "nft --handle list chain " + e.Chain
+	}
+	command, family := "nft insert rule "+e.Chain, "ip"
+	if e.Handle != 0 {
+		command += fmt.Sprintf(" handle %d", e.Handle)
+	}
+	if e.To.Is6() {
+		family = "ip6"
+	}
+	return fmt.Sprintf("%s %s saddr %s %[2]s daddr %[4]s accept", command, family, e.From, e.To)
 }
 
 // Read returns what happened since the last Read, in order.

@@ -55,7 +55,7 @@ const (
 	stateClose, stateListen = 7, 10
 )
 
-// Listeners lists the sockets of the host that receive at the ports, also at an address
+// Listeners lists the sockets of the thread's namespace that receive at the ports, also at an address
 // of only one interface. Connected sockets are no listeners. A protocol whose sockets
 // the kernel cannot list is left out.
 func Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {

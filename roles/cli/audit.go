@@ -298,6 +298,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 			return err
 		}
 	}
+	a.compareIPv6(ctx, one, path, ns, diffs)
 	a.addDifferences(ctx, one, diffs, ns)
 	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(ctx, one)); err != nil {
 		return err
@@ -347,9 +348,46 @@ func (a *auditor) compareRoutes(ctx context.Context, one *audited) error {
 		}
 		if have != "" {
 			one.add("route to "+p.Addr().String(), "dev "+want, have, fix)
+			continue
+		}
+		device := a.deviceOf(one.record.HostLink)
+		if device == "" || one.record.MAC == "" {
+			continue
+		}
+		entry, err := a.h.Net.Neighbour(ctx, nil, device, p.Addr())
+		if err != nil {
+			return err
+		}
+		if entry.Permanent && entry.MAC != one.record.MAC {
+			one.add("neighbour "+p.Addr().String()+" dev "+device, one.record.MAC, entry.MAC, fmt.Sprintf("ip neigh replace %s lladdr %s nud reachable dev %s", p.Addr(), one.record.MAC, device))
 		}
 	}
 	return nil
+}
+
+// deviceOf returns the device of the host by which it sends packets to a pod, or "".
+func (a *auditor) deviceOf(hostLink string) string {
+	if i := slices.IndexFunc(a.links, func(l netops.LinkInfo) bool { return l.Name == hostLink }); i >= 0 {
+		return cmp.Or(a.links[i].Master, hostLink)
+	}
+	return ""
+}
+
+// compareIPv6 adds the setting that keeps a container from having its addresses.
+func (a *auditor) compareIPv6(ctx context.Context, one *audited, path string, ns *netops.Namespace, diffs []netops.Difference) {
+	lost := func(d netops.Difference) bool {
+		addr, is := d.Object.(*netops.Addr)
+		return is && addr.In == netops.Container && addr.Address.Addr().Is6()
+	}
+	if ns == nil || !slices.ContainsFunc(diffs, lost) {
+		return
+	}
+	for _, of := range []string{one.IfName, "all"} {
+		key := "net/ipv6/conf/" + of + "/disable_ipv6"
+		if v, err := a.h.Net.Sysctl(ctx, ns, key); err == nil && v == "1" {
+			one.add("sysctl "+key, "0", v, "nsenter --net="+path+" sysctl -w "+key+"=0")
+		}
+	}
 }
 
 // open opens a namespace. It returns nil if it does not exist, or if the path is now of the

@@ -36,14 +36,18 @@ func (c *runningCall) String() string {
 	return fmt.Sprintf("%s of %s: %d s in the plugin %s, pid %d", c.verb, who, int(c.age.Seconds()), c.plugin, c.pid)
 }
 
-// runningCalls finds the calls of all plugins, also of other programs, by the environment of their processes. The namespace of a
-// process may be another one: a plugin may be in that of the container.
+// runningCalls finds the calls of all plugins, also of other programs, by the environment of their processes in this thread's network
+// namespace, which is the runtime's.
 func runningCalls() (all []runningCall) {
 	var uptime float64
 	raw, _ := os.ReadFile("/proc/uptime")
 	_, _ = fmt.Sscan(string(raw), &uptime)
+	own, _ := os.Readlink("/proc/thread-self/ns/net")
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
+		if ns, _ := os.Readlink(dir + "/ns/net"); ns != own {
+			continue
+		}
 		environ, err := smallfile.Read(dir+"/environ", maxArguments)
 		if err != nil || !bytes.Contains(environ, []byte("CNI_COMMAND=")) {
 			continue

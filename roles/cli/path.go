@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -38,6 +39,8 @@ nftables that the packets reach, and the rule that decides. For that time nftabl
 iptables-legacy are not seen. If a packet is lost without a rule, the kernel's reason is
 named where "cnibox drops" has reports.
 
+--udp is for a port of UDP. --dns sends TO, a name server, one query and names its answer.
+
 A path through the overlay ends where the packet leaves for the other node. There
 "cnibox path --in flannel.1 FROM TO" goes on. In a node of a lab this happens by itself.
 
@@ -48,6 +51,8 @@ examples:
   cnibox path host 192.0.2.10:8080`,
 		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "probe", Usage: "send packets and trace them"},
+			&cli.BoolFlag{Name: "udp", Usage: "the port is one of UDP"},
+			&cli.StringFlag{Name: "dns", Usage: "ask TO, a server, for the addresses of `NAME`"},
 			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
 			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
 		}, tableFlags()...),
@@ -59,7 +64,11 @@ examples:
 			if in != "" && probe {
 				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
 			}
-			w := &walker{ctx: c.Context, net: h.Net}
+			dns := c.String("dns")
+			if dns != "" && (in != "" || probe) {
+				return usagef("cnibox help path", "--dns excludes --in and --probe: it sends a query of its own")
+			}
+			w := &walker{ctx: c.Context, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns}
 			if p.Self != nil && in == "" {
 				w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
 			}
@@ -159,6 +168,9 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 	if err != nil {
 		return nil, err
 	}
+	if w.dns != "" {
+		port = cmp.Or(port, dnsPort)
+	}
 	target, err := w.end(name)
 	if err != nil {
 		return nil, err
@@ -176,6 +188,9 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 			}
 			if w.found.Stopped == "" && w.err == nil && w.hops > 0 { // the host routes the answers too
 				w.answers(w.found.From)
+			}
+			if w.dns != "" && w.err == nil {
+				w.err = w.ask(source, to)
 			}
 			if probe && w.err == nil {
 				w.err = w.probe(source, to)

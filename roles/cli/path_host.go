@@ -30,6 +30,10 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.step(hostName, "port", "%s of %s", l.Name, bridge.Name)
+	if !w.passesPort(l) || !w.passesDevice(l) {
+		return
+	}
+	w.from = l
 	if !bridge.Up {
 		w.stop("cnibox repair", "%s is down", bridge.Name)
 		return
@@ -39,6 +43,33 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.bridged(bridge, mac, next)
+}
+
+// passesPort reports whether a bridge's port passes frames.
+func (w *walker) passesPort(l *netops.LinkInfo) bool {
+	switch {
+	case l.Blocked:
+		w.stop("bridge link set dev "+l.Name+" state 3", "the bridge %s passes no frames of its port %s, whose state is not forwarding", l.Master, l.Name)
+	case l.Isolated && w.from != nil && w.from.Isolated && w.from.Master == l.Master:
+		w.stop("bridge link set dev "+l.Name+" isolated off", "the ports %s and %s of %s are isolated from each other", w.from.Name, l.Name, l.Master)
+	default:
+		return true
+	}
+	return false
+}
+
+// passesDevice reports whether the rules on a device before all others pass the packet. XDP runs even before these.
+func (w *walker) passesDevice(l *netops.LinkInfo) bool {
+	if l.XDP {
+		w.step(hostName, "xdp", "a program on %s sees each packet, and may drop it: ip link show %s", l.Name, l.Name)
+	}
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: l.Name, From: w.found.From, To: w.found.To, IsFrame: true})
+	if w.fail(err) || len(verdicts[0].Drops) == 0 {
+		return err == nil
+	}
+	d := &verdicts[0].Drops[0]
+	w.stop(d.Exception("", ""), "a rule of another program drops it: %s", d.Rule)
+	return false
 }
 
 // bridged follows a frame that a bridge sends out of one of its ports, or that is for the bridge itself.
@@ -84,6 +115,7 @@ func (w *walker) isPort(link, bridge string) bool {
 
 // forward follows a packet that arrived at a link of the host and is not for a bridge's port.
 func (w *walker) forward(in string) {
+	w.in = in
 	w.hops++
 	if w.hops > mostHops {
 		w.stop("ip route", "the routes of this node lead in a circle")
@@ -120,7 +152,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 		return false
 	}
 	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{
-		In: p.In, Out: out, From: p.From, To: p.To, Protocol: "tcp", Port: w.port, IsTranslated: w.translated,
+		In: p.In, Out: out, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port, IsTranslated: w.translated,
 	})
 	if w.fail(err) {
 		return true
@@ -133,9 +165,7 @@ func (w *walker) filtered(p netops.Packet, out string) bool {
 		return false
 	}
 	d := &drops[0]
-	family := map[bool]string{true: "ip6", false: "ip"}[p.To.Is6()]
-	fix := d.Exception(fmt.Sprintf("%s saddr %s %s daddr %s", family, p.From, family, p.To), fmt.Sprintf("-s %s -d %s", p.From, p.To))
-	w.stop(fix, "a rule of another program drops it: %s", d.Rule)
+	w.stop(d.Exception(w.addresses()), "a rule of another program drops it: %s", d.Rule)
 	return true
 }
 
@@ -148,8 +178,7 @@ func (w *walker) translate() bool {
 	case w.fail(err):
 		return false
 	case !found:
-		w.publishedPort()
-		return true
+		return w.publishedPort()
 	case w.port == 0:
 		w.stop("", "%s is the address of a service of Kubernetes, which has ports only: give one, as %s:PORT", w.found.To, w.found.To)
 		return false
@@ -166,26 +195,44 @@ func (w *walker) translate() bool {
 	return true
 }
 
-// publishedPort replaces the destination if a container of this node publishes its port.
-func (w *walker) publishedPort() {
+// isOurs reports whether no rule of another program translates packets to a published port before that of cnibox does.
+func (w *walker) isOurs(published, owner string) bool {
+	_, protocol, _ := strings.Cut(published, "/")
+	if w.in == "" {
+		return true // the host's own packets pass other chains
+	}
+	taken, err := w.net.TranslatedBefore(w.ctx, w.in, netip.AddrPortFrom(w.found.To, w.port), protocol)
+	if err == nil && taken != nil {
+		accept := fmt.Sprintf("%s dport %d", protocol, w.port)
+		w.stop(taken.Exception(accept, ""), "%s is published by %s, but a rule of another program translates it first: %s", published, owner, strings.TrimSuffix(taken.Rule, ": drop"))
+	}
+	return !w.fail(err) && taken == nil
+}
+
+// publishedPort replaces the destination if a container of this node publishes its port. It reports whether the path goes on.
+func (w *walker) publishedPort() bool {
 	if w.port == 0 {
-		return
+		return true
 	}
 	for i := range w.attachments {
 		a := &w.attachments[i]
 		for _, p := range a.Ports {
-			if !isPublished(p, w.found.To, w.port) {
+			if !isPublished(p, w.found.To, w.port) || !strings.HasSuffix(p, "/"+w.protocol()) {
 				continue
 			}
 			for _, prefix := range a.Addresses {
 				if to := prefix.Addr(); to.Is6() == w.found.To.Is6() && w.isHostAddress(w.found.To) {
+					if !w.isOurs(p, containerName(a)) {
+						return false
+					}
 					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
 					w.found.To, w.port, w.translated = to, 0, true
-					return
+					return true
 				}
 			}
 		}
 	}
+	return true
 }
 
 // isPublished reports whether a published port, as `cnibox state` prints it, is a port of an address.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/netops/sockets"
 )
 
 // probePatience is how long a probe waits for answers.
@@ -41,6 +42,9 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		w.found.From = way.From
 	}
 	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr())
+	if err != nil && w.found.Stopped != "" {
+		return nil // for the same reason
+	}
 	if err != nil {
 		return err
 	}
@@ -260,7 +264,10 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 	}
 	switch {
 	case drop != nil && (!answered || !drop.Reply): // an RST with a drop is a rejection; a dropped answer may be a copy
-		w.stop("nft --handle list chain "+drop.Chain, "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
+		w.stop(w.inside(where)+drop.Exception(), "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
+	case len(a.MACs) > 1:
+		w.stopTwice(w.asked[0].ip, a.MACs)
+	case a.TCP == packets.TCPRefused && w.listensLocally(to):
 	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r packets.Refusal) bool { return r.MTU != 0 }):
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
@@ -274,6 +281,101 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		return w.judgeSilence(proto, a, last, where, lost)
 	}
 	return nil
+}
+
+// stopTwice names who has an address, of which several interfaces answer.
+func (w *walker) stopTwice(ip netip.Addr, macs []string) {
+	owner, fix := w.attachmentWith(ip), ""
+	for i := range w.attachments {
+		if a := &w.attachments[i]; a != owner && slices.Contains(macs, a.MAC) {
+			fix = w.inside(containerName(a)) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName
+			w.step(containerName(a), "address", "%s answers for %s", a.MAC, ip)
+		}
+	}
+	w.stop(fix, "several interfaces have the address %s: %s", ip, strings.Join(macs, ", "))
+}
+
+// prefixIn returns an address of an attachment's interface with its prefix length, as far as that is known.
+func (w *walker) prefixIn(a *attached, ip netip.Addr) string {
+	if ns, err := w.net.OpenNamespace(a.Netns); err == nil {
+		defer func() { _ = ns.Close() }() // it was only read
+		all, _ := w.net.Addresses(w.ctx, ns, a.IfName)
+		if i := slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Addr() == ip }); i >= 0 {
+			return all[i].String()
+		}
+	}
+	return ip.String()
+}
+
+// listensLocally reports whether the server at a port of a container receives connections from the container only.
+func (w *walker) listensLocally(to netip.AddrPort) bool {
+	a := w.attachmentWith(w.found.To)
+	if a == nil {
+		return false
+	}
+	ns, err := w.net.OpenNamespace(a.Netns)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = ns.Close() }() // it was only read
+	var all []sockets.Listener
+	err = ns.Run(func() error {
+		all, err = sockets.Listeners(w.ctx, []sockets.PortRange{{Proto: "tcp", First: to.Port(), Last: to.Port()}})
+		return err
+	})
+	isElsewhere := func(l sockets.Listener) bool { return !l.Addr.IsLoopback() }
+	if err != nil || len(all) == 0 || slices.ContainsFunc(all, isElsewhere) {
+		return false
+	}
+	w.stop("", "the server in %s listens at %s only: let it listen at 0.0.0.0 or ::", containerName(a), netip.AddrPortFrom(all[0].Addr, all[0].Port))
+	return true
+}
+
+// stopExpired says where a packet's time to live ended, and which rule set it.
+func (w *walker) stopExpired(at netip.Addr) error {
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, From: w.found.From, To: w.found.To})
+	if err != nil {
+		return err
+	}
+	if all := verdicts[0].Shortened; len(all) > 0 {
+		w.stop(all[0].Exception(w.addresses()), "the time to live (TTL) of the packet ends at %s: a rule of another program sets it: %s", at, strings.TrimSuffix(all[0].Rule, ": drop"))
+		return nil
+	}
+	w.stop("", "the time to live (TTL) of the packet ends at %s: the sender sets it too small, or routes lead in a circle", at)
+	return nil
+}
+
+// addresses returns a condition for the packet in the syntax of nft and in that of iptables.
+func (w *walker) addresses() (nft, iptables string) {
+	family := map[bool]string{true: "ip6", false: "ip"}[w.found.To.Is6()]
+	return fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", family, w.found.From, w.found.To), fmt.Sprintf("-s %s -d %s", w.found.From, w.found.To)
+}
+
+// judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
+func (w *walker) judgeSource(last *packets.Event) (bool, error) {
+	to := w.found.To
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, Out: last.Out, From: w.found.From, To: to})
+	if err != nil {
+		return false, err
+	}
+	for i := range verdicts[0].Untracked {
+		d := &verdicts[0].Untracked[i]
+		w.stop(d.Exception(w.addresses()), "a rule of another program keeps it from connection tracking, so nothing masquerades it: %s", strings.TrimSuffix(d.Rule, ": drop"))
+		return true, nil
+	}
+	seen, err := w.net.SeenSources(w.ctx, w.found.From, to)
+	for _, a := range seen {
+		if a == w.found.From || w.isHostAddress(a) {
+			continue
+		}
+		text, fix := "", ""
+		if w.translator != nil {
+			text, fix = ": "+w.translator.String(), w.translator.Exception()
+		}
+		w.stop(fix, "it leaves with the source %s, which is no address of this node, so no answer arrives%s", a, text)
+		return true, nil
+	}
+	return false, err
 }
 
 // packetName names the packet of a probe.
@@ -300,6 +402,9 @@ func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *pa
 			continue
 		}
 		if e.Hook == "" {
+			if e.Verdict == "accept" && !reply && p.name == hostName && !strings.HasPrefix(e.Chain, "inet cnibox ") {
+				w.translator = e
+			}
 			if text := e.String(); !slices.Contains(decisions, text) {
 				decisions = append(decisions, text)
 			}
@@ -329,6 +434,11 @@ func (w *walker) reportTrace(p *tracedPlace, proto string, reply bool) (last *pa
 
 // judgeSilence finds the reason for an absent answer that no rule explains.
 func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Event, where string, lost *lostPacket) error {
+	for _, r := range a.Refusals {
+		if r.Expired {
+			return w.stopExpired(r.From)
+		}
+	}
 	for _, n := range w.asked {
 		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)
 		if err != nil {
@@ -337,6 +447,11 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		if have.MAC == "" {
 			w.stop("", "%s does not answer to %s on %s (ARP or neighbour discovery)", n.ip, n.where, n.link)
 			return nil
+		}
+	}
+	if last != nil && !last.Reply && where == hostName && strings.HasSuffix(last.Hook, "postrouting") {
+		if stopped, err := w.judgeSource(last); stopped || err != nil {
+			return err
 		}
 	}
 	name := w.packetName(proto, last != nil && last.Reply)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/lab"
@@ -28,6 +29,16 @@ type walker struct {
 	port       uint16
 	translated bool
 	hops       int
+	// translator is the last rule of another program on the host that accepted a packet of the probe, as one that translates it does.
+	translator *packets.Event
+	// dns is a name that the destination is asked for, or "".
+	dns string
+	// isUDP means that the port is one of UDP.
+	isUDP bool
+	// in is the host's link by which it arrived, or "".
+	in string
+	// from is the bridge's port by which the packet entered, or nil.
+	from *netops.LinkInfo
 	// lab continues a path on another of its nodes. It may be nil. beyond has what a
 	// probe traces there.
 	lab *lab.Lab
@@ -38,6 +49,14 @@ type walker struct {
 	asked []askedNeighbour
 	found packetPath
 	err   error
+}
+
+// protocol returns that of the port.
+func (w *walker) protocol() string {
+	if w.isUDP {
+		return "udp"
+	}
+	return "tcp"
 }
 
 // askedNeighbour is an address whose MAC a namespace needs on a link.
@@ -114,6 +133,7 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		case ns == nil && !w.answers(p.To):
 		case ns == nil:
 			w.stop("cnibox doctor", "%s has no route to %s", where, p.To)
+		case p.To.Is6() && w.lacksIPv6(ns, where):
 		case w.hadRoute(w.found.From, p.To):
 			w.stop("cnibox diff", "%s has no route to %s: it was deleted", where, p.To)
 		default:
@@ -132,6 +152,22 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 	w.step(where, "route", "%s%s dev %s", p.To, via, way.Link)
 	link, err = w.net.Link(w.ctx, ns, way.Link)
 	return way, link, !w.fail(err) && w.usable(where, &link)
+}
+
+// lacksIPv6 reports whether IPv6 is disabled in a container.
+func (w *walker) lacksIPv6(ns *netops.Namespace, where string) bool {
+	i := slices.IndexFunc(w.attachments, func(a attached) bool { return containerName(&a) == where })
+	if i < 0 {
+		return false
+	}
+	for _, of := range []string{w.attachments[i].IfName, "all"} {
+		key := "net/ipv6/conf/" + of + "/disable_ipv6"
+		if v, err := w.net.Sysctl(w.ctx, ns, key); err == nil && v == "1" {
+			w.stop(w.inside(where)+"sysctl -w "+key+"=0 && cnibox repair", "IPv6 is disabled in %s: /proc/sys/%s is 1", where, key)
+			return true
+		}
+	}
+	return false
 }
 
 // hadRoute reports whether the attachment of an address was given a route to another address.
@@ -240,13 +276,42 @@ func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Ad
 	default:
 		w.step(where, "neighbour", "%s is %s on %s", ip, n.MAC, link)
 	}
+	if want := w.macs(ip); n.Permanent && len(want) > 0 && !slices.Contains(want, n.MAC) {
+		w.stop(w.inside(where)+"ip neigh replace "+ip.String()+" lladdr "+want[0]+" nud reachable dev "+link,
+			"the entry of %s for %s on %s has the MAC %s, and %s has %s", where, ip, link, n.MAC, ip, want[0])
+		return "", false
+	}
 	return n.MAC, true
+}
+
+// macs returns the MACs that an address has on this node. It has several if it is that of a gateway.
+func (w *walker) macs(ip netip.Addr) (all []string) {
+	if a := w.attachmentWith(ip); a != nil {
+		return []string{a.MAC}
+	}
+	for i := range w.links {
+		l := &w.links[i]
+		if slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == ip }) {
+			all = append(all, l.MAC)
+		}
+	}
+	return all
+}
+
+// inside begins a command that runs in the namespace of a container, and is "" for the host.
+func (w *walker) inside(name string) string {
+	for i := range w.attachments {
+		if a := &w.attachments[i]; containerName(a) == name && a.Netns != "" {
+			return "nsenter --net=" + a.Netns + " "
+		}
+	}
+	return ""
 }
 
 // leave follows a frame that the host sends on a link: into a container, or out of the node.
 func (w *walker) leave(link string) {
 	l := w.hostLink(link)
-	if l == nil || !w.usable(hostName, l) {
+	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) {
 		return
 	}
 	i := slices.IndexFunc(w.attachments, func(a attached) bool { return a.HostLink == link })

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Conn is a ctnetlink socket in one namespace.
@@ -142,4 +143,19 @@ func (c *Conn) deleteConnections(ctx context.Context, all []*connection) error {
 		}
 	}
 	return nil
+}
+
+// Sources returns the addresses that the receiver of connections between two addresses sees as their sender: those after NAT.
+func (c *Conn) Sources(ctx context.Context, from, to netip.Addr) (all []netip.Addr, err error) {
+	f := filter{family: rtnl.Family(to)}
+	if to.Is4() {
+		f.dst = to
+	}
+	_, err = c.list(ctx, f, func(o *connection) bool {
+		if o.client == from && o.dst == to {
+			all = append(all, o.replyDst)
+		}
+		return false
+	})
+	return all, err
 }

@@ -149,10 +149,10 @@ func tuple(address nlconn.Attr, proto *uint8, port *nlconn.BigEndian16) []nlconn
 
 // connection is one tracked connection.
 type connection struct {
-	proto            uint8
-	port, serverPort nlconn.BigEndian16
-	client           netip.Addr
-	dst, replySrc    netip.Addr
+	proto              uint8
+	port, serverPort   nlconn.BigEndian16
+	client, dst        netip.Addr
+	replySrc, replyDst netip.Addr
 	// family, tuple, id and zone identify the connection in a request.
 	family          uint8
 	tuple, id, zone []byte
@@ -180,7 +180,7 @@ func parse(b []byte) (*connection, error) {
 	}
 	if err == nil {
 		err = nlconn.ReadAttrs(reply, []nlconn.Attr{
-			{Kind: nl.CTA_TUPLE_IP, At: []nlconn.Attr{{Kind: src, At: &o.replySrc}}},
+			{Kind: nl.CTA_TUPLE_IP, At: []nlconn.Attr{{Kind: src, At: &o.replySrc}, {Kind: dst, At: &o.replyDst}}},
 			{Kind: nl.CTA_TUPLE_PROTO, At: []nlconn.Attr{{Kind: nl.CTA_PROTO_SRC_PORT, At: &o.serverPort}}},
 		})
 	}

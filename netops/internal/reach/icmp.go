@@ -100,6 +100,7 @@ func (s *Sender) decode(m []byte, from netip.Addr) (r received, ok bool) {
 		return r, false
 	}
 	r.refusal.Text = describe(v6, kind, code)
+	r.refusal.Expired = !v6 && kind == exceeded4 || v6 && kind == exceeded6
 	return r, s.quotes(m[echoHeader:])
 }
 
@@ -131,7 +132,7 @@ func describe(v6 bool, kind, code byte) string {
 	case v6 && kind == tooBig6:
 		return "packet too big"
 	case kind == exceeded4 && !v6, kind == exceeded6 && v6:
-		return "time to live exceeded: the routes lead in a circle"
+		return "time to live exceeded"
 	case v6:
 		texts = map[byte]string{0: "no route", 1: "prohibited", 3: "address unreachable", 4: "port unreachable", 5: "prohibited", 6: "no route"}
 	}

@@ -80,6 +80,8 @@ type Refusal struct {
 	From netip.Addr
 	Text string
 	MTU  int
+	// Expired means that the packet's time to live ended.
+	Expired bool
 }
 
 // Open opens the sockets and chooses the ID. from may be invalid.

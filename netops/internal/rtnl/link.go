@@ -30,6 +30,8 @@ type Link struct {
 	Name, Kind, Alias        string
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
+	PortState                uint8 // of a bridge port: BR_STATE_* of linux/if_bridge.h
+	XDP                      bool  // a program of XDP sees its packets
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
 	// PeerElsewhere reports whether Peer is an index in another namespace, whose
@@ -143,6 +145,11 @@ func ParseLink(b []byte) (*Link, error) {
 		{Kind: unix.IFLA_OPERSTATE, At: &l.Oper},
 		{Kind: unix.IFLA_LINKINFO, At: &info},
 		{Kind: unix.IFLA_AF_SPEC, At: &families},
+		{Kind: unix.IFLA_XDP, At: func(v []byte) error {
+			attached, err := nlconn.Find(v, unix.IFLA_XDP_ATTACHED)
+			l.XDP = len(attached) > 0 && attached[0] != 0
+			return err
+		}},
 		{Kind: unix.IFLA_LINK_NETNSID, At: func(v []byte) error {
 			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)
 			return nil
@@ -183,5 +190,5 @@ func (l *Link) parseInfo(b []byte) error {
 		return err
 	}
 	l.Port = &Port{}
-	return nlconn.ReadAttrs(portData, l.Port.attrs())
+	return nlconn.ReadAttrs(portData, append(l.Port.attrs(), nlconn.Attr{Kind: nl.IFLA_BRPORT_STATE, At: &l.PortState}))
 }

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// priorityPublished is one after NF_IP_PRI_NAT_DST of linux/netfilter_ipv4.h, at which kube-proxy translates
+	// PriorityPublished is one after NF_IP_PRI_NAT_DST of linux/netfilter_ipv4.h, at which kube-proxy translates
 	// Services. A connection is translated once, and at the same priority the chain that was made last would come
 	// first: a published port could take the connections of a Service.
-	priorityPublished = -99
+	PriorityPublished = -99
 	// priorityRaw is NF_IP_PRI_RAW: before connections are tracked and
 	// translated.
 	priorityRaw = -300
@@ -114,8 +114,8 @@ func portRangeFeature() nft.Feature {
 func toThisNode(chain string) []nft.Chain {
 	rules := []nft.Rule{nft.NewRule(nft.ToThisNode(), nft.Goto(chain))}
 	return []nft.Chain{
-		{Name: chain + "_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityPublished, Rules: rules},
-		{Name: chain + "_output", Kind: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: priorityPublished, Rules: rules},
+		{Name: chain + "_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: PriorityPublished, Rules: rules},
+		{Name: chain + "_output", Kind: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: PriorityPublished, Rules: rules},
 	}
 }
 

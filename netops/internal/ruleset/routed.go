@@ -23,7 +23,7 @@ const (
 	// priorityMangle is NF_IP_PRI_MANGLE of linux/netfilter_ipv4.h. At this
 	// priority connections are tracked, and destinations are not translated yet.
 	priorityMangle = -150
-	// priorityTranslated is after priorityPublished: destinations are
+	// priorityTranslated is after PriorityPublished: destinations are
 	// translated.
 	priorityTranslated = -90
 )

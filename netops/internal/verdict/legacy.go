@@ -78,6 +78,16 @@ func (r *legacyRule) drop() Drop {
 	return Drop{Chain: r.chain, Rule: r.chain + ": " + r.Text, IsAlways: strings.HasPrefix(r.Text, "-j "), before: r.insert, legacy: true}
 }
 
+func (r *legacyRule) effect() effect {
+	switch {
+	case strings.Contains(r.Text, "-j NOTRACK"), strings.Contains(r.Text, "-j CT --notrack"):
+		return untracks
+	case strings.Contains(r.Text, "-j TTL "), strings.Contains(r.Text, "-j HL "):
+		return shortens
+	}
+	return ""
+}
+
 func (r *legacyRule) match(p *Packet) (truth, []string) {
 	words := iptables.SplitQuoted(r.Text)
 	verdict, matches, negated := "", yes, false
@@ -128,7 +138,7 @@ func (r *legacyRule) verdict(option, target string) string {
 
 // targetVerdict returns the verdict of a target of iptables that is neither a chain nor a verdict itself.
 func targetVerdict(target string) string {
-	if slices.Contains([]string{"LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "TRACE", "AUDIT", "CHECKSUM", "DSCP", "TOS"}, target) {
+	if slices.Contains([]string{"LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "TRACE", "AUDIT", "CHECKSUM", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "CT", "NOTRACK", "SET"}, target) {
 		return "continue"
 	}
 	return anyVerdict

@@ -118,6 +118,32 @@ func (g registers) set(register uint32, v value) {
 
 func (g registers) get(register uint32, length int) value { return g.at(offset(register), length) }
 
+// ctNotrack is XT_CT_NOTRACK, a flag in the first two bytes of struct xt_ct_target_info.
+const ctNotrack = 1
+
+// The offsets of the TTL of IPv4 and of the hop limit of IPv6 in their headers.
+const (
+	offsetTTL      = 8
+	offsetHopLimit = 7
+)
+
+func (r *nftRule) effect() effect {
+	for i := range r.Expressions {
+		e := &r.Expressions[i]
+		name, info := nlconn.Text(e.Attr(iptables.TargetName)), e.Attr(unix.NFTA_TARGET_INFO)
+		at, _ := e.Number(unix.NFTA_PAYLOAD_OFFSET)
+		base, _ := e.Number(unix.NFTA_PAYLOAD_BASE)
+		switch {
+		case e.Name == "notrack", e.Name == "target" && (name == "NOTRACK" || name == "CT" && len(info) > 0 && info[0]&ctNotrack != 0):
+			return untracks
+		case e.Name == "target" && (name == "TTL" || name == "HL"),
+			e.Name == "payload" && e.Attr(unix.NFTA_PAYLOAD_SREG) != nil && base == unix.NFT_PAYLOAD_NETWORK_HEADER && (at == offsetTTL || at == offsetHopLimit):
+			return shortens
+		}
+	}
+	return ""
+}
+
 func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {
 	g := newRegisters()
 	matches, verdicts = yes, []string{r.Verdict}
@@ -137,6 +163,8 @@ func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {
 			if info := e.Attr(unix.NFTA_TARGET_INFO); nlconn.Text(e.Attr(iptables.TargetName)) == "MARK" && len(info) >= markTargetSize {
 				p.setMark(binary.NativeEndian.Uint32(info), ^uint32(0), binary.NativeEndian.Uint32(info[4:]), matches)
 			}
+		case "nat", "redir":
+			is, verdicts = yes, []string{translates}
 		case "queue", "fwd", "synproxy", "tproxy":
 			is, verdicts = yes, []string{anyVerdict}
 		default:
@@ -156,8 +184,11 @@ func (r *nftRule) match(p *Packet) (matches truth, verdicts []string) {
 }
 
 func (r *nftRule) target(name string) string {
-	if name == "REJECT" {
+	switch name {
+	case "REJECT":
 		return "drop"
+	case "DNAT", "REDIRECT":
+		return translates
 	}
 	return targetVerdict(name)
 }

@@ -24,6 +24,8 @@ const (
 	Sent Direction = iota
 	Received
 	Forwarded
+	// Frame is a packet on its way into a device, which only chains of the family netdev see.
+	Frame
 )
 
 // State is what is known about the connection of a packet.
@@ -107,7 +109,20 @@ type rule interface {
 	match(p *Packet) (matches truth, verdicts []string)
 	// drop describes the rule.
 	drop() Drop
+	// effect is what else it does with packets.
+	effect() effect
 }
+
+// effect is an effect of a rule besides its verdict: it keeps packets from connection tracking, or sets their TTL or hop limit.
+type effect string
+
+const (
+	untracks effect = "untracks"
+	shortens effect = "shortens"
+)
+
+// translates is the verdict of a rule in a chain of the kind nat that changes the destination.
+const translates = "translate"
 
 // anyVerdict is the verdict of a rule that this package does not understand.
 const anyVerdict = "any"
@@ -119,6 +134,8 @@ type walk struct {
 	// last is what dropped the packet for certain, if anything did.
 	last  Drop
 	depth int
+	// effects has the rules that matched by their effects.
+	effects map[effect][]Drop
 	// table begins the names of its base chains.
 	table string
 }
@@ -138,6 +155,9 @@ func (w *walk) chain(name string) (all outcome) {
 		matches, verdicts := r.match(w.packet)
 		if matches == no {
 			continue
+		}
+		if e := r.effect(); matches == yes && e != "" {
+			w.effects[e] = append(w.effects[e], r.drop())
 		}
 		var out outcome
 		for _, v := range verdicts {
@@ -159,7 +179,7 @@ func (w *walk) follow(r rule, verdict string) outcome {
 		return next
 	case "accept":
 		return accepts
-	case "drop":
+	case "drop", translates:
 		w.last = r.drop()
 		return drops
 	case "return":
@@ -179,7 +199,9 @@ func (w *walk) follow(r rule, verdict string) outcome {
 // base adds what drops the packet in a base chain to v. policy is the drop by the chain's policy, or nil if the
 // policy is to accept.
 func (w *walk) base(name string, policy *Drop, v *Verdict) {
+	w.effects = map[effect][]Drop{}
 	out := w.chain(name)
+	v.Untracked, v.Shortened = append(v.Untracked, w.effects[untracks]...), append(v.Shortened, w.effects[shortens]...)
 	byPolicy := policy != nil && out&ends != 0
 	switch {
 	case byPolicy && out&accepts == 0:
@@ -197,12 +219,16 @@ type Verdict struct {
 	Drops []Drop
 	// MayDrop are the chains that drop the packet or not, depending on what is not known.
 	MayDrop []string
+	// Untracked are rules that keep the packet from connection tracking, and so from NAT. Shortened are rules that set its TTL.
+	Untracked, Shortened []Drop
 }
 
 // Filter computes verdicts. It reads each chain once.
 type Filter struct {
-	nft    *nft.Client
-	bases  []*nft.HeldChain
+	nft   *nft.Client
+	bases []*nft.HeldChain
+	// nats are the chains that translate destinations.
+	nats   []*nft.HeldChain
 	chains map[chainID][]rule
 	sets   map[chainID][]nft.HeldElement
 	legacy map[chainID]*iptables.State
@@ -228,12 +254,19 @@ func Read(ctx context.Context, c *nft.Client, run iptables.Runner, own string) (
 	f := &Filter{nft: c, chains: map[chainID][]rule{}, sets: map[chainID][]nft.HeldElement{}}
 	for _, family := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		bases, err := c.Chains(ctx, family, func(b *nft.HeldChain) bool {
-			return b.IsBase && !strings.HasPrefix(b.Table.Name, own) && b.Kind != "nat" // that translates, and sees the first packet only
+			return b.IsBase && !strings.HasPrefix(b.Table.Name, own)
 		})
 		if err != nil {
 			return nil, err
 		}
-		f.bases = append(f.bases, bases...)
+		for _, b := range bases {
+			switch {
+			case b.Kind != "nat": // that translates, and sees the first packet only
+				f.bases = append(f.bases, b)
+			case b.Hook == unix.NF_INET_PRE_ROUTING:
+				f.nats = append(f.nats, b)
+			}
+		}
 	}
 	sorting.Stable(f.bases, func(a, b *nft.HeldChain) int { return int(a.Priority) - int(b.Priority) })
 	var err error
@@ -250,6 +283,8 @@ func (p *Packet) hooks() (all []uint32, device func(hook uint32) string) {
 		return p.Out
 	}
 	switch p.Direction {
+	case Frame:
+		return nil, device
 	case Received:
 		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_LOCAL_IN}, device
 	case Forwarded:
@@ -280,6 +315,20 @@ func (p *Packet) family() byte {
 		return unix.NFPROTO_IPV4
 	}
 	return unix.NFPROTO_IPV6
+}
+
+// Translates returns the rule of a chain of nftables before a priority that certainly changes the destination of a packet, or nil.
+func (f *Filter) Translates(ctx context.Context, p Packet, priority int32) (*Drop, error) {
+	for _, b := range f.nats {
+		if !p.sees(b) || b.Priority >= priority {
+			continue
+		}
+		w := &walk{packet: &p, effects: map[effect][]Drop{}, rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
+		if w.chain(b.Name) == drops {
+			return &w.last, nlconn.Explain(f.err, "read nftables rules")
+		}
+	}
+	return nil, nlconn.Explain(f.err, "read nftables rules")
 }
 
 // Verdict computes what happens to a packet. A rule with a condition that this package does not know may match

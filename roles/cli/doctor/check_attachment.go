@@ -45,9 +45,11 @@ func kinds() []kind {
 		{"bridge-address", "a bridge of pods lost its address", Error, 2},
 		{"link-missing", "the interface of a pod was deleted", Error, 3},
 		{"link-changed", "the interface of a pod is down or changed", Error, 3},
+		{"ipv6-disabled", "IPv6 is disabled in a pod that has an address of it", Error, 3},
 		{"address-missing", "a pod lost its address", Error, 4},
 		{"route-missing", "a pod lost a route", Error, 5},
 		{"neighbour-missing", "a neighbour entry of a pod is missing", Error, 5},
+		{"neighbour-wrong", "the node's permanent entry for a pod has another MAC", Error, 5},
 		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
 		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
 		{"hostport-missing", "a rule of a published port is missing", Error, 0},
@@ -71,6 +73,10 @@ func (d *Difference) kindOf() string {
 			return "check-failed"
 		case "route":
 			return "pod-route"
+		case "neighbour":
+			return "neighbour-wrong"
+		case "sysctl":
+			return "ipv6-disabled"
 		}
 		return "namespace-gone"
 	case *netops.Link:
@@ -226,7 +232,7 @@ func (f *Facts) addDifferences(k kind, add add) {
 	causes := map[store.Key]int{}
 	for i := range f.Differences {
 		d := &f.Differences[i]
-		if l := levelOf(d); l > 0 && (causes[d.Key] == 0 || l < causes[d.Key]) {
+		if l := levelOf(d); l > 0 && !f.explained(d, 0) && (causes[d.Key] == 0 || l < causes[d.Key]) {
 			causes[d.Key] = l
 		}
 	}
@@ -272,6 +278,9 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 			return true
 		}
 	case *netops.Addr:
+		if o.Address.Addr().Is6() && f.tooSmall(o.Link) {
+			return true
+		}
 		taken := func(n *Network) bool { return n.Bridge == o.Link && len(f.foreignAddresses(n)) > 0 }
 		if d.Of.IsShared() && slices.ContainsFunc(f.Networks, taken) {
 			return true
@@ -279,7 +288,8 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 	case *netops.Forward: // packets pass without it
 		return len(f.Firewall.Unknown) == 0 && !slices.ContainsFunc(f.Firewall.Rules, func(d PodDrop) bool { return d.isIPTables() })
 	case *netops.Sysctl:
-		return o.Key == forwardingKey4 || o.Key == forwardingKey6
+		device, isIPv6 := strings.CutPrefix(strings.TrimSuffix(o.Key, "/disable_ipv6"), "net/ipv6/conf/")
+		return isIPv6 && f.tooSmall(device) || o.Key == forwardingKey4 || o.Key == forwardingKey6
 	case nil:
 		return d.Object == "CHECK" && !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -12,6 +13,8 @@ import (
 const (
 	forwardingKey4 = "net/ipv4/ip_forward"
 	forwardingKey6 = "net/ipv6/conf/all/forwarding"
+	trackedKey     = "net/netfilter/nf_conntrack_count"
+	trackedMaxKey  = "net/netfilter/nf_conntrack_max"
 	bridgeCallKey  = "net/bridge/bridge-nf-call-iptables"
 )
 
@@ -40,6 +43,13 @@ func settingChecks() []Check {
 				if l.Kind == kindVXLAN && effective == "1" {
 					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", "sysctl -w "+key+"=2")
 				}
+			}
+		}},
+		{ID: "conntrack-full", Title: "the table of tracked connections is full: new connections are dropped", Reads: "sysctls", Severity: Error, find: func(f *Facts, add add) {
+			most, err := strconv.Atoi(f.Sysctls[trackedMaxKey])
+			count, _ := strconv.Atoi(f.Sysctls[trackedKey])
+			if err == nil && most > 0 && count >= most-most/50 { // the kernel removes some early
+				add(trackedMaxKey, fmt.Sprintf("%d of %d", count, most), fmt.Sprintf("sysctl -w %s=%d", trackedMaxKey, 2*most))
 			}
 		}},
 		{ID: "bridge-calls", Title: "services do not work between pods of this node", Reads: "sysctls; kube-proxy's rules", Severity: Warning, find: func(f *Facts, add add) {
@@ -79,7 +89,10 @@ func filterChecks() []Check {
 				if r.To {
 					iptables += " -m conntrack --ctstate ESTABLISHED,RELATED"
 				}
-				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), r.Exception(option+" "+links+more, iptables))
+				if strings.HasPrefix(r.Chain, "netdev ") {
+					option, links, more = "", "", ""
+				}
+				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), r.Exception(strings.TrimSpace(option+" "+links+more), iptables))
 			}
 		}},
 		{ID: "forward-unknown", Title: "it is not known whether a packet filter of another program drops packets of pods", Reads: rules, Severity: Info, find: func(f *Facts, add add) {
@@ -113,6 +126,27 @@ func linkChecks() []Check {
 					module = "nf_tables"
 				}
 				add(name, evidence, "modprobe "+module)
+			}
+		}},
+		{ID: "port-blocked", Title: "a bridge passes no packets of a pod", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
+			for _, a := range f.attachments() {
+				if l := f.link(a.HostLink); l != nil && l.Blocked {
+					add(name(a.Pod, a.Key), "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3", a.Key)
+				}
+			}
+		}},
+		{ID: "mtu-ipv6", Title: "an interface has no IPv6, because its MTU is less than 1280", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
+			for i := range f.Links {
+				l := &f.Links[i]
+				most := 0
+				for _, port := range f.Links {
+					if port.Master == l.Name {
+						most = max(most, port.MTU)
+					}
+				}
+				if f.isOwn(l) && f.tooSmall(l.Name) && most >= leastMTU {
+					add(l.Name, fmt.Sprintf("its MTU is %d, and IPv6 needs %d", l.MTU, leastMTU), fmt.Sprintf("ip link set %s mtu %d && cnibox repair", l.Name, most))
+				}
 			}
 		}},
 		{ID: "bridge-kind", Title: "the name of a network's bridge belongs to another device", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
@@ -156,6 +190,15 @@ func (f *Facts) addEgress(add add, absent bool) {
 			add(e.Object, e.Evidence+"; pods on "+few(e.Devices), e.Fix)
 		}
 	}
+}
+
+// leastMTU is that of IPv6 (RFC 8200, section 5).
+const leastMTU = 1280
+
+// tooSmall reports whether the kernel has disabled IPv6 on a link because of its MTU.
+func (f *Facts) tooSmall(link string) bool {
+	l := f.link(link)
+	return l != nil && l.MTU < leastMTU
 }
 
 // isIPTables reports whether a rule of cnibox can accept the packets before it.

@@ -98,7 +98,7 @@ func (r *reader) readKernel(ctx context.Context) {
 	r.unread("routes", err)
 	f.Firewall.Unknown = map[string]string{}
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
-	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter"}
+	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter", trackedKey, trackedMaxKey}
 	for _, l := range f.Links {
 		if f.isRouted(&l) {
 			keys = append(keys, linkForwardingKey(l.Name))
@@ -206,7 +206,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 	for _, is6 := range []bool{false, true} {
 		uplinks[is6], _ = r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
 	}
-	var packets []netops.ForwardedPacket
+	var packets, frames []netops.ForwardedPacket
 	var probes []string
 	for _, one := range r.f.attachments() {
 		l := r.f.link(one.HostLink)
@@ -215,6 +215,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		}
 		device := cmp.Or(l.Master, l.Name)
 		for _, p := range one.Addresses {
+			frames = append(frames, netops.ForwardedPacket{In: l.Name, From: p.Addr(), IsFrame: true})
 			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
 			packets = append(packets,
 				netops.ForwardedPacket{In: device, Out: uplink, From: a}, netops.ForwardedPacket{In: uplink, Out: device, To: a, IsReply: true},
@@ -227,8 +228,14 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			probes = append(probes, "cnibox path --probe "+one.ContainerID+" "+to.String())
 		}
 	}
-	verdicts, err := r.h.Net.ForwardVerdicts(ctx, packets...)
+	verdicts, err := r.h.Net.ForwardVerdicts(ctx, append(packets, frames...)...)
 	for i := range verdicts {
+		if i >= len(packets) {
+			for _, d := range verdicts[i].Drops {
+				r.f.Firewall.addDrop(d, false, frames[i-len(packets)].In)
+			}
+			continue
+		}
 		device := packets[i].In
 		if packets[i].IsReply {
 			device = packets[i].Out

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/packets"
+)
+
+// Constants of DNS (RFC 1035).
+const (
+	dnsPort       = 53
+	dnsID         = 0x6362
+	dnsHeader     = 12
+	dnsRecursion  = 1 << 8
+	dnsIsAnswer   = 1 << 15
+	dnsCode       = 0xf
+	dnsTypeA      = 1
+	dnsTypeAAAA   = 28
+	dnsClassIN    = 1
+	dnsMaxLabel   = 63
+	dnsMaxMessage = 4096
+)
+
+// dnsQuery returns a query for the addresses of a name.
+func dnsQuery(name string, v6 bool) ([]byte, error) {
+	b := make([]byte, dnsHeader)
+	for i, v := range []uint16{dnsID, dnsRecursion, 1} {
+		binary.BigEndian.PutUint16(b[2*i:], v)
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
+		if label == "" || len(label) > dnsMaxLabel {
+			return nil, usagef("cnibox help path", "--dns %q: want a name such as example.com", name)
+		}
+		b = append(append(b, byte(len(label))), label...)
+	}
+	kind := byte(dnsTypeA)
+	if v6 {
+		kind = dnsTypeAAAA
+	}
+	return append(b, 0, 0, kind, 0, dnsClassIN), nil
+}
+
+// dnsText describes an answer, or returns "" for another message.
+func dnsText(b []byte) string {
+	if len(b) < dnsHeader || binary.BigEndian.Uint16(b) != dnsID || binary.BigEndian.Uint16(b[2:])&dnsIsAnswer == 0 {
+		return ""
+	}
+	code := binary.BigEndian.Uint16(b[2:]) & dnsCode
+	if text := map[uint16]string{2: "SERVFAIL", 3: "NXDOMAIN: no such name", 5: "REFUSED"}[code]; text != "" || code != 0 {
+		return fmt.Sprintf("code %d %s", code, text)
+	}
+	return counted(int(binary.BigEndian.Uint16(b[6:])), "record")
+}
+
+// ask sends a query from the source, and again after half the time, and says whether the server answers.
+func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
+	query, err := dnsQuery(w.dns, to.Addr().Is6())
+	if err != nil {
+		return err
+	}
+	conn, err := packets.DialUDP(w.ctx, source.ns, to)
+	if err != nil {
+		if w.found.Stopped != "" {
+			return nil // for the same reason
+		}
+		return err
+	}
+	defer conn.Close()
+	var answer [dnsMaxMessage]byte
+	text := ""
+	for range 2 {
+		_, err = conn.Write(query)
+		_ = conn.SetReadDeadline(time.Now().Add(probePatience / 2)) // a socket has one
+		for err == nil && text == "" {
+			var n int
+			n, err = conn.Read(answer[:])
+			text = dnsText(answer[:max(n, 0)])
+		}
+		if text != "" || errors.Is(err, unix.ECONNREFUSED) {
+			break
+		}
+	}
+	switch {
+	case text != "":
+		w.step(source.name, "dns", "%s answers for %s: %s", to, w.dns, text)
+		if w.found.Stopped != "" {
+			w.step(hostName, "answered", "although: %s", w.found.Stopped)
+			w.stop("", "")
+		}
+	case w.found.Stopped != "":
+	case errors.Is(err, unix.ECONNREFUSED):
+		w.stop("", "no name server listens at %s", to)
+	case errors.Is(err, unix.EPERM):
+		w.stop("", "a rule in %s drops its queries: nsenter into it and list the rules", source.name)
+	default:
+		w.stop("", "the name server %s does not answer to %s, and no rule on the way is known to drop its packets", to, source.name)
+	}
+	return nil
+}
