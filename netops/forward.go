@@ -131,7 +131,7 @@ func (n *Net) PacketFilter(ctx context.Context) (*verdict.Filter, error) {
 type ForwardedPacket struct {
 	In, Out  string
 	From, To netip.Addr
-	// Protocol is "tcp" or "udp", or "" for any. Port is the destination's, or 0 for any.
+	// Protocol is "tcp" or "udp", or "" for any. Port is the server's, or 0 for any.
 	Protocol string
 	Port     uint16
 	IsReply  bool
@@ -147,6 +147,9 @@ type (
 	FilterVerdict = verdict.Verdict
 )
 
+// ephemeral is a port that clients use (RFC 6335).
+const ephemeral = 50000
+
 // ForwardVerdicts returns what other programs' rules do with each of the packets.
 func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([]FilterVerdict, error) {
 	filter, err := n.PacketFilter(ctx)
@@ -159,8 +162,11 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
 			Protocol: map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol], State: verdict.New, IsTranslated: p.IsTranslated,
 		}
+		if p.Port != 0 {
+			q.Source = netip.AddrPortFrom(p.From, ephemeral)
+		}
 		if p.IsReply {
-			q.State = verdict.Established
+			q.State, q.Source, q.Destination = verdict.Established, netip.AddrPortFrom(p.From, p.Port), netip.AddrPortFrom(p.To, q.Source.Port())
 		}
 		if p.IsFrame {
 			q.Direction = verdict.Frame

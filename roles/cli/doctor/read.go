@@ -220,7 +220,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			packets = append(packets,
 				netops.ForwardedPacket{In: device, Out: uplink, From: a}, netops.ForwardedPacket{In: uplink, Out: device, To: a, IsReply: true},
 				netops.ForwardedPacket{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
-				netops.ForwardedPacket{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", IsReply: true})
+				netops.ForwardedPacket{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", Port: 443, IsReply: true})
 			to := uplinks[a.Is6()].Via
 			if !to.IsValid() {
 				to = other

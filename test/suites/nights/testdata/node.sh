@@ -67,3 +67,7 @@ address() { in_pod $1 ip -o -4 addr show dev eth0 | sed 's,.*inet \([0-9.]*\)/.*
 get() { # NAME ADDRESS PORT: whether a server answers a process there
 	in_pod $1 sh -c "printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 1 $2 $3" 2>/dev/null | grep -q HTTP
 }
+plugin() { # NAME SCRIPT: a plugin of another program
+	printf '#!/bin/sh\n%s\n' "$2" >/opt/cni/bin/$1
+	chmod 755 /opt/cni/bin/$1
+}
