@@ -141,11 +141,11 @@ type ForwardedPacket struct {
 	IsTranslated bool
 }
 
-// FilterDrop is another program's rule or policy that drops a packet. FilterVerdict is all that is known.
-type (
-	FilterDrop    = verdict.Drop
-	FilterVerdict = verdict.Verdict
-)
+// FilterDrop is another program's rule or policy that drops a packet.
+type FilterDrop = verdict.Drop
+
+// FilterVerdict is what is known about the end of a packet.
+type FilterVerdict = verdict.Verdict
 
 // ephemeral is a port that clients use (RFC 6335).
 const ephemeral = 50000

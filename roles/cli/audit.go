@@ -226,15 +226,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	switch {
 	case errors.Is(err, unix.EROFS) && then == nil: // no call can change the state either
 	case err == nil && !ok:
-		one.busy = "another process works on it"
-		for i := range a.calls {
-			if c := &a.calls[i]; c.container == one.ContainerID && c.ifName == one.IfName {
-				one.busy = c.String()
-				if c.age >= slowCall {
-					one.add("call", "ended", one.busy, c.fix())
-				}
-			}
-		}
+		one.addCall(a.calls)
 		return nil
 	case err != nil:
 		return err
@@ -310,6 +302,19 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return nil
 	}
 	return then(ns)
+}
+
+// addCall says which call works on the attachment, as far as that is known.
+func (one *audited) addCall(calls []runningCall) {
+	one.busy = "another process works on it"
+	for i := range calls {
+		if c := &calls[i]; c.container == one.ContainerID && c.ifName == one.IfName {
+			one.busy = c.String()
+			if c.age >= slowCall {
+				one.add("call", "ended", one.busy, c.fix())
+			}
+		}
+	}
 }
 
 // compareMTU compares the ends of a veth: the host's end drops larger packets without an answer to the

@@ -114,6 +114,10 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "link-changed", script: "ip link set $(veth p1 net) nomaster"},
 		{id: "link-changed", script: "ip link set $(veth p1 net) mtu 1200", fix: " mtu 1500"},
 		{id: "address-missing", script: "in_pod p1 ip addr flush dev eth0"},
+		{id: "ipv6-disabled", script: conflist("40-six.conflist", `{"cniVersion": "1.0.0", "name": "six", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd00:6::/64"}]]}}]}`) +
+			"echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; pod /etc/cni/net.d/40-six.conflist p6; in_pod p6 sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", fix: "nsenter --net="},
+		{id: "pod-route", script: "ip addr add 10.78.0.2/32 dev lo", fix: "ip addr del 10.78.0.2/32 dev lo"},
+		{id: "neighbour-wrong", script: "ip neigh replace 10.78.0.2 lladdr 02:00:00:00:00:99 dev br78 nud permanent", fix: "ip neigh replace 10.78.0.2 lladdr "},
 		{id: "route-missing", script: "in_pod p1 ip route del default"},
 		{id: "setting-changed", script: "echo 1 >/proc/sys/net/ipv6/conf/br78/accept_ra"},
 		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
@@ -138,6 +142,11 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "forward-rule", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"},
 		{id: "forward-rule", script: "product del $net p1 /run/ns/p1; product del $net p2 /run/ns/p2; iptables -A FORWARD -j REJECT", fix: "nft insert rule ip filter FORWARD handle "},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }'"},
+		{id: "egress", script: "ip rule add unreachable iif br78 priority 50", fix: "ip -4 rule add from 10.78.0.0/24 lookup main priority 49"},
+		{id: "egress-route", script: "ip route del default", fix: "networkctl reconfigure eth0"},
+		{id: "port-blocked", script: "bridge link set dev $(veth p1 net) state 0", fix: "bridge link set dev veth"},
+		{id: "mtu-ipv6", script: conflist("40-six.conflist", `{"cniVersion": "1.0.0", "name": "six", "plugins": [{"type": "bridge", "bridge": "br66", "isGateway": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "fd00:6::/64"}]]}}]}`) +
+			"echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; pod /etc/cni/net.d/40-six.conflist p6; ip link set br66 mtu 1200", fix: "ip link set br66 mtu 1500"},
 		{id: "forward-unknown", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; policy drop; }; add rule inet fw f ct label 1 accept'"},
 		{id: "forward-rule", script: "nft 'add table inet fw; add chain inet fw f { type filter hook forward priority 0; }; add rule inet fw f ip saddr 10.78.0.0/24 counter drop'"},
 		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
@@ -281,10 +290,16 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		}
 	}
 	return map[string]func(f *doctor.Facts){
-		"state-newer":        func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
-		"kubeconfig-ending":  func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
-		"neighbour-missing":  differ(&netops.Neigh{}),
-		"filter-missing":     differ(&netops.Element{Set: "fw_same"}),
+		"state-newer":       func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
+		"kubeconfig-ending": func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
+		"neighbour-missing": differ(&netops.Neigh{}),
+		"filter-missing":    differ(&netops.Element{Set: "fw_same"}),
+		"call-running": func(f *doctor.Facts) {
+			f.Calls = []doctor.Call{{Plugin: "x", What: "DEL of p: 40 s in the plugin x, pid 7", Fix: "kill 7"}}
+		},
+		"conntrack-full": func(f *doctor.Facts) {
+			f.Sysctls = map[string]string{"net/netfilter/nf_conntrack_count": "262144", "net/netfilter/nf_conntrack_max": "262144"}
+		},
 		"attachment-changed": differ(&netops.Qdisc{}),
 		"range-nearly-full": func(f *doctor.Facts) {
 			lo := netip.MustParseAddr("10.1.0.1")

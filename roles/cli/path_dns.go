@@ -72,7 +72,7 @@ func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
 		}
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // nothing is left to send
 	var answer [dnsMaxMessage]byte
 	text := ""
 	for range 2 {

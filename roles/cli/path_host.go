@@ -30,14 +30,14 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.step(hostName, "port", "%s of %s", l.Name, bridge.Name)
-	if !w.passesPort(l) || !w.passesDevice(l) {
-		return
-	}
-	w.from = l
 	if !bridge.Up {
 		w.stop("cnibox repair", "%s is down", bridge.Name)
 		return
 	}
+	if !w.passesPort(l) || !w.passesDevice(l) {
+		return
+	}
+	w.from = l
 	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
 		w.forward(bridge.Name)
 		return

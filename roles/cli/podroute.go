@@ -26,7 +26,11 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 	if l == nil || l.Kind != "veth" {
 		return "", "", "", nil
 	}
-	if l.Master != "" {
+	isGlobal := func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() }
+	switch {
+	case l.Master == "" && !isRouted && !slices.ContainsFunc(l.Addresses, isGlobal):
+		return "", "", "", nil // a bridge's port without its bridge, or routed without an address on the host
+	case l.Master != "":
 		if l = find(l.Master); l == nil || !isRouted && !slices.ContainsFunc(l.Addresses, contains) {
 			return "", "", "", nil
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"unsafe"
@@ -28,8 +27,6 @@ type Policy struct {
 	RefusedLegacy bool
 	// Firewalld reports whether firewalld has chains in the kernel.
 	Firewalld bool
-	// Accepted and AcceptedLegacy are the networks that the rules of an overlay accept.
-	Accepted, AcceptedLegacy []netip.Prefix
 }
 
 // Policy reads what refuses to forward packets of an address family.
@@ -41,21 +38,13 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	if err != nil {
 		return p, filter.describe(err)
 	}
-	if forward != nil && forward.refuses() {
-		p.Refused = true
-		for _, h := range forward.Rules[:forward.Refusal()] {
-			p.Accepted = append(p.Accepted, overlayNetworks([]byte(h.Comment+"\x00"))...)
-		}
-	}
+	p.Refused = forward != nil && forward.refuses()
 	p.Firewalld, err = t.hasFirewalld(ctx, filter, forward != nil)
 	if err != nil {
 		return p, err
 	}
 	legacy, err := ReadLegacyChain(family)
 	p.RefusedLegacy = legacy.Drops
-	if legacy.Drops {
-		p.AcceptedLegacy = overlayNetworks(legacy.rules)
-	}
 	return p, nlconn.Explain(err, "read iptables-legacy's policy")
 }
 
@@ -64,17 +53,6 @@ const (
 	OverlayFrom = "cnibox overlay from "
 	OverlayTo   = "cnibox overlay to "
 )
-
-// overlayNetworks returns the networks of the comments in rules that begin with OverlayFrom.
-func overlayNetworks(rules []byte) (all []netip.Prefix) {
-	for _, rest := range bytes.Split(rules, []byte(OverlayFrom))[1:] {
-		text, _, _ := bytes.Cut(rest, []byte{0})
-		if p, err := netip.ParsePrefix(string(text)); err == nil {
-			all = append(all, p)
-		}
-	}
-	return all
-}
 
 // AdminRules reports whether an administrator's chain has rules: in the filter table
 // of iptables-nft, and in that of iptables-legacy.

@@ -27,7 +27,7 @@ func TestDecode(t *testing.T) {
 	}{
 		{"answer", reply, received{isEcho: true, echo: 1}, true},
 		{"own request", echo(false, 7, 1, 100), received{}, false},
-		{"fragmentation needed", quoted(unreachable4, fragmentationNeeded, 1400, 7), received{refusal: Refusal{router, "fragmentation needed", 1400}}, true},
+		{"fragmentation needed", quoted(unreachable4, fragmentationNeeded, 1400, 7), received{refusal: Refusal{From: router, Text: "fragmentation needed", MTU: 1400}}, true},
 		{"prohibited", quoted(unreachable4, 13, 0, 7), received{refusal: Refusal{From: router, Text: "prohibited"}}, true},
 		{"unknown code", quoted(unreachable4, 99, 0, 7), received{refusal: Refusal{From: router, Text: "unreachable (code 99)"}}, true},
 		{"of another sender", quoted(unreachable4, 1, 0, 8), received{}, false},

@@ -291,7 +291,10 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 		device, isIPv6 := strings.CutPrefix(strings.TrimSuffix(o.Key, "/disable_ipv6"), "net/ipv6/conf/")
 		return isIPv6 && f.tooSmall(device) || o.Key == forwardingKey4 || o.Key == forwardingKey6
 	case nil:
-		return d.Object == "CHECK" && !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
+		if d.Object != "CHECK" {
+			break
+		}
+		return !f.Overlay.serves() && slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == d.Key.Network })
 	}
 	return levelOf(d) > cause && cause > 0
 }

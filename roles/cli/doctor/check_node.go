@@ -130,7 +130,7 @@ func linkChecks() []Check {
 		}},
 		{ID: "port-blocked", Title: "a bridge passes no packets of a pod", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
-				if l := f.link(a.HostLink); l != nil && l.Blocked {
+				if l := f.link(a.HostLink); l != nil && l.Blocked && f.isUp(l.Master) {
 					add(name(a.Pod, a.Key), "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3", a.Key)
 				}
 			}
@@ -138,13 +138,14 @@ func linkChecks() []Check {
 		{ID: "mtu-ipv6", Title: "an interface has no IPv6, because its MTU is less than 1280", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			for i := range f.Links {
 				l := &f.Links[i]
-				most := 0
-				for _, port := range f.Links {
-					if port.Master == l.Name {
+				most, has6 := 0, false
+				for _, a := range f.attachments() {
+					if port := f.link(a.HostLink); port != nil && port.Master == l.Name {
 						most = max(most, port.MTU)
+						has6 = has6 || slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 					}
 				}
-				if f.isOwn(l) && f.tooSmall(l.Name) && most >= leastMTU {
+				if has6 && f.isOwn(l) && f.tooSmall(l.Name) && most >= leastMTU {
 					add(l.Name, fmt.Sprintf("its MTU is %d, and IPv6 needs %d", l.MTU, leastMTU), fmt.Sprintf("ip link set %s mtu %d && cnibox repair", l.Name, most))
 				}
 			}
@@ -190,6 +191,12 @@ func (f *Facts) addEgress(add add, absent bool) {
 			add(e.Object, e.Evidence+"; pods on "+few(e.Devices), e.Fix)
 		}
 	}
+}
+
+// isUp reports whether a link is there and up.
+func (f *Facts) isUp(link string) bool {
+	l := f.link(link)
+	return l != nil && l.Up
 }
 
 // leastMTU is that of IPv6 (RFC 8200, section 5).

@@ -283,6 +283,9 @@ func (r *reader) readEgress(ctx context.Context) error {
 			case errors.As(err, &refusal):
 				e.Object, e.Evidence, e.Fix = refusal.By, "it refuses packets from "+p.Masked().String(), refusal.Accept("from "+p.Masked().String())
 			case errors.Is(err, netops.ErrNotExist):
+				if _, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6)}); err == nil {
+					continue // the node does not forward
+				}
 				up := r.f.uplink(k.is6)
 				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", "networkctl reconfigure "+up.Name
 				if k.is6 {
