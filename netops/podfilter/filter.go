@@ -156,8 +156,12 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	if err := t.build(); err != nil {
 		return err
 	}
-	if err := t.commit(ctx); err != nil {
+	again, err := t.commit(ctx)
+	if err != nil {
 		return err
+	}
+	if again {
+		return f.ensure(ctx, want)
 	}
 	t.done()
 	return nil

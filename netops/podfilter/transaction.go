@@ -130,41 +130,77 @@ func (t *transaction) changeChains() error {
 	return nil
 }
 
-// commit makes the change in one transaction. If that would be too large, new chains and members of sets precede it, and the removal
-// of what is not used any more follows it, in several transactions. A set without some members allows less.
-func (t *transaction) commit(ctx context.Context) error {
+// commit makes the change in one transaction. If that would be too large, new chains precede it, and the removal of what is not used
+// any more follows it, in several transactions. If the members of sets alone are too many, again is true: they are changed while all
+// pods are denied everything, and the caller calls again for the rest.
+func (t *transaction) commit(ctx context.Context) (again bool, err error) {
 	var members, pods []nlconn.Message
-	byset := func(a, b *nft.Entry) int { return cmp.Compare(a.Set.Name, b.Set.Name) }
 	change := func(kind, flags uint16, entries []*nft.Entry) {
-		sorting.Stable(entries, byset)
 		for _, m := range []struct {
 			of *[]nlconn.Message
 			is bool
 		}{{&members, false}, {&pods, true}} {
 			some := slices.DeleteFunc(slices.Clone(entries), func(n *nft.Entry) bool { return podtable.IsPodSet(n.Set.Name) != m.is })
-			*m.of = append(*m.of, nft.ElementMessages(kind, flags, some)...)
+			*m.of = append(*m.of, elements(kind, flags, some)...)
 		}
 	}
 	change(unix.NFT_MSG_DELSETELEM, 0, t.del)
 	change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add)
-	first := slices.Concat(t.chains, t.rules, members)
-	atOnce := slices.Concat(t.repairs, pods)
+	first := slices.Concat(t.chains, t.rules)
+	atOnce := slices.Concat(t.repairs, members, pods)
 	last := slices.Concat(t.flushed, t.oldChains, t.oldSets)
-	if all := slices.Concat(first, atOnce, last); fitting(all) == len(all) {
-		return t.filter.commit(ctx, "change", all)
+	if all := slices.Concat(first, atOnce, last); fitting(all, maxTransaction) == len(all) {
+		return false, t.filter.commit(ctx, "change", all)
+	}
+	if fitting(atOnce, maxAtOnce) < len(atOnce) && len(members) > 0 {
+		return true, t.commitMembers(ctx, members)
 	}
 	if err := t.commitParts(ctx, first); err != nil {
-		return err
+		return false, err
 	}
 	if err := t.filter.commit(ctx, "change", atOnce); err != nil {
+		return false, err
+	}
+	return false, t.commitParts(ctx, last)
+}
+
+// commitMembers changes the members of sets. A set that is changed in part may allow too much, if a rule that uses it drops, so the
+// pods are denied everything before. The kernel is read again after that.
+func (t *transaction) commitMembers(ctx context.Context, members []nlconn.Message) error {
+	var del, add []*nft.Entry
+	for _, n := range t.filter.have.pods {
+		if len(n.Set.Data) == 0 {
+			continue
+		}
+		denied, err := n.With("goto " + podtable.Deny)
+		if err != nil {
+			return err
+		}
+		del, add = append(del, n.Bare()), append(add, denied)
+	}
+	deny := append(elements(unix.NFT_MSG_DELSETELEM, 0, del), elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)...)
+	if err := t.filter.commit(ctx, "change", deny); err != nil {
 		return err
 	}
-	return t.commitParts(ctx, last)
+	if err := t.commitParts(ctx, members); err != nil {
+		return err
+	}
+	for _, s := range t.want.Sets {
+		clear(s.changed)
+	}
+	t.filter.knowsPods, t.filter.prune = false, false
+	return t.filter.refresh(ctx)
+}
+
+// elements returns requests for entries in the order of their sets.
+func elements(kind, flags uint16, entries []*nft.Entry) []nlconn.Message {
+	sorting.Stable(entries, func(a, b *nft.Entry) int { return cmp.Compare(a.Set.Name, b.Set.Name) })
+	return nft.ElementMessages(kind, flags, entries)
 }
 
 func (t *transaction) commitParts(ctx context.Context, msgs []nlconn.Message) error {
 	for len(msgs) > 0 {
-		n := fitting(msgs)
+		n := fitting(msgs, maxTransaction)
 		if err := t.filter.commit(ctx, "change", msgs[:n]); err != nil {
 			return err
 		}
@@ -173,16 +209,19 @@ func (t *transaction) commitParts(ctx context.Context, msgs []nlconn.Message) er
 	return nil
 }
 
-// maxTransaction bounds a transaction in bytes. The kernel refuses one that does not fit in the socket's buffer, which is less than
-// its size in a user namespace.
-const maxTransaction = 1 << 20
+// maxTransaction bounds a transaction in bytes that may be divided, and maxAtOnce one that should not be. The kernel refuses one
+// that does not fit in the socket's buffer of 4 MiB.
+const (
+	maxTransaction = 1 << 20
+	maxAtOnce      = 3 << 20
+)
 
-// fitting returns the number of messages that one transaction can have, at least 1.
-func fitting(msgs []nlconn.Message) int {
+// fitting returns the number of messages that fit in some bytes, at least 1.
+func fitting(msgs []nlconn.Message, limit int) int {
 	bytes := 0
 	for i, m := range msgs {
 		bytes += unix.NLMSG_HDRLEN + len(m.Body)
-		if bytes > maxTransaction && i > 0 {
+		if bytes > limit && i > 0 {
 			return i
 		}
 	}

@@ -46,3 +46,29 @@ func TestLarge(t *testing.T) {
 		t.Errorf("rules of removed policies stayed: %s", have)
 	}
 }
+
+// TestManyMembers: more changed members of sets than one transaction can have are changed.
+func TestManyMembers(t *testing.T) {
+	f, table := openFilter(t), netpolicy.NewTable()
+	address := netip.MustParseAddr("192.0.2.5")
+	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}})
+	table.SetLocal([]netpolicy.Local{{Label: "cnibox:web-0", Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}}})
+	const pods = 120_000
+	for i := range pods {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		table.PutPod(&netpolicy.Pod{Namespace: "many", Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Addresses: []netip.Addr{a}})
+	}
+	for _, team := range []string{"a", "b"} {
+		put(t, table, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"%s"},"spec":{
+			"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"%s"}}}]}]}}`, team, team))
+	}
+	for _, team := range []string{"a", "b", "a"} {
+		table.PutNamespace("many", map[string]string{"team": team})
+		ensure(t, f, table)
+		ensure(t, openFilter(t), table) // it compares all members
+		out, err := exec.Command("nft", "list", "map", "inet", "cnibox_policy", "pod_ingress4").Output()
+		if err != nil || !strings.Contains(string(out), "goto pods_") {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+}
