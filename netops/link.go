@@ -39,6 +39,9 @@ type Link struct {
 	ARP bool `json:"arp,omitempty"`
 	// TxQLen is the length of the transmit queue in packets.
 	TxQLen *uint32 `json:"txQLen,omitempty"`
+	// TxChecksum is "on" or "off" for an offload of checksums of sent packets as ethtool -K LINK tx sets it.
+	// Only a shared link that exists can have it. It is not recorded.
+	TxChecksum string `json:"-"`
 	// Peer is the other end of a veth. It is created and deleted with the
 	// link.
 	Peer   *Peer   `json:"peer,omitempty"`
@@ -149,6 +152,7 @@ func (l *Link) String() string {
 	w.flag(l.AllMulti, "allmulticast on")
 	w.flag(l.ARP, "arp on")
 	w.value("txqueuelen", idText(l.TxQLen))
+	w.value(txChecksumSetting, l.TxChecksum)
 	u := l.unset()
 	w.flag(u.Promisc, "promisc off")
 	w.flag(u.AllMulti, "allmulticast off")
@@ -180,6 +184,9 @@ func (l *Link) validate() error {
 	}
 	if l.Up && l.Down {
 		errs = append(errs, fmt.Errorf("both up and down: %w", ErrInvalid))
+	}
+	if t := l.TxChecksum; t != "" && (t != onOff(true) && t != onOff(false) || !l.Shared || l.Kind != "") {
+		errs = append(errs, fmt.Errorf("%s %q: %w: it is on or off, for a shared link that exists", txChecksumSetting, t, ErrInvalid))
 	}
 	if p := l.Peer; p != nil {
 		if l.Kind != "veth" {

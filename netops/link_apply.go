@@ -71,7 +71,19 @@ func (l *Link) enqueue(ctx context.Context, w *requestWriter, c Change) error {
 		w.done = append(w.done, c)
 		return nil
 	}
-	return w.enqueue(ctx, c)
+	err := w.enqueue(ctx, c)
+	if err != nil || l.TxChecksum == "" {
+		return err
+	}
+	if err := w.flush(ctx); err != nil {
+		return err
+	}
+	on := uint32(0)
+	if l.TxChecksum == onOff(true) {
+		on = 1
+	}
+	_, err = w.ethtool(l, unix.ETHTOOL_STXCSUM, on)
+	return err
 }
 
 // enqueueNew adds the requests that make the link, or makes it at once if one write

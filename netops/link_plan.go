@@ -115,11 +115,11 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 			return nil, err
 		}
 	}
-	master, err := s.linkName(ctx, l.In, have.Master)
+	present, err := l.present(ctx, s, have)
 	if err != nil {
 		return nil, err
 	}
-	set, old := l.difference(have, master)
+	set, old := l.difference(have, present)
 	if set == nil {
 		return nil, nil
 	}

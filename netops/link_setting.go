@@ -2,6 +2,7 @@ package netops
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 
@@ -22,8 +23,11 @@ type setting struct {
 	copy func(to, from *Link)
 }
 
-// aliasSetting is the name of the alias's setting.
-const aliasSetting = "alias"
+// Names of settings.
+const (
+	aliasSetting      = "alias"
+	txChecksumSetting = "tx-checksum"
+)
 
 // linkSettings lists the attributes that a request changes, apart from the flags of a bridge port.
 func linkSettings() []setting {
@@ -44,6 +48,7 @@ func linkSettings() []setting {
 			func(to, from *Link) { to.ARP, to.Unset.ARP = from.ARP, from.unset().ARP },
 		},
 		{"txqueuelen", func(l *Link) string { return idText(l.TxQLen) }, func(to, from *Link) { to.TxQLen = from.TxQLen }},
+		{txChecksumSetting, func(l *Link) string { return l.TxChecksum }, func(to, from *Link) { to.TxChecksum = from.TxChecksum }},
 		{
 			aliasSetting, func(l *Link) string { return toggled(l.Alias != "", l.unset().Alias, l.Alias, "none") },
 			func(to, from *Link) { to.Alias, to.Unset.Alias = from.Alias, from.unset().Alias },
@@ -74,19 +79,39 @@ func (l *Link) unset() Unset {
 	return *l.Unset
 }
 
-// present returns the Link with l's name that has all settings of the existing link have.
-func (l *Link) present(have *rtnl.Link, master string) *Link {
-	return &Link{
+// present returns the Link with l's name that has all settings of the existing link have. It reads the
+// offload only if l sets it.
+func (l *Link) present(ctx context.Context, s *session, have *rtnl.Link) (*Link, error) {
+	master, err := "", error(nil)
+	if l.Master != "" || l.unset().Master {
+		master, err = s.linkName(ctx, l.In, have.Master)
+	}
+	p := &Link{
 		In: l.In, Shared: l.Shared, Name: l.Name, MAC: have.MAC.String(), MTU: have.MTU, Up: have.IsUp(), Down: !have.IsUp(),
 		Alias: have.Alias, Master: master, Port: have.Port, Promisc: have.IsPromisc(), AllMulti: have.IsAllMulti(), ARP: !have.IsNoARP(), TxQLen: &have.TxQLen,
 		Unset: &Unset{Promisc: !have.IsPromisc(), AllMulti: !have.IsAllMulti(), Master: master == "", Alias: have.Alias == "", ARP: have.IsNoARP()},
 	}
+	if l.TxChecksum != "" && err == nil {
+		var on uint32
+		on, err = s.ethtool(l, unix.ETHTOOL_GTXCSUM, 0)
+		p.TxChecksum = onOff(on != 0)
+	}
+	return p, err
+}
+
+// ethtool makes an ethtool request for the link.
+func (s *session) ethtool(l *Link, command, value uint32) (uint32, error) {
+	c, err := s.conn(l.In)
+	if err != nil {
+		return 0, err
+	}
+	got, err := c.EthtoolValue(l.Name, command, value)
+	return got, nlconn.Explain(err, fmt.Sprintf("link %q: %s", l.Name, txChecksumSetting))
 }
 
 // difference returns two Links: set changes the settings in which the existing link differs from l,
 // and old restores them. Both are nil if nothing differs.
-func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
-	present := l.present(have, master)
+func (l *Link) difference(have *rtnl.Link, present *Link) (set, old *Link) {
 	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name, Unset: &Unset{}}
 	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name, Unset: &Unset{}}
 	differs := l.Port != nil && (have.Port == nil || !l.Port.Is(have.Port))
@@ -113,12 +138,8 @@ func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
 
 // verifySettings compares the settings of an existing link. It leaves the alias out, because its text may be
 // of an older version.
-func (l *Link) verifySettings(ctx context.Context, s *session, have *rtnl.Link, prefix string, d *differences) (err error) {
-	master := ""
-	if l.Master != "" || l.unset().Master {
-		master, err = s.linkName(ctx, l.In, have.Master)
-	}
-	present := l.present(have, master)
+func (l *Link) verifySettings(ctx context.Context, s *session, have *rtnl.Link, prefix string, d *differences) error {
+	present, err := l.present(ctx, s, have)
 	for _, a := range linkSettings() {
 		if want := a.value(l); want != "" && a.name != aliasSetting {
 			d.compare(prefix+a.name, want, a.value(present))
