@@ -47,7 +47,6 @@ type NAT struct {
 
 // TunnelFilter accepts VXLAN packets of one VNI only from known nodes.
 type TunnelFilter struct {
-	// Port is the UDP port, linuxVXLANPort for 0.
 	Port uint16
 	VNI  uint32
 	// Sources are the other nodes' addresses. The filter keeps the slice, so the
@@ -246,9 +245,6 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 		}
 		t := *w.Tunnel
 		w.Tunnel = &t
-		if t.Port == 0 {
-			w.Tunnel.Port = linuxVXLANPort
-		}
 		sources[is6] = f.order(is6, t.Sources)
 		w.Tunnel.Sources = nil
 	}

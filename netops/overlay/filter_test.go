@@ -58,7 +58,7 @@ func TestOverlayFilterListedByOtherNFT(t *testing.T) {
 	f := openFilter(t)
 	v4, v6 := natOf(net4()), natOf(net6())
 	v4.Exceptions = prefixes("192.168.0.0/16", "172.16.0.0/12")
-	v4.Tunnel = &TunnelFilter{VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
+	v4.Tunnel = &TunnelFilter{Port: 8472, VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
 	v6.Encrypted, v6.Local = "flannel-wg", prefixes("fd44:9::/64")
 	ensureFilter(t, f, v4, v6)
 	if err := programs.Check(); err != nil {
@@ -76,7 +76,7 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	f := openFilter(t)
 	v4, v6 := natOf(net4()), natOf(net6())
 	v4.Exceptions = prefixes("192.168.0.0/16", "192.168.7.0/24", "172.16.0.0/12")
-	v4.Tunnel = &TunnelFilter{VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
+	v4.Tunnel = &TunnelFilter{Port: 8472, VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
 	v6.KeepPorts = true
 	ensureFilter(t, f, v6, v4)
 	const want = `table inet cnibox_overlay {

@@ -239,7 +239,7 @@ func TestTunnelFilter(t *testing.T) {
 func TestOverlayFilterManySources(t *testing.T) {
 	f := openFilter(t)
 	w := natOf(net4())
-	w.Tunnel = &TunnelFilter{VNI: 1}
+	w.Tunnel = &TunnelFilter{Port: 8472, VNI: 1}
 	for _, p := range manyPeers(10000, false) {
 		w.Tunnel.Sources = append(w.Tunnel.Sources, p.Gateway)
 	}

@@ -57,8 +57,8 @@ func (o *Kernel) evaluateLink(l *rtnl.Link, del bool) (disturbed, moved bool) {
 	if w := o.wanted; w != nil {
 		have := &o.device
 		switch {
-		case l.Index == have.Index && have.Index != 0:
-			disturbed = del || l.Name != have.Name || l.IsUp() != have.IsUp() || l.MTU != have.MTU ||
+		case l.Index == have.Index && have.Index != 0: // the event of a change of the offload does not have it
+			disturbed = del || w.TxChecksum != "" || l.Name != have.Name || l.IsUp() != have.IsUp() || l.MTU != have.MTU ||
 				l.Master != have.Master || l.IsNoARP() != have.IsNoARP() || l.Alias != have.Alias ||
 				!slices.Equal(l.MAC, have.MAC) || l.VXLAN.Local != have.VXLAN.Local || l.Peer != have.Peer || l.VXLAN.Learning != have.VXLAN.Learning
 		case l.Name == w.Name, have.Index == 0 && del:

@@ -27,10 +27,6 @@ const (
 	Nexthops6 = Nexthops4 + 1<<23
 )
 
-// linuxVXLANPort is the default UDP port of VXLAN in Linux. It is older than IANA's
-// port 4789. flannel uses it too.
-const linuxVXLANPort = 8472
-
 // VTEP is a tunnel device of one address family: a VXLAN device (VXLAN tunnel end
 // point, RFC 7348), or a WireGuard device if WireGuard has a private key.
 type VTEP struct {
@@ -41,8 +37,8 @@ type VTEP struct {
 	// Local, MAC, Learning and GBP.
 	WireGuard WireGuard
 	VNI       uint32
-	// Port is the UDP port of both VXLAN ends, linuxVXLANPort for 0, or the port on
-	// which a WireGuard device receives.
+	// Port is the UDP port of both VXLAN ends, or the port on which a WireGuard device
+	// receives.
 	Port uint16
 	// Parent is the link by which tunnelled packets leave. Local is their source
 	// address.
@@ -55,6 +51,8 @@ type VTEP struct {
 	MTU int
 	// Learning and GBP are the device's flags with these names.
 	Learning, GBP bool
+	// TxChecksum switches the offload of checksums of a VXLAN device "on" or "off". "" leaves it unchanged.
+	TxChecksum string
 	// Address is the device's address: the first address of the node's subnet, as
 	// a /32 or /128.
 	Address netip.Prefix

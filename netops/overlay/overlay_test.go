@@ -70,7 +70,7 @@ func (n *overlayNet) vtep() *VTEP {
 		mtu = 1430
 	}
 	return &VTEP{
-		Name: n.device, VNI: 1, Parent: "under0", Local: netip.MustParseAddr(n.own), MAC: ownMAC, MTU: mtu,
+		Name: n.device, VNI: 1, Port: 8472, Parent: "under0", Local: netip.MustParseAddr(n.own), MAC: ownMAC, MTU: mtu,
 		Address: netip.MustParsePrefix(first(n.ownSubnet) + n.bits()), Network: netip.MustParsePrefix(n.network),
 	}
 }

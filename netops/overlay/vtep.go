@@ -73,7 +73,7 @@ func (v *VTEP) link() *netops.Link {
 	l := &netops.Link{In: netops.Host, Shared: true, Name: v.Name, Kind: v.kind(), MAC: v.MAC, MTU: v.MTU}
 	if !v.isWireGuard() {
 		l.Parent, l.VNI = v.Parent, int(v.VNI)
-		l.VXLAN = &netops.VXLAN{Port: nlconn.BigEndian16(v.port()), Local: v.Local, Learning: v.Learning, GBP: nlconn.Flag(v.GBP)}
+		l.VXLAN = &netops.VXLAN{Port: nlconn.BigEndian16(v.Port), Local: v.Local, Learning: v.Learning, GBP: nlconn.Flag(v.GBP)}
 	}
 	return l
 }
@@ -83,6 +83,7 @@ func (v *VTEP) link() *netops.Link {
 func (o *Kernel) settingsOf(v *VTEP, have *rtnl.Link) *netops.Link {
 	l := &netops.Link{
 		In: netops.Host, Shared: true, Name: v.Name, MAC: v.MAC, MTU: v.MTU, Up: true, ARP: !v.isWireGuard(), Unset: &netops.Unset{Master: true},
+		TxChecksum: v.TxChecksum,
 	}
 	// Keep an alias that another program set before the device was taken over.
 	if alias := o.aliasOf(have.Kind); have.Alias == "" || have.Alias != alias && have.Index == o.labelled {
@@ -171,6 +172,8 @@ func (v *VTEP) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("%w: UDP port %d is used by another program; choose another listen port", err, v.Port)
+	case errors.Is(err, unix.EOPNOTSUPP) && v.TxChecksum != "":
+		return fmt.Errorf("%w: leave out -vxlan-tx-checksum-offload and Backend.TxChecksumOffload on this kernel", err)
 	case errors.Is(err, nlconn.ErrInvalid) && !v.isWireGuard():
 		return fmt.Errorf("%w: is the MTU of %q large enough?", err, v.Parent)
 	}
@@ -183,11 +186,11 @@ func (v *VTEP) explain(err error) error {
 func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
-		if other.VNI == v.VNI && uint16(other.VXLAN.Port) == v.port() && other.Name != v.Name {
+		if other.VNI == v.VNI && uint16(other.VXLAN.Port) == v.Port && other.Name != v.Name {
 			if other.Alias == deviceAlias {
 				return o.deleteVTEP(ctx, other)
 			}
-			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.Name, nlconn.ErrExists)
+			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.Port, other.Name, nlconn.ErrExists)
 		}
 	}
 	return errors.Join(err, listErr)
@@ -300,20 +303,13 @@ func (v *VTEP) kind() string {
 	return rtnl.KindVXLAN
 }
 
-func (v *VTEP) port() uint16 {
-	if v.Port == 0 {
-		return linuxVXLANPort
-	}
-	return v.Port
-}
-
 // matches reports whether the kernel can change the existing device to match v. It
 // cannot change the VNI, the port, GBP and the address family. It does not change a device with
 // another use: a multicast group, a default destination, metadata mode, or notifications of misses.
 func (v *VTEP) matches(have *rtnl.Link) bool {
 	x := &have.VXLAN
 	foreign := x.Group.IsValid() || x.Metadata || x.Proxy || x.Resolve || x.L2Misses || x.L3Misses
-	return v.isWireGuard() || have.VNI == v.VNI && uint16(x.Port) == v.port() && bool(x.GBP) == v.GBP && !foreign &&
+	return v.isWireGuard() || have.VNI == v.VNI && uint16(x.Port) == v.Port && bool(x.GBP) == v.GBP && !foreign &&
 		(!x.Local.IsValid() && v.Local.Is4() || x.Local.Is4() == v.Local.Is4() && x.Local.IsValid())
 }
 
@@ -344,6 +340,9 @@ func (v *VTEP) validate(is6 bool) error {
 
 func (v *VTEP) validateVXLAN(is6 bool) []error {
 	errs := []error{rtnl.CheckName(v.Parent), rtnl.CheckMAC(v.MAC)}
+	if v.Port == 0 {
+		errs = append(errs, fmt.Errorf("UDP port 0: %w", nlconn.ErrInvalid))
+	}
 	if v.VNI == 0 || v.VNI >= 1<<24 {
 		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, nlconn.ErrInvalid, 1<<24-1))
 	}

@@ -1,6 +1,9 @@
 package cluster
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Config is the network's configuration: flannel's net-conf.json.
 type Config struct {
@@ -26,6 +29,20 @@ const (
 // SharesDevice reports whether one WireGuard device has the packets of both families.
 func (c *Config) SharesDevice() bool { return c.Backend.Mode != "" && c.EnableIPv4 && c.EnableIPv6 }
 
+// linuxVXLANPort is the default UDP port of VXLAN in Linux. flannel uses it too.
+const linuxVXLANPort = 8472
+
+// VXLANPort returns the UDP port of VXLAN.
+func (b *Backend) VXLANPort() uint16 { return cmp.Or(b.Port, linuxVXLANPort) }
+
+// Switch returns "on" or "off", the values of Backend.TxChecksum.
+func Switch(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
 // Backend defines how packets reach the other nodes.
 type Backend struct {
 	// Type is "vxlan", "host-gw" or "wireguard", in lower case.
@@ -35,6 +52,8 @@ type Backend struct {
 	Port uint16
 	// GBP and Learning are flags of the VXLAN device.
 	GBP, Learning bool
+	// TxChecksum is "on" or "off" for TxChecksumOffload, or "" without the key.
+	TxChecksum string
 	// DirectRouting sends packets to nodes on the same link without a tunnel.
 	DirectRouting bool
 	// MTU is the underlay's. 0 means the interface's.

@@ -23,19 +23,19 @@ func TestParseConfig(t *testing.T) {
 			SubnetMin: netip.MustParseAddr("10.1.1.0"), SubnetMax: netip.MustParseAddr("10.1.3.0"),
 			Backend: Backend{Type: "vxlan", VNI: 1},
 		}},
-		{"small network", `{"Network":"10.1.0.0/28","Backend":{}}`, Config{
+		{"small network", `{"Network":"10.1.0.0/28","Backend":{"Port":0,"TxChecksumOffload":true}}`, Config{
 			EnableIPv4: true, Network: netip.MustParsePrefix("10.1.0.0/28"), SubnetLen: 30,
 			SubnetMin: netip.MustParseAddr("10.1.0.4"), SubnetMax: netip.MustParseAddr("10.1.0.12"),
-			Backend: Backend{Type: "vxlan", VNI: 1},
+			Backend: Backend{Type: "vxlan", VNI: 1, TxChecksum: "on"},
 		}},
 		{"every key", `{"EnableIPv4":true,"EnableIPv6":true,"EnableNFTables":true,"Network":"10.0.0.0/8","SubnetLen":20,"SubnetMin":"10.10.0.0","SubnetMax":"10.99.0.0",
 			"IPv6Network":"fd00::/48","IPv6SubnetLen":64,"IPv6SubnetMin":"fd00:0:0:1::","IPv6SubnetMax":"fd00:0:0:f::",
-			"Backend":{"Type":"VXLAN","VNI":4096,"Port":4789,"GBP":true,"Learning":true,"DirectRouting":true,"MTU":9000}}`, Config{
+			"Backend":{"Type":"VXLAN","VNI":4096,"Port":4789,"GBP":true,"Learning":true,"DirectRouting":true,"MTU":9000,"TxChecksumOffload":false}}`, Config{
 			EnableIPv4: true, EnableIPv6: true, Network: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 20,
 			SubnetMin: netip.MustParseAddr("10.10.0.0"), SubnetMax: netip.MustParseAddr("10.99.0.0"),
 			IPv6Network: netip.MustParsePrefix("fd00::/48"), IPv6SubnetLen: 64,
 			IPv6SubnetMin: netip.MustParseAddr("fd00:0:0:1::"), IPv6SubnetMax: netip.MustParseAddr("fd00:0:0:f::"),
-			Backend: Backend{Type: "vxlan", VNI: 4096, Port: 4789, GBP: true, Learning: true, DirectRouting: true, MTU: 9000},
+			Backend: Backend{Type: "vxlan", VNI: 4096, Port: 4789, GBP: true, Learning: true, DirectRouting: true, MTU: 9000, TxChecksum: "off"},
 		}},
 		{"wireguard", `{"Network":"10.244.0.0/16","Backend":{"Type":"WireGuard","ListenPort":4500,"PSK":"YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=","Mode":"separate","PersistentKeepaliveInterval":25,"MTU":1400}}`, Config{
 			EnableIPv4: true, Network: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24,
@@ -68,12 +68,13 @@ func TestParseConfig(t *testing.T) {
 // All faults are reported together.
 func TestParseConfigFaults(t *testing.T) {
 	for conf, faults := range map[string][]string{
-		``:                     {"decode"},
-		`[]`:                   {"decode"},
-		`{}`:                   {"Network is missing"},
-		`{"EnableIPv4":false}`: {"EnableIPv4 and EnableIPv6 are false"},
-		`{"EnableIPv6":true,"Network":"10.244.0.0/16"}`:                                                     {"IPv6Network is missing"},
-		`{"Network":5,"EnableIPv4":"yes","Backend":{"VNI":-1,"Port":65536,"Type":"udp","MTU":100,"GBP":1}}`: {"Network is 5", `EnableIPv4 is "yes"`, "Backend.VNI is -1", "Backend.Port is 65536", `Backend.Type is "udp"`, "Backend.MTU is 100", "Backend.GBP is 1"},
+		``:   {"decode"},
+		`[]`: {"decode"},
+		`{}`: {"Network is missing"},
+		`{"Network":"10.244.0.0/16","Backend":{"Port":"abc"}}`: {`Backend.Port is "abc": give a whole number`},
+		`{"EnableIPv4":false}`:                                 {"EnableIPv4 and EnableIPv6 are false"},
+		`{"EnableIPv6":true,"Network":"10.244.0.0/16"}`:        {"IPv6Network is missing"},
+		`{"Network":5,"EnableIPv4":"yes","Backend":{"VNI":-1,"Port":65536,"Type":"udp","MTU":100,"GBP":1,"TxChecksumOffload":"off"}}`: {"Network is 5", `EnableIPv4 is "yes"`, "Backend.VNI is -1", "Backend.Port is 65536", `Backend.Type is "udp"`, "Backend.MTU is 100", "Backend.GBP is 1", `Backend.TxChecksumOffload is "off": give true or false`},
 		`{"Network":"10.0.0.0/16","Backend":{"Type":"wireguard","ListenPort":0,"ListenPortV6":51820,"PSK":"c2hvcnQ=","Mode":"both","PersistentKeepaliveInterval":65536}}`: {
 			"Backend.ListenPort is 0", "Backend.PSK is not a key", `Backend.Mode is "both": give separate, auto, ipv4 or ipv6`, "Backend.PersistentKeepaliveInterval is 65536",
 		},

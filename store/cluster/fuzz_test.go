@@ -40,7 +40,7 @@ func FuzzVTEP(f *testing.F) {
 			return
 		}
 		again, err := ParseVTEP(v.JSON())
-		if err != nil || again.VNI != v.VNI || again.NoVNI != v.NoVNI || again.MAC.String() != v.MAC.String() {
+		if err != nil || again.VNI != v.VNI || again.NoVNI != v.NoVNI || again.Port != v.Port || again.MAC.String() != v.MAC.String() {
 			t.Fatalf("%s: %v, %v", v.JSON(), again, err)
 		}
 	})

@@ -11,7 +11,9 @@ import (
 
 func TestVTEP(t *testing.T) {
 	for data, want := range map[string]string{
-		`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`:     `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`,
+		`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`:              `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`,
+		`{"port":4790,"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`:  `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3","Port":4790}`,
+		`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3","Port":65536}`: "", `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3","Port":"x"}`: "",
 		`{"vtepmac":"12-C6-65-89-B4-E3"}`:             `{"VtepMAC":"12:c6:65:89:b4:e3"}`,
 		`{"VNI":16777215,"VtepMAC":"12c6.6589.b4e3"}`: `{"VNI":16777215,"VtepMAC":"12:c6:65:89:b4:e3"}`,
 		``: "", `null`: "", `{}`: "", `[]`: "", `"x"`: "", `{"VNI":16777216,"VtepMAC":"12:c6:65:89:b4:e3"}`: "", `{"VNI":-1,"VtepMAC":"12:c6:65:89:b4:e3"}`: "",

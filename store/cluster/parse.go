@@ -45,6 +45,7 @@ type rawConfig struct {
 // backend.
 type rawBackend struct {
 	Type, VNI, Port, GBP, Learning, DirectRouting, MTU json.RawMessage
+	TxChecksumOffload                                  json.RawMessage
 	MacPrefix, Name                                    json.RawMessage
 	ListenPort, ListenPortV6, PSK, Mode                json.RawMessage
 	PersistentKeepaliveInterval                        json.RawMessage
@@ -93,7 +94,7 @@ func parse(data []byte, subnets bool) (*Config, []string, error) {
 	}
 	warnings := unknown("", data, "EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "SubnetLen", "SubnetMin", "SubnetMax",
 		"IPv6Network", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend")
-	keys := []string{"Type", "VNI", "Port", "GBP", "Learning", "DirectRouting", "MTU", "MacPrefix", "Name"}
+	keys := []string{"Type", "VNI", "Port", "GBP", "Learning", "DirectRouting", "MTU", "TxChecksumOffload", "MacPrefix", "Name"}
 	if c.Backend.Type == "wireguard" {
 		keys = []string{"Type", "MTU", "ListenPort", "ListenPortV6", "PSK", "Mode", "PersistentKeepaliveInterval"}
 	}
@@ -217,6 +218,10 @@ func (d *decoder) backend(data json.RawMessage, b *Backend) {
 	d.value("Backend.GBP", raw.GBP, &b.GBP)
 	d.value("Backend.Learning", raw.Learning, &b.Learning)
 	d.value("Backend.DirectRouting", raw.DirectRouting, &b.DirectRouting)
+	var offload bool
+	if d.value("Backend.TxChecksumOffload", raw.TxChecksumOffload, &offload) {
+		b.TxChecksum = Switch(offload)
+	}
 	if b.Type == "wireguard" {
 		d.wireGuard(&raw, b)
 	}

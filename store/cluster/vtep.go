@@ -12,18 +12,24 @@ type VTEP struct {
 	// VNI is the tunnel's. NoVNI is true if the record has none, so that the configuration's applies.
 	VNI   uint32
 	NoVNI bool
+	// Port is the UDP port, or 0 in the record of flannel, which does not publish it.
+	Port uint16
 	// MAC is a unicast address of six octets.
 	MAC net.HardwareAddr
 }
 
-// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}. Keys may be in any case and VNI may be
-// absent. For "null" and empty data the error is ErrInvalid, because a node without data cannot be
+// rawVTEP is a VTEP in flannel's format, with Port.
+type rawVTEP struct {
+	VNI     *uint32 `json:",omitempty"`
+	VtepMAC string
+	Port    uint16 `json:",omitempty"`
+}
+
+// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3","Port":8472}. Keys may be in any case, and VNI
+// and Port may be absent. For "null" and empty data the error is ErrInvalid, because a node without data cannot be
 // reached.
 func ParseVTEP(data json.RawMessage) (VTEP, error) {
-	var raw struct {
-		VNI     *uint32
-		VtepMAC string
-	}
+	var raw rawVTEP
 	if d := bytes.TrimSpace(data); len(d) == 0 || string(d) == "null" {
 		return VTEP{}, fmt.Errorf("%w: no backend data", ErrInvalid)
 	}
@@ -34,7 +40,7 @@ func ParseVTEP(data json.RawMessage) (VTEP, error) {
 	if err != nil {
 		return VTEP{}, err
 	}
-	v := VTEP{MAC: mac, NoVNI: raw.VNI == nil}
+	v := VTEP{MAC: mac, NoVNI: raw.VNI == nil, Port: raw.Port}
 	if raw.VNI != nil {
 		v.VNI = *raw.VNI
 		if v.VNI > vniMax {
@@ -60,10 +66,12 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 // Is reports whether the tunnel has this VNI.
 func (v VTEP) Is(vni uint32) bool { return v.NoVNI || v.VNI == vni }
 
-// JSON returns the backend data in flannel's format.
+// JSON returns the backend data.
 func (v VTEP) JSON() json.RawMessage {
+	raw := rawVTEP{&v.VNI, v.MAC.String(), v.Port}
 	if v.NoVNI {
-		return fmt.Appendf(nil, `{"VtepMAC":%q}`, v.MAC)
+		raw.VNI = nil
 	}
-	return fmt.Appendf(nil, `{"VNI":%d,"VtepMAC":%q}`, v.VNI, v.MAC)
+	b, _ := json.Marshal(raw) // it has no value that JSON lacks
+	return b
 }

@@ -111,6 +111,11 @@ func tunnelChecks() []Check {
 				add(f.underlay(), evidence, fix)
 			}
 		}},
+		{ID: "tunnel-checksum", Title: "packets of other nodes have wrong checksums", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && a.Checksums != nil {
+				add(f.underlay(), a.Checksums.Evidence, a.Checksums.Fix)
+			}
+		}},
 		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {
 			for i := range f.Links {
 				l := &f.Links[i]

@@ -239,9 +239,14 @@ type Agent struct {
 	Warnings      []string           `json:"warnings"`
 	Interface     string             `json:"interface"`
 	Peers         store.OverlayPeers `json:"peers"`
-	IPv4          *AgentFamily       `json:"ipv4"`
-	IPv6          *AgentFamily       `json:"ipv6"`
-	Nodes         []Peer             `json:"nodes"`
+	// Checksums is set if packets of other nodes have wrong checksums.
+	Checksums *struct {
+		Evidence string `json:"evidence"`
+		Fix      string `json:"fix"`
+	} `json:"wrongChecksums"`
+	IPv4  *AgentFamily `json:"ipv4"`
+	IPv6  *AgentFamily `json:"ipv6"`
+	Nodes []Peer       `json:"nodes"`
 }
 
 // AgentFamily is one address family of an Agent.

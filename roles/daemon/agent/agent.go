@@ -99,6 +99,8 @@ type agent struct {
 	// received is the time of the first snapshot that is not programmed yet.
 	received time.Time
 	counters counters
+	// datagrams are counted at two past times, the older one first.
+	datagrams [2]datagrams
 
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
@@ -170,6 +172,7 @@ func (a *agent) resync(ctx context.Context) (again bool) {
 	a.readLinks(ctx)
 	a.unsaved = true // the last save may have failed
 	a.install.hasNetwork = false
+	a.countDatagrams()
 	if a.key != (overlay.Secret{}) {
 		if err := a.loadKey(ctx); err != nil { // 'agent rotate-key' may have run
 			a.log.Warn("the agent uses the WireGuard key that it has", "error", err)
@@ -251,6 +254,8 @@ func (a *agent) setConfig(c *cluster.Config) {
 	var err error
 	if c == nil {
 		err = errors.New("the registry holds no network configuration")
+	} else {
+		c = a.set.withFlags(c)
 	}
 	if err == nil && a.config != nil {
 		if _, overlap := a.chooseUnderlay(c); errors.Is(overlap, errContainsNodes) {

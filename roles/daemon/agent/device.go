@@ -209,7 +209,8 @@ func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int)
 		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), a.wireGuardSettings(v6)
 		return v
 	}
-	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.Port, b.Learning, b.GBP
+	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.VXLANPort(), b.Learning, b.GBP
+	v.TxChecksum = b.TxChecksum
 	v.Parent, v.MAC = a.underlay.link, a.vtepMAC(ctx, v6)
 	v.Local, _ = a.underlay.family(v6)
 	return v

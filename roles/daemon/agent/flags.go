@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube"
 )
 
@@ -32,9 +34,12 @@ type settings struct {
 	ipMasq, forward     bool
 	keepPorts           bool
 	sourceFilter        bool
-	exceptions          []netip.Prefix
-	healthIP            netip.Addr
-	healthPort          uint
+	// vxlanPort and txChecksum replace the configuration's if they are given.
+	vxlanPort  uint16
+	txChecksum string
+	exceptions []netip.Prefix
+	healthIP   netip.Addr
+	healthPort uint
 	// cniBinDir and cniConf are empty if the agent installs no plugins and no network.
 	cniBinDir, cniConf, cniConfDir string
 	cniPlugins                     []string
@@ -137,7 +142,7 @@ func (s *settings) flags(role string) *flag.FlagSet {
 		return nil
 	})
 	f.BoolVar(&s.forward, "iptables-forward-rules", true, "accept pods' packets in iptables' FORWARD chain")
-	f.BoolVar(&s.sourceFilter, "vxlan-source-filter", true, "drop tunnelled packets whose sender is not a known node")
+	s.registerVXLAN(f)
 	f.TextVar(&s.healthIP, "healthz-ip", netip.IPv4Unspecified(), "`address` for /healthz, /readyz and /peersz")
 	f.UintVar(&s.healthPort, "healthz-port", 0, "`port` for /healthz, /readyz and /peersz; 0 disables them")
 	f.BoolFunc("ip-blackhole-route", "not supported: the agent makes no blackhole route", func(v string) error {
@@ -150,6 +155,32 @@ func (s *settings) flags(role string) *flag.FlagSet {
 		f.Var(&ignoredFlag{bool: strings.HasSuffix(name, "logtostderr")}, name, "accepted, without effect")
 	}
 	return f
+}
+
+// registerVXLAN declares the flags of the backend vxlan.
+func (s *settings) registerVXLAN(f *flag.FlagSet) {
+	f.BoolVar(&s.sourceFilter, "vxlan-source-filter", true, "drop tunnelled packets whose sender is not a known node")
+	f.Func("vxlan-port", "UDP `port` of VXLAN, the same on all nodes, instead of the configuration's", func(v string) error {
+		n, err := strconv.ParseUint(v, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%.20q is not a port: use 1 to 65535", v)
+		}
+		s.vxlanPort = uint16(n)
+		return nil
+	})
+	f.BoolFunc("vxlan-tx-checksum-offload", "whether VXLAN devices leave checksums to the interface below, instead of the configuration's", func(v string) error {
+		on, err := strconv.ParseBool(v)
+		s.txChecksum = cluster.Switch(on)
+		return err
+	})
+}
+
+// withFlags returns the network's configuration with the values that flags replace.
+func (s *settings) withFlags(c *cluster.Config) *cluster.Config {
+	own := *c
+	own.Backend.Port = cmp.Or(s.vxlanPort, own.Backend.Port)
+	own.Backend.TxChecksum = cmp.Or(s.txChecksum, own.Backend.TxChecksum)
+	return &own
 }
 
 // registerPaths declares the flags for the node's name and the paths of its files.

@@ -86,8 +86,8 @@ func TestFlagFaults(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
-	for _, args := range [][]string{{"-nosuch"}, {"-iface-regex", "("}, {"-public-ip", "2001:db8::1"}, {"-public-ip", "127.0.0.1"}, {"-ip-masq-except", "10.0.0.1/8"}, {"-etcd-endpoints", ""}, {"-etcd-endpoints= ,"}, {"-subnet-lease-renew-margin=0"}} {
-		if _, err := parseFlags("agent", "v1", args, nil); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), "'cnibox agent -help'") {
+	for _, args := range [][]string{{"-nosuch"}, {"-iface-regex", "("}, {"-public-ip", "2001:db8::1"}, {"-public-ip", "127.0.0.1"}, {"-ip-masq-except", "10.0.0.1/8"}, {"-etcd-endpoints", ""}, {"-etcd-endpoints= ,"}, {"-vxlan-port=0"}, {"-vxlan-port=65536"}, {"-vxlan-port=abc"}, {"-vxlan-tx-checksum-offload=auto"}, {"-subnet-lease-renew-margin=0"}} {
+		if _, err := parseFlags("agent", "v1", args, nil); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), "'cnibox agent -help'") || !strings.Contains(err.Error(), strings.Split(args[0], "=")[0]) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

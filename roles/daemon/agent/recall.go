@@ -111,7 +111,7 @@ func (a *agent) recall(ctx context.Context) {
 	}
 	a.log.Warn("the registry does not answer: the agent maintains the state that it knew last", "nodes", len(m.Nodes))
 	a.fromMemory, a.saved = true, nil
-	a.config, a.own, a.overrides, a.snapshot = m.Config, m.Own, m.Overrides, &cluster.Snapshot{Config: m.Config, Nodes: m.Nodes}
+	a.config, a.own, a.overrides, a.snapshot = a.set.withFlags(m.Config), m.Own, m.Overrides, &cluster.Snapshot{Config: m.Config, Nodes: m.Nodes}
 }
 
 // loadCluster reads the saved state of the cluster. The result is empty if there is none of this

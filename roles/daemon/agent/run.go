@@ -99,6 +99,8 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
 	a.ranges = newKeeper(ctx, h, a.registry, set)
+	a.countDatagrams()
+	a.countDatagrams() // as the older count too
 	a.current.Store(a.buildState(errors.New("starting")))
 	a.filter, err = overlay.OpenFilter(h.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {

@@ -24,6 +24,8 @@ type agentState struct {
 	reports  [2]overlay.Report
 	unread   time.Time
 	restored int
+	// since is the older count of datagrams.
+	since datagrams
 }
 
 // summary is what status reports about this node.
@@ -33,11 +35,15 @@ type summary struct {
 	// RegistryError is set while the registry cannot be read.
 	RegistryError string `json:"registryError,omitempty"`
 	Backend       string `json:"backend,omitempty"`
-	Ready         bool   `json:"ready"`
+	// Port and TxChecksum are those of VXLAN. TxChecksum is "" if the agent does not set it.
+	Port       uint16 `json:"port,omitempty"`
+	TxChecksum string `json:"txChecksumOffload,omitempty"`
+	Ready      bool   `json:"ready"`
 	// Reason is why pods must wait, or a fault that does not affect working peers.
 	Reason string `json:"reason,omitempty"`
 	// Warnings are faults of the node's settings, which affect no peer.
 	Warnings  []string           `json:"warnings,omitempty"`
+	Checksums *checksumFault     `json:"wrongChecksums,omitempty"`
 	Interface string             `json:"interface,omitempty"`
 	PodCIDRs  []netip.Prefix     `json:"podCIDRs,omitempty"`
 	IPv4      *familySummary     `json:"ipv4,omitempty"`
@@ -120,7 +126,7 @@ func (a *agent) enabled(v6 bool) bool {
 
 // buildState returns the present state.
 func (a *agent) buildState(fault error) *agentState {
-	s := &agentState{finished: time.Now(), summary: summary{
+	s := &agentState{finished: time.Now(), since: a.datagrams[0], summary: summary{
 		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
 	if fault == nil {
@@ -142,6 +148,9 @@ func (a *agent) buildState(fault error) *agentState {
 	}
 	if a.config != nil {
 		s.Backend = a.config.Backend.Type
+	}
+	if s.Backend == backendVXLAN {
+		s.Port, s.TxChecksum = a.config.Backend.VXLANPort(), a.config.Backend.TxChecksum
 	}
 	if a.peers != nil {
 		s.left = a.peers.left

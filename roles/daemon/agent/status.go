@@ -67,6 +67,7 @@ type statusEnd struct {
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	s := a.current.Load()
 	out, sum := json.NewEncoder(w), s.summary
+	sum.Checksums = a.checksumFault(s)
 	if p := a.policies; p != nil && p.Fault() != "" {
 		sum.Warnings = append(slices.Clip(sum.Warnings), "network policies: "+p.Fault())
 	}
@@ -227,6 +228,9 @@ func (s *status) String() string {
 	}
 	if s.Backend != "" && s.Interface != "" {
 		text += fmt.Sprintf("\n%s over %s", s.Backend, s.Interface)
+		if s.Port != 0 {
+			text += fmt.Sprintf(", UDP port %d", s.Port)
+		}
 		for _, f := range []*familySummary{s.IPv4, s.IPv6} {
 			if f != nil {
 				text += fmt.Sprintf(", %s MTU %d", f.Local, f.MTU)
@@ -236,6 +240,9 @@ func (s *status) String() string {
 	text += fmt.Sprintf("\n%d of %d peers programmed; registry: %s", s.Peers.Programmed, s.Peers.Wanted, s.Registry)
 	if s.RegistryError != "" {
 		text += ", which cannot be read: " + s.RegistryError
+	}
+	if c := s.Checksums; c != nil {
+		text += fmt.Sprintf("\nwarning: packets of other nodes have wrong checksums: %s: %s", c.Evidence, c.Fix)
 	}
 	for _, w := range s.Warnings {
 		text += "\nwarning: " + w

@@ -320,13 +320,20 @@ func (n *node) verb(name string, flags map[string]string) (any, error) {
 	return nil, nil
 }
 
+// checksums is a fault of the checksums of other nodes' packets.
+type checksums struct{ Evidence, Fix string }
+
 // answer is the output of `agent status --json`.
 type answer struct {
 	Ready         bool
 	Reason        string
 	RegistryError string
 	PodCIDRs      []netip.Prefix
-	IPv4, IPv6    *struct {
+	Port          int
+	// TxChecksumOffload is "" if the agent leaves it.
+	TxChecksumOffload string
+	WrongChecksums    *checksums
+	IPv4, IPv6        *struct {
 		Device, MAC, Error     string
 		MTU, LostNotifications int
 	}

@@ -36,7 +36,7 @@ func mac(generation, k int) overlay.MAC {
 // device returns the tunnel, as the agent makes it.
 func device() *overlay.VTEP {
 	return &overlay.VTEP{
-		Name: "flannel.1", VNI: 1, Parent: "under0", Local: netip.MustParseAddr("172.16.0.1"), MAC: "0e:ff:00:00:00:01", MTU: 1450,
+		Name: "flannel.1", VNI: 1, Port: 8472, Parent: "under0", Local: netip.MustParseAddr("172.16.0.1"), MAC: "0e:ff:00:00:00:01", MTU: 1450,
 		Address: netip.MustParsePrefix("10.0.1.0/32"), Network: netip.MustParsePrefix("10.0.0.0/8"),
 	}
 }

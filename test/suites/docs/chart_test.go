@@ -49,7 +49,12 @@ func TestKubeChart(t *testing.T) {
 	if out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", "policy.enabled=true")...).Output(); err != nil || !strings.Contains(string(out), "- --policy\n") {
 		t.Errorf("with policy.enabled the agent has no --policy: %v", err)
 	}
-	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins", "policy.on=true": "policy"} {
+	set := "netConf.Backend.Port=4790,netConf.Backend.TxChecksumOffload=false"
+	configured := render(1, "helm", append(template, "--show-only", "templates/configmap.yaml", "--set", set)...)
+	if !strings.Contains(configured, `"Port": 4790`) || !strings.Contains(configured, `"TxChecksumOffload": false`) {
+		t.Errorf("the chart with %s makes\n%s", set, configured)
+	}
+	for value, want := range map[string]string{"netConf.Network=none": "Network", "netConf.Backend.Type=udp": "Type", "images.tag=x": "images", "conflist.plugins=null": "plugins", "policy.on=true": "policy", "netConf.Backend.Port=65536": "Port", "netConf.Backend.Port=abc": "Port", "netConf.Backend.TxChecksumOffload=off": "TxChecksumOffload"} {
 		out, err := exec.Command(kubetest.Built("helm"), append(template, "--set", value)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("--set %s: %v: %s", value, err, out)
