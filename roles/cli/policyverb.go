@@ -126,7 +126,7 @@ func policyEnd(s *netpolicy.State, name string) ([]netip.Addr, error) {
 		return []netip.Addr{a.Unmap()}, nil
 	}
 	for _, pod := range s.Pods {
-		if pod.Key() == name && len(pod.Addresses) > 0 {
+		if pod.Title() == name && len(pod.Addresses) > 0 {
 			return pod.Addresses, nil
 		}
 	}

@@ -94,9 +94,16 @@ func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
 	return p.Ingress
 }
 
+func (e *Explainer) title(l Local) string {
+	if p := e.table.pods[l.Namespace][l.Name]; p != nil {
+		return p.Title()
+	}
+	return l.Namespace + "/" + l.Name
+}
+
 // verdict evaluates the policies of a pod with the address own.
 func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdict {
-	v := Verdict{Direction: strings.ToLower(d.String()), Pod: l.Namespace + "/" + l.Name, Policies: []string{}}
+	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.title(l), Policies: []string{}}
 	name := e.chainOf(own, d)
 	switch name {
 	case "":
@@ -248,7 +255,7 @@ type Listed struct {
 func (e *Explainer) List() []Listed {
 	all := []Listed{}
 	for _, l := range e.table.local {
-		one := Listed{Pod: l.Namespace + "/" + l.Name, Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
+		one := Listed{Pod: e.title(l), Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
 		for _, a := range l.Addresses[:min(1, len(l.Addresses))] {
 			out, in := e.verdict(Flow{Client: a}, Egress, l, a), e.verdict(Flow{Server: a}, Ingress, l, a)
 			one.Egress, one.Ingress, one.Denied = out.Policies, in.Policies, e.chainOf(a, Egress) == podfilter.Deny

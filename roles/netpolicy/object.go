@@ -98,6 +98,8 @@ func (p *Pod) Is(uid string) bool {
 // Pod is a pod as far as policies depend on it.
 type Pod struct {
 	Namespace, Name, UID string
+	// Container is the name of a container that is known by the label of its attachment, because two may have one name.
+	Container string
 	// StaticUID is the UID that kubelet gives the runtime for a static pod.
 	StaticUID string
 	// Node is the name of the pod's node.
@@ -118,6 +120,9 @@ type PodPort struct {
 
 // Key returns "namespace/name".
 func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
+
+// Title returns the key that people know the pod by.
+func (p *Pod) Title() string { return p.Namespace + "/" + cmp.Or(p.Container, p.Name) }
 
 // hasAddresses reports whether the pod's addresses are its own.
 func (p *Pod) hasAddresses() bool { return !p.HostNetwork && !p.Finished }

@@ -214,7 +214,7 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 		switch {
 		case l.arePods && p.Name != "": // two containers may have one name
 			local.Name = p.Label
-			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Label, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
+			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Label, Container: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
 			known[pod.Key()] = true
 			t.PutPod(pod)
 		case p.Name == "":
