@@ -313,7 +313,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"tunnel-refused": func(f *doctor.Facts) {
 			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
 		},
-		"policy-fault":         agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
+		"policy-fault": agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
 		"policy-unknown": func(f *doctor.Facts) {
 			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Denied: []string{"default/web"}}
 		},
