@@ -58,3 +58,4 @@ ip addr add 192.0.2.1/24 dev eth0
 ip link set eth0 up
 ip link set wire up
 ip route add default via 192.0.2.9
+until ip link show eth0 | grep -q 'state UP'; do :; done
