@@ -275,14 +275,14 @@ func (n *node) mend(command string) {
 // rules.
 func (n *node) safe() {
 	n.t.Helper()
-	out, _ := n.sh(`cnibox repair --yes
+	out, _ := n.sh(`set +e
+cnibox repair --yes
 cnibox doctor --json >$WORK/report
 cnibox doctor --fix $WORK/report
 nft flush ruleset`)
-	attack := `mac=$(ip -br link show eth0 | sed 's/.* \([0-9a-f:]\{17\}\) .*/\1/')
-in_pod out sh -c "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; ip addr del 127.0.0.1/8 dev lo; ip route add 127.0.0.1 via 192.0.2.1 src 192.0.2.9; ip neigh replace 192.0.2.1 lladdr $mac dev eth0"
-get out 127.0.0.1 9000`
-	if _, code := n.sh(attack); code == 0 {
+	n.must(`mac=$(ip -br link show eth0 | sed 's/.* \([0-9a-f:]\{17\}\) .*/\1/')
+in_pod out sh -c "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; ip addr del 127.0.0.1/8 dev lo; ip route add 127.0.0.1 via 192.0.2.1 src 192.0.2.9; ip neigh replace 192.0.2.1 lladdr $mac dev eth0"`)
+	if _, code := n.sh("get out 127.0.0.1 9000"); code == 0 {
 		n.t.Errorf("the node's loopback is reachable from outside after\n%s", out)
 	}
 }
