@@ -13,9 +13,9 @@ func DeviceAlias(key store.Key, name string) string {
 	return truncated(Label(key)+" "+name+" "+key.Network+"/"+key.IfName+"/"+key.ContainerID, maxAlias)
 }
 
-// AttachmentOfAlias returns the record of the attachment that a link's alias names, or
+// OfAlias returns the record of the attachment that a link's alias names, or
 // nil.
-func AttachmentOfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
+func OfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
 	info, ok := ParseAlias(alias)
 	if !ok {
 		return nil, nil

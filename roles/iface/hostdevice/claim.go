@@ -64,7 +64,7 @@ func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 		return nil
 	}
 	return h.Store.View(ctx, func(tx *store.Tx) error {
-		a, err := attachment.AttachmentOfAlias(tx, s.Alias)
+		a, err := attachment.OfAlias(tx, s.Alias)
 		if err == nil && a != nil {
 			err = &store.TakenError{What: claimKind + " " + s.Link, Owner: a.Key}
 		}
