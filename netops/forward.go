@@ -171,7 +171,8 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 		if p.IsFrame {
 			q.Direction = verdict.Frame
 		}
-		if all[i], err = filter.Verdict(ctx, q); err != nil {
+		all[i], err = filter.Verdict(ctx, q)
+		if err != nil {
 			return nil, err
 		}
 	}

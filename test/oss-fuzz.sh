@@ -3,6 +3,7 @@
 # TestFuzzTargets in test/suites/docs compares the list with the code.
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/coldjson FuzzUnmarshal internal_coldjson_FuzzUnmarshal
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzMessage internal_dbus_FuzzMessage
+compile_native_go_fuzzer github.com/cnibox/cnibox/internal/grpc FuzzReceive internal_grpc_FuzzReceive
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/rawjson FuzzSet internal_rawjson_FuzzSet
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/redact FuzzJSON internal_redact_FuzzJSON
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/yaml FuzzToJSON internal_yaml_FuzzToJSON
@@ -24,6 +25,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/reach FuzzDeco
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/refplugins FuzzRule netops_internal_refplugins_FuzzRule
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzDecoders netops_internal_rtnl_FuzzDecoders
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzRoundTrip netops_internal_rtnl_FuzzRoundTrip
+compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzVLANs netops_internal_rtnl_FuzzVLANs
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/ruleset FuzzPortMapChain netops_internal_ruleset_FuzzPortMapChain
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/verdict FuzzListing netops_internal_verdict_FuzzListing
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/verdict FuzzRule netops_internal_verdict_FuzzRule
@@ -69,6 +71,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/ipam/hostlocal FuzzTrans
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/ipam/static FuzzConf roles_ipam_static_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/chain FuzzConf roles_meta_chain_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/multi FuzzConf roles_meta_multi_FuzzConf
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/multi/nad FuzzClaims roles_meta_multi_nad_FuzzClaims
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/multi/nad FuzzFile roles_meta_multi_nad_FuzzFile
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/multi/wish FuzzParse roles_meta_multi_wish_FuzzParse
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/overlay FuzzRender roles_meta_overlay_FuzzRender

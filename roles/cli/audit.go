@@ -139,7 +139,8 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 	sorting.Func(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
-	if a.links, err = a.h.Net.Links(ctx, nil); err != nil {
+	a.links, err = a.h.Net.Links(ctx, nil)
+	if err != nil {
 		return nil, err
 	}
 	a.calls = runningCalls()
