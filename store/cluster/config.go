@@ -32,8 +32,22 @@ func (c *Config) SharesDevice() bool { return c.Backend.Mode != "" && c.EnableIP
 // linuxVXLANPort is the default UDP port of VXLAN in Linux. flannel uses it too.
 const linuxVXLANPort = 8472
 
-// VXLANPort returns the UDP port of VXLAN.
-func (b *Backend) VXLANPort() uint16 { return cmp.Or(b.Port, linuxVXLANPort) }
+// VXLANPort returns this node's UDP port of VXLAN.
+func (b *Backend) VXLANPort() uint16 { return cmp.Or(b.OwnPort, b.networkPort()) }
+
+// networkPort returns the UDP port of nodes that publish none: flanneld's, and agents with the network's port.
+func (b *Backend) networkPort() uint16 { return cmp.Or(b.Port, linuxVXLANPort) }
+
+// PublishedPort returns the port for this node's record: 0 if it is the network's, so that the record stays as flanneld writes it.
+func (b *Backend) PublishedPort() uint16 {
+	if b.VXLANPort() == b.networkPort() {
+		return 0
+	}
+	return b.OwnPort
+}
+
+// PeerPort returns the port of a node whose record has this one.
+func (b *Backend) PeerPort(published uint16) uint16 { return cmp.Or(published, b.networkPort()) }
 
 // Switch returns "on" or "off", the values of Backend.TxChecksum.
 func Switch(on bool) string {
@@ -47,9 +61,10 @@ func Switch(on bool) string {
 type Backend struct {
 	// Type is "vxlan", "host-gw" or "wireguard", in lower case.
 	Type string
-	// VNI and Port are the VXLAN tunnel's. Port 0 means the kernel's default, 8472.
-	VNI  uint32
-	Port uint16
+	// VNI and Port are the VXLAN tunnel's. Port 0 means the kernel's default, 8472. OwnPort is not a key of the configuration: it
+	// replaces Port on this node unless it is 0.
+	VNI           uint32
+	Port, OwnPort uint16
 	// GBP and Learning are flags of the VXLAN device.
 	GBP, Learning bool
 	// TxChecksum is "on" or "off" for TxChecksumOffload, or "" without the key.

@@ -12,7 +12,7 @@ type VTEP struct {
 	// VNI is the tunnel's. NoVNI is true if the record has none, so that the configuration's applies.
 	VNI   uint32
 	NoVNI bool
-	// Port is the UDP port, or 0 in the record of flannel, which does not publish it.
+	// Port is the UDP port, or 0 for the network's. flannel publishes none.
 	Port uint16
 	// MAC is a unicast address of six octets.
 	MAC net.HardwareAddr

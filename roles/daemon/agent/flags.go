@@ -178,7 +178,7 @@ func (s *settings) registerVXLAN(f *flag.FlagSet) {
 // withFlags returns the network's configuration with the values that flags replace.
 func (s *settings) withFlags(c *cluster.Config) *cluster.Config {
 	own := *c
-	own.Backend.Port = cmp.Or(s.vxlanPort, own.Backend.Port)
+	own.Backend.OwnPort = s.vxlanPort
 	own.Backend.TxChecksum = cmp.Or(s.txChecksum, own.Backend.TxChecksum)
 	return &own
 }

@@ -267,8 +267,8 @@ func (k *verdicts) mac(n *cluster.Node, v6 bool) (m overlay.MAC, err error) {
 	if !vtep.Is(k.config.Backend.VNI) {
 		return m, fmt.Errorf("its VNI is %d, this node's is %d", vtep.VNI, k.config.Backend.VNI)
 	}
-	if port := k.config.Backend.VXLANPort(); vtep.Port != 0 && vtep.Port != port {
-		return m, fmt.Errorf("its UDP port is %d, this node's is %d: give all nodes the same Backend.Port or -vxlan-port", vtep.Port, port)
+	if its, own := k.config.Backend.PeerPort(vtep.Port), k.config.Backend.VXLANPort(); its != own {
+		return m, fmt.Errorf("its UDP port is %d, this node's is %d: give all nodes the same Backend.Port or -vxlan-port", its, own)
 	}
 	if mine, err := cluster.ParseVTEP(own); err == nil && bytes.Equal(mine.MAC, vtep.MAC) {
 		return m, fmt.Errorf("its VTEP's address %s is this node's", vtep.MAC)

@@ -50,7 +50,7 @@ func (a *agent) buildRecord(ctx context.Context) cluster.Node {
 		case backendWireGuard:
 			return a.wireGuardData(v6)
 		}
-		return cluster.VTEP{VNI: a.config.Backend.VNI, Port: a.config.Backend.VXLANPort(), MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
+		return cluster.VTEP{VNI: a.config.Backend.VNI, Port: a.config.Backend.PublishedPort(), MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
 	}
 	if a.config.EnableIPv4 {
 		n.PublicIP, n.BackendData = a.underlay.public4, data(false)

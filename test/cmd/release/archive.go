@@ -219,8 +219,8 @@ func (r *release) writeTarFile(path string, members []member) error {
 	return f.Close()
 }
 
-// listed matches a verb in docs/cli.md: its section, or its line in the section of the verb before it.
-var listed = regexp.MustCompile(`(?m)^(?:### )?cnibox ((?:[a-z][a-z-]* ?)+)(?:$|[^a-z|-])`)
+// listed matches a verb in docs/cli.md: its section, or its line there, which precedes what the line says about it.
+var listed = regexp.MustCompile(`(?m)^(?:### |    )cnibox ((?:[a-z][a-z-]* ?)+)(?:$|[^a-z|-])`)
 
 // manual returns a manual page (man(7)) with the program's own help of each verb that docs/cli.md lists.
 func (r *release) manual(ctx context.Context) ([]byte, error) {
