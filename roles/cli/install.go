@@ -155,9 +155,19 @@ func inImage(root, dir string) (string, error) {
 
 // install places the binary and the links, and reports what it did. It returns true if it replaced another program's plugin.
 func (p *Process) install(dir string, kind plugindir.LinkKind, force bool, names []string) (replaced bool, err error) {
-	is, err := plugindir.Open(dir, p.Executable).Install(names, kind, force, p.fileChanged)
+	fresh := 0
+	is, err := plugindir.Open(dir, p.Executable).Install(names, kind, force, func(c plugindir.Change) {
+		if c.Reason == plugindir.UpToDate && p.changes == nil {
+			fresh++ // one line for all
+		} else {
+			p.fileChanged(c)
+		}
+	})
 	if err != nil {
 		return false, withHint(err, installHint(err))
+	}
+	if fresh > 0 && !p.quiet {
+		fmt.Fprintf(p.Stdout, "kept %s: up to date\n", counted(fresh, "plugin"))
 	}
 	if is.Kept > 0 {
 		return is.Replaced, withHint(fmt.Errorf("%d of %d names are other programs' files: %w", is.Kept, len(names), errDifferent), "the same command with --force")

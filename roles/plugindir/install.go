@@ -21,6 +21,9 @@ type Change struct {
 // ErrBlocked means that a directory has the name of a plugin.
 var ErrBlocked = errors.New("a directory")
 
+// UpToDate is the reason why Install keeps a file of this program.
+const UpToDate = "it is up to date"
+
 // Installed is the result of Install.
 type Installed struct {
 	// Kept is the number of other programs' files that stay.
@@ -65,7 +68,7 @@ func (d *Dir) Install(names []string, kind LinkKind, force bool, report func(Cha
 			is.Kept++
 			kept = append(kept, Change{Action: "kept", Name: f.Name, Reason: f.What + " (use --force)"})
 		case s.fresh(f):
-			kept = append(kept, Change{Action: "kept", Name: f.Name, Reason: "it is up to date"})
+			kept = append(kept, Change{Action: "kept", Name: f.Name, Reason: UpToDate})
 		default:
 			if err := s.link(f); err != nil {
 				return is, fmt.Errorf("link %q: %w", f.Name, err)
