@@ -131,7 +131,7 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 				entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress))
 			}
 			if failed == nil {
-				base, failed = podtable.Base(false)
+				base, failed = podtable.Base(podtable.Form{Node: true})
 			}
 		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
 		case errors.Is(err, unix.EEXIST):
