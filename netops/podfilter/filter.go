@@ -132,7 +132,7 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 
 func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	if f.have.rules == nil {
-		base, err := podtable.Base(want.KeepEstablished)
+		base, err := podtable.Base(want.Form)
 		if err == nil {
 			err = f.makeTable(ctx, podtable.Table(), base, want)
 		}

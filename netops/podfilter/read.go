@@ -52,7 +52,7 @@ func (f *Filter) readRules(ctx context.Context) error {
 			return nil
 		}
 	}
-	for c := range podtable.BaseChains(false) {
+	for c := range podtable.BaseChains(podtable.Form{}) {
 		if _, has := rules[c]; !has {
 			return nil
 		}

@@ -19,6 +19,9 @@ type Peer = podtable.Peer
 // Chain is a chain of the kernel's table.
 type Chain = podtable.Chain
 
+// Form selects the table's base chains.
+type Form = podtable.Form
+
 // Deny is the chain that drops everything.
 const Deny = podtable.Deny
 
@@ -111,8 +114,7 @@ type Ruleset struct {
 	Pods map[netip.Addr]Pod
 	// Pending are those that an ADD will put into the kernel.
 	Pending map[netip.Addr]Pod
-	// KeepEstablished lets connections go on that a policy begins to forbid.
-	KeepEstablished bool
+	Form    Form
 }
 
 // hasPorts reports whether a pod is on a bridge.

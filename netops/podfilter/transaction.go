@@ -96,11 +96,11 @@ func (t *transaction) changePods() {
 
 // changeChains finds the chains that are new, damaged or not used any more.
 func (t *transaction) changeChains() error {
-	have, base := t.filter.have.rules, podtable.BaseChains(t.want.KeepEstablished)
+	have, base := t.filter.have.rules, podtable.BaseChains(t.want.Form)
 	for name, n := range base {
 		if have[name] != n && t.repairs == nil {
 			var err error
-			t.repairs, err = podtable.RepairBase(t.want.KeepEstablished)
+			t.repairs, err = podtable.RepairBase(t.want.Form, have)
 			if err != nil {
 				return err
 			}
@@ -242,7 +242,7 @@ func (t *transaction) done() {
 		t.filter.monitor.Notify() // so that the caller calls Refresh
 	}
 	have := &t.filter.have
-	have.rules = podtable.BaseChains(t.want.KeepEstablished)
+	have.rules = podtable.BaseChains(t.want.Form)
 	for name, c := range t.want.Chains {
 		have.rules[name] = len(c.Rules)
 	}

@@ -210,7 +210,7 @@ func (w *walk) matches(r *podfilter.Rule) bool {
 		peer = f.Server
 	}
 	switch {
-	case r.Strays, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
+	case r.Strays, r.ToNode, r.OfNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
 		return false
 	case r.Protocol != 0 && r.Protocol != w.protocol,
 		r.Ports != "" && !has(r.Ports, netip.Addr{}, f.Port),

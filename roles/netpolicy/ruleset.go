@@ -24,8 +24,8 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 	t.podChains = map[string][]*podfilter.Chain{}
 	r := &podfilter.Ruleset{
 		Sets: map[string]*podfilter.Set{}, Chains: map[string]*podfilter.Chain{}, Pods: map[netip.Addr]podfilter.Pod{},
-		Pending:         map[netip.Addr]podfilter.Pod{},
-		KeepEstablished: t.KeepEstablished,
+		Pending: map[netip.Addr]podfilter.Pod{},
+		Form:    podfilter.Form{KeepEstablished: t.KeepEstablished},
 	}
 	used := map[string]*group{}
 	for _, l := range t.local {
@@ -55,6 +55,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[string]*group, old map[string][]*podfilter.Chain) string {
 	p := t.pods[l.Namespace][l.Name]
 	if p == nil || !p.Is(l.UID) || !t.knowsSubjects(p.Namespace) {
+		r.Form.Node = r.Form.Node || len(t.cluster) > 0
 		return podfilter.Deny
 	}
 	var tiers Tiers
@@ -67,6 +68,7 @@ func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[str
 	if len(tiers.Isolating) > 0 {
 		baseline = nil
 	}
+	r.Form.Node = r.Form.Node || d == Egress && len(admin)+len(baseline) > 0
 	for _, policy := range append(baseline, admin...) {
 		t.include(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), r, used)
 	}

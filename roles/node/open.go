@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -75,7 +76,8 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
 			return wanted[*netops.ZoneSource](ctx, h.Store)
 		},
-		Alone: func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
+		Alone:           func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
+		DeletePodPolicy: func(ctx context.Context, p *netops.PodPolicy) error { return enforce.Delete(ctx, h.Store, p) },
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)

@@ -86,26 +86,17 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 
 // Holder returns the entry that has want's key or covers it, or nil.
 func (c *Client) Holder(ctx context.Context, want *Entry) (*Entry, error) {
-	entries, err := c.read(ctx, want.Set, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}))
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, nlconn.Explain(err, fmt.Sprintf("read %s", want))
+	var entries []*Entry
+	var err error
+	if want.Set.isInterval() {
+		entries, err = c.Entries(ctx, want.Set)
+	} else {
+		entries, _, err = Get(ctx, c, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}), func(attrs []byte) ([]*Entry, error) {
+			return decodeEntries(want.Set, attrs)
+		})
 	}
-	// In a set of prefixes the kernel answers with any element that contains the
-	// first key.
-	for _, n := range entries {
-		if n.covers(want) {
-			return n, nil
-		}
-	}
-	if !want.Set.isInterval() {
-		return nil, nil
-	}
-	entries, err = c.Entries(ctx, want.Set)
 	if err != nil {
-		return nil, err
+		return nil, nlconn.Explain(err, fmt.Sprintf("read %s", want))
 	}
 	for _, n := range entries {
 		if n.covers(want) {

@@ -135,14 +135,17 @@ func (e expressions) network(p netip.Prefix) {
 	e.compare(unix.NFT_CMP_EQ, p.Masked().Addr().AsSlice())
 }
 
-// dhcp matches UDP connections from one port to another that the pod's bridge forwards. direction is that of the tuple whose source
-// is the pod.
-func (e expressions) dhcp(from, to uint16, direction uint8) {
+// dhcp matches UDP connections from one port to another.
+func (e expressions) dhcp(from, to uint16) {
 	e.protocol(unix.IPPROTO_UDP)
 	e.tuple(unix.NFT_CT_PROTO_SRC, original, register)
 	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, from))
 	e.tuple(unix.NFT_CT_PROTO_DST, original, register)
 	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, to))
+}
+
+// onBridge matches what the pod's bridge forwards. direction is that of the tuple whose source is the pod.
+func (e expressions) onBridge(direction uint8) {
 	e.meta(unix.NFT_META_IIFNAME, register)
 	e.meta(unix.NFT_META_OIFNAME, register+unix.IFNAMSIZ/4)
 	e.tuple(unix.NFT_CT_SRC_IP, direction, register+2*unix.IFNAMSIZ/4)
@@ -184,6 +187,12 @@ func (r *Rule) encode(e expressions) error {
 		} else {
 			e.compare(unix.NFT_CMP_GTE, binary.BigEndian.AppendUint16(nil, r.First))
 			e.compare(unix.NFT_CMP_LTE, binary.BigEndian.AppendUint16(nil, r.Last))
+		}
+	}
+	for key, is := range map[uint32]bool{unix.NFT_META_OIF: r.ToNode, unix.NFT_META_IIF: r.OfNode} {
+		if is {
+			e.meta(key, register)
+			e.compare(unix.NFT_CMP_EQ, make([]byte, 4))
 		}
 	}
 	p := &r.Peer

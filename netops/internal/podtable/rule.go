@@ -27,6 +27,8 @@ type Rule struct {
 	Peer Peer
 	// Self matches a connection from a pod of this node to itself. Strays matches packets without a connection.
 	Self, Strays bool
+	// ToNode and OfNode match packets that the node itself receives and sends: these have no other interface.
+	ToNode, OfNode bool
 	// Verdict is "accept", "drop", "return", "jump CHAIN" or "goto CHAIN".
 	Verdict string
 	// Comment is shown by nft.
@@ -58,6 +60,12 @@ func (r *Rule) String() string {
 	}
 	if r.Strays {
 		say("ct state invalid,untracked")
+	}
+	if r.ToNode {
+		say("oif 0")
+	}
+	if r.OfNode {
+		say("iif 0")
 	}
 	if r.Self {
 		say("ct original %s saddr . ct reply %s saddr @%s", ip, ip, podSet(self, r.Peer.V6))

@@ -20,10 +20,13 @@ const PodSets = "pod_"
 // self names the sets of the addresses of pods as pairs: those of connections from a pod to itself.
 const self = "self"
 
-// The base chains. A connection between two pods of this node passes both. What one accepts, the other can still drop.
+// The base chains. A connection between two pods of this node passes both first ones. What one accepts, the other can still drop. The
+// others are for the connections of pods to their own node.
 const (
 	egressChain  = "egress"
 	ingressChain = "ingress"
+	toNodeChain  = "to_node"
+	ofNodeChain  = "of_node"
 	// Before the chains of most programs, which drop or accept by other rules.
 	egressPriority  = nft.PriorityFilter - 10
 	ingressPriority = nft.PriorityFilter - 9
@@ -92,51 +95,76 @@ func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	return all
 }
 
+// Form selects the base chains and their rules.
+type Form struct {
+	// KeepEstablished accepts packets of established connections.
+	KeepEstablished bool
+	// Node makes the chains for the connections of pods to their own node.
+	Node bool
+}
+
+// chains returns the chains of a Form. If another program flushes the table, those at the forward hook drop everything. Those of the
+// node's own packets cannot: the node would be unreachable.
+func (f Form) chains() []nft.Chain {
+	all := []nft.Chain{
+		{Name: Deny, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+		{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
+		{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
+	}
+	if f.Node {
+		all = append(all,
+			nft.Chain{Name: toNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: egressPriority},
+			nft.Chain{Name: ofNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: egressPriority})
+	}
+	return all
+}
+
 // Base returns the requests that make the table with its sets of pods and its base chains. If the table exists, the kernel
 // refuses them with EEXIST.
-func Base(keepEstablished bool) ([]nlconn.Message, error) {
+func Base(form Form) ([]nlconn.Message, error) {
 	f := Schema()[0]
-	f.Chains = func() []nft.Chain {
-		return []nft.Chain{
-			{Name: Deny, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
-			{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
-			{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
-		}
-	}
+	f.Chains = form.chains
 	msgs, err := f.Messages()
 	if err != nil {
 		return nil, err
 	}
-	rules, err := BaseRules(keepEstablished)
+	rules, err := form.rules()
 	return append(msgs, rules...), err
 }
 
 // BaseChains returns the number of rules in each chain of Base.
-func BaseChains(keepEstablished bool) map[string]int {
-	n := len(baseRules(egressChain, keepEstablished))
-	return map[string]int{Deny: 1, egressChain: n, ingressChain: n}
+func BaseChains(form Form) map[string]int {
+	all := map[string]int{}
+	for _, c := range form.chains() {
+		all[c.Name] = len(c.Rules) + len(form.baseRules(c.Name))
+	}
+	return all
 }
 
-// RepairBase returns the requests that replace the rules of the chains of Base, which another program changed.
-func RepairBase(keepEstablished bool) ([]nlconn.Message, error) {
+// RepairBase returns the requests that replace the rules of the chains of Base, and make those chains that have lacks.
+func RepairBase(form Form, have map[string]int) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
-	for _, name := range []string{Deny, egressChain, ingressChain} {
-		msgs = append(msgs, Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
+	for _, c := range form.chains() {
+		m := c.Message(Table())
+		if _, exists := have[c.Name]; exists {
+			m = Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, c.Name)
+		}
+		msgs = append(msgs, m)
 	}
 	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
 	more, err := deny.RuleMessages()
 	if err != nil {
 		return nil, err
 	}
-	rules, err := BaseRules(keepEstablished)
+	rules, err := form.rules()
 	return append(append(msgs, more...), rules...), err
 }
 
-// BaseRules returns the requests that append the rules of both base chains.
-func BaseRules(keepEstablished bool) (msgs []nlconn.Message, err error) {
-	for _, chain := range []string{egressChain, ingressChain} {
-		for _, fill := range baseRules(chain, keepEstablished) {
-			m, err := ruleMessage(Table(), chain, func(e expressions) error { fill(e); return nil })
+// rules returns the requests that append the rules of all base chains.
+func (f Form) rules() (msgs []nlconn.Message, err error) {
+	for _, c := range f.chains() {
+		for _, fill := range f.baseRules(c.Name) {
+			m, err := ruleMessage(Table(), c.Name, func(e expressions) error { fill(e); return nil })
 			if err != nil {
 				return nil, err
 			}
@@ -158,37 +186,47 @@ const (
 	stateUntracked   = 1 << 6
 )
 
-// baseRules returns the rules of a base chain. Its policy is drop and its last rule accepts, so that the node forwards
-// nothing when another program flushes the table, until the agent or an administrator makes the rules again.
-func baseRules(chain string, keepEstablished bool) []func(expressions) {
+// baseRules returns the rules of a base chain, and none for another one. The policy of those at the forward hook is drop and their
+// last rule accepts, so that the node forwards nothing when another program flushes the table, until the agent or an administrator
+// makes the rules again.
+func (f Form) baseRules(chain string) []func(expressions) {
 	accept := func(e expressions) { e.verdict(nft.VerdictAccept, "") }
-	rules := []func(expressions){
-		func(e expressions) {
-			e.family(true)
-			e.icmp6(ndFirst, ndLast)
-			accept(e)
-		},
-	}
-	if keepEstablished {
+	var rules []func(expressions)
+	if f.KeepEstablished {
 		rules = append(rules, func(e expressions) { e.state(stateEstablished); accept(e) })
 	}
 	for _, p := range []uint8{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} { // errors that belong to a connection
 		rules = append(rules, func(e expressions) { e.state(stateRelated); e.protocol(p); accept(e) })
 	}
 	// The pod is the client of its egress and the server of its ingress.
+	pods := func(v6 bool, direction uint8) func(expressions) {
+		return func(e expressions) {
+			e.tuple(addressKey(v6), direction, register)
+			e.lookup(podSet(chain, v6), true)
+		}
+	}
 	direction, offsets := uint8(original), map[bool]uint32{false: 12, true: 8}
 	from, to := uint16(dhcpClient4), uint16(dhcpServer4)
-	if chain == ingressChain {
+	switch chain {
+	case Deny:
+		return nil
+	case toNodeChain, ofNodeChain:
+		// A packet without a connection cannot be told from an answer to the node.
+		chain = egressChain
+		return append(rules, func(e expressions) { e.dhcp(from, to); accept(e) }, pods(false, original), pods(true, original))
+	case ingressChain:
 		direction, offsets = reply, map[bool]uint32{false: 16, true: 24}
 		from, to = to, from
 	}
-	rules = append(rules, func(e expressions) { e.dhcp(from, to, direction); accept(e) })
+	rules = append(rules,
+		func(e expressions) {
+			e.family(true)
+			e.icmp6(ndFirst, ndLast)
+			accept(e)
+		},
+		func(e expressions) { e.dhcp(from, to); e.onBridge(direction); accept(e) })
 	for _, v6 := range []bool{false, true} {
-		rules = append(rules,
-			func(e expressions) {
-				e.tuple(addressKey(v6), direction, register)
-				e.lookup(podSet(chain, v6), true)
-			},
+		rules = append(rules, pods(v6, direction),
 			func(e expressions) { // no rule of a policy matches a packet without a connection
 				e.state(stateInvalid | stateUntracked)
 				e.family(v6)

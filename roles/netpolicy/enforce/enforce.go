@@ -78,10 +78,11 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 	if err != nil {
 		return spec, err
 	}
-	a, err := ask(ctx, Socket(h.Store), p)
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
+	line, err := coldjson.Marshal(p)
+	if err != nil {
+		return spec, err
 	}
+	a, err := ask(ctx, Socket(h.Store), AskTime, line)
 	if err != nil {
 		if a, err = choose(SavedPath(h.Store), p, err); err != nil {
 			return spec, err
@@ -134,19 +135,31 @@ func Labels(text string) (map[string]string, error) {
 	return labels, netpolicy.CheckLabels(labels)
 }
 
-// ask sends the pod to the agent.
-func ask(ctx context.Context, path string, p *netops.PodPolicy) (a Answer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, AskTime)
-	defer cancel()
+// DeleteTime bounds the wait of a DEL for the agent. After half of it the agent does not begin any more.
+const DeleteTime = 100 * time.Millisecond
+
+// Delete asks the agent to delete the elements of a pod.
+func Delete(ctx context.Context, s *store.Store, p *netops.PodPolicy) error {
 	line, err := coldjson.Marshal(p)
 	if err != nil {
-		return a, err
+		return err
 	}
+	_, err = ask(ctx, Socket(s), DeleteTime, append([]byte(`{"delete":true,`), line[1:]...))
+	return err
+}
+
+// ask sends a pod to the agent.
+func ask(ctx context.Context, path string, within time.Duration, line []byte) (a Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	answer, err := exchange(ctx, path, line, MaxMessage)
-	if err != nil {
-		return a, err
+	if err == nil {
+		err = coldjson.Unmarshal(answer, &a)
 	}
-	return a, coldjson.Unmarshal(answer, &a)
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	return a, err
 }
 
 // exchange sends a line to the agent and returns its answer.

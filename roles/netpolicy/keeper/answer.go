@@ -33,6 +33,9 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 			if err == nil {
 				err = json.Unmarshal(line, r)
 			}
+			if r.Delete {
+				r.until = time.Now().Add(enforce.DeleteTime / 2)
+			}
 			if err != nil {
 				_ = c.Close()
 				return
@@ -57,6 +60,10 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		_ = r.conn.Close()
 		return
 	}
+	if r.Delete {
+		r.answer(enforce.Answer{}, k.Host.Net.DeletePodPolicy(ctx, r.podRequest))
+		return
+	}
 	if have := k.table.Pod(r.Namespace, r.Name); k.synced && !k.Source.FromFiles() && (have == nil || !have.Is(r.UID)) {
 		if !r.fetched {
 			go k.fetch(ctx, r)
@@ -67,6 +74,10 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		}
 	}
 	a, err := k.choose(ctx, r.podRequest)
+	r.answer(a, err)
+}
+
+func (r *request) answer(a enforce.Answer, err error) {
 	if err != nil {
 		a = enforce.Answer{Error: fmt.Sprintf("%.500s", err)}
 	}

@@ -266,11 +266,12 @@ func Stop(ctx context.Context, h *roles.Host) error {
 	return errors.Join(err, filter.Close())
 }
 
-// request is an ADD call that waits for an answer, or a verb that waits for the state.
+// request is a call that waits for an answer: an ADD, a DEL, or a verb that asks for the state.
 type request struct {
 	conn net.Conn
 	*podRequest
-	State bool `json:"state"`
+	Delete bool `json:"delete"`
+	State  bool `json:"state"`
 	// until is when the call goes on without an answer.
 	until time.Time
 	// fetched is true after the source was asked for the pod. found is its answer.
