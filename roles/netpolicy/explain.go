@@ -94,16 +94,9 @@ func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
 	return p.Ingress
 }
 
-func (e *Explainer) title(l Local) string {
-	if p := e.table.pods[l.Namespace][l.Name]; p != nil {
-		return p.Title()
-	}
-	return l.Namespace + "/" + l.Name
-}
-
 // verdict evaluates the policies of a pod with the address own.
 func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdict {
-	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.title(l), Policies: []string{}}
+	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.table.title(l), Policies: []string{}}
 	name := e.chainOf(own, d)
 	switch name {
 	case "":
@@ -114,8 +107,8 @@ func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdic
 		return v
 	}
 	pod := e.table.pods[l.Namespace][l.Name]
-	isolating := e.table.selecting(pod, d)
-	admin, last := e.table.clusterSelecting(pod, d)
+	isolating := e.table.selecting(pod, l.Network, d)
+	admin, last := e.table.clusterSelecting(pod, l.Network, d)
 	for _, p := range admin {
 		v.Policies = append(v.Policies, p.Name)
 	}
@@ -228,7 +221,7 @@ func (w *walk) near(policies []*Policy, d Direction) string {
 	for _, p := range policies {
 		for i := range p.Allows[d] {
 			r := &p.Allows[d][i]
-			var c compiled
+			c := compiled{network: p.Network}
 			peer := w.evaluate("", c.rule(&Rule{Peers: r.Peers}, d, "accept")) == "accept"
 			port := w.evaluate("", c.rule(&Rule{Ports: r.Ports}, d, "accept")) == "accept"
 			what := map[bool]string{true: "the port, and not the peer", false: "the peer, and not the port"}[port]
@@ -255,7 +248,7 @@ type Listed struct {
 func (e *Explainer) List() []Listed {
 	all := []Listed{}
 	for _, l := range e.table.local {
-		one := Listed{Pod: e.title(l), Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
+		one := Listed{Pod: e.table.title(l), Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
 		for _, a := range l.Addresses[:min(1, len(l.Addresses))] {
 			out, in := e.verdict(Flow{Client: a}, Egress, l, a), e.verdict(Flow{Server: a}, Ingress, l, a)
 			one.Egress, one.Ingress, one.Denied = out.Policies, in.Policies, e.chainOf(a, Egress) == podfilter.Deny
