@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -188,8 +190,8 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 			continue
 		}
 		changed = append(changed, now)
-		if i := slices.IndexFunc(now.Verdicts, func(v netpolicy.Verdict) bool { return !v.Allowed }); i >= 0 {
-			broken[now.Verdicts[i].Pod]++
+		if v := now.Denial(); v != nil {
+			broken[v.Pod]++
 		}
 	}
 	if err := p.writeExplanations(c, changed); err != nil || len(broken) == 0 {
@@ -200,4 +202,49 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 		words = append(words, counted(broken[pod], "flow")+" of "+pod)
 	}
 	return problem("breaks " + strings.Join(words, ", "))
+}
+
+// policyView explains packets by the policies of this node's agent.
+type policyView struct {
+	state     *netpolicy.State
+	explainer *netpolicy.Explainer
+	pods      map[netip.Addr]string
+	links     []netops.LinkInfo
+}
+
+// readPolicies returns nil on a node whose agent enforces no policies.
+func readPolicies(ctx context.Context, h *roles.Host, links []netops.LinkInfo) (*policyView, error) {
+	if _, err := os.Lstat(enforce.SavedPath(h.Store)); err != nil {
+		return nil, nil //nolint:nilerr // without the file the agent enforces none
+	}
+	state, err := enforce.State(ctx, h.Store)
+	if err != nil {
+		return nil, err
+	}
+	return newPolicyView(state, links), nil
+}
+
+func newPolicyView(state *netpolicy.State, links []netops.LinkInfo) *policyView {
+	v := &policyView{state: state, explainer: netpolicy.NewExplainer(state.Table()), pods: map[netip.Addr]string{}, links: links}
+	for _, p := range state.Pods {
+		for _, addresses := range append(slices.Collect(maps.Values(p.Networks)), p.Addresses) {
+			for _, a := range addresses {
+				v.pods[a] = p.Title()
+			}
+		}
+	}
+	return v
+}
+
+// denial returns the verdict that denies a connection, or nil. Of a pod of another node it only knows the policies with everywhere.
+func (v *policyView) denial(f netpolicy.Flow, everywhere bool) *netpolicy.Verdict {
+	if v == nil || !isFiltered(v.links, f) {
+		return nil
+	}
+	e := v.explainer
+	if everywhere {
+		e = netpolicy.NewExplainer(v.state.Only(f.Client, f.Server))
+	}
+	found := e.Explain(f)
+	return found.Denial()
 }

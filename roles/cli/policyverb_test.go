@@ -1,8 +1,15 @@
 package cli
 
 import (
+	"bytes"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
 // policies is a node whose agent enforces policies on the pods web, client and other.
@@ -57,6 +64,9 @@ policy try $WORK/policy.d/web.yaml
 echo 'kind: Pod' >$WORK/pod.yaml
 policy try $WORK/pod.yaml
 product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exit code $?"
+for how in "" --probe; do
+	for to in web:80 web:81; do product path $how --table client $to 2>&1 | sed 's/10.244.[0-9]*/10.244.0/g' | sed "s/^/path $how $to: /"; done
+done
 `)
 	for _, want := range []string{
 		"default/web\t10.244.0.3\tguard\tdefault/web\n",
@@ -72,9 +82,43 @@ product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exi
 		"cnibox: policy try: breaks 1 flow of default/other\n",
 		"pod.yaml: Pod without metadata.name\n",
 		"exit code 3\n",
+		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
+		"path  web:81: try: cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81\n",
+		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
+		"what would change it: ingress[0] of default/web, which matches the peer, and not the port",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestDropPolicies: the line of a dropped packet names the network policy, also that of an answer, and the pods at both ends.
+func TestDropPolicies(t *testing.T) {
+	state := &netpolicy.State{ImplicitNamespaces: true}
+	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
+	for i, name := range []string{"web", "client"} {
+		p := &netpolicy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}, Addresses: []netip.Addr{addr(byte(i + 1))}}
+		state.Pods = append(state.Pods, p)
+		state.Local = append(state.Local, netpolicy.Local{Label: name, Namespace: "default", Name: name, Addresses: p.Addresses})
+	}
+	o, err := netpolicy.Decode([]byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny"},"spec":{"podSelector":{"matchLabels":{"app":"web"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Policies = append(state.Policies, o.Policy)
+	var out bytes.Buffer
+	l := &dropLog{p: &Process{Stdout: &out}, h: &roles.Host{Now: time.Now}, policies: newPolicyView(state, nil), policyRead: time.Now(), lines: map[dropKey]*dropRecord{}}
+	for _, ends := range [][2]string{{"10.0.0.2:4000", "10.0.0.1:80"}, {"10.0.0.1:80", "10.0.0.2:4000"}, {"10.0.0.2:4000", "192.0.2.1:80"}} {
+		l.add(packets.Drop{Proto: "tcp", From: netip.MustParseAddrPort(ends[0]), To: netip.MustParseAddrPort(ends[1])})
+	}
+	for _, want := range []string{
+		"10.0.0.2:4000 > 10.0.0.1:80 (default/client > default/web) denied by network policies: ingress of default/web: isolated by default/deny, and no rule of these matches\n",
+		"10.0.0.1:80 > 10.0.0.2:4000 (default/web > default/client) denied by network policies: ingress of default/web: ",
+		"10.0.0.2:4000 > 192.0.2.1:80\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
 		}
 	}
 }

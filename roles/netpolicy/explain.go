@@ -21,11 +21,14 @@ type Flow struct {
 }
 
 // String returns the connection in one line.
-func (f Flow) String() string {
+func (f Flow) String() string { return fmt.Sprintf("%s -> %s %s", f.Client, f.Target(), f.Protocol) }
+
+// Target returns the server's address, and its port if there is one.
+func (f Flow) Target() string {
 	if f.Port == 0 {
-		return fmt.Sprintf("%s -> %s %s", f.Client, f.Server, f.Protocol)
+		return f.Server.String()
 	}
-	return fmt.Sprintf("%s -> %s %s", f.Client, netip.AddrPortFrom(f.Server, f.Port), f.Protocol)
+	return netip.AddrPortFrom(f.Server, f.Port).String()
 }
 
 // Verdict is what the policies of one pod decide about a Flow.
@@ -50,6 +53,24 @@ type Explanation struct {
 	Allowed bool `json:"allowed"`
 	// Verdicts are those of the client's and of the server's policies, if these are pods of the node.
 	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Denial returns the first verdict that denies the connection, or nil.
+func (e *Explanation) Denial() *Verdict {
+	i := slices.IndexFunc(e.Verdicts, func(v Verdict) bool { return !v.Allowed })
+	if i < 0 {
+		return nil
+	}
+	return &e.Verdicts[i]
+}
+
+// String says in one line what decides: "ingress of default/web: isolated by default/web, and no rule of these matches".
+func (v *Verdict) String() string {
+	text := v.Direction + " of " + v.Pod + ": "
+	if v.Policy != "" {
+		text += v.Policy + ", " + v.Rule + ": "
+	}
+	return text + v.Why
 }
 
 // Explainer evaluates the kernel's objects of a Table.
