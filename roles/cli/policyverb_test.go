@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -67,15 +68,29 @@ product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exi
 for how in "" --probe; do
 	for to in web:80 web:81; do product path $how --table client $to 2>&1 | sed 's/10.244.[0-9]*/10.244.0/g' | sed "s/^/path $how $to: /"; done
 done
+policy list
+policy list --rules
+policy explain default/client default/web:81
 `)
 	for _, want := range []string{
-		"default/web\t10.244.0.3\tguard\tdefault/web\n",
-		"default/other\t10.244.0.5\tguard\t-\n",
-		"TCP\tdefault/client\tegress\tallowed\tguard\tegress[1]\ta rule matches: Pass\t",
-		"10.244.0.4 -> 10.244.0.3:80 TCP\tdefault/web\tingress\tallowed\tdefault/web\tingress[0]\ta rule allows it\t",
-		"default/web\tingress\tdenied\t-\t-\tisolated by default/web, and no rule of these matches\tingress[0] of default/web, which matches the port, and not the peer\n",
+		`(?m)^default/web\tingress\tingress\[0\]\tAccept\t[1-9][0-9]*\t[1-9][0-9]+$`,
+		`(?m)^guard\tegress\tno-smtp\tDeny\t0\t0$`,
+		`(?m)^guard\tegress\tegress\[1\]\tPass\t[1-9]`,
+		`(?m)^default/web\t10.244.0.3\tguard\tdefault/web\t[1-9]`,
+		`10.244.0.3:81 TCP\tdefault/web\tingress\tdenied\t-\t-\t[1-9][0-9]*\tisolated`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	for _, want := range []string{
+		"default/web\t10.244.0.3\tguard\tdefault/web\t0\n",
+		"default/other\t10.244.0.5\tguard\t-\t0\n",
+		"TCP\tdefault/client\tegress\tallowed\tguard\tegress[1]\t0\ta rule matches: Pass\t",
+		"10.244.0.4 -> 10.244.0.3:80 TCP\tdefault/web\tingress\tallowed\tdefault/web\tingress[0]\t0\ta rule allows it\t",
+		"default/web\tingress\tdenied\t-\t-\t0\tisolated by default/web, and no rule of these matches\tingress[0] of default/web, which matches the port, and not the peer\n",
 		"cnibox: policy explain: the connection is denied\n",
-		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\ta rule matches: Deny\t",
+		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t0\ta rule matches: Deny\t",
 		"10.244.0.4 -> 192.0.2.1:25 TCP\t-\t-\tallowed\t",
 		`"default/nobody" is neither an address nor a pod`,
 		"ICMP\tdefault/other\tingress\tdenied\t",

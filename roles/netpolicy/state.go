@@ -66,7 +66,7 @@ func (s *State) Only(ends ...netip.Addr) *Table {
 		add := func(network string, addresses []netip.Addr) {
 			here := slices.ContainsFunc(own.Local, func(l Local) bool { return l.Namespace == p.Namespace && l.Name == p.Name && l.Network == network })
 			if !here && p.hasAddresses() && has(addresses) {
-				own.Local = append(own.Local, Local{Label: p.Key() + "@" + network, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: network, Addresses: addresses})
+				own.Local = append(own.Local, Local{Label: p.Key() + "@" + network, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: network, Addresses: addresses, isElsewhere: true})
 			}
 		}
 		add("", p.Addresses)

@@ -55,6 +55,8 @@ type Local struct {
 	// Pending is true while the attachment's ADD has recorded nothing. ADD adds the elements itself: the kernel takes 15 ms
 	// to refuse one that exists.
 	Pending bool
+	// isElsewhere is true for a pod of another node.
+	isElsewhere bool
 }
 
 // localPod has what an attachment tells of a pod. While a pod replaces one of its name, two attachments have the name.

@@ -2,6 +2,7 @@ package podtable
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -98,7 +99,7 @@ func Base(keepEstablished bool) ([]nlconn.Message, error) {
 	f := Schema()[0]
 	f.Chains = func() []nft.Chain {
 		return []nft.Chain{
-			{Name: Deny, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+			{Name: Deny},
 			{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
 			{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
 		}
@@ -107,8 +108,18 @@ func Base(keepEstablished bool) ([]nlconn.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	deny, err := denyRules()
+	if err != nil {
+		return nil, err
+	}
 	rules, err := BaseRules(keepEstablished)
-	return append(msgs, rules...), err
+	return slices.Concat(msgs, deny, rules), err
+}
+
+// denyRules returns the requests that append the rules of the chain Deny.
+func denyRules() ([]nlconn.Message, error) {
+	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
+	return deny.RuleMessages()
 }
 
 // BaseChains returns the number of rules in each chain of Base.
@@ -123,13 +134,12 @@ func RepairBase(keepEstablished bool) ([]nlconn.Message, error) {
 	for _, name := range []string{Deny, egressChain, ingressChain} {
 		msgs = append(msgs, Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
 	}
-	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
-	more, err := deny.RuleMessages()
+	deny, err := denyRules()
 	if err != nil {
 		return nil, err
 	}
 	rules, err := BaseRules(keepEstablished)
-	return append(append(msgs, more...), rules...), err
+	return slices.Concat(msgs, deny, rules), err
 }
 
 // BaseRules returns the requests that append the rules of both base chains.
