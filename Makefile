@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: test-suites build build-matrix check go-version demo demo-azure test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -66,6 +66,11 @@ demo-azure: build
 	@sh test/apt.sh demo
 	@$(GO) build -o bin/demo-azure ./test/cmd/demo-azure
 	@bin/demo-azure -cnibox bin/cnibox
+
+demo-policy: build
+	@sh test/apt.sh demo
+	@$(GO) build -o bin/demo-policy ./test/cmd/demo-policy
+	@bin/demo-policy -cnibox bin/cnibox
 
 # For use after each change, in less than two minutes: packages that need no root, the goldens, and the life cycle of the packages that
 # changed and of two roles that stand for the others. Go's test cache answers for what did not change. Without root the first two steps

@@ -28,7 +28,9 @@ type PodPolicy struct {
 	Name      string            `json:"name"`
 	UID       string            `json:"uid,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	Addresses []netip.Addr      `json:"addresses"`
+	// Network is that of the attachment if it is another one than the cluster's.
+	Network   string       `json:"network,omitempty"`
+	Addresses []netip.Addr `json:"addresses"`
 	// Egress and Ingress are chains, or "" in a direction in which no policy selects the pod.
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
@@ -46,6 +48,7 @@ func (p *PodPolicy) IsShared() bool { return false }
 // String names the pod and its chains.
 func (p *PodPolicy) String() string {
 	w := words{"pod-policy", p.Namespace + "/" + p.Name}
+	w.value("network", p.Network)
 	for _, a := range p.Addresses {
 		w.value("address", a.String())
 	}

@@ -44,6 +44,8 @@ type Request struct {
 	Path []string
 	// Network is the configuration's name.
 	Network string
+	// Secondary is the name of the network in the pod's request for it, if it is another one than the cluster's network.
+	Secondary string
 	// CNIVersion is the configuration's version, "0.1.0" when it has none.
 	CNIVersion string
 	// Conf is the configuration as received.

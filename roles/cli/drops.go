@@ -19,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
 const (
@@ -88,6 +89,10 @@ type dropRecord struct {
 	Size   int    `json:"size,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Symbol string `json:"symbol,omitempty"`
+	// FromPod and ToPod are the pods at both ends, and Policy the verdict of network policies that denies the packet.
+	FromPod string `json:"fromPod,omitempty"`
+	ToPod   string `json:"toPod,omitempty"`
+	Policy  string `json:"policy,omitempty"`
 	// Count is the number of packets. A line without addresses counts packets that have no line.
 	Count int `json:"count"`
 }
@@ -112,6 +117,9 @@ type dropLog struct {
 	containers []attached
 	links      []netops.LinkInfo
 	only       map[string]bool
+	// policies are read at the first drop after policyAge.
+	policies   *policyView
+	policyRead time.Time
 	// lines has the lines of this interval and their repetitions. printed is the number of new
 	// lines.
 	lines   map[dropKey]*dropRecord
@@ -209,6 +217,7 @@ func (l *dropLog) add(d packets.Drop) {
 	}
 	to := d.To.Addr()
 	if l.each {
+		l.explain(&r, &d)
 		l.write(&r)
 		return
 	}
@@ -224,9 +233,32 @@ func (l *dropLog) add(d packets.Drop) {
 		l.folded++
 	default:
 		l.printed++
+		l.explain(&r, &d)
 		l.write(&r)
 		r.Count = 0
 		l.lines[k] = &r
+	}
+}
+
+// policyAge is the time after which the policies are read again.
+const policyAge = 5 * time.Second
+
+// explain adds the network policy that denies a packet of a connection, or of the answers to one, and the pods at both ends.
+func (l *dropLog) explain(r *dropRecord, d *packets.Drop) {
+	if !d.From.IsValid() {
+		return
+	}
+	if now := l.h.Now(); now.Sub(l.policyRead) >= policyAge {
+		l.policies, _ = readPolicies(context.Background(), l.h, l.links) // without them the drop is printed as it is
+		l.policyRead = now
+	}
+	protocol := strings.ToUpper(strings.TrimSuffix(d.Proto, "v6"))
+	v := l.policies.denial(netpolicy.Flow{Client: d.From.Addr(), Server: d.To.Addr(), Protocol: protocol, Port: d.To.Port()}, false)
+	if answer := (netpolicy.Flow{Client: d.To.Addr(), Server: d.From.Addr(), Protocol: protocol, Port: d.From.Port()}); v == nil {
+		v = l.policies.denial(answer, false)
+	}
+	if v != nil {
+		r.Policy, r.FromPod, r.ToPod = v.String(), l.policies.pods[d.From.Addr()], l.policies.pods[d.To.Addr()]
 	}
 }
 
@@ -310,11 +342,17 @@ func (r *dropRecord) text() string {
 	if r.From != "" {
 		words = append(words, r.From, ">", r.To)
 	}
+	if r.Policy != "" {
+		words = append(words, "("+dash(r.FromPod), ">", dash(r.ToPod)+")")
+	}
 	if r.Size != 0 {
 		words = append(words, fmt.Sprintf("%d bytes", r.Size))
 	}
 	if d := (&packets.Drop{Reason: r.Reason, Symbol: r.Symbol}).Cause(); d != "" {
 		words = append(words, d)
+	}
+	if r.Policy != "" {
+		words = append(words, "denied by network policies:", r.Policy)
 	}
 	if r.Count != 1 {
 		words = append(words, fmt.Sprintf("(%d packets)", r.Count))

@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
 )
 
 // TestDrops reads the kernel's reports. Only the virtual machine has its first namespace and the module.
@@ -31,7 +32,7 @@ func TestDropCounters(t *testing.T) { runScripts(t, "testdata/dropcounters") }
 func TestDropLines(t *testing.T) {
 	var out bytes.Buffer
 	l := &dropLog{
-		p: &Process{Stdout: &out}, h: &roles.Host{Now: time.Now}, lines: map[dropKey]*dropRecord{},
+		p: &Process{Stdout: &out}, h: &roles.Host{Now: time.Now, Store: store.New(store.Options{StateDir: t.TempDir()})}, lines: map[dropKey]*dropRecord{},
 		containers: []attached{
 			{ContainerID: "other", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}, MAC: "02:00:00:00:00:01", HostLink: "veth1"},
 			{ContainerID: "id", Pod: "default/web", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}, MAC: "02:00:00:00:00:02", HostLink: "veth2"},

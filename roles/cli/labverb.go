@@ -36,6 +36,7 @@ examples:
 					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
 					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
 					&cli.StringFlag{Name: "registry", Value: "dir", Usage: "dir or etcd"},
+					&cli.BoolFlag{Name: "policy", Usage: "enforce the network policies in policy.d of the lab's directory"},
 					&cli.StringFlag{Name: "etcd-endpoint", Usage: "`URL` of the etcd, as http://127.0.0.1:2379"},
 					dir,
 				}, tableFlags()...),
@@ -84,7 +85,7 @@ func (p *Process) labUp(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	plan := lab.Plan{Nodes: c.Int("nodes"), Pods: c.Int("pods"), Registry: c.String("registry"), Endpoint: c.String("etcd-endpoint")}
+	plan := lab.Plan{Nodes: c.Int("nodes"), Pods: c.Int("pods"), Registry: c.String("registry"), Endpoint: c.String("etcd-endpoint"), Policy: c.Bool("policy")}
 	if _, err := l.Up(c.Context, plan, func(step string) { fmt.Fprintf(p.Stderr, "cnibox: lab up: %s\n", step) }); err != nil {
 		return labHint(err)
 	}

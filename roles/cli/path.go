@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -186,6 +187,7 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 			} else {
 				w.enter(w.hostLink(in), "", w.found.To)
 			}
+			w.judgePolicies(h)
 			if w.found.Stopped == "" && w.err == nil && w.hops > 0 { // the host routes the answers too
 				w.answers(w.found.From)
 			}
@@ -199,6 +201,27 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 		}
 	}
 	return nil, fmt.Errorf("%s and %s have no addresses of the same family", from, to)
+}
+
+// judgePolicies stops the packet that network policies deny. The walk has translated its destination.
+func (w *walker) judgePolicies(h *roles.Host) {
+	if w.err != nil || w.found.Stopped != "" || !w.found.From.IsValid() || w.found.From == w.found.To {
+		return
+	}
+	view, err := readPolicies(w.ctx, h, w.links)
+	if err != nil {
+		w.step(hostName, "policy", "not known: %v", err)
+		return
+	}
+	f := netpolicy.Flow{Client: w.found.From, Server: w.found.To, Protocol: "ICMP"}
+	if w.port != 0 {
+		f.Protocol, f.Port = strings.ToUpper(w.protocol()), w.port
+	}
+	if v := view.denial(f, true); v != nil {
+		w.deniedBy = v
+		w.step(hostName, "policy", "what would change it: %s", v.Change)
+		w.stop(fmt.Sprintf("cnibox policy explain --protocol %s %s %s", strings.ToLower(f.Protocol), f.Client, f.Target()), "network policies deny it: %s", v)
+	}
 }
 
 // splitPort returns the end and the port of TO[:PORT].

@@ -263,6 +263,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		lost = w.reportDrops(l, proto)
 	}
 	switch {
+	case w.deniedBy != nil && !answered:
 	case drop != nil && (!answered || !drop.Reply): // an RST with a drop is a rejection; a dropped answer may be a copy
 		w.stop(w.inside(where)+drop.Exception(), "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
 	case len(a.MACs) > 1:

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.
@@ -47,8 +48,10 @@ type walker struct {
 	beyond  []tracedPlace
 	// asked are the neighbours on the path.
 	asked []askedNeighbour
-	found packetPath
-	err   error
+	// deniedBy is the verdict of network policies that stops the packet, or nil.
+	deniedBy *netpolicy.Verdict
+	found    packetPath
+	err      error
 }
 
 // protocol returns that of the port.

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -43,16 +46,20 @@ examples:
   cnibox policy explain default/client default/web:80
   cnibox policy explain --protocol udp default/client 192.0.2.10:53`, p.explainPolicy)
 	explain.Flags = append(explain.Flags, &cli.StringFlag{Name: "protocol", Value: "tcp", Usage: "tcp, udp, sctp, or another protocol"})
+	list := verb("list", "list this node's pods with the policies that select them, in the order of evaluation", "",
+		`With the packets that no rule of these policies matched, which pods with the same policies share.
+Exits with 3 if a pod is denied everything, because the agent does not know it.
+
+examples:
+  cnibox policy list
+  cnibox policy list --rules`, p.listPolicies)
+	list.Flags = append(list.Flags, &cli.BoolFlag{Name: "rules", Usage: "list the rules of these policies with the packets that they matched"})
 	return &cli.Command{
 		Name:  "policy",
 		Usage: "explain the network policies that the agent enforces",
 		Subcommands: []*cli.Command{
 			explain,
-			verb("list", "list this node's pods with the policies that select them, in the order of evaluation", "",
-				`Exits with 3 if a pod is denied everything, because the agent does not know it.
-
-examples:
-  cnibox policy list`, p.listPolicies),
+			list,
 			verb("try", "say which of the node's connections an object would stop or begin to allow; change nothing", "FILE",
 				`FILE has one object in YAML or JSON, as in the directory of policies. It is added to the
 agent's objects, or replaces the one with its name. Exits with 3 if it stops a tracked connection.
@@ -92,7 +99,11 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 	}
 	out := netpolicy.Explanation{Flow: f, Allowed: true}
 	if isFiltered(links, f) {
-		out = netpolicy.NewExplainer(state.Only(f.Client, f.Server)).Explain(f)
+		e, err := counting(c.Context, h, state.Only(f.Client, f.Server))
+		if err != nil {
+			return err
+		}
+		out = e.Explain(f)
 	}
 	err = p.writeExplanations(c, []netpolicy.Explanation{out})
 	if err == nil && !out.Allowed {
@@ -101,19 +112,30 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 	return err
 }
 
+// counting returns an Explainer with the kernel's counters.
+func counting(ctx context.Context, h *roles.Host, t *netpolicy.Table) (e *netpolicy.Explainer, err error) {
+	e = netpolicy.NewExplainer(t)
+	e.Counters, err = h.Net.PodCounters(ctx)
+	return e, err
+}
+
 // writeExplanations prints a line for each pod that decides.
 func (p *Process) writeExplanations(c *cli.Context, all []netpolicy.Explanation) error {
 	return p.output(c, all, func(s style) error {
-		t := table{head: []string{"CONNECTION", "POD", "DIRECTION", "VERDICT", "POLICY", "RULE", "WHY", "CHANGED BY"}, paint: func(_ int, cell string) string {
+		t := table{head: []string{"CONNECTION", "POD", "DIRECTION", "VERDICT", "POLICY", "RULE", "PACKETS", "WHY", "CHANGED BY"}, paint: func(_ int, cell string) string {
 			return map[string]string{"allowed": green, "denied": red}[cell]
 		}}
 		for _, e := range all {
 			for _, v := range e.Verdicts {
 				text := map[bool]string{true: "allowed", false: "denied"}[v.Allowed]
-				t.add(e.String(), v.Pod, v.Direction, text, dash(v.Policy), dash(v.Rule), v.Why, v.Change)
+				packets := "-"
+				if v.Packets != nil {
+					packets = strconv.FormatUint(*v.Packets, 10)
+				}
+				t.add(e.String(), v.Pod, v.Direction, text, dash(v.Policy), dash(v.Rule), packets, v.Why, v.Change)
 			}
 			if len(e.Verdicts) == 0 {
-				t.add(e.String(), "-", "-", "allowed", "-", "-", "policies apply to neither end", "-")
+				t.add(e.String(), "-", "-", "allowed", "-", "-", "-", "policies apply to neither end", "-")
 			}
 		}
 		return t.write(p.Stdout, s)
@@ -139,16 +161,30 @@ func isFiltered(links []netops.LinkInfo, f netpolicy.Flow) bool {
 	return !slices.Contains(own, f.Client) && !slices.Contains(own, f.Server)
 }
 
-func (p *Process) listPolicies(c *cli.Context, _ *roles.Host, state *netpolicy.State) error {
-	all := netpolicy.NewExplainer(state.Table()).List()
-	err := p.output(c, all, func(s style) error {
-		t := table{head: []string{"POD", "ADDRESSES", "EGRESS", "INGRESS"}}
+func (p *Process) listPolicies(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
+	e, err := counting(c.Context, h, state.Table())
+	if err != nil {
+		return err
+	}
+	if c.Bool("rules") {
+		counts := e.Count()
+		return p.output(c, counts, func(s style) error {
+			t := table{head: countHead()}
+			for i := range counts {
+				t.add(countRow(&counts[i])...)
+			}
+			return t.write(p.Stdout, s)
+		})
+	}
+	all := e.List()
+	err = p.output(c, all, func(s style) error {
+		t := table{head: []string{"POD", "ADDRESSES", "EGRESS", "INGRESS", "UNMATCHED PACKETS"}}
 		for _, l := range all {
 			out, in := dash(strings.Join(l.Egress, ", ")), dash(strings.Join(l.Ingress, ", "))
 			if l.Denied {
 				out, in = "denied", "denied"
 			}
-			t.add(l.Pod, strings.Trim(fmt.Sprint(l.Addresses), "[]"), out, in)
+			t.add(l.Pod, strings.Trim(fmt.Sprint(l.Addresses), "[]"), out, in, strconv.FormatUint(l.Unmatched, 10))
 		}
 		return t.write(p.Stdout, s)
 	})
@@ -156,6 +192,14 @@ func (p *Process) listPolicies(c *cli.Context, _ *roles.Host, state *netpolicy.S
 		err = problem("a pod is denied everything, because the agent does not know it")
 	}
 	return err
+}
+
+func countHead() []string {
+	return []string{"POLICY", "DIRECTION", "RULE", "ACTION", "PACKETS", "BYTES"}
+}
+
+func countRow(r *netpolicy.RuleCount) []string {
+	return []string{r.Policy, r.Direction, r.Rule, string(r.Action), strconv.FormatUint(r.Packets, 10), strconv.FormatUint(r.Bytes, 10)}
 }
 
 func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
@@ -188,8 +232,8 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 			continue
 		}
 		changed = append(changed, now)
-		if i := slices.IndexFunc(now.Verdicts, func(v netpolicy.Verdict) bool { return !v.Allowed }); i >= 0 {
-			broken[now.Verdicts[i].Pod]++
+		if v := now.Denial(); v != nil {
+			broken[v.Pod]++
 		}
 	}
 	if err := p.writeExplanations(c, changed); err != nil || len(broken) == 0 {
@@ -200,4 +244,49 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 		words = append(words, counted(broken[pod], "flow")+" of "+pod)
 	}
 	return problem("breaks " + strings.Join(words, ", "))
+}
+
+// policyView explains packets by the policies of this node's agent.
+type policyView struct {
+	state     *netpolicy.State
+	explainer *netpolicy.Explainer
+	pods      map[netip.Addr]string
+	links     []netops.LinkInfo
+}
+
+// readPolicies returns nil on a node whose agent enforces no policies.
+func readPolicies(ctx context.Context, h *roles.Host, links []netops.LinkInfo) (*policyView, error) {
+	if _, err := os.Lstat(enforce.SavedPath(h.Store)); err != nil {
+		return nil, nil //nolint:nilerr // without the file the agent enforces none
+	}
+	state, err := enforce.State(ctx, h.Store)
+	if err != nil {
+		return nil, err
+	}
+	return newPolicyView(state, links), nil
+}
+
+func newPolicyView(state *netpolicy.State, links []netops.LinkInfo) *policyView {
+	v := &policyView{state: state, explainer: netpolicy.NewExplainer(state.Table()), pods: map[netip.Addr]string{}, links: links}
+	for _, p := range state.Pods {
+		for _, addresses := range append(slices.Collect(maps.Values(p.Networks)), p.Addresses) {
+			for _, a := range addresses {
+				v.pods[a] = p.Title()
+			}
+		}
+	}
+	return v
+}
+
+// denial returns the verdict that denies a connection, or nil. Of a pod of another node it only knows the policies with everywhere.
+func (v *policyView) denial(f netpolicy.Flow, everywhere bool) *netpolicy.Verdict {
+	if v == nil || !isFiltered(v.links, f) {
+		return nil
+	}
+	e := v.explainer
+	if everywhere {
+		e = netpolicy.NewExplainer(v.state.Only(f.Client, f.Server))
+	}
+	found := e.Explain(f)
+	return found.Denial()
 }

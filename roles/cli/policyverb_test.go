@@ -1,8 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
 // policies is a node whose agent enforces policies on the pods web, client and other.
@@ -57,24 +65,75 @@ policy try $WORK/policy.d/web.yaml
 echo 'kind: Pod' >$WORK/pod.yaml
 policy try $WORK/pod.yaml
 product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exit code $?"
+for how in "" --probe; do
+	for to in web:80 web:81; do product path $how --table client $to 2>&1 | sed 's/10.244.[0-9]*/10.244.0/g' | sed "s/^/path $how $to: /"; done
+done
+policy list
+policy list --rules
+policy explain default/client default/web:81
 `)
 	for _, want := range []string{
-		"default/web\t10.244.0.3\tguard\tdefault/web\n",
-		"default/other\t10.244.0.5\tguard\t-\n",
-		"TCP\tdefault/client\tegress\tallowed\tguard\tegress[1]\ta rule matches: Pass\t",
-		"10.244.0.4 -> 10.244.0.3:80 TCP\tdefault/web\tingress\tallowed\tdefault/web\tingress[0]\ta rule allows it\t",
-		"default/web\tingress\tdenied\t-\t-\tisolated by default/web, and no rule of these matches\tingress[0] of default/web, which matches the port, and not the peer\n",
+		`(?m)^default/web\tingress\tingress\[0\]\tAccept\t[1-9][0-9]*\t[1-9][0-9]+$`,
+		`(?m)^guard\tegress\tno-smtp\tDeny\t0\t0$`,
+		`(?m)^guard\tegress\tegress\[1\]\tPass\t[1-9]`,
+		`(?m)^default/web\t10.244.0.3\tguard\tdefault/web\t[1-9]`,
+		`10.244.0.3:81 TCP\tdefault/web\tingress\tdenied\t-\t-\t[1-9][0-9]*\tisolated`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	for _, want := range []string{
+		"default/web\t10.244.0.3\tguard\tdefault/web\t0\n",
+		"default/other\t10.244.0.5\tguard\t-\t0\n",
+		"TCP\tdefault/client\tegress\tallowed\tguard\tegress[1]\t0\ta rule matches: Pass\t",
+		"10.244.0.4 -> 10.244.0.3:80 TCP\tdefault/web\tingress\tallowed\tdefault/web\tingress[0]\t0\ta rule allows it\t",
+		"default/web\tingress\tdenied\t-\t-\t0\tisolated by default/web, and no rule of these matches\tingress[0] of default/web, which matches the port, and not the peer\n",
 		"cnibox: policy explain: the connection is denied\n",
-		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\ta rule matches: Deny\t",
+		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t0\ta rule matches: Deny\t",
 		"10.244.0.4 -> 192.0.2.1:25 TCP\t-\t-\tallowed\t",
 		`"default/nobody" is neither an address nor a pod`,
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",
 		"pod.yaml: Pod without metadata.name\n",
 		"exit code 3\n",
+		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
+		"path  web:81: try: cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81\n",
+		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
+		"what would change it: ingress[0] of default/web, which matches the peer, and not the port",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestDropPolicies: the line of a dropped packet names the network policy, also that of an answer, and the pods at both ends.
+func TestDropPolicies(t *testing.T) {
+	state := &netpolicy.State{ImplicitNamespaces: true}
+	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
+	for i, name := range []string{"web", "client"} {
+		p := &netpolicy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}, Addresses: []netip.Addr{addr(byte(i + 1))}}
+		state.Pods = append(state.Pods, p)
+		state.Local = append(state.Local, netpolicy.Local{Label: name, Namespace: "default", Name: name, Addresses: p.Addresses})
+	}
+	o, err := netpolicy.Decode([]byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny"},"spec":{"podSelector":{"matchLabels":{"app":"web"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Policies = append(state.Policies, o.Policy)
+	var out bytes.Buffer
+	l := &dropLog{p: &Process{Stdout: &out}, h: &roles.Host{Now: time.Now}, policies: newPolicyView(state, nil), policyRead: time.Now(), lines: map[dropKey]*dropRecord{}}
+	for _, ends := range [][2]string{{"10.0.0.2:4000", "10.0.0.1:80"}, {"10.0.0.1:80", "10.0.0.2:4000"}, {"10.0.0.2:4000", "192.0.2.1:80"}} {
+		l.add(packets.Drop{Proto: "tcp", From: netip.MustParseAddrPort(ends[0]), To: netip.MustParseAddrPort(ends[1])})
+	}
+	for _, want := range []string{
+		"10.0.0.2:4000 > 10.0.0.1:80 (default/client > default/web) denied by network policies: ingress of default/web: isolated by default/deny, and no rule of these matches\n",
+		"10.0.0.1:80 > 10.0.0.2:4000 (default/web > default/client) denied by network policies: ingress of default/web: ",
+		"10.0.0.2:4000 > 192.0.2.1:80\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
 		}
 	}
 }

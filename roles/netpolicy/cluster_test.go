@@ -121,7 +121,7 @@ func TestUnknownNamespace(t *testing.T) {
 		t.Errorf("unknown namespace: %q", have)
 	}
 	saved := table.Save(false)
-	if egress, ingress := saved.Choose("x", "p", "1", nil); egress+" "+ingress != "deny deny" {
+	if egress, ingress := saved.Choose("x", "p", "1", "", nil); egress+" "+ingress != "deny deny" {
 		t.Errorf("unknown saved namespace: %s %s", egress, ingress)
 	}
 	table.PutNamespace("x", nil)

@@ -25,6 +25,8 @@ type compiled struct {
 	ports []*podfilter.Set
 	// groups are the sets of pods.
 	groups []groupKey
+	// network is the policy's.
+	network string
 }
 
 // groupKey identifies a group of pods: those of a selector, or those that have a named port. If nodes is set, it is a group of
@@ -36,6 +38,8 @@ type groupKey struct {
 	// port and protocol are of a named port. The group consists of pods of this node if local is set.
 	port, protocol string
 	local          bool
+	// network is that of the pods' addresses, or "" for the cluster's network.
+	network string
 	// selects has the selectors. Equal keys have equal selectors.
 	selects *[2]Selector
 }
@@ -49,7 +53,11 @@ func (k *groupKey) text() string {
 	case k.nodes:
 		where = "nodes"
 	}
-	return strings.Join([]string{k.namespaces, k.pods, k.port, k.protocol, where}, "\n")
+	parts := []string{k.namespaces, k.pods, k.port, k.protocol, where}
+	if k.network != "" {
+		parts = append(parts, k.network)
+	}
+	return strings.Join(parts, "\n")
 }
 
 // setName returns the name of the group's sets without the family.
@@ -85,7 +93,7 @@ func (p *Policy) compile(d Direction) *compiled {
 	if p.compiled[d] != nil {
 		return p.compiled[d]
 	}
-	c := &compiled{}
+	c := &compiled{network: p.Network}
 	for i := range p.Allows[d] {
 		c.add(i, c.rule(&p.Allows[d][i], d, "accept"))
 	}
@@ -229,7 +237,7 @@ func (c *compiled) portMatches(ports []Port, d Direction) []portMatch {
 		m := portMatch{Rule: podfilter.Rule{Protocol: protocolNumber(p.Protocol)}}
 		switch {
 		case p.Name != "":
-			k := groupKey{port: p.Name, protocol: p.Protocol, local: d == Ingress}
+			k := groupKey{port: p.Name, protocol: p.Protocol, local: d == Ingress, network: c.network}
 			m.named = k.setName()
 			c.groups = append(c.groups, k)
 		case p.First != 0 && p.First == p.Last:
@@ -293,7 +301,7 @@ func (c *compiled) peers(peers []Peer, d Direction, verdict string) []peerMatch 
 			matches = append(matches, m)
 			continue
 		}
-		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]Selector{p.Namespaces, p.Pods}}
+		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]Selector{p.Namespaces, p.Pods}, network: c.network}
 		c.groups = append(c.groups, k)
 		for _, v6 := range []bool{false, true} {
 			m.V6, m.Set = v6, k.setName()+podfilter.Suffix(v6)

@@ -3,11 +3,13 @@ package netpolicy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -21,11 +23,14 @@ type Flow struct {
 }
 
 // String returns the connection in one line.
-func (f Flow) String() string {
+func (f Flow) String() string { return fmt.Sprintf("%s -> %s %s", f.Client, f.Target(), f.Protocol) }
+
+// Target returns the server's address, and its port if there is one.
+func (f Flow) Target() string {
 	if f.Port == 0 {
-		return fmt.Sprintf("%s -> %s %s", f.Client, f.Server, f.Protocol)
+		return f.Server.String()
 	}
-	return fmt.Sprintf("%s -> %s %s", f.Client, netip.AddrPortFrom(f.Server, f.Port), f.Protocol)
+	return netip.AddrPortFrom(f.Server, f.Port).String()
 }
 
 // Verdict is what the policies of one pod decide about a Flow.
@@ -40,6 +45,8 @@ type Verdict struct {
 	Policy string `json:"policy,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 	Why    string `json:"why"`
+	// Packets is what the deciding rule of the kernel has counted, or nil if that is not known. Pods with the same policies share it.
+	Packets *uint64 `json:"packets,omitempty"`
 	// Change is what would change the verdict.
 	Change string `json:"change"`
 }
@@ -52,11 +59,31 @@ type Explanation struct {
 	Verdicts []Verdict `json:"verdicts"`
 }
 
+// Denial returns the first verdict that denies the connection, or nil.
+func (e *Explanation) Denial() *Verdict {
+	i := slices.IndexFunc(e.Verdicts, func(v Verdict) bool { return !v.Allowed })
+	if i < 0 {
+		return nil
+	}
+	return &e.Verdicts[i]
+}
+
+// String says in one line what decides: "ingress of default/web: isolated by default/web, and no rule of these matches".
+func (v *Verdict) String() string {
+	text := v.Direction + " of " + v.Pod + ": "
+	if v.Policy != "" {
+		text += v.Policy + ", " + v.Rule + ": "
+	}
+	return text + v.Why
+}
+
 // Explainer evaluates the kernel's objects of a Table.
 type Explainer struct {
-	table *Table
-	rules *podfilter.Ruleset
-	pods  map[netip.Addr]Local
+	// Counters are those of the kernel's rules by chain. It may be nil.
+	Counters map[string][]netops.Counter
+	table    *Table
+	rules    *podfilter.Ruleset
+	pods     map[netip.Addr]Local
 }
 
 // NewExplainer returns an Explainer for the pods of a Table's node.
@@ -94,28 +121,22 @@ func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
 	return p.Ingress
 }
 
-func (e *Explainer) title(l Local) string {
-	if p := e.table.pods[l.Namespace][l.Name]; p != nil {
-		return p.Title()
-	}
-	return l.Namespace + "/" + l.Name
-}
-
 // verdict evaluates the policies of a pod with the address own.
 func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdict {
-	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.title(l), Policies: []string{}}
+	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.table.title(l), Policies: []string{}}
 	name := e.chainOf(own, d)
 	switch name {
 	case "":
 		v.Allowed, v.Why, v.Change = true, "no policy selects the pod", "a policy that selects it"
 		return v
 	case podfilter.Deny:
+		v.Packets = e.packets(l, name, 0)
 		v.Why, v.Change = "the agent does not know the pod or its namespace", "run 'cnibox doctor'"
 		return v
 	}
 	pod := e.table.pods[l.Namespace][l.Name]
-	isolating := e.table.selecting(pod, d)
-	admin, last := e.table.clusterSelecting(pod, d)
+	isolating := e.table.selecting(pod, l.Network, d)
+	admin, last := e.table.clusterSelecting(pod, l.Network, d)
 	for _, p := range admin {
 		v.Policies = append(v.Policies, p.Name)
 	}
@@ -130,7 +151,7 @@ func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdic
 		w.protocol = protocolNumber(f.Protocol)
 	}
 	v.Allowed = w.run(name) == "accept"
-	v.Policy = w.policy
+	v.Policy, v.Packets = w.policy, e.packets(l, w.chain, w.index)
 	cluster := e.table.cluster[w.policy]
 	switch {
 	case cluster != nil:
@@ -154,6 +175,94 @@ func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdic
 	return v
 }
 
+// packets returns the counter of a rule of a pod of this node.
+func (e *Explainer) packets(l Local, chain string, index int) *uint64 {
+	if all := e.Counters[chain]; index < len(all) && !l.isElsewhere {
+		return &all[index].Packets
+	}
+	return nil
+}
+
+// RuleCount has what the kernel's rules for a rule of a policy have counted: packets of both directions. Rules with the same peers and ports
+// share the kernel's rules.
+type RuleCount struct {
+	Policy    string `json:"policy"`
+	Direction string `json:"direction"`
+	Rule      string `json:"rule"`
+	Action    Action `json:"action"`
+	Packets   uint64 `json:"packets"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// Count returns the counts of the rules of the policies that select pods of this node.
+func (e *Explainer) Count() []RuleCount {
+	all := []RuleCount{}
+	add := func(policy string, d int, rules []ClusterRule, compiled ...*compiled) {
+		first, direction := len(all), strings.ToLower(Direction(d).String())
+		for i := range rules {
+			name := cmp.Or(rules[i].Name, fmt.Sprintf("%s[%d]", direction, i))
+			all = append(all, RuleCount{Policy: policy, Direction: direction, Rule: name, Action: rules[i].Action})
+		}
+		used := false
+		for _, c := range compiled {
+			if e.rules.Chains[c.name] == nil {
+				continue
+			}
+			used = true
+			for i, origin := range c.origins {
+				e.sum(c.name, i, &all[first+origin])
+			}
+		}
+		if !used {
+			all = all[:first]
+		}
+	}
+	for _, of := range e.table.policies {
+		for _, p := range of {
+			for d := range p.Allows {
+				add(p.Namespace+"/"+p.Name, d, slices.Repeat([]ClusterRule{{Action: Accept}}, len(p.Allows[d])), p.compile(Direction(d)))
+			}
+		}
+	}
+	for _, p := range e.table.cluster {
+		for d := range p.Rules {
+			add(p.Name, d, p.Rules[d], slices.Collect(maps.Values(p.compiled[d]))...)
+		}
+	}
+	sorting.Stable(all, func(a, b RuleCount) int {
+		return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Direction, b.Direction))
+	})
+	return all
+}
+
+// sum adds the counters of a rule, and of the chain that it jumps to.
+func (e *Explainer) sum(chain string, index int, to *RuleCount) {
+	if target, jumps := strings.CutPrefix(e.rules.Chains[chain].Rules[index].Verdict, "jump "); jumps {
+		for i := range e.rules.Chains[target].Rules {
+			e.sum(target, i, to)
+		}
+	}
+	if all := e.Counters[chain]; index < len(all) {
+		to.Packets, to.Bytes = to.Packets+all[index].Packets, to.Bytes+all[index].Bytes
+	}
+}
+
+// unmatched returns the packets that no rule of the NetworkPolicies matches that isolate the pods of a chain.
+func (e *Explainer) unmatched(name string) uint64 {
+	c := e.rules.Chains[name]
+	if c == nil {
+		return 0
+	}
+	last := len(c.Rules) - 1
+	if target, goes := strings.CutPrefix(c.Rules[last].Verdict, "goto "); goes {
+		return e.unmatched(target)
+	}
+	if all := e.Counters[name]; c.Rules[last].Verdict == "drop" && last < len(all) {
+		return all[last].Packets
+	}
+	return 0
+}
+
 // walk evaluates chains as the kernel does.
 type walk struct {
 	rules *podfilter.Ruleset
@@ -165,6 +274,9 @@ type walk struct {
 	policy string
 	rule   int
 	passed []string
+	// chain and index are those of the kernel's rule that decides.
+	chain string
+	index int
 }
 
 // run returns the verdict of a chain, or "" if it ends without one.
@@ -197,6 +309,7 @@ func (w *walk) evaluate(chain string, rules []podfilter.Rule) string {
 			}
 			return w.run(target)
 		default:
+			w.chain, w.index = chain, i
 			return verb
 		}
 	}
@@ -228,7 +341,7 @@ func (w *walk) near(policies []*Policy, d Direction) string {
 	for _, p := range policies {
 		for i := range p.Allows[d] {
 			r := &p.Allows[d][i]
-			var c compiled
+			c := compiled{network: p.Network}
 			peer := w.evaluate("", c.rule(&Rule{Peers: r.Peers}, d, "accept")) == "accept"
 			port := w.evaluate("", c.rule(&Rule{Ports: r.Ports}, d, "accept")) == "accept"
 			what := map[bool]string{true: "the port, and not the peer", false: "the peer, and not the port"}[port]
@@ -249,16 +362,19 @@ type Listed struct {
 	// Egress and Ingress are the policies in the order of evaluation.
 	Egress  []string `json:"egress"`
 	Ingress []string `json:"ingress"`
+	// Unmatched are packets that no rule of the NetworkPolicies matches that isolate the pod. Pods with the same policies share it.
+	Unmatched uint64 `json:"unmatchedPackets"`
 }
 
 // List returns the pods of the Table's node by their names.
 func (e *Explainer) List() []Listed {
 	all := []Listed{}
 	for _, l := range e.table.local {
-		one := Listed{Pod: e.title(l), Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
+		one := Listed{Pod: e.table.title(l), Addresses: l.Addresses, Egress: []string{}, Ingress: []string{}}
 		for _, a := range l.Addresses[:min(1, len(l.Addresses))] {
 			out, in := e.verdict(Flow{Client: a}, Egress, l, a), e.verdict(Flow{Server: a}, Ingress, l, a)
 			one.Egress, one.Ingress, one.Denied = out.Policies, in.Policies, e.chainOf(a, Egress) == podfilter.Deny
+			one.Unmatched = e.unmatched(e.chainOf(a, Egress)) + e.unmatched(e.chainOf(a, Ingress))
 		}
 		all = append(all, one)
 	}

@@ -57,7 +57,7 @@ func TestListing(t *testing.T) {
 	table, f := everyTable(t), openFilter(t)
 	ensure(t, f, table)
 	for name, c := range table.Ruleset().Chains {
-		have, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name).Output()
+		have, err := exec.Command("nft", "-s", "list", "chain", "inet", "cnibox_policy", name).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

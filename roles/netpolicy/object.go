@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -28,9 +29,11 @@ func (d Direction) String() string {
 	return "Ingress"
 }
 
-// Policy is a NetworkPolicy of networking.k8s.io/v1, with defaults, valid.
+// Policy is a NetworkPolicy of networking.k8s.io/v1, with defaults, valid. A MultiNetworkPolicy is one for each of its networks.
 type Policy struct {
 	Namespace, Name string
+	// Network is that of a MultiNetworkPolicy, as NAMESPACE/NAME, or "" for the cluster's network.
+	Network string
 	// Pods selects pods of the namespace.
 	Pods Selector
 	// Isolates is true for each direction in which the selected pods may only communicate as Allows says.
@@ -106,7 +109,9 @@ type Pod struct {
 	Node      string
 	Labels    map[string]string
 	Addresses []netip.Addr
-	Ports     []PodPort
+	// Networks has the addresses on other networks than the cluster's.
+	Networks map[string][]netip.Addr
+	Ports    []PodPort
 	// HostNetwork pods have the node's address. Finished pods (Succeeded, Failed) keep an address that may be another
 	// pod's. The addresses of both are no pod's.
 	HostNetwork, Finished bool
@@ -130,7 +135,7 @@ func (p *Pod) hasAddresses() bool { return !p.HostNetwork && !p.Finished }
 // equal reports whether policies see no difference between two versions of a pod.
 func (p *Pod) equal(o *Pod) bool {
 	return p.UID == o.UID && p.Node == o.Node && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
-		slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
+		slices.Equal(p.Addresses, o.Addresses) && maps.EqualFunc(p.Networks, o.Networks, slices.Equal) && slices.Equal(p.Ports, o.Ports)
 }
 
 // NameLabel is the label with its name that the API server gives each namespace.
@@ -153,9 +158,10 @@ func Decode(doc []byte) (*Object, error) {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Metadata   struct {
-			Name      string            `json:"name"`
-			Namespace string            `json:"namespace"`
-			Labels    map[string]string `json:"labels"`
+			Name        string            `json:"name"`
+			Namespace   string            `json:"namespace"`
+			Labels      map[string]string `json:"labels"`
+			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
 		Spec   json.RawMessage `json:"spec"`
 		Status struct {
@@ -191,6 +197,19 @@ func Decode(doc []byte) (*Object, error) {
 		o.ID, o.Policy = head.Kind+" "+p.Namespace+"/"+name, p
 		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutPolicy(p) }, func(t *Table) { t.RemovePolicy(p.Namespace, name) }
 		return o, err
+	case "k8s.cni.cncf.io/v1beta1 MultiNetworkPolicy", "k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy":
+		var spec Spec
+		if err := strict(head.Spec, &spec); err != nil {
+			return nil, fmt.Errorf("spec: %w", err)
+		}
+		namespace, networks := cmp.Or(head.Metadata.Namespace, "default"), head.Metadata.Annotations[NetworksKey]
+		all, err := spec.Multi(namespace, name, networks)
+		if len(all) == 0 {
+			err = fmt.Errorf("metadata.annotations: %s names no network: set it to NAME or NAMESPACE/NAME of networks, separated by commas", NetworksKey)
+		}
+		o.ID = head.Kind + " " + namespace + "/" + name
+		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutMulti(namespace, name, all) }, func(t *Table) { t.PutMulti(namespace, name, nil) }
+		return o, err
 	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
 		var spec ClusterSpec
 		if err := strict(head.Spec, &spec); err != nil {
@@ -204,7 +223,7 @@ func Decode(doc []byte) (*Object, error) {
 	if head.Kind == "AdminNetworkPolicy" || head.Kind == "BaselineAdminNetworkPolicy" {
 		return nil, fmt.Errorf("%s is not enforced: write it as a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2, which replaced it", head.Kind)
 	}
-	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
+	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy, k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
 		head.APIVersion, head.Kind)
 }
 

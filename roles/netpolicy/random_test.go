@@ -246,7 +246,7 @@ func sameWithoutAgent(t *testing.T, table *netpolicy.Table) {
 	}
 	pods := table.Ruleset().Pods
 	for _, p := range table.Pods() {
-		egress, ingress := saved.Choose(p.Namespace, p.Name, p.UID, nil)
+		egress, ingress := saved.Choose(p.Namespace, p.Name, p.UID, "", nil)
 		if have := pods[p.Addresses[0]]; !p.HostNetwork && (have.Egress != egress || have.Ingress != ingress) {
 			t.Errorf("%s: the agent's chains are %+v, those of the saved policies %s and %s", p.Key(), have, egress, ingress)
 		}

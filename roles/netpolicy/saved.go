@@ -43,6 +43,7 @@ type SavedChain struct {
 type SavedPolicy struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
+	Network   string   `json:"network,omitempty"`
 	Pods      Selector `json:"pods,omitempty"`
 	// Egress and Ingress are the names of the policy's chains. They are nil in a direction in which the policy does not
 	// isolate pods, and "" in one in which it allows nothing.
@@ -93,7 +94,7 @@ func (p SavedPod) equal(o SavedPod) bool {
 }
 
 func (p *Policy) saved() SavedPolicy {
-	s := SavedPolicy{Namespace: p.Namespace, Name: p.Name, Pods: p.Pods}
+	s := SavedPolicy{Namespace: p.Namespace, Name: p.Name, Network: p.Network, Pods: p.Pods}
 	for d, chain := range map[Direction]**string{Egress: &s.Egress, Ingress: &s.Ingress} {
 		if p.Isolates[d] {
 			name := p.compile(d).name
@@ -113,8 +114,12 @@ func (p *ClusterPolicy) saved() SavedCluster {
 	return s
 }
 
-// Choose returns the chains of a pod. A pod that is not known gets the chain that drops everything.
-func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (egress, ingress string) {
+// Choose returns the chains of a pod on a network, which is "" for that of the cluster. A pod that is not known gets the chain that drops
+// everything.
+func (s *Saved) Choose(namespace, name, uid, network string, labels map[string]string) (egress, ingress string) {
+	if network != "" && !slices.ContainsFunc(s.Policies, func(p SavedPolicy) bool { return p.Network == network }) {
+		return "", ""
+	}
 	if !s.FromFiles {
 		p, known := s.Pods[namespace+"/"+name]
 		if !known || !(&Pod{UID: p.UID, StaticUID: p.StaticUID}).Is(uid) {
@@ -125,7 +130,7 @@ func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (e
 	of, known := s.Namespaces[namespace]
 	switch {
 	case known:
-	case len(s.Cluster) > 0 && !s.FromFiles:
+	case len(s.Cluster) > 0 && !s.FromFiles && network == "":
 		return podfilter.Deny, podfilter.Deny
 	default:
 		of = map[string]string{NameLabel: namespace}
@@ -133,7 +138,7 @@ func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (e
 	var tiers [2]Tiers
 	for i := range s.Policies {
 		p := &s.Policies[i]
-		if p.Namespace != namespace || !p.Pods.Matches(labels) {
+		if p.Namespace != namespace || p.Network != network || !p.Pods.Matches(labels) {
 			continue
 		}
 		for d, chain := range []*string{Egress: p.Egress, Ingress: p.Ingress} {
@@ -148,7 +153,7 @@ func (s *Saved) Choose(namespace, name, uid string, labels map[string]string) (e
 	for _, admin := range []bool{false, true} {
 		for i := range s.Cluster {
 			p := &s.Cluster[i]
-			if p.Admin != admin || !p.Namespaces.Matches(of) || !p.Pods.Matches(labels) {
+			if p.Admin != admin || network != "" || !p.Namespaces.Matches(of) || !p.Pods.Matches(labels) {
 				continue
 			}
 			for d, chain := range []*SavedChain{Egress: p.Egress, Ingress: p.Ingress} {

@@ -94,6 +94,30 @@ func (s *Spec) Policy(namespace, name string) (*Policy, error) {
 	return p, f.err("network policy " + namespace + "/" + name)
 }
 
+// NetworksKey is the annotation of a MultiNetworkPolicy with its networks, separated by commas. Without a namespace they are in
+// that of the policy.
+const NetworksKey = "k8s.v1.cni.cncf.io/policy-for"
+
+// Multi returns the policies that a MultiNetworkPolicy with this annotation stands for: none if it names no network.
+func (s *Spec) Multi(namespace, name, networks string) (all []*Policy, err error) {
+	p, err := s.Policy(namespace, name)
+	for one := range strings.SplitSeq(networks, ",") {
+		if one = strings.TrimSpace(one); one == "" {
+			continue
+		}
+		if !strings.Contains(one, "/") {
+			one = namespace + "/" + one
+		}
+		own := *p
+		own.Network, own.Name = one, multiName(name, one)
+		all = append(all, &own)
+	}
+	return all, err
+}
+
+// multiName returns the name of the policy for one network. A NetworkPolicy cannot have it.
+func multiName(name, network string) string { return name + "@" + network }
+
 // rule returns a rule, and false if it has faults.
 func (s *specRule) rule(f *faults, namespace, path, peersKey string, peers []specPeer) (r Rule, ok bool) {
 	before := len(*f)

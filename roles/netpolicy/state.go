@@ -63,9 +63,15 @@ func (s *State) Only(ends ...netip.Addr) *Table {
 	own := *s
 	own.Local = slices.DeleteFunc(slices.Clone(s.Local), func(l Local) bool { return !has(l.Addresses) })
 	for _, p := range s.Pods {
-		here := slices.ContainsFunc(own.Local, func(l Local) bool { return l.Namespace == p.Namespace && l.Name == p.Name })
-		if !here && p.hasAddresses() && has(p.Addresses) {
-			own.Local = append(own.Local, Local{Label: p.Key(), Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
+		add := func(network string, addresses []netip.Addr) {
+			here := slices.ContainsFunc(own.Local, func(l Local) bool { return l.Namespace == p.Namespace && l.Name == p.Name && l.Network == network })
+			if !here && p.hasAddresses() && has(addresses) {
+				own.Local = append(own.Local, Local{Label: p.Key() + "@" + network, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: network, Addresses: addresses, isElsewhere: true})
+			}
+		}
+		add("", p.Addresses)
+		for network, addresses := range p.Networks {
+			add(network, addresses)
 		}
 	}
 	return own.Table()

@@ -33,6 +33,9 @@ type Table struct {
 	addresses map[string][]localPod
 	// groups are the groups that chains use.
 	groups map[string]*group
+	// selected are the titles of attachments that policies select, and conflicts has why these cannot be enforced. Both are by label and
+	// belong to ruleset.
+	selected, conflicts map[string]string
 	// podChains are the chains of pods by the policies that select them.
 	podChains map[string][]*podfilter.Chain
 	// ruleset is the last Ruleset. It is nil after a change of more than the members of its sets.
@@ -44,18 +47,22 @@ type Local struct {
 	// Label is that of the attachment's objects.
 	Label                string
 	Namespace, Name, UID string
-	Addresses            []netip.Addr
+	// Network is that of the attachment if it is another one than the cluster's.
+	Network   string
+	Addresses []netip.Addr
 	// Port and Bridge are those of the podfilter.Pod.
 	Port, Bridge string
 	// Pending is true while the attachment's ADD has recorded nothing. ADD adds the elements itself: the kernel takes 15 ms
 	// to refuse one that exists.
 	Pending bool
+	// isElsewhere is true for a pod of another node.
+	isElsewhere bool
 }
 
 // localPod has what an attachment tells of a pod. While a pod replaces one of its name, two attachments have the name.
 type localPod struct {
-	uid       string
-	addresses []netip.Addr
+	uid, network string
+	addresses    []netip.Addr
 }
 
 // group is a group of pods with its sets of both families.
@@ -175,6 +182,16 @@ func (t *Table) RemovePolicy(namespace, name string) {
 	t.ruleset, t.isSaved = nil, false
 }
 
+// PutMulti replaces the policies of a MultiNetworkPolicy.
+func (t *Table) PutMulti(namespace, name string, all []*Policy) {
+	of := t.policies[namespace]
+	maps.DeleteFunc(of, func(key string, _ *Policy) bool { return strings.HasPrefix(key, multiName(name, "")) })
+	for _, p := range all {
+		t.PutPolicy(p)
+	}
+	t.ruleset, t.isSaved = nil, false
+}
+
 // PutClusterPolicy adds or changes a cluster policy.
 func (t *Table) PutClusterPolicy(p *ClusterPolicy) {
 	t.cluster[p.Name], t.inOrder, t.ruleset, t.isSaved = p, nil, nil, false
@@ -215,7 +232,7 @@ func (t *Table) SetLocal(all []Local) {
 	for _, l := range all {
 		local[l.Label] = l
 		key := l.Namespace + "/" + l.Name
-		addresses[key] = append(addresses[key], localPod{l.UID, l.Addresses})
+		addresses[key] = append(addresses[key], localPod{l.UID, l.Network, l.Addresses})
 	}
 	var changed []*Pod
 	for _, of := range []map[string]Local{t.local, local} {
@@ -231,7 +248,7 @@ func (t *Table) SetLocal(all []Local) {
 }
 
 func (l localPod) equal(o localPod) bool {
-	return l.uid == o.uid && slices.Equal(l.addresses, o.addresses)
+	return l.uid == o.uid && l.network == o.network && slices.Equal(l.addresses, o.addresses)
 }
 
 // change makes a change that affects the groups of some pods.
@@ -245,37 +262,41 @@ func (t *Table) change(pods []*Pod, change func()) {
 	}
 }
 
-// addressesOf returns a pod's addresses, and whether they are of this node. This node knows its pods' addresses before the
-// source does.
-func (t *Table) addressesOf(p *Pod) (all []netip.Addr, local bool) {
+// addressesOf returns a pod's addresses on a network, and whether they are of this node. This node knows its pods' addresses before
+// the source does.
+func (t *Table) addressesOf(p *Pod, network string) (all []netip.Addr, local bool) {
 	if !p.hasAddresses() {
 		return nil, false
 	}
 	for _, l := range t.addresses[p.Key()] {
-		if p.Is(l.uid) {
+		if l.network == network && p.Is(l.uid) {
 			all, local = append(all, l.addresses...), true
 		}
 	}
-	if local {
+	switch {
+	case local:
 		return all, true
+	case network != "":
+		return p.Networks[network], false
 	}
 	return p.Addresses, false
 }
 
 // count adds a pod to the sets of the groups that it belongs to, or removes it.
 func (t *Table) count(p *Pod, do func(*podfilter.Set, string)) {
-	addresses, local := t.addressesOf(p)
-	if len(addresses) == 0 {
-		return
-	}
+	primary, isLocal := t.addressesOf(p, "")
 	labels := t.labelsOf(p.Namespace)
 	for _, g := range t.groups {
+		addresses, local := primary, isLocal
+		if g.key.network != "" {
+			addresses, local = t.addressesOf(p, g.key.network)
+		}
 		g.count(p, labels, addresses, local, do)
 	}
 }
 
 func (g *group) count(p *Pod, namespace map[string]string, addresses []netip.Addr, local bool, do func(*podfilter.Set, string)) {
-	if g.key.nodes || g.key.local && !local {
+	if len(addresses) == 0 || g.key.nodes || g.key.local && !local {
 		return
 	}
 	if g.key.port == "" {
@@ -325,7 +346,7 @@ func (t *Table) newGroup(k groupKey) *group {
 			continue
 		}
 		for _, p := range pods {
-			addresses, local := t.addressesOf(p)
+			addresses, local := t.addressesOf(p, k.network)
 			g.count(p, labels, addresses, local, (*podfilter.Set).Add)
 		}
 	}

@@ -51,6 +51,14 @@ func (s *Server) InstallClusterPolicies(tb testing.TB) {
 	s.installScoped(tb, "Cluster", "policy.networking.k8s.io", "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", properties{"spec": spec}, "cnp")
 }
 
+// InstallMultiPolicies installs a version of the type MultiNetworkPolicy (github.com/k8snetworkplumbingwg/multi-networkpolicy) without its
+// validation.
+func (s *Server) InstallMultiPolicies(tb testing.TB, version string) {
+	tb.Helper()
+	spec := properties{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	s.install(tb, networksGroup, version, "multi-networkpolicies", "MultiNetworkPolicy", properties{"spec": spec})
+}
+
 const networksGroup = "k8s.cni.cncf.io"
 
 // properties are a part of a schema.

@@ -228,6 +228,9 @@ func (r *Rule) encode(e expressions) error {
 			e.network(p.In)
 		}
 	}
+	if r.counts() {
+		e.add("counter", func() {})
+	}
 	code, chain, err := nft.ParseVerdict(r.Verdict)
 	if err == nil {
 		e.verdict(code, chain)

@@ -2,6 +2,7 @@ package podtable
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -107,7 +108,7 @@ type Form struct {
 // node's own packets cannot: the node would be unreachable.
 func (f Form) chains() []nft.Chain {
 	all := []nft.Chain{
-		{Name: Deny, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
+		{Name: Deny},
 		{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
 		{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
 	}
@@ -128,16 +129,27 @@ func Base(form Form) ([]nlconn.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	deny, err := denyRules()
+	if err != nil {
+		return nil, err
+	}
 	rules, err := form.rules()
-	return append(msgs, rules...), err
+	return slices.Concat(msgs, deny, rules), err
+}
+
+// denyRules returns the requests that append the rules of the chain Deny.
+func denyRules() ([]nlconn.Message, error) {
+	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
+	return deny.RuleMessages()
 }
 
 // BaseChains returns the number of rules in each chain of Base.
 func BaseChains(form Form) map[string]int {
 	all := map[string]int{}
 	for _, c := range form.chains() {
-		all[c.Name] = len(c.Rules) + len(form.baseRules(c.Name))
+		all[c.Name] = len(form.baseRules(c.Name))
 	}
+	all[Deny] = 1 // of denyRules
 	return all
 }
 
@@ -151,13 +163,12 @@ func RepairBase(form Form, have map[string]int) ([]nlconn.Message, error) {
 		}
 		msgs = append(msgs, m)
 	}
-	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
-	more, err := deny.RuleMessages()
+	deny, err := denyRules()
 	if err != nil {
 		return nil, err
 	}
 	rules, err := form.rules()
-	return append(append(msgs, more...), rules...), err
+	return slices.Concat(msgs, deny, rules), err
 }
 
 // rules returns the requests that append the rules of all base chains.

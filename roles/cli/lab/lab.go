@@ -67,6 +67,8 @@ type Plan struct {
 	Nodes, Pods int
 	// Registry is "dir", or "etcd" at the Endpoint.
 	Registry, Endpoint string
+	// Policy makes the agents enforce the network policies in policy.d.
+	Policy bool
 }
 
 // Check reports an impossible plan.
@@ -97,6 +99,7 @@ func (p *Plan) Check() error {
 type State struct {
 	Registry string `json:"registry"`
 	Endpoint string `json:"endpoint,omitempty"`
+	Policy   bool   `json:"policy,omitempty"`
 	// Switch is the namespace of the bridge that connects the nodes.
 	Switch string `json:"switch"`
 	Nodes  []Node `json:"nodes"`
@@ -130,7 +133,7 @@ const (
 
 // planned returns the state of a lab before it is made.
 func (l *Lab) planned(p Plan) *State {
-	s := &State{Registry: p.Registry, Endpoint: p.Endpoint, Switch: "lab-switch"}
+	s := &State{Registry: p.Registry, Endpoint: p.Endpoint, Policy: p.Policy, Switch: "lab-switch"}
 	for i := range p.Nodes {
 		n := Node{
 			Name:       fmt.Sprintf("node%d", i+1),
@@ -183,6 +186,9 @@ func (l *Lab) env(n *Node) []string {
 }
 
 func (l *Lab) plugins() string { return filepath.Join(l.Dir, "bin") }
+
+// policies returns the directory of network policies.
+func (l *Lab) policies() string { return filepath.Join(l.Dir, "policy.d") }
 
 func (l *Lab) list() string { return filepath.Join(l.Dir, listFile) }
 

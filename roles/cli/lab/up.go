@@ -91,6 +91,11 @@ func (l *Lab) prepare(ctx context.Context, s *State) error {
 			return err
 		}
 	}
+	if s.Policy {
+		if err := os.Mkdir(l.policies(), 0o755); err != nil {
+			return err
+		}
+	}
 	here, err := l.here()
 	if err != nil {
 		return err
@@ -170,9 +175,13 @@ func (l *Lab) makeNode(ctx context.Context, s *State, wire *netops.Namespace, n 
 		return err
 	}
 	defer log.Close()
-	_, err = l.Self.Start(ns, l.env(n), append([]string{
+	args := append([]string{
 		"agent", "-node-name", n.Name, "-iface", uplink, "-ip-masq", "-subnet-file", filepath.Join(n.Dir, "subnet.env"),
-	}, l.registryFlags(s)...), log)
+	}, l.registryFlags(s)...)
+	if s.Policy {
+		args = append(args, "-policy", "-policy-dir", l.policies())
+	}
+	_, err = l.Self.Start(ns, l.env(n), args, log)
 	return err
 }
 
@@ -223,7 +232,7 @@ func (l *Lab) attachAll(ctx context.Context, s *State) error {
 			return err
 		}
 		for j := range n.Pods {
-			if err = l.attach(ctx, n, ns, &n.Pods[j]); err != nil {
+			if err = l.attach(ctx, n, ns, &n.Pods[j], fmt.Sprintf("pod=pod%d", j+1)); err != nil {
 				err = fmt.Errorf("%s: %w", n.Pods[j].Name, err)
 				break
 			}
@@ -235,14 +244,14 @@ func (l *Lab) attachAll(ctx context.Context, s *State) error {
 	return nil
 }
 
-// attach runs ADD on the pod's node, like a runtime.
-func (l *Lab) attach(ctx context.Context, n *Node, on *netops.Namespace, p *Pod) error {
+// attach runs ADD on the pod's node, like a runtime. label is for network policies.
+func (l *Lab) attach(ctx context.Context, n *Node, on *netops.Namespace, p *Pod, label string) error {
 	ns, err := l.Net.MakeNamespace(p.Netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	out, err := l.Self.Output(ctx, on, l.env(n), []string{"add", l.list(), p.Name, ns.Path()})
+	out, err := l.Self.Output(ctx, on, l.env(n), []string{"add", "--label", label, l.list(), p.Name, ns.Path()})
 	if err != nil {
 		return err
 	}

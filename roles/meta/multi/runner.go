@@ -48,6 +48,9 @@ func parse(d *store.Delegate) (*netlist.List, error) {
 func (c *runner) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
 	l, err := parse(d)
 	req := *c.req
+	if d.IfName != req.IfName {
+		req.Secondary = d.Name
+	}
 	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
 	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
 }

@@ -57,6 +57,8 @@ func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile
 type Answer struct {
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
+	// Refused is set if the pod's policies cannot be enforced.
+	Refused string `json:"refused,omitempty"`
 	// Error is set if the agent does not know the policies yet.
 	Error string `json:"error,omitempty"`
 }
@@ -64,7 +66,7 @@ type Answer struct {
 // Spec adds the policies of the pod to an attachment's Spec, if the agent of this node enforces policies. Otherwise it
 // costs a failed lstat.
 func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, addresses []netip.Addr, spec netops.Spec) (netops.Spec, error) {
-	if req.IfName != Interface || len(addresses) == 0 {
+	if req.IfName != Interface && req.Secondary == "" || len(addresses) == 0 {
 		return spec, nil
 	}
 	_, err := os.Lstat(SavedPath(h.Store))
@@ -89,6 +91,9 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 		}
 		h.Log.Warn("the agent does not answer: the network policies that it saved last are in force", "pod", p.Namespace+"/"+p.Name)
 	}
+	if a.Refused != "" {
+		return spec, fmt.Errorf("%w: %s: use networks with different addresses", roles.ErrTryAgain, a.Refused)
+	}
 	p.Egress, p.Ingress = a.Egress, a.Ingress
 	if p.Egress+p.Ingress != "" && !spec.NodeFilters() {
 		return spec, fmt.Errorf("%w: network policies select pod %s/%s, and the packets of this kind of interface do not pass the node's packet filter: use bridge, ptp or routed for it",
@@ -99,7 +104,7 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 
 // podOf returns the pod of a request.
 func podOf(req *roles.Request, label string, addresses []netip.Addr) (*netops.PodPolicy, error) {
-	p := &netops.PodPolicy{Label: label, Addresses: addresses}
+	p := &netops.PodPolicy{Label: label, Network: req.Secondary, Addresses: addresses}
 	return p, Identify(p, req.Args, req.ContainerID)
 }
 
@@ -220,6 +225,6 @@ func choose(path string, p *netops.PodPolicy, asked error) (a Answer, err error)
 	if err := coldjson.Unmarshal(content, &s); err != nil {
 		return a, fmt.Errorf("%w: the saved network policies are damaged, and the agent does not answer: %w", roles.ErrTryAgain, asked)
 	}
-	a.Egress, a.Ingress = s.Choose(p.Namespace, p.Name, p.UID, p.Labels)
+	a.Egress, a.Ingress = s.Choose(p.Namespace, p.Name, p.UID, p.Network, p.Labels)
 	return a, nil
 }

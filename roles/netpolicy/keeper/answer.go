@@ -108,6 +108,11 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	k.local.announce(p)
 	k.local.putInto(k.table)
 	rules := k.table.Ruleset()
+	if a.Refused = k.table.Conflicts()[p.Label]; a.Refused != "" {
+		k.local.forget(p)
+		k.local.putInto(k.table)
+		return a, nil
+	}
 	if err := k.filter.Ensure(ctx, rules); err != nil {
 		return a, err
 	}

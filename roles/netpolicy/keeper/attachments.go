@@ -3,14 +3,15 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -30,6 +31,8 @@ type attachments struct {
 	// packet filter. Both are by label.
 	derived    map[string]*podRequest
 	unfiltered map[string]bool
+	// others are the labels of attachments that are neither of the cluster's network nor of the role multi's.
+	others map[string]bool
 	// unknown is true if a pod's identity is not known.
 	unknown bool
 	// changed is true if the table lacks a change.
@@ -54,7 +57,7 @@ func newAttachments(h *roles.Host, arePods bool) attachments {
 // announce adds the pod of an ADD call. Its addresses belong to no earlier pod any more.
 func (l *attachments) announce(p *podRequest) {
 	reused := func(label string, o *podRequest) bool {
-		return label == p.Label || slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
+		return label == p.Label || o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
 	}
 	maps.DeleteFunc(l.recorded, reused)
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool { return reused(label, a.pod) })
@@ -67,6 +70,12 @@ func (l *attachments) open(p *podRequest) {
 	a := l.announced[p.Label]
 	a.isOpen = true
 	l.announced[p.Label], l.changed = a, true
+}
+
+// forget removes the pod of an ADD call that is refused.
+func (l *attachments) forget(p *podRequest) {
+	delete(l.announced, p.Label)
+	l.changed = true
 }
 
 // isWaiting reports whether the record of an ADD call was not read yet.
@@ -82,27 +91,36 @@ func (l *attachments) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read attachments: %w", err)
 	}
-	recorded, derived := map[string]*podRequest{}, map[string]*podRequest{}
+	recorded, derived, others := map[string]*podRequest{}, map[string]*podRequest{}, map[string]bool{}
 	l.unfiltered, l.unknown = map[string]bool{}, false
+	delegations := sync.OnceValues(func() ([]store.Delegation, error) {
+		return store.ReadKeep(ctx, l.host.Store, func(tx *store.KeepTx) ([]store.Delegation, error) { return tx.Delegations("") })
+	})
 	for i := range all {
 		a := &all[i]
-		if a.IfName != enforce.Interface {
-			continue
-		}
 		p, label := askedFor(a), attachment.Label(a.Key)
 		if p == nil {
+			if others[label] = l.others[label]; others[label] {
+				continue
+			}
 			if p = l.derived[label]; p == nil || !slices.Equal(p.Addresses, addressesOf(a)) {
-				p = l.derive(ctx, a)
+				p, err = l.derive(ctx, a, delegations)
+			}
+			if err != nil {
+				return err
+			}
+			if others[label] = p == nil; p == nil {
+				continue
 			}
 			derived[label] = p
 			l.unknown = l.unknown || p.Name == ""
 		}
 		recorded[label] = p
-		if a.HostLink == "" {
+		if a.HostLink == "" || len(p.Addresses) == 0 {
 			l.unfiltered[label] = true
 		}
 	}
-	l.recorded, l.derived, l.changed = recorded, derived, true
+	l.recorded, l.derived, l.others, l.changed = recorded, derived, others, true
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool {
 		return recorded[label] != nil || time.Since(a.at) > announcedTime
 	})
@@ -138,10 +156,25 @@ func addressesOf(a *store.Attachment) (all []netip.Addr) {
 
 // derive returns the pod of an attachment that was made before the agent enforced policies, or whose record was lost and rebuilt. The
 // runtime's cache has its identity. Without it the name is "", and the pod is denied everything unless the source knows its
-// addresses.
-func (l *attachments) derive(ctx context.Context, a *store.Attachment) *podRequest {
+// addresses. It returns nil for an interface to which no policies apply.
+func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegations func() ([]store.Delegation, error)) (*podRequest, error) {
 	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a)}
-	args, found := recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
+	var args roles.Args
+	found := false
+	if a.IfName == enforce.Interface {
+		args, found = recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
+	} else {
+		all, err := delegations()
+		if err != nil && !errors.Is(err, store.ErrDamaged) {
+			return nil, fmt.Errorf("read the networks of pods: %w", err)
+		}
+		var text string
+		if p.Network, text = networkOf(all, a); p.Network == "" {
+			return nil, nil
+		}
+		args, err = roles.ParseArgs(text)
+		found = err == nil
+	}
 	switch namespace, name, named := strings.Cut(a.Pod, "/"); {
 	case found && enforce.Identify(p, args, a.ContainerID) == nil:
 	case named && !l.arePods:
@@ -158,7 +191,22 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment) *podReque
 			p.Port, p.Bridge = port.Name, master.Name
 		}
 	}
-	return p
+	return p, nil
+}
+
+// networkOf returns the name of the network of the role multi whose attachment is a, and the CNI_ARGS of its ADD, or "".
+func networkOf(all []store.Delegation, a *store.Attachment) (network, args string) {
+	for i := range all {
+		if all[i].Owner.ContainerID != a.ContainerID {
+			continue
+		}
+		for j := range all[i].Delegates {
+			if d := &all[i].Delegates[j]; d.IfName == a.IfName {
+				return d.Name, all[i].Args
+			}
+		}
+	}
+	return "", ""
 }
 
 // all returns the pods of this node.
@@ -181,21 +229,25 @@ func (l *attachments) bridges() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// bypassing returns an error that names the pods that policies select and whose packets do not pass the node's packet filter.
-func (l *attachments) bypassing(rules *podfilter.Ruleset) error {
+// bypassing returns an error that names the pods that policies select and that the node's packet filter cannot filter.
+func (l *attachments) bypassing(t *netpolicy.Table) error {
 	var names []string
 	for label := range l.unfiltered {
-		p := l.recorded[label]
-		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return rules.Pods[a].Label == label }) {
-			names = append(names, p.Namespace+"/"+p.Name)
+		if title := t.Selected()[label]; title != "" {
+			names = append(names, title)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	var errs []error
+	if len(names) > 0 {
+		slices.Sort(names)
+		errs = append(errs, fmt.Errorf("network policies select pods whose interfaces bypass the node's packet filter or have no addresses, so they are not enforced: %s: attach them by bridge, ptp or routed",
+			strings.Join(names, ", ")))
 	}
-	slices.Sort(names)
-	return fmt.Errorf("network policies select pods whose packets do not pass the node's packet filter, so they are not enforced: %s: attach them by bridge, ptp or routed",
-		strings.Join(names, ", "))
+	conflicts := t.Conflicts()
+	for _, label := range slices.Sorted(maps.Keys(conflicts)) {
+		errs = append(errs, errors.New(conflicts[label]+": its packets are dropped: use networks with different addresses"))
+	}
+	return errors.Join(errs...)
 }
 
 // putInto changes a table that lacks a change.
@@ -208,13 +260,16 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	known := map[string]bool{}
 	for _, p := range l.all() {
 		local := netpolicy.Local{
-			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
+			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: p.Network, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
 			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
 		}
 		switch {
 		case l.arePods && p.Name != "": // two containers may have one name
 			local.Name = p.Label
 			pod := &netpolicy.Pod{Namespace: p.Namespace, Name: p.Label, Container: p.Name, UID: p.UID, Labels: p.Labels, Addresses: p.Addresses}
+			if p.Network != "" {
+				pod.Addresses, pod.Networks = nil, map[string][]netip.Addr{p.Network: p.Addresses}
+			}
 			known[pod.Key()] = true
 			t.PutPod(pod)
 		case p.Name == "":

@@ -176,7 +176,7 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := errors.Join(k.ensure(ctx, records), k.save())
-	k.report(errors.Join(err, k.bypass, k.local.bypassing(k.table.Ruleset())))
+	k.report(errors.Join(err, k.bypass, k.local.bypassing(k.table)))
 	return err
 }
 

@@ -9,13 +9,14 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
-// Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, clusternetworkpolicies, namespaces,
-// pods and nodes, and get on pods.
+// Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, clusternetworkpolicies,
+// multi-networkpolicies, namespaces, pods and nodes, and get on pods.
 type Kube struct {
 	Client *rest.Client
 	// Node is the name of this node's Node object.
@@ -51,6 +52,9 @@ type kubePolicy struct {
 	rest.Object
 	Spec netpolicy.Spec `json:"spec"`
 }
+
+// kubeMultiPolicy is a MultiNetworkPolicy.
+type kubeMultiPolicy struct{ kubePolicy }
 
 // kubeClusterPolicy is a ClusterNetworkPolicy.
 type kubeClusterPolicy struct {
@@ -108,6 +112,30 @@ type kubeContainer struct {
 // staticUID is the annotation of a static pod's mirror that has the UID that kubelet gives the runtime.
 const staticUID = "kubernetes.io/config.hash"
 
+// networkStatus is the annotation of a pod with its networks (Kubernetes Network Custom Resource Definition De-facto Standard, version
+// 1.3, section 5).
+const networkStatus = "k8s.v1.cni.cncf.io/network-status"
+
+// networksOf returns the addresses of the networks in a network-status, except those of the cluster's network. A text that is not one
+// has none.
+func networksOf(text string) map[string][]netip.Addr {
+	var all []struct {
+		Name    string       `json:"name"`
+		IPs     []netip.Addr `json:"ips"`
+		Default bool         `json:"default"`
+	}
+	if text == "" || json.Unmarshal([]byte(text), &all) != nil {
+		return nil
+	}
+	networks := map[string][]netip.Addr{}
+	for _, n := range all {
+		if !n.Default && len(n.IPs) > 0 {
+			networks[n.Name] = append(networks[n.Name], n.IPs...)
+		}
+	}
+	return networks
+}
+
 // pod returns the pod. An init container has its ports as long as the pod runs if it restarts always.
 func (o *kubePod) pod() *netpolicy.Pod {
 	m := &o.Metadata
@@ -120,6 +148,7 @@ func (o *kubePod) pod() *netpolicy.Pod {
 			p.Addresses = append(p.Addresses, a.Unmap())
 		}
 	}
+	p.Networks = networksOf(m.Annotations[networkStatus])
 	containers := o.Spec.Containers
 	for _, c := range o.Spec.InitContainers {
 		if c.RestartPolicy == "Always" {
@@ -139,7 +168,7 @@ func (o *kubePod) pod() *netpolicy.Pod {
 // Run follows the collections. They are known when each was read once. Nodes are followed as soon as a policy selects nodes.
 func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	var running, reading sync.WaitGroup
-	reading.Add(4)
+	reading.Add(5)
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, "/api/v1/namespaces", &collection[*kubeNamespace]{
 			source: s, what: "namespaces", put: put, complete: sync.OnceFunc(reading.Done),
@@ -179,6 +208,7 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			remove: func(t *netpolicy.Table, _, name string) { t.RemoveClusterPolicy(name) },
 		})
 	})
+	running.Go(func() { s.followMulti(ctx, put, sync.OnceFunc(reading.Done)) })
 	known := make(chan struct{})
 	go func() { reading.Wait(); close(known) }()
 	select {
@@ -206,6 +236,45 @@ func (s *Kube) followNodes(ctx context.Context, running *sync.WaitGroup, put fun
 	case <-known:
 	case <-ctx.Done():
 	}
+}
+
+// multiVersions are the versions of MultiNetworkPolicy, the one with all fields first. Both have the same objects.
+func multiVersions() []string { return []string{"v1beta2", "v1beta1"} }
+
+// absentTime is the time until the versions of a kind are looked for again that the server does not have.
+const absentTime = 30 * time.Second
+
+// followMulti follows MultiNetworkPolicies in a version that the server has.
+func (s *Kube) followMulti(ctx context.Context, put func(func(*netpolicy.Table)), complete func()) {
+	c := &collection[*kubeMultiPolicy]{
+		source: s, what: "multi network policies", put: put, complete: complete, optional: true,
+		change: s.multiPolicy,
+		remove: func(t *netpolicy.Table, namespace, name string) { t.PutMulti(namespace, name, nil) },
+	}
+	for ctx.Err() == nil {
+		for _, version := range multiVersions() {
+			within, stop := context.WithCancel(ctx)
+			c.nextVersion, c.absent = stop, nil
+			if version == "v1beta1" {
+				c.nextVersion, c.absent = nil, func() { time.AfterFunc(absentTime, stop) }
+			}
+			_ = rest.Follow(within, s.Client, "/apis/k8s.cni.cncf.io/"+version+"/multi-networkpolicies", c)
+			stop()
+		}
+	}
+}
+
+// multiPolicy returns the change for a MultiNetworkPolicy. An invalid part of it allows nothing.
+func (s *Kube) multiPolicy(o *kubeMultiPolicy) func(*netpolicy.Table) {
+	m := &o.Metadata
+	all, err := o.Spec.Multi(m.Namespace, m.Name, m.Annotations[netpolicy.NetworksKey])
+	switch {
+	case err != nil:
+		s.Log.Error("a multi network policy is invalid: its invalid rules allow nothing", "error", err)
+	case len(all) == 0:
+		s.Log.Warn("a multi network policy has no effect: its annotation "+netpolicy.NetworksKey+" names no network", "policy", m.Key())
+	}
+	return func(t *netpolicy.Table) { t.PutMulti(m.Namespace, m.Name, all) }
 }
 
 // clusterPolicy returns a policy. A part of it that is invalid or not known fails closed.
@@ -237,6 +306,8 @@ type collection[P rest.Kind] struct {
 	complete func()
 	// optional is true if a cluster may lack the kind of object.
 	optional bool
+	// nextVersion is called if the server lacks this version of the kind of object, unless it is nil. absent is called if it lacks all.
+	nextVersion, absent func()
 	// names are the objects that the table has. listed are the changes of a reading, which are made together.
 	names  map[string]bool
 	listed []func(*netpolicy.Table)
@@ -297,6 +368,13 @@ func (c *collection[P]) Complete(names map[string]bool) {
 func (c *collection[P]) Failed(err error) {
 	if c.optional && errors.Is(err, rest.ErrNotFound) {
 		c.listed = nil
+		if c.nextVersion != nil {
+			c.nextVersion()
+			return
+		}
+		if c.absent != nil {
+			c.absent()
+		}
 		if len(c.names) > 0 {
 			c.Complete(map[string]bool{})
 		}

@@ -104,6 +104,27 @@ func (s *Stage) Print(netns, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	return columns(out)
+}
+
+// PrintFound runs a verb of cnibox that exits with 3, because it finds something, and prints its output and messages.
+func (s *Stage) PrintFound(netns, name string, args ...string) error {
+	cmd := exec.CommandContext(s.Ctx, name, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := InNetns(netns, cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	const found = 3
+	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != found {
+		return fmt.Errorf("%s %s: %w, want exit code %d: %s", filepath.Base(name), strings.Join(args, " "), err, found, out.Bytes())
+	}
+	return columns(out.Bytes())
+}
+
+// columns prints an output, indented, with tabs as columns.
+func columns(out []byte) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for line := range strings.Lines(string(out)) {
 		fmt.Fprint(w, "    ", line)
