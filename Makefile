@@ -223,10 +223,12 @@ conformance: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/
 	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
 	CNIBOX_CONTAINERD=$(CONTAINERD) $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestConformance$$' -count 1 -timeout 2h ./test/suites/e2e
 
-# Kubernetes' tests of NetworkPolicy, with agents that enforce policies.
-conformance-policy: setup $(CLUSTER) bin/kube/e2e.test bin/kube/coredns bin/containerd/containerd
+# Kubernetes' tests of NetworkPolicy and those of network-policy-api, with agents that enforce policies.
+bin/kube/policy.test: test/peers/policy/go.sum test/peers/policy/policy_test.go
+	cd test/peers/policy && $(GO) test -c -ldflags '-s -w' -o ../../../$@ .
+conformance-policy: setup $(CLUSTER) bin/kube/e2e.test bin/kube/policy.test bin/kube/coredns bin/containerd/containerd
 	CNIBOX_APT='bind9-dnsutils curl netcat-openbsd' sh test/apt.sh
-	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestNetworkPolicy$$' -v -count 1 -timeout 2h ./test/suites/e2e
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^Test(Cluster)?NetworkPolicy$$' -v -count 1 -timeout 2h ./test/suites/e2e
 
 # Writes the medians of three runs. Takes 35 to 50 minutes.
 # The README's picture of a terminal, from real commands in namespaces of its own.

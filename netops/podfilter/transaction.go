@@ -99,11 +99,7 @@ func (t *transaction) changeChains() error {
 	have, base := t.filter.have.rules, podtable.BaseChains(t.want.Form)
 	for name, n := range base {
 		if have[name] != n && t.repairs == nil {
-			var err error
-			t.repairs, err = podtable.RepairBase(t.want.Form, have)
-			if err != nil {
-				return err
-			}
+			t.repairs = podtable.RepairBase(t.want.Form, have)
 		}
 	}
 	for name, c := range t.want.Chains {

@@ -2,7 +2,6 @@ package podtable
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -123,24 +122,8 @@ func (f Form) chains() []nft.Chain {
 // Base returns the requests that make the table with its sets of pods and its base chains. If the table exists, the kernel
 // refuses them with EEXIST.
 func Base(form Form) ([]nlconn.Message, error) {
-	f := Schema()[0]
-	f.Chains = form.chains
-	msgs, err := f.Messages()
-	if err != nil {
-		return nil, err
-	}
-	deny, err := denyRules()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := form.rules()
-	return slices.Concat(msgs, deny, rules), err
-}
-
-// denyRules returns the requests that append the rules of the chain Deny.
-func denyRules() ([]nlconn.Message, error) {
-	deny := Chain{Name: Deny, Rules: []Rule{{Verdict: "drop"}}}
-	return deny.RuleMessages()
+	msgs, err := Schema()[0].Messages()
+	return append(msgs, RepairBase(form, nil)...), err
 }
 
 // BaseChains returns the number of rules in each chain of Base.
@@ -149,40 +132,23 @@ func BaseChains(form Form) map[string]int {
 	for _, c := range form.chains() {
 		all[c.Name] = len(form.baseRules(c.Name))
 	}
-	all[Deny] = 1 // of denyRules
 	return all
 }
 
 // RepairBase returns the requests that replace the rules of the chains of Base, and make those chains that have lacks.
-func RepairBase(form Form, have map[string]int) ([]nlconn.Message, error) {
-	var msgs []nlconn.Message
+func RepairBase(form Form, have map[string]int) (msgs []nlconn.Message) {
 	for _, c := range form.chains() {
 		m := c.Message(Table())
 		if _, exists := have[c.Name]; exists {
 			m = Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, c.Name)
 		}
 		msgs = append(msgs, m)
-	}
-	deny, err := denyRules()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := form.rules()
-	return slices.Concat(msgs, deny, rules), err
-}
-
-// rules returns the requests that append the rules of all base chains.
-func (f Form) rules() (msgs []nlconn.Message, err error) {
-	for _, c := range f.chains() {
-		for _, fill := range f.baseRules(c.Name) {
-			m, err := ruleMessage(Table(), c.Name, func(e expressions) error { fill(e); return nil })
-			if err != nil {
-				return nil, err
-			}
+		for _, fill := range form.baseRules(c.Name) {
+			m, _ := ruleMessage(Table(), c.Name, func(e expressions) error { fill(e); return nil })
 			msgs = append(msgs, m)
 		}
 	}
-	return msgs, nil
+	return msgs
 }
 
 // The types of ICMPv6 messages of neighbour discovery, from router solicitation to neighbour advertisement (RFC 4861,
@@ -197,7 +163,7 @@ const (
 	stateUntracked   = 1 << 6
 )
 
-// baseRules returns the rules of a base chain, and none for another one. The policy of those at the forward hook is drop and their
+// baseRules returns the rules of a chain of Base. The policy of the base chains at the forward hook is drop and their
 // last rule accepts, so that the node forwards nothing when another program flushes the table, until the agent or an administrator
 // makes the rules again.
 func (f Form) baseRules(chain string) []func(expressions) {
@@ -220,7 +186,7 @@ func (f Form) baseRules(chain string) []func(expressions) {
 	from, to := uint16(dhcpClient4), uint16(dhcpServer4)
 	switch chain {
 	case Deny:
-		return nil
+		return []func(expressions){func(e expressions) { e.add("counter", func() {}); e.verdict(nft.VerdictDrop, "") }}
 	case toNodeChain, ofNodeChain:
 		// A packet without a connection cannot be told from an answer to the node.
 		chain = egressChain
