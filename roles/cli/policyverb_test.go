@@ -71,6 +71,11 @@ done
 policy list
 policy list --rules
 policy explain default/client default/web:81
+product topo | sed 's/10.244.[0-9]*/10.244.0/g'
+product ui --port 0 >$WORK/ui.out &
+trap "kill $agent $!" EXIT
+until grep -q http $WORK/ui.out; do :; done
+/bin/busybox wget -qO- $(cat $WORK/ui.out)
 `)
 	for _, want := range []string{
 		`(?m)^default/web\tingress\tingress\[0\]\tAccept\t[1-9][0-9]*\t[1-9][0-9]+$`,
@@ -100,6 +105,9 @@ policy explain default/client default/web:81
 		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
 		"path  web:81: try: cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81\n",
 		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
+		" egress guard ingress default/web rx ",
+		"<h2>rules of network policies</h2>",
+		"<td>default/web</td><td>ingress</td><td>ingress[0]</td><td>Accept</td><td>",
 		"what would change it: ingress[0] of default/web, which matches the peer, and not the port",
 	} {
 		if !strings.Contains(out, want) {

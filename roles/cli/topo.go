@@ -49,6 +49,9 @@ examples:
 				return usagef("cnibox help topo", "--format %q: want text, dot, svg, html or json", format)
 			}
 			t, err := p.readTopology(c.Context, h)
+			if err == nil {
+				_, err = policyTables(c.Context, h, t)
+			}
 			if err != nil {
 				return err
 			}

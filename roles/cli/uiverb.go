@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,15 +127,50 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 		}
 		break
 	}
+	policies, err := policyTables(ctx, h, t)
+	if err != nil {
+		return nil, err
+	}
 	calls, _, err := h.Store.Traced() // damaged lines are left out
 	if err != nil {
 		return nil, err
 	}
-	state := &ui.State{Topology: t, Tables: []ui.Table{findings, pools}}
+	state := &ui.State{Topology: t, Tables: append([]ui.Table{findings, pools}, policies...)}
 	for _, one := range calls[max(0, len(calls)-uiCalls):] {
 		state.Calls = append(state.Calls, drawnCall(one))
 	}
 	return state, nil
+}
+
+// policyTables adds the network policies of pods to a Topology, and returns the table of their rules. A node whose agent enforces none, or
+// does not answer, has none: doctor's findings say so.
+func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Table, error) {
+	view, err := readPolicies(ctx, h, nil)
+	if view == nil {
+		return nil, nil //nolint:nilerr // among the findings
+	}
+	view.explainer.Counters, err = h.Net.PodCounters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range view.explainer.List() {
+		for i := range t.Attachments {
+			a := &t.Attachments[i]
+			if !slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool { return slices.Contains(l.Addresses, p.Addr()) }) {
+				continue
+			}
+			a.Egress, a.Ingress = l.Egress, l.Ingress
+			if l.Denied {
+				a.Problems = append(a.Problems, "network policies deny it everything, because the agent does not know the pod: cnibox doctor")
+			}
+		}
+	}
+	rules := ui.Table{Title: "rules of network policies", Head: countHead()}
+	counts := view.explainer.Count()
+	for i := range counts {
+		rules.Rows = append(rules.Rows, countRow(&counts[i]))
+	}
+	return []ui.Table{rules}, nil
 }
 
 // drawnCall returns what the page shows of a call.

@@ -52,8 +52,8 @@ type CacheEntry struct {
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
-// CachedArgs returns the CNI_ARGS of an attachment's ADD from the runtimes' caches.
-func CachedArgs(runDir string, k store.Key) (args roles.Args, found bool) {
+// CachedArgs returns the CNI_ARGS of an attachment's ADD, and the runtime's values by capability, from the runtimes' caches.
+func CachedArgs(runDir string, k store.Key) (args roles.Args, runtime map[string]json.RawMessage, found bool) {
 	for _, dir := range CacheDirs(runDir) {
 		c, err := ReadCache(filepath.Join(dir, k.Network+"-"+k.ContainerID+"-"+k.IfName)) // as libcni names it
 		if err != nil || c.Key() != k {
@@ -64,10 +64,10 @@ func CachedArgs(runDir string, k store.Key) (args roles.Args, found bool) {
 			pairs[i] = a[0] + "=" + a[1]
 		}
 		if args, err = roles.ParseArgs(strings.Join(pairs, ";")); err == nil {
-			return args, true
+			return args, c.CapabilityArgs, true
 		}
 	}
-	return args, false
+	return args, nil, false
 }
 
 // Key returns the attachment that the entry describes.

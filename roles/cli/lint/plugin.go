@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
 // pluginInfo is what the check of the plugins' order needs of one plugin.
@@ -250,7 +251,7 @@ func fusedReads(v *value, role *roles.Role, capability string) bool {
 
 // reads reports whether a role reads a capability.
 func reads(r *roles.Role, capability string) bool {
-	return r != nil && slices.Contains(r.Capabilities, capability)
+	return r != nil && (slices.Contains(r.Capabilities, capability) || r.Kind == roles.Interface && capability == enforce.AnnotationsCapability)
 }
 
 // conf returns the configuration as a runtime passes it to the plugin.

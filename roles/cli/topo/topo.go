@@ -57,6 +57,9 @@ type Attachment struct {
 	HostLink string   `json:"hostLink,omitempty"`
 	Device   string   `json:"device,omitempty"`
 	Ports    []string `json:"ports,omitempty"`
+	// Egress and Ingress are the network policies that select the pod.
+	Egress  []string `json:"egress,omitempty"`
+	Ingress []string `json:"ingress,omitempty"`
 	// Traffic is that of HostLink: what the host receives is what the container sends.
 	Traffic  Traffic  `json:"traffic"`
 	Problems []string `json:"problems,omitempty"`
@@ -145,6 +148,14 @@ func (a *Attachment) details() string {
 	}
 	if len(a.Ports) > 0 {
 		words = append(words, "ports "+strings.Join(a.Ports, " "))
+	}
+	for _, of := range []struct {
+		direction string
+		policies  []string
+	}{{"egress", a.Egress}, {"ingress", a.Ingress}} {
+		if len(of.policies) > 0 {
+			words = append(words, of.direction+" "+strings.Join(of.policies, ", "))
+		}
 	}
 	return strings.Join(append(words, a.Traffic.String()), " ")
 }

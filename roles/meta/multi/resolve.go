@@ -213,6 +213,12 @@ func (r *resolver) add(ctx context.Context, path string, d store.Delegate, found
 		return fmt.Errorf("%s: network of %s: %w", path, found.From, err)
 	}
 	d.Name, d.List, d.Version = l.Name, found.Conf, r.conf.CNIVersion
+	if raw := r.conf.RuntimeConfig[annotationsCapability]; len(raw) > 0 && l.Can(annotationsCapability) {
+		if d.Runtime == nil {
+			d.Runtime = map[string]json.RawMessage{}
+		}
+		d.Runtime[annotationsCapability] = raw // network policies read labels there
+	}
 	if found.Namespace != "" {
 		d.Name = found.Namespace + "/" + found.Name
 	}

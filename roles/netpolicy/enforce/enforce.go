@@ -41,6 +41,9 @@ const Interface = "eth0"
 // LabelsArg is the key of CNI_ARGS that has the pod's labels: "app=web,tier=db".
 const LabelsArg = "CNIBOX_LABELS"
 
+// AnnotationsCapability is the runtimeConfig key with which containerd and CRI-O pass a pod's annotations.
+const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
+
 // maxSaved bounds the saved policies in bytes, and MaxMessage a request and an answer.
 const (
 	maxSaved   = 64 << 20
@@ -105,11 +108,17 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 // podOf returns the pod of a request.
 func podOf(req *roles.Request, label string, addresses []netip.Addr) (*netops.PodPolicy, error) {
 	p := &netops.PodPolicy{Label: label, Network: req.Secondary, Addresses: addresses}
-	return p, Identify(p, req.Args, req.ContainerID)
+	var conf struct {
+		RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+	}
+	if err := coldjson.Unmarshal(req.Conf, &conf); err != nil {
+		return nil, &roles.ConfError{Path: "runtimeConfig", Reason: err.Error()}
+	}
+	return p, Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig)
 }
 
-// Identify sets what CNI_ARGS tell of a pod.
-func Identify(p *netops.PodPolicy, args roles.Args, containerID string) (err error) {
+// Identify sets what CNI_ARGS and the runtime's values by capability tell of a pod. Annotations that have the form of a label are labels.
+func Identify(p *netops.PodPolicy, args roles.Args, containerID string, runtime map[string]json.RawMessage) (err error) {
 	p.Namespace, p.Name, p.UID = args.Get("K8S_POD_NAMESPACE"), args.Get("K8S_POD_NAME"), args.Get("K8S_POD_UID")
 	if p.Namespace == "" {
 		p.Namespace = "default"
@@ -120,6 +129,21 @@ func Identify(p *netops.PodPolicy, args roles.Args, containerID string) (err err
 	p.Labels, err = Labels(args.Get(LabelsArg))
 	if err != nil {
 		return &roles.ConfError{Path: "CNI_ARGS " + LabelsArg, Reason: err.Error()}
+	}
+	var annotations map[string]string
+	if raw := runtime[AnnotationsCapability]; len(raw) > 0 {
+		if err := coldjson.Unmarshal(raw, &annotations); err != nil {
+			return &roles.ConfError{Path: "runtimeConfig." + AnnotationsCapability, Reason: err.Error()}
+		}
+	}
+	for k, v := range annotations {
+		if _, given := p.Labels[k]; given || netpolicy.CheckLabels(map[string]string{k: v}) != nil {
+			continue
+		}
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		p.Labels[k] = v
 	}
 	return nil
 }

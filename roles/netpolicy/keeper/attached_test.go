@@ -42,7 +42,13 @@ func (n *node) cache(p *pod) {
 		k, v, _ := strings.Cut(pair, "=")
 		c.Args = append(c.Args, [2]string{k, v})
 	}
-	b, err := json.Marshal(c)
+	var conf struct{ RuntimeConfig map[string]json.RawMessage }
+	err := json.Unmarshal(c.Config, &conf)
+	var b []byte
+	if err == nil {
+		c.CapabilityArgs = conf.RuntimeConfig
+		b, err = json.Marshal(c)
+	}
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
@@ -89,4 +95,28 @@ func TestLostState(t *testing.T) {
 func awaitDenied(t *testing.T, address string) {
 	t.Helper()
 	await.Until(t, func() bool { return strings.Contains(listed(t, "pod_ingress4"), address+" : goto deny") }, func() string { return address + " is not denied" })
+}
+
+// TestAnnotations: a runtime's annotations are the labels of a pod, also of one that was attached before policies were enforced. One
+// that cannot be a label is left out.
+func TestAnnotations(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	annotated := func(host int) *pod {
+		p := n.pod(1, host, "")
+		p.call.Conf = strings.Replace(p.call.Conf, `"type":"bridge"`, `"type":"bridge","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"app":"web","note":"two words"}}`, 1)
+		return n.add(p)
+	}
+	near, before := n.add(n.pod(1, 2, "")), annotated(3)
+	n.cache(before)
+	n.cache(near)
+	n.start()
+	awaitRules(t, "10.1.0.3")
+	web := annotated(4)
+	for _, p := range []*pod{before, web} {
+		allowed, denied := n.sink(p, 80), n.sink(p, 81)
+		n.flood(near, p)
+		n.more(allowed, "the allowed port")
+		n.none(denied, p.call.ID)
+	}
 }

@@ -160,23 +160,25 @@ func addressesOf(a *store.Attachment) (all []netip.Addr) {
 func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegations func() ([]store.Delegation, error)) (*podRequest, error) {
 	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a)}
 	var args roles.Args
+	var runtime map[string]json.RawMessage
 	found := false
 	if a.IfName == enforce.Interface {
-		args, found = recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
+		args, runtime, found = recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
 	} else {
 		all, err := delegations()
 		if err != nil && !errors.Is(err, store.ErrDamaged) {
 			return nil, fmt.Errorf("read the networks of pods: %w", err)
 		}
-		var text string
-		if p.Network, text = networkOf(all, a); p.Network == "" {
+		of, text := delegateOf(all, a)
+		if of == nil {
 			return nil, nil
 		}
+		p.Network, runtime = of.Name, of.Runtime
 		args, err = roles.ParseArgs(text)
 		found = err == nil
 	}
 	switch namespace, name, named := strings.Cut(a.Pod, "/"); {
-	case found && enforce.Identify(p, args, a.ContainerID) == nil:
+	case found && enforce.Identify(p, args, a.ContainerID, runtime) == nil:
 	case named && !l.arePods:
 		p.Namespace, p.Name = namespace, name
 	default:
@@ -194,19 +196,19 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 	return p, nil
 }
 
-// networkOf returns the name of the network of the role multi whose attachment is a, and the CNI_ARGS of its ADD, or "".
-func networkOf(all []store.Delegation, a *store.Attachment) (network, args string) {
+// delegateOf returns the network of the role multi whose attachment is a, or nil, and the CNI_ARGS of its ADD.
+func delegateOf(all []store.Delegation, a *store.Attachment) (network *store.Delegate, args string) {
 	for i := range all {
 		if all[i].Owner.ContainerID != a.ContainerID {
 			continue
 		}
 		for j := range all[i].Delegates {
 			if d := &all[i].Delegates[j]; d.IfName == a.IfName {
-				return d.Name, all[i].Args
+				return d, all[i].Args
 			}
 		}
 	}
-	return "", ""
+	return nil, ""
 }
 
 // all returns the pods of this node.
