@@ -66,6 +66,9 @@ type Net struct {
 	// deletePodPolicy is Options.DeletePodPolicy.
 	deletePodPolicy func(context.Context, *PodPolicy) error
 	spent           *Spent
+	// remembers is set while Remember is in effect. last is the namespace that was opened last then.
+	remembers bool
+	last      *Namespace
 }
 
 // New returns a Net. It opens no sockets.
@@ -108,6 +111,30 @@ func (n *Net) Options() Options {
 // calls.
 func (n *Net) Clone() *Net {
 	return New(n.Options())
+}
+
+// Remember makes the Net read each object of the host once until forget is called, and open one namespace for nested calls with its
+// path. Attachments share most of what their comparison reads. The caller changes nothing meanwhile. A difference that was found
+// may be one between two reads: find it again after forget.
+func (n *Net) Remember() (forget func(), err error) {
+	set := func(on bool) error {
+		host, err := n.host.socket()
+		if err != nil {
+			return err
+		}
+		rules, err := n.nft.Conn()
+		if err != nil {
+			return err
+		}
+		host.Remember(on)
+		rules.Remember(on)
+		n.remembers, n.last, n.host.settings = on, nil, nil
+		if on {
+			n.host.settings = map[string]string{}
+		}
+		return nil
+	}
+	return func() { _ = set(false) }, set(true)
 }
 
 // Rtnetlink returns the socket of the host's namespace, for package overlay.

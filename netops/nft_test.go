@@ -296,6 +296,24 @@ func TestNFTManyElements(t *testing.T) {
 	}
 }
 
+// TestNFTGetReadsOneElement: a Get does not read the other elements of the set.
+func TestNFTGetReadsOneElement(t *testing.T) {
+	c := freshNFT(t)
+	var all []*nft.Element
+	for i := range 500 {
+		all = append(all, pair("l", "eth0", fmt.Sprintf("02:00:00:00:%02x:%02x", i/256, i%256)))
+	}
+	mustAdd(t, c, all...)
+	allocations := testing.AllocsPerRun(10, func() {
+		if have, found, err := c.Get(t.Context(), all[7]); err != nil || !found || have.Label != "l" {
+			t.Fatal(have, found, err)
+		}
+	})
+	if allocations > 200 {
+		t.Errorf("%.0f allocations", allocations)
+	}
+}
+
 func TestNFTRefusesBadElements(t *testing.T) {
 	c := freshNFT(t)
 	for _, e := range []*nft.Element{

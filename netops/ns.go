@@ -30,6 +30,9 @@ type Namespace struct {
 	spent *atomic.Int64
 	// ct lists and deletes tracked connections.
 	ct *conntrack.Conn
+	// settings has the sysctls that were read, of a Net that remembers. users is the number of calls that have it open.
+	settings map[string]string
+	users    int
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
@@ -37,11 +40,18 @@ type Namespace struct {
 // path does not exist, is a plain file, or is a namespace of another type. After
 // any other error the namespace may exist.
 func (n *Net) OpenNamespace(path string) (*Namespace, error) {
+	if n.last != nil && n.last.path == path && n.last.users > 0 {
+		n.last.users++
+		return n.last, nil
+	}
 	ns, err := openNamespace(path)
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
 	ns.spent = &n.spent.Rtnetlink
+	if n.remembers {
+		n.last, ns.users, ns.settings = ns, 1, map[string]string{}
+	}
 	return ns, nil
 }
 
@@ -102,6 +112,9 @@ func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
 
 // Close closes the namespace and the sockets in it.
 func (ns *Namespace) Close() error {
+	if ns.users--; ns.users > 0 {
+		return nil
+	}
 	var errs []error
 	if ns.conn != nil {
 		errs = append(errs, ns.conn.Close())
@@ -138,6 +151,7 @@ func (ns *Namespace) socket() (*rtnl.Conn, error) {
 		ns.conn, err = rtnl.Open()
 		if err == nil {
 			ns.conn.Spent = ns.spent
+			ns.conn.Remember(ns.settings != nil)
 		}
 		return err
 	})

@@ -255,11 +255,17 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
 	}
-	var value string
+	value, known := ns.settings[key]
+	if known {
+		return value, nil
+	}
 	err := ns.visit(func() (err error) {
 		value, err = readSysctl(key)
 		return err
 	})
+	if err == nil && ns.settings != nil {
+		ns.settings[key] = value
+	}
 	return value, nlconn.Explain(err, fmt.Sprintf("read sysctl %q", key))
 }
 

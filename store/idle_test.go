@@ -16,6 +16,49 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
+// TestFreeze: the views of a frozen store show its copy and take no lock; changes are made to the file.
+func TestFreeze(t *testing.T) {
+	o := options(t)
+	s, other := store.New(o), store.New(o)
+	names := func() (all []string) {
+		view(t, s, func(tx *store.Tx) error {
+			some, err := tx.Attachments("n")
+			for _, a := range some {
+				all = append(all, a.ContainerID)
+			}
+			return err
+		})
+		return all
+	}
+	put := func(s *store.Store, id string) {
+		update(t, s, func(tx *store.Tx) error { return tx.PutAttachment(attachment(key("n", id))) })
+	}
+	thaw, err := s.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	thaw() // there is no file
+	put(s, "a")
+	if thaw, err = s.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	put(other, "b")
+	put(s, "c")
+	err = other.Update(t.Context(), func(*store.Tx) error {
+		if have := names(); !slices.Equal(have, []string{"a"}) {
+			t.Errorf("frozen: %q", have)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	thaw()
+	if have := names(); !slices.Equal(have, []string{"a", "b", "c"}) {
+		t.Errorf("then: %q", have)
+	}
+}
+
 // TestTurns: two processes that keep the file open see each other's transactions, in
 // any order. They leave a sound file, although it has grown and shrunk meanwhile.
 func TestTurns(t *testing.T) {

@@ -146,6 +146,9 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	return err
 }
 
+// Freeze makes View use a copy of node.db, without its lock, until thaw is called.
+func (s *Store) Freeze(ctx context.Context) (thaw func(), err error) { return s.node().Freeze(ctx) }
+
 // KeepView is View for keep.db.
 func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
 	return s.runKeep(ctx, false, fn)

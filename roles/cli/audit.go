@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,12 @@ type auditor struct {
 	after *network
 }
 
+// compareTime is the maximum time for one attachment, whose CHECK can wait for another program.
+const compareTime = 5 * time.Second
+
+// fewDifferences is the number of differences that a terminal shows while others are looked for.
+const fewDifferences = 5
+
 // pluginDirs are the directories in which runtimes look for plugins by default.
 func pluginDirs() []string { return []string{defaultPluginDir, "/usr/lib/cni", "/usr/libexec/cni"} }
 
@@ -70,11 +77,6 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 	}
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
-	}
-	var err error
-	a.census, err = attachment.NewCensus(ctx, h)
-	if err != nil {
-		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
 	return a, nil
 }
@@ -139,20 +141,72 @@ func (a *auditor) all(ctx context.Context) ([]*audited, error) {
 	sorting.Func(out, func(x, y *audited) int {
 		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
 	})
-	a.links, err = a.h.Net.Links(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
 	a.calls = runningCalls()
-	progress := a.p.progress("attachments")
-	defer progress(1, 1)
-	for i, one := range out {
-		progress(i, len(out))
-		if err := a.audit(ctx, one, nil); err != nil {
-			return out[:i], fmt.Errorf("check %s, after %d of %d attachments: %w", one.Describe(), i, len(out), err)
+	n, err := a.compareAll(ctx, out)
+	if err != nil {
+		return out[:n], err
+	}
+	var different []*audited
+	for _, one := range out {
+		if len(one.found) > 0 && one.busy == "" {
+			different = append(different, one)
 		}
 	}
-	return out, nil
+	if len(different) > 0 { // the state may have changed between two reads
+		_, err = a.compareAll(ctx, different)
+	}
+	return out, err
+}
+
+// compareAll compares attachments with one copy of the state, and reads what they share once. After an error it returns how many
+// it compared; the others keep what was found before.
+func (a *auditor) compareAll(ctx context.Context, all []*audited) (compared int, err error) {
+	thaw, err := a.h.Store.Freeze(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer thaw()
+	if a.census, err = attachment.NewCensus(ctx, a.h); err != nil {
+		return 0, fmt.Errorf("list the host's interfaces: %w", err)
+	}
+	if a.links, err = a.h.Net.Links(ctx, nil); err != nil {
+		return 0, err
+	}
+	forget, err := a.h.Net.Remember()
+	if err != nil {
+		return 0, err
+	}
+	defer forget()
+	progress, shown := a.p.progress("attachments"), 0
+	defer progress(1, 1)
+	late := map[string]string{}
+	for i, one := range all {
+		progress(i, len(all))
+		if one.busy = late[one.Network]; one.busy != "" {
+			continue
+		}
+		before := *one
+		briefly, cancel := context.WithTimeout(ctx, compareTime)
+		err := a.audit(briefly, one, nil)
+		isLate := briefly.Err() != nil
+		cancel()
+		switch {
+		case ctx.Err() != nil || err != nil && !isLate:
+			*one = before
+			return i, fmt.Errorf("check %s, after %d of %d attachments: %w", one.Describe(), i, len(all), cmp.Or(ctx.Err(), err))
+		case isLate:
+			*one = before
+			one.busy = fmt.Sprintf("CHECK takes longer than %s", compareTime)
+			late[one.Network] = "CHECK of another attachment of its network takes long"
+		}
+		if a.p.ErrIsTerminal && len(one.found) > 0 && shown < fewDifferences && len(before.found) == 0 {
+			progress(1, 1)
+			shown++
+			d := one.found[0]
+			fmt.Fprintf(a.p.Stderr, "found on %s: %s: want %s, have %s\n", printable(one.Describe()), printable(d.Object), printable(d.Want), printable(d.Have))
+		}
+	}
+	return len(all), nil
 }
 
 // afterAll compares the plans of ADD for a new container with the configuration of a cached

@@ -375,7 +375,9 @@ func (p *Process) mend(ctx context.Context, h *roles.Host, findings []doctor.Fin
 	for _, f := range findings {
 		rules = rules || f.ID == doctor.RulesFlushed
 		if f.ID == doctor.LeaseLeaked {
-			networks[f.Attachments[0].Network] = true
+			for _, k := range f.Attachments {
+				networks[k.Network] = true
+			}
 		} else {
 			keys = append(keys, f.Attachments...)
 		}

@@ -126,11 +126,6 @@ func (a *auditor) repair(ctx context.Context, all []*audited, rules bool) error 
 			errs = append(errs, fmt.Errorf("repair %s: %w", one.Describe(), err))
 		}
 	}
-	var err error
-	a.links, err = a.h.Net.Links(ctx, nil)
-	errs = append(errs, err)
-	for _, one := range all { // a repaired bridge can show what is wrong with attachments that had no differences
-		errs = append(errs, a.audit(ctx, one, nil))
-	}
-	return errors.Join(errs...)
+	_, err := a.compareAll(ctx, all) // a repaired bridge can show what is wrong with attachments that had no differences
+	return errors.Join(append(errs, err)...)
 }

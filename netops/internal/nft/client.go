@@ -86,17 +86,25 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 
 // Holder returns the entry that has want's key or covers it, or nil.
 func (c *Client) Holder(ctx context.Context, want *Entry) (*Entry, error) {
-	var entries []*Entry
-	var err error
-	if want.Set.isInterval() {
-		entries, err = c.Entries(ctx, want.Set)
-	} else {
-		entries, _, err = Get(ctx, c, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}), func(attrs []byte) ([]*Entry, error) {
-			return decodeEntries(want.Set, attrs)
-		})
-	}
-	if err != nil {
+	entries, found, err := Get(ctx, c, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}), func(attrs []byte) ([]*Entry, error) {
+		return decodeEntries(want.Set, attrs)
+	})
+	if err != nil || !found {
 		return nil, nlconn.Explain(err, fmt.Sprintf("read %s", want))
+	}
+	// In a set of prefixes the kernel answers with any element that contains the
+	// first key.
+	for _, n := range entries {
+		if n.covers(want) {
+			return n, nil
+		}
+	}
+	if !want.Set.isInterval() {
+		return nil, nil
+	}
+	entries, err = c.Entries(ctx, want.Set)
+	if err != nil {
+		return nil, err
 	}
 	for _, n := range entries {
 		if n.covers(want) {
@@ -131,24 +139,14 @@ func (c *Client) ListSet(ctx context.Context, s *Set) ([]*Element, error) {
 
 // Entries reads all elements of a set in the kernel's form. It returns none if the set is absent.
 func (c *Client) Entries(ctx context.Context, s *Set) ([]*Entry, error) {
-	entries, err := c.read(ctx, s, s.dumpMessage())
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	return entries, nlconn.Explain(err, fmt.Sprintf("list %s", s))
-}
-
-// read sends a request for elements. It repeats the request if a change
-// interrupts the answer.
-func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, error) {
-	some, err := List(ctx, c, m, func(attrs []byte) ([]*Entry, bool, error) {
+	some, err := List(ctx, c, s.dumpMessage(), func(attrs []byte) ([]*Entry, bool, error) {
 		entries, err := decodeEntries(s, attrs)
 		return entries, true, err
 	})
-	if err != nil {
-		return nil, err
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
 	}
-	return slices.Concat(some...), nil
+	return slices.Concat(some...), nlconn.Explain(err, fmt.Sprintf("list %s", s))
 }
 
 // Add adds the elements in one transaction, all or none. It makes the tables,

@@ -4,6 +4,7 @@
 package nlconn
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -49,6 +50,8 @@ type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
+	// memory has the answers of earlier reads by their requests, or is nil.
+	memory map[string][]answer
 	// Spent is the time in Send, Receive and Close, in nanoseconds. Several sockets may share it; nil is valid.
 	Spent *atomic.Int64
 }
@@ -186,12 +189,9 @@ func (c *Conn) One(ctx context.Context, m Message) error {
 // valid until the next call. It does not request an acknowledgement: the
 // acknowledgement would come after the answer, and a refusal replaces the answer.
 func (c *Conn) Query(ctx context.Context, m Message) ([]byte, error) {
-	if err := c.Send(c.Append(nil, m)); err != nil {
-		return nil, err
-	}
 	var answer []byte
 	var failed error
-	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) bool {
+	err := c.ask(ctx, m, func(h unix.NlMsghdr, data []byte) bool {
 		if h.Type != unix.NLMSG_ERROR {
 			answer = data
 		} else if failed = refusal(h, data); failed == nil {
@@ -238,12 +238,9 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 	if m.Flags&unix.NLM_F_DUMP == 0 {
 		m.Flags |= unix.NLM_F_ACK
 	}
-	if err := c.Send(c.Append(nil, m)); err != nil {
-		return err
-	}
 	torn := false
 	var failed error
-	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) (done bool) {
+	err := c.ask(ctx, m, func(h unix.NlMsghdr, data []byte) (done bool) {
 		torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
 		if h.Type == unix.NLMSG_ERROR || h.Type == unix.NLMSG_DONE {
 			if err := refusal(h, data); err != nil {
@@ -263,6 +260,50 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 		return ErrInterrupted
 	}
 	return failed
+}
+
+// Remember makes Query and Ask send equal requests once, and answer them from memory, until on is false. The caller
+// makes no changes meanwhile.
+func (c *Conn) Remember(on bool) {
+	c.memory = nil
+	if on {
+		c.memory = map[string][]answer{}
+	}
+}
+
+// answer is one message of the kernel.
+type answer struct {
+	header unix.NlMsghdr
+	data   []byte
+}
+
+// ask sends one request, unless the memory has its answer, and calls each for the messages of the answer until it returns true.
+func (c *Conn) ask(ctx context.Context, m Message, each func(h unix.NlMsghdr, data []byte) (done bool)) error {
+	b := c.Append(nil, m)
+	key, torn := "", false
+	if c.memory != nil {
+		key = string(b[:8]) + string(b[12:]) // without the sequence number
+		for _, a := range c.memory[key] {
+			if each(a.header, a.data) {
+				return nil
+			}
+		}
+	}
+	if err := c.Send(b); err != nil {
+		return err
+	}
+	var all []answer
+	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) bool {
+		if c.memory != nil {
+			torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
+			all = append(all, answer{h, bytes.Clone(data)})
+		}
+		return each(h, data)
+	})
+	if c.memory != nil && err == nil && !torn {
+		c.memory[key] = all
+	}
+	return err
 }
 
 // Append appends a request with the next sequence number to b.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
@@ -114,6 +115,16 @@ func tunnelChecks() []Check {
 		{ID: "tunnel-checksum", Title: "packets of other nodes have wrong checksums", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			if a := f.Overlay.Agent; a != nil && a.Checksums != nil {
 				add(f.underlay(), a.Checksums.Evidence, a.Checksums.Fix)
+			}
+		}},
+		{ID: "tunnel-peer", Title: "another node does not answer through the tunnel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
+			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() && len(f.TunnelFaults) == 0 {
+				const joining = 10 * time.Second // a new node makes its device after it is known
+				for _, u := range a.Unheard {
+					if f.Now.Sub(u.Since) >= joining {
+						add(f.Node+" and "+u.Peer, "no answer since "+u.Since.Format(time.RFC3339), "cnibox doctor on "+u.Peer)
+					}
+				}
 			}
 		}},
 		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -108,9 +109,41 @@ func Diagnose(f *Facts) *Report {
 		if len(r.Findings) == before {
 			r.Passed++
 		}
+		r.Findings = append(r.Findings[:before], summarize(r.Findings[before:])...)
 	}
 	sorting.Stable(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
 	})
 	return r
+}
+
+// fewFindings is the number of findings that are listed one by one.
+const fewFindings = 5
+
+// summarize joins the findings of one check that are about more attachments than few, or have one fix: 250 pods can have the same fault.
+func summarize(all []Finding) []Finding {
+	byFix := map[string][]Finding{}
+	for _, f := range all {
+		fix := f.Fix
+		if len(all) > fewFindings && len(f.Attachments) > 0 && !f.Safe {
+			fix = "cnibox diff" // each pod has a command of its own
+		}
+		byFix[fix] = append(byFix[fix], f)
+	}
+	var out []Finding
+	for _, fix := range slices.Sorted(maps.Keys(byFix)) {
+		same := byFix[fix]
+		if len(same) <= fewFindings {
+			out = append(out, same...)
+			continue
+		}
+		g := group{}
+		for _, f := range same {
+			g.texts, g.keys = append(g.texts, f.Object+": "+f.Evidence), append(g.keys, f.Attachments...)
+		}
+		one := same[0] // an object with a count would be another one in the next report
+		one.Object, one.Evidence, one.Fix, one.Attachments = "several", g.evidence(), fix, g.keys
+		out = append(out, one)
+	}
+	return out
 }

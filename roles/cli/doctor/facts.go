@@ -244,6 +244,11 @@ type Agent struct {
 		Evidence string `json:"evidence"`
 		Fix      string `json:"fix"`
 	} `json:"wrongChecksums"`
+	// Unheard are nodes that do not answer through the tunnel.
+	Unheard []struct {
+		Peer  string    `json:"peer"`
+		Since time.Time `json:"since"`
+	} `json:"unheard"`
 	IPv4  *AgentFamily `json:"ipv4"`
 	IPv6  *AgentFamily `json:"ipv6"`
 	Nodes []Peer       `json:"nodes"`

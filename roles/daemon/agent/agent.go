@@ -102,6 +102,9 @@ type agent struct {
 	// datagrams are counted at two past times, the older one first.
 	datagrams [2]datagrams
 
+	// unheard are the nodes that do not answer through the tunnel.
+	unheard unheard
+
 	known verdicts
 	// peers are computed from the snapshot in peersFrom.
 	peers     *peers

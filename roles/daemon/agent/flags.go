@@ -34,6 +34,7 @@ type settings struct {
 	ipMasq, forward     bool
 	keepPorts           bool
 	sourceFilter        bool
+	probe               bool
 	// vxlanPort and txChecksum replace the configuration's if they are given.
 	vxlanPort  uint16
 	txChecksum string
@@ -159,6 +160,7 @@ func (s *settings) flags(role string) *flag.FlagSet {
 
 // registerVXLAN declares the flags of the backend vxlan.
 func (s *settings) registerVXLAN(f *flag.FlagSet) {
+	f.BoolVar(&s.probe, "probe-peers", true, "ask other nodes through the VXLAN tunnel every few seconds whether they answer")
 	f.BoolVar(&s.sourceFilter, "vxlan-source-filter", true, "drop tunnelled packets whose sender is not a known node")
 	f.Func("vxlan-port", "UDP `port` of VXLAN, the same on all nodes, instead of the configuration's", func(v string) error {
 		n, err := strconv.ParseUint(v, 10, 16)

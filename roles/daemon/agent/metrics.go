@@ -83,6 +83,10 @@ func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	perFamily(w.Gauge("cnibox_peers_failed", "Wanted peers that the kernel or the agent refused.", "family"), func(r *overlay.Report) int { return r.Failed })
 	w.Gauge("cnibox_peers_left_out", "Records of nodes that are not wanted, for example because of another backend. 'cnibox agent status' has the reasons.").Add(float64(len(s.left)))
 	perFamily(w.Counter("cnibox_lost_notifications_total", "How often notifications of the kernel were lost. The agent read the kernel again each time.", "family"), func(r *overlay.Report) int { return r.Losses })
+	silent := w.Gauge("cnibox_peer_unheard", "1 for each node that does not answer this node through the tunnel.", "peer")
+	for _, u := range a.unheard.list() {
+		silent.Add(1, u.Peer)
+	}
 	var age time.Duration
 	if !s.unread.IsZero() {
 		age = time.Since(s.unread)

@@ -81,6 +81,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		macs:     map[string]string{},
 		started:  time.Now(),
 		unread:   time.Now(),
+		unheard:  unheard{since: map[string]time.Time{}},
 		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
 		families: [2]*family{{}, {v6: true}},
 		install:  newInstallation(set, h.Executable),
@@ -149,6 +150,9 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		running.Go(func() { a.warnPolicies(ctx) })
 	}
 	running.Go(func() { a.ranges.Run(ctx) })
+	if set.probe {
+		running.Go(func() { a.probePeers(ctx) })
+	}
 	running.Go(func() { a.saveClusters(ctx) })
 	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })

@@ -42,8 +42,10 @@ type summary struct {
 	// Reason is why pods must wait, or a fault that does not affect working peers.
 	Reason string `json:"reason,omitempty"`
 	// Warnings are faults of the node's settings, which affect no peer.
-	Warnings  []string           `json:"warnings,omitempty"`
-	Checksums *checksumFault     `json:"wrongChecksums,omitempty"`
+	Warnings  []string       `json:"warnings,omitempty"`
+	Checksums *checksumFault `json:"wrongChecksums,omitempty"`
+	// Unheard are nodes that do not answer through the tunnel.
+	Unheard   []unheardPeer      `json:"unheard,omitempty"`
 	Interface string             `json:"interface,omitempty"`
 	PodCIDRs  []netip.Prefix     `json:"podCIDRs,omitempty"`
 	IPv4      *familySummary     `json:"ipv4,omitempty"`

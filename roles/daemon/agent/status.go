@@ -67,7 +67,7 @@ type statusEnd struct {
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	s := a.current.Load()
 	out, sum := json.NewEncoder(w), s.summary
-	sum.Checksums = a.checksumFault(s)
+	sum.Checksums, sum.Unheard = a.checksumFault(s), a.unheard.list()
 	if p := a.policies; p != nil && p.Fault() != "" {
 		sum.Warnings = append(slices.Clip(sum.Warnings), "network policies: "+p.Fault())
 	}
@@ -243,6 +243,9 @@ func (s *status) String() string {
 	}
 	if c := s.Checksums; c != nil {
 		text += fmt.Sprintf("\nwarning: packets of other nodes have wrong checksums: %s: %s", c.Evidence, c.Fix)
+	}
+	for _, u := range s.Unheard {
+		text += fmt.Sprintf("\nwarning: %s does not answer %s through the tunnel since %s: run 'cnibox doctor' on both", u.Peer, s.Node, u.Since.Format(time.RFC3339))
 	}
 	for _, w := range s.Warnings {
 		text += "\nwarning: " + w

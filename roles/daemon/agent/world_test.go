@@ -333,6 +333,7 @@ type answer struct {
 	// TxChecksumOffload is "" if the agent leaves it.
 	TxChecksumOffload string
 	WrongChecksums    *checksums
+	Unheard           []struct{ Peer string }
 	IPv4, IPv6        *struct {
 		Device, MAC, Error     string
 		MTU, LostNotifications int

@@ -59,6 +59,17 @@ func (f *File) Run(ctx context.Context, write bool, fn func(*bolt.Tx, *Cache) er
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("open %q: %w", f.Path, err)
 	}
+	within := func(o *opened) error {
+		return f.guard(o, write, func(tx *bolt.Tx) error {
+			if err := f.checkSchema(tx, o.cache); err != nil {
+				return err
+			}
+			return fn(tx, o.cache)
+		})
+	}
+	if o := f.Idle.copied(); o != nil && !write && !f.Whole {
+		return within(o)
+	}
 	o, err := f.open(ctx, write)
 	if err != nil && write {
 		return unwritable(err)
@@ -70,12 +81,7 @@ func (f *File) Run(ctx context.Context, write bool, fn func(*bolt.Tx, *Cache) er
 		return fn(nil, nil)
 	}
 	f.noteHolder(o, write)
-	err = f.guard(o, write, func(tx *bolt.Tx) error {
-		if err := f.checkSchema(tx, o.cache); err != nil {
-			return err
-		}
-		return fn(tx, o.cache)
-	})
+	err = within(o)
 	if errors.Is(err, kv.ErrDamaged) && !strings.Contains(err.Error(), f.Hint) {
 		err = fmt.Errorf("use %q: %w (%s)", f.Path, err, f.Hint) // of a record in it
 	}

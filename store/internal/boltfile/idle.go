@@ -1,8 +1,10 @@
 package boltfile
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -39,6 +41,54 @@ type Idle struct {
 	// open is nil while a transaction uses the file. Another goroutine opens the
 	// file for itself then, so that goroutines exclude each other as processes do.
 	open *opened
+	// frozen is the copy that reads use, or nil; see File.Freeze.
+	frozen *opened
+}
+
+// Freeze makes the reads of this process use a copy of the file, without its lock, until thaw is called. Check reads the file itself.
+// Without a file it does nothing.
+func (f *File) Freeze(ctx context.Context) (thaw func(), err error) {
+	o, err := f.open(ctx, false)
+	if err != nil || o == nil {
+		return func() {}, err
+	}
+	fd, err := unix.MemfdCreate(f.Name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("copy %q: %w", f.Path, err), o.close())
+	}
+	s := &session{opened: &opened{file: os.NewFile(uintptr(fd), f.Path), readOnly: true, cache: &Cache{}}}
+	_, err = io.Copy(s.file, io.NewSectionReader(o.file, 0, o.at.Size))
+	err = errors.Join(err, f.release(o))
+	if err == nil {
+		err = s.openDB(f)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("copy %q: %w", f.Path, err), s.close())
+	}
+	f.Idle.setFrozen(s.opened)
+	return func() {
+		f.Idle.setFrozen(nil)
+		_ = s.close()
+	}, nil
+}
+
+func (i *Idle) setFrozen(o *opened) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.frozen = o
+}
+
+// copied returns the copy for reads, or nil. A damaged copy is closed.
+func (i *Idle) copied() *opened {
+	if i == nil {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.frozen != nil && i.frozen.db == nil {
+		return nil
+	}
+	return i.frozen
 }
 
 // Seen returns the Info and the number of the last transaction of the file as this

@@ -23,7 +23,7 @@ import (
 // tools are the programs of a node. Those of busybox follow.
 var (
 	tools = strings.Fields("sh ip nft iptables ip6tables iptables-legacy bridge tc nsenter unshare mount umount mkdir ln rm cat sed grep chmod cp mv " +
-		"touch flock sysctl kill head seq dnsmasq sleep iptables-nft-restore")
+		"touch flock sysctl kill head seq dnsmasq sleep iptables-nft-restore strace")
 	applets = strings.Fields("httpd nc ping true")
 )
 

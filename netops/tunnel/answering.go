@@ -1,0 +1,34 @@
+package tunnel
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/reach"
+)
+
+// End is the other end of a tunnel: the MAC and the IPv4 address of a node's VXLAN device.
+type End = reach.Host
+
+// Answering asks the ends through a VXLAN device, and returns the addresses of those that answered within three seconds. Without the
+// device, or while it is down or has no address, asked is false.
+func Answering(ctx context.Context, n *netops.Net, device string, ends []End) (answered map[netip.Addr]bool, asked bool, err error) {
+	l, err := n.Link(ctx, nil, device)
+	if err != nil || !l.Up {
+		return nil, false, err
+	}
+	addresses, err := n.Addresses(ctx, nil, device)
+	if err != nil {
+		return nil, false, err
+	}
+	i := slices.IndexFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	mac, err := net.ParseMAC(l.MAC)
+	if err != nil || i < 0 {
+		return nil, false, err
+	}
+	answered, err = reach.Answering(ctx, l.Index, mac, addresses[i].Addr(), ends)
+	return answered, err == nil, err
+}

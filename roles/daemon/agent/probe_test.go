@@ -1,0 +1,41 @@
+package agent_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestUnheardPeers: the tunnel between two of three nodes drops packets. Both name each other, and the third node names none.
+func TestUnheardPeers(t *testing.T) {
+	w := newWorld(t, 3, `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
+	w.startAll("-healthz-ip=127.0.0.1", "-healthz-port=8081")
+	peer := regexp.MustCompile(`cnibox_peer_unheard\{peer="(.*)"} 1`)
+	unheard := func(n *node) string {
+		_, page := n.get("/metrics")
+		var all []string
+		for _, m := range peer.FindAllStringSubmatch(page, -1) {
+			all = append(all, m[1])
+		}
+		return strings.Join(all, " ")
+	}
+	want := func(names ...string) {
+		t.Helper()
+		for i, n := range w.nodes {
+			w.within(func() bool { return unheard(n) == names[i] }, func() string { return fmt.Sprintf("%s does not hear %q, want %q", n.name, unheard(n), names[i]) })
+		}
+	}
+	w.nodes[0].exec("nft", fmt.Sprintf("table ip x { chain i { type filter hook input priority -200; ip saddr %s udp dport 8472 drop; }; }", w.nodes[1].addr4))
+	want("k8s-dev-1", "k8s-dev-0", "")
+	if u := w.nodes[0].status().Unheard; len(u) != 1 || u[0].Peer != "k8s-dev-1" {
+		t.Errorf("status: %+v", u)
+	}
+	out, err := w.nodes[0].verb("agent status", nil)
+	must(t, err)
+	if text := fmt.Sprint(out); !strings.Contains(text, "warning: k8s-dev-1 does not answer k8s-dev-0 through the tunnel since ") {
+		t.Errorf("status: %s", text)
+	}
+	w.nodes[0].exec("nft", "delete table ip x")
+	want("", "", "")
+}

@@ -1,0 +1,94 @@
+package nights
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// maxPodCalls bounds the system calls that doctor and diff make for one more pod with two addresses and a published port, without
+// those of waiting. 93 were measured.
+const maxPodCalls = 100
+
+// TestManyPods counts what doctor and diff cost for each pod, and breaks most pods in the same way.
+func TestManyPods(t *testing.T) {
+	few, pods := 20, 60
+	if os.Getenv("CNIBOX_SWEEP") == "" { // FULL=1
+		pods = 500
+	}
+	n := boot(t)
+	n.must(`rm $net
+cat >/etc/cni/net.d/05-many.conflist <<-'JSON'
+	{"cniVersion": "1.0.0", "name": "many", "plugins": [
+	  {"type": "bridge", "bridge": "br80", "isDefaultGateway": true, "ipMasq": true,
+	   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.80.0.0/16"}], [{"subnet": "fd80::/64"}]]}},
+	  {"type": "portmap", "capabilities": {"portMappings": true}},
+	  {"type": "firewall", "ingressPolicy": "same-bridge"}]}
+	JSON`)
+	n.pods(1, few)
+	before := map[string]int{"doctor": n.calls("doctor"), "diff": n.calls("diff")}
+	n.pods(few+1, pods)
+	for verb, first := range before {
+		each := (n.calls(verb) - first) / (pods - few)
+		t.Logf("%s makes %d system calls for a pod", verb, each)
+		if each > maxPodCalls || each < 10 {
+			t.Errorf("%s makes %d system calls for a pod, at most %d are wanted", verb, each, maxPodCalls)
+		}
+	}
+
+	broken := pods - 10
+	n.must(fmt.Sprintf(`for link in $(ip -o link | sed -n 's,^[0-9]*: \(veth[0-9a-f]*\)@.*many/eth0/m.*,\1,p' | head -n %d); do ip link set $link down; done`, broken))
+	out, _ := n.sh("cnibox doctor --json 2>/dev/null")
+	var report struct {
+		Findings []struct {
+			ID, Object, Evidence, Fix string
+			Attachments               []struct{ ContainerID string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatal(err, out)
+	}
+	if f := report.Findings; len(f) != 1 || f[0].ID != "link-changed" || len(f[0].Attachments) != broken || f[0].Fix != "cnibox repair" ||
+		!strings.HasSuffix(f[0].Evidence, fmt.Sprintf("; and %d more; %d attachments", broken-3, broken)) {
+		t.Errorf("%d pods with one fault: %.2000s", broken, out)
+	}
+	n.must("cnibox repair --yes >/dev/null")
+	if out, code := n.sh("cnibox doctor; cnibox diff"); code != 0 {
+		t.Errorf("after the repair: %s", out)
+	}
+}
+
+// pods attaches pods.
+func (n *node) pods(first, last int) {
+	n.t.Helper()
+	for i := first; i <= last; i += 100 {
+		n.must(fmt.Sprintf(`for i in $(seq %d %d); do
+	touch /run/netns/m$i
+	unshare --net=/run/netns/m$i true
+	cnibox add /etc/cni/net.d/05-many.conflist m$i /run/netns/m$i --cap "{\"portMappings\":[{\"hostPort\":$((10000+i)),\"containerPort\":80,\"protocol\":\"tcp\"}]}" >/dev/null
+done`, i, min(last, i+99)))
+	}
+}
+
+// calls returns the system calls of a verb, without those of waiting, of which a busy machine has more.
+func (n *node) calls(verb string) (sum int) {
+	n.t.Helper()
+	waiting := strings.Fields("nanosleep futex sched_yield epoll_pwait epoll_ctl tgkill getpid rt_sigreturn restart_syscall madvise")
+	out, code := n.sh("strace -f -c -o $WORK/calls $SELF " + verb + " >/dev/null && cat $WORK/calls")
+	if code != 0 {
+		n.t.Fatal(out)
+	}
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line) // % time, seconds, usecs/call, calls, errors or nothing, syscall
+		if len(f) < 5 || f[len(f)-1] == "total" || slices.Contains(waiting, f[len(f)-1]) {
+			continue
+		}
+		calls, _ := strconv.Atoi(f[3]) // the head has none
+		sum += calls
+	}
+	return sum
+}
