@@ -71,7 +71,7 @@ func (c simClient) do(what string, execute func() error, delay bool) error {
 	c.n.at = what
 	c.n.task.Park()
 	fate := c.n.fate
-	if c.n.cut {
+	if c.n.cut || c.n.away {
 		fate = lost
 	}
 	failed := fmt.Errorf("%w: %s", cluster.ErrUnavailable, what)

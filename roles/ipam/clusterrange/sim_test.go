@@ -47,9 +47,9 @@ type simNode struct {
 	rate   float64
 	set    time.Duration
 	booted time.Duration
-	// cut means that the registry cannot be reached.
-	cut  bool
-	task *sim.Task
+	// cut means that the registry cannot be reached, away that this lasts.
+	cut, away bool
+	task      *sim.Task
 	// at is the request that the task waits for, and fate and slow what happens to it.
 	at   string
 	fate fate
@@ -93,9 +93,11 @@ func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 		w.weights = append(w.weights, sum)
 	}
 	w.reg = &simRegistry{w: w, pages: map[string]*simPage{}, joined: map[string]bool{}}
-	all := []string{"10.9.0.0/27", "10.9.0.16/28", "10.9.0.8/29"}
-	if n > 5 {
-		all = []string{"10.9.0.0/26", "10.9.0.32/27", "10.9.0.240/27"}
+	all := [][]string{
+		{"10.9.0.0/28", "10.9.0.0/29", "10.9.0.8/29"}, {"10.9.0.0/25", "10.9.0.64/26", "10.9.0.0/26"}, {"10.9.0.0/27", "10.9.0.16/28", "10.9.0.8/29"},
+	}[r.IntN(3)]
+	if n > 5 && r.IntN(3) == 0 {
+		all = []string{"10.9.0.0/23", "10.9.0.128/25", "10.9.0.240/27"}
 	}
 	if n > 100 {
 		all = []string{"10.9.0.0/20", "10.9.8.0/21", "10.9.8.0/24"}
@@ -291,7 +293,17 @@ var simActions = []struct {
 	{40, (*simNode).work},
 	{25, func(n *simNode, r *rand.Rand) string {
 		a := n.w.networks[r.IntN(len(n.w.networks))]
-		return fmt.Sprintf("ADD %s: %s", a.network, n.add(a))
+		said := fmt.Sprintf("ADD %s: %s", a.network, n.add(a))
+		if !n.wanted[a.network] || r.IntN(3) == 0 {
+			return said
+		}
+		for n.task != nil { // the pass that does not know the demand
+			said += n.work(r)
+		}
+		for begin := true; begin || n.task != nil; begin = false {
+			said += n.work(r)
+		}
+		return said + "; again: " + n.add(a)
 	}},
 	{8, func(n *simNode, r *rand.Rand) string {
 		if len(n.containers) == 0 {
@@ -311,7 +323,13 @@ var simActions = []struct {
 		return fmt.Sprint("the clock is set wrong by ", n.set)
 	}},
 	{3, func(n *simNode, _ *rand.Rand) string { n.cut = !n.cut; return fmt.Sprint("cut off: ", n.cut) }},
-	{3, func(n *simNode, _ *rand.Rand) string { delete(n.w.reg.joined, n.name); return "its record is deleted" }},
+	{2, func(n *simNode, _ *rand.Rand) string { delete(n.w.reg.joined, n.name); return "its record is deleted" }},
+	{5, func(n *simNode, _ *rand.Rand) string {
+		if n.away = !n.away; n.away {
+			delete(n.w.reg.joined, n.name)
+		}
+		return fmt.Sprint("isolated, and its record is deleted: ", n.away)
+	}},
 	{5, func(n *simNode, r *rand.Rand) string {
 		if len(n.w.reg.late) == 0 {
 			return "no late write"
@@ -351,6 +369,9 @@ func (w *simWorld) Do(r *rand.Rand) string {
 	if r.IntN(4) == 0 {
 		n = w.nodes[r.IntN(len(w.nodes))]
 	}
+	if n.away && r.IntN(3) > 0 {
+		n = w.nodes[r.IntN(len(w.nodes))]
+	}
 	k := r.IntN(w.weights[len(w.weights)-1])
 	i := slices.IndexFunc(w.weights, func(up int) bool { return k < up })
 	at := w.now.Round(time.Second)
@@ -377,7 +398,7 @@ func (w *simWorld) finish() error {
 // End ends all containers. Then no machine has a block.
 func (w *simWorld) End() error {
 	for _, n := range w.nodes {
-		n.cut, n.set, n.wanted = false, 0, map[string]bool{}
+		n.cut, n.away, n.set, n.wanted = false, false, 0, map[string]bool{}
 	}
 	_ = w.finish()
 	for _, late := range w.reg.late {
@@ -433,7 +454,7 @@ func (w *simWorld) Close() {
 func TestSim(t *testing.T) {
 	p := sim.Plan{
 		New:   func(n int, r *rand.Rand) sim.World { return newSimWorld(t, n, r) },
-		Steps: func(n int) int { return 200 + 10*min(n, 100) },
+		Steps: func(n int) int { return 300 + 10*min(n, 100) },
 	}
 	p.Run(t, 40)
 }
