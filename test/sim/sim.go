@@ -33,6 +33,8 @@ type Plan struct {
 	New func(n int, r *rand.Rand) World
 	// Steps is the number of steps of a world of n nodes.
 	Steps func(n int) int
+	// Play calls play where a history is to be played, or is nil.
+	Play func(play func())
 }
 
 // failure is the first broken promise of a history.
@@ -56,6 +58,14 @@ func size(seed uint64) int {
 
 // play plays a history.
 func (p *Plan) play(seed uint64, steps []uint64) (f *failure) {
+	if p.Play == nil {
+		return p.playHere(seed, steps)
+	}
+	p.Play(func() { f = p.playHere(seed, steps) })
+	return f
+}
+
+func (p *Plan) playHere(seed uint64, steps []uint64) *failure {
 	n := size(seed)
 	w := p.New(n, rand.New(rand.NewPCG(seed, 1)))
 	defer w.Close()
