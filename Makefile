@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: sim test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -82,6 +82,13 @@ check: build
 	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run Golden $$(sh test/packages.sh golden)
 	$(if $(ROOT),$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run '$(LIFE)' ./roles/iface/bridge ./roles/chained/portmap \
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
+
+# Simulations of many nodes with 1,000 seeds, and whether they find what the patches of test/sim/testdata break. SEED=N plays one seed
+# and prints the logs of its nodes.
+SEEDS ?= 1000
+sim: setup
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam
+	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) $(GOTEST) -count 1 -timeout 20m -run '^TestBroken$$' ./test/sim)
 
 # The packages that take longest begin first, so that no processor is idle at the end.
 test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie

@@ -23,6 +23,8 @@ type Host struct {
 	Log      *slog.Logger
 	// Now is the wall clock; it is recorded, and no decision depends on it.
 	Now func() time.Time
+	// SinceBoot is store.SinceBoot. Only leases of cluster-wide ranges need it.
+	SinceBoot func() time.Duration
 	// Sockets are the sockets that a service manager opened for a daemon
 	// (sd_listen_fds(3)).
 	Sockets []*os.File

@@ -39,8 +39,8 @@ type RangeBlock struct {
 
 // Valid reports whether addresses may be given from the block. Both clocks count, because one stands still
 // while a virtual machine is suspended, and the other may be set.
-func (b *RangeBlock) Valid(now time.Time) bool {
-	return now.Before(b.Until) && SinceBoot() < b.UntilBoot
+func (b *RangeBlock) Valid(now time.Time, sinceBoot time.Duration) bool {
+	return now.Before(b.Until) && sinceBoot < b.UntilBoot
 }
 
 // rangeGrants is the record of this node's blocks.

@@ -63,7 +63,7 @@ func TestRangeValid(t *testing.T) {
 		want        bool
 	}{{time.Hour, time.Hour, true}, {-time.Second, time.Hour, false}, {time.Hour, -time.Second, false}} {
 		b := store.RangeBlock{Until: now.Add(c.clock), UntilBoot: boot + c.boot}
-		if got := b.Valid(now); got != c.want {
+		if got := b.Valid(now, boot); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -30,8 +30,8 @@ type RangeReservation struct {
 }
 
 // Valid reports whether an ADD may lease the addresses.
-func (r *RangeReservation) Valid(now time.Time) bool {
-	return now.Before(r.Until) && SinceBoot() < r.UntilBoot
+func (r *RangeReservation) Valid(now time.Time, sinceBoot time.Duration) bool {
+	return now.Before(r.Until) && sinceBoot < r.UntilBoot
 }
 
 // RangeReservation returns a reservation, or ErrNotFound if this node does not hold it.

@@ -218,7 +218,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if len(owned) > 0 {
 		return nil, errRepeated
 	}
-	c, err := a.chooser(tx, pool, kept, t.lease.Time)
+	c, err := a.chooser(tx, pool, kept, h, t.lease.Time)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +350,7 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
 	within := func(kept *store.StickyPool) error {
 		return h.Store.ViewPool(ctx, a.ID(network), func(tx *store.Tx, pool *store.Pool) error {
-			c, err := a.chooser(tx, pool, kept, h.Now())
+			c, err := a.chooser(tx, pool, kept, h, h.Now())
 			if err != nil {
 				return err
 			}

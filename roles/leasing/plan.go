@@ -19,7 +19,7 @@ type Plan struct {
 	Sets    []Set
 	// Within returns the part of Sets that this node may give out now, with a set for each. Nil means
 	// all. It is called in each transaction.
-	Within func(tx *store.Tx, now time.Time) ([]Set, error)
+	Within func(tx *store.Tx, h *roles.Host) ([]Set, error)
 	// Reuse is nil if addresses are given out round robin.
 	Reuse *Reuse
 	// Requested are the addresses that the configuration requests. They take precedence

@@ -8,19 +8,20 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // chooser returns a chooser for a pool within a transaction on node.db. kept is nil without Plan.Sticky.
-func (a *Allocator) chooser(tx *store.Tx, pool *store.Pool, kept *store.StickyPool, now time.Time) (*chooser, error) {
+func (a *Allocator) chooser(tx *store.Tx, pool *store.Pool, kept *store.StickyPool, h *roles.Host, now time.Time) (*chooser, error) {
 	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: now}
 	c.untouched = append(c.untouched, pool.Next, c.nextUnavoided)
 	if kept != nil {
 		c.untouched = append(c.untouched, kept.Next)
 	}
 	if a.Plan.Within != nil {
-		sets, err := a.Plan.Within(tx, now)
+		sets, err := a.Plan.Within(tx, h)
 		if err != nil {
 			return nil, err
 		}

@@ -68,7 +68,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.Log.Debug("waited for a lock", "lock", what, "took", d)
 	}
 
-	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow, Steps: steps}
+	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow, SinceBoot: store.SinceBoot, Steps: steps}
 	h.Net = netops.New(netops.Options{
 		Probe: o.NetProbe, IPTables: o.IPTables, Spent: &steps.Net,
 		Restore:  func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },

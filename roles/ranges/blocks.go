@@ -22,7 +22,7 @@ import (
 func (k *Keeper) expired() bool {
 	for _, p := range k.pages {
 		for _, b := range k.blocks(p) {
-			if !b.Valid(k.Host.Now()) {
+			if !b.Valid(k.Host.Now(), k.Host.SinceBoot()) {
 				return true
 			}
 		}
@@ -78,7 +78,7 @@ func (k *Keeper) verify(ctx context.Context) error {
 			faults = append(faults, err)
 		}
 	}
-	k.verified = time.Now()
+	k.verified = k.clock()
 	if len(faults) > 0 {
 		k.verified = k.verified.Add(tickTime - verifyInterval) // it is due again at the next tick
 	}
@@ -87,7 +87,7 @@ func (k *Keeper) verify(ctx context.Context) error {
 
 // list finds all pages with a block of this node.
 func (k *Keeper) list(ctx context.Context) error {
-	now, sinceBoot := k.Host.Now(), store.SinceBoot()
+	now, sinceBoot := k.Host.Now(), k.Host.SinceBoot()
 	pages := map[string]*heldPage{}
 	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
 		if isRegister(name) {
@@ -130,7 +130,8 @@ const raceLimit = 30
 // change changes a page with fn, and writes it if something has changed. It removes claims on this node's blocks, and
 // stores the page in k.pages if this node has a block of it.
 func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (changed bool)) error {
-	held, failed, err := changePage(ctx, k.Registry, k.Host.Now, name, func(p *page, exists bool) bool {
+	read, sinceBoot := k.Host.Now(), k.Host.SinceBoot()
+	p, failed, err := changePage(ctx, k.Registry, name, func(p *page, exists bool) bool {
 		write := k.removeClaims(p) || k.unsure[name] && exists
 		return fn(p) || write
 	})
@@ -143,30 +144,29 @@ func (k *Keeper) change(ctx context.Context, name string, fn func(*page) (change
 	}
 	delete(k.unsure, name)
 	delete(k.pages, name)
-	if k.concerns(held.page) {
-		k.pages[name] = held
+	if k.concerns(p) {
+		k.pages[name] = &heldPage{p, read, sinceBoot}
 	}
 	return nil
 }
 
 // changePage reads a page, changes it with fn, and writes it if something has changed. failed means that the write failed.
-func changePage(ctx context.Context, r cluster.Ranges, now func() time.Time, name string, fn func(p *page, exists bool) (changed bool)) (held *heldPage, failed bool, err error) {
-	read, sinceBoot := now(), store.SinceBoot()
+func changePage(ctx context.Context, r cluster.Ranges, name string, fn func(p *page, exists bool) (changed bool)) (p *page, failed bool, err error) {
 	written, err := swap(ctx, r, name, func(raw []byte) (_ []byte, err error) {
-		held = &heldPage{&page{}, read, sinceBoot}
+		p = &page{}
 		if len(raw) > 0 {
-			held.page, err = decodePage(name, raw)
+			p, err = decodePage(name, raw)
 			if err != nil {
 				return nil, err
 			}
 		}
-		if !fn(held.page, len(raw) > 0) {
+		if !fn(p, len(raw) > 0) {
 			return nil, nil
 		}
-		held.Revision++
-		return held.encode()
+		p.Revision++
+		return p.encode()
 	})
-	return held, written && err != nil, err
+	return p, written && err != nil, err
 }
 
 // swap reads an object of the registry, which is empty if it does not exist, and writes what fn makes of it, until

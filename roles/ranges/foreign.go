@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -162,9 +161,9 @@ func (k *Keeper) leasesOf(b *block, caches map[string][]*recovery.CacheEntry) (l
 		case l.Owner.ContainerID != "":
 			leases = append(leases, l)
 		case len(caches) == 0 || !known:
-			k.absent[h.Address], ok = time.Now(), false
+			k.absent[h.Address], ok = k.clock(), false
 			k.log.Warn("no cache of a runtime has the container of an address of whereabouts", "address", h.Address, "container", h.ContainerID, "pod", h.Pod)
-		case time.Since(since) < k.Grace:
+		case k.clock().Sub(since) < k.Grace:
 			ok = false
 		}
 	}

@@ -116,7 +116,7 @@ func (m *member) restartWithout(t *testing.T) {
 func (m *member) place(node string, holders ...container) {
 	m.t.Helper()
 	for _, h := range holders {
-		_, _, err := changePage(m.t.Context(), m.Registry, time.Now, pageName("", pageOf(h.Address)), func(p *page, _ bool) bool {
+		_, _, err := changePage(m.t.Context(), m.Registry, pageName("", pageOf(h.Address)), func(p *page, _ bool) bool {
 			p.First = pageOf(h.Address)
 			p.add(block{First: h.Address, Last: h.Address, Node: node, Holders: []container{h}})
 			return true

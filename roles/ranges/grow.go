@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -176,7 +177,8 @@ func (k *Keeper) takeFirst(ctx context.Context, d *store.RangeDemand, of []leasi
 
 // likely returns those of the pages of a range where this node has blocks, and some others.
 func (k *Keeper) likely(pool string, all []netip.Addr) (some []netip.Addr) {
-	for _, p := range k.pages {
+	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
+		p := k.pages[name]
 		if p.Pool == pool && slices.Contains(all, p.First) {
 			some = append(some, p.First)
 		}
@@ -307,8 +309,8 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 			case b.Claim == "":
 				b.Claim, changed = rand.Text(), true
 			case !known:
-				k.claims[b.Claim] = time.Now()
-			case time.Since(since) >= k.Grace && !ok:
+				k.claims[b.Claim] = k.clock()
+			case k.clock().Sub(since) >= k.Grace && !ok:
 				k.log.Warn("a block of a node without a record is taken", "block", b.interval().String(), "node", b.Node)
 				*b = block{First: b.First, Last: b.Last, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
 				ok, changed = true, true
@@ -324,9 +326,10 @@ func (k *Keeper) takeOver(ctx context.Context, seen *page, of []leasing.Interval
 
 // shrink returns blocks that were empty for a time, unless they are the reserve of a demand.
 func (k *Keeper) shrink(ctx context.Context, l *local) error {
-	now := time.Now()
+	now := k.clock()
 	var faults []error
-	for name, p := range k.pages {
+	for _, name := range slices.Sorted(maps.Keys(k.pages)) {
+		p := k.pages[name]
 		for i := range p.Blocks {
 			b, key := &p.Blocks[i], blockKey{p.Pool, p.Blocks[i].First}
 			if !k.own(b) {

@@ -84,7 +84,7 @@ func (k *Keeper) readHoldings(ctx context.Context) (v *holdings, err error) {
 			err = nil // the registry has it, too, and updateReservation writes it again
 		}
 		for id, l := range v.held {
-			if v.lease(id.Pool, l.Addresses) == nil && !l.Valid(k.Host.Now()) {
+			if v.lease(id.Pool, l.Addresses) == nil && !l.Valid(k.Host.Now(), k.Host.SinceBoot()) {
 				ended = append(ended, id)
 				delete(v.held, id)
 			}

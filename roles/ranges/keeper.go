@@ -131,6 +131,9 @@ func NewKeeper(o Options) *Keeper {
 	}
 }
 
+// clock returns a time for differences. It does not depend on the wall clock.
+func (k *Keeper) clock() time.Time { return time.Unix(0, 0).Add(k.Host.SinceBoot()) }
+
 // Fault returns the error of the last pass, or nil.
 func (k *Keeper) Fault() error {
 	k.mu.Lock()
@@ -217,7 +220,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		for _, r := range waiting {
 			wanted[r.network] = true
 		}
-		err := k.pass(ctx, wanted)
+		err := k.Pass(ctx, wanted)
 		for _, r := range waiting {
 			if wanted[r.network] {
 				r.reply(err)
@@ -266,19 +269,19 @@ func pending(requests <-chan *request) (all []*request) {
 	}
 }
 
-// pass verifies this node's blocks if that is due, takes blocks where addresses become scarce, and returns empty
+// Pass verifies this node's blocks if that is due, takes blocks where addresses become scarce, and returns empty
 // ones. wanted are the networks whose ADDs wait. Those that got blocks are false after the pass, and its error does
 // not concern them.
-func (k *Keeper) pass(ctx context.Context, wanted map[string]bool) (err error) {
+func (k *Keeper) Pass(ctx context.Context, wanted map[string]bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
 	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
 	due := len(wanted) == 0 && k.plan() // an ADD does not wait for files
-	if !k.listed && !due && len(wanted) == 0 && time.Since(k.refused) < verifyInterval {
+	if !k.listed && !due && len(wanted) == 0 && k.clock().Sub(k.refused) < verifyInterval {
 		return nil
 	}
-	due = due || time.Since(k.verified) >= verifyInterval
+	due = due || k.clock().Sub(k.verified) >= verifyInterval
 	if !k.listed || due || len(k.unsure) > 0 || len(wanted) > 0 && k.expired() {
 		err = k.verify(ctx)
 		if !k.listed {
@@ -349,7 +352,7 @@ func (k *Keeper) unlisted(ctx context.Context, wanted map[string]bool, err error
 	if used || viewErr != nil {
 		return errors.Join(err, viewErr)
 	}
-	k.refused = time.Now()
+	k.refused = k.clock()
 	k.log.Debug("cannot read cluster-wide ranges", "error", err)
 	return nil
 }

@@ -52,7 +52,7 @@ func newMember(t *testing.T, root, name string) *member {
 	h := &roles.Host{
 		Store: store.New(store.Options{RunDir: filepath.Join(d, "run"), StateDir: filepath.Join(d, "state"), BootID: "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01", LockTimeout: time.Minute}),
 		Log:   slog.New(slog.NewTextHandler(m.log, nil)),
-		Now:   func() time.Time { return time.Now().Add(m.later) },
+		Now:   func() time.Time { return time.Now().Add(m.later) }, SinceBoot: store.SinceBoot,
 	}
 	for _, dir := range []string{"run", "state"} {
 		if err := os.Mkdir(filepath.Join(d, dir), 0o700); err != nil {
@@ -92,7 +92,7 @@ func (m *member) step(networks ...string) error {
 	for _, n := range networks {
 		wanted[n] = true
 	}
-	return m.pass(m.t.Context(), wanted)
+	return m.Pass(m.t.Context(), wanted)
 }
 
 func (m *member) must(networks ...string) {
@@ -108,7 +108,7 @@ func (m *member) addresses() (out []netip.Addr) {
 	err := m.Host.Store.View(m.t.Context(), func(tx *store.Tx) error {
 		blocks, err := tx.RangeBlocks()
 		for i := range blocks {
-			if b := &blocks[i]; b.Valid(m.Host.Now()) {
+			if b := &blocks[i]; b.Valid(m.Host.Now(), m.Host.SinceBoot()) {
 				for a := b.First; a.Compare(b.Last) <= 0; a = a.Next() {
 					out = append(out, a)
 				}
@@ -470,7 +470,7 @@ func TestDamaged(t *testing.T) {
 	m.demand("other", "", spans("10.2.0.1-10.2.0.254")...)
 	m.demand("net", "", spans("10.1.0.1-10.1.0.254")...)
 	wanted := map[string]bool{"net": true, "other": true}
-	if err := m.pass(t.Context(), wanted); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "10-1-0-0") || !wanted["net"] || wanted["other"] {
+	if err := m.Pass(t.Context(), wanted); !errors.Is(err, cluster.ErrInvalid) || !strings.Contains(err.Error(), "10-1-0-0") || !wanted["net"] || wanted["other"] {
 		t.Errorf("%v; refused %v", err, wanted)
 	}
 	if got := m.addresses(); len(got) == 0 || pageOf(got[0]) != ip("10.2.0.0") {

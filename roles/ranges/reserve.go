@@ -274,7 +274,7 @@ func (k *Keeper) hold(ctx context.Context, d *Reserve, seen *reservation, object
 	if err := k.refuseForeign(ctx, d.intervals()); err != nil {
 		return false, err
 	}
-	now, sinceBoot := k.Host.Now(), store.SinceBoot()
+	now, sinceBoot := k.Host.Now(), k.Host.SinceBoot()
 	var full error
 	mine := &store.RangeReservation{ReservationID: d.ReservationID, Addresses: seen.Addresses, Since: now.UTC(), Until: now.UTC().Add(grantTime), UntilBoot: sinceBoot + grantTime}
 	held, err = k.update(ctx, seen, func(_ *register, r *reservation) bool {
@@ -341,8 +341,8 @@ func (k *Keeper) fence(ctx context.Context, seen *reservation, gone map[string]b
 			case h.Fence == "":
 				h.Fence, changed = rand.Text(), true
 			case !known:
-				k.fences[h.Fence] = time.Now()
-			case time.Since(since) >= k.Grace:
+				k.fences[h.Fence] = k.clock()
+			case k.clock().Sub(since) >= k.Grace:
 				ended = h
 			}
 		}

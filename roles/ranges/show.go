@@ -52,7 +52,7 @@ func Show(ctx context.Context, h *roles.Host) (*Shown, error) {
 			}
 			out.Blocks = append(out.Blocks, ShownBlock{
 				Pool: b.Pool, First: b.First, Last: b.Last, Size: count(of), Used: len(leases),
-				Since: b.Since, Valid: b.Valid(out.now), Until: b.Until,
+				Since: b.Since, Valid: b.Valid(out.now, h.SinceBoot()), Until: b.Until,
 			})
 		}
 		return nil

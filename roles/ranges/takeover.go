@@ -230,7 +230,7 @@ func (t *Takeover) place(ctx context.Context, p *movedPool, holders []container)
 		}
 	}
 	for first, blocks := range pages {
-		_, _, err := changePage(ctx, t.pages, time.Now, pageName(p.pool, first), func(pg *page, _ bool) bool {
+		_, _, err := changePage(ctx, t.pages, pageName(p.pool, first), func(pg *page, _ bool) bool {
 			pg.Pool, pg.First = p.pool, first
 			before := len(pg.Blocks)
 			for i := range blocks {
@@ -282,7 +282,7 @@ func (t *Takeover) clear(ctx context.Context, p *movedPool, gone map[string]bool
 	})
 	for first := range pages {
 		if err == nil {
-			_, _, err = changePage(ctx, t.pages, time.Now, pageName(p.pool, first), func(pg *page, _ bool) bool {
+			_, _, err = changePage(ctx, t.pages, pageName(p.pool, first), func(pg *page, _ bool) bool {
 				before := len(pg.Blocks)
 				pg.Blocks = slices.DeleteFunc(pg.Blocks, func(b block) bool { return unused(&b) })
 				return len(pg.Blocks) < before

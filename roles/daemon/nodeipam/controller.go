@@ -23,8 +23,8 @@ const (
 	nodesPath = "/api/v1/nodes"
 	// fenceAnnotation is set to a new value by a new leader, and removed with the assignment.
 	fenceAnnotation = "cnibox.io/nodeipam-fence"
-	// workers is the number of requests at a time. The client keeps as many unused connections.
-	workers = 32
+	// maxWorkers is the number of requests at a time. The client keeps as many unused connections.
+	maxWorkers = 32
 	// attempts bounds the requests for a node before an event and a pause.
 	attempts = 3
 	// requestTime bounds a request and the pauses that the server asks for.
@@ -39,6 +39,8 @@ type controller struct {
 	log    *slog.Logger
 	term   *election.Term
 	queue  *queue
+	// workers is maxWorkers. A simulation has one.
+	workers int
 
 	mu    sync.Mutex
 	table *table
@@ -65,7 +67,7 @@ func newController(client *registry, log *slog.Logger, term *election.Term, t *t
 		client: client, log: log, term: term, table: t, listed: make(chan struct{}),
 		errs: map[string]error{}, unlisted: map[string]bool{nodesPath: true},
 		networks: n, fromRanges: n.objects, withLabels: n.objects || n.file != "",
-		queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
+		workers: maxWorkers, queue: newQueue(web.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Minute}),
 	}
 	if n.objects {
 		c.unlisted[rangesPath] = true
@@ -118,7 +120,7 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	}
 	c.mu.Unlock()
 	var working sync.WaitGroup
-	for range workers {
+	for range c.workers {
 		working.Go(func() {
 			for {
 				name, ok := c.queue.next(ctx)
@@ -240,7 +242,7 @@ func (c *controller) fence(ctx context.Context) bool {
 	close(names)
 	value := rand.Text() // a patch that changes nothing would not change the version
 	var running sync.WaitGroup
-	for range workers {
+	for range c.workers {
 		running.Go(func() {
 			for name := range names {
 				c.fenceNode(ctx, name, value)

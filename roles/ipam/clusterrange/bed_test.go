@@ -72,7 +72,7 @@ func hostAt(tb testing.TB, root string) *roles.Host {
 
 func newHost(root string, log io.Writer) *roles.Host {
 	return &roles.Host{
-		Role: "range", Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return time.Now().Add(clockError(root)) },
+		Role: "range", Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return time.Now().Add(clockError(root)) }, SinceBoot: store.SinceBoot,
 		Store: store.New(store.Options{
 			RunDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"), BootID: "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01", LockTimeout: time.Minute, Role: "range",
 		}),

@@ -162,7 +162,7 @@ func parseExclude(text string) (leasing.Interval, error) {
 
 // within returns a range for each block of this node, so that the first blocks are used up first and the last
 // ones become empty.
-func (a *handler) within(tx *store.Tx, now time.Time) ([]leasing.Set, error) {
+func (a *handler) within(tx *store.Tx, h *roles.Host) ([]leasing.Set, error) {
 	blocks, err := tx.RangeBlocks()
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (a *handler) within(tx *store.Tx, now time.Time) ([]leasing.Set, error) {
 	for i, s := range a.Plan.Sets {
 		for j := range blocks {
 			b := &blocks[j]
-			if b.Pool != a.pool || !b.Valid(now) {
+			if b.Pool != a.pool || !b.Valid(h.Now(), h.SinceBoot()) {
 				continue
 			}
 			r := s[0]

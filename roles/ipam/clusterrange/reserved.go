@@ -71,7 +71,7 @@ func (a *handler) addReserved(ctx context.Context, h *roles.Host, req *roles.Req
 // reserved returns an allocator of a reservation's addresses, as long as this node holds it.
 func (a *handler) reserved(d *ranges.Reserve) *leasing.Allocator {
 	p := *a.Plan
-	p.Within = func(tx *store.Tx, now time.Time) ([]leasing.Set, error) {
+	p.Within = func(tx *store.Tx, h *roles.Host) ([]leasing.Set, error) {
 		held, err := tx.RangeReservation(d.ReservationID)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return nil, err
@@ -80,7 +80,7 @@ func (a *handler) reserved(d *ranges.Reserve) *leasing.Allocator {
 		for i, s := range a.Plan.Sets {
 			r := s[0]
 			r.Free, r.Quiet = nil, held.Quiet
-			if err == nil && held.Valid(now) && len(held.Addresses) == len(out) {
+			if err == nil && held.Valid(h.Now(), h.SinceBoot()) && len(held.Addresses) == len(out) {
 				r.Free = leasing.Within(s[0].Free, leasing.Single(held.Addresses[i]))
 			}
 			out[i] = leasing.Set{r}

@@ -10,7 +10,9 @@ import (
 // 10 s. Half of each pause is random, so that nodes that lost a registry together do not retry together.
 type Backoff struct {
 	Min, Max time.Duration
-	failed   int
+	// Fixed leaves the random part out, for simulations.
+	Fixed  bool
+	failed int
 }
 
 // Next returns the next pause, which is at least least.
@@ -31,6 +33,9 @@ func (b *Backoff) Next(least time.Duration) time.Duration {
 		}
 	}
 	b.failed++
+	if b.Fixed {
+		return max(least, d)
+	}
 	return max(least, d/2+rand.N(d/2+1))
 }
 

@@ -32,6 +32,8 @@ type Options struct {
 	// without a renewal after which the leader stops. Retry is the time between two attempts.
 	Duration, Deadline, Retry time.Duration
 	Log                       *slog.Logger
+	// Now is the clock, or nil for time.Now.
+	Now func() time.Time
 	// Seen is called with the holder of the Lease after each attempt, or with an error.
 	Seen func(holder string, err error)
 }
@@ -56,13 +58,14 @@ type Term struct {
 	// itself, or there was none.
 	Released bool
 
+	now   func() time.Time
 	mu    sync.Mutex
 	until time.Time
 }
 
 // Valid reports whether this process certainly leads.
 func (t *Term) Valid() bool {
-	now, until := time.Now(), t.Until()
+	now, until := t.now(), t.Until()
 	// The monotonic clock stands still while a virtual machine is suspended, and the other may be set.
 	return now.Before(until) && now.Round(0).Before(until.Round(0))
 }
@@ -115,7 +118,7 @@ type candidate struct {
 // observe stores the Lease as it was read or written.
 func (c *candidate) observe(now lease) {
 	if now.Metadata.ResourceVersion != c.lease.Metadata.ResourceVersion || c.since.IsZero() {
-		c.since = time.Now()
+		c.since = c.Now()
 	}
 	c.lease = now
 }
@@ -124,6 +127,9 @@ func (c *candidate) observe(now lease) {
 // lead returns true if each of its requests was answered.
 func Run(ctx context.Context, o Options, lead func(context.Context, *Term) (answered bool)) error {
 	c := candidate{Options: o}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	for {
 		t, err := c.campaign(ctx)
 		if err != nil {
@@ -179,15 +185,15 @@ func (c *candidate) acquire(ctx context.Context) (*Term, error) {
 	}
 	c.observe(now)
 	free := now.Spec.HolderIdentity == ""
-	if !free && now.Spec.HolderIdentity != c.Identity && time.Since(c.since) <= c.promised() {
+	if !free && now.Spec.HolderIdentity != c.Identity && c.Now().Sub(c.since) <= c.promised() {
 		return nil, nil
 	}
-	spec := leaseSpec{LeaseTransitions: now.Spec.LeaseTransitions + 1, AcquireTime: microTime(time.Now())}
-	sent := time.Now()
+	spec := leaseSpec{LeaseTransitions: now.Spec.LeaseTransitions + 1, AcquireTime: microTime(c.Now())}
+	sent := c.Now()
 	if err := c.write(ctx, spec, c.Identity); err != nil {
 		return nil, err
 	}
-	return &Term{Released: free, until: sent.Add(c.Deadline)}, nil
+	return &Term{Released: free, now: c.Now, until: sent.Add(c.Deadline)}, nil
 }
 
 // promised returns the time for which the holder's renewal is respected.
@@ -201,7 +207,7 @@ func (c *candidate) promised() time.Duration {
 
 // write writes the Lease unless it differs from c.lease.
 func (c *candidate) write(ctx context.Context, spec leaseSpec, holder string) error {
-	spec.HolderIdentity, spec.LeaseDurationSeconds, spec.RenewTime = holder, int(c.Duration/time.Second), microTime(time.Now())
+	spec.HolderIdentity, spec.LeaseDurationSeconds, spec.RenewTime = holder, int(c.Duration/time.Second), microTime(c.Now())
 	w := write{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Spec: spec}
 	w.Metadata.Name, w.Metadata.ResourceVersion = c.Name, c.lease.Metadata.ResourceVersion
 	var now lease
@@ -225,7 +231,7 @@ func (c *candidate) hold(ctx context.Context, t *Term, lead func(context.Context
 	ended := make(chan bool, 1)
 	go func() { ended <- lead(ctx, t) }()
 	for t.Valid() && c.pause(ctx) == nil {
-		sent := time.Now()
+		sent := c.Now()
 		err := c.put(ctx, t, c.Identity)
 		if ctx.Err() != nil {
 			break
