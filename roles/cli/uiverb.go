@@ -145,14 +145,15 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 // policyTables adds the network policies of pods to a Topology, and returns the table of their rules. A node whose agent enforces none, or
 // does not answer, has none: doctor's findings say so.
 func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Table, error) {
-	view, err := readPolicies(ctx, h, nil)
+	view, _ := readPolicies(ctx, h, nil)
 	if view == nil {
-		return nil, nil //nolint:nilerr // among the findings
+		return nil, nil
 	}
-	view.explainer.Counters, err = h.Net.PodCounters(ctx)
+	counters, err := h.Net.PodCounters(ctx)
 	if err != nil {
 		return nil, err
 	}
+	view.explainer.Counters = counters
 	for _, l := range view.explainer.List() {
 		for i := range t.Attachments {
 			a := &t.Attachments[i]

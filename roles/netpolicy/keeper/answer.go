@@ -108,7 +108,8 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	k.local.announce(p)
 	k.local.putInto(k.table)
 	rules := k.table.Ruleset()
-	if a.Refused = k.table.Conflicts()[p.Label]; a.Refused != "" {
+	a.Refused = k.table.Conflicts()[p.Label]
+	if a.Refused != "" {
 		k.local.forget(p)
 		k.local.putInto(k.table)
 		return a, nil

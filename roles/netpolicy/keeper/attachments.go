@@ -100,7 +100,8 @@ func (l *attachments) read(ctx context.Context) error {
 		a := &all[i]
 		p, label := askedFor(a), attachment.Label(a.Key)
 		if p == nil {
-			if others[label] = l.others[label]; others[label] {
+			others[label] = l.others[label]
+			if others[label] {
 				continue
 			}
 			if p = l.derived[label]; p == nil || !slices.Equal(p.Addresses, addressesOf(a)) {
@@ -109,7 +110,8 @@ func (l *attachments) read(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if others[label] = p == nil; p == nil {
+			others[label] = p == nil
+			if p == nil {
 				continue
 			}
 			derived[label] = p
