@@ -1,6 +1,8 @@
 package netops_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
@@ -9,63 +11,57 @@ import (
 
 // TestRemember: a Net that remembers reads a link and a sysctl once, and opens a namespace once while it is open.
 func TestRemember(t *testing.T) {
-	netopstest.New(t).Do(t, func() error {
-		n := newNet(t, nil)
-		mustApply := func(up bool) {
-			t.Helper()
-			if err := n.Clone().Ensure(t.Context(), netops.Spec{Objects: []netops.Object{
-				&netops.Link{Name: "lo", Up: up, Down: !up}, &netops.Sysctl{Key: "net/ipv4/ip_forward", Value: map[bool]string{true: "1", false: "0"}[up]},
-			}}, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		have := func() [2]bool {
-			t.Helper()
-			l, err := n.Link(t.Context(), nil, "lo")
-			if err != nil {
-				t.Fatal(err)
-			}
-			v, err := n.Sysctl(t.Context(), nil, "net/ipv4/ip_forward")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return [2]bool{l.Up, v == "1"}
-		}
-		mustApply(false)
-		forget, err := n.Remember()
-		if err != nil {
+	n := newNet(t, nil)
+	const key = "net/ipv4/ip_default_ttl"
+	state := func() (exists bool, ttl string) {
+		t.Helper()
+		_, err := n.Link(t.Context(), nil, "remember0")
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
 			t.Fatal(err)
 		}
-		have()
-		mustApply(true)
-		if got := have(); got != [2]bool{} {
-			t.Errorf("remembered %v", got)
+		ttl, readErr := n.Sysctl(t.Context(), nil, key)
+		if readErr != nil {
+			t.Fatal(readErr)
 		}
-		path := netopstest.New(t).Path()
-		outer, err := n.OpenNamespace(path)
-		if err != nil {
-			t.Fatal(err)
+		return err == nil, ttl
+	}
+	forget, err := n.Remember()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first := state()
+	spec := netops.Spec{Objects: []netops.Object{
+		&netops.Link{In: netops.Host, Name: "remember0", Kind: "bridge"}, &netops.Sysctl{In: netops.Host, Key: key, Value: "61"},
+	}}
+	changer := newNet(t, nil)
+	if err := changer.Ensure(t.Context(), spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		spec.Objects[1] = &netops.Sysctl{In: netops.Host, Key: key, Value: first}
+		if err := errors.Join(changer.Remove(context.Background(), netops.Spec{Objects: spec.Objects[:1]}, nil), changer.Ensure(context.Background(), netops.Spec{Objects: spec.Objects[1:]}, nil)); err != nil {
+			t.Error(err)
 		}
-		inner, err := n.OpenNamespace(path)
-		if err != nil || inner != outer {
-			t.Errorf("a second namespace: %v", err)
-		}
-		if err := inner.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := n.Links(t.Context(), outer); err != nil {
-			t.Errorf("after the inner Close: %v", err)
-		}
-		if err := outer.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if again, err := n.OpenNamespace(path); err != nil || again == outer || again.Close() != nil {
-			t.Errorf("a closed namespace was used again: %v", err)
-		}
-		forget()
-		if got := have(); got != [2]bool{true, true} {
-			t.Errorf("after forget: %v", got)
-		}
-		return nil
 	})
+	if exists, ttl := state(); exists || ttl != first {
+		t.Errorf("remembered %t %s", exists, ttl)
+	}
+	path := netopstest.New(t).Path()
+	outer, inner := open(t, n, netopstest.New(t)), (*netops.Namespace)(nil)
+	if inner, err = n.OpenNamespace(outer.Path()); err != nil || inner != outer {
+		t.Errorf("a second namespace: %v", err)
+	}
+	if err := inner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Links(t.Context(), outer); err != nil {
+		t.Errorf("after the inner Close: %v", err)
+	}
+	if other, err := n.OpenNamespace(path); err != nil || other == outer || other.Close() != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+	forget()
+	if exists, ttl := state(); !exists || ttl != "61" {
+		t.Errorf("after forget: %t %s", exists, ttl)
+	}
 }

@@ -319,6 +319,14 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		},
 		"policy-table":         func(f *doctor.Facts) { f.Policies = doctor.Policies{On: true, Saved: f.Now} },
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
+		"tunnel-peer": func(f *doctor.Facts) {
+			err := json.Unmarshal([]byte(`{"ready": true, "registry": "kube", "peers": {"wanted": 1}, "interface": "eth0",
+				"unheard": [{"peer": "other", "since": "2001-01-01T00:00:00Z"}]}`), &f.Overlay.Agent)
+			f.Links = []netops.LinkInfo{{Name: "eth0", Up: true, Running: true}}
+			if err != nil {
+				panic(err)
+			}
+		},
 		"tunnel-checksum": func(f *doctor.Facts) {
 			err := json.Unmarshal([]byte(`{"ready": true, "registry": "kube", "peers": {"wanted": 1}, "interface": "eth0",
 				"wrongChecksums": {"evidence": "3 of 9 UDP datagrams in 1m0s", "fix": "cnibox drops"}}`), &f.Overlay.Agent)
