@@ -98,7 +98,7 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 		return err
 	}
 	out := netpolicy.Explanation{Flow: f, Allowed: true}
-	if isFiltered(links, f) {
+	if isFiltered(links, &f) {
 		e, err := counting(c.Context, h, state.Only(f.Client, f.Server))
 		if err != nil {
 			return err
@@ -155,10 +155,11 @@ func policyEnd(s *netpolicy.State, name string) ([]netip.Addr, error) {
 	return nil, withHint(fmt.Errorf("%q is neither an address nor a pod that the agent knows", name), "cnibox policy list")
 }
 
-// isFiltered reports whether policies apply to a connection. What the node itself sends or receives is not filtered.
-func isFiltered(links []netops.LinkInfo, f netpolicy.Flow) bool {
+// isFiltered reports whether policies apply to a connection, and completes it. What the node itself begins is not filtered.
+func isFiltered(links []netops.LinkInfo, f *netpolicy.Flow) bool {
 	own := reachable(links)
-	return !slices.Contains(own, f.Client) && !slices.Contains(own, f.Server)
+	f.ToNode = slices.Contains(own, f.Server)
+	return !slices.Contains(own, f.Client)
 }
 
 func (p *Process) listPolicies(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
@@ -227,8 +228,11 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 	changed, broken := []netpolicy.Explanation{}, map[string]int{}
 	for _, one := range connections {
 		f := netpolicy.Flow{Client: one.Client, Server: one.Server, Protocol: strings.ToUpper(netops.ProtocolName(one.Protocol)), Port: one.Port}
+		if !isFiltered(links, &f) {
+			continue
+		}
 		now := after.Explain(f)
-		if !isFiltered(links, f) || now.Allowed == before.Explain(f).Allowed {
+		if now.Allowed == before.Explain(f).Allowed {
 			continue
 		}
 		changed = append(changed, now)
@@ -280,7 +284,7 @@ func newPolicyView(state *netpolicy.State, links []netops.LinkInfo) *policyView 
 
 // denial returns the verdict that denies a connection, or nil. Of a pod of another node it only knows the policies with everywhere.
 func (v *policyView) denial(f netpolicy.Flow, everywhere bool) *netpolicy.Verdict {
-	if v == nil || !isFiltered(v.links, f) {
+	if v == nil || !isFiltered(v.links, &f) {
 		return nil
 	}
 	e := v.explainer

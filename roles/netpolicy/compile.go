@@ -340,8 +340,10 @@ func (t *Tiers) rest() *podfilter.Chain {
 	switch {
 	case len(t.Isolating) > 0:
 		rules := []podfilter.Rule{
-			{Self: true, Verdict: "accept"}, {Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
-			{ToNode: true, Verdict: "accept"}, {OfNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
+			{Self: true, Verdict: "accept"},
+			{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
+			{ToNode: true, Verdict: "accept"},
+			{OfNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
 		}
 		return chain("pods", append(jumps(rules, t.Isolating), podfilter.Rule{Verdict: "drop"}))
 	case len(t.Baseline) > 0:

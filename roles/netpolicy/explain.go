@@ -20,6 +20,8 @@ type Flow struct {
 	Protocol string     `json:"protocol"`
 	// Port is the server's, or 0 for a protocol without ports.
 	Port uint16 `json:"port,omitempty"`
+	// ToNode is true if the server is this node itself.
+	ToNode bool `json:"-"`
 }
 
 // String returns the connection in one line.
@@ -124,6 +126,11 @@ func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
 // verdict evaluates the policies of a pod with the address own.
 func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdict {
 	v := Verdict{Direction: strings.ToLower(d.String()), Pod: e.table.title(l), Policies: []string{}}
+	f.ToNode = f.ToNode && !l.isElsewhere
+	if f.ToNode && !e.rules.Form.Node {
+		v.Allowed, v.Why, v.Change = true, "NetworkPolicies do not apply to the pod's own node", "an egress rule of a ClusterNetworkPolicy"
+		return v
+	}
 	name := e.chainOf(own, d)
 	switch name {
 	case "":
@@ -161,6 +168,8 @@ func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdic
 	case w.policy != "":
 		n := e.table.policies[l.Namespace][strings.TrimPrefix(w.policy, l.Namespace+"/")].compile(d).origins[w.rule]
 		v.Rule, v.Why, v.Change = fmt.Sprintf("%s[%d]", v.Direction, n), "a rule allows it", "the policy without this rule, unless another policy allows it"
+	case v.Allowed && f.ToNode:
+		v.Why, v.Change = "no rule of a ClusterNetworkPolicy matches, and NetworkPolicies do not apply to the pod's own node", "an egress rule of a ClusterNetworkPolicy"
 	case v.Allowed && len(isolating) > 0:
 		v.Why, v.Change = "a NetworkPolicy lets a pod reach itself", "a ClusterNetworkPolicy of the tier Admin"
 	case v.Allowed:
@@ -323,7 +332,7 @@ func (w *walk) matches(r *podfilter.Rule) bool {
 		peer = f.Server
 	}
 	switch {
-	case r.Strays, r.ToNode, r.OfNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
+	case r.Strays, r.OfNode, r.ToNode && !f.ToNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
 		return false
 	case r.Protocol != 0 && r.Protocol != w.protocol,
 		r.Ports != "" && !has(r.Ports, netip.Addr{}, f.Port),

@@ -99,6 +99,12 @@ func TestOwnNode(t *testing.T) {
 				}
 			}
 			ensure(t, f, table)
+			for i, a := range addresses {
+				e := netpolicy.NewExplainer(table).Explain(netpolicy.Flow{Client: one.Addresses[i], Server: a, Protocol: "TCP", Port: 80, ToNode: true})
+				if e.Allowed == test.denied {
+					t.Errorf("explained: %+v", e)
+				}
+			}
 			for _, of := range flows {
 				of[2].passes(t, of[2].client, of[2].server)
 				of[2].passes(t, of[2].server, of[2].client)

@@ -262,7 +262,7 @@ func (n *simNode) add(a *handler) string {
 	}
 	for _, other := range n.w.nodes {
 		for _, o := range other.containers {
-			if o.addr == c.addr && !(o.lost && other != n) {
+			if o.addr == c.addr && (!o.lost || other == n) {
 				n.w.broken("%s gives %s to a container, and a container on %s has it", n.name, c.addr, other.name)
 			}
 		}
