@@ -112,7 +112,8 @@ func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
 
 // Close closes the namespace and the sockets in it.
 func (ns *Namespace) Close() error {
-	if ns.users--; ns.users > 0 {
+	ns.users--
+	if ns.users > 0 {
 		return nil
 	}
 	var errs []error

@@ -166,10 +166,12 @@ func (a *auditor) compareAll(ctx context.Context, all []*audited) (compared int,
 		return 0, err
 	}
 	defer thaw()
-	if a.census, err = attachment.NewCensus(ctx, a.h); err != nil {
+	a.census, err = attachment.NewCensus(ctx, a.h)
+	if err != nil {
 		return 0, fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	if a.links, err = a.h.Net.Links(ctx, nil); err != nil {
+	a.links, err = a.h.Net.Links(ctx, nil)
+	if err != nil {
 		return 0, err
 	}
 	forget, err := a.h.Net.Remember()
@@ -182,7 +184,8 @@ func (a *auditor) compareAll(ctx context.Context, all []*audited) (compared int,
 	late := map[string]string{}
 	for i, one := range all {
 		progress(i, len(all))
-		if one.busy = late[one.Network]; one.busy != "" {
+		one.busy = late[one.Network]
+		if one.busy != "" {
 			continue
 		}
 		before := *one
