@@ -22,7 +22,8 @@ const (
 	// the runtime starts a thread, differs between calls.
 	runs = 21
 	// These are shares of the reference's page faults: of VERSION, and of bridge + host-local + ipMasq where the bridge exists.
-	maxVersionFaults = 1.37
+	// The reference's binary takes 288 to 302 for VERSION, depending on how the page cache holds its file.
+	maxVersionFaults = 1.42
 	maxAddFaults     = 0.258
 	maxDelFaults     = 0.225
 	// maxAddCalls and maxDelCalls bound the system calls under strace -f, without those of waiting, of which a busy machine has 70 to 160.
