@@ -92,7 +92,7 @@ sim: setup
 
 # The packages that take longest begin first, so that no processor is idle at the end.
 test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
-	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m $(QUICK) $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 40m $(QUICK) $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
@@ -268,7 +268,7 @@ release: go-version
 test-release: setup bin/nfpm
 	$(GO) build -o bin/release ./test/cmd/release
 	cd test/peers/vex && $(GO) build -o ../../../bin/vex .
-	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),release -count 1 -timeout 15m ./test/suites/release
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),release -count 1 -timeout 30m ./test/suites/release
 
 # Thousands of nodes on a real etcd and a real kube-apiserver. Takes 10 to 15 minutes.
 bench-scale: setup build bin/kube/kube-apiserver
