@@ -55,6 +55,7 @@ policy explain default/client default/web:80
 policy explain default/other default/web:80
 policy explain default/client 192.0.2.7:25
 policy explain default/client 192.0.2.1:25
+policy explain 192.0.2.1 default/web:81
 policy explain default/nobody 192.0.2.1
 product path --probe client other >/dev/null 2>&1
 cat >$WORK/deny.yaml <<'E'
@@ -96,7 +97,8 @@ until grep -q http $WORK/ui.out; do :; done
 		"default/web\tingress\tdenied\t-\t-\t0\tisolated by default/web, and no rule of these matches\tingress[0] of default/web, which matches the port, and not the peer\n",
 		"cnibox: policy explain: the connection is denied\n",
 		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t0\ta rule matches: Deny\t",
-		"10.244.0.4 -> 192.0.2.1:25 TCP\t-\t-\tallowed\t",
+		"10.244.0.4 -> 192.0.2.1:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t", // the own node
+		"192.0.2.1 -> 10.244.0.3:81 TCP\t-\t-\tallowed\t",
 		`"default/nobody" is neither an address nor a pod`,
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",
