@@ -290,20 +290,12 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return err
 	}
 	defer lock.Unlock()
-	if one.record != nil {
-		err := a.h.Store.View(ctx, func(tx *store.Tx) error {
-			now, err := tx.Attachment(one.Key)
-			if err == nil {
-				one.record = now
-			}
-			return err
-		})
-		if errors.Is(err, store.ErrNotFound) {
-			return nil // it was removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
+	err = a.reread(ctx, one)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // it was removed meanwhile
+	}
+	if err != nil {
+		return err
 	}
 	path := ""
 	if one.cached != nil {
@@ -360,6 +352,20 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return nil
 	}
 	return then(ns)
+}
+
+// reread reads the attachment's record again, if it has one. After it was removed the error is store.ErrNotFound.
+func (a *auditor) reread(ctx context.Context, one *audited) error {
+	if one.record == nil {
+		return nil
+	}
+	return a.h.Store.View(ctx, func(tx *store.Tx) error {
+		now, err := tx.Attachment(one.Key)
+		if err == nil {
+			one.record = now
+		}
+		return err
+	})
 }
 
 // addCall says which call works on the attachment, as far as that is known.

@@ -106,7 +106,7 @@ func goList(t *testing.T, format, pkg string) string {
 	return string(out)
 }
 
-// TestSize bounds the size of the binary that `make build` makes. Other flags give another size.
+// TestSize bounds the size of the binary that `make build` makes, with the flags of the Makefile.
 func TestSize(t *testing.T) {
 	st, err := os.Stat("../../../bin/cnibox")
 	if err != nil {
