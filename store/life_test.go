@@ -67,6 +67,36 @@ func TestFreshRefuses(t *testing.T) {
 	update(t, store.New(o), func(*store.Tx) error { return nil })
 }
 
+// TestFreshNeedsKeep: while a call of another program has keep.db, an Update that makes node.db waits for it, and holds no lock of node.db
+// meanwhile: the other call may need node.db too.
+func TestFreshNeedsKeep(t *testing.T) {
+	o := options(t)
+	tried := make(chan struct{}, 1)
+	o.Fresh = func(ctx context.Context, tx *store.Tx) error {
+		err := store.New(o).KeepTryView(ctx, func(*store.KeepTx) error { return nil })
+		select {
+		case tried <- struct{}{}:
+		default:
+		}
+		return err
+	}
+	updated := make(chan error, 1)
+	err := store.New(o).KeepUpdate(t.Context(), func(*store.KeepTx) error {
+		go func() {
+			updated <- store.New(o).Update(t.Context(), func(tx *store.Tx) error { return attach(tx, "a", 0) })
+		}()
+		<-tried
+		if _, err := store.New(o).SetAside(t.Context()); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("node.db: %v", err)
+		}
+		return nil
+	})
+	if err := errors.Join(err, <-updated); err != nil {
+		t.Fatal(err)
+	}
+	checkSound(t, store.New(o), 1)
+}
+
 func TestBootChange(t *testing.T) {
 	o, path := filled(t, 5)
 	outside := t.TempDir() + "/keep"

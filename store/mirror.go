@@ -34,10 +34,10 @@ type Released struct {
 // program stops the calls of one network only.
 func (s *Store) updateMirrored(ctx context.Context, fn func(*Tx) error) error {
 	if s.o.Mirror == nil {
-		return s.node().Run(ctx, true, s.withTx(fn))
+		return s.updateNode(ctx, fn)
 	}
 	var m Mirror
-	within := s.withTx(func(tx *Tx) error {
+	within := func(tx *Tx) error {
 		if err := fn(tx); err != nil || len(tx.released) == 0 {
 			return err
 		}
@@ -52,15 +52,15 @@ func (s *Store) updateMirrored(ctx context.Context, fn func(*Tx) error) error {
 			return errMirrorLocked
 		}
 		return nil
-	})
-	err := s.node().Run(ctx, true, within)
+	}
+	err := s.updateNode(ctx, within)
 	if m == nil {
 		return err
 	}
 	defer m.Close()
 	for errors.Is(err, errMirrorLocked) {
 		if err = m.Lock(ctx); err == nil {
-			err = s.node().Run(ctx, true, within)
+			err = s.updateNode(ctx, within)
 		}
 	}
 	return err

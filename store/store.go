@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -131,8 +132,8 @@ func (s *Store) Check(ctx context.Context, fn func(*Tx) error) error {
 // Update runs fn in a read-write transaction on node.db. When fn returns nil, all its
 // changes are stored, else none. Update excludes every other transaction and waits
 // for them for at most LockTimeout (ErrBusy). A file that does not exist is created
-// first; see Options.Fresh. If Mirror has to wait for another program, the changes are
-// discarded and fn is called again.
+// first; see Options.Fresh. If Mirror or Fresh has to wait for another program, the changes
+// are discarded and fn is called again.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	var ended []*Holding
 	err := s.updateMirrored(ctx, func(tx *Tx) error {
@@ -161,12 +162,36 @@ func (s *Store) KeepCheck(ctx context.Context, fn func(*KeepTx) error) error {
 	return f.Run(ctx, false, withKeepTx(fn))
 }
 
-// KeepTryView is KeepView without waiting: ErrBusy when the file is locked. Use it
-// within a transaction on node.db, where waiting for keep.db could be a deadlock.
+// KeepTryView is KeepView without waiting, for Options.Fresh, where waiting for keep.db could be a deadlock: ErrBusy when the file
+// is locked. The Update then waits without node.db's lock, and begins again.
 func (s *Store) KeepTryView(ctx context.Context, fn func(*KeepTx) error) error {
 	f := s.keep()
 	f.NoWait = true
-	return f.Run(ctx, false, withKeepTx(fn))
+	err := f.Run(ctx, false, withKeepTx(fn))
+	if errors.Is(err, ErrBusy) {
+		return keepHeldError{err}
+	}
+	return err
+}
+
+// keepHeldError is KeepTryView's ErrBusy.
+type keepHeldError struct{ error }
+
+func (e keepHeldError) Unwrap() error { return e.error }
+
+// updateNode runs fn in a transaction on node.db, which it creates if there is none.
+func (s *Store) updateNode(ctx context.Context, fn func(*Tx) error) error {
+	until := time.Now().Add(s.o.LockTimeout)
+	for {
+		err := s.node().Run(ctx, true, s.withTx(fn))
+		var held keepHeldError
+		if !errors.As(err, &held) || time.Now().After(until) {
+			return err
+		}
+		if waited := s.KeepView(ctx, func(*KeepTx) error { return nil }); waited != nil {
+			return errors.Join(err, waited)
+		}
+	}
 }
 
 // KeepUpdate is Update for keep.db. When it returns nil, the changes have reached the

@@ -174,28 +174,15 @@ func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 	return out
 }
 
-// anyAlive reports whether a cache names a namespace that exists.
-func anyAlive(cache map[string]*CacheEntry) bool {
-	for _, c := range cache {
-		if _, err := os.Stat(c.Netns); c.Netns != "" && err == nil {
-			return true
-		}
-	}
-	return false
-}
-
 // withDelegates replaces the entry of a meta role by an entry for each network that it
-// delegated to, because these networks have the attachments. It does not wait for
-// keep.db, because the caller holds the lock of the new state file. A busy keep.db is
-// therefore an error, and the runtime repeats the call. If nothing is alive, as after a
-// boot when all pods start at once, it ignores a busy keep.db.
-func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEntry, living bool) (map[string]*CacheEntry, error) {
+// delegated to, because these networks have the attachments.
+func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEntry) (map[string]*CacheEntry, error) {
 	var all []store.Delegation
 	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {
 		all, err = tx.Delegations("")
 		return err
 	})
-	if err != nil && !errors.Is(err, store.ErrDamaged) && (living || !errors.Is(err, store.ErrBusy)) {
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return nil, err
 	}
 	for i := range all {

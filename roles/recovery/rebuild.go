@@ -45,7 +45,7 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 		return fmt.Errorf("rebuild state: %w", err)
 	}
 	cache := ReadCaches(h, cacheDirs)
-	cache, err = withDelegates(ctx, h, cache, len(found) > 0 || anyAlive(cache))
+	cache, err = withDelegates(ctx, h, cache)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
