@@ -31,8 +31,12 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("CLITEST_INSIDE") {
 	case "":
 		os.Exit(inNamespaces())
-	case "new": // host-local writes to /var/lib/cni
-		if err := errors.Join(syscall.Mount("none", "/var/lib", "tmpfs", 0, "mode=755"), os.Setenv("CLITEST_INSIDE", "1")); err != nil {
+	case "new": // host-local writes to /var/lib/cni, and other packages' tests to /run
+		err := os.Setenv("CLITEST_INSIDE", "1")
+		for _, dir := range []string{"/var/lib", "/run"} {
+			err = errors.Join(err, syscall.Mount("none", dir, "tmpfs", 0, "mode=755"))
+		}
+		if err != nil {
 			panic(err)
 		}
 	}
