@@ -268,7 +268,7 @@ func TestBrowser(t *testing.T) {
 func open(ctx context.Context, t *testing.T, browser, url string) string {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--enable-logging=stderr",
-		"--timeout=3000", "--dump-dom", url)
+		"--timeout=100000", "--dump-dom", url)
 	var messages strings.Builder
 	cmd.Stderr = &messages
 	dom, err := cmd.Output()
