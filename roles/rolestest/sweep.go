@@ -16,7 +16,8 @@ const (
 	// writes.
 	maxSteps = 200
 	// strideEnv makes all sweeps probe only every n-th write: 1 in a soak, more if calls
-	// are slow and another test run probes every write.
+	// are slow and another test run probes every write. If it is set, only the first of a
+	// role's configurations is tried in all versions of the specification.
 	strideEnv = "CNIBOX_SWEEP"
 	// laterStride is the distance of the probed writes for a role's second and later
 	// configurations.
