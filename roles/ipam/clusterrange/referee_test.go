@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anishathalye/porcupine"
+
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -21,31 +23,73 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// referee has every address that is in use, and counts the results of all ADDs.
+// referee writes down what ADDs and DELs did and when, and judges it at the end.
 type referee struct {
-	t      *testing.T
-	mu     sync.Mutex
+	t     *testing.T
+	began time.Time
+	mu    sync.Mutex
+	// used has the container of each address in use.
 	used   map[netip.Addr]string
+	ops    []porcupine.Operation
 	total  int
 	denied int
 }
 
-// given is called with the result of an ADD.
-func (r *referee) given(a netip.Addr, by string) {
+// change is an ADD that gave an address to a container, or a DEL that took it back.
+type change struct {
+	addr netip.Addr
+	by   string
+	del  bool
+}
+
+// now is the time for given and ended.
+func (r *referee) now() int64 { return int64(time.Since(r.began)) }
+
+// given is called with the result of an ADD, and the time of its call.
+func (r *referee) given(a netip.Addr, by string, call int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.total++
-	if other, taken := r.used[a]; taken {
-		r.t.Errorf("%s was given to %s while %s had it", a, by, other)
-	}
 	r.used[a] = by
+	r.ops = append(r.ops, porcupine.Operation{Input: change{addr: a, by: by}, Call: call, Return: r.now()})
 }
 
-// ended is called before a DEL, which may make the address free at any time.
-func (r *referee) ended(a netip.Addr) {
+// ended is called after a DEL with the time of its call.
+func (r *referee) ended(a netip.Addr, by string, call int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.used, a)
+	if r.used[a] == by { // else another ADD has been faster than this line
+		delete(r.used, a)
+	}
+	r.ops = append(r.ops, porcupine.Operation{Input: change{addr: a, by: by, del: true}, Call: call, Return: r.now()})
+}
+
+// oneOwner is the promise: an address is given to a container only if no other one has it.
+var oneOwner = porcupine.Model{
+	Init: func() any { return "" },
+	Step: func(owner, input, _ any) (bool, any) {
+		c := input.(change)
+		if c.del {
+			return owner == c.by, ""
+		}
+		return owner == "", c.by
+	},
+}
+
+// judge fails the test if no order of the calls, each at a moment while it ran, keeps the promise.
+func (r *referee) judge() {
+	r.t.Helper()
+	byAddr := map[netip.Addr][]porcupine.Operation{}
+	for _, o := range r.ops {
+		a := o.Input.(change).addr
+		byAddr[a] = append(byAddr[a], o)
+	}
+	for a, ops := range byAddr {
+		if result := porcupine.CheckOperationsTimeout(oneOwner, ops, time.Minute); result != porcupine.Ok {
+			r.t.Errorf("%s: %s:\n%v", a, result, ops)
+		}
+	}
+	r.t.Logf("the calls with %d addresses are linearizable: %t", len(byAddr), !r.t.Failed())
 }
 
 // computer is a node: a keeper in a process, and ADDs and DELs in this one.
@@ -115,15 +159,17 @@ func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struc
 			p := pods[0]
 			pods = pods[1:]
 			if p.root == c.root { // else the container ended with its machine
-				c.r.ended(p.addr)
+				call := c.r.now()
 				if err := a.Del(c.r.t.Context(), h, request(network, p.id)); err != nil {
 					c.r.t.Error(err)
 				}
+				c.r.ended(p.addr, c.name+" "+p.id, call)
 			}
 			c.mu.RUnlock()
 			continue
 		}
-		p := pod{id: fmt.Sprint(c.name, "-", i), root: c.root}
+		p := pod{id: fmt.Sprint(network, "-", i), root: c.root}
+		call := c.r.now()
 		res, err := a.Add(c.r.t.Context(), h, request(network, p.id))
 		switch {
 		case c.r.t.Context().Err() != nil: // the test has failed
@@ -131,7 +177,7 @@ func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struc
 			return
 		case err == nil:
 			p.addr = addressOf(c.r.t, res)
-			c.r.given(p.addr, c.name+" "+p.id)
+			c.r.given(p.addr, c.name+" "+p.id, call)
 			pods = append(pods, p)
 		case errors.Is(err, roles.ErrTryAgain), errors.Is(err, roles.ErrExhausted):
 			c.r.mu.Lock()
@@ -150,7 +196,8 @@ func (c *computer) reinstall(forget func(name string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.kill()
-	err := c.leases(func(a netip.Addr) { c.r.ended(a) })
+	call := c.r.now()
+	err := c.leases(func(a netip.Addr) { c.r.ended(a, c.r.owner(a), call) })
 	if err != nil {
 		c.r.t.Error(err)
 	}
@@ -206,7 +253,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	r := &referee{t: t, used: map[netip.Addr]string{}}
+	r := &referee{t: t, began: time.Now(), used: map[netip.Addr]string{}}
 	end := make(chan struct{})
 	var working sync.WaitGroup
 	var all []*computer
@@ -247,6 +294,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 		c.kill()
 	}
 	t.Logf("%d addresses were given, %d ADDs were told to try again, %d kills of agents, %d jumps of clocks, %d other disturbances", r.count(), r.denied, kills, jumps, others)
+	r.judge()
 	// What the nodes recorded is what the referee saw.
 	recorded := map[netip.Addr]bool{}
 	for _, c := range all {
@@ -276,4 +324,31 @@ func (r *referee) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.total
+}
+
+func (r *referee) owner(a netip.Addr) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used[a]
+}
+
+// TestRefereeJudges: an address may be given while the DEL of its last container runs, and not before or twice.
+func TestRefereeJudges(t *testing.T) {
+	a := netip.MustParseAddr("10.9.0.1")
+	op := func(by string, del bool, call, end int64) porcupine.Operation {
+		return porcupine.Operation{Input: change{a, by, del}, Call: call, Return: end}
+	}
+	for _, c := range []struct {
+		name string
+		ops  []porcupine.Operation
+		want bool
+	}{
+		{"beside DEL", []porcupine.Operation{op("x", false, 1, 2), op("x", true, 5, 8), op("y", false, 4, 7)}, true},
+		{"before DEL", []porcupine.Operation{op("x", false, 1, 2), op("x", true, 5, 8), op("y", false, 3, 4)}, false},
+		{"without DEL", []porcupine.Operation{op("x", false, 1, 5), op("y", false, 2, 4)}, false},
+	} {
+		if got := porcupine.CheckOperations(oneOwner, c.ops); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
 }
