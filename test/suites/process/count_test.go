@@ -22,10 +22,11 @@ const (
 	// the runtime starts a thread, differs between calls.
 	runs = 21
 	// These are shares of the reference's page faults: of VERSION, and of bridge + host-local + ipMasq where the bridge exists.
-	// The reference's binary takes 288 to 302 for VERSION, depending on how the page cache holds its file.
-	maxVersionFaults = 1.42
-	maxAddFaults     = 0.258
-	maxDelFaults     = 0.225
+	// The reference takes 282 to 302 for VERSION and 2,040 to 2,215 for ADD, depending on how the page cache holds its files: usual are
+	// 1.38, 0.25 and 0.21.
+	maxVersionFaults = 1.45
+	maxAddFaults     = 0.28
+	maxDelFaults     = 0.24
 	// maxAddCalls and maxDelCalls bound the system calls under strace -f, without those of waiting, of which a busy machine has 70 to 160.
 	maxAddCalls = 420
 	maxDelCalls = 350
