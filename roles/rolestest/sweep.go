@@ -16,8 +16,8 @@ const (
 	// writes.
 	maxSteps = 200
 	// strideEnv makes all sweeps probe only every n-th write: 1 in a soak, more if calls
-	// are slow and another test run probes every write. If it is set, only the first of a
-	// role's configurations is tried in all versions of the specification.
+	// are slow and another test run probes every write. If it is set, some parts of the
+	// suite leave out a role's later configurations.
 	strideEnv = "CNIBOX_SWEEP"
 	// laterStride is the distance of the probed writes for a role's second and later
 	// configurations.
