@@ -16,7 +16,7 @@ const (
 	// writes.
 	maxSteps = 200
 	// strideEnv makes all sweeps probe only every n-th write: 1 in a soak, more if calls
-	// are slow and another test run probes every write. If it is set, some parts of the
+	// are slow and another test run probes every write. With more than 1, some parts of the
 	// suite leave out a role's later configurations.
 	strideEnv = "CNIBOX_SWEEP"
 	// laterStride is the distance of the probed writes for a role's second and later

@@ -56,7 +56,7 @@ func TestRole(t *testing.T) {
 // TestStorm attaches many containers at once, with plugins that are killed at random.
 func TestStorm(t *testing.T) {
 	conf := rolestest.WithKeys(t, fused(bridge, portmap, firewall, tuning), map[string]any{"cniVersion": "1.1.0", "name": "storm", "runtimeConfig": map[string]any{}})
-	rolestest.Storm{Table: all.Table(), Type: "chain", Containers: 60, Soaked: 200, Parallel: 16, Confs: []string{conf}}.Run(t)
+	rolestest.Storm{Table: all.Table(), Type: "chain", Containers: 200, Parallel: 16, Confs: []string{conf}}.Run(t)
 }
 
 // TestRefused: an invalid configuration is refused with the JSON paths of all faults.

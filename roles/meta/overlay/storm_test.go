@@ -12,7 +12,7 @@ import (
 // that are killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "vxlan", Containers: 120, Soaked: 300, Parallel: 32,
+		Table: all.Table(), Type: "vxlan", Containers: 300, Parallel: 32,
 		Confs: []string{fmt.Sprintf(`{"cniVersion":"1.1.0","name":"storm","type":"vxlan","overlayFile":%q,"delegate":{"isDefaultGateway":true}}`, handOff(t))},
 	}.Run(t)
 }
