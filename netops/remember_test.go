@@ -65,3 +65,28 @@ func TestRemember(t *testing.T) {
 		t.Errorf("after forget: %t %s", exists, ttl)
 	}
 }
+
+// TestRememberHostEnd: the second namespace has the first one's file descriptor, and is not taken for it.
+func TestRememberHostEnd(t *testing.T) {
+	n := newNet(t, nil)
+	forget, err := n.Remember()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forget()
+	for _, name := range []string{"rh0", "rh1"} {
+		box := netopstest.New(t)
+		run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", box.Path())
+		defer run(t, "ip", "link", "del", name)
+		ns, err := n.OpenNamespace(box.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := n.HostEnd(t.Context(), ns, "eth0"); err != nil || l.Name != name {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+		if err := ns.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

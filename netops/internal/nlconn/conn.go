@@ -42,6 +42,8 @@ type Message struct {
 	// Echo is called with the kernel's notification of the created object, if the
 	// kernel sends it to the requester (NLM_F_ECHO; for links since Linux 6.2).
 	Echo func(data []byte)
+	// Fleeting means that an equal request may mean something else later: it names a file descriptor. Remember does not keep its answer.
+	Fleeting bool
 }
 
 // Conn is a netlink socket in one namespace. It can send several requests in one
@@ -280,8 +282,8 @@ type answer struct {
 // ask sends one request, unless the memory has its answer, and calls each for the messages of the answer until it returns true.
 func (c *Conn) ask(ctx context.Context, m Message, each func(h unix.NlMsghdr, data []byte) (done bool)) error {
 	b := c.Append(nil, m)
-	key, torn := "", false
-	if c.memory != nil {
+	key, torn, remembers := "", false, c.memory != nil && !m.Fleeting
+	if remembers {
 		key = string(b[:8]) + string(b[12:]) // without the sequence number
 		for _, a := range c.memory[key] {
 			if each(a.header, a.data) {
@@ -294,13 +296,13 @@ func (c *Conn) ask(ctx context.Context, m Message, each func(h unix.NlMsghdr, da
 	}
 	var all []answer
 	err := c.answers(ctx, c.seq, 1, func(_ int, h unix.NlMsghdr, data []byte) bool {
-		if c.memory != nil {
+		if remembers {
 			torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
 			all = append(all, answer{h, bytes.Clone(data)})
 		}
 		return each(h, data)
 	})
-	if c.memory != nil && err == nil && !torn {
+	if remembers && err == nil && !torn {
 		c.memory[key] = all
 	}
 	return err

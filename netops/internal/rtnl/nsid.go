@@ -19,7 +19,7 @@ const (
 // NamespaceID returns the number that the connection's namespace has for an open
 // namespace, or a negative number for none (rtnetlink(7), NETNSA_NSID).
 func (c *Conn) NamespaceID(ctx context.Context, fd int) (int, error) {
-	m := nlconn.Message{Kind: unix.RTM_GETNSID, Header: nl.NewRtGenMsg()}
+	m := nlconn.Message{Kind: unix.RTM_GETNSID, Header: nl.NewRtGenMsg(), Fleeting: true}
 	m.Uint32(netnsaFD, uint32(fd))
 	data, err := c.Query(ctx, m)
 	if err != nil {
