@@ -13,8 +13,8 @@ export CGO_ENABLED = 0
 export GOFLAGS = -trimpath
 # `make lint` includes go vet.
 GOTEST  := $(GO) test -tags $(TAGS) -vet off -ldflags '-s -w'
-# FULL=1 runs all sweeps and storms in full, which takes an hour. Otherwise CNIBOX_SWEEP has sweeps probe every fifth write, storms run
-# for CNIBOX_SOAK seconds, and the slowest sweeps of netops are left out.
+# FULL=1 runs all in full, which takes hours. Otherwise CNIBOX_SWEEP has sweeps probe every fifth write of a role's first configuration,
+# storms run for CNIBOX_SOAK seconds, and the slowest tests are left out.
 ifdef FULL
 export CNIBOX_SOAK  ?= 12
 else
@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: sim test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-kernels-short test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: sim test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -90,9 +90,10 @@ sim: setup
 	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 $(GOTEST) -count 1 -timeout 20m -run '^TestBroken$$' ./test/sim)
 
-# The packages that take longest begin first, so that no processor is idle at the end.
+# The packages that take longest begin first, so that no processor is idle at the end. PACKAGES and RUN, a regular expression, select tests.
 test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
-	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 40m $(QUICK) $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 2 -timeout 40m $(QUICK) $(if $(RUN),-count 1 -run '$(RUN)') \
+		$(or $(PACKAGES),$$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$))
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
@@ -114,24 +115,21 @@ VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube
 bin/vm/run:
 	$(GO) build -o $@ ./test/cmd/vm
 
-# Of netops what this machine's kernel may lack; the rest runs on it, and whole on each kernel of test-kernels.
-test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
-	$(VM) './netops=TestKind|TestHasKind|TestSharedKind|TestPortVLANs|TestFeatures|TestNFT|TestMACNAT|TestForwardPolicy$$|TestFlows|TestNeigh|TestVerify' \
-		'./netops/packets=TestTrace|TestCapture' ./netops/sockets './netops/overlay=TestOverlay$$|TestOverlay(Repair|Filter|TxChecksum|Forward)|TestOwnedTable|TestWireGuard' $(VMTESTS)
-
 # All tests of the virtual machine on the oldest supported kernel, on 6.1 and on a newer one.
-KERNELS ?= bullseye bookworm trixie
 test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
-	for k in $(KERNELS); do $(VM) -debian $$k ./netops ./netops/packets ./netops/sockets ./netops/overlay $(VMTESTS) || exit 1; done
+	for k in bullseye bookworm trixie; do $(VM) -debian $$k ./netops ./netops/packets ./netops/sockets ./netops/overlay $(VMTESTS) || exit 1; done
 
-# What depends on the kernel most, for CI.
-SHORT := './netops=TestFeatures|TestNFT|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' './netops/packets=TestTrace|TestCapture' './netops/overlay=TestOverlay$$|TestOverlayForward$$|TestOwnedTable' \
-	'./roles/iface/bridge=TestRole/vlan/life' './roles/iface/macvlan=TestRole/layer3/life' './roles/iface/ipvlan=TestRole/layer3/life' './roles/iface/vlan=TestRole/layer3/life' \
-	'./roles/iface/hostdevice=TestReturn$$' './roles/iface/dummy=TestRole/.*/life' './roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' \
-	'./roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' './roles/daemon/agent=TestDualStack|TestWireGuard$$' './roles/chained/vrf=TestAdd$$|TestRole/bridge/life' \
-	'./roles/chained/portmap=TestTraffic' './roles/chained/bandwidth=TestRole/both/life' './roles/cli=Test(Probe|Drops|Encrypted)$$'
-test-kernels-short: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
-	for k in bullseye trixie; do $(VM) -debian $$k $(SHORT) || exit 1; done
+# What depends on the kernel most, for CI, on the kernel of one release of Debian.
+KERNEL ?= bookworm
+LIVES  := /(life|del|gc)$$
+test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
+	$(VM) -debian $(KERNEL) './netops=TestKind|TestFeatures|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
+		'./netops/packets=TestTrace|TestCapture' ./netops/sockets './netops/overlay=TestOverlay$$|TestOverlay(Repair|Forward)$$|TestOwnedTable|TestWireGuard' \
+		'./roles/iface/bridge=TestRole/(vlan|trunk)$(LIVES)|TestVLANsIdle' './roles/iface/macvlan=TestRole/layer3$(LIVES)' './roles/iface/ipvlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' \
+		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' \
+		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
+		'./roles/daemon/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
+		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted)$$' './store/cluster/kube/election=TestClock'
 
 # The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
 ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \
@@ -176,7 +174,7 @@ test-suites: setup build bin/suites/integration.test
 DIFFVM  ?= ^(verbs|v4|again|del-without-netns|l3|access|trunk|table|fail-name-taken|two-interfaces|mtu)$$
 test-diff: setup build bin/peers/bridge bin/vm/run
 	$(SANDBOX) $(GOTEST) -count 1 -timeout 20m ./test/suites/diff
-	bin/vm/run -timeout 40m -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff
+	$(if $(FULL),bin/vm/run -timeout 40m -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/suites/diff)
 
 # Kubernetes' API server and controller manager, its allocator of pod networks, kubectl, and a current etcd. The build takes minutes when
 # Go's build cache is empty.
