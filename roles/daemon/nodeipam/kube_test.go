@@ -96,8 +96,8 @@ func compareWithManager(t *testing.T, ours *world) {
 	ours.start("", flags...)
 	random := rand.New(rand.NewPCG(1, 2))
 	var live []string
-	for i := range 300 {
-		if len(live) > 100 || len(live) > 0 && random.IntN(3) == 0 {
+	for i := range 120 {
+		if len(live) > 40 || len(live) > 0 && random.IntN(3) == 0 {
 			at := random.IntN(len(live))
 			for _, w := range []*world{ours, theirs} {
 				w.remove(live[at])
