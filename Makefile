@@ -13,8 +13,8 @@ export CGO_ENABLED = 0
 export GOFLAGS = -trimpath
 # `make lint` includes go vet.
 GOTEST  := $(GO) test -tags $(TAGS) -vet off -ldflags '-s -w'
-# FULL=1 runs all in full, which takes hours. Otherwise CNIBOX_SWEEP has sweeps probe every fifth write of a role's first configuration,
-# storms run for CNIBOX_SOAK seconds, and the slowest tests are left out.
+# FULL=1 takes hours. Otherwise CNIBOX_SWEEP has sweeps probe every fifth write of a role's first configuration, and the slowest tests are
+# left out. Storms run for CNIBOX_SOAK seconds; `make soak` runs them with all their containers.
 ifdef FULL
 export CNIBOX_SOAK  ?= 12
 else
