@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,6 +112,31 @@ func (k *Keeper) list(ctx context.Context) error {
 		k.pages, k.listed = pages, true
 	}
 	return err
+}
+
+// readDeleted reads which pages were deleted.
+func (k *Keeper) readDeleted() {
+	if k.Deletions == nil {
+		return
+	}
+	for _, name := range k.Deletions.DeletedPages() {
+		k.log.Warn("another program has deleted pages of ranges: the nodes record the addresses that are in use again", "page", cmp.Or(name, "all"))
+		k.deleted[name], k.erased = k.clock(), true
+	}
+}
+
+// errDeleted means that nodes may still have addresses of a page that does not say so.
+var errDeleted = fmt.Errorf("%w: another program has deleted the page, and its nodes record their addresses again within %s", cluster.ErrInvalid, restoreTime)
+
+// checkDeleted returns errDeleted for a page that was deleted a short time ago. The page must have been read before.
+func (k *Keeper) checkDeleted(name string) error {
+	k.readDeleted()
+	for _, of := range []string{name, ""} {
+		if k.clock().Sub(k.deleted[of]) < restoreTime {
+			return fmt.Errorf("page %s of ranges: %w", name, errDeleted)
+		}
+	}
+	return nil
 }
 
 // removeClaims removes the claims on this node's blocks and reports whether there were any.

@@ -38,7 +38,7 @@ func (s *shared) WritePage(ctx context.Context, name string, page []byte, versio
 // share makes a member's registry one that another program uses too.
 func (m *member) share() *shared {
 	s := &shared{Ranges: m.Registry, wrote: func() {}}
-	m.Registry = s
+	m.Registry, m.Deletions = s, nil
 	m.restart()
 	return s
 }

@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -194,10 +195,11 @@ func (k *Keeper) likely(pool string, all []netip.Addr) (some []netip.Addr) {
 
 // takeIn takes a block of a page, if it has a free address, or early if it is roomy.
 func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.Addr, of []leasing.Interval, n int, early bool) (ok bool, err error) {
+	var incomplete error
 	err = k.change(ctx, pageName(d.Pool, first), func(p *page) bool {
 		p.Pool, p.First, ok = d.Pool, first, false
 		free := p.free(of)
-		if len(free) == 0 || early && !p.hasFree(of, roomy) {
+		if incomplete = k.checkDeleted(p.name()); len(free) == 0 || early && !p.hasFree(of, roomy) || incomplete != nil {
 			return false
 		}
 		b := block{First: free[0].Lo, Last: free[0].Lo, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
@@ -211,6 +213,7 @@ func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.A
 		ok = true
 		return true
 	})
+	err = cmp.Or(err, incomplete)
 	return ok && err == nil, err
 }
 
@@ -251,9 +254,11 @@ func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []net
 			faults = append(faults, err)
 			continue
 		}
-		if ok, err := k.takeIn(ctx, d, first, of, n, false); ok || err != nil {
+		ok, err := k.takeIn(ctx, d, first, of, n, false)
+		if ok || err != nil && !errors.Is(err, errDeleted) {
 			return err
 		}
+		faults = append(faults, err)
 	}
 	gone := map[string]bool{}
 	for _, first := range all {

@@ -43,6 +43,8 @@ const (
 	tickTime = time.Minute
 	// socketTime is the interval of attempts to open the socket, which another program may have deleted.
 	socketTime = 2 * time.Second
+	// restoreTime is the time after a page was deleted in which its nodes record their blocks again, and nobody takes others.
+	restoreTime = 15 * time.Second
 	// passTime bounds one pass.
 	passTime = askTime - time.Second
 )
@@ -55,6 +57,8 @@ type Options struct {
 	Node, Machine string
 	// Planned returns what the node's networks will demand, without their ADDs. It is nil if that is not known.
 	Planned func() []store.RangeDemand
+	// Deletions is nil if the registry does not know which pages other programs delete.
+	Deletions cluster.PageDeletions
 	// Claims is nil if the registry has no IPAMClaim objects.
 	Claims cluster.IPAMClaims
 	// Sole means that the agent does nothing else, so it always needs the registry.
@@ -81,6 +85,9 @@ type Keeper struct {
 	// claims has the times at which the registry's claims were read first. This node's own ones are no
 	// exception, because a write may be executed long after its request.
 	claims map[string]time.Time
+	// deleted has the times at which pages were found to be deleted, "" for all. erased is true until they are listed again.
+	deleted map[string]time.Time
+	erased  bool
 	// idle has the times since which blocks are empty, by pool and first address.
 	idle map[blockKey]time.Time
 	// registers has the reservations that this node holds, or held last, by register, as last read.
@@ -126,8 +133,8 @@ func NewKeeper(o Options) *Keeper {
 		o.Grace = grace
 	}
 	return &Keeper{
-		Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, idle: map[blockKey]time.Time{},
-		registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, changes: make(chan struct{}, 1),
+		Options: o, log: o.Host.Log, pages: map[string]*heldPage{}, unsure: map[string]bool{}, claims: map[string]time.Time{}, deleted: map[string]time.Time{},
+		idle: map[blockKey]time.Time{}, registers: map[string][]*reservation{}, fences: map[string]time.Time{}, absent: map[netip.Addr]time.Time{}, changes: make(chan struct{}, 1),
 	}
 }
 
@@ -199,7 +206,8 @@ func (k *Keeper) Run(ctx context.Context) {
 				serving = true
 				go socket.Serve(ctx, accept(requests, ctx.Done()))
 			}
-			if fmt.Sprint(before) == fmt.Sprint(k.socketErr) {
+			k.readDeleted()
+			if fmt.Sprint(before) == fmt.Sprint(k.socketErr) && !k.erased {
 				continue
 			}
 		case <-tick.C:
@@ -277,6 +285,7 @@ func (k *Keeper) Pass(ctx context.Context, wanted map[string]bool) (err error) {
 	defer cancel()
 	var damaged error // concerns no ADD that waits: it has stored its demands again
 	defer func() { k.setFault(errors.Join(err, damaged, k.foreign.faults(), k.socketErr)) }()
+	k.listed, k.erased = k.listed && !k.erased, false
 	due := len(wanted) == 0 && k.plan() // an ADD does not wait for files
 	if !k.listed && !due && len(wanted) == 0 && k.clock().Sub(k.refused) < verifyInterval {
 		return nil

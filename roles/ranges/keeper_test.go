@@ -63,7 +63,7 @@ func newMember(t *testing.T, root, name string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Keeper = NewKeeper(Options{Host: h, Registry: reg, Node: name, Machine: "machine of " + name})
+	m.Keeper = NewKeeper(Options{Host: h, Registry: reg, Deletions: reg, Node: name, Machine: "machine of " + name})
 	return m
 }
 
@@ -644,6 +644,57 @@ func TestErased(t *testing.T) {
 	}
 	if log := a.log.String(); !strings.Contains(log, "taken again") || !strings.Contains(log, "c-10.1.0.1") || strings.Contains(log, "c-10.1.0.2") {
 		t.Errorf("%s", log)
+	}
+}
+
+// TestDeletedPages: after pages were deleted no node takes a block of them until their nodes have recorded theirs again, which they do at
+// once. Other pages can be used.
+func TestDeletedPages(t *testing.T) {
+	ways := map[string]func(pages string) error{
+		"page":      func(pages string) error { return os.Remove(filepath.Join(pages, "10-1-0-0.json")) },
+		"moved":     func(pages string) error { return os.Rename(filepath.Join(pages, "10-1-0-0.json"), pages+".json") },
+		"all":       os.RemoveAll,
+		"directory": func(pages string) error { return os.Rename(pages, pages+"-away") },
+	}
+	for name, spoil := range ways {
+		t.Run(name, func(t *testing.T) {
+			root := registry(t)
+			a, b := newMember(t, root, "a"), newMember(t, root, "b")
+			a.demand("net", "", spans("10.1.0.1-10.1.0.2")...)
+			for range 2 {
+				a.must("net")
+				a.lease("net", "", a.addresses()[len(a.addresses())-1])
+			}
+			before := a.addresses()
+			b.demand("net", "", spans("10.1.0.1-10.1.0.2")...)
+			b.demand("two", "", spans("10.1.0.1-10.1.1.2")...)
+			if err := b.step("net"); err == nil || len(before) != 2 {
+				t.Fatal(err, before)
+			}
+			if err := spoil(filepath.Join(root, "ranges")); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.step("net"); !errors.Is(err, errDeleted) || len(b.addresses()) > 0 {
+				t.Errorf("%v: %v", b.addresses(), err)
+			}
+			if name == "page" || name == "moved" {
+				b.must("two")
+				if got := b.addresses(); len(got) == 0 || pageOf(got[0]) != ip("10.1.1.0") {
+					t.Errorf("a network with another page gets %v", got)
+				}
+			}
+			a.readDeleted()
+			a.must()
+			if now := a.addresses(); !slices.Equal(now, before) {
+				t.Errorf("%v, before %v", now, before)
+			}
+			if err := b.step("net"); err == nil || slices.Contains(b.addresses(), before[0]) {
+				t.Errorf("%v: %v", b.addresses(), err)
+			}
+			if raw, _, err := a.Registry.ReadPage(t.Context(), "10-1-0-0"); err != nil || len(raw) == 0 {
+				t.Errorf("%q %v", raw, err)
+			}
+		})
 	}
 }
 

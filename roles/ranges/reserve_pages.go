@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,23 +41,26 @@ func (k *Keeper) choose(ctx context.Context, d *Reserve, i int, except []netip.A
 		if full[pageName(d.Pool, first)] {
 			continue
 		}
-		if a, err = k.lastFree(ctx, d.Pool, first, of); a.IsValid() || err != nil {
+		a, err = k.lastFree(ctx, d.Pool, first, of)
+		if a.IsValid() || err != nil && !errors.Is(err, errDeleted) {
 			return a, err
 		}
 	}
-	return a, errors.Join(fmt.Errorf("%w: give the network %q a larger range, or delete containers", errNone, d.Network), k.reclaim(ctx, d.Pool))
+	return a, errors.Join(err, fmt.Errorf("%w: give the network %q a larger range, or delete containers", errNone, d.Network), k.reclaim(ctx, d.Pool))
 }
 
 // lastFree returns the last free address of a page, or an invalid one.
 func (k *Keeper) lastFree(ctx context.Context, pool string, first netip.Addr, of []leasing.Interval) (a netip.Addr, err error) {
+	var incomplete error
 	err = k.change(ctx, pageName(pool, first), func(p *page) bool {
 		p.Pool, p.First = pool, first
-		if free := p.free(of); len(free) > 0 {
+		free := p.free(of)
+		if incomplete = k.checkDeleted(p.name()); len(free) > 0 && incomplete == nil {
 			a = free[len(free)-1].Hi
 		}
 		return false
 	})
-	return a, err
+	return a, cmp.Or(err, incomplete)
 }
 
 // takeAddresses takes the addresses of a reservation in their pages. conflict is the text of what has the i-th address

@@ -33,6 +33,13 @@ type Ranges interface {
 	ForeignRanges(ctx context.Context) ([]ForeignRange, error)
 }
 
+// PageDeletions is the part of a Registry that knows which pages other programs delete.
+type PageDeletions interface {
+	// DeletedPages returns the pages that another program has deleted since the last call, "" for all of them. One goroutine
+	// calls it.
+	DeletedPages() (names []string)
+}
+
 // ForeignRange is a range that another program gives addresses of.
 type ForeignRange struct {
 	// Name is the name of the program's object.

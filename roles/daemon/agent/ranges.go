@@ -28,9 +28,10 @@ func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set
 			machine = r.Machine
 		})
 	}
-	claims, _ := registry.Registry.(cluster.IPAMClaims) // Kubernetes alone has them
+	claims, _ := registry.Registry.(cluster.IPAMClaims)       // Kubernetes alone has them
+	deletions, _ := registry.Registry.(cluster.PageDeletions) // a directory alone has them
 	return ranges.NewKeeper(ranges.Options{
-		Host: h, Registry: registry, Claims: claims, Node: registry.node, Machine: machine, Planned: set.plannedDemands, Sole: set.rangesOnly,
+		Host: h, Registry: registry, Claims: claims, Deletions: deletions, Node: registry.node, Machine: machine, Planned: set.plannedDemands, Sole: set.rangesOnly,
 	})
 }
 

@@ -116,8 +116,9 @@ func playKeeper() {
 	r, err := openRegistry(os.Getenv(registryEnv), name)
 	if err == nil {
 		claims, _ := r.(cluster.IPAMClaims)
+		deletions, _ := r.(cluster.PageDeletions)
 		ranges.NewKeeper(ranges.Options{
-			Host: newHost(root, os.Stderr), Registry: r, Claims: claims, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
+			Host: newHost(root, os.Stderr), Registry: r, Claims: claims, Deletions: deletions, Node: name, Machine: filepath.Base(root), Idle: 50 * time.Millisecond, Grace: 100 * time.Millisecond,
 		}).Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)

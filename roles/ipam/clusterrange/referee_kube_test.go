@@ -20,5 +20,5 @@ func TestRefereeKube(t *testing.T) {
 	play(t, kubeconfig, max(time.Duration(soak)*time.Second, 5*time.Second), func(name string) {
 		s.Must(t, http.MethodDelete, "/api/v1/nodes/"+name, "", nil)
 		s.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{"metadata": map[string]any{"name": name}})
-	}, nil)
+	}, nil, 7)
 }

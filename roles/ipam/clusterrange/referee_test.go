@@ -227,7 +227,8 @@ func (c *computer) leases(fn func(netip.Addr)) error {
 }
 
 // TestReferee: nodes share overlapping ranges while their agents are killed, their clocks jump and nodes are reinstalled. No address
-// is ever given to two containers at once. In a soak the registry etcd is killed, too.
+// is ever given to two containers at once. In a soak the registry etcd is killed, too. Where the pages are deleted no agent is killed:
+// it would forget that.
 func TestReferee(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -238,18 +239,25 @@ func TestReferee(t *testing.T) {
 			if err := os.Remove(filepath.Join(root, "range-nodes", name+".json")); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Error(err)
 			}
-		}, nil)
+		}, nil, 7)
+	})
+	t.Run("deleted pages", func(t *testing.T) {
+		root := clusterDir(t)
+		play(t, root, max(time.Duration(soak)*time.Second/2, 3*time.Second), nil, func() {
+			_ = os.RemoveAll(filepath.Join(root, "ranges")) // an agent may write meanwhile
+		}, 0)
 	})
 	t.Run("etcd", func(t *testing.T) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		server := etcdtest.Start(t)
-		play(t, server.URL, max(time.Duration(soak)*time.Second/2, 3*time.Second), nil, func() { server.Kill(); server.Up(t) })
+		play(t, server.URL, max(time.Duration(soak)*time.Second/2, 3*time.Second), nil, func() { server.Kill(); server.Up(t) }, 7)
 	})
 }
 
-// play runs one game. forget removes a node's record, or is nil. disturb disturbs the registry, or is nil.
-func play(t *testing.T, registry string, long time.Duration, forget func(string), disturb func()) {
+// play runs one game. forget removes a node's record, or is nil. disturb disturbs the registry, or is nil. Agents are killed so many times
+// as often.
+func play(t *testing.T, registry string, long time.Duration, forget func(string), disturb func(), killed int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -270,11 +278,11 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 	kills, jumps, others := 0, 0, 0
 	for until := time.Now().Add(long); time.Now().Before(until); {
 		c := all[rnd.IntN(len(all))]
-		switch n := rnd.IntN(10); {
+		switch n := rnd.IntN(3 + killed); {
 		case n == 0 && forget != nil:
 			c.reinstall(forget)
 			others++
-		case n == 1 && disturb != nil:
+		case n < 2 && disturb != nil:
 			disturb()
 			others++
 		case n == 2:

@@ -69,6 +69,8 @@ type Registry struct {
 	rescan time.Duration
 	// turn is held with the lock. The goroutines of a process wait for it in order, and none waits too long.
 	turn chan struct{}
+	// pages watches the pages of ranges, and is nil before they exist.
+	pages *notifier
 	// unlocked is the error of a lock that two nodes had at the same time.
 	unlocked atomic.Pointer[error]
 }
@@ -171,8 +173,13 @@ func (r *Registry) Release(ctx context.Context) error {
 	return nil
 }
 
-// Close does nothing, because no file stays open.
-func (r *Registry) Close() error { return nil }
+// Close ends DeletedPages.
+func (r *Registry) Close() error {
+	if r.pages != nil {
+		r.pages.close()
+	}
+	return nil
+}
 
 func (r *Registry) path(name string) string {
 	return filepath.Join(r.o.Dir, nodesDir, name+suffix)

@@ -125,4 +125,20 @@ func (n *notifier) decode(b []byte) ([]event, error) {
 	return out, nil
 }
 
+// pending returns the events that have happened, without waiting.
+func (n *notifier) pending() ([]event, error) {
+	raw, err := n.file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var got int
+	if cerr := raw.Control(func(fd uintptr) { got, err = unix.Read(int(fd), n.buf) }); cerr != nil || errors.Is(err, unix.EAGAIN) {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w", err)
+	}
+	return n.decode(n.buf[:got])
+}
+
 func (n *notifier) close() { _ = n.file.Close() }

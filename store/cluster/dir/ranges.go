@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,36 @@ func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, vers
 func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
 	_, err := r.rangePages().Write(ctx, name, page, version)
 	return err
+}
+
+// DeletedPages returns what inotify(7) reports, which is what programs of this machine do.
+func (r *Registry) DeletedPages() (names []string) {
+	if r.pages == nil {
+		var err error
+		r.pages, err = notify(filepath.Join(r.o.Dir, rangesDir))
+		if err != nil {
+			return nil
+		}
+	}
+	for {
+		events, err := r.pages.pending()
+		if len(events) == 0 && err == nil {
+			return names
+		}
+		for _, e := range events {
+			if name, ok := nameOf(e.name); ok && e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 {
+				names = append(names, name)
+			}
+			if e.mask&(unix.IN_Q_OVERFLOW|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT) != 0 {
+				err = errMoved
+			}
+		}
+		if err != nil {
+			r.pages.close()
+			r.pages = nil
+			return append(names, "")
+		}
+	}
 }
 
 // Join makes the node's file.
