@@ -61,6 +61,7 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		return
 	}
 	if r.Delete {
+		k.local.end(r.podRequest)
 		r.answer(enforce.Answer{}, k.Host.Net.DeletePodPolicy(ctx, r.podRequest))
 		return
 	}

@@ -27,6 +27,8 @@ type attachments struct {
 	arePods   bool
 	recorded  map[string]*podRequest // by label
 	announced map[string]announcement
+	// ended has the times of DELs that have removed the link, by label. The record may be there for a moment.
+	ended map[string]time.Time
 	// derived has the recorded pods whose ADD did not ask for policies, and unfiltered those whose packets do not pass the node's
 	// packet filter. Both are by label.
 	derived    map[string]*podRequest
@@ -50,8 +52,11 @@ type announcement struct {
 // announcedTime is the time after which an ADD call that has recorded nothing is dead.
 const announcedTime = 2 * time.Minute
 
+// endTime bounds the time from the end of a link until that of its record.
+const endTime = 2 * time.Second
+
 func newAttachments(h *roles.Host, arePods bool) attachments {
-	return attachments{host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}}
+	return attachments{host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}, ended: map[string]time.Time{}}
 }
 
 // announce adds the pod of an ADD call. Its addresses belong to no earlier pod any more.
@@ -62,7 +67,14 @@ func (l *attachments) announce(p *podRequest) {
 	maps.DeleteFunc(l.recorded, reused)
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool { return reused(label, a.pod) })
 	l.announced[p.Label] = announcement{pod: p, at: time.Now()}
+	delete(l.ended, p.Label)
 	l.changed = true
+}
+
+// end removes the pod of a DEL call.
+func (l *attachments) end(p *podRequest) {
+	delete(l.recorded, p.Label)
+	l.ended[p.Label], l.changed = time.Now(), true
 }
 
 // open lets a later policy apply to the pod of an ADD call before its record is read.
@@ -93,12 +105,16 @@ func (l *attachments) read(ctx context.Context) error {
 	}
 	recorded, derived, others := map[string]*podRequest{}, map[string]*podRequest{}, map[string]bool{}
 	l.unfiltered, l.unknown = map[string]bool{}, false
+	maps.DeleteFunc(l.ended, func(_ string, at time.Time) bool { return time.Since(at) > endTime })
 	delegations := sync.OnceValues(func() ([]store.Delegation, error) {
 		return store.ReadKeep(ctx, l.host.Store, func(tx *store.KeepTx) ([]store.Delegation, error) { return tx.Delegations("") })
 	})
 	for i := range all {
 		a := &all[i]
 		p, label := askedFor(a), attachment.Label(a.Key)
+		if !a.Created.After(l.ended[label]) {
+			continue
+		}
 		if p == nil {
 			others[label] = l.others[label]
 			if others[label] {
