@@ -2,6 +2,7 @@ package netpolicy_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/podfilter"
@@ -38,4 +39,60 @@ func TestReplacedPod(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestGiven: a peer has the addresses that its node has given to it before the source tells them, and in place of those of an earlier
+// container, unless another pod or another node is meant.
+func TestGiven(t *testing.T) {
+	server, early, former := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	here, there := netpolicy.NewTable(), netpolicy.NewTable()
+	labels := map[string]string{"app": "db"}
+	for _, table := range []*netpolicy.Table{here, there} {
+		table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "web", UID: "web", Node: "there", Labels: map[string]string{"app": "web"}})
+		table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "db-0", UID: "db", Node: "here", Labels: labels})
+	}
+	here.SetLocal([]netpolicy.Local{{Label: "b", Namespace: "default", Name: "db-0", UID: "db", Addresses: []netip.Addr{early}}})
+	there.SetLocal([]netpolicy.Local{{Label: "c", Namespace: "default", Name: "web", UID: "web", Addresses: []netip.Addr{server}}})
+	if got := here.Given(); len(got) > 0 {
+		t.Errorf("without policies: %v", got)
+	}
+	for _, table := range []*netpolicy.Table{here, there} {
+		put(t, table, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{
+			"podSelector":{"matchLabels":{"app":"web"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"db"}}}]}]}}`)
+	}
+	peers := func(when string, want ...netip.Addr) {
+		t.Helper()
+		for name, table := range map[string]*netpolicy.Table{"kept": there, "transferred": transferred(t, there)} {
+			for _, s := range table.Ruleset().Sets {
+				for _, a := range []netip.Addr{early, former} {
+					if has := s.Has(podfilter.Key(a, 0)); s.Kind == podfilter.Addresses && !s.V6 && has != slices.Contains(want, a) {
+						t.Errorf("%s, %s: the peers have %s: %t", when, name, a, has)
+					}
+				}
+			}
+		}
+	}
+	peers("before")
+	given := here.Given()
+	if len(given) != 1 || given["default/db-0"].UID != "db" {
+		t.Fatalf("%+v", given)
+	}
+	there.PutGiven("elsewhere", given)
+	peers("another node says it")
+	there.PutGiven("here", map[string]netpolicy.Given{"default/db-0": {UID: "other", Addresses: []netip.Addr{early}}})
+	peers("of another pod")
+	there.PutGiven("here", given)
+	peers("given", early)
+	there.PutPod(&netpolicy.Pod{Namespace: "default", Name: "db-0", UID: "db", Node: "here", Labels: labels, Addresses: []netip.Addr{former}})
+	peers("the status has the former address", early)
+	there.PutPod(&netpolicy.Pod{Namespace: "default", Name: "db-0", UID: "db", Node: "here", Labels: labels, Addresses: []netip.Addr{early}})
+	here.PutPod(&netpolicy.Pod{Namespace: "default", Name: "db-0", UID: "db", Node: "here", Labels: labels, Addresses: []netip.Addr{early}})
+	if got := here.Given(); len(got) > 0 {
+		t.Errorf("the status has it: %v", got)
+	}
+	there.PutGiven("here", nil)
+	peers("the status has the address", early)
+	there.RemovePod("default", "db-0")
+	there.PutGiven("here", given)
+	peers("without the pod")
 }

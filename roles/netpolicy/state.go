@@ -18,6 +18,7 @@ type State struct {
 	Policies           []*Policy                    `json:"policies"`
 	Cluster            []*ClusterPolicy             `json:"cluster"`
 	Local              []Local                      `json:"local"`
+	Given              map[string]map[string]Given  `json:"given,omitempty"`
 }
 
 // State returns the objects, which the caller must not change. Changes of the Table do not change them.
@@ -25,6 +26,7 @@ func (t *Table) State() *State {
 	s := &State{
 		KeepEstablished: t.KeepEstablished, ImplicitNamespaces: t.ImplicitNamespaces, Namespaces: maps.Clone(t.namespaces),
 		Nodes: slices.Collect(maps.Values(t.nodes)), Pods: t.Pods(), Cluster: slices.Collect(maps.Values(t.cluster)), Local: slices.Collect(maps.Values(t.local)),
+		Given: maps.Clone(t.given),
 	}
 	for _, of := range t.policies {
 		s.Policies = slices.AppendSeq(s.Policies, maps.Values(of))
@@ -52,6 +54,9 @@ func (s *State) Table() *Table {
 		t.PutClusterPolicy(p)
 	}
 	t.SetLocal(s.Local)
+	for node, given := range s.Given {
+		t.PutGiven(node, given)
+	}
 	return t
 }
 

@@ -31,6 +31,8 @@ type Table struct {
 	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
 	local     map[string]Local
 	addresses map[string][]localPod
+	// given has what PutGiven was called with, by node.
+	given map[string]map[string]Given
 	// groups are the groups that chains use.
 	groups map[string]*group
 	// selected are the titles of attachments that policies select, and conflicts has why these cannot be enforced. Both are by label and
@@ -77,6 +79,7 @@ func NewTable() *Table {
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
 		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
+		given: map[string]map[string]Given{},
 	}
 }
 
@@ -278,6 +281,9 @@ func (t *Table) addressesOf(p *Pod, network string) (all []netip.Addr, local boo
 		return all, true
 	case network != "":
 		return p.Networks[network], false
+	}
+	if g, ok := t.given[p.Node][p.Key()]; ok && g.UID == p.UID {
+		return g.Addresses, false
 	}
 	return p.Addresses, false
 }

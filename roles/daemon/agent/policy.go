@@ -42,7 +42,7 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 		if err != nil {
 			return nil, err
 		}
-		source = &keeper.Kube{Client: client, Node: a.registry.node, Log: a.log}
+		source = keeper.NewKube(client, a.registry.node, a.log)
 	}
 	return keeper.Open(keeper.Options{Host: &own, Source: source, KeepEstablished: p.keepEstablished}) //nolint:contextcheck // it listens until Close
 }

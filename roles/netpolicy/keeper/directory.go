@@ -40,6 +40,9 @@ type Directory struct {
 // FromFiles returns true.
 func (d *Directory) FromFiles() bool { return true }
 
+// Publish does nothing: there are no other nodes.
+func (d *Directory) Publish(map[string]netpolicy.Given) {}
+
 // OnNode is not used: the attachments are the pods.
 func (d *Directory) OnNode(*netpolicy.Pod) bool { return false }
 

@@ -31,6 +31,8 @@ type Source interface {
 	FromFiles() bool
 	// OnNode reports whether a pod of the source may be attached on this node.
 	OnNode(p *netpolicy.Pod) bool
+	// Publish tells the other nodes which addresses pods of this node have, in place of what it told before. It does not wait.
+	Publish(pods map[string]netpolicy.Given)
 	// Fetch returns a pod that the source has not sent yet. It may not exist.
 	Fetch(ctx context.Context, namespace, name string) (*netpolicy.Pod, error)
 }
@@ -176,6 +178,7 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := errors.Join(k.ensure(ctx, records), k.save())
+	k.Source.Publish(k.table.Given())
 	k.report(errors.Join(err, k.bypass, k.local.bypassing(k.table)))
 	return err
 }

@@ -16,12 +16,19 @@ import (
 )
 
 // Kube is a Source of a Kubernetes API server. It needs list and watch on networkpolicies, clusternetworkpolicies,
-// multi-networkpolicies, namespaces, pods and nodes, and get on pods.
+// multi-networkpolicies, namespaces, pods and nodes, get on pods and nodes, and those of publish.go on configmaps.
 type Kube struct {
 	Client *rest.Client
 	// Node is the name of this node's Node object.
 	Node string
 	Log  *slog.Logger
+	// publishing has what Publish was called with last.
+	publishing chan map[string]netpolicy.Given
+}
+
+// NewKube returns a Source for a node.
+func NewKube(client *rest.Client, node string, log *slog.Logger) *Kube {
+	return &Kube{Client: client, Node: node, Log: log, publishing: make(chan map[string]netpolicy.Given, 1)}
 }
 
 // FromFiles returns false.
@@ -209,6 +216,17 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 		})
 	})
 	running.Go(func() { s.followMulti(ctx, put, sync.OnceFunc(reading.Done)) })
+	running.Go(func() { s.publish(ctx) })
+	running.Go(func() {
+		_ = rest.Follow(ctx, s.Client, givenPath(), &collection[*kubeGiven]{
+			source: s, what: "addresses of new pods", put: put, complete: func() {}, optional: true,
+			change: func(o *kubeGiven) func(*netpolicy.Table) {
+				given := o.given()
+				return func(t *netpolicy.Table) { t.PutGiven(o.Metadata.Name, given) }
+			},
+			remove: func(t *netpolicy.Table, _, name string) { t.PutGiven(name, nil) },
+		})
+	})
 	known := make(chan struct{})
 	go func() { reading.Wait(); close(known) }()
 	select {

@@ -76,7 +76,7 @@ func TestKube(t *testing.T) {
 	near, web := n.pod(1, 2, ""), n.pod(1, 3, "")
 	put(near, object{"role": "client"})
 	put(web, object{"app": "web"})
-	stop := n.run(&keeper.Kube{Client: client, Node: "node-1", Log: n.host.Log})
+	stop := n.run(keeper.NewKube(client, "node-1", n.host.Log))
 	n.add(near)
 	allowed, denied := n.sink(web, 80), n.sink(web, 81)
 	n.flood(near, web)

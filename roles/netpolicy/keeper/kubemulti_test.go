@@ -64,7 +64,7 @@ func TestKubeMulti(t *testing.T) {
 	pod("far", "node-2", object{"role": "client"}, object{
 		"k8s.v1.cni.cncf.io/network-status": `[{"name":"net1","ips":["10.1.0.9"],"default":true},{"name":"default/blue","ips":["10.2.0.9"]}]`,
 	})
-	n.run(&keeper.Kube{Client: client, Node: "node-1", Log: n.host.Log})
+	n.run(keeper.NewKube(client, "node-1", n.host.Log))
 	_, near := n.blue(2, "")
 	_, web := n.blue(3, "")
 	allowed, denied := n.sinkOn(web, 80), n.sinkOn(web, 81)
