@@ -78,6 +78,8 @@ func TestPublish(t *testing.T) {
 	follow := []string{"get", "list", "watch"}
 	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces", "nodes"}, Verbs: follow},
 		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: follow},
+		kubetest.Rule{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: follow},
+		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"multi-networkpolicies"}, Verbs: follow},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "create", "patch"}})
 	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
 	if err != nil {
