@@ -65,9 +65,9 @@ func (p *peerNode) admits(a netip.Addr) bool {
 	return p.has(a)
 }
 
-// TestPublish: another node admits a pod as soon as its ADD has an address, without a status, and with the rights of the documentation.
+// TestKubePublish: another node admits a pod as soon as its ADD has an address, without a status, and with the rights of the documentation.
 // What the status has is published no longer. The Node owns what is left.
-func TestPublish(t *testing.T) {
+func TestKubePublish(t *testing.T) {
 	runtime.LockOSThread() // the server ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	s, err := kubetest.Start(kubetest.DebianEtcd)
