@@ -196,13 +196,14 @@ func (k *Keeper) likely(pool string, all []netip.Addr) (some []netip.Addr) {
 // takeIn takes a block of a page, if it has a free address, or early if it is roomy.
 func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.Addr, of []leasing.Interval, n int, early bool) (ok bool, err error) {
 	var incomplete error
+	var b block
 	err = k.change(ctx, pageName(d.Pool, first), func(p *page) bool {
 		p.Pool, p.First, ok = d.Pool, first, false
 		free := p.free(of)
 		if incomplete = k.checkDeleted(p.name()); len(free) == 0 || early && !p.hasFree(of, roomy) || incomplete != nil {
 			return false
 		}
-		b := block{First: free[0].Lo, Last: free[0].Lo, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
+		b = block{First: free[0].Lo, Last: free[0].Lo, Node: k.Node, Machine: k.Machine, Since: k.Host.Now().UTC().Truncate(time.Second)}
 		for range n - 1 {
 			if b.Last == free[0].Hi {
 				break
@@ -213,6 +214,12 @@ func (k *Keeper) takeIn(ctx context.Context, d *store.RangeDemand, first netip.A
 		ok = true
 		return true
 	})
+	if ok && err == nil {
+		// The page may have been written and deleted since it was read. Nobody has got an address of the block.
+		if incomplete = k.checkDeleted(pageName(d.Pool, first)); incomplete != nil {
+			err = k.removeBlock(ctx, pageName(d.Pool, first), b.First)
+		}
+	}
 	err = cmp.Or(err, incomplete)
 	return ok && err == nil, err
 }
@@ -393,14 +400,18 @@ func (k *Keeper) giveBack(ctx context.Context, name, pool string, b *block) erro
 	if err != nil || used {
 		return err
 	}
-	err = k.change(ctx, name, func(p *page) bool {
-		before := len(p.Blocks)
-		p.Blocks = slices.DeleteFunc(p.Blocks, func(b block) bool { return k.own(&b) && b.First == first })
-		return len(p.Blocks) < before
-	})
-	if err != nil {
+	if err := k.removeBlock(ctx, name, first); err != nil {
 		return fmt.Errorf("return block %s of a range: %w", first, err)
 	}
 	k.log.Info("an empty block of a range is returned", "first", first.String())
 	return nil
+}
+
+// removeBlock removes a block of this node from a page.
+func (k *Keeper) removeBlock(ctx context.Context, name string, first netip.Addr) error {
+	return k.change(ctx, name, func(p *page) bool {
+		before := len(p.Blocks)
+		p.Blocks = slices.DeleteFunc(p.Blocks, func(b block) bool { return k.own(&b) && b.First == first })
+		return len(p.Blocks) < before
+	})
 }

@@ -172,6 +172,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	requests := make(chan *request)
 	socket := process.NewSocket(Socket(k.Host))
 	defer socket.Close()
+	k.readDeleted() // what is deleted from now on is known
 	serving := k.open(socket)
 	if serving {
 		go socket.Serve(ctx, accept(requests, ctx.Done()))

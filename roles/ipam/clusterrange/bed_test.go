@@ -155,6 +155,13 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 	}()
 	stop = func() { cancel(); <-done }
 	tb.Cleanup(stop)
+	listens(tb, h)
+	return stop
+}
+
+// listens waits until a node's keeper listens.
+func listens(tb testing.TB, h *roles.Host) {
+	tb.Helper()
 	await.Until(tb, func() bool {
 		c, err := net.Dial("unix", filepath.Join(h.Store.RunDir(), "ranges.sock"))
 		if err == nil {
@@ -162,7 +169,6 @@ func keep(tb testing.TB, h *roles.Host, registry, name string) (stop func()) {
 		}
 		return err == nil
 	}, func() string { return "the keeper does not listen" })
-	return stop
 }
 
 // handlerFor makes a handler of a network from the members of "ipam". Every container is alive.

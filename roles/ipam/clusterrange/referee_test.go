@@ -3,6 +3,7 @@ package clusterrange
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -269,6 +270,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 		c := &computer{r: r, name: fmt.Sprint("node-", i), registry: registry}
 		c.install()
 		c.start()
+		listens(t, newHost(c.root, io.Discard))
 		all = append(all, c)
 		for j, ipam := range []string{`"range": "10.9.0.0/26"`, `"range": "10.9.0.32/27"`, `"range": "10.9.0.0/16", "range_end": "10.9.0.50"`} {
 			own := rand.New(rand.NewPCG(seed, uint64(10*i+j+1)))

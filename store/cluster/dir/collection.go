@@ -28,15 +28,19 @@ func (l collection) path(name string) (string, error) {
 	if err := cluster.CheckName(name); err != nil {
 		return "", err
 	}
-	path := filepath.Join(l.r.o.Dir, l.name)
+	return filepath.Join(l.r.o.Dir, l.name, name+suffix), l.make()
+}
+
+// make makes the directory.
+func (l collection) make() error {
 	err := l.r.mounted()
 	if err == nil {
-		err = os.Mkdir(path, 0o755)
+		err = os.Mkdir(filepath.Join(l.r.o.Dir, l.name), 0o755)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
+		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
 	}
-	return filepath.Join(path, name+suffix), nil
+	return nil
 }
 
 // mounted returns an error if there is no configuration. The mount point of a file system that is not mounted

@@ -40,14 +40,13 @@ func (r *Registry) WritePage(ctx context.Context, name string, page []byte, vers
 
 // DeletedPages returns what inotify(7) reports, which is what programs of this machine do.
 func (r *Registry) DeletedPages() (names []string) {
-	if r.pages == nil {
-		var err error
-		r.pages, err = notify(filepath.Join(r.o.Dir, rangesDir))
-		if err != nil {
-			return nil
-		}
-	}
 	for {
+		if r.pages == nil && (collection{r, rangesDir}).make() == nil {
+			r.pages, _ = notify(filepath.Join(r.o.Dir, rangesDir))
+		}
+		if r.pages == nil {
+			return names
+		}
 		events, err := r.pages.pending()
 		if len(events) == 0 && err == nil {
 			return names
@@ -63,7 +62,7 @@ func (r *Registry) DeletedPages() (names []string) {
 		if err != nil {
 			r.pages.close()
 			r.pages = nil
-			return append(names, "")
+			names = append(names, "")
 		}
 	}
 }
