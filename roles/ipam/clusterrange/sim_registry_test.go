@@ -17,8 +17,9 @@ import (
 type simRegistry struct {
 	w     *simWorld
 	pages map[string]*simPage
-	// joined are the nodes with a record.
-	joined map[string]bool
+	// joined are the nodes with a record. changed has the times at which records were made or deleted last.
+	joined  map[string]bool
+	changed map[string]time.Duration
 	// late are writes that may still be executed.
 	late []func()
 }
@@ -36,6 +37,11 @@ type simBlock struct {
 	claimed              time.Duration
 }
 
+// same reports whether another block has the same addresses and owner.
+func (b *simBlock) same(o simBlock) bool {
+	return b.First == o.First && b.Last == o.Last && b.Node == o.Node && b.Machine == o.Machine
+}
+
 func (b *simBlock) has(a netip.Addr) bool { return !a.Less(b.First) && !b.Last.Less(a) }
 
 // owner returns the block of an address, or nil.
@@ -48,6 +54,13 @@ func (r *simRegistry) owner(a netip.Addr) *simBlock {
 		}
 	}
 	return nil
+}
+
+// join makes or deletes the record of a node.
+func (r *simRegistry) join(node string, joined bool) {
+	if r.joined[node] != joined {
+		r.joined[node], r.changed[node] = joined, r.w.now
+	}
 }
 
 // fate is what happens to a request.
@@ -137,12 +150,12 @@ func (c simClient) ReadPage(_ context.Context, name string) (raw []byte, version
 }
 
 func (c simClient) WritePage(_ context.Context, name string, raw []byte, version string) error {
-	raw, machine := slices.Clone(raw), c.n.machine
-	return c.do("write "+name, func() error { return c.r.write(c.n, machine, name, raw, version) }, true)
+	raw, machine, began := slices.Clone(raw), c.n.machine, c.n.began
+	return c.do("write "+name, func() error { return c.r.write(c.n, machine, began, name, raw, version) }, true)
 }
 
 func (c simClient) Join(context.Context) error {
-	return c.do("join", func() error { c.r.joined[c.n.name] = true; return nil }, true)
+	return c.do("join", func() error { c.r.join(c.n.name, true); return nil }, true)
 }
 
 func (c simClient) Gone(_ context.Context, node string) (gone bool, err error) {
@@ -152,8 +165,8 @@ func (c simClient) Gone(_ context.Context, node string) (gone bool, err error) {
 
 func (simClient) ForeignRanges(context.Context) ([]cluster.ForeignRange, error) { return nil, nil }
 
-// write replaces a page, and checks what has changed.
-func (r *simRegistry) write(by *simNode, machine, name string, raw []byte, version string) error {
+// write replaces a page, and checks what has changed. The pass that writes began then.
+func (r *simRegistry) write(by *simNode, machine string, began time.Duration, name string, raw []byte, version string) error {
 	p := r.pages[name]
 	switch {
 	case p == nil && version != "", p != nil && version != strconv.Itoa(p.version):
@@ -179,16 +192,23 @@ func (r *simRegistry) write(by *simNode, machine, name string, raw []byte, versi
 				b.claimed = o.claimed
 			}
 		}
+		if b.Node == by.name && b.Machine == machine && !r.joined[by.name] && r.changed[by.name] < began && !slices.ContainsFunc(p.blocks, b.same) {
+			r.w.broken("%s takes the block %s without a record", by.name, b.First)
+		}
 	}
 	before := p.blocks
 	p.raw, p.blocks = raw, next.Blocks
 	p.version++
 	for _, o := range before {
 		b := r.owner(o.First)
-		kept := b != nil && b.First == o.First && b.Last == o.Last && b.Node == o.Node && b.Machine == o.Machine
-		if !kept && (o.Node != by.name || o.Machine != machine) {
+		if b != nil && o.same(*b) {
+			continue
+		}
+		taken := o.Node != by.name || o.Machine != machine
+		if taken {
 			r.w.taken(by, machine, &o, b)
 		}
+		r.w.left(&o, taken)
 	}
 	return nil
 }

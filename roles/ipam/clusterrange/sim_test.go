@@ -43,13 +43,17 @@ type simNode struct {
 	boots         int
 	host          *roles.Host
 	keeper        *ranges.Keeper
-	// rate and set make the clocks wrong. booted is the true time of the boot.
-	rate   float64
-	set    time.Duration
-	booted time.Duration
+	// rate and set make the clocks wrong. booted is the true time of the boot. While a virtual machine is suspended nothing runs on
+	// it, and the clock of its boot stands still.
+	rate              float64
+	set               time.Duration
+	booted, suspended time.Duration
+	virtual           bool
 	// cut means that the registry cannot be reached, away that this lasts.
 	cut, away bool
 	task      *sim.Task
+	// began is when the agent's pass began.
+	began time.Duration
 	// at is the request that the task waits for, and fate and slow what happens to it.
 	at   string
 	fate fate
@@ -60,8 +64,9 @@ type simNode struct {
 	wanted     map[string]bool
 	containers []simContainer
 	made       int
-	// blocks are those in node.db.
+	// blocks are those in node.db, unless stale is true.
 	blocks []store.RangeBlock
+	stale  bool
 }
 
 type simContainer struct {
@@ -89,10 +94,10 @@ func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 	w := &simWorld{t: t, root: root, now: time.Hour, faults: []int{0, 6, 20}[r.IntN(3)]}
 	sum := 0
 	for _, a := range simActions {
-		sum += a.weight * []int{1, 1, 2, 4}[r.IntN(4)]
+		sum += a.weight * []int{0, 1, 1, 2, 4, 8}[r.IntN(6)]
 		w.weights = append(w.weights, sum)
 	}
-	w.reg = &simRegistry{w: w, pages: map[string]*simPage{}, joined: map[string]bool{}}
+	w.reg = &simRegistry{w: w, pages: map[string]*simPage{}, joined: map[string]bool{}, changed: map[string]time.Duration{}}
 	all := [][]string{
 		{"10.9.0.0/28", "10.9.0.0/29", "10.9.0.8/29"}, {"10.9.0.0/25", "10.9.0.64/26", "10.9.0.0/26"}, {"10.9.0.0/27", "10.9.0.16/28", "10.9.0.8/29"},
 	}[r.IntN(3)]
@@ -106,7 +111,7 @@ func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 		w.networks = append(w.networks, handlerFor(t, fmt.Sprint("net", i), fmt.Sprintf(`"range": %q`, of)))
 	}
 	for i := range n {
-		node := &simNode{w: w, name: fmt.Sprint("node-", i), rate: 1 + simDrift*(2*r.Float64()-1)}
+		node := &simNode{w: w, name: fmt.Sprint("node-", i), rate: 1 + simDrift*(2*r.Float64()-1), virtual: r.IntN(2) == 0}
 		w.nodes = append(w.nodes, node)
 		node.install()
 	}
@@ -115,7 +120,11 @@ func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 
 // clock returns the time of the node's own clock since its boot.
 func (n *simNode) clock() time.Duration {
-	return time.Duration(float64(n.w.now-n.booted) * n.rate)
+	now := n.w.now
+	if n.suspended > 0 {
+		now = n.suspended
+	}
+	return time.Duration(float64(now-n.booted) * n.rate)
 }
 
 // install makes the node another machine.
@@ -128,7 +137,7 @@ func (n *simNode) install() {
 func (n *simNode) boot() {
 	n.close()
 	n.boots++
-	n.booted, n.containers, n.blocks, n.wanted = n.w.now, nil, nil, map[string]bool{}
+	n.booted, n.containers, n.wanted, n.stale = n.w.now, nil, map[string]bool{}, true
 	dir := filepath.Join(n.w.root, fmt.Sprint(n.name, "-", n.boots))
 	for _, d := range []string{dir, filepath.Join(dir, "run"), filepath.Join(dir, "state")} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -144,6 +153,10 @@ func (n *simNode) boot() {
 		Now: func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(n.w.now + n.set) },
 		Store: store.New(store.Options{
 			RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), BootID: "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01", LockTimeout: time.Minute, Role: "range",
+			Probe: func(op string) error {
+				n.stale = n.stale || op == "committed"
+				return nil
+			},
 		}),
 	}
 	n.start()
@@ -174,7 +187,7 @@ func (n *simNode) start() {
 // pass lets the agent make a pass up to its first request.
 func (n *simNode) pass() {
 	wanted := n.wanted
-	n.wanted = map[string]bool{}
+	n.wanted, n.began = map[string]bool{}, n.w.now
 	n.task = sim.Go(func(t *sim.Task) {
 		n.task = t
 		n.failed = n.keeper.Pass(context.Background(), wanted)
@@ -187,10 +200,13 @@ func (n *simNode) settle() {
 	if n.task != nil && n.task.Done {
 		n.task = nil
 	}
-	var err error
-	n.blocks, err = store.Read(context.Background(), n.host.Store, (*store.Tx).RangeBlocks)
-	if err != nil {
-		n.w.broken("%s: %v", n.name, err)
+	if n.stale {
+		var err error
+		n.blocks, err = store.Read(context.Background(), n.host.Store, (*store.Tx).RangeBlocks)
+		if err != nil {
+			n.w.broken("%s: %v", n.name, err)
+		}
+		n.stale = false
 	}
 	for i := range n.blocks {
 		n.checkBlock(&n.blocks[i])
@@ -202,15 +218,20 @@ func (n *simNode) checkBlock(b *store.RangeBlock) {
 	if !b.Valid(n.host.Now(), n.host.SinceBoot()) {
 		return
 	}
-	for a := b.First; a.Compare(b.Last) <= 0; a = a.Next() {
-		if o := n.w.reg.owner(a); o == nil || o.Node != n.name || o.Machine != n.machine {
+	for a := b.First; a.Compare(b.Last) <= 0; {
+		o := n.w.reg.owner(a)
+		if !n.has(o) {
 			n.w.broken("%s gives addresses of %s-%s, which the registry has not for it", n.name, b.First, b.Last)
 			return
 		}
+		a = o.Last.Next()
 	}
 }
 
-// taken is called when a node has taken or changed another machine's block.
+// has reports whether a block is this machine's.
+func (n *simNode) has(b *simBlock) bool { return b != nil && b.Node == n.name && b.Machine == n.machine }
+
+// taken is called when a block of another machine was taken or changed.
 func (w *simWorld) taken(by *simNode, machine string, old, now *simBlock) {
 	if now == nil || now.First != old.First || now.Last != old.Last || now.Node != by.name || now.Machine != machine {
 		w.broken("%s removes the block %s-%s of %s", by.name, old.First, old.Last, old.Node)
@@ -219,17 +240,29 @@ func (w *simWorld) taken(by *simNode, machine string, old, now *simBlock) {
 	if age := w.now - old.claimed; old.Claim == "" || age < time.Duration(float64(simGrace)*(1-simDrift)) {
 		w.broken("%s takes the block %s of %s after %s", by.name, old.First, old.Node, age)
 	}
+	if w.reg.joined[old.Node] && w.reg.changed[old.Node] < old.claimed && old.Node != by.name {
+		w.broken("%s takes the block %s of %s, which has a record", by.name, old.First, old.Node)
+	}
+}
+
+// left is called when a block is not its former owner's any more.
+func (w *simWorld) left(old *simBlock, taken bool) {
 	for _, n := range w.nodes {
-		if n.name != old.Node || n.machine != old.Machine {
+		if !n.has(old) {
 			continue
 		}
 		for i := range n.blocks {
-			if b := &n.blocks[i]; old.has(b.First) || old.has(b.Last) {
-				n.checkBlock(b)
-			}
+			n.checkBlock(&n.blocks[i])
 		}
 		for i := range n.containers {
-			n.containers[i].lost = n.containers[i].lost || old.has(n.containers[i].addr)
+			c := &n.containers[i]
+			switch {
+			case !old.has(c.addr) || n.has(w.reg.owner(c.addr)):
+			case taken:
+				c.lost = true
+			case !c.lost:
+				w.broken("%s returns the address %s of a container", n.name, c.addr)
+			}
 		}
 	}
 }
@@ -257,7 +290,7 @@ func (n *simNode) add(a *handler) string {
 	}
 	ip, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
 	c.addr = ip.Unmap()
-	if o := n.w.reg.owner(c.addr); o == nil || o.Node != n.name || o.Machine != n.machine {
+	if !n.has(n.w.reg.owner(c.addr)) {
 		n.w.broken("%s gives %s to a container, and the registry has not that address for it", n.name, c.addr)
 	}
 	for _, other := range n.w.nodes {
@@ -319,16 +352,17 @@ var simActions = []struct {
 	{1, func(n *simNode, _ *rand.Rand) string { n.boot(); return "the node boots" }},
 	{1, func(n *simNode, _ *rand.Rand) string { n.install(); return "the node is another machine" }},
 	{2, func(n *simNode, r *rand.Rand) string {
-		n.set = time.Duration(r.Int64N(int64(4*time.Hour))) - 2*time.Hour
-		return fmt.Sprint("the clock is set wrong by ", n.set)
+		return n.setClock(r)
 	}},
 	{3, func(n *simNode, _ *rand.Rand) string { n.cut = !n.cut; return fmt.Sprint("cut off: ", n.cut) }},
-	{2, func(n *simNode, _ *rand.Rand) string { delete(n.w.reg.joined, n.name); return "its record is deleted" }},
-	{5, func(n *simNode, _ *rand.Rand) string {
-		if n.away = !n.away; n.away {
-			delete(n.w.reg.joined, n.name)
+	{2, func(n *simNode, _ *rand.Rand) string { n.w.reg.join(n.name, false); return "its record is deleted" }},
+	{5, func(n *simNode, r *rand.Rand) string {
+		n.away = !n.away
+		if !n.away {
+			return "reaches the registry again"
 		}
-		return fmt.Sprint("isolated, and its record is deleted: ", n.away)
+		n.w.reg.join(n.name, false)
+		return "isolated, and its record is deleted; " + n.setClock(r)
 	}},
 	{5, func(n *simNode, r *rand.Rand) string {
 		if len(n.w.reg.late) == 0 {
@@ -340,6 +374,26 @@ var simActions = []struct {
 		late()
 		return "a late write is executed"
 	}},
+}
+
+// setClock suspends a virtual machine, and sets another machine's clock wrong: a block is valid by two clocks, of which one may fail.
+func (n *simNode) setClock(r *rand.Rand) string {
+	switch {
+	case r.IntN(2) == 0:
+		return "its clock goes on"
+	case n.virtual:
+		n.suspended = n.w.now
+		return "the machine is suspended"
+	}
+	n.set = time.Duration(r.Int64N(int64(4*time.Hour))) - 2*time.Hour
+	return fmt.Sprint("the clock is set wrong by ", n.set)
+}
+
+// wake ends the suspension of a machine.
+func (n *simNode) wake() string {
+	n.booted += n.w.now - n.suspended
+	n.suspended = 0
+	return "the machine is resumed"
 }
 
 // work lets the agent make some requests.
@@ -372,10 +426,20 @@ func (w *simWorld) Do(r *rand.Rand) string {
 	if n.away && r.IntN(3) > 0 {
 		n = w.nodes[r.IntN(len(w.nodes))]
 	}
+	said := func(what string) string { return fmt.Sprintf("%10s %s: %s", w.now.Round(time.Second), n.name, what) }
+	if n.suspended > 0 {
+		if r.IntN(6) == 0 {
+			return said(n.wake())
+		}
+		awake := slices.DeleteFunc(slices.Clone(w.nodes), func(n *simNode) bool { return n.suspended > 0 })
+		if len(awake) == 0 {
+			return said(n.wake())
+		}
+		n = awake[r.IntN(len(awake))]
+	}
 	k := r.IntN(w.weights[len(w.weights)-1])
 	i := slices.IndexFunc(w.weights, func(up int) bool { return k < up })
-	at := w.now.Round(time.Second)
-	return fmt.Sprintf("%10s %s: %s", at, n.name, simActions[i].do(n, r))
+	return said(simActions[i].do(n, r))
 }
 
 // finish completes passes of all nodes.
@@ -395,12 +459,22 @@ func (w *simWorld) finish() error {
 	return errors.Join(faults...)
 }
 
-// End ends all containers. Then no machine has a block.
+// End ends all faults but wrong clocks, and then all containers. Then no machine has a block, and an ADD gets an address.
 func (w *simWorld) End() error {
 	for _, n := range w.nodes {
-		n.cut, n.away, n.set, n.wanted = false, false, 0, map[string]bool{}
+		if n.suspended > 0 {
+			n.wake()
+		}
+		n.cut, n.away, n.wanted = false, false, map[string]bool{}
 	}
 	_ = w.finish()
+	w.now += 5 * time.Minute
+	_ = w.finish() // a range may be full
+	for _, n := range w.nodes {
+		if len(n.blocks) > 0 && !w.reg.joined[n.name] {
+			return fmt.Errorf("%s has blocks and no record", n.name)
+		}
+	}
 	for _, late := range w.reg.late {
 		late()
 	}
@@ -417,15 +491,35 @@ func (w *simWorld) End() error {
 		if err = w.finish(); err != nil {
 			return err
 		}
-		if err = w.left(); err == nil {
-			return nil
+		if err = w.remaining(); err == nil {
+			return w.serves()
 		}
 	}
 	return err
 }
 
-// left returns an error if a machine has a block.
-func (w *simWorld) left() error {
+// serves returns an error if a node gets no address of a range that nobody uses.
+func (w *simWorld) serves() error {
+	n := w.nodes[len(w.nodes)/2]
+	for _, a := range w.networks {
+		said := n.add(a)
+		for range 100 { // each one takes a block of a machine that was replaced
+			if len(n.wanted) == 0 {
+				break
+			}
+			w.now += 35 * time.Minute
+			_ = w.finish()
+			said = n.add(a)
+		}
+		if len(n.wanted) > 0 {
+			return fmt.Errorf("%s: %s in %s", n.name, said, a.network)
+		}
+	}
+	return nil
+}
+
+// remaining returns an error if a machine has a block.
+func (w *simWorld) remaining() error {
 	machines := map[string]bool{}
 	for _, n := range w.nodes {
 		machines[n.machine] = true
