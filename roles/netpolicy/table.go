@@ -124,6 +124,7 @@ func (t *Table) labelsOf(namespace string) map[string]string {
 func (t *Table) PutPod(p *Pod) {
 	old := t.pods[p.Namespace][p.Name]
 	if old != nil && old.equal(p) {
+		t.pods[p.Namespace][p.Name] = p // for its owner
 		return
 	}
 	t.replacePod(old, p)

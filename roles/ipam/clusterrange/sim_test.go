@@ -229,7 +229,9 @@ func (n *simNode) checkBlock(b *store.RangeBlock) {
 }
 
 // has reports whether a block is this machine's.
-func (n *simNode) has(b *simBlock) bool { return b != nil && b.Node == n.name && b.Machine == n.machine }
+func (n *simNode) has(b *simBlock) bool {
+	return b != nil && b.Node == n.name && b.Machine == n.machine
+}
 
 // taken is called when a block of another machine was taken or changed.
 func (w *simWorld) taken(by *simNode, machine string, old, now *simBlock) {

@@ -65,17 +65,29 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		r.answer(enforce.Answer{}, k.Host.Net.DeletePodPolicy(ctx, r.podRequest))
 		return
 	}
-	if have := k.table.Pod(r.Namespace, r.Name); k.synced && !k.Source.FromFiles() && (have == nil || !have.Is(r.UID)) {
-		if !r.fetched {
-			go k.fetch(ctx, r)
-			return
-		}
-		if r.found != nil {
-			k.table.PutPod(r.found)
-		}
+	if k.mustFetch(r) {
+		go k.fetch(ctx, r)
+		return
 	}
 	a, err := k.choose(ctx, r.podRequest)
 	r.answer(a, err)
+}
+
+// mustFetch reports whether to ask the source for the pod of a request, which it has not sent, and adds the pod after that. If the
+// source has sent another pod of that name meanwhile, its answer may be older.
+func (k *Keeper) mustFetch(r *request) bool {
+	have := k.table.Pod(r.Namespace, r.Name)
+	switch {
+	case !k.synced || k.Source.FromFiles() || have != nil && have.Is(r.UID):
+		return false
+	case !r.fetched || have != r.before:
+		r.found, r.before = nil, have
+		return true
+	case r.found != nil && r.found.Is(r.UID):
+		k.table.PutPod(r.found)
+		k.local.found[r.Label] = r.found
+	}
+	return false
 }
 
 func (r *request) answer(a enforce.Answer, err error) {

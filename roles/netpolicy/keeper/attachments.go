@@ -29,6 +29,8 @@ type attachments struct {
 	announced map[string]announcement
 	// ended has the times of DELs that have removed the link, by label. The record may be there for a moment.
 	ended map[string]time.Time
+	// found has the pods of the table that an ADD call asked the source for, by label, until the source sends them.
+	found map[string]*netpolicy.Pod
 	// derived has the recorded pods whose ADD did not ask for policies, and unfiltered those whose packets do not pass the node's
 	// packet filter. Both are by label.
 	derived    map[string]*podRequest
@@ -56,7 +58,10 @@ const announcedTime = 2 * time.Minute
 const endTime = 2 * time.Second
 
 func newAttachments(h *roles.Host, arePods bool) attachments {
-	return attachments{host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}, ended: map[string]time.Time{}}
+	return attachments{
+		host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}, ended: map[string]time.Time{},
+		found: map[string]*netpolicy.Pod{},
+	}
 }
 
 // announce adds the pod of an ADD call. Its addresses belong to no earlier pod any more.
@@ -270,8 +275,22 @@ func (l *attachments) bypassing(t *netpolicy.Table) error {
 	return errors.Join(errs...)
 }
 
+// forgetFound removes the pods from a table that the source has not sent and whose attachments have ended: if they were deleted before,
+// the source never sends them.
+func (l *attachments) forgetFound(t *netpolicy.Table) {
+	maps.DeleteFunc(l.found, func(label string, p *netpolicy.Pod) bool {
+		sent := t.Pod(p.Namespace, p.Name) != p
+		ended := l.recorded[label] == nil && l.announced[label].pod == nil
+		if ended && !sent {
+			t.RemovePod(p.Namespace, p.Name)
+		}
+		return sent || ended
+	})
+}
+
 // putInto changes a table that lacks a change.
 func (l *attachments) putInto(t *netpolicy.Table) {
+	l.forgetFound(t)
 	if !l.changed && !l.unknown {
 		return
 	}

@@ -277,7 +277,7 @@ type request struct {
 	State  bool `json:"state"`
 	// until is when the call goes on without an answer.
 	until time.Time
-	// fetched is true after the source was asked for the pod. found is its answer.
-	fetched bool
-	found   *netpolicy.Pod
+	// fetched is true after the source was asked for the pod. found is its answer, and before what it had sent before.
+	fetched       bool
+	found, before *netpolicy.Pod
 }

@@ -326,33 +326,35 @@ type collection[P rest.Kind] struct {
 	optional bool
 	// nextVersion is called if the server lacks this version of the kind of object, unless it is nil. absent is called if it lacks all.
 	nextVersion, absent func()
-	// names are the objects that the table has. listed are the changes of a reading, which are made together.
+	// names are the objects that the table has. listed has the changes of a reading by object, which are made together, and those of
+	// earlier readings that did not end.
 	names  map[string]bool
-	listed []func(*netpolicy.Table)
+	listed map[string]func(*netpolicy.Table)
 	failed bool
 }
 
 // Put passes an object on.
 func (c *collection[P]) Put(o P, listing bool) {
 	change := c.change(o)
-	if listing {
-		c.listed = append(c.listed, change)
+	if !listing {
+		c.names[o.Meta().Key()] = true
+		c.put(change)
 		return
 	}
-	c.names[o.Meta().Key()] = true
-	c.put(change)
+	if c.listed == nil {
+		c.listed = map[string]func(*netpolicy.Table){}
+	}
+	c.listed[o.Meta().Key()] = change
 }
 
 // Remove passes a deletion on.
 func (c *collection[P]) Remove(name string, listing bool) {
-	namespace, own := split(name)
-	remove := func(t *netpolicy.Table) { c.remove(t, namespace, own) }
 	if listing {
-		c.listed = append(c.listed, remove)
-		return
+		return // it is not among the names of Complete
 	}
+	namespace, own := split(name)
 	delete(c.names, name)
-	c.put(remove)
+	c.put(func(t *netpolicy.Table) { c.remove(t, namespace, own) })
 }
 
 // split returns the namespace and the name of a key.
@@ -374,8 +376,8 @@ func (c *collection[P]) Complete(names map[string]bool) {
 				c.remove(t, namespace, name)
 			}
 		}
-		for _, change := range listed {
-			change(t)
+		for key := range names {
+			listed[key](t)
 		}
 	})
 	c.Recovered()
