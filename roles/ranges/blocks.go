@@ -60,8 +60,8 @@ func (k *Keeper) blocks(p *heldPage) (out []store.RangeBlock) {
 // verify reads this node's pages, or all pages if it does not know which ones are this node's.
 func (k *Keeper) verify(ctx context.Context) error {
 	var faults []error
-	if !k.listed {
-		if err := k.list(ctx); err != nil {
+	if !k.listed || k.clock().Sub(k.listedAt) >= relistTime {
+		if err := k.list(ctx); err != nil && !k.listed {
 			return err
 		}
 	}
@@ -105,11 +105,13 @@ func (k *Keeper) list(ctx context.Context) error {
 			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
 		} else if k.concerns(p) {
 			pages[name] = &heldPage{p, now, sinceBoot}
-			k.unsure[name] = true
+			if k.pages[name] == nil {
+				k.unsure[name] = true
+			}
 		}
 	})
 	if err == nil {
-		k.pages, k.listed = pages, true
+		k.pages, k.listed, k.listedAt = pages, true, k.clock()
 	}
 	return err
 }

@@ -33,6 +33,9 @@ const (
 	grace = 2 * validity
 	// verifyInterval is the time between two readings of this node's pages.
 	verifyInterval = 4 * time.Minute
+	// relistTime is the time between two readings of all pages: a write of a former process may be executed after the first one,
+	// and this node does not know the block that it got by that.
+	relistTime = 6 * time.Hour
 	// idleTime is the time after which an empty block is returned.
 	idleTime = 10 * time.Minute
 	// demandTime is the time after which a demand of a network without addresses is forgotten.
@@ -73,9 +76,9 @@ type Keeper struct {
 	log *slog.Logger
 	// pages are the pages with blocks of this node, by name, as they were last read or written.
 	pages map[string]*heldPage
-	// listed is false until all pages were read, and after a write whose outcome is not known.
-	listed   bool
-	verified time.Time
+	// listed is false until all pages were read, and after a write whose outcome is not known. listedAt is when they were read.
+	listed             bool
+	listedAt, verified time.Time
 	// refused is the time of the last failed list if this node used no range then. The agent may have no right to
 	// read ranges, so it does not repeat the request at each tick.
 	refused time.Time

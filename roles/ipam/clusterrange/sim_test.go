@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,7 +101,8 @@ func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {
 	w.reg = &simRegistry{w: w, pages: map[string]*simPage{}, joined: map[string]bool{}, changed: map[string]time.Duration{}}
 	all := [][]string{
 		{"10.9.0.0/28", "10.9.0.0/29", "10.9.0.8/29"}, {"10.9.0.0/25", "10.9.0.64/26", "10.9.0.0/26"}, {"10.9.0.0/27", "10.9.0.16/28", "10.9.0.8/29"},
-	}[r.IntN(3)]
+		{"10.9.0.252-10.9.1.4/22", "10.9.1.1-10.9.1.8/22", "10.9.0.253-10.9.2.2/22"}, // of several pages
+	}[r.IntN(4)]
 	if n > 5 && r.IntN(3) == 0 {
 		all = []string{"10.9.0.0/23", "10.9.0.128/25", "10.9.0.240/27"}
 	}
@@ -376,6 +378,7 @@ var simActions = []struct {
 		late()
 		return "a late write is executed"
 	}},
+	{5, (*simNode).lateWrite},
 }
 
 // setClock suspends a virtual machine, and sets another machine's clock wrong: a block is valid by two clocks, of which one may fail.
@@ -408,15 +411,60 @@ func (n *simNode) work(r *rand.Rand) string {
 		if n.task == nil {
 			return said + "; the pass ends"
 		}
-		n.fate, n.slow = fine, r.IntN(4) == 0
+		f := fine
 		if n.w.faults > 0 && r.IntN(n.w.faults) == 0 {
-			n.fate = fate(1 + r.IntN(3))
+			f = fate(1 + r.IntN(3))
 		}
-		said += "; " + n.at + [...]string{"", " (the request is lost)", " (executed, the answer is lost)", " (executed late, without an answer)"}[n.fate]
-		n.task.Resume()
-		n.settle()
+		said += n.request(f, r.IntN(4) == 0)
 	}
 	return said
+}
+
+// request lets the agent make its request.
+func (n *simNode) request(f fate, slow bool) string {
+	n.fate, n.slow = f, slow
+	said := "; " + n.at + [...]string{"", " (the request is lost)", " (executed, the answer is lost)", " (executed late, without an answer)"}[f]
+	n.task.Resume()
+	n.settle()
+	return said
+}
+
+// lateWrite lets the agent's next write fail, and executes it after some more requests of an agent.
+func (n *simNode) lateWrite(r *rand.Rand) string {
+	said := ""
+	if n.task == nil {
+		n.pass()
+	}
+	for n.task != nil && !strings.HasPrefix(n.at, "write") {
+		said += n.request(fine, false)
+	}
+	before := len(n.w.reg.late)
+	if n.task != nil {
+		said += n.request(writtenLate, false)
+	}
+	if len(n.w.reg.late) == before {
+		return said + "; no write"
+	}
+	late := n.w.reg.late[before]
+	n.w.reg.late = n.w.reg.late[:before]
+	if r.IntN(2) == 0 {
+		n.start()
+		said += "; the agent is killed and starts"
+	}
+	if r.IntN(2) == 0 {
+		n.w.now += time.Duration(r.Int64N(int64(30 * time.Minute)))
+		said += "; time passes"
+	}
+	for range r.IntN(20) {
+		if n.task == nil {
+			n.pass()
+		}
+		if n.task != nil {
+			said += n.request(fine, false)
+		}
+	}
+	late()
+	return said + "; the late write is executed"
 }
 
 func (w *simWorld) Do(r *rand.Rand) string {
