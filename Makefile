@@ -83,12 +83,12 @@ check: build
 	$(if $(ROOT),$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run '$(LIFE)' ./roles/iface/bridge ./roles/chained/portmap \
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
 
-# Simulations of many nodes with 1,000 seeds, and whether they find what the patches of test/sim/testdata break. SEED=N plays one seed
-# and prints the logs of its nodes.
+# Simulations of many nodes with 1,000 seeds, and whether they find what three patches of test/sim/testdata break, or all with FULL=1.
+# SEED=N plays one seed and prints the logs of its nodes.
 SEEDS ?= 1000
 sim: setup
-	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam
-	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 $(GOTEST) -count 1 -timeout 20m -run '^TestBroken$$' ./test/sim)
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper
+	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
 
 # The packages that take longest begin first, so that no processor is idle at the end. PACKAGES and RUN, a regular expression, select tests.
 test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie

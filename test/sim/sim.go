@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,6 +120,7 @@ func (p *Plan) shrink(seed uint64, steps []uint64, f *failure) (*failure, int) {
 // Run plays CNIBOX_SEEDS seeds, or count, or the one in SEED, and reports the shortest history of the first failure.
 func (p *Plan) Run(t *testing.T, count int) {
 	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a tenth of the time
 	first := uint64(0)
 	if s := os.Getenv("CNIBOX_SEEDS"); s != "" {
 		count = number(t, s)

@@ -36,8 +36,10 @@ type simWorld struct {
 	version int
 	// events are the changes of Nodes, for watches.
 	events []simEvent
-	late   []func()
-	now    time.Duration
+	// checked is how many of them Check has seen.
+	checked int
+	late    []func()
+	now     time.Duration
 	// names are the Nodes of the cluster, and created how many were made.
 	names    []string
 	capacity int
@@ -448,6 +450,10 @@ func (w *simWorld) Check() error {
 	if w.err != nil {
 		return w.err
 	}
+	if w.checked == len(w.events) {
+		return nil
+	}
+	w.checked = len(w.events)
 	owners := map[string]string{}
 	for name, o := range w.objects[nodeTexts] {
 		for _, p := range simNodeOf(o).Spec.PodCIDRs {
