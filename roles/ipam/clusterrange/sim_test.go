@@ -139,7 +139,7 @@ func (n *simNode) install() {
 func (n *simNode) boot() {
 	n.close()
 	n.boots++
-	n.booted, n.containers, n.wanted, n.stale = n.w.now, nil, map[string]bool{}, true
+	n.booted, n.containers, n.blocks, n.wanted, n.stale = n.w.now, nil, nil, map[string]bool{}, true
 	dir := filepath.Join(n.w.root, fmt.Sprint(n.name, "-", n.boots))
 	for _, d := range []string{dir, filepath.Join(dir, "run"), filepath.Join(dir, "state")} {
 		if err := os.Mkdir(d, 0o700); err != nil {

@@ -333,12 +333,16 @@ func (w *simWorld) change(r *rand.Rand) string {
 		o.selects, o.from, o.team, o.closed = either("", "a", "b"), either("", "a", "b"), either("", "a", "b"), r.IntN(4) == 0
 		return w.put(simPolicies, o, r.IntN(3) == 0)
 	case k < 8 || len(pods) == 0:
+		said, node := "", w.nodes[r.IntN(len(w.nodes))].name
 		if old, exists := w.objects[simPods][o.key()]; exists {
-			return w.put(simPods, old, true)
+			said, node = w.put(simPods, old, true)+"; ", old.node
+			if r.IntN(2) == 0 {
+				return said
+			}
 		}
 		w.made++
-		o.uid, o.node, o.app = fmt.Sprint("uid-", w.made), w.nodes[r.IntN(len(w.nodes))].name, either("a", "b")
-		return w.put(simPods, o, false)
+		o.uid, o.node, o.app = fmt.Sprint("uid-", w.made), node, either("a", "b")
+		return said + w.put(simPods, o, false)
 	}
 	o = w.objects[simPods][either(pods...)]
 	switch r.IntN(4) {
