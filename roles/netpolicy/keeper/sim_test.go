@@ -152,7 +152,7 @@ func (n *simNode) view() simObjects {
 	for _, c := range n.containers {
 		key := c.Namespace + "/" + c.Name
 		have := n.keeper.table.Pod(c.Namespace, c.Name)
-		if c.fetched != nil && c.answered && have != nil && have.UID == c.fetched.uid && v[simPods][key].uid != have.UID {
+		if c.fetched != nil && c.answered && c.fetched.uid == c.UID && have != nil && have.UID == c.UID && v[simPods][key].uid != c.UID {
 			v[simPods][key] = *c.fetched
 		}
 	}
@@ -222,6 +222,9 @@ func (n *simNode) answer(c *simContainer) string {
 	for k.mustFetch(c.request) {
 		n.ask(c)
 	}
+	if f := c.request.found; f != nil && k.table.Pod(c.Namespace, c.Name) == f && n.received[simPods][c.Namespace+"/"+c.Name].uid != f.UID {
+		delete(n.received[simPods], c.Namespace+"/"+c.Name) // the answer says that it was deleted
+	}
 	k.local.announce(&c.podRequest)
 	k.local.putInto(k.table)
 	pod := k.table.Ruleset().Pending[c.Addresses[0]]
@@ -244,9 +247,8 @@ func (n *simNode) record(c *simContainer) string {
 func (n *simNode) del(c *simContainer) string {
 	n.containers = slices.DeleteFunc(n.containers, func(o *simContainer) bool { return o == c })
 	l := &n.keeper.local
-	delete(l.recorded, c.Label)
+	l.end(&c.podRequest)
 	delete(l.announced, c.Label)
-	l.changed = true
 	n.settle()
 	return "DEL of " + c.UID
 }
