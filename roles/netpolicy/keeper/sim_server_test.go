@@ -333,6 +333,13 @@ func (w *simWorld) change(r *rand.Rand) string {
 		o.selects, o.from, o.team, o.closed = either("", "a", "b"), either("", "a", "b"), either("", "a", "b"), r.IntN(4) == 0
 		return w.put(simPolicies, o, r.IntN(3) == 0)
 	case k < 8 || len(pods) == 0:
+		for _, n := range w.nodes {
+			for _, c := range n.containers {
+				if !c.answered && r.IntN(2) == 0 { // its ADD runs
+					o.namespace, o.name = c.Namespace, c.Name
+				}
+			}
+		}
 		said, node := "", w.nodes[r.IntN(len(w.nodes))].name
 		if old, exists := w.objects[simPods][o.key()]; exists {
 			said, node = w.put(simPods, old, true)+"; ", old.node
