@@ -105,9 +105,7 @@ func (k *Keeper) list(ctx context.Context) error {
 			k.log.Warn("a page of ranges is left out: correct or delete it", "error", err)
 		} else if k.concerns(p) {
 			pages[name] = &heldPage{p, now, sinceBoot}
-			if k.pages[name] == nil {
-				k.unsure[name] = true
-			}
+			k.unsure[name] = true
 		}
 	})
 	if err == nil {
