@@ -123,10 +123,16 @@ func (n *Net) FilterTables() *iptables.Tables {
 
 // PacketFilter reads the rules of other programs, for package tunnel.
 func (n *Net) PacketFilter(ctx context.Context) (*verdict.Filter, error) {
-	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName)
+	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName, func(ctx context.Context, device string) (int, error) {
+		_, l, err := n.linkIn(ctx, nil, device)
+		if err != nil {
+			return 0, err
+		}
+		return l.Index, nil
+	})
 }
 
-// ForwardedPacket is the first packet of a connection that the host forwards, or an answer. A device may be "" and an
+// ForwardedPacket is the first packet of a connection that the host forwards, receives or sends, or an answer. A device may be "" and an
 // address invalid if it is not known.
 type ForwardedPacket struct {
 	In, Out  string
@@ -135,8 +141,10 @@ type ForwardedPacket struct {
 	Protocol string
 	Port     uint16
 	IsReply  bool
-	// IsFrame means that only In sees it, before the host decides.
-	IsFrame bool
+	// IsFrame means that it is between In, a port or its bridge, and Out. IsLocal means that the host receives it at In or sends it at Out.
+	IsFrame, IsLocal bool
+	// IsARP means that it is a request of ARP.
+	IsARP bool
 	// IsTranslated means that NAT may have changed its destination.
 	IsTranslated bool
 }
@@ -160,7 +168,7 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 	for i, p := range packets {
 		q := verdict.Packet{
 			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-			Protocol: map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol], State: verdict.New, IsTranslated: p.IsTranslated,
+			Protocol: map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol], State: verdict.New, IsTranslated: p.IsTranslated, IsARP: p.IsARP,
 		}
 		if p.Port != 0 {
 			q.Source = netip.AddrPortFrom(p.From, ephemeral)
@@ -168,8 +176,13 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 		if p.IsReply {
 			q.State, q.Source, q.Destination = verdict.Established, netip.AddrPortFrom(p.From, p.Port), netip.AddrPortFrom(p.To, q.Source.Port())
 		}
-		if p.IsFrame {
+		switch {
+		case p.IsFrame:
 			q.Direction = verdict.Frame
+		case p.IsLocal && p.In != "":
+			q.Direction = verdict.Received
+		case p.IsLocal:
+			q.Direction = verdict.Sent
 		}
 		all[i], err = filter.Verdict(ctx, q)
 		if err != nil {

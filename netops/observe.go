@@ -47,8 +47,8 @@ type LinkInfo struct {
 	VLANFiltering bool
 	// Hairpin and Isolated are settings of a bridge port.
 	Hairpin, Isolated bool
-	// Blocked means that a bridge port passes no frames, in spite of its carrier. XDP means that a program sees all packets.
-	Blocked, XDP bool
+	// Blocked means that a bridge port passes no frames, in spite of its carrier.
+	Blocked bool
 	// Uplink is the interface whose addresses and routes a bridge has taken
 	// over, or is about to (see Takeover). The port of the takeover's
 	// detour has it too.
@@ -156,7 +156,7 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
 		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
-		XDP: l.XDP, Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering,
+		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering,
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)

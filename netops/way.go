@@ -96,8 +96,9 @@ func (n *Net) KernelRoute(ctx context.Context, ns *Namespace, p Packet) (r rtnl.
 // Neighbour is an entry of the ARP or neighbour table.
 type Neighbour struct {
 	MAC string
-	// Failed means that nobody has answered the last requests. Permanent means that a program made the entry.
-	Failed, Permanent bool
+	// Failed means that nobody has answered the last requests. Asked means that requests are being sent. Permanent means that a program made
+	// the entry.
+	Failed, Asked, Permanent bool
 }
 
 // Neighbour reads the neighbour entry for an address on a link. Its MAC is "" if the kernel
@@ -111,7 +112,7 @@ func (n *Net) Neighbour(ctx context.Context, ns *Namespace, link string, ip neti
 	if err != nil || have.Link != l.Index {
 		return Neighbour{}, nlconn.Explain(err, fmt.Sprintf("neighbour %s on %q", ip, link))
 	}
-	return Neighbour{MAC: have.MAC.String(), Failed: have.State&unix.NUD_FAILED != 0, Permanent: have.State&unix.NUD_PERMANENT != 0}, nil
+	return Neighbour{MAC: have.MAC.String(), Failed: have.State&unix.NUD_FAILED != 0, Asked: have.State&unix.NUD_INCOMPLETE != 0, Permanent: have.State&unix.NUD_PERMANENT != 0}, nil
 }
 
 // Forwarded is where a bridge or a VXLAN device sends a frame.

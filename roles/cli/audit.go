@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -395,8 +396,18 @@ func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Names
 		return err
 	}
 	outside, err := a.h.Net.Link(ctx, nil, one.record.HostLink)
-	if err == nil && outside.MTU < inside.MTU {
-		d := one.add("link "+outside.Name, fmt.Sprintf("mtu %d", inside.MTU), fmt.Sprintf("mtu %d", outside.MTU), fmt.Sprintf("ip link set %s mtu %d", outside.Name, inside.MTU))
+	const usual, least6 = 1500, 1280 // of the kernel's veth, and RFC 8200, section 5
+	is6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
+	var d *difference
+	switch {
+	case err != nil:
+	case inside.MTU < min(outside.MTU, least6) && slices.ContainsFunc(one.record.Addresses, is6), outside.MTU < inside.MTU && outside.MTU == usual:
+		d = one.add("link "+inside.Name+" in the pod", fmt.Sprintf("mtu %d", outside.MTU), fmt.Sprintf("mtu %d", inside.MTU),
+			fmt.Sprintf("nsenter --net=%s ip link set %s mtu %d && cnibox repair", one.record.Netns.Path, inside.Name, outside.MTU))
+	case outside.MTU < inside.MTU:
+		d = one.add("link "+outside.Name, fmt.Sprintf("mtu %d", inside.MTU), fmt.Sprintf("mtu %d", outside.MTU), fmt.Sprintf("ip link set %s mtu %d", outside.Name, inside.MTU))
+	}
+	if d != nil {
 		d.of = &netops.Link{Name: outside.Name}
 	}
 	if errors.Is(err, netops.ErrNotExist) {

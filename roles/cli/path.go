@@ -179,6 +179,9 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 	defer target.close()
 	for _, v6 := range []bool{false, true} {
 		w.found.From, w.found.To = source.address(v6), target.address(v6)
+		if source.ns == nil && !source.elsewhere { // the kernel chooses one of the host's
+			w.found.From = netip.Addr{}
+		}
 		if w.found.To.IsValid() && (w.found.From.IsValid() || source.ns == nil) {
 			w.port = port
 			to := netip.AddrPortFrom(w.found.To, port) // the walk may change it

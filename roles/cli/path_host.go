@@ -34,12 +34,17 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		w.stop("cnibox repair", "%s is down", bridge.Name)
 		return
 	}
-	if !w.passesPort(l) || !w.passesDevice(l) {
+	if !w.passesPort(l) || !w.passesPrograms(nil, hostName, bridge.Name) {
 		return
 	}
 	w.from = l
+	if !w.passesFilters(netops.ForwardedPacket{In: l.Name, IsFrame: true}, netops.ForwardedPacket{Out: l.Name, IsFrame: true, IsReply: true}) {
+		return
+	}
 	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
-		w.forward(bridge.Name)
+		if w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
+			w.forward(bridge.Name)
+		}
 		return
 	}
 	w.bridged(bridge, mac, next)
@@ -58,18 +63,75 @@ func (w *walker) passesPort(l *netops.LinkInfo) bool {
 	return false
 }
 
-// passesDevice reports whether the rules on a device before all others pass the packet. XDP runs even before these.
-func (w *walker) passesDevice(l *netops.LinkInfo) bool {
-	if l.XDP {
-		w.step(hostName, "xdp", "a program on %s sees each packet, and may drop it: ip link show %s", l.Name, l.Name)
+// passesPrograms reports whether no program of XDP and no filter of tc drops all packets of a link.
+func (w *walker) passesPrograms(ns *netops.Namespace, where, link string) bool {
+	all, err := w.net.DeviceFilters(w.ctx, ns)
+	for _, f := range all[link] {
+		if f.IsAlways {
+			w.stop(w.inside(where)+f.Fix, "in %s the %s drops all packets", where, f.Name)
+			return false
+		}
+		w.step(where, "filter", "not known whether it drops the packet: %s", f.Name)
 	}
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: l.Name, From: w.found.From, To: w.found.To, IsFrame: true})
-	if w.fail(err) || len(verdicts[0].Drops) == 0 {
-		return err == nil
+	return !w.fail(err)
+}
+
+// passesFilters reports whether the rules of other programs pass packets from the source to the destination, and their answers. It completes
+// the packets, and also tries frames with ARP.
+func (w *walker) passesFilters(packets ...netops.ForwardedPacket) bool {
+	for _, p := range slices.Clone(packets) {
+		if p.IsFrame && w.found.To.Is4() {
+			p.IsARP = true
+			packets = append(packets, p)
+		}
 	}
-	d := &verdicts[0].Drops[0]
-	w.stop(d.Exception("", ""), "a rule of another program drops it: %s", d.Rule)
-	return false
+	for i := range packets {
+		p := &packets[i]
+		p.From, p.To, p.Protocol, p.Port, p.IsTranslated = w.found.From, w.found.To, w.protocol(), w.port, w.translated
+		if p.IsReply {
+			p.From, p.To = p.To, p.From
+		}
+	}
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, packets...)
+	if w.fail(err) {
+		return false
+	}
+	for i, v := range verdicts {
+		if len(v.Drops) > 0 {
+			w.stop(exception(&v.Drops[0], &packets[i]), "a rule of another program drops %s: %s", map[bool]string{true: "the answer", false: "it"}[packets[i].IsReply], v.Drops[0].Rule)
+			return false
+		}
+	}
+	for i, v := range verdicts {
+		if len(v.MayDrop) > 0 && !packets[i].IsFrame {
+			w.step(hostName, "filter", "not known whether it drops the packet: %s; --probe shows it", strings.Join(v.MayDrop, ", "))
+			break
+		}
+	}
+	return true
+}
+
+// exception returns the command that lets a dropped packet pass.
+func exception(d *netops.FilterDrop, p *netops.ForwardedPacket) string {
+	var devices []string
+	switch family, _, _ := strings.Cut(d.Chain, " "); family {
+	case "bridge", "arp":
+		for option, name := range map[string]string{"iifname": p.In, "oifname": p.Out} {
+			if name != "" {
+				devices = append(devices, option+" "+name)
+			}
+		}
+		slices.Sort(devices)
+		return d.Exception(strings.Join(devices, " "), "")
+	case "netdev":
+		if d.IsAlways { // it drops ARP, too
+			return d.Exception("", "")
+		}
+		both, _ := between(p.From, p.To)
+		from, _, _ := strings.Cut(both, " ip") // NAT has yet to give an answer its destination
+		return d.Exception(from, "")
+	}
+	return d.Exception(between(p.From, p.To))
 }
 
 // bridged follows a frame that a bridge sends out of one of its ports, or that is for the bridge itself.
@@ -126,9 +188,18 @@ func (w *walker) forward(in string) {
 	}
 	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
 	if err == nil && own.Local {
-		w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
+		if w.passesFilters(netops.ForwardedPacket{In: in, IsLocal: true}) {
+			w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
+		}
 		return
 	}
+	if w.forwards(in) {
+		w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
+	}
+}
+
+// forwards reports whether the host forwards what arrives at a link: the packet, or answers.
+func (w *walker) forwards(in string) bool {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + in + "/forwarding"} // the second one is set with the first
 	if w.found.To.Is6() {
 		keys = []string{"net/ipv6/conf/all/forwarding"}
@@ -136,36 +207,13 @@ func (w *walker) forward(in string) {
 	for _, key := range keys {
 		value, err := w.net.Sysctl(w.ctx, nil, key)
 		if w.fail(err) {
-			return
+			return false
 		}
 		if value == "0" {
 			w.stop("sysctl -w "+key+"=1", "this node does not forward packets from %s: /proc/sys/%s is 0", in, key)
-			return
+			return false
 		}
 	}
-	w.send(netops.Packet{To: w.found.To, From: w.found.From, In: in})
-}
-
-// filtered reports whether a rule of another program drops the forwarded packet.
-func (w *walker) filtered(p netops.Packet, out string) bool {
-	if p.In == "" {
-		return false
-	}
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{
-		In: p.In, Out: out, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port, IsTranslated: w.translated,
-	})
-	if w.fail(err) {
-		return true
-	}
-	drops := verdicts[0].Drops
-	if len(drops) == 0 {
-		if may := verdicts[0].MayDrop; len(may) > 0 {
-			w.step(hostName, "filter", "not known whether it drops the packet: %s; --probe shows it", strings.Join(may, ", "))
-		}
-		return false
-	}
-	d := &drops[0]
-	w.stop(d.Exception(w.addresses()), "a rule of another program drops it: %s", d.Rule)
 	return true
 }
 
@@ -272,7 +320,14 @@ func (w *walker) send(p netops.Packet) {
 	if !w.found.From.IsValid() {
 		w.found.From = way.From
 	}
-	if w.filtered(p, link.Name) {
+	if p.In != "" && !w.forwards(link.Name) {
+		return
+	}
+	packets := []netops.ForwardedPacket{{In: p.In, Out: link.Name}, {In: link.Name, Out: p.In, IsReply: true}}
+	if p.In == "" {
+		packets = []netops.ForwardedPacket{{Out: link.Name, IsLocal: true}}
+	}
+	if !w.passesFilters(packets...) {
 		return
 	}
 	if link.Kind == "wireguard" { // it has no neighbours

@@ -346,10 +346,13 @@ func (w *walker) stopExpired(at netip.Addr) error {
 	return nil
 }
 
-// addresses returns a condition for the packet in the syntax of nft and in that of iptables.
-func (w *walker) addresses() (nft, iptables string) {
-	family := map[bool]string{true: "ip6", false: "ip"}[w.found.To.Is6()]
-	return fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", family, w.found.From, w.found.To), fmt.Sprintf("-s %s -d %s", w.found.From, w.found.To)
+// addresses returns conditions on the packet.
+func (w *walker) addresses() (nft, iptables string) { return between(w.found.From, w.found.To) }
+
+// between returns conditions on packets between two addresses.
+func between(from, to netip.Addr) (nft, iptables string) {
+	family := map[bool]string{true: "ip6", false: "ip"}[to.Is6()]
+	return fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", family, from, to), fmt.Sprintf("-s %s -d %s", from, to)
 }
 
 // judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
@@ -445,7 +448,7 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		if err != nil {
 			return err
 		}
-		if have.MAC == "" {
+		if have.Failed || have.Asked {
 			w.stop("", "%s does not answer to %s on %s (ARP or neighbour discovery)", n.ip, n.where, n.link)
 			return nil
 		}
@@ -473,9 +476,9 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		w.stop("", "the %s does not leave %s", name, w.found.Steps[0].Where)
 	case strings.HasSuffix(last.Hook, "postrouting"):
 		w.stop("cnibox drops", "the %s leaves %s by %s and is not seen any more", name, where, last.Out)
-	case strings.HasSuffix(last.Hook, "input") && last.Reply:
+	case last.Hook == "input" && last.Reply:
 		w.stop("", "the %s reaches %s, which does not accept it", name, where)
-	case strings.HasSuffix(last.Hook, "input"):
+	case last.Hook == "input":
 		w.stop("", "the %s arrives at %s, which does not answer", name, where)
 	default:
 		w.stop("cnibox drops", "%s loses the %s after the hook %s: by routing (rp_filter, forwarding), iptables-legacy or a full queue", where, name, last.Hook)

@@ -102,7 +102,7 @@ func (w *walker) walk(source *pathEnd) {
 	}
 	next := w.next(way)
 	mac, ok := w.neighbour(source.ns, source.name, link.Name, next)
-	if !ok {
+	if !ok || !w.passesPrograms(source.ns, source.name, link.Name) {
 		return
 	}
 	outside, err := w.net.HostEnd(w.ctx, source.ns, link.Name)
@@ -252,7 +252,10 @@ func (w *walker) next(way netops.Way) netip.Addr {
 
 // usable checks that a link carries packets.
 func (w *walker) usable(where string, l *netops.LinkInfo) bool {
+	master := w.recordedMaster(l.Name)
 	switch {
+	case where == hostName && master != "" && master != l.Master:
+		w.stop("cnibox repair", "%s is not a port of %s any more", l.Name, master)
 	case !l.Up && where == hostName && !attachment.Labelled(*l):
 		w.stop("ip link set "+l.Name+" up", "%s of %s is down", l.Name, where)
 	case !l.Up:
@@ -260,9 +263,21 @@ func (w *walker) usable(where string, l *netops.LinkInfo) bool {
 	case !l.Running:
 		w.stop("", "%s of %s has no carrier: its other end is down or gone", l.Name, where)
 	default:
-		return true
+		return where != hostName || w.passesPrograms(nil, where, l.Name)
 	}
 	return false
+}
+
+// recordedMaster returns the bridge of which an attachment made a link of the host a port, or "".
+func (w *walker) recordedMaster(link string) string {
+	for i := range w.attachments {
+		for _, c := range w.attachments[i].made {
+			if l, is := c.Do.Object.(*netops.Link); is && l.In == netops.Host && l.Name == link && l.Master != "" {
+				return l.Master
+			}
+		}
+	}
+	return ""
 }
 
 // neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it.
@@ -315,6 +330,22 @@ func (w *walker) inside(name string) string {
 func (w *walker) leave(link string) {
 	l := w.hostLink(link)
 	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) {
+		return
+	}
+	from := "" // the bridge itself
+	var packets []netops.ForwardedPacket
+	if w.in == "" && w.from != nil {
+		from = w.from.Name
+		key := "net/bridge/bridge-nf-call-iptables"
+		if w.found.To.Is6() {
+			key = "net/bridge/bridge-nf-call-ip6tables"
+		}
+		if calls, err := w.net.Sysctl(w.ctx, nil, key); err == nil && calls == "1" { // the rules for forwarded packets see them
+			packets = []netops.ForwardedPacket{{In: l.Master, Out: l.Master}, {In: l.Master, Out: l.Master, IsReply: true}}
+		}
+	}
+	packets = append(packets, netops.ForwardedPacket{In: from, Out: link, IsFrame: true}, netops.ForwardedPacket{In: link, Out: from, IsFrame: true, IsReply: true})
+	if l.Master != "" && !w.passesFilters(packets...) {
 		return
 	}
 	i := slices.IndexFunc(w.attachments, func(a attached) bool { return a.HostLink == link })

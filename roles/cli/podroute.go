@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
 )
 
@@ -62,6 +64,16 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 			if i := slices.IndexFunc(other.Addresses, contains); i >= 0 {
 				fix = fmt.Sprintf("ip addr del %s dev %s", other.Addresses[i], other.Name)
 			}
+		}
+		routes, err := n.Routes(ctx, nil, unix.RT_TABLE_MAIN)
+		bits := map[bool]int{true: -1, false: -1} // of the best route to the pod's device, and to others
+		for _, r := range routes {
+			if r.Dst.Contains(a) {
+				bits[r.Link == l.Name] = max(bits[r.Link == l.Name], r.Dst.Bits())
+			}
+		}
+		if err == nil && bits[true] > bits[false] { // a policy rule leads to another table
+			fix = fmt.Sprintf("ip %s rule add to %s lookup main priority 1", map[bool]string{true: "-6", false: "-4"}[a.Is6()], a)
 		}
 		return l.Name, "dev " + way.Link, fix, nil
 	}

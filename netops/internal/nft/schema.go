@@ -70,6 +70,8 @@ func (t Table) String() string {
 		family = "bridge"
 	case unix.NFPROTO_NETDEV:
 		family = "netdev"
+	case unix.NFPROTO_ARP:
+		family = "arp"
 	case unix.NFPROTO_IPV4:
 		family = "ip"
 	case unix.NFPROTO_IPV6:

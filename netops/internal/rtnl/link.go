@@ -29,9 +29,9 @@ type Link struct {
 	Oper                     uint8
 	Name, Kind, Alias        string
 	MAC                      net.HardwareAddr
-	Port                     *Port // set for bridge ports
-	PortState                uint8 // of a bridge port: BR_STATE_* of linux/if_bridge.h
-	XDP                      bool  // a program of XDP sees its packets
+	Port                     *Port  // set for bridge ports
+	PortState                uint8  // of a bridge port: BR_STATE_* of linux/if_bridge.h
+	XDP                      uint32 // the number of the program of XDP that sees its packets, or 0
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
 	// PeerElsewhere reports whether Peer is an index in another namespace, whose
@@ -146,9 +146,7 @@ func ParseLink(b []byte) (*Link, error) {
 		{Kind: unix.IFLA_LINKINFO, At: &info},
 		{Kind: unix.IFLA_AF_SPEC, At: &families},
 		{Kind: unix.IFLA_XDP, At: func(v []byte) error {
-			attached, err := nlconn.Find(v, unix.IFLA_XDP_ATTACHED)
-			l.XDP = len(attached) > 0 && attached[0] != 0
-			return err
+			return nlconn.ReadAttrs(v, []nlconn.Attr{{Kind: unix.IFLA_XDP_PROG_ID, At: &l.XDP}})
 		}},
 		{Kind: unix.IFLA_LINK_NETNSID, At: func(v []byte) error {
 			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)

@@ -109,6 +109,11 @@ const (
 	conntrackInvert  = 148
 	conntrackState   = 150
 	conntrackByState = 1
+	conntrackAlias   = 1 << 13 // -m state
+	rpfilterInvert   = 1 << 3
+	pkttypeSize      = 8
+	addrtypeSize     = 8
+	addrtypeInvert   = 1 << 1
 	// statesTranslated are the states SNAT and DNAT of xt_conntrack.
 	statesTranslated = 1<<6 | 1<<7
 )
@@ -116,6 +121,7 @@ const (
 // iptablesMatch compares the packet with a match of iptables.
 func (p *Packet) iptablesMatch(name string, info []byte) truth {
 	short := func(at int) uint16 { return binary.NativeEndian.Uint16(info[at:]) }
+	long := func(at int) uint32 { return binary.NativeEndian.Uint32(info[at:]) }
 	state := func(mask uint16, invert bool) truth {
 		bit := map[State]uint16{New: stateNew, Established: stateEstablished}[p.State]
 		if bit == 0 || mask&bit == 0 && mask&statesTranslated != 0 && p.mayBeTranslated() {
@@ -127,17 +133,27 @@ func (p *Packet) iptablesMatch(name string, info []byte) truth {
 	case name == "udp" && len(info) >= udpSize:
 		source := within(p.Source.Port(), short(0), short(2), info[8]&1 != 0)
 		return min(source, within(p.Destination.Port(), short(4), short(6), info[8]&2 != 0))
-	case name == "tcp" && len(info) >= tcpSize && info[8]|info[9] == 0: // no condition on options and flags
+	case name == "tcp" && len(info) >= tcpSize && info[8] == 0: // no condition on options
 		source := within(p.Source.Port(), short(0), short(2), info[11]&1 != 0)
-		return min(source, within(p.Destination.Port(), short(4), short(6), info[11]&2 != 0))
+		flags, ok := p.tcpFlags()
+		matches := is((flags&info[9] == info[10]) != (info[11]&4 != 0))
+		if !ok && info[9] != 0 {
+			matches = maybe
+		}
+		return min(source, matches, within(p.Destination.Port(), short(4), short(6), info[11]&2 != 0))
 	case name == "multiport" && len(info) >= multiportSize:
 		return p.multiport(info)
-	case name == "conntrack" && len(info) >= conntrackState+2 && short(conntrackFlags) == conntrackByState:
+	case name == "conntrack" && len(info) >= conntrackState+2 && short(conntrackFlags)&^conntrackAlias == conntrackByState:
 		return state(short(conntrackState), short(conntrackInvert)&conntrackByState != 0)
 	case name == "state" && len(info) >= 4:
 		return state(short(0), false)
+	case name == "rpfilter" && len(info) > 0: // as the expression fib
+		return is(info[0]&rpfilterInvert == 0)
+	case name == "pkttype" && len(info) >= pkttypeSize:
+		return is((long(0) == unix.PACKET_HOST) == (long(4) == 0))
+	case name == "addrtype" && len(info) >= addrtypeSize && short(0) == 0 && p.fib(fibByType, 0).isKnown():
+		return is((short(2)&(1<<unix.RTN_UNICAST) != 0) == (long(4)&addrtypeInvert == 0))
 	case name == "mark" && len(info) >= markSize:
-		long := func(at int) uint32 { return binary.NativeEndian.Uint32(info[at:]) }
 		matches := p.marked().equalsMasked(long(0), long(4))
 		if info[8] != 0 {
 			return matches.not()

@@ -121,11 +121,31 @@ func (g registers) get(register uint32, length int) value { return g.at(offset(r
 // ctNotrack is XT_CT_NOTRACK, a flag in the first two bytes of struct xt_ct_target_info.
 const ctNotrack = 1
 
-// The offsets of the TTL of IPv4 and of the hop limit of IPv6 in their headers.
+// The offsets of fields in the headers of Ethernet, ARP, IPv4, IPv6 and TCP.
 const (
-	offsetTTL      = 8
-	offsetHopLimit = 7
+	offsetEtherType = 12
+	offsetSender    = 14
+	offsetTarget    = 24
+	offsetFragment  = 6
+	offsetTTL       = 8
+	offsetHopLimit  = 7
+	offsetFlags     = 13
 )
+
+// The flags of TCP. The other two are about congestion.
+const (
+	flagSYN  = 1 << 1
+	flagACK  = 1 << 4
+	allFlags = 0x3f
+)
+
+// tcpFlags returns the flags of a connection's first packet and of the first answer.
+func (p *Packet) tcpFlags() (flags byte, ok bool) {
+	if p.State == Established {
+		return flagSYN | flagACK, p.Protocol == unix.IPPROTO_TCP
+	}
+	return flagSYN, p.Protocol == unix.IPPROTO_TCP && p.State == New
+}
 
 func (r *nftRule) effect() effect {
 	for i := range r.Expressions {
@@ -212,6 +232,8 @@ func (p *Packet) evaluate(e *nft.Expression, g registers) truth {
 			field := p.header(number(unix.NFTA_PAYLOAD_BASE)).at(int(number(unix.NFTA_PAYLOAD_OFFSET)), min(int(number(unix.NFTA_PAYLOAD_LEN)), registerBytes))
 			g.set(number(unix.NFTA_PAYLOAD_DREG), field)
 		}
+	case "fib":
+		g.set(number(fibDestination), p.fib(number(fibResult), number(fibFlags)))
 	case "ct":
 		if e.Attr(unix.NFTA_CT_DREG) != nil {
 			g.set(number(unix.NFTA_CT_DREG), p.conntrack(number(unix.NFTA_CT_KEY)))
@@ -245,7 +267,7 @@ func (p *Packet) evaluate(e *nft.Expression, g registers) truth {
 			flags = number(connlimitFlags)
 		}
 		return is(flags&unix.NFT_LIMIT_F_INV == 0)
-	case "tcp", "udp", "multiport", "conntrack", "state", "mark":
+	case "tcp", "udp", "multiport", "conntrack", "state", "mark", "rpfilter", "addrtype", "pkttype":
 		return p.iptablesMatch(e.Name, e.Attr(unix.NFTA_MATCH_INFO))
 	default:
 		clear(g.known) // it may have written any register
@@ -296,11 +318,13 @@ func (p *Packet) meta(key uint32) value {
 	case unix.NFT_META_NFPROTO:
 		return known([]byte{p.family()})
 	case unix.NFT_META_PROTOCOL:
-		kind := uint16(unix.ETH_P_IP)
-		if p.family() == unix.NFPROTO_IPV6 {
-			kind = unix.ETH_P_IPV6
-		}
-		return known(binary.BigEndian.AppendUint16(nil, kind))
+		return known(p.etherType())
+	case unix.NFT_META_IIF:
+		return p.number(p.In)
+	case unix.NFT_META_OIF:
+		return p.number(p.Out)
+	case unix.NFT_META_PKTTYPE:
+		return known([]byte{unix.PACKET_HOST})
 	case unix.NFT_META_IIFNAME:
 		return device(p.In)
 	case unix.NFT_META_OIFNAME:
@@ -311,7 +335,52 @@ func (p *Packet) meta(key uint32) value {
 	return value{}
 }
 
-// header returns a header of the packet as far as it is known (RFC 791, RFC 8200, RFC 768).
+// number returns the number of a device.
+func (p *Packet) number(device string) value {
+	if device == "" || p.filter == nil {
+		return value{}
+	}
+	index, err := p.filter.index(context.Background(), device)
+	if err != nil {
+		return value{} // it was deleted meanwhile
+	}
+	return known(binary.NativeEndian.AppendUint32(nil, uint32(index)))
+}
+
+func (p *Packet) etherType() []byte {
+	kind := uint16(unix.ETH_P_IP)
+	switch {
+	case p.IsARP:
+		kind = unix.ETH_P_ARP
+	case p.family() == unix.NFPROTO_IPV6:
+		kind = unix.ETH_P_IPV6
+	}
+	return binary.BigEndian.AppendUint16(nil, kind)
+}
+
+// Attributes and values of the expression fib (linux/netfilter/nf_tables.h).
+const (
+	fibDestination = 1
+	fibResult      = 2
+	fibFlags       = 3
+	fibByType      = 3
+	fibBySource    = 1
+	fibIsPresent   = 1 << 5
+)
+
+// fib returns what the kernel's routes say about an address. That the packet's sender has a route by its device is taken for granted: checks of
+// their own compare the routes to pods.
+func (p *Packet) fib(result, flags uint32) value {
+	switch {
+	case flags&(fibBySource|fibIsPresent) == fibBySource|fibIsPresent:
+		return known([]byte{1})
+	case result == fibByType && p.Direction == Forwarded && !p.IsTranslated && !p.isTranslatedBack:
+		return known(binary.NativeEndian.AppendUint32(nil, unix.RTN_UNICAST))
+	}
+	return value{}
+}
+
+// header returns a header of the packet as far as it is known (RFC 791, RFC 826, RFC 8200, RFC 768, RFC 9293).
 func (p *Packet) header(base uint32) (v value) {
 	put := func(offset int, b []byte) {
 		for len(v.bits) < offset+len(b) {
@@ -325,17 +394,35 @@ func (p *Packet) header(base uint32) (v value) {
 		protocol, source, destination = 6, 8, 24
 	}
 	switch base {
+	case unix.NFT_PAYLOAD_LL_HEADER:
+		put(offsetEtherType, p.etherType())
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
+		if p.IsARP {
+			put(0, []byte{0, 1, 8, 0, 6, 4, 0, 1}) // Ethernet, IPv4, their lengths, a request
+			put(offsetSender, p.Source.Addr().AsSlice())
+			put(offsetTarget, p.Destination.Addr().AsSlice())
+			return v
+		}
+		if p.family() == unix.NFPROTO_IPV4 {
+			put(offsetFragment, []byte{0, 0})
+			v.known[offsetFragment] = 0xbf // all but "don't fragment"
+		}
 		if p.Protocol != 0 {
 			put(protocol, []byte{p.Protocol})
 		}
 		put(source, p.Source.Addr().AsSlice())
-		put(destination, p.Destination.Addr().AsSlice())
+		if !p.isTranslatedBack {
+			put(destination, p.Destination.Addr().AsSlice())
+		}
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
 		for i, port := range []uint16{p.Source.Port(), p.Destination.Port()} {
 			if port != 0 {
 				put(2*i, binary.BigEndian.AppendUint16(nil, port))
 			}
+		}
+		if flags, ok := p.tcpFlags(); ok {
+			put(offsetFlags, []byte{flags})
+			v.known[offsetFlags] = allFlags
 		}
 	}
 	return v

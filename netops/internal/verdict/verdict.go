@@ -24,7 +24,7 @@ const (
 	Sent Direction = iota
 	Received
 	Forwarded
-	// Frame is a packet on its way into a device, which only chains of the family netdev see.
+	// Frame is a packet on its way through ports of a bridge. It has no Out if it is for the bridge itself, and no In if it comes from there.
 	Frame
 )
 
@@ -48,10 +48,16 @@ type Packet struct {
 	// Source and Destination may have port 0 for a port that is not known, and one of them an invalid address.
 	Source, Destination netip.AddrPort
 	State               State
+	// IsARP means that it is a request of ARP.
+	IsARP bool
 	// IsTranslated means that rules of the kind nat may have changed its destination or its mark.
 	IsTranslated bool
 	// mark is its mark, of which the bits of unknownMark are not known.
 	mark, unknownMark uint32
+	// isTranslatedBack means that NAT has yet to give an answer its destination.
+	isTranslatedBack bool
+	// filter knows the numbers of devices. It may be nil.
+	filter *Filter
 }
 
 // Drop is a rule or a policy that drops a packet.
@@ -232,6 +238,8 @@ type Filter struct {
 	chains map[chainID][]rule
 	sets   map[chainID][]nft.HeldElement
 	legacy map[chainID]*iptables.State
+	// index returns the number of a device.
+	index func(ctx context.Context, device string) (int, error)
 	// err is the first failure to read a chain or a set.
 	err error
 }
@@ -248,11 +256,17 @@ const (
 	inetIngress  = 5
 )
 
+// Hooks of ARP (linux/netfilter_arp.h). Those of a bridge have the numbers of NF_INET_*.
+const (
+	arpIn  = 0
+	arpOut = 1
+)
+
 // Read reads the base chains and the tables of iptables-legacy. Tables whose name begins with own are
-// left out.
-func Read(ctx context.Context, c *nft.Client, run iptables.Runner, own string) (*Filter, error) {
-	f := &Filter{nft: c, chains: map[chainID][]rule{}, sets: map[chainID][]nft.HeldElement{}}
-	for _, family := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+// left out. index returns the number of a device.
+func Read(ctx context.Context, c *nft.Client, run iptables.Runner, own string, index func(context.Context, string) (int, error)) (*Filter, error) {
+	f := &Filter{nft: c, index: index, chains: map[chainID][]rule{}, sets: map[chainID][]nft.HeldElement{}}
+	for _, family := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_BRIDGE, unix.NFPROTO_ARP, unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		bases, err := c.Chains(ctx, family, func(b *nft.HeldChain) bool {
 			return b.IsBase && !strings.HasPrefix(b.Table.Name, own)
 		})
@@ -282,12 +296,18 @@ func (p *Packet) hooks() (all []uint32, device func(hook uint32) string) {
 		}
 		return p.Out
 	}
-	switch p.Direction {
-	case Frame:
-		return nil, device
-	case Received:
+	switch {
+	case p.IsARP && p.Direction == Received:
+		return []uint32{arpIn}, device
+	case p.IsARP && p.Direction == Sent:
+		return []uint32{arpOut}, device
+	case p.Direction == Frame && p.Out == "":
 		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_LOCAL_IN}, device
-	case Forwarded:
+	case p.Direction == Frame && p.In == "":
+		return []uint32{unix.NF_INET_LOCAL_OUT, unix.NF_INET_POST_ROUTING}, device
+	case p.Direction == Received:
+		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_LOCAL_IN}, device
+	case p.Direction != Sent:
 		return []uint32{inetIngress, unix.NF_INET_PRE_ROUTING, unix.NF_INET_FORWARD, unix.NF_INET_POST_ROUTING}, device
 	}
 	return []uint32{unix.NF_INET_LOCAL_OUT, unix.NF_INET_POST_ROUTING}, device
@@ -303,7 +323,18 @@ func (p *Packet) sees(b *nft.HeldChain) bool {
 		return on != "" && slices.Contains(b.Devices, on)
 	}
 	hooks, device := p.hooks()
-	if !slices.Contains(hooks, b.Hook) || b.Table.Family != unix.NFPROTO_INET && b.Table.Family != p.family() {
+	if !slices.Contains(hooks, b.Hook) {
+		return false
+	}
+	families := []byte{unix.NFPROTO_INET, p.family()}
+	switch {
+	case p.Direction == Frame && b.Hook == inetIngress && !p.IsARP:
+	case p.Direction == Frame:
+		families = []byte{unix.NFPROTO_BRIDGE}
+	case p.IsARP:
+		families = []byte{unix.NFPROTO_ARP}
+	}
+	if !slices.Contains(families, b.Table.Family) {
 		return false
 	}
 	return len(b.Devices) == 0 || slices.Contains(b.Devices, device(b.Hook))
@@ -334,6 +365,7 @@ func (f *Filter) Translates(ctx context.Context, p Packet, priority int32) (*Dro
 // Verdict computes what happens to a packet. A rule with a condition that this package does not know may match
 // the packet, or not.
 func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
+	p.filter = f
 	if p.IsTranslated || p.Direction == Sent { // a socket can mark packets
 		p.unknownMark = ^uint32(0)
 	}
@@ -346,8 +378,16 @@ func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
 			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, before: "nft insert rule " + b.String()}
 		}
 		w := &walk{packet: &p, table: b.Table.String() + " ", rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
+		known := len(v.MayDrop)
+		p.isTranslatedBack = p.Direction == Forwarded && p.State == Established && (b.Hook == unix.NF_INET_PRE_ROUTING || b.Hook == inetIngress)
 		w.base(b.Name, policy, &v)
+		if p.isTranslatedBack { // a rule about the pod's address does not see it, so this is no doubt
+			v.MayDrop = v.MayDrop[:known]
+		}
+		p.isTranslatedBack = false
 	}
-	f.addLegacy(&p, &v)
+	if p.Direction != Frame && !p.IsARP {
+		f.addLegacy(&p, &v)
+	}
 	return v, nlconn.Explain(f.err, "read nftables rules")
 }

@@ -71,6 +71,9 @@ func filterChecks() []Check {
 	const rules = "nftables and iptables; node.db"
 	return []Check{
 		{ID: "forward-rule", Title: "a packet filter of another program drops packets of pods", Reads: rules, Severity: Error, find: func(f *Facts, add add) {
+			for _, p := range f.Firewall.Programs {
+				add(p.Name, "it drops all packets", p.Fix)
+			}
 			missing := slices.ContainsFunc(f.Differences, func(d Difference) bool { _, is := d.Of.(*netops.Forward); return is })
 			for i := range f.Firewall.Rules {
 				r := &f.Firewall.Rules[i]
@@ -82,15 +85,19 @@ func filterChecks() []Check {
 					option, short, more, what = "oifname", "-o ", " ct state established,related", "the answers to pods on %s"
 				}
 				links := r.Links[0]
-				if family, _, _ := strings.Cut(r.Chain, " "); len(r.Links) > 1 && family == "inet" { // iptables would list the rule without a set's condition
+				family, _, _ := strings.Cut(r.Chain, " ")
+				if len(r.Links) > 1 && !strings.HasPrefix(family, "ip") { // iptables would list the rule without a set's condition
 					links = "'{ " + strings.Join(r.Links, ", ") + " }'"
 				}
 				iptables := short + r.Links[0]
 				if r.To {
 					iptables += " -m conntrack --ctstate ESTABLISHED,RELATED"
 				}
-				if strings.HasPrefix(r.Chain, "netdev ") {
+				switch family {
+				case "netdev":
 					option, links, more = "", "", ""
+				case "bridge", "arp":
+					more = "" // they track no connections
 				}
 				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), r.Exception(strings.TrimSpace(option+" "+links+more), iptables))
 			}

@@ -184,6 +184,8 @@ type Firewall struct {
 	// commands that show it.
 	Rules   []PodDrop
 	Unknown map[string]string
+	// Programs are programs of XDP and filters of tc that drop all packets of pods.
+	Programs []netops.DeviceFilter
 	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.
@@ -233,6 +235,7 @@ type Overlay struct {
 type Agent struct {
 	Registry      string             `json:"registry"`
 	RegistryError string             `json:"registryError"`
+	RegistrySince time.Time          `json:"registryErrorSince"`
 	Backend       string             `json:"backend"`
 	Ready         bool               `json:"ready"`
 	Reason        string             `json:"reason"`

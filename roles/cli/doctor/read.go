@@ -206,6 +206,10 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 	for _, is6 := range []bool{false, true} {
 		uplinks[is6], _ = r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
 	}
+	programs, err := r.h.Net.DeviceFilters(ctx, nil)
+	if err != nil {
+		return err
+	}
 	var packets, frames []netops.ForwardedPacket
 	var probes []string
 	for _, one := range r.f.attachments() {
@@ -215,7 +219,16 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		}
 		device := cmp.Or(l.Master, l.Name)
 		for _, p := range one.Addresses {
-			frames = append(frames, netops.ForwardedPacket{In: l.Name, From: p.Addr(), IsFrame: true})
+			if l.Master != "" {
+				for _, isARP := range []bool{false, true}[:map[bool]int{true: 2, false: 1}[p.Addr().Is4()]] {
+					frames = append(frames, netops.ForwardedPacket{In: l.Name, From: p.Addr(), IsFrame: true, IsARP: isARP},
+						netops.ForwardedPacket{Out: l.Name, To: p.Addr(), IsFrame: true, IsReply: true, IsARP: isARP})
+				}
+			}
+			if p.Addr().Is4() {
+				frames = append(frames, netops.ForwardedPacket{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
+					netops.ForwardedPacket{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
+			}
 			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
 			packets = append(packets,
 				netops.ForwardedPacket{In: device, Out: uplink, From: a}, netops.ForwardedPacket{In: uplink, Out: device, To: a, IsReply: true},
@@ -225,14 +238,25 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			if !to.IsValid() {
 				to = other
 			}
-			probes = append(probes, "cnibox path --probe "+one.ContainerID+" "+to.String())
+			probe := "cnibox path --probe " + one.ContainerID + " " + to.String()
+			probes = append(probes, probe)
+			for _, link := range []string{l.Name, device, uplink} {
+				for _, p := range programs[link] {
+					if !p.IsAlways {
+						r.f.Firewall.Unknown[p.Name] = probe
+					} else if !slices.Contains(r.f.Firewall.Programs, p) {
+						r.f.Firewall.Programs = append(r.f.Firewall.Programs, p)
+					}
+				}
+			}
 		}
 	}
 	verdicts, err := r.h.Net.ForwardVerdicts(ctx, append(packets, frames...)...)
 	for i := range verdicts {
 		if i >= len(packets) {
+			p := frames[i-len(packets)]
 			for _, d := range verdicts[i].Drops {
-				r.f.Firewall.addDrop(d, false, frames[i-len(packets)].In)
+				r.f.Firewall.addDrop(d, p.IsReply, cmp.Or(p.In, p.Out))
 			}
 			continue
 		}
@@ -299,7 +323,16 @@ func (r *reader) readEgress(ctx context.Context) error {
 			case out != nil && !out.Running:
 				e.Object, e.Evidence, e.Fix = out.Name, "it has no carrier", "check the cable of "+out.Name+" and the port of the switch"
 			default:
-				continue
+				key := linkForwardingKey(way.Link) // for the answers
+				if v, err := r.h.Net.Sysctl(ctx, nil, key); err == nil && v == "0" && !k.is6 && r.f.Sysctls[forwardingKey4] == "1" {
+					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
+					break
+				}
+				entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, way.Via)
+				if err != nil || !entry.Failed && !entry.Asked {
+					continue
+				}
+				e.Object, e.Evidence, e.Fix = way.Link, "the next router "+way.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
 			}
 			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
 			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {

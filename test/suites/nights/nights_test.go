@@ -23,7 +23,7 @@ import (
 // tools are the programs of a node. Those of busybox follow.
 var (
 	tools = strings.Fields("sh ip nft iptables ip6tables iptables-legacy bridge tc nsenter unshare mount umount mkdir ln rm cat sed grep chmod cp mv " +
-		"touch flock sysctl kill head seq dnsmasq sleep iptables-nft-restore strace")
+		"touch flock sysctl kill head seq dnsmasq sleep iptables-nft-restore strace ebtables")
 	applets = strings.Fields("httpd nc ping true")
 )
 
@@ -31,6 +31,13 @@ var (
 var product string
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "xdp" {
+		if err := attachXDP(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "xdp:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -65,7 +72,11 @@ func boot(t *testing.T) *node {
 	t.Helper()
 	work := t.TempDir()
 	path := filepath.Join(work, "path")
-	links := map[string]string{"cnibox": product}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]string{"cnibox": product, "xdp": self}
 	for _, tool := range tools {
 		file, err := exec.LookPath(tool)
 		if err != nil {
