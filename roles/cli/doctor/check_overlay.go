@@ -55,7 +55,7 @@ func agentChecks() []Check {
 		}},
 		{ID: "registry-unreachable", Title: "the agent cannot read the registry", Reads: agent, Severity: Warning, find: func(f *Facts, add add) {
 			if a := f.Overlay.Agent; a != nil && a.Ready && a.RegistryError != "" {
-				add(a.Registry, a.RegistryError, "cnibox agent status")
+				add(a.Registry, fmt.Sprintf("since %s: %s; pods start, and the %d known nodes are reached; new nodes are not", a.RegistrySince.Format(time.RFC3339), a.RegistryError, a.Peers.Programmed), "cnibox agent status")
 			}
 		}},
 		{ID: "registry-empty", Title: "the registry has no other node", Reads: agent, Severity: Info, find: func(f *Facts, add add) {

@@ -430,8 +430,9 @@ func TestRegistryDown(t *testing.T) {
 	n := w.nodes[0]
 	route := w.record("k8s-dev-1").PodCIDRs[0].String()
 	w.within(func() bool { return strings.Contains(n.saved(), "k8s-dev-1") }, func() string { return "not saved: " + n.saved() })
+	lost := time.Now()
 	must(t, os.Rename(w.dir, w.dir+".away"))
-	n.until("the loss", func(a answer) bool { return a.RegistryError != "" && a.Ready })
+	n.until("the loss", func(a answer) bool { return a.RegistryError != "" && a.Ready && a.RegistrySince.After(lost) })
 	w.reach(false, pods...)
 	n.ip("route del " + route)
 	t.Logf("repaired without a registry within %s", w.reach(false, pods...))

@@ -32,9 +32,10 @@ type agentState struct {
 type summary struct {
 	Node     string `json:"node"`
 	Registry string `json:"registry"`
-	// RegistryError is set while the registry cannot be read.
-	RegistryError string `json:"registryError,omitempty"`
-	Backend       string `json:"backend,omitempty"`
+	// RegistryError is set while the registry cannot be read, RegistrySince is when that began.
+	RegistryError string    `json:"registryError,omitempty"`
+	RegistrySince time.Time `json:"registryErrorSince,omitzero"`
+	Backend       string    `json:"backend,omitempty"`
 	// Port and TxChecksum are those of VXLAN. TxChecksum is "" if the agent does not set it.
 	Port       uint16 `json:"port,omitempty"`
 	TxChecksum string `json:"txChecksumOffload,omitempty"`
@@ -142,7 +143,7 @@ func (a *agent) buildState(fault error) *agentState {
 		s.restored = a.filter.Restored()
 	}
 	if a.registryErr != nil {
-		s.RegistryError = a.registryErr.Error()
+		s.RegistryError, s.RegistrySince = a.registryErr.Error(), a.unread
 	}
 	if a.own != nil {
 		s.PodCIDRs = a.own.PodCIDRs

@@ -239,7 +239,10 @@ func (s *status) String() string {
 	}
 	text += fmt.Sprintf("\n%d of %d peers programmed; registry: %s", s.Peers.Programmed, s.Peers.Wanted, s.Registry)
 	if s.RegistryError != "" {
-		text += ", which cannot be read: " + s.RegistryError
+		text += fmt.Sprintf(", which cannot be read since %s: %s", s.RegistrySince.Format(time.RFC3339), s.RegistryError)
+		if s.Ready {
+			text += "\npods start, and the programmed peers are reached; new peers are not"
+		}
 	}
 	if c := s.Checksums; c != nil {
 		text += fmt.Sprintf("\nwarning: packets of other nodes have wrong checksums: %s: %s", c.Evidence, c.Fix)

@@ -328,6 +328,7 @@ type answer struct {
 	Ready         bool
 	Reason        string
 	RegistryError string
+	RegistrySince time.Time `json:"registryErrorSince"`
 	PodCIDRs      []netip.Prefix
 	Port          int
 	// TxChecksumOffload is "" if the agent leaves it.
