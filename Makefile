@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: sim test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -89,6 +89,11 @@ SEEDS ?= 1000
 sim: setup
 	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
+
+# All histories of a small model of how machines lease blocks of ranges, and of its broken variants: see docs/model.
+model:
+	@CNIBOX_APT='gcc libc6-dev spin' sh test/apt.sh demo
+	sh docs/model/check.sh
 
 # The packages that take longest begin first, so that no processor is idle at the end. PACKAGES and RUN, a regular expression, select tests.
 test: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie

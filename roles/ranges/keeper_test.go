@@ -802,6 +802,40 @@ func TestLateClaim(t *testing.T) {
 	}
 }
 
+// TestLateBlock: a block that a node got by a write long after its request is returned, also if no page of the node was written since.
+// docs/model has found that it was not.
+func TestLateBlock(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		root := registry(t)
+		a, b := newMember(t, root, "a"), newMember(t, root, "b")
+		a.Host.SinceBoot = func() time.Duration { return store.SinceBoot() + a.later }
+		l := &late{Ranges: a.Registry, armed: true}
+		a.Registry, a.Idle = l, time.Nanosecond
+		for _, m := range []*member{a, b} {
+			m.demand("net", "", spans("10.1.0.1-10.1.0.1")...)
+		}
+		if err := a.step("net"); !errors.Is(err, cluster.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if restart {
+			a.restart()
+		}
+		a.later = demandTime
+		a.must()
+		if err := l.finish(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // finds it, returns it
+			a.later += relistTime
+			a.must()
+		}
+		b.must("net")
+		if len(b.addresses()) != 1 {
+			t.Errorf("restart %v: %v", restart, b.addresses())
+		}
+	}
+}
+
 // TestPlanned: a node leases a block for a network before its first ADD, unless more than a half of the range is leased or single
 // addresses are. It returns the block of a network that it does not use when others need the range.
 func TestPlanned(t *testing.T) {
