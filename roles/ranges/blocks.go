@@ -126,14 +126,14 @@ func (k *Keeper) readDeleted() {
 }
 
 // errDeleted means that nodes may still have addresses of a page that does not say so.
-var errDeleted = fmt.Errorf("%w: another program has deleted the page, and its nodes record their addresses again within %s", cluster.ErrInvalid, restoreTime)
+var errDeleted = errors.New("another program has deleted the page, and its nodes record their addresses again")
 
 // checkDeleted returns errDeleted for a page that was deleted a short time ago. The page must have been read before.
 func (k *Keeper) checkDeleted(name string) error {
 	k.readDeleted()
 	for _, of := range []string{name, ""} {
 		if k.clock().Sub(k.deleted[of]) < restoreTime {
-			return fmt.Errorf("page %s of ranges: %w", name, errDeleted)
+			return fmt.Errorf("page %s of ranges: %w: %w: try again in %s", name, cluster.ErrInvalid, errDeleted, restoreTime)
 		}
 	}
 	return nil
