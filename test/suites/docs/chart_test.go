@@ -37,7 +37,7 @@ func TestKubeChart(t *testing.T) {
 	for file, one := range map[string]struct {
 		value string
 		kinds int
-	}{"ranges.yaml": {"ranges=true", 5}, "policy.yaml": {"policy.enabled=true", 2}} {
+	}{"ranges.yaml": {"ranges=true", 5}, "policy.yaml": {"policy.enabled=true", 5}} {
 		rights, err := os.ReadFile("../../../examples/kubernetes/" + file)
 		if err != nil {
 			t.Fatal(err)
