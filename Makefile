@@ -87,7 +87,7 @@ check: build
 # SEED=N plays one seed and prints the logs of its nodes.
 SEEDS ?= 1000
 sim: setup
-	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 20m -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
 
 # All histories of a small model of how machines lease blocks of ranges, and of its broken variants: see docs/model.
@@ -290,6 +290,7 @@ soak: setup $(CLUSTER) bin/containerd/containerd
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -tags $(TAGS),cluster -run '^TestCluster$$' -v -count 1 -timeout 60m ./test/suites/e2e
 	CNIBOX_SWEEP=1 $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run '(Role|Suite|UnderBridge|Alone|Virtual)/.*/sweep' ./roles/...
+	$(MAKE) sim SEEDS=$${NIGHT:-150000} FULL=1
 
 # Runs every fuzz target for FUZZ, one after the other.
 FUZZ ?= 30s
