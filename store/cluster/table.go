@@ -53,6 +53,7 @@ func (t *Table) Put(name string, n Node, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, was := t.find(name)
+	lost := t.lost[name]
 	delete(t.lost, name)
 	if err != nil {
 		if was {
@@ -66,7 +67,7 @@ func (t *Table) Put(name string, n Node, err error) bool {
 		return was || !faulty || fault.Error() != err.Error()
 	}
 	delete(t.faults, name)
-	if len(t.lost) > 0 && (!was || !slices.Equal(t.nodes[i].claims(), n.claims())) {
+	if len(t.lost) > 0 && (lost || !was || !slices.Equal(t.nodes[i].claims(), n.claims())) {
 		t.dropClaimed(n.claims())
 		i, _ = t.find(name)
 	}

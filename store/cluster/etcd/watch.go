@@ -41,7 +41,6 @@ func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
 	defer renewing.Wait()
 	renewing.Go(func() { r.renew(ctx) })
 	v := &view{r: r, relay: to}
-	defer v.endGrace()
 	var wait web.Backoff
 	for {
 		since := time.Now()
@@ -77,16 +76,9 @@ type view struct {
 	history  history
 	// faultyConfig is true if the table has the configuration's fault, which is not a record.
 	faultyConfig bool
-	// lost is true if the next list is that of an etcd that lost its data. forget ends the grace time of lost nodes.
-	lost   bool
-	forget *time.Timer
-}
-
-// endGrace stops the timer of lost nodes.
-func (v *view) endGrace() {
-	if v.forget != nil {
-		v.forget.Stop()
-	}
+	// lost is true if the next list is that of an etcd that lost its data. grace is the end of the grace time of lost nodes.
+	lost  bool
+	grace time.Time
 }
 
 // follow lists if necessary, and follows the stream until it ends.
@@ -151,6 +143,7 @@ func (v *view) list(ctx context.Context) error {
 		if v.lost {
 			v.lose(present)
 		}
+		v.forget()
 		v.table.Keep(present)
 		v.lost = false
 	}
@@ -163,19 +156,16 @@ func (v *view) list(ctx context.Context) error {
 
 // lose keeps the nodes that etcd has lost for the grace time, in which their agents publish them again.
 func (v *view) lose(present map[string]bool) {
-	v.endGrace()
 	_, _, own := v.r.held.get()
-	n := v.table.Lose(present, own)
-	if n == 0 {
-		return
+	v.grace = time.Now().Add(v.r.grace)
+	if n := v.table.Lose(present, own); n > 0 {
+		v.r.warn(fmt.Sprintf("etcd has lost its data or was restored: %d nodes that it does not have stay until they publish again, or for %v", n, v.r.grace))
 	}
-	v.r.warn(fmt.Sprintf("etcd has lost its data or was restored: %d nodes that it does not have stay until they publish again, at most %v", n, v.r.grace))
-	v.forget = time.AfterFunc(v.r.grace, func() {
-		if v.table.Forget() {
-			v.relay.Put(v.table.Snapshot)
-		}
-	})
 }
+
+// forget removes lost nodes after the grace time, and reports whether there was one. It is called when all changes are
+// known: while etcd cannot be reached, they may have published again.
+func (v *view) forget() bool { return !time.Now().Before(v.grace) && v.table.Forget() }
 
 func (v *view) put(name string, value []byte) bool {
 	n, err := decode(name, value)
@@ -281,8 +271,9 @@ func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 			changed = v.put(name, e.KV.Value) || changed
 		}
 	}
-	if n := len(m.Events); n == 0 && !m.Created {
+	if n := len(m.Events); n == 0 && !m.Created { // etcd's progress
 		v.at = max(v.at, m.Header.Revision)
+		changed = v.forget()
 	} else if n > 0 && !m.Fragment {
 		v.at = max(v.at, m.Events[n-1].KV.ModRevision)
 	}
