@@ -87,7 +87,7 @@ check: build
 # SEED=N plays one seed and prints the logs of its nodes.
 SEEDS ?= 1000
 sim: setup
-	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper ./roles/daemon/agent
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
 
 # All histories of a small model of how machines lease blocks of ranges, and of its broken variants: see docs/model.
