@@ -81,6 +81,14 @@ func TestGiven(t *testing.T) {
 	peers("another node says it")
 	there.PutGiven("here", map[string]netpolicy.Given{"default/db-0": {UID: "other", Addresses: []netip.Addr{early}}})
 	peers("of another pod")
+	// What another program wrote there: the kernel would refuse an address that is none.
+	there.PutGiven("here", map[string]netpolicy.Given{"default/db-0": {UID: "db", Addresses: []netip.Addr{{}, netip.AddrFrom16(early.As16())}}})
+	peers("mapped, and none", early)
+	for _, s := range there.Ruleset().Sets {
+		if s.Has(podfilter.Key(netip.Addr{}, 0)) {
+			t.Errorf("%s has an address that is none", s.Name)
+		}
+	}
 	there.PutGiven("here", given)
 	peers("given", early)
 	there.PutPod(&netpolicy.Pod{Namespace: "default", Name: "db-0", UID: "db", Node: "here", Labels: labels, Addresses: []netip.Addr{former}})

@@ -327,6 +327,10 @@ func (g *group) countNode(n *Node, do func(*podfilter.Set, string)) {
 
 func (g *group) each(addresses []netip.Addr, port uint16, do func(*podfilter.Set, string)) {
 	for _, a := range addresses {
+		if !a.IsValid() { // another program wrote it, and the kernel would refuse the whole change
+			continue
+		}
+		a = a.Unmap().WithZone("")
 		set := g.sets[0]
 		if a.Is6() {
 			set = g.sets[1]
