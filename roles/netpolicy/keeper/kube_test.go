@@ -3,59 +3,28 @@
 package keeper_test
 
 import (
-	"encoding/json"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
-	"github.com/cnibox/cnibox/test/kubetest"
 )
 
 // TestKube: a real API server has the policies, the namespaces' labels, and pods of this and of another node, with the
 // rights that the documentation lists. The flood brings nothing that a policy forbids; a pod's labels and phase count
 // when they change; an unknown pod is denied until the server has it; without the server the known policies stay in force.
 func TestKube(t *testing.T) {
-	runtime.LockOSThread() // the server ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	s, err := kubetest.Start(kubetest.DebianEtcd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}, Verbs: []string{"get", "list", "watch"}},
-		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}},
-		kubetest.Rule{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: []string{"list", "watch"}},
-		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"multi-networkpolicies"}, Verbs: []string{"list", "watch"}},
-		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}})
-	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
+	s, client := openServer(t)
 	n := newNode(t)
-	type object = map[string]any
 	put := func(p *pod, labels object) {
 		t.Helper()
-		name := p.call.ID
-		var have struct{ Metadata struct{ UID string } }
-		b := s.Must(t, http.MethodPost, "/api/v1/namespaces/default/pods", "", object{
-			"metadata": object{"name": name, "labels": labels},
-			"spec": object{"nodeName": "node-1", "automountServiceAccountToken": false, "containers": []any{object{
-				"name": "c", "image": "x", "ports": []any{object{"name": "web", "containerPort": 80, "protocol": "UDP"}},
-			}}},
-		})
-		if err := json.Unmarshal(b, &have); err != nil {
-			t.Fatal(err)
-		}
-		p.call.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + name + ";K8S_POD_UID=" + have.Metadata.UID
+		p.call.Args = podArgs(p.call.ID, createPod(t, s, p.call.ID, "node-1", labels, nil))
 	}
 	status := func(p *pod, phase string, labels object) {
 		t.Helper()
-		path := "/api/v1/namespaces/default/pods/" + p.call.ID
+		path := podsPath + "/" + p.call.ID
 		if labels != nil {
 			s.Must(t, http.MethodPatch, path, rest.MergePatch, object{"metadata": object{"labels": labels}})
 		}
@@ -63,7 +32,6 @@ func TestKube(t *testing.T) {
 			"phase": phase, "podIPs": []any{object{"ip": p.addresses[0].String()}, object{"ip": p.addresses[1].String()}}, "podIP": p.addresses[0].String(),
 		}})
 	}
-	s.Must(t, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", "", object{"metadata": object{"name": "default"}}, http.StatusCreated, http.StatusConflict)
 	s.Must(t, http.MethodPost, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "", object{
 		"metadata": object{"name": "web"}, "spec": object{
 			"podSelector": object{"matchLabels": object{"app": "web"}},

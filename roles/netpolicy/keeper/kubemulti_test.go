@@ -5,7 +5,6 @@ package keeper_test
 import (
 	"encoding/json"
 	"net/http"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -14,42 +13,15 @@ import (
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
-	"github.com/cnibox/cnibox/test/kubetest"
 )
 
 // TestKubeMulti: a server that has only the first version of MultiNetworkPolicy. A policy is enforced on its network from ADD on, follows
 // the pods' labels, and knows the addresses of another node's pods from their network-status.
 func TestKubeMulti(t *testing.T) {
-	runtime.LockOSThread() // the server ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	s, err := kubetest.Start(kubetest.DebianEtcd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	follow := []string{"get", "list", "watch"}
-	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces", "nodes"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"multi-networkpolicies"}, Verbs: follow})
+	s, client := openServer(t)
 	s.InstallMultiPolicies(t, "v1beta1")
-	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
 	n := newNode(t)
 	n.networks()
-	type object = map[string]any
-	s.Must(t, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", "", object{"metadata": object{"name": "default"}}, http.StatusCreated, http.StatusConflict)
-	const pods = "/api/v1/namespaces/default/pods"
-	pod := func(name, node string, labels, annotations object) {
-		t.Helper()
-		s.Must(t, http.MethodPost, pods, "", object{
-			"metadata": object{"name": name, "labels": labels, "annotations": annotations},
-			"spec":     object{"nodeName": node, "automountServiceAccountToken": false, "containers": []any{object{"name": "c", "image": "x"}}},
-		})
-	}
 	const policies = "/apis/k8s.cni.cncf.io/v1beta1/namespaces/default/multi-networkpolicies"
 	s.Must(t, http.MethodPost, policies, "", object{
 		"apiVersion": "k8s.cni.cncf.io/v1beta1", "kind": "MultiNetworkPolicy",
@@ -59,9 +31,9 @@ func TestKubeMulti(t *testing.T) {
 			"ingress":     []any{object{"from": []any{object{"podSelector": object{"matchLabels": object{"role": "client"}}}}, "ports": []any{object{"port": 80, "protocol": "UDP"}}}},
 		},
 	})
-	pod("p1-2", "node-1", object{"role": "client"}, nil)
-	pod("p1-3", "node-1", object{"app": "web"}, nil)
-	pod("far", "node-2", object{"role": "client"}, object{
+	createPod(t, s, "p1-2", "node-1", object{"role": "client"}, nil)
+	createPod(t, s, "p1-3", "node-1", object{"app": "web"}, nil)
+	createPod(t, s, "far", "node-2", object{"role": "client"}, object{
 		"k8s.v1.cni.cncf.io/network-status": `[{"name":"net1","ips":["10.1.0.9"],"default":true},{"name":"default/blue","ips":["10.2.0.9"]}]`,
 	})
 	n.run(keeper.NewKube(client, "node-1", n.host.Log))
@@ -80,7 +52,7 @@ func TestKubeMulti(t *testing.T) {
 		t.Errorf("%s %v", b, err)
 	}
 
-	s.Must(t, http.MethodPatch, pods+"/p1-2", rest.MergePatch, object{"metadata": object{"labels": object{"role": "other"}}})
+	s.Must(t, http.MethodPatch, podsPath+"/p1-2", rest.MergePatch, object{"metadata": object{"labels": object{"role": "other"}}})
 	settled(t, n, allowed, "a client with another label")
 	s.Must(t, http.MethodDelete, policies+"/web", "", nil)
 	await.Until(t, func() bool { return denied[0].Load() > 0 && denied[1].Load() > 0 }, func() string { return "the policy stays" })

@@ -4,11 +4,9 @@ package keeper_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +18,6 @@ import (
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
-	"github.com/cnibox/cnibox/test/kubetest"
 )
 
 // peerNode is another node: the policies that it knows, and when its peers got addresses.
@@ -68,49 +65,17 @@ func (p *peerNode) admits(a netip.Addr) bool {
 // TestKubePublish: another node admits a pod as soon as its ADD has an address, without a status, and with the rights of the documentation.
 // What the status has is published no longer. The Node owns what is left.
 func TestKubePublish(t *testing.T) {
-	runtime.LockOSThread() // the server ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	s, err := kubetest.Start(kubetest.DebianEtcd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	follow := []string{"get", "list", "watch"}
-	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces", "nodes"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"policy.networking.k8s.io"}, Resources: []string{"clusternetworkpolicies"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"multi-networkpolicies"}, Verbs: follow},
-		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "create", "patch"}})
-	client, err := rest.Open(rest.Kubeconfig(s.Kubeconfig(t, s.Address, kubetest.Agent)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	type object = map[string]any
-	const pods = "/api/v1/namespaces/default/pods"
+	s, client := openServer(t)
 	s.Must(t, http.MethodPost, "/api/v1/nodes", "", object{"metadata": object{"name": "node-1"}})
 	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", object{"metadata": object{"name": "cnibox-policy"}})
-	s.Must(t, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", "", object{"metadata": object{"name": "default"}}, http.StatusCreated, http.StatusConflict)
 	s.Must(t, http.MethodPost, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "", object{
 		"metadata": object{"name": "web"}, "spec": object{
 			"podSelector": object{"matchLabels": object{"app": "web"}},
 			"ingress":     []any{object{"from": []any{object{"podSelector": object{"matchLabels": object{"role": "client"}}}}}},
 		},
 	})
-	create := func(name, node string, labels object) (uid string) {
-		t.Helper()
-		var have struct{ Metadata struct{ UID string } }
-		b := s.Must(t, http.MethodPost, pods, "", object{
-			"metadata": object{"name": name, "labels": labels},
-			"spec":     object{"nodeName": node, "automountServiceAccountToken": false, "containers": []any{object{"name": "c", "image": "x"}}},
-		})
-		if err := json.Unmarshal(b, &have); err != nil {
-			t.Fatal(err)
-		}
-		return have.Metadata.UID
-	}
 	far := &peerNode{table: netpolicy.NewTable(), known: map[netip.Addr]time.Time{}}
-	far.table.SetLocal([]netpolicy.Local{{Label: "web", Namespace: "default", Name: "web", UID: create("web", "node-2", object{"app": "web"}), Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.9")}}})
+	far.table.SetLocal([]netpolicy.Local{{Label: "web", Namespace: "default", Name: "web", UID: createPod(t, s, "web", "node-2", object{"app": "web"}, nil), Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.9")}}})
 	n := newNode(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -118,7 +83,7 @@ func TestKubePublish(t *testing.T) {
 	t.Cleanup(func() { stop(); running.Wait() })
 
 	near := n.pod(1, 2, "")
-	near.call.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + near.call.ID + ";K8S_POD_UID=" + create(near.call.ID, "node-1", object{"role": "client"})
+	near.call.Args = podArgs(near.call.ID, createPod(t, s, near.call.ID, "node-1", object{"role": "client"}, nil))
 	end := n.run(keeper.NewKube(client, "node-1", n.host.Log))
 	n.add(near)
 	address := near.addresses[0]
@@ -129,7 +94,7 @@ func TestKubePublish(t *testing.T) {
 	if text := published(); !strings.Contains(text, address.String()) || !strings.Contains(text, `"kind":"Node"`) {
 		t.Error(text)
 	}
-	s.Must(t, http.MethodPatch, pods+"/"+near.call.ID+"/status", rest.MergePatch, object{"status": object{
+	s.Must(t, http.MethodPatch, podsPath+"/"+near.call.ID+"/status", rest.MergePatch, object{"status": object{
 		"phase": "Running", "podIP": address.String(), "podIPs": []any{object{"ip": address.String()}, object{"ip": near.addresses[1].String()}},
 	}})
 	await.Until(t, func() bool { return !strings.Contains(published(), address.String()) }, func() string { return "it is still published: " + published() })
@@ -143,7 +108,7 @@ func TestKubePublish(t *testing.T) {
 	given, called := map[string]netpolicy.Given{}, map[netip.Addr]time.Time{}
 	var uids []string
 	for i := range count {
-		uids = append(uids, create(fmt.Sprint("many-", i), "node-1", object{"role": "client"}))
+		uids = append(uids, createPod(t, s, fmt.Sprint("many-", i), "node-1", object{"role": "client"}, nil))
 	}
 	source := keeper.NewKube(client, "node-1", n.host.Log)
 	running.Go(func() { source.Run(ctx, func(func(*netpolicy.Table)) {}) })
