@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -54,18 +55,22 @@ examples:
   cnibox policy list
   cnibox policy list --rules`, p.listPolicies)
 	list.Flags = append(list.Flags, &cli.BoolFlag{Name: "rules", Usage: "list the rules of these policies with the packets that they matched"})
+	try := verb("try", "say which of the node's connections an object would stop or begin to allow; change nothing", "FILE",
+		`FILE has one object in YAML or JSON, as in the directory of policies. It is added to the
+agent's objects, or replaces the one with its name. With --for, connections that begin
+in that time count, too. Exits with 3 if the object stops a tracked connection.
+
+examples:
+  cnibox policy try deny-all.yaml
+  cnibox policy try --for 10m deny-all.yaml`, p.tryPolicy)
+	try.Flags = append(try.Flags, &cli.DurationFlag{Name: "for", Usage: "look at the connections again until this time has passed"})
 	return &cli.Command{
 		Name:  "policy",
 		Usage: "explain the network policies that the agent enforces",
 		Subcommands: []*cli.Command{
 			explain,
 			list,
-			verb("try", "say which of the node's connections an object would stop or begin to allow; change nothing", "FILE",
-				`FILE has one object in YAML or JSON, as in the directory of policies. It is added to the
-agent's objects, or replaces the one with its name. Exits with 3 if it stops a tracked connection.
-
-examples:
-  cnibox policy try deny-all.yaml`, p.tryPolicy),
+			try,
 		},
 	}
 }
@@ -217,30 +222,30 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	connections, err := h.Net.Connections(c.Context)
-	links, failed := h.Net.Links(c.Context, nil)
-	if err := errors.Join(err, failed); err != nil {
-		return err
+	found := map[netpolicy.Flow]netpolicy.Explanation{}
+	end := time.After(c.Duration("for"))
+	for last := c.Duration("for") == 0; ; {
+		if err = tryOnce(c.Context, h, state, object, found); err != nil || last {
+			break
+		}
+		select {
+		case <-end:
+			last = true
+		case <-time.After(tryInterval):
+		}
+		state, err = enforce.State(c.Context, h.Store)
+		if err != nil {
+			break
+		}
 	}
-	candidate := state.Table()
-	object.PutInto(candidate)
-	before, after := netpolicy.NewExplainer(state.Table()), netpolicy.NewExplainer(candidate)
-	changed, broken := []netpolicy.Explanation{}, map[string]int{}
-	for _, one := range connections {
-		f := netpolicy.Flow{Client: one.Client, Server: one.Server, Protocol: strings.ToUpper(netops.ProtocolName(one.Protocol)), Port: one.Port}
-		if !isFiltered(links, &f) {
-			continue
-		}
-		now := after.Explain(f)
-		if now.Allowed == before.Explain(f).Allowed {
-			continue
-		}
-		changed = append(changed, now)
-		if v := now.Denial(); v != nil {
+	changed, broken := slices.Collect(maps.Values(found)), map[string]int{}
+	slices.SortFunc(changed, func(a, b netpolicy.Explanation) int { return strings.Compare(a.String(), b.String()) })
+	for i := range changed {
+		if v := changed[i].Denial(); v != nil {
 			broken[v.Pod]++
 		}
 	}
-	if err := p.writeExplanations(c, changed); err != nil || len(broken) == 0 {
+	if err := errors.Join(err, p.writeExplanations(c, changed)); err != nil || len(broken) == 0 {
 		return err
 	}
 	var words []string
@@ -248,6 +253,31 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 		words = append(words, counted(broken[pod], "flow")+" of "+pod)
 	}
 	return problem("breaks " + strings.Join(words, ", "))
+}
+
+// tryInterval is less than the time for which the kernel knows a connection that has ended, or that had no answer.
+const tryInterval = 5 * time.Second
+
+// tryOnce finds the tracked connections whose verdict an object would change.
+func tryOnce(ctx context.Context, h *roles.Host, state *netpolicy.State, object *netpolicy.Object, found map[netpolicy.Flow]netpolicy.Explanation) error {
+	connections, err := h.Net.Connections(ctx)
+	links, failed := h.Net.Links(ctx, nil)
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	candidate := state.Table()
+	object.PutInto(candidate)
+	before, after := netpolicy.NewExplainer(state.Table()), netpolicy.NewExplainer(candidate)
+	for _, one := range connections {
+		f := netpolicy.Flow{Client: one.Client, Server: one.Server, Protocol: strings.ToUpper(netops.ProtocolName(one.Protocol)), Port: one.Port}
+		if !isFiltered(links, &f) {
+			continue
+		}
+		if now := after.Explain(f); now.Allowed != before.Explain(f).Allowed {
+			found[f] = now
+		}
+	}
+	return nil
 }
 
 // policyView explains packets by the policies of this node's agent.

@@ -63,6 +63,14 @@ cat >$WORK/deny.yaml <<'E'
 E
 policy try $WORK/deny.yaml
 policy try $WORK/policy.d/web.yaml
+cat >$WORK/close.yaml <<'E'
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web}, spec: {podSelector: {matchLabels: {app: web}}}}
+E
+nsenter --net=/run/ns/web /bin/busybox nc -l -p 80 &
+policy try --for 8s $WORK/close.yaml >$WORK/tried &
+try=$!
+while kill -0 $try 2>/dev/null; do product path --probe client web:80 >/dev/null 2>&1; done
+cat $WORK/tried
 echo 'kind: Pod' >$WORK/pod.yaml
 policy try $WORK/pod.yaml
 product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exit code $?"
@@ -102,6 +110,7 @@ until grep -q http $WORK/ui.out; do :; done
 		`"default/nobody" is neither an address nor a pod`,
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",
+		"cnibox: policy try: breaks 1 flow of default/web\n",
 		"pod.yaml: Pod without metadata.name\n",
 		"exit code 3\n",
 		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
