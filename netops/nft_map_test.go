@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -23,19 +22,6 @@ func mapsFeature() nft.Feature {
 	policy := &nft.Set{Table: table, Name: "test_policy", Key: []nft.Field{nft.IP4Addr}, Data: []nft.Field{nft.Verdict}}
 	marks := &nft.Set{Table: table, Name: "test_marks", Key: []nft.Field{nft.PacketMark}}
 	services := &nft.Set{Table: table, Name: "test_services", Key: []nft.Field{nft.InetService}, Data: []nft.Field{nft.PacketMark}}
-	dnat := func(b *nft.Builder) {
-		b.Family = unix.NFPROTO_IPV4
-		b.Exprs = append(
-			b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Take(nft.InetProto)},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: b.Take(nft.InetService)},
-			&expr.Lookup{SourceRegister: nft.FirstRegister, DestRegister: nft.FirstRegister, IsDestRegSet: true, SetName: ports.Name},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: nft.FirstRegister, RegProtoMin: nft.FirstRegister + 1, Specified: true},
-		)
-	}
-	vmap := func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: nft.FirstRegister, IsDestRegSet: true, SetName: policy.Name})
-	}
 	return nft.Feature{
 		Table: table,
 		Sets:  []*nft.Set{ports, policy, marks, services},
@@ -44,7 +30,10 @@ func mapsFeature() nft.Feature {
 				{Name: "test_net", Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 				{
 					Name: "test_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -100,
-					Rules: []nft.Rule{nft.NewRule(nft.Destination4(), dnat), nft.NewRule(nft.Source4(), vmap)},
+					Rules: []nft.Rule{
+						nft.NewRule(nft.Destination4(), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(ports, unix.NFPROTO_IPV4)),
+						nft.NewRule(nft.Source4(), nft.VerdictFrom(policy)),
+					},
 				},
 			}
 		},

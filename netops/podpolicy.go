@@ -133,9 +133,7 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 			if failed = p.makeBridgeTable(ctx, client); failed == nil {
 				entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress))
 			}
-			if failed == nil {
-				base, failed = podtable.Base(podtable.Form{Node: true})
-			}
+			base = podtable.Base(podtable.Form{Node: true})
 		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
 		case errors.Is(err, unix.EEXIST):
 			failed = p.deleteHeld(ctx, client, &entries)
@@ -157,10 +155,7 @@ func (p *PodPolicy) makeBridgeTable(ctx context.Context, client *nft.Client) err
 	if p.Port == "" {
 		return nil
 	}
-	base, err := podtable.BridgeBase()
-	if err == nil {
-		err = client.Commit(ctx, 0, base...)
-	}
+	err := client.Commit(ctx, 0, podtable.BridgeBase()...)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}

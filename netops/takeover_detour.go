@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -102,11 +101,7 @@ func (r *takeoverRun) addRedirect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	msgs, err := detourMessages(detourTable+r.Uplink, r.Uplink, far.Index)
-	if err != nil {
-		return err
-	}
-	err = r.commitRedirect(ctx, VerbAdd, msgs...)
+	err = r.commitRedirect(ctx, VerbAdd, detourMessages(detourTable+r.Uplink, r.Uplink, far.Index)...)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
@@ -133,17 +128,16 @@ func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn
 // detourMessages creates a table with the rule "meta pkttype host fwd to LINK"
 // at the ingress hook of a device. The rule excludes broadcasts and multicasts,
 // because the bridge would send them back.
-func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
+func detourMessages(table, device string, to int) []nlconn.Message {
 	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}
 	ingress := &nft.Chain{Name: "ingress", Kind: "filter", Hook: unix.NF_NETDEV_INGRESS, Device: device}
-	var fwd nlconn.Body
-	fwd.Text(unix.NFTA_EXPR_NAME, "fwd")
-	fwd.Nest(unix.NFTA_EXPR_DATA, func() { fwd.Net32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister) })
 	rule := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, ingress.Name)
-	err := nft.AddExpressions(&rule, t.Family, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: nft.FirstRegister},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
-		&expr.Immediate{Register: nft.FirstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
-	}, fwd)
-	return []nlconn.Message{t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL), ingress.Message(t), rule}, err
+	rule.Nest(unix.NFTA_RULE_EXPRESSIONS, func() {
+		e := nft.Expressions{Body: &rule.Body}
+		e.Meta(unix.NFT_META_PKTTYPE, nft.FirstRegister)
+		e.Compare(unix.NFT_CMP_EQ, nft.FirstRegister, []byte{unix.PACKET_HOST})
+		e.Immediate(nft.FirstRegister, binary.NativeEndian.AppendUint32(nil, uint32(to)))
+		e.Add("fwd", func() { e.Net32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister) })
+	})
+	return []nlconn.Message{t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL), ingress.Message(t), rule}
 }

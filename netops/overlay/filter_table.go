@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -49,11 +48,7 @@ func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message,
 	if err != nil || len(f.Chains()) == 0 {
 		return msgs, err
 	}
-	more, err := f.Messages()
-	if err != nil {
-		return nil, err
-	}
-	return slices.Concat(msgs, more, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)), nil
+	return slices.Concat(msgs, f.Messages(), nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)), nil
 }
 
 // tableFeature returns the table's sets and chains as a feature, and its
@@ -147,7 +142,7 @@ func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
 // receivedRules drop unencrypted packets whose source is a pod of another node, or a pod of this node although they come from
 // elsewhere: the route to the source does not lead over the link by which they arrive.
 func (w *NAT) receivedRules() []nft.Rule {
-	from := []nft.Part{notByLink(expr.MetaKeyIIFNAME, w.Encrypted), nft.Next(), nft.SourceIn(w.Network.String()), nft.Next()}
+	from := []nft.Part{notByLink(unix.NFT_META_IIFNAME, w.Encrypted), nft.Next(), nft.SourceIn(w.Network.String()), nft.Next()}
 	return []nft.Rule{
 		nft.NewRule(slices.Concat(from, w.outsideLocal(sourceNotIn), []nft.Part{nft.Drop()})...),
 		nft.NewRule(slices.Concat(from, []nft.Part{hasNoRouteBack(), nft.Drop()})...),
@@ -157,7 +152,7 @@ func (w *NAT) receivedRules() []nft.Rule {
 // sentRule drops packets to pods of other nodes that would leave unencrypted. The unreachable route of the pod network refuses them too, but
 // another program can delete it.
 func (w *NAT) sentRule() nft.Rule {
-	to := []nft.Part{notByLink(expr.MetaKeyOIFNAME, w.Encrypted), nft.Next(), notByLink(expr.MetaKeyOIFNAME, "lo"), nft.Next(), nft.DestinationIn(w.Network.String()), nft.Next()}
+	to := []nft.Part{notByLink(unix.NFT_META_OIFNAME, w.Encrypted), nft.Next(), notByLink(unix.NFT_META_OIFNAME, "lo"), nft.Next(), nft.DestinationIn(w.Network.String()), nft.Next()}
 	return nft.NewRule(slices.Concat(to, w.outsideLocal(destinationNotIn), []nft.Part{nft.Drop()})...)
 }
 
@@ -170,42 +165,37 @@ func (w *NAT) outsideLocal(not func(prefix string) nft.Part) (parts []nft.Part) 
 }
 
 // notByLink matches if the link of the key has another name.
-func notByLink(key expr.MetaKey, name string) nft.Part {
+func notByLink(key uint32, name string) nft.Part {
 	return func(b *nft.Builder) {
 		data := make([]byte, unix.IFNAMSIZ)
 		copy(data, name)
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: key, Register: b.Next}, &expr.Cmp{Op: expr.CmpOpNeq, Register: b.Next, Data: data})
+		b.Meta(key, b.Next)
+		b.Compare(unix.NFT_CMP_NEQ, b.Next, data)
 	}
 }
 
 // hasNoRouteBack matches if the route to the packet's source does not lead over the link by which it arrived (fib saddr . iif oif missing).
 func hasNoRouteBack() nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Fib{Register: b.Next, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: make([]byte, 4)}, // nft lists fewer bytes as "missing/8", which it does not load
-		)
+		b.Fib(unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, make([]byte, 4)) // nft lists fewer bytes as "missing/8", which it does not load
 	}
 }
 
 // equals compares the field in the first register with data.
 func equals(data []byte) nft.Part {
-	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: data})
-	}
+	return func(b *nft.Builder) { b.Compare(unix.NFT_CMP_EQ, nft.FirstRegister, data) }
 }
 
 // loadVNI loads the VNI of a VXLAN packet.
 func loadVNI() nft.Part {
-	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: vxlanVNIOffset, Len: 3, DestRegister: b.Next})
-	}
+	return func(b *nft.Builder) { b.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, vxlanVNIOffset, 3, b.Next) }
 }
 
 // notIn matches if the loaded key is not in the set.
 func notIn(set *nft.Set) nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: nft.FirstRegister, SetName: set.Name, Invert: true})
+		b.Lookup(set.Name, true)
 		b.Next = nft.FirstRegister
 	}
 }
@@ -214,18 +204,16 @@ func notIn(set *nft.Set) nft.Part {
 func marked(bits uint32) nft.Part {
 	return func(b *nft.Builder) {
 		mask := binary.NativeEndian.AppendUint32(nil, bits)
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: b.Next},
-			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: mask},
-		)
+		b.Meta(unix.NFT_META_MARK, b.Next)
+		b.Mask(b.Next, mask, nil)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, mask)
 	}
 }
 
 func sourceNotIn(prefix string) nft.Part {
-	return nft.Within(prefix, nft.Source4, nft.Source6, expr.CmpOpNeq)
+	return nft.Within(prefix, nft.Source4, nft.Source6, unix.NFT_CMP_NEQ)
 }
 
 func destinationNotIn(prefix string) nft.Part {
-	return nft.Within(prefix, nft.Destination4, nft.Destination6, expr.CmpOpNeq)
+	return nft.Within(prefix, nft.Destination4, nft.Destination6, unix.NFT_CMP_NEQ)
 }

@@ -31,6 +31,8 @@ type Filter struct {
 	generation uint32
 	// prune is true if have.pods was read by Refresh.
 	prune bool
+	// services is true if the node has services of IPVS.
+	services bool
 }
 
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
@@ -79,7 +81,21 @@ func (f *Filter) Refresh(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.prune = true
+	services, err := hasServices()
+	if err != nil {
+		return err
+	}
+	if services != f.services {
+		f.services, f.last = services, nil
+	}
 	return f.refresh(ctx)
+}
+
+// form returns the Form of a Ruleset on this node.
+func (f *Filter) form(want *Ruleset) Form {
+	form := want.Form
+	form.Services = f.services
+	return form
 }
 
 func (f *Filter) refresh(ctx context.Context) error {
@@ -132,20 +148,12 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 
 func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 	if f.have.rules == nil {
-		base, err := podtable.Base(want.Form)
-		if err == nil {
-			err = f.makeTable(ctx, podtable.Table(), base, want)
-		}
-		if err != nil {
+		if err := f.makeTable(ctx, podtable.Table(), podtable.Base(f.form(want)), want); err != nil {
 			return err
 		}
 	}
 	if !f.have.frames && want.hasPorts() {
-		base, err := podtable.BridgeBase()
-		if err == nil {
-			err = f.makeTable(ctx, podtable.BridgeTable(), base, want)
-		}
-		if err != nil {
+		if err := f.makeTable(ctx, podtable.BridgeTable(), podtable.BridgeBase(), want); err != nil {
 			return err
 		}
 	}
@@ -244,15 +252,14 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) error {
 			entries = append(entries, &nft.Entry{Set: set, Key: []byte(m)})
 		}
 	}
-	msgs, err := feature.Messages()
-	for first := true; err == nil && (first || len(entries) > 0); first = false {
+	msgs := feature.Messages()
+	for first := true; first || len(entries) > 0; first = false {
 		n := min(len(entries), maxElements)
 		msgs = append(msgs, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries[:n])...)
-		err = f.commit(ctx, "make sets of", msgs)
+		if err := f.commit(ctx, "make sets of", msgs); err != nil {
+			return err
+		}
 		msgs, entries = nil, entries[n:]
-	}
-	if err != nil {
-		return err
 	}
 	for _, s := range sets {
 		clear(s.changed)

@@ -139,8 +139,8 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 // servicesFile lists the virtual services of IPVS in the namespace of the process. It is absent without the module.
 const servicesFile = "/proc/net/ip_vs"
 
-// Bypass returns an error that names what keeps packets of pods from the table: flowtables of nftables forward known connections
-// before the hook, and IPVS passes connections to services on as those of the node.
+// Bypass returns an error that names the flowtable of nftables that keeps packets of pods from the table: it forwards known connections
+// before the hook.
 func (f *Filter) Bypass(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,23 +156,24 @@ func (f *Filter) Bypass(ctx context.Context) error {
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
 		return nlconn.Explain(err, "list flowtables")
 	}
-	var errs []error
 	if len(tables) > 0 {
-		errs = append(errs, fmt.Errorf("connections in the nftables flowtable %s are not filtered: %w: delete the flowtable", tables[0], nlconn.ErrNotSupported))
+		return fmt.Errorf("connections in the nftables flowtable %s are not filtered: %w: delete the flowtable", tables[0], nlconn.ErrNotSupported)
 	}
-	services, err := os.ReadFile(servicesFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if hasServices(string(services)) {
-		errs = append(errs, fmt.Errorf("connections to services of IPVS are not filtered: %w: run kube-proxy with --proxy-mode=nftables", nlconn.ErrNotSupported))
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// hasServices reports whether servicesFile has a service. Its lines begin with a protocol, those of servers with an arrow, and its first
-// lines are titles (net/netfilter/ipvs/ip_vs_ctl.c).
-func hasServices(text string) bool {
+// hasServices reports whether IPVS has a service in the namespace of the process.
+func hasServices() (bool, error) {
+	text, err := os.ReadFile(servicesFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return listsService(string(text)), err
+}
+
+// listsService reports whether the text of servicesFile has a service. Its lines begin with a protocol, those of servers with an arrow, and
+// its first lines are titles (net/netfilter/ipvs/ip_vs_ctl.c).
+func listsService(text string) bool {
 	for line := range strings.Lines(text) {
 		switch kind, _, _ := strings.Cut(line, " "); kind {
 		case "TCP", "UDP", "SCTP", "FWM":

@@ -1,6 +1,9 @@
 package podfilter
 
 import (
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
@@ -18,20 +21,30 @@ func TestServices(t *testing.T) {
 		titles + "UDP  [fd00:0000:0000:0000:0000:0000:0000:000a]:0035 rr \n":                              true,
 		titles + "FWM  00000001 rr \n": true,
 	} {
-		if got := hasServices(text); got != want {
+		if got := listsService(text); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
 }
 
-// TestNoBypass: a node without either has no fault.
-func TestNoBypass(t *testing.T) {
+// TestBypass: a flowtable is an error that names it, and a node without one has none.
+func TestBypass(t *testing.T) {
 	f, err := Open(netops.New(netops.Options{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
 	if err := f.Bypass(t.Context()); err != nil {
+		t.Error(err)
+	}
+	out, err := exec.Command("nft", "add table inet fast; add flowtable inet fast pods { hook ingress priority 0; devices = { lo }; }").CombinedOutput()
+	if err != nil && os.Getenv("CNIBOX_TEST_VM") == "" {
+		t.Skip("this kernel has no flowtables: make test-vm")
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := f.Bypass(t.Context()); err == nil || !strings.Contains(err.Error(), "flowtable fast pods") {
 		t.Error(err)
 	}
 }

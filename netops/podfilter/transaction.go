@@ -96,10 +96,11 @@ func (t *transaction) changePods() {
 
 // changeChains finds the chains that are new, damaged or not used any more.
 func (t *transaction) changeChains() error {
-	have, base := t.filter.have.rules, podtable.BaseChains(t.want.Form)
+	form := t.filter.form(t.want)
+	have, base := t.filter.have.rules, podtable.BaseChains(form)
 	for name, n := range base {
 		if have[name] != n && t.repairs == nil {
-			t.repairs = podtable.RepairBase(t.want.Form, have)
+			t.repairs = podtable.RepairBase(form, have)
 		}
 	}
 	for name, c := range t.want.Chains {
@@ -238,7 +239,7 @@ func (t *transaction) done() {
 		t.filter.monitor.Notify() // so that the caller calls Refresh
 	}
 	have := &t.filter.have
-	have.rules = podtable.BaseChains(t.want.Form)
+	have.rules = podtable.BaseChains(t.filter.form(t.want))
 	for name, c := range t.want.Chains {
 		have.rules[name] = len(c.Rules)
 	}

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -96,11 +94,7 @@ func (t *nftTable) Commit(ctx context.Context, st *State, ops []Op) (bool, error
 		if i == 0 && op.Kind == makeChain {
 			msgs = append(msgs, t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE))
 		}
-		m, err := t.opMessage(op)
-		if err != nil {
-			return false, err
-		}
-		msgs = append(msgs, m)
+		msgs = append(msgs, t.opMessage(op))
 	}
 	err := t.nft.Commit(ctx, st.generation, msgs...)
 	switch {
@@ -112,21 +106,21 @@ func (t *nftTable) Commit(ctx context.Context, st *State, ops []Op) (bool, error
 	return err == nil, t.describe(err)
 }
 
-func (t *nftTable) opMessage(op Op) (nlconn.Message, error) {
+func (t *nftTable) opMessage(op Op) nlconn.Message {
 	switch op.Kind {
 	case makeChain:
 		c := nft.Chain{Name: op.Chain}
 		if op.Chain == ForwardChain {
 			c = nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
 		}
-		return c.Message(t.table), nil
+		return c.Message(t.table)
 	case DeleteTable:
-		return t.table.Message(unix.NFT_MSG_DELTABLE, 0), nil
+		return t.table.Message(unix.NFT_MSG_DELTABLE, 0)
 	case deleteChain, PurgeChain:
-		return t.table.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain), nil
+		return t.table.ChainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain)
 	case DeleteRule:
 		held := nft.HeldRule{Table: t.table, Chain: op.Chain, Handle: op.Held.handle}
-		return held.Deletion(), nil
+		return held.Deletion()
 	}
 	flags := uint16(unix.NLM_F_CREATE)
 	if op.Kind == AppendRule {
@@ -136,18 +130,17 @@ func (t *nftTable) opMessage(op Op) (nlconn.Message, error) {
 	if op.Held != nil {
 		m.Bytes(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, op.Held.handle))
 	}
-	err := nft.AddExpressions(&m, t.table.Family, op.Rule.exprs())
+	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { op.Rule.encode(nft.Expressions{Body: &m.Body}) })
 	m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
-	return m, err
+	return m
 }
 
-// exprs returns the rule's expressions in the form that iptables-nft writes.
-func (r *Rule) exprs() []expr.Any {
-	var out []expr.Any
+// encode appends the rule's expressions in the form that iptables-nft writes.
+func (r *Rule) encode(e nft.Expressions) {
 	for _, l := range []struct {
-		key  expr.MetaKey
+		key  uint32
 		name string
-	}{{expr.MetaKeyIIFNAME, r.in}, {expr.MetaKeyOIFNAME, r.out}} {
+	}{{unix.NFT_META_IIFNAME, r.in}, {unix.NFT_META_OIFNAME, r.out}} {
 		if l.name == "" {
 			continue
 		}
@@ -155,41 +148,41 @@ func (r *Rule) exprs() []expr.Any {
 		if begin, isPattern := strings.CutSuffix(l.name, "*"); isPattern {
 			data = []byte(begin)
 		}
-		out = append(out, &expr.Meta{Key: l.key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: data})
+		e.Meta(l.key, unix.NFT_REG_1)
+		e.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, data)
 	}
-	out = append(out, matchPrefix(r.Src, 12, 8)...)
-	out = append(out, matchPrefix(r.Dst, 16, 24)...)
+	matchPrefix(e, r.Src, 12, 8)
+	matchPrefix(e, r.Dst, 16, 24)
 	if r.state != 0 {
-		info := xt.Unknown(conntrackInfo(r.state))
-		out = append(out, &expr.Match{Name: "conntrack", Rev: 3, Info: &info})
+		e.Add("match", func() {
+			e.Text(unix.NFTA_MATCH_NAME, "conntrack")
+			e.Net32(unix.NFTA_MATCH_REV, 3)
+			e.Bytes(unix.NFTA_MATCH_INFO, conntrackInfo(r.state))
+		})
 	}
-	verdict := &expr.Verdict{Kind: expr.VerdictJump, Chain: r.Target}
+	e.Counter()
 	if r.Target == TargetAccept {
-		verdict = &expr.Verdict{Kind: expr.VerdictAccept}
+		e.Verdict(nft.VerdictAccept, "")
+	} else {
+		e.Verdict(unix.NFT_JUMP, r.Target)
 	}
-	return append(out, &expr.Counter{}, verdict)
 }
 
 // matchPrefix compares an address with a prefix. offset4 is the address's offset
 // in the IPv4 header (RFC 791 §3.1), offset6 in the IPv6 header (RFC 8200 §3).
-func matchPrefix(p netip.Prefix, offset4, offset6 uint32) []expr.Any {
+func matchPrefix(e nft.Expressions, p netip.Prefix, offset4, offset6 uint32) {
 	if !p.IsValid() {
-		return nil
+		return
 	}
 	offset, size := offset4, 4
 	if p.Addr().Is6() {
 		offset, size = offset6, 16
 	}
-	load := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size), DestRegister: unix.NFT_REG_1}
-	cmp := &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()}
-	if p.Bits() == 8*size {
-		return []expr.Any{load, cmp}
+	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(size), unix.NFT_REG_1)
+	if p.Bits() < 8*size {
+		e.Mask(unix.NFT_REG_1, net.CIDRMask(p.Bits(), 8*size), nil)
 	}
-	mask := &expr.Bitwise{
-		SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(size),
-		Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size),
-	}
-	return []expr.Any{load, mask, cmp}
+	e.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, p.Addr().AsSlice())
 }
 
 // conntrackInfo returns struct xt_conntrack_mtinfo3 that matches states.

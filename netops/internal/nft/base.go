@@ -78,10 +78,7 @@ func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 // If the kernel refuses the transaction, made is false: then f exists with the
 // restored entries that the kernel accepts, and without the asked entries.
 func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []*Entry) (made bool, err error) {
-	base, err := f.Messages()
-	if err != nil {
-		return false, err
-	}
+	base := f.Messages()
 	// Do not add an asked entry that is already recorded, for example in this
 	// attachment's own pending record.
 	asked = slices.DeleteFunc(slices.Clone(asked), func(n *Entry) bool {
@@ -90,10 +87,7 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 		})
 	})
 	chains := f.ondemand(slices.Concat(restored, asked))
-	elements, err := f.chainMessages(chains)
-	if err != nil {
-		return false, err
-	}
+	elements := f.chainMessages(chains)
 	for _, entries := range [][]*Entry{restored, asked} {
 		elements = append(elements, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)
 	}

@@ -2,10 +2,8 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -30,13 +28,12 @@ const (
 // Messages returns the messages that make the feature. The table may exist; sets
 // and chains must not exist. If several processes make the feature at once,
 // exactly one succeeds and the others get EEXIST.
-func (f *Feature) Messages() ([]nlconn.Message, error) {
+func (f *Feature) Messages() []nlconn.Message {
 	msgs := []nlconn.Message{f.Table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)}
 	for i, s := range f.Sets {
 		msgs = append(msgs, s.message(uint32(i+1)))
 	}
-	chains, err := f.chainMessages(f.Chains())
-	return append(msgs, chains...), err
+	return append(msgs, f.chainMessages(f.Chains())...)
 }
 
 // Message returns a request of one kind (NFT_MSG_*) for the table.
@@ -179,26 +176,10 @@ func (c *Chain) Message(t Table) nlconn.Message {
 }
 
 // Message returns the request that appends the rule to a chain.
-func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
+func (r Rule) Message(t Table, chain string) nlconn.Message {
 	m := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
-	err := AddExpressions(&m, t.Family, r.exprs())
-	return m, err
-}
-
-// AddExpressions adds expressions to a request for a rule. more has encoded
-// expressions that the library lacks.
-func AddExpressions(m *nlconn.Message, family byte, exprs []expr.Any, more ...[]byte) (err error) {
-	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() {
-		for _, e := range exprs {
-			b, failed := expr.Marshal(family, e)
-			err = errors.Join(err, failed)
-			m.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
-		}
-		for _, b := range more {
-			m.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
-		}
-	})
-	return nlconn.Explain(err, "encode nftables rule")
+	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.encode(&m.Body) })
+	return m
 }
 
 // ElementMessages puts entries into the smallest possible number of messages.

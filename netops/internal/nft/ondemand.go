@@ -42,39 +42,29 @@ func (f *Feature) ondemand(entries []*Entry) []Chain {
 }
 
 // chainMessages returns the requests that make chains and then their rules.
-func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
+func (f *Feature) chainMessages(chains []Chain) []nlconn.Message {
 	var msgs []nlconn.Message
 	for _, ch := range chains {
 		msgs = append(msgs, ch.Message(f.Table))
 	}
-	rules, err := f.ruleMessages(chains)
-	return append(msgs, rules...), err
+	return append(msgs, f.ruleMessages(chains)...)
 }
 
 // ruleMessages returns the requests that append the rules of chains.
-func (f *Feature) ruleMessages(chains []Chain) ([]nlconn.Message, error) {
-	var msgs []nlconn.Message
+func (f *Feature) ruleMessages(chains []Chain) (msgs []nlconn.Message) {
 	for _, ch := range chains {
 		for _, r := range ch.Rules {
-			m, err := r.Message(f.Table, ch.Name)
-			if err != nil {
-				return nil, err
-			}
-			msgs = append(msgs, m)
+			msgs = append(msgs, r.Message(f.Table, ch.Name))
 		}
 	}
-	return msgs, nil
+	return msgs
 }
 
 // makeOndemand makes chains in an existing table. An existing chain is not an
 // error.
 func (c *Client) makeOndemand(ctx context.Context, f *Feature, chains []Chain) error {
 	for _, ch := range chains {
-		msgs, err := f.chainMessages([]Chain{ch})
-		if err != nil {
-			return err
-		}
-		if err := c.Commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := c.Commit(ctx, 0, f.chainMessages([]Chain{ch})...); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}

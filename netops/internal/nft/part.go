@@ -5,30 +5,23 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
 // OutputLink loads the name of the output device (oifname).
 func OutputLink() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: b.Take(IfName)})
+		b.Meta(unix.NFT_META_OIFNAME, b.Take(IfName))
 	}
 }
 
 // Tracked matches if any of the bits is set in a field of the connection tracking
 // entry.
-func Tracked(key expr.CtKey, bits uint32) Part {
+func Tracked(key uint32, bits uint32) Part {
 	return func(b *Builder) {
-		r := b.Next
-		b.Exprs = append(b.Exprs,
-			&expr.Ct{Key: key, Register: r},
-			&expr.Bitwise{
-				SourceRegister: r, DestRegister: r, Len: 4,
-				Mask: binary.NativeEndian.AppendUint32(nil, bits), Xor: make([]byte, 4),
-			},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: r, Data: make([]byte, 4)},
-		)
+		b.Ct(key, b.Next)
+		b.Mask(b.Next, binary.NativeEndian.AppendUint32(nil, bits), nil)
+		b.Compare(unix.NFT_CMP_NEQ, b.Next, make([]byte, 4))
 	}
 }
 
@@ -36,10 +29,8 @@ func Tracked(key expr.CtKey, bits uint32) Part {
 // local).
 func ToThisNode() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Fib{Register: b.Next, ResultADDRTYPE: true, FlagDADDR: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
-		)
+		b.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_DADDR, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 	}
 }
 
@@ -53,36 +44,32 @@ func Next() Part { return func(b *Builder) { b.Next = FirstRegister } }
 // TransportProtocol loads the transport protocol (meta l4proto).
 func TransportProtocol() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Take(InetProto)})
+		b.Meta(unix.NFT_META_L4PROTO, b.Take(InetProto))
 	}
 }
 
 // OfProtocol limits a rule to one transport protocol, IPPROTO_*.
 func OfProtocol(protocol byte) Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{protocol}},
-		)
+		b.Meta(unix.NFT_META_L4PROTO, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, []byte{protocol})
 	}
 }
 
 // TransportPort loads the destination port (th dport). TCP, UDP and SCTP have it
 // at the same offset (RFC 9293 §3.1, RFC 768, RFC 9260 §3.1).
-func TransportPort() Part { return Load(expr.PayloadBaseTransportHeader, 2, InetService, 0) }
+func TransportPort() Part { return Load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, InetService, 0) }
 
 // SourceIn matches packets whose source address is within a prefix.
 func SourceIn(prefix string) Part {
-	return Within(prefix, Source4, Source6, expr.CmpOpEq)
+	return Within(prefix, Source4, Source6, unix.NFT_CMP_EQ)
 }
 
 // VerdictFrom looks up the loaded key in a map and applies the verdict of the
 // element.
 func VerdictFrom(set *Set) Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Lookup{
-			SourceRegister: FirstRegister, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set.Name,
-		})
+		b.LookupInto(set.Name, unix.NFT_REG_VERDICT)
 		b.Next = FirstRegister
 	}
 }
@@ -92,26 +79,27 @@ func VerdictFrom(set *Set) Part {
 // address, the packet keeps its port.
 func DestinationFrom(set *Set, l3 byte) Part {
 	return func(b *Builder) {
-		nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(l3), RegAddrMin: FirstRegister}
+		b.LookupInto(set.Name, FirstRegister)
+		nat := []uint32{unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT, unix.NFTA_NAT_FAMILY, uint32(l3), unix.NFTA_NAT_REG_ADDR_MIN, FirstRegister}
 		if len(set.Data) > 1 {
-			nat.RegProtoMin, nat.Specified = uint32(FirstRegister+set.Data[0].padded()/4), true
+			const specified = 1 << 1 // NF_NAT_RANGE_PROTO_SPECIFIED
+			nat = append(nat, unix.NFTA_NAT_REG_PROTO_MIN, uint32(FirstRegister+set.Data[0].padded()/4), unix.NFTA_NAT_FLAGS, specified)
 		}
-		b.Exprs = append(b.Exprs,
-			&expr.Lookup{SourceRegister: FirstRegister, DestRegister: FirstRegister, IsDestRegSet: true, SetName: set.Name}, nat)
+		b.numbers("nat", nat...)
 	}
 }
 
 // Goto continues in another chain of the table and does not return to this chain.
 func Goto(chain string) Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
+		b.Verdict(unix.NFT_GOTO, chain)
 	}
 }
 
 // Within compares an address with a fixed prefix. four and six load the address
-// of each family. With CmpOpEq the address must be in the prefix, with CmpOpNeq
+// of each family. With NFT_CMP_EQ the address must be in the prefix, with NFT_CMP_NEQ
 // outside it.
-func Within(prefix string, four, six func() Part, op expr.CmpOp) Part {
+func Within(prefix string, four, six func() Part, op uint32) Part {
 	p := netip.MustParsePrefix(prefix)
 	address, f := four(), IP4Addr
 	if p.Addr().Is6() {
@@ -120,13 +108,8 @@ func Within(prefix string, four, six func() Part, op expr.CmpOp) Part {
 	return func(b *Builder) {
 		r := b.Next
 		address(b)
-		b.Exprs = append(b.Exprs,
-			&expr.Bitwise{
-				SourceRegister: r, DestRegister: r, Len: uint32(f.Size()),
-				Mask: net.CIDRMask(p.Bits(), 8*f.Size()), Xor: make([]byte, f.Size()),
-			},
-			&expr.Cmp{Op: op, Register: r, Data: p.Masked().Addr().AsSlice()},
-		)
+		b.Mask(r, net.CIDRMask(p.Bits(), 8*f.Size()), nil)
+		b.Compare(op, r, p.Masked().Addr().AsSlice())
 		b.Next = r
 	}
 }
@@ -136,11 +119,9 @@ func SetMarkBit(bit int) Part {
 	return func(b *Builder) {
 		mask := binary.NativeEndian.AppendUint32(nil, ^uint32(0)^1<<bit)
 		xor := binary.NativeEndian.AppendUint32(nil, 1<<bit)
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: b.Next},
-			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 4, Mask: mask, Xor: xor},
-			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: b.Next},
-		)
+		b.Meta(unix.NFT_META_MARK, b.Next)
+		b.Mask(b.Next, mask, xor)
+		b.SetMeta(unix.NFT_META_MARK, b.Next)
 	}
 }
 
@@ -149,10 +130,8 @@ func SetConnectionMarkBit(bit int) Part {
 	return func(b *Builder) {
 		mask := binary.NativeEndian.AppendUint32(nil, ^uint32(0)^1<<bit)
 		xor := binary.NativeEndian.AppendUint32(nil, 1<<bit)
-		b.Exprs = append(b.Exprs,
-			&expr.Ct{Key: expr.CtKeyMARK, Register: b.Next},
-			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 4, Mask: mask, Xor: xor},
-			&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: b.Next},
-		)
+		b.Ct(unix.NFT_CT_MARK, b.Next)
+		b.Mask(b.Next, mask, xor)
+		b.SetCt(unix.NFT_CT_MARK, b.Next)
 	}
 }

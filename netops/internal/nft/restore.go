@@ -134,15 +134,11 @@ func (c *Client) renew(ctx context.Context, f *Feature, generation uint32) (elem
 		deletions = append(deletions, s.named(unix.NFT_MSG_DELSET))
 	}
 	chains := slices.Concat(f.Chains(), f.ondemand(present))
-	rules, err := f.ruleMessages(chains)
-	if err != nil {
-		return 0, err
-	}
 	msgs := sets
 	for _, ch := range chains {
 		msgs = append(msgs, f.Table.RuleMessage(unix.NFT_MSG_DELRULE, 0, ch.Name))
 	}
-	msgs = slices.Concat(msgs, rules, deletions, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, moved))
+	msgs = slices.Concat(msgs, f.ruleMessages(chains), deletions, ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, moved))
 	return len(present) + len(moved), c.Commit(ctx, generation, msgs...)
 }
 

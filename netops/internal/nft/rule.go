@@ -1,11 +1,12 @@
 package nft
 
 import (
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Rule is one nftables rule: its parts in order. The expressions are built only
+// Rule is one nftables rule: its parts in order. The expressions are encoded only
 // when they are needed, because most processes never need them.
 type Rule []Part
 
@@ -16,7 +17,7 @@ type Part func(*Builder)
 // Builder loads the fields to match into consecutive registers. A lookup uses the
 // registers as one concatenated key.
 type Builder struct {
-	Exprs  []expr.Any
+	Expressions
 	Next   uint32 // the register that the next field is loaded into
 	Family byte   // the NFPROTO_* to which the rule is limited, 0 for any
 }
@@ -28,20 +29,18 @@ const FirstRegister = unix.NFT_REG32_00
 // Masquerade()).
 func NewRule(parts ...Part) Rule { return parts }
 
-// exprs returns the rule's expressions in order.
-func (r Rule) exprs() []expr.Any {
-	b := &Builder{Next: FirstRegister}
+// encode appends the rule's expressions in order.
+func (r Rule) encode(to *nlconn.Body) {
+	b := &Builder{Expressions: Expressions{new(nlconn.Body)}, Next: FirstRegister}
 	for _, part := range r {
 		part(b)
 	}
-	if b.Family == 0 {
-		return b.Exprs
+	if b.Family != 0 { // before the fields of the network header, which depend on it
+		e := Expressions{to}
+		e.Meta(unix.NFT_META_NFPROTO, FirstRegister)
+		e.Compare(unix.NFT_CMP_EQ, FirstRegister, []byte{b.Family})
 	}
-	// Match the family first: the fields of the network header depend on it.
-	return append([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: FirstRegister},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: FirstRegister, Data: []byte{b.Family}},
-	}, b.Exprs...)
+	*to = append(*to, *b.Body...)
 }
 
 // Take reserves the registers for one field and returns the first.
@@ -53,21 +52,19 @@ func (b *Builder) Take(f Field) uint32 {
 
 // Load loads a field of a packet header. If l3 is not 0, it limits the rule to
 // that NFPROTO_*.
-func Load(base expr.PayloadBase, offset uint32, f Field, l3 byte) Part {
+func Load(base, offset uint32, f Field, l3 byte) Part {
 	return func(b *Builder) {
 		if l3 != 0 {
 			b.Family = l3
 		}
-		b.Exprs = append(b.Exprs, &expr.Payload{
-			Base: base, Offset: offset, Len: uint32(f.Size()), DestRegister: b.Take(f),
-		})
+		b.Payload(base, offset, uint32(f.Size()), b.Take(f))
 	}
 }
 
 // InputLink loads the name of the input device (iifname).
 func InputLink() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Take(IfName)})
+		b.Meta(unix.NFT_META_IIFNAME, b.Take(IfName))
 	}
 }
 
@@ -78,85 +75,80 @@ const metaInputKind = 26
 // none, and the rule does not match.
 func InputKind() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: metaInputKind, Register: b.Take(IfKind)})
+		b.Meta(metaInputKind, b.Take(IfKind))
 	}
 }
 
 // InputGroup loads the group of the input device (iifgroup).
 func InputGroup() Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: b.Take(IfGroup)})
+		b.Meta(unix.NFT_META_IIFGROUP, b.Take(IfGroup))
 	}
 }
 
 // InputBegins matches input devices whose name has a prefix (iifname "veth*").
 func InputBegins(prefix string) Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte(prefix)},
-		)
+		b.Meta(unix.NFT_META_IIFNAME, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, []byte(prefix))
 	}
 }
 
 // Source4 loads ip saddr and limits the rule to IPv4 (offsets: RFC 791 §3.1).
-func Source4() Part { return Load(expr.PayloadBaseNetworkHeader, 12, IP4Addr, unix.NFPROTO_IPV4) }
+func Source4() Part { return Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, IP4Addr, unix.NFPROTO_IPV4) }
 
 // Destination4 loads ip daddr and limits the rule to IPv4.
 func Destination4() Part {
-	return Load(expr.PayloadBaseNetworkHeader, 16, IP4Addr, unix.NFPROTO_IPV4)
+	return Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, IP4Addr, unix.NFPROTO_IPV4)
 }
 
 // Source6 loads ip6 saddr and limits the rule to IPv6 (offsets: RFC 8200 §3).
-func Source6() Part { return Load(expr.PayloadBaseNetworkHeader, 8, IP6Addr, unix.NFPROTO_IPV6) }
+func Source6() Part { return Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, IP6Addr, unix.NFPROTO_IPV6) }
 
 // Destination6 loads ip6 daddr and limits the rule to IPv6.
 func Destination6() Part {
-	return Load(expr.PayloadBaseNetworkHeader, 24, IP6Addr, unix.NFPROTO_IPV6)
+	return Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, IP6Addr, unix.NFPROTO_IPV6)
 }
 
 // SourceMAC loads ether saddr.
-func SourceMAC() Part { return Load(expr.PayloadBaseLLHeader, 6, EtherAddr, 0) }
+func SourceMAC() Part { return Load(unix.NFT_PAYLOAD_LL_HEADER, 6, EtherAddr, 0) }
 
 // DestinationIn matches packets whose destination address is within a prefix.
 func DestinationIn(prefix string) Part {
-	return Within(prefix, Destination4, Destination6, expr.CmpOpEq)
+	return Within(prefix, Destination4, Destination6, unix.NFT_CMP_EQ)
 }
 
 // In matches if the loaded key is in the set.
 func In(set *Set) Part {
 	return func(b *Builder) {
-		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: FirstRegister, SetName: set.Name})
+		b.Lookup(set.Name, false)
 		b.Next = FirstRegister
 	}
 }
 
 // Return ends the chain for the packet. In a base chain the chain's policy
 // decides then.
-func Return() Part { return endWith(expr.VerdictReturn) }
+func Return() Part { return endWith(unix.NFT_RETURN) }
 
 // Drop drops the packet.
-func Drop() Part { return endWith(expr.VerdictDrop) }
+func Drop() Part { return endWith(VerdictDrop) }
 
-func endWith(kind expr.VerdictKind) Part {
-	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Verdict{Kind: kind}) }
-}
+func endWith(code int32) Part { return func(b *Builder) { b.Verdict(code, "") } }
 
 // Masquerade translates the packet's source to the address of the output device.
 func Masquerade() Part {
-	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Masq{}) }
+	return func(b *Builder) { b.Add("masq", func() {}) }
 }
 
 // MasqueradeAtRandom masquerades with random ports (nft's fully-random). It makes it less likely that
 // simultaneous new connections choose the same port.
 func MasqueradeAtRandom() Part {
-	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
+	const fully = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	return func(b *Builder) { b.numbers("masq", unix.NFTA_MASQ_FLAGS, fully) }
 }
 
 // Match compares the bytes at an offset of a packet header with want.
-func (b *Builder) Match(base expr.PayloadBase, offset uint32, want []byte) {
-	b.Exprs = append(b.Exprs,
-		&expr.Payload{Base: base, Offset: offset, Len: uint32(len(want)), DestRegister: b.Next},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: want},
-	)
+func (b *Builder) Match(base, offset uint32, want []byte) {
+	b.Payload(base, offset, uint32(len(want)), b.Next)
+	b.Compare(unix.NFT_CMP_EQ, b.Next, want)
 }

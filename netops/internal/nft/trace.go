@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/netip"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -50,11 +49,7 @@ func (c *Client) MakeTraceTable(ctx context.Context, family byte, f Flow) error 
 	t := Table{Family: family, Name: TraceTable}
 	flags := uint32(tableFlagOwner)
 	for range Tries {
-		msgs, err := f.messages(t, flags)
-		if err != nil {
-			return err
-		}
-		err = c.Commit(ctx, 0, msgs...)
+		err := c.Commit(ctx, 0, f.messages(t, flags)...)
 		switch {
 		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM): // EPERM: it has another owner
 			err = c.DropTraceTable(ctx, family)
@@ -102,7 +97,7 @@ func (c *Client) HasStrayTrace(ctx context.Context, family byte) (bool, error) {
 
 // messages returns the requests that make the trace table: a chain on each hook,
 // with rules that match the flow. They give no verdict.
-func (f *Flow) messages(t Table, flags uint32) ([]nlconn.Message, error) {
+func (f *Flow) messages(t Table, flags uint32) []nlconn.Message {
 	m := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	m.Net32(unix.NFTA_TABLE_FLAGS, flags)
 	msgs := []nlconn.Message{m}
@@ -110,14 +105,10 @@ func (f *Flow) messages(t Table, flags uint32) ([]nlconn.Message, error) {
 		chain := Chain{Name: name, Kind: "filter", Hook: uint32(hook), Priority: tracePriority}
 		msgs = append(msgs, chain.Message(t))
 		for _, rule := range f.rules() {
-			m, err := rule.Message(t, name)
-			if err != nil {
-				return nil, err
-			}
-			msgs = append(msgs, m)
+			msgs = append(msgs, rule.Message(t, name))
 		}
 	}
-	return msgs, nil
+	return msgs
 }
 
 // rules returns a rule for each protocol and direction. The offsets are those of
@@ -131,15 +122,16 @@ func (f *Flow) rules() []Rule {
 	rule := func(proto byte, address, id uint32) Rule {
 		return NewRule(func(b *Builder) {
 			for _, m := range []struct {
-				key  expr.MetaKey
+				key  uint32
 				want []byte
-			}{{expr.MetaKeyPROTOCOL, binary.BigEndian.AppendUint16(nil, ether)}, {expr.MetaKeyL4PROTO, []byte{proto}}} {
-				b.Exprs = append(b.Exprs, &expr.Meta{Key: m.key, Register: b.Next}, &expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: m.want})
+			}{{unix.NFT_META_PROTOCOL, binary.BigEndian.AppendUint16(nil, ether)}, {unix.NFT_META_L4PROTO, []byte{proto}}} {
+				b.Meta(m.key, b.Next)
+				b.Compare(unix.NFT_CMP_EQ, b.Next, m.want)
 			}
-			b.Match(expr.PayloadBaseNetworkHeader, address, f.From.AsSlice())
-			b.Match(expr.PayloadBaseTransportHeader, id, binary.BigEndian.AppendUint16(nil, f.ID))
-			b.Exprs = append(b.Exprs, &expr.Immediate{Register: b.Next, Data: []byte{1}},
-				&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: b.Next})
+			b.Match(unix.NFT_PAYLOAD_NETWORK_HEADER, address, f.From.AsSlice())
+			b.Match(unix.NFT_PAYLOAD_TRANSPORT_HEADER, id, binary.BigEndian.AppendUint16(nil, f.ID))
+			b.Immediate(b.Next, []byte{1})
+			b.SetMeta(unix.NFT_META_NFTRACE, b.Next)
 		})
 	}
 	return []Rule{

@@ -63,7 +63,7 @@ func portElements(a netip.Addr, p *Pod) []*nft.Element {
 }
 
 // BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST.
-func BridgeBase() ([]nlconn.Message, error) {
+func BridgeBase() []nlconn.Message {
 	f := bridgeFeature()
 	f.Chains = func() []nft.Chain {
 		return []nft.Chain{
@@ -72,14 +72,13 @@ func BridgeBase() ([]nlconn.Message, error) {
 			{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
 		}
 	}
-	msgs, err := f.Messages()
+	msgs := f.Messages()
 	for _, name := range []string{toPodChain, fromPodChain, framesChain} {
 		for _, fill := range bridgeRules(name) {
-			m, _ := ruleMessage(f.Table, name, func(e expressions) error { fill(e); return nil })
-			msgs = append(msgs, m)
+			msgs = append(msgs, ruleMessage(f.Table, name, fill))
 		}
 	}
-	return msgs, err
+	return msgs
 }
 
 // BridgeChains returns the number of rules in each chain of BridgeTable.
@@ -110,23 +109,23 @@ func bridgeRules(chain string) []func(expressions) {
 	if chain == framesChain {
 		return []func(expressions){
 			func(e expressions) {
-				e.meta(unix.NFT_META_OIFNAME, register)
-				e.lookup(ingressPorts, false)
-				e.verdict(unix.NFT_JUMP, toPodChain)
+				e.Meta(unix.NFT_META_OIFNAME, register)
+				e.Lookup(ingressPorts, false)
+				e.Verdict(unix.NFT_JUMP, toPodChain)
 			},
 			func(e expressions) {
-				e.meta(unix.NFT_META_IIFNAME, register)
-				e.lookup(egressPorts, false)
-				e.verdict(unix.NFT_JUMP, fromPodChain)
+				e.Meta(unix.NFT_META_IIFNAME, register)
+				e.Lookup(egressPorts, false)
+				e.Verdict(unix.NFT_JUMP, fromPodChain)
 			},
-			func(e expressions) { e.verdict(nft.VerdictAccept, "") },
+			func(e expressions) { e.Verdict(nft.VerdictAccept, "") },
 		}
 	}
 	port, offset4, offset6 := uint32(unix.NFT_META_OIFNAME), uint32(16), uint32(24)
 	if chain == fromPodChain {
 		port, offset4, offset6 = unix.NFT_META_IIFNAME, 12, 8
 	}
-	back := func(e expressions) { e.verdict(unix.NFT_RETURN, "") }
+	back := func(e expressions) { e.Verdict(unix.NFT_RETURN, "") }
 	dhcp := func(v6 bool, client, server uint16) func(expressions) {
 		return func(e expressions) {
 			if chain == toPodChain {
@@ -134,8 +133,8 @@ func bridgeRules(chain string) []func(expressions) {
 			}
 			e.etherType(v6)
 			e.protocol(unix.IPPROTO_UDP)
-			e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
-			e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, client), server))
+			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
+			e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, client), server))
 			back(e)
 		}
 	}
@@ -149,13 +148,13 @@ func bridgeRules(chain string) []func(expressions) {
 	own := func(v6 bool, offset uint32) func(expressions) {
 		return func(e expressions) {
 			e.etherType(v6)
-			e.meta(port, register)
-			e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(addressField(v6).Size()), register+unix.IFNAMSIZ/4)
-			e.lookup(podSet(portSet, v6), false)
+			e.Meta(port, register)
+			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(addressField(v6).Size()), register+unix.IFNAMSIZ/4)
+			e.Lookup(podSet(portSet, v6), false)
 			back(e)
 		}
 	}
-	drop := func(e expressions) { e.verdict(nft.VerdictDrop, "") }
+	drop := func(e expressions) { e.Verdict(nft.VerdictDrop, "") }
 	return []func(expressions){
 		// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
 		func(e expressions) { e.frameOf(unix.ETH_P_8021Q); drop(e) },
@@ -170,8 +169,8 @@ func bridgeRules(chain string) []func(expressions) {
 // frameOf matches the type of a frame. Of a frame with a VLAN tag it is that of the tag.
 func (e expressions) frameOf(kind uint16) {
 	const offset = 12
-	e.payload(unix.NFT_PAYLOAD_LL_HEADER, offset, 2, register)
-	e.compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, kind))
+	e.Payload(unix.NFT_PAYLOAD_LL_HEADER, offset, 2, register)
+	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, kind))
 }
 
 func (e expressions) etherType(v6 bool) {
@@ -185,11 +184,11 @@ func (e expressions) etherType(v6 bool) {
 // icmp6 matches ICMPv6 messages by their types.
 func (e expressions) icmp6(first, last byte) {
 	e.protocol(unix.IPPROTO_ICMPV6)
-	e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, register)
+	e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, register)
 	if first == last {
-		e.compare(unix.NFT_CMP_EQ, []byte{first})
+		e.Compare(unix.NFT_CMP_EQ, register, []byte{first})
 		return
 	}
-	e.compare(unix.NFT_CMP_GTE, []byte{first})
-	e.compare(unix.NFT_CMP_LTE, []byte{last})
+	e.Compare(unix.NFT_CMP_GTE, register, []byte{first})
+	e.Compare(unix.NFT_CMP_LTE, register, []byte{last})
 }

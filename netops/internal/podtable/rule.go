@@ -27,7 +27,8 @@ type Rule struct {
 	Peer Peer
 	// Self matches a connection from a pod of this node to itself. Strays matches packets without a connection.
 	Self, Strays bool
-	// ToNode and OfNode match packets that the node itself receives and sends: these have no other interface.
+	// ToNode and OfNode match packets that the node itself receives and sends: these have no other interface. Those that IPVS sends to
+	// a server have none either, and the source of another host.
 	ToNode, OfNode bool
 	// Verdict is "accept", "drop", "return", "jump CHAIN" or "goto CHAIN".
 	Verdict string
@@ -65,7 +66,7 @@ func (r *Rule) String() string {
 		say("oif 0")
 	}
 	if r.OfNode {
-		say("iif 0")
+		say("iif 0 fib saddr type local")
 	}
 	if r.Self {
 		say("ct original %s saddr . ct reply %s saddr @%s", ip, ip, podSet(self, r.Peer.V6))

@@ -1,6 +1,7 @@
 package podtable
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 
@@ -20,13 +21,15 @@ const PodSets = "pod_"
 // self names the sets of the addresses of pods as pairs: those of connections from a pod to itself.
 const self = "self"
 
-// The base chains. A connection between two pods of this node passes both first ones. What one accepts, the other can still drop. The
-// others are for the connections of pods to their own node.
+// The base chains. A connection between two pods of this node passes both first ones. What one accepts, the other can still drop. Then
+// come those for the connections of pods to their own node, and those for packets to the servers of IPVS.
 const (
-	egressChain  = "egress"
-	ingressChain = "ingress"
-	toNodeChain  = "to_node"
-	ofNodeChain  = "of_node"
+	egressChain         = "egress"
+	ingressChain        = "ingress"
+	toNodeChain         = "to_node"
+	ofNodeChain         = "of_node"
+	serviceEgressChain  = "service_egress"
+	serviceIngressChain = "service_ingress"
 	// Before the chains of most programs, which drop or accept by other rules.
 	egressPriority  = nft.PriorityFilter - 10
 	ingressPriority = nft.PriorityFilter - 9
@@ -101,6 +104,9 @@ type Form struct {
 	KeepEstablished bool
 	// Node makes the chains for the connections of pods to their own node.
 	Node bool
+	// Services makes the chains for connections to services of IPVS. IPVS takes the packets to a service from the node's input, and
+	// passes them to the server as if the node had made them: they do not pass the forward hook, only the answers do.
+	Services bool
 }
 
 // chains returns the chains of a Form. If another program flushes the table, those at the forward hook drop everything. Those of the
@@ -116,14 +122,18 @@ func (f Form) chains() []nft.Chain {
 			nft.Chain{Name: toNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: egressPriority},
 			nft.Chain{Name: ofNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: egressPriority})
 	}
+	if f.Services {
+		all = append(all,
+			nft.Chain{Name: serviceEgressChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: egressPriority},
+			nft.Chain{Name: serviceIngressChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: ingressPriority})
+	}
 	return all
 }
 
 // Base returns the requests that make the table with its sets of pods and its base chains. If the table exists, the kernel
 // refuses them with EEXIST.
-func Base(form Form) ([]nlconn.Message, error) {
-	msgs, err := Schema()[0].Messages()
-	return append(msgs, RepairBase(form, nil)...), err
+func Base(form Form) []nlconn.Message {
+	return append(Schema()[0].Messages(), RepairBase(form, nil)...)
 }
 
 // BaseChains returns the number of rules in each chain of Base.
@@ -144,8 +154,7 @@ func RepairBase(form Form, have map[string]int) (msgs []nlconn.Message) {
 		}
 		msgs = append(msgs, m)
 		for _, fill := range form.baseRules(c.Name) {
-			m, _ := ruleMessage(Table(), c.Name, func(e expressions) error { fill(e); return nil })
-			msgs = append(msgs, m)
+			msgs = append(msgs, ruleMessage(Table(), c.Name, fill))
 		}
 	}
 	return msgs
@@ -167,8 +176,23 @@ const (
 // last rule accepts, so that the node forwards nothing when another program flushes the table, until the agent or an administrator
 // makes the rules again.
 func (f Form) baseRules(chain string) []func(expressions) {
-	accept := func(e expressions) { e.verdict(nft.VerdictAccept, "") }
+	accept := func(e expressions) { e.Verdict(nft.VerdictAccept, "") }
 	var rules []func(expressions)
+	leave := func(op uint32) { // what the node made has one of its addresses here: IPVS translates the source later
+		rules = append(rules, func(e expressions) { e.ofThisNode(op); accept(e) })
+	}
+	switch chain {
+	case serviceEgressChain:
+		chain = egressChain
+		leave(unix.NFT_CMP_EQ)
+	case serviceIngressChain:
+		chain = ingressChain
+		leave(unix.NFT_CMP_EQ)
+	case ofNodeChain:
+		if f.Services {
+			leave(unix.NFT_CMP_NEQ)
+		}
+	}
 	if f.KeepEstablished {
 		rules = append(rules, func(e expressions) { e.state(stateEstablished); accept(e) })
 	}
@@ -179,14 +203,14 @@ func (f Form) baseRules(chain string) []func(expressions) {
 	pods := func(v6 bool, direction uint8) func(expressions) {
 		return func(e expressions) {
 			e.tuple(addressKey(v6), direction, register)
-			e.lookup(podSet(chain, v6), true)
+			e.LookupInto(podSet(chain, v6), unix.NFT_REG_VERDICT)
 		}
 	}
 	direction, offsets := uint8(original), map[bool]uint32{false: 12, true: 8}
 	from, to := uint16(dhcpClient4), uint16(dhcpServer4)
 	switch chain {
 	case Deny:
-		return []func(expressions){func(e expressions) { e.add("counter", func() {}); e.verdict(nft.VerdictDrop, "") }}
+		return []func(expressions){func(e expressions) { e.Counter(); e.Verdict(nft.VerdictDrop, "") }}
 	case toNodeChain, ofNodeChain:
 		// A packet without a connection cannot be told from an answer to the node.
 		chain = egressChain
@@ -207,8 +231,8 @@ func (f Form) baseRules(chain string) []func(expressions) {
 			func(e expressions) { // no rule of a policy matches a packet without a connection
 				e.state(stateInvalid | stateUntracked)
 				e.family(v6)
-				e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()), register)
-				e.lookup(podSet(chain, v6), true)
+				e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()), register)
+				e.LookupInto(podSet(chain, v6), unix.NFT_REG_VERDICT)
 			})
 	}
 	return append(rules, accept)
@@ -222,11 +246,8 @@ func (c *Chain) Message() nlconn.Message {
 // RuleMessages returns the requests that append the chain's rules.
 func (c *Chain) RuleMessages() (msgs []nlconn.Message, err error) {
 	for i := range c.Rules {
-		m, err := c.Rules[i].message(c.Name)
-		if err != nil {
-			return nil, err
-		}
-		msgs = append(msgs, m)
+		m, failed := c.Rules[i].message(c.Name)
+		msgs, err = append(msgs, m), errors.Join(err, failed)
 	}
-	return msgs, nil
+	return msgs, err
 }

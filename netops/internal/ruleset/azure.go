@@ -3,7 +3,6 @@ package ruleset
 import (
 	"encoding/binary"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -87,14 +86,14 @@ func macNATFeature() nft.Feature {
 						nft.NewRule(arp(arpReply), nft.InputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
 						nft.NewRule(etherType(unix.ETH_P_ARP), nft.InputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
 						nft.NewRule(discovery(ndRouterSolicitation, ndRedirect), nft.Return()),
-						nft.NewRule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
-						nft.NewRule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
+						nft.NewRule(etherType(unix.ETH_P_IP), forReceivers(unix.NFT_CMP_EQ), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
+						nft.NewRule(etherType(unix.ETH_P_IPV6), forReceivers(unix.NFT_CMP_EQ), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
 					},
 				},
 				{
 					Name: "macnat_forward", Kind: "filter", Hook: bridgeForward, Priority: bridgeFilter,
 					Rules: []nft.Rule{
-						nft.NewRule(forReceivers(expr.CmpOpNeq), nft.InputLink(), fromMap(uplinks), isSet(), nft.OutputLink(), fromMap(uplinks), isSet(), nft.Drop()),
+						nft.NewRule(forReceivers(unix.NFT_CMP_NEQ), nft.InputLink(), fromMap(uplinks), isSet(), nft.OutputLink(), fromMap(uplinks), isSet(), nft.Drop()),
 					},
 				},
 				{
@@ -145,26 +144,30 @@ func optionRule(uplinks *nft.Set, message byte, offset uint32, option byte) nft.
 // no other expression for it.
 func etherType(kind uint16) nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: b.Next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: binary.BigEndian.AppendUint16(nil, kind)},
-		)
+		b.Meta(unix.NFT_META_PROTOCOL, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.BigEndian.AppendUint16(nil, kind))
 	}
 }
 
 // frameDestination4 loads ip daddr. The rule must match the protocol before it.
-func frameDestination4() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 16, nft.IP4Addr, 0) }
+func frameDestination4() nft.Part {
+	return nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, nft.IP4Addr, 0)
+}
 
-func frameDestination6() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 24, nft.IP6Addr, 0) }
+func frameDestination6() nft.Part {
+	return nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, nft.IP6Addr, 0)
+}
 
 // targetIP loads arp daddr ip.
-func targetIP() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, arpTargetIP, nft.IP4Addr, 0) }
+func targetIP() nft.Part {
+	return nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, arpTargetIP, nft.IP4Addr, 0)
+}
 
 // arp matches ARP messages of one operation.
 func arp(operation byte) nft.Part {
 	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_ARP)(b)
-		b.Match(expr.PayloadBaseNetworkHeader, arpOpOffset, []byte{0, operation})
+		b.Match(unix.NFT_PAYLOAD_NETWORK_HEADER, arpOpOffset, []byte{0, operation})
 	}
 }
 
@@ -172,30 +175,25 @@ func arp(operation byte) nft.Part {
 func discovery(first, last byte) nft.Part {
 	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_IPV6)(b)
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{unix.IPPROTO_ICMPV6}},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 1, DestRegister: b.Next},
-			&expr.Range{Op: expr.CmpOpEq, Register: b.Next, FromData: []byte{first}, ToData: []byte{last}},
-		)
+		nft.OfProtocol(unix.IPPROTO_ICMPV6)(b)
+		b.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, b.Next)
+		b.Range(b.Next, []byte{first}, []byte{last})
 	}
 }
 
 // transportIs compares the bytes at an offset of the transport header with want.
 func transportIs(offset uint32, want []byte) nft.Part {
-	return func(b *nft.Builder) { b.Match(expr.PayloadBaseTransportHeader, offset, want) }
+	return func(b *nft.Builder) { b.Match(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, want) }
 }
 
-// forReceivers matches unicast frames, or with CmpOpNeq broadcast and multicast
+// forReceivers matches unicast frames, or with NFT_CMP_NEQ broadcast and multicast
 // frames. In a broadcast or multicast MAC the lowest bit of the first byte is set
 // (IEEE 802.3).
-func forReceivers(op expr.CmpOp) nft.Part {
+func forReceivers(op uint32) nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Payload{Base: expr.PayloadBaseLLHeader, Len: 1, DestRegister: b.Next},
-			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 1, Mask: []byte{1}, Xor: []byte{0}},
-			&expr.Cmp{Op: op, Register: b.Next, Data: []byte{0}},
-		)
+		b.Payload(unix.NFT_PAYLOAD_LL_HEADER, 0, 1, b.Next)
+		b.Mask(b.Next, []byte{1}, nil)
+		b.Compare(op, b.Next, []byte{0})
 	}
 }
 
@@ -203,9 +201,7 @@ func forReceivers(op expr.CmpOp) nft.Part {
 // match if the map has no such key.
 func fromMap(set *nft.Set) nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Lookup{
-			SourceRegister: nft.FirstRegister, DestRegister: nft.FirstRegister, IsDestRegSet: true, SetName: set.Name,
-		})
+		b.LookupInto(set.Name, nft.FirstRegister)
 		b.Next = nft.FirstRegister
 	}
 }
@@ -214,32 +210,28 @@ func fromMap(set *nft.Set) nft.Part {
 // not show the lookup.
 func isSet() nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: nft.FirstRegister, Data: make([]byte, nft.EtherAddr.Size())})
+		b.Compare(unix.NFT_CMP_NEQ, nft.FirstRegister, make([]byte, nft.EtherAddr.Size()))
 	}
 }
 
 // setDestinationMAC sets ether daddr to the value of a map.
-func setDestinationMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 0, expr.Payload{}) }
+func setDestinationMAC() nft.Part { return setMAC(unix.NFT_PAYLOAD_LL_HEADER, 0) }
 
 // setSourceMAC sets ether saddr to the value of a map.
-func setSourceMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 6, expr.Payload{}) }
+func setSourceMAC() nft.Part { return setMAC(unix.NFT_PAYLOAD_LL_HEADER, 6) }
 
 // setNetwork sets a MAC in the network header. ARP has no checksum.
-func setNetwork(offset uint32) nft.Part {
-	return setMAC(expr.PayloadBaseNetworkHeader, offset, expr.Payload{})
-}
+func setNetwork(offset uint32) nft.Part { return setMAC(unix.NFT_PAYLOAD_NETWORK_HEADER, offset) }
 
 // setTransport sets a MAC in an ICMPv6 message. The checksum is at offset 2 (RFC
 // 4443 §2.1).
 func setTransport(offset uint32) nft.Part {
-	return setMAC(expr.PayloadBaseTransportHeader, offset, expr.Payload{CsumType: expr.CsumTypeInet, CsumOffset: 2})
+	return setMAC(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET, unix.NFTA_PAYLOAD_CSUM_OFFSET, 2)
 }
 
-func setMAC(base expr.PayloadBase, offset uint32, write expr.Payload) nft.Part {
+func setMAC(base, offset uint32, checksum ...uint32) nft.Part {
 	return func(b *nft.Builder) {
-		write.OperationType, write.SourceRegister = expr.PayloadWrite, nft.FirstRegister
-		write.Base, write.Offset, write.Len = base, offset, uint32(nft.EtherAddr.Size())
-		b.Exprs = append(b.Exprs, &write)
+		b.SetPayload(base, offset, uint32(nft.EtherAddr.Size()), nft.FirstRegister, checksum...)
 	}
 }
 
@@ -247,9 +239,7 @@ func setMAC(base expr.PayloadBase, offset uint32, write expr.Payload) nft.Part {
 // drops a frame that was sent to another MAC.
 func toHostItself() nft.Part {
 	return func(b *nft.Builder) {
-		b.Exprs = append(b.Exprs,
-			&expr.Immediate{Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
-			&expr.Meta{Key: expr.MetaKeyPKTTYPE, SourceRegister: true, Register: nft.FirstRegister},
-		)
+		b.Immediate(nft.FirstRegister, []byte{unix.PACKET_HOST})
+		b.SetMeta(unix.NFT_META_PKTTYPE, nft.FirstRegister)
 	}
 }

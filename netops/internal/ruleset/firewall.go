@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -20,7 +19,7 @@ func firewallFeature() nft.Feature {
 	closed := &nft.Set{Table: table, Name: "fw_closed", Key: []nft.Field{nft.IfName}}
 	same := &nft.Set{Table: table, Name: "fw_same", Key: []nft.Field{nft.IfName, nft.IfName}}
 	isolated := &nft.Set{Table: table, Name: "fw_isolated", Key: []nft.Field{nft.IfName, nft.IfName}}
-	const answers = expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
+	const answers = 1<<1 | 1<<2 // established, related (NF_CT_STATE_BIT)
 	return nft.Feature{
 		Table: table,
 		Sets:  []*nft.Set{closed, same, isolated},
@@ -28,8 +27,8 @@ func firewallFeature() nft.Feature {
 			return []nft.Chain{{
 				Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter,
 				Rules: []nft.Rule{
-					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(expr.CtKeySTATE, answers), nft.Return()),
-					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(expr.CtKeySTATUS, ctDestinationNAT), nft.Return()),
+					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(unix.NFT_CT_STATE, answers), nft.Return()),
+					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(unix.NFT_CT_STATUS, ctDestinationNAT), nft.Return()),
 					nft.NewRule(nft.InputLink(), nft.OutputLink(), nft.In(isolated), nft.Drop()),
 					nft.NewRule(nft.InputLink(), nft.OutputLink(), nft.In(same), nft.Return()),
 					nft.NewRule(nft.InputLink(), nft.In(closed), nft.OutputLink(), nft.In(closed), nft.Drop()),

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -221,7 +220,7 @@ func translateRanges(l3 byte, destination func() nft.Part, of, all *nft.Set) []n
 }
 
 func (f *portMapFamily) sources() nft.Rule {
-	return nft.NewRule(nft.Tracked(expr.CtKeySTATUS, ctDestinationNAT), f.destination(), nft.VerdictFrom(f.snat))
+	return nft.NewRule(nft.Tracked(unix.NFT_CT_STATUS, ctDestinationNAT), f.destination(), nft.VerdictFrom(f.snat))
 }
 
 func (f *portMapFamily) hairpin() nft.Rule {

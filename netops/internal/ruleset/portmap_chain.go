@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -180,9 +179,9 @@ func decodeConditions(text string) ([]PortCondition, error) {
 
 // part returns the condition as a part of a rule.
 func (c PortCondition) part() nft.Part {
-	op := expr.CmpOpEq
+	op := uint32(unix.NFT_CMP_EQ)
 	if c.Not {
-		op = expr.CmpOpNeq
+		op = unix.NFT_CMP_NEQ
 	}
 	switch {
 	case c.Source.IsValid():
@@ -196,9 +195,7 @@ func (c PortCondition) part() nft.Part {
 		if !pattern {
 			data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)
 		}
-		b.Exprs = append(b.Exprs,
-			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Next},
-			&expr.Cmp{Op: op, Register: b.Next, Data: data},
-		)
+		b.Meta(unix.NFT_META_IIFNAME, b.Next)
+		b.Compare(op, b.Next, data)
 	}
 }

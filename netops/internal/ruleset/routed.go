@@ -3,7 +3,6 @@ package ruleset
 import (
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -43,7 +42,7 @@ func uplinkFeature() nft.Feature {
 			return []nft.Chain{{
 				Name: "routed_incoming", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityMangle,
 				Rules: []nft.Rule{
-					nft.NewRule(nft.Tracked(expr.CtKeyMARK, RoutedMark), nft.SetMarkBit(routedMarkBit)),
+					nft.NewRule(nft.Tracked(unix.NFT_CT_MARK, RoutedMark), nft.SetMarkBit(routedMarkBit)),
 					nft.NewRule(isNew(), nft.InputLink(), nft.In(uplink), nft.ToThisNode(), nft.SetConnectionMarkBit(routedMarkBit)),
 				},
 			}}
@@ -51,7 +50,7 @@ func uplinkFeature() nft.Feature {
 	}
 }
 
-func isNew() nft.Part { return nft.Tracked(expr.CtKeySTATE, expr.CtStateBitNEW) }
+func isNew() nft.Part { return nft.Tracked(unix.NFT_CT_STATE, 1<<3) } // NF_CT_STATE_BIT(IP_CT_NEW)
 
 // routedFeature serves pods that are routed with addresses of the cloud's
 // network. In the sets of each family, 4 or 6, the key is the kind of the pods'
