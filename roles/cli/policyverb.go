@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -239,7 +240,7 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 		}
 	}
 	changed, broken := slices.Collect(maps.Values(found)), map[string]int{}
-	slices.SortFunc(changed, func(a, b netpolicy.Explanation) int { return strings.Compare(a.String(), b.String()) })
+	sorting.Func(changed, func(a, b netpolicy.Explanation) int { return strings.Compare(a.String(), b.String()) })
 	for i := range changed {
 		if v := changed[i].Denial(); v != nil {
 			broken[v.Pod]++

@@ -94,10 +94,12 @@ func nextTag(text string) (t tag, rest string, err error) {
 	t.attributes = map[string]string{}
 	for {
 		text = strings.TrimLeft(text, xmlSpace)
-		if rest, t.isEmpty = strings.CutPrefix(text, "/>"); t.isEmpty && t.name != "" && !t.ends {
+		rest, t.isEmpty = strings.CutPrefix(text, "/>")
+		if t.isEmpty && t.name != "" && !t.ends {
 			return t, rest, nil
 		}
-		if rest, closed := strings.CutPrefix(text, ">"); closed && t.name != "" {
+		rest, closed := strings.CutPrefix(text, ">")
+		if closed && t.name != "" {
 			return t, rest, nil
 		}
 		var name string
