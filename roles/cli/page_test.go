@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/test/browser"
 )
 
 // documented runs the commands in the blocks "console" of a page on the node, and compares their outputs. A command
@@ -181,34 +183,71 @@ cd $WORK/page
 	}
 }
 
-// TestUIPage opens the page of a node in a browser: it has the calls that the node's plugins had. With -update it takes the picture of
-// docs/trace.md.
-func TestUIPage(t *testing.T) {
-	picture := ""
-	if *update {
-		file, err := filepath.Abs("../../docs/ui.png")
-		if err != nil {
-			t.Fatal(err)
+// halfADD attaches a pod by the first plugin of its list, and the second one fails.
+const halfADD = `
+touch /run/ns/half-id
+unshare --net=/run/ns/half-id sh -c :
+PATH=$PATH:/usr/bin:/bin
+CNI_PATH=/opt/cni/bin CNI_CONTAINERID=half-id CNI_NETNS=/run/ns/half-id CNI_IFNAME=eth0 CNI_ARGS="K8S_POD_NAMESPACE=default;K8S_POD_NAME=half" sh -ec '
+	export CNI_PATH CNI_CONTAINERID CNI_NETNS CNI_IFNAME CNI_ARGS CNI_COMMAND=ADD
+	{ printf "{\"cniVersion\":\"1.0.0\",\"name\":\"net\","; sed -n "s/.*{\(\"type\": \"bridge\".*\)/\1/p; s/^ *\(\"ipam.*\)},$/\1}/p" '$net'; } | /opt/cni/bin/bridge >$WORK/result
+	printf "%s" "{\"cniVersion\":\"1.0.0\",\"name\":\"net\",\"runtimeConfig\":{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]},\"prevResult\":$(cat $WORK/result)}" |
+		/opt/cni/bin/portmap >$WORK/failed && exit 1 || true'
+`
+
+// TestHalfADD: an attachment of which a later plugin failed is not done, and has a problem.
+func TestHalfADD(t *testing.T) {
+	out := newTestNode(t, false).run(halfADD + "product state default/half; product state; product topo")
+	for _, want := range []string{
+		"\n  state      failed\n  error      ADD of portmap failed: error 112: ", "\tbridge\tfailed\t", "    ! ADD of portmap failed: error 112: ",
+		"\n  eth0  uplink veth 192.0.2.1/24 ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
 		}
-		picture = "browse --screenshot=" + file + "\n"
 	}
-	page := newTestNode(t, false).run(`PATH=$PATH:/usr/bin:/bin
+}
+
+// uiNode is a node with the overlay, policies, and pods of which one lost its address, one has only what the first plugin of its
+// list made, and one could not be attached.
+const uiNode = policies + `
+for i in 3 4 5; do sed "s/n2/n$i/; s/244.7/244.$i/; s/192.0.2.2/192.0.2.$i/; s/c2:00:02/c2:00:0$i/" /var/lib/cnibox/cluster/nodes/n2.json >$WORK/n$i.json; done
+mv $WORK/n[345].json /var/lib/cnibox/cluster/nodes
 for i in 1 2 3 4; do pod $net web-$i-id --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-$i"; done
 product add $net db-0-id /run/ns/db-0 --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=db-0" 2>$WORK/failed && exit 1
 in_pod web-3-id ip addr flush dev eth0
+` + halfADD + `in_pod other busybox nc -w 1 $(in_pod web ip -4 -o addr show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/') 81 </dev/null || true
+in_pod client busybox ping -q 10.244.0.1 >/dev/null &
+ping=$!
 product ui --port 0 >$WORK/address & p=$!
 until [ -s $WORK/address ]; do :; done
-browse() {
-	chromium-headless-shell --no-sandbox --disable-gpu --user-data-dir=$WORK/browser --enable-logging=stderr --timeout=3000 --window-size=1290,800 \
-		"$@" "$(cat $WORK/address)" 2>>$WORK/messages
+`
+
+// TestUIPage opens the page of a node in a browser: it follows the node, has the calls that the node's plugins had, and can be read. With
+// -update it takes the picture of docs/trace.md.
+func TestUIPage(t *testing.T) {
+	if address := os.Getenv("CLITEST_ADDRESS"); address != "" { // on the node
+		readUIPage(t, address)
+		return
+	}
+	n := newTestNode(t, true)
+	n.env = "CNIBOX_PICTURES=" + os.Getenv("CNIBOX_PICTURES")
+	arguments := ""
+	if *update {
+		arguments = "-update"
+	}
+	t.Log(n.run(uiNode + "export CLITEST_ADDRESS=$(cat $WORK/address)\n$SELF -test.v -test.run '^TestUIPage$' " + arguments + "\nkill $p $ping"))
 }
-until browse --dump-dom >$WORK/page; grep -q '<span id="live">live</span>' $WORK/page; do :; done
-` + picture + `kill $p
-! grep CONSOLE $WORK/messages || exit 1
-cat $WORK/page`)
+
+func readUIPage(t *testing.T, address string) {
+	t.Helper()
+	p := browser.Open(t, address)
+	p.Wait(`content.innerHTML.includes("packets/s")`)
+	page := p.Text("document.body.outerHTML")
 	for _, want := range []string{
-		"<h2>1 findings of cnibox doctor", " calls of plugins, 1 failed</h2>",
+		`<span class="line">default/half</span>`, ">ADD of portmap failed: error ", " calls of plugins, 2 failed</h2>",
 		"ADD bridge default/web-1\neth0 on network net, called by cnibox: ", "ADD bridge default/db-0\n",
+		">192.0.2.5</span>", "uplink: has the default route", ">masqueraded by eth0<", ">policies default/web, guard<", ">denied ",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
@@ -216,6 +255,24 @@ cat $WORK/page`)
 	}
 	if !regexp.MustCompile(`(?s)class="call problem" data-details="[^"]* ADD bridge default/db-0\n[^"]*error 8: `).MatchString(page) {
 		t.Error("the failed call is not marked")
+	}
+	for _, width := range []int{1400, 390} {
+		for _, scheme := range []string{"light", "dark"} {
+			p.Show(width, scheme)
+			for _, fault := range p.Faults() {
+				t.Errorf("%d %s: %s", width, scheme, fault)
+			}
+			if dir := os.Getenv("CNIBOX_PICTURES"); dir != "" {
+				p.Picture(filepath.Join(dir, fmt.Sprintf("ui-%d-%s.png", width, scheme)), width, 0)
+			}
+		}
+	}
+	if messages := p.Messages(); len(messages) > 0 {
+		t.Error(messages)
+	}
+	if *update {
+		p.Show(1400, "light")
+		p.Picture("../../docs/ui.png", 1400, 985)
 	}
 	if t.Failed() {
 		t.Log(page)

@@ -41,8 +41,11 @@ type attached struct {
 	// interface on the host does not.
 	Alive       bool `json:"alive"`
 	LinkMissing bool `json:"linkMissing,omitempty"`
-	// made are the recorded changes.
-	made []netops.Change
+	// Error is that of the last ADD or DEL of a plugin, if it failed. State is then "failed": the attachment is not complete.
+	Error string `json:"error,omitempty"`
+	// made are the recorded changes. isMasqueraded means that these, or those that its network shares, masquerade it.
+	made          []netops.Change
+	isMasqueraded bool
 }
 
 // nodeState is the output of `cnibox state --json`.
@@ -98,6 +101,9 @@ examples:
 // showState prints the state, or the part that the arguments name.
 func (p *Process) showState(c *cli.Context, h *roles.Host) error {
 	state, err := readState(c.Context, h)
+	if err == nil {
+		err = state.addFailures(h)
+	}
 	if err != nil {
 		return err
 	}
@@ -205,6 +211,14 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the host's interfaces: %w", err)
 	}
+	shared := map[string][]netops.Change{}
+	for _, n := range dump.Networks {
+		changes, err := attachment.DecodeChanges(n.Shared)
+		if err != nil {
+			return nil, err
+		}
+		shared[n.Name] = append(shared[n.Name], changes...)
+	}
 	for i := range dump.Attachments {
 		a := &dump.Attachments[i]
 		one := attached{
@@ -223,9 +237,44 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 				one.State = part.State
 			}
 		}
+		one.isMasqueraded = slices.ContainsFunc(slices.Concat(one.made, shared[a.Network]), masquerades)
 		out.Attachments = append(out.Attachments, one)
 	}
 	return out, nil
+}
+
+// masquerades reports whether a change adds an element of a set whose sources leave with the node's address.
+func masquerades(c netops.Change) bool {
+	e, is := c.Do.Object.(*netops.Element)
+	return is && slices.Contains([]string{"masq", "masq_kind", "routed", "routed_kind"}, strings.TrimRight(e.Set, "46"))
+}
+
+func (a *attached) key() store.Key {
+	return store.Key{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// failed is the State of an attachment whose last call failed.
+const failed store.State = "failed"
+
+// addFailures adds errors from the trace: when a later plugin of a list fails, the runtime may leave what earlier ones have made.
+func (s *nodeState) addFailures(h *roles.Host) error {
+	calls, _, err := h.Store.Traced() // damaged lines are left out
+	if err != nil {
+		return err
+	}
+	last := map[store.Key]*store.TracedCall{}
+	for _, c := range calls {
+		if c.Verb == "ADD" || c.Verb == "DEL" {
+			last[c.Key()] = c
+		}
+	}
+	for i := range s.Attachments {
+		a := &s.Attachments[i]
+		if c := last[a.key()]; c != nil && c.Code != 0 {
+			a.State, a.Error = failed, c.Verb+" of "+dash(c.Role)+" failed: "+answer(c)
+		}
+	}
+	return nil
 }
 
 // ports returns the published ports of an attachment, from portmap's claims.
@@ -296,7 +345,7 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "PORTS", "HOST LINK", "ROLES", "STATE", "AGE", "LINK", "ALIVE"},
 		paint: func(column int, cell string) string {
 			switch {
-			case cell == "no", cell == "missing":
+			case cell == "no", cell == "missing", cell == string(failed):
 				return red
 			case column == 7 && cell != string(store.Done):
 				return yellow
@@ -357,6 +406,7 @@ func (p *Process) writeContainer(state *nodeState, now time.Time, s style) error
 			{"link", a.link()},
 			{"roles", strings.Join(a.Roles, "+")},
 			{"state", string(a.State)},
+			{"error", a.Error},
 			{"age", age(now, a.Created)},
 		} {
 			if line[1] != "" {

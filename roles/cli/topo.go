@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -23,8 +24,8 @@ func (p *Process) topoCommand() *cli.Command {
 		Name:  "topo",
 		Usage: "draw the networks of this node",
 		Description: `Draws the host's devices, the containers behind each, their addresses and counters, and
-marks what "cnibox diff" finds. The page of --format html needs no network: click
-on a box, or search for a pod.
+marks what "cnibox diff" finds, and what a failed call left. The page of --format html
+needs no network.
 
 examples:
   cnibox topo
@@ -90,7 +91,15 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	if err != nil {
 		return nil, err
 	}
-	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
+	uplinks, err := h.Net.DefaultRouteLinks(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := state.addFailures(h); err != nil {
+		return nil, err
+	}
+	t := &topo.Topology{Node: name, Uplinks: uplinks, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
+	masqueraded := masqueradedSubnets(h)
 	byName, byIndex, ends := map[string]*netops.LinkInfo{}, map[int]string{}, map[string]bool{}
 	for i := range links {
 		byName[links[i].Name], byIndex[links[i].Index] = &links[i], links[i].Name
@@ -99,7 +108,13 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		a := &state.Attachments[i]
 		one := topo.Attachment{
 			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, Netns: printable(a.Netns), IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
-			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[store.Key{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}],
+			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.key()],
+		}
+		one.Masquerade = a.isMasqueraded || slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(masqueraded, func(subnet netip.Prefix) bool { return subnet.Contains(p.Addr()) })
+		})
+		if a.Error != "" {
+			one.Problems = append(one.Problems, a.Error)
 		}
 		if !a.Alive {
 			one.Problems = append(one.Problems, "the container has ended, and its runtime did not detach it: cnibox state reap")
@@ -135,6 +150,20 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	return t, nil
 }
 
+// masqueradedSubnets returns this node's subnets whose packets the agent masquerades.
+func masqueradedSubnets(h *roles.Host) (subnets []netip.Prefix) {
+	o, err := store.ReadOverlay(h.Store.OverlayPath())
+	if err != nil || !o.IPMasq {
+		return nil // a node without the file has no overlay, and doctor reports a damaged one
+	}
+	for _, family := range []*store.OverlayFamily{o.IPv4, o.IPv6} {
+		if family != nil {
+			subnets = append(subnets, family.Subnet)
+		}
+	}
+	return subnets
+}
+
 // lowerIndex returns the index of the host's device below a container's interface, such as the parent of a
 // macvlan, or 0. An interface that was deleted is among the problems.
 func lowerIndex(ctx context.Context, h *roles.Host, a *attached) int {
@@ -167,7 +196,7 @@ func (p *Process) problems(ctx context.Context, h *roles.Host) (map[store.Key][]
 
 func traffic(c netops.Counters) topo.Traffic {
 	return topo.Traffic{
-		ReceivedBytes: c.ReceivedBytes, SentBytes: c.SentBytes, ReceivedDropped: c.ReceivedDropped, SentDropped: c.SentDropped,
+		ReceivedBytes: c.ReceivedBytes, SentBytes: c.SentBytes, ReceivedPackets: c.ReceivedPackets, SentPackets: c.SentPackets, ReceivedDropped: c.ReceivedDropped, SentDropped: c.SentDropped,
 		ErroneousPackets: c.ReceiveErrors + c.SendErrors,
 	}
 }

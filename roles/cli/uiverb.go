@@ -160,7 +160,7 @@ func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Ta
 			if !slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool { return slices.Contains(l.Addresses, p.Addr()) }) {
 				continue
 			}
-			a.Egress, a.Ingress = l.Egress, l.Ingress
+			a.Egress, a.Ingress, a.DeniedPackets = l.Egress, l.Ingress, l.Unmatched
 			if l.Denied {
 				a.Problems = append(a.Problems, "network policies deny it everything, because the agent does not know the pod: cnibox doctor")
 			}

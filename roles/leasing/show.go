@@ -308,13 +308,20 @@ func (s *Shown) Table() (head []string, rows [][]string) {
 // brief returns a duration in whole seconds.
 func brief(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
+// mostDigits is the length of a size that says something: those of IPv6 subnets never end.
+const mostDigits = 10
+
 // String returns the usage of the pools.
 func (s *Shown) String() string {
 	var lines []string
 	for _, p := range s.Pools {
 		line := fmt.Sprintf("pool %q in %s: %d leased, %d reserved", p.Network, cmp.Or(p.DataDir, "a directory that is not known"), p.Leased, p.Reserved)
 		for _, set := range p.Sets {
-			line += fmt.Sprintf("; %s: %d of %s used", set.Subnets, set.Used, set.Size)
+			size := " of " + set.Size
+			if len(set.Size) > mostDigits {
+				size = ""
+			}
+			line += fmt.Sprintf("; %s: %d%s used", set.Subnets, set.Used, size)
 		}
 		lines = append(lines, line)
 	}

@@ -2,7 +2,7 @@
 const content = document.getElementById("content");
 const details = document.getElementById("details");
 const search = document.getElementById("search");
-const boxes = () => [...content.querySelectorAll("g[data-details]")];
+const boxes = () => [...content.querySelectorAll("button")];
 const name = (box) => box.dataset.details.split("\n")[0];
 let chosen = "";
 const choose = (box) => {
@@ -11,8 +11,15 @@ const choose = (box) => {
   details.textContent = box.dataset.details;
 };
 content.addEventListener("click", (e) => {
-  const box = e.target.closest("g[data-details]");
+  const box = e.target.closest("button");
   if (box !== null) choose(box);
+});
+content.addEventListener("keydown", (e) => {
+  const all = boxes();
+  const next = all[all.indexOf(e.target) + { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[e.key]];
+  if (next === undefined) return;
+  e.preventDefault();
+  next.focus();
 });
 const find = () => {
   const text = search.value.trim().toLowerCase();
@@ -42,11 +49,14 @@ const live = document.getElementById("live");
 if (live !== null) {
   const events = new EventSource("events");
   events.onmessage = (e) => {
+    const focused = content.contains(document.activeElement) ? name(document.activeElement) : "";
     content.innerHTML = JSON.parse(e.data);
     live.textContent = "live";
     find();
-    const box = boxes().find((b) => name(b) === chosen);
-    if (box !== undefined) choose(box);
+    boxes().forEach((b) => {
+      if (name(b) === chosen) choose(b);
+      if (name(b) === focused) b.focus({ preventScroll: true });
+    });
   };
   events.onerror = () => { live.textContent = "not connected"; };
 }

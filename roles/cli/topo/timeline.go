@@ -3,6 +3,7 @@ package topo
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
@@ -19,14 +20,14 @@ type Call struct {
 	Failed  bool   `json:"failed,omitempty"`
 }
 
-const (
-	// A group of calls ends before a pause, or when it is full: the bars of a longer time would be too short to read.
-	groupPause, groupCalls = time.Second, 50
-	// barLeast is the least width of a bar, and barText that of a bar with a text.
-	barLeast, barText = 4, 40
-)
+// leastBar is the width of a bar in percent that can be seen.
+const leastBar = 0.1
 
-// Timeline draws calls as bars, the newest group first. A group has a line for each container, and its time fills the width.
+// A group of calls ends before a pause, or when it is full: the bars of a longer time would be too short to read.
+const groupPause, groupCalls = time.Second, 50
+
+// Timeline draws calls as bars, the newest group first. Each call has a line, because its text has more room there than in a short
+// bar. The time of a group fills the width.
 func Timeline(calls []Call) string {
 	if len(calls) == 0 {
 		return "<p>No call of a plugin is in the trace.</p>"
@@ -50,43 +51,27 @@ func Timeline(calls []Call) string {
 			failed++
 		}
 	}
-	var d drawing
-	y := 0
+	var b strings.Builder
+	fmt.Fprintf(&b, "<h2>%d calls of plugins, %d failed</h2>\n", len(calls), failed)
 	for _, group := range slices.Backward(groups) {
-		y = d.group(group, y) + row/2
+		writeGroup(&b, group)
 	}
-	return fmt.Sprintf("<h2>%d calls of plugins, %d failed</h2>\n%s", len(calls), failed, d.svg("", y))
+	return b.String()
 }
 
 func (c *Call) end() time.Time { return c.Time.Add(c.Took) }
 
-// group draws calls that are sorted by time, and returns the lower edge.
-func (d *drawing) group(calls []*Call, y int) int {
+// writeGroup writes calls that are sorted by time.
+func writeGroup(b *strings.Builder, calls []*Call) {
 	start, span := calls[0].Time, time.Duration(1)
 	for _, c := range calls {
 		span = max(span, c.end().Sub(start))
 	}
-	d.text(0, y, groupX+groupWidth, fmt.Sprintf("%s: %d calls in %.1f ms", start.Format("2006-01-02 15:04:05.000"), len(calls), float64(span)/float64(time.Millisecond)))
-	lines := map[string]int{}
+	fmt.Fprintf(b, "<h3>%s: %d calls in %.1f ms</h3>\n", start.Format("2006-01-02 15:04:05.000"), len(calls), float64(span)/float64(time.Millisecond))
 	for _, c := range calls {
-		at, known := lines[c.Container]
-		if !known {
-			at = y + (len(lines)+1)*row
-			lines[c.Container] = at
-			d.text(indention, at, groupX-indention, c.Container)
-		}
-		width := min(max(int(float64(groupWidth)*float64(c.Took)/float64(span)), barLeast), groupWidth)
-		x := min(int(float64(groupWidth)*float64(c.Time.Sub(start))/float64(span)), groupWidth-width)
-		text := c.Text
-		if width < barText {
-			text = ""
-		}
-		d.box(class(c.Failed, "call"), groupX+x, at, width, text, c.Details)
+		writeButton(b, (&node{kind: "call", isProblem: c.Failed}).class(), c.Details)
+		percent := func(d time.Duration) float64 { return 100 * float64(max(d, 0)) / float64(span) }
+		fmt.Fprintf(b, `<span>%s</span><span>%s</span><svg><rect x="%.2f%%" width="%.2f%%"/></svg></button>`+"\n",
+			Escaped(c.Container), Escaped(c.Text), percent(c.Time.Sub(start)), max(percent(c.Took), leastBar))
 	}
-	return y + (len(lines)+1)*row
-}
-
-// text writes a text without a box.
-func (d *drawing) text(x, y, width int, text string) {
-	fmt.Fprintf(&d.boxes, `<svg x="%d" y="%d" width="%d" height="%d"><text y="%d">%s</text></svg>`+"\n", x, y, width, boxHeight, boxHeight-7, Escaped(text))
 }

@@ -8,11 +8,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Topology is a node with its devices and attachments.
 type Topology struct {
-	Node        string       `json:"node"`
+	Node string `json:"node"`
+	// Uplinks are the devices with a default route, the preferred one first.
+	Uplinks     []string     `json:"uplinks,omitempty"`
 	Devices     []Device     `json:"devices"`
 	Attachments []Attachment `json:"attachments"`
 }
@@ -21,10 +24,16 @@ type Topology struct {
 type Traffic struct {
 	ReceivedBytes    uint64 `json:"receivedBytes"`
 	SentBytes        uint64 `json:"sentBytes"`
+	ReceivedPackets  uint64 `json:"receivedPackets"`
+	SentPackets      uint64 `json:"sentPackets"`
 	ReceivedDropped  uint64 `json:"receivedDropped"`
 	SentDropped      uint64 `json:"sentDropped"`
 	ErroneousPackets uint64 `json:"erroneousPackets"`
+	// perSecond has the rates since an earlier reading, or is nil.
+	perSecond *rates
 }
+
+type rates struct{ receivedBytes, sentBytes, receivedPackets, sentPackets float64 }
 
 // Device is a link of the host that is not the host's end of an attachment.
 type Device struct {
@@ -57,9 +66,13 @@ type Attachment struct {
 	HostLink string   `json:"hostLink,omitempty"`
 	Device   string   `json:"device,omitempty"`
 	Ports    []string `json:"ports,omitempty"`
-	// Egress and Ingress are the network policies that select the pod.
-	Egress  []string `json:"egress,omitempty"`
-	Ingress []string `json:"ingress,omitempty"`
+	// Masquerade means that its packets leave the node with the node's address.
+	Masquerade bool `json:"masquerade,omitempty"`
+	// Egress and Ingress are the network policies that select the pod. Pods with the same policies share DeniedPackets, which no
+	// rule of these policies matched.
+	Egress        []string `json:"egress,omitempty"`
+	Ingress       []string `json:"ingress,omitempty"`
+	DeniedPackets uint64   `json:"deniedPackets,omitempty"`
 	// Traffic is that of HostLink: what the host receives is what the container sends.
 	Traffic  Traffic  `json:"traffic"`
 	Problems []string `json:"problems,omitempty"`
@@ -70,6 +83,8 @@ func (a *Attachment) name() string {
 	const short = 12
 	return cmp.Or(a.Pod, a.Container[:min(len(a.Container), short)])
 }
+
+func (a *Attachment) id() string { return a.Container + " " + a.IfName + " " + a.Network }
 
 // group is a device with the attachments that are connected to it.
 type group struct {
@@ -136,6 +151,14 @@ func (d *Device) details() string {
 	return strings.Join(append(words, d.Traffic.String()), " ")
 }
 
+// details returns a device's properties in one line, and whether it is an uplink.
+func (t *Topology) details(d *Device) string {
+	if t.kind(d) == "uplink" {
+		return "uplink " + d.details()
+	}
+	return d.details()
+}
+
 // details returns an attachment's properties in one line.
 func (a *Attachment) details() string {
 	words := append([]string{a.IfName}, texts(a.Addresses)...)
@@ -157,19 +180,58 @@ func (a *Attachment) details() string {
 			words = append(words, of.direction+" "+strings.Join(of.policies, ", "))
 		}
 	}
+	if a.DeniedPackets > 0 {
+		words = append(words, fmt.Sprintf("denied %d", a.DeniedPackets))
+	}
 	return strings.Join(append(words, a.Traffic.String()), " ")
 }
 
 // String returns the bytes, and what was lost.
 func (t Traffic) String() string {
-	s := "rx " + size(t.ReceivedBytes) + " tx " + size(t.SentBytes)
+	return strings.Join(append([]string{"rx " + size(t.ReceivedBytes), "tx " + size(t.SentBytes)}, t.lost()...), " ")
+}
+
+// lost returns what is not zero of the packets that were not delivered.
+func (t *Traffic) lost() (all []string) {
 	if n := t.ReceivedDropped + t.SentDropped; n > 0 {
-		s += fmt.Sprintf(" dropped %d", n)
+		all = append(all, fmt.Sprintf("dropped %d", n))
 	}
 	if t.ErroneousPackets > 0 {
-		s += fmt.Sprintf(" errors %d", t.ErroneousPackets)
+		all = append(all, fmt.Sprintf("errors %d", t.ErroneousPackets))
 	}
-	return s
+	return all
+}
+
+// Since adds the rates since an earlier reading of the node.
+func (t *Topology) Since(before *Topology, elapsed time.Duration) {
+	was := before.traffic()
+	for name, now := range t.traffic() {
+		now.since(was[name], elapsed)
+	}
+}
+
+func (t *Topology) traffic() map[string]*Traffic {
+	all := map[string]*Traffic{}
+	for i := range t.Devices {
+		all[t.Devices[i].Name] = &t.Devices[i].Traffic
+	}
+	for i := range t.Attachments {
+		all[t.Attachments[i].id()] = &t.Attachments[i].Traffic
+	}
+	return all
+}
+
+func (t *Traffic) since(before *Traffic, elapsed time.Duration) {
+	if before == nil {
+		return
+	}
+	rate := func(now, before uint64) float64 { // less than before is of another link with this name
+		return float64(now-min(now, before)) / elapsed.Seconds()
+	}
+	t.perSecond = &rates{
+		rate(t.ReceivedBytes, before.ReceivedBytes), rate(t.SentBytes, before.SentBytes),
+		rate(t.ReceivedPackets, before.ReceivedPackets), rate(t.SentPackets, before.SentPackets),
+	}
 }
 
 // size returns a number of bytes with a unit (IEC 80000-13).
@@ -203,7 +265,7 @@ func (t *Topology) Text(mark func(string) string) string {
 	for _, g := range append(bare, used...) {
 		line := g.title()
 		if g.device != nil {
-			line += "  " + g.device.details()
+			line += "  " + t.details(g.device)
 		}
 		if g.device != nil && !g.device.Up {
 			line = mark(line)
@@ -238,7 +300,7 @@ func (t *Topology) DOT() string {
 	fmt.Fprintf(&b, "graph %s {\n  rankdir=LR; node [shape=box];\n", quote(t.Node))
 	for i := range t.Devices {
 		d := &t.Devices[i]
-		fmt.Fprintf(&b, "  %s [label=%s%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+d.details()), color(!d.Up))
+		fmt.Fprintf(&b, "  %s [label=%s%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+t.details(d)), color(!d.Up))
 		if d.Lower != "" {
 			fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+d.Lower), quote("device "+d.Name))
 		}
@@ -246,7 +308,7 @@ func (t *Topology) DOT() string {
 	_, used := t.groups()
 	for _, g := range used {
 		for _, a := range g.attachments {
-			id := quote(a.Container + " " + a.IfName + " " + a.Network)
+			id := quote(a.id())
 			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.name(), a.details()}, a.Problems...), "\n")), color(len(a.Problems) > 0))
 			if g.device != nil {
 				fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+g.device.Name), id)

@@ -1,17 +1,20 @@
 package topo
 
 import (
-	"context"
+	"encoding/xml"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cnibox/cnibox/test/browser"
 )
 
 // many returns a node with a number of attachments. Every tenth has a problem.
@@ -44,47 +47,168 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// cluster returns a node with an overlay, policies, and pods whose names and addresses are as long as they can be.
+func cluster() *Topology {
+	t := many(12)
+	t.Uplinks = []string{"eth0"}
+	vxlan := &t.Devices[1]
+	vxlan.IsTunnel = true
+	for i := range drawnPeers + 3 {
+		vxlan.Peers = append(vxlan.Peers, netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 2)}))
+	}
+	t.Devices = append(t.Devices, Device{Name: "eth1", MTU: 1500}, Device{Name: "br1", Kind: "bridge", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}, MTU: 1500})
+	for i := range t.Attachments {
+		a := &t.Attachments[i]
+		a.Masquerade = true
+		a.Traffic = Traffic{ReceivedBytes: 7 << 50, SentBytes: 1 << 60, ReceivedPackets: 1 << 63, SentPackets: 5}
+	}
+	long := &t.Attachments[3]
+	long.Pod = "default/" + strings.Repeat("long-name-", 24) + "0"
+	long.Addresses = append(long.Addresses, netip.MustParsePrefix("fd00:1234:5678:9abc:def0:1234:5678:9abc/128"))
+	long.Problems = []string{strings.Repeat("without-a-space", 30), "address 10.244.1.5/24 dev eth0 netns container: want present, have absent: cnibox repair"}
+	t.Attachments[4].Egress, t.Attachments[4].Ingress = []string{"default/deny-all"}, []string{"default/deny-all", "default/allow-web"}
+	t.Attachments[4].DeniedPackets, t.Attachments[4].Traffic.SentDropped = 7, 3
+	t.Attachments[5].Ingress = []string{"a/1", "a/2", "a/3"}
+	t.Attachments = append(t.Attachments,
+		Attachment{Container: "routed", Pod: "default/routed", Network: "ptp", IfName: "net1", HostLink: "veth9", Ports: []string{"8080/tcp"}},
+		Attachment{Container: "down", Pod: "default/down", Network: "other", IfName: "eth0", Device: "br1"})
+	return t
+}
+
+// file writes a text to a file and returns its URL.
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "file://" + path
+}
+
 // TestPage opens the page in a browser. A search finds one pod among many, the page has no error, and no text of
 // a pod becomes markup.
 func TestPage(t *testing.T) {
-	browser, err := exec.LookPath("chromium-headless-shell")
-	if err != nil {
-		t.Fatal("install chromium-headless-shell, as 'make setup' does")
-	}
 	for _, n := range []int{5, 250} {
-		file := filepath.Join(t.TempDir(), "page.html")
-		if err := os.WriteFile(file, []byte(many(n).HTML()), 0o600); err != nil {
-			t.Fatal(err)
-		}
 		wanted := fmt.Sprintf("default/pod-%03d", n-1)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--enable-logging=stderr", "--dump-dom", "file://"+file+"#"+wanted)
-		var messages strings.Builder
-		cmd.Stderr = &messages
-		dom, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, messages.String())
-		}
-		if strings.Contains(messages.String(), "CONSOLE") {
-			t.Errorf("%d pods: errors of the page:\n%s", n, messages.String())
-		}
+		p := browser.Open(t, file(t, "page.html", many(n).HTML())+"#"+wanted)
+		dom := p.Text("document.documentElement.outerHTML")
 		for _, want := range []string{
-			`<span id="count">1 found</span>`, `<pre id="details">` + wanted + "\n", fmt.Sprintf("<span>3 devices, %d attachments, %d with problems</span>", n, n/10),
+			`<span id="count">1 found</span>`, `<pre id="details">` + wanted + " eth0 on pods\n", fmt.Sprintf("<span>3 devices, %d attachments, %d with problems</span>", n, n/10),
 		} {
-			if !strings.Contains(string(dom), want) {
+			if !strings.Contains(dom, want) {
 				t.Errorf("%d pods: the page lacks %q", n, want)
 			}
 		}
-		if strings.Contains(string(dom), "<script>alert") || strings.Contains(string(dom), "<b>") {
+		if strings.Contains(dom, "<script>alert") || strings.Contains(dom, "<b>") {
 			t.Errorf("%d pods: a text became markup", n)
 		}
+		if all := p.Messages(); len(all) > 0 {
+			t.Errorf("%d pods: errors of the page: %v", n, all)
+		}
+	}
+}
+
+// TestReadable: on a wide and on a narrow page, light and dark, every text is whole and within its box.
+func TestReadable(t *testing.T) {
+	top := cluster()
+	content := top.Content() + Timeline([]Call{
+		{Time: time.Unix(100, 0), Took: time.Microsecond, Container: top.Attachments[3].Pod, Text: "ADD bridge 50.1 ms", Details: "1"},
+		{Time: time.Unix(100, 1e6), Took: time.Second, Container: "db", Text: "ADD portmap 1000.0 ms", Details: "2", Failed: true},
+	})
+	p := browser.Open(t, file(t, "page.html", Page("n1", content, false)))
+	for _, width := range []int{1400, 390} {
+		for _, scheme := range []string{"light", "dark"} {
+			p.Show(width, scheme)
+			for _, fault := range p.Faults() {
+				t.Errorf("%d %s: %s", width, scheme, fault)
+			}
+			picture(t, p, fmt.Sprintf("page-%d-%s", width, scheme), width)
+		}
+	}
+	if right := p.Text("(Math.max(...boxes().map((b) => b.getBoundingClientRect().right)) > 0.9 * innerWidth).toString()"); right != "true" {
+		t.Error("the boxes leave a part of the page empty")
+	}
+	p = browser.Open(t, file(t, "topo.svg", top.SVG()))
+	p.Show(drawingWidth+gutter, "light")
+	for _, fault := range p.Faults() {
+		t.Errorf("the drawing: %s", fault)
+	}
+	picture(t, p, "topo-svg", drawingWidth+gutter)
+}
+
+// picture writes what a person shall look at to the directory CNIBOX_PICTURES, if there is one.
+func picture(t *testing.T, p *browser.Page, name string, width int) {
+	t.Helper()
+	if dir := os.Getenv("CNIBOX_PICTURES"); dir != "" {
+		p.Picture(filepath.Join(dir, name+".png"), width, 0)
+	}
+}
+
+// TestKeyboard: keys go to each box and choose it, and the box that has the focus is marked.
+func TestKeyboard(t *testing.T) {
+	p := browser.Open(t, file(t, "page.html", cluster().HTML()))
+	const focus = "document.activeElement.dataset.details"
+	detail := func(n string) string { return p.Text("boxes()[" + n + "].dataset.details") }
+	p.Wait("document.activeElement === search")
+	p.Press("Tab")
+	if have := p.Text(focus); have != detail("0") {
+		t.Fatalf("Tab from the search goes to %q", have)
+	}
+	p.Press("ArrowDown", "ArrowDown", "ArrowUp", "Enter")
+	if have := p.Text("details.textContent"); have != detail("1") || p.Text(focus) != have {
+		t.Errorf("chosen is %q, and %q has the focus", have, p.Text(focus))
+	}
+	if have := p.Text("getComputedStyle(document.activeElement).outlineStyle"); have != "solid" {
+		t.Errorf("the outline of the focus is %q", have)
+	}
+}
+
+// TestGraph: the boxes below each box, and what is at the edges.
+func TestGraph(t *testing.T) {
+	var write func(all []*node, indent string) string
+	write = func(all []*node, indent string) (out string) {
+		for _, n := range all {
+			out += indent + n.kind
+			if n.isProblem {
+				out += "!"
+			}
+			for _, l := range append(n.edge, n.lines[0]) {
+				out += " | " + l.text[:min(len(l.text), 24)]
+			}
+			out += "\n" + write(n.children, indent+"  ")
+		}
+		return out
+	}
+	top := cluster()
+	top.Devices[1].Peers = top.Devices[1].Peers[:1]
+	top.Attachments = append(top.Attachments[3:6], top.Attachments[12:]...)
+	before := cluster()
+	for i := range before.Attachments {
+		before.Attachments[i].Traffic = Traffic{SentPackets: 1}
+	}
+	top.Since(before, 4*time.Second)
+	const want = `uplink | eth0
+  tunnel | on eth0 | flannel.1
+    peer | 192.0.2.2
+  device | masqueraded by eth0 | cni0
+    attachment! | veth3 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | default/long-name-long-n
+    attachment | veth4 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | dropped 3 | policies default/allow-w | denied 7 by policies | default/pod-004
+    attachment | veth5 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | policies a/1, a/2, a/3 | default/pod-005
+  device! | routed by eth0 | br1
+    attachment | default/down
+  device | routed by eth0 | routed by the host
+    attachment | veth9 | sent 0 B/s, 0.0 packets/ | received 0 B/s, 0.0 pack | default/routed
+device | eth1
+`
+	if have := write(top.graph(), ""); have != want {
+		t.Errorf("have\n%swant\n%s", have, want)
 	}
 }
 
 // TestDrawing: the other forms have every device and attachment once, and no text becomes markup.
 func TestDrawing(t *testing.T) {
 	top := many(30)
+	top.Attachments[0].Network = "\x00\x1b\uffff\xff]]>"
 	for name, text := range map[string]string{"text": top.Text(nil), "dot": top.DOT(), "svg": top.SVG()} {
 		for _, a := range top.Attachments {
 			if !strings.Contains(text, a.Pod) {
@@ -94,14 +218,20 @@ func TestDrawing(t *testing.T) {
 		if name == "svg" && strings.Contains(text, "<script") {
 			t.Errorf("%s: a text became markup", name)
 		}
+		for d := xml.NewDecoder(strings.NewReader(text)); name == "svg"; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
 	}
 	if got := top.Devices[0].details(); got != "device 192.0.2.1/24 mtu 1500 rx 5.0 GiB tx 0 B dropped 2" {
 		t.Error(got)
 	}
 }
 
-// TestTimeline: the bars of many calls are within the drawing, those of a container are on one line of a group, and the
-// newest group is first.
+// TestTimeline: the bars of many calls are within the drawing, and the newest group is first.
 func TestTimeline(t *testing.T) {
 	if text := Timeline(nil); !strings.Contains(text, "No call") {
 		t.Error(text)
@@ -124,7 +254,7 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("call %d is drawn %d times", i, n)
 		}
 	}
-	for what, want := range map[string]int{`class="call problem"`: 10, ": 50 calls in 199.0 ms": 19, ": 40 calls in 159.0 ms": 1, ": 10 calls in 39.0 ms": 1, ">web-1<": 1} {
+	for what, want := range map[string]int{`class="call problem"`: 10, ": 50 calls in 199.0 ms": 19, ": 40 calls in 159.0 ms": 1, ": 10 calls in 39.0 ms": 1, ">web-1<": 2} {
 		if n := strings.Count(text, what); n != want {
 			t.Errorf("%q %d times, want %d", what, n, want)
 		}
@@ -132,17 +262,14 @@ func TestTimeline(t *testing.T) {
 	if last, first := strings.Index(text, "05:10:07.000"), strings.Index(text, "03:10:07.000"); last < 0 || last > first {
 		t.Error("the newest group is not first")
 	}
-	places := map[string]string{}
-	for _, m := range regexp.MustCompile(`data-details="(\w+) ?\d*\.?"><svg x="(\d+)" y="(\d+)" width="(\d+)"`).FindAllStringSubmatch(text, -1) {
-		x, _ := strconv.Atoi(m[2])
-		width, _ := strconv.Atoi(m[4])
-		if place := m[2] + " " + m[3]; x < groupX || width < barLeast || x+width > groupX+groupWidth || places[place] != "" {
-			t.Errorf("bar %q is at %s", m[0], place)
-		} else {
-			places[place] = m[0]
+	bars := regexp.MustCompile(`<rect x="([\d.]+)%" width="([\d.]+)%"/>`).FindAllStringSubmatch(text, -1)
+	for _, m := range bars {
+		x, _ := strconv.ParseFloat(m[1], 64)
+		if width, _ := strconv.ParseFloat(m[2], 64); x+width > 100+leastBar {
+			t.Errorf("a bar is %q", m[0])
 		}
 	}
-	if len(places) != len(calls) {
-		t.Errorf("%d bars, want %d", len(places), len(calls))
+	if len(bars) != len(calls) {
+		t.Errorf("%d bars, want %d", len(bars), len(calls))
 	}
 }

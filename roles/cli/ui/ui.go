@@ -32,6 +32,9 @@ const maxConnections = 48
 // defaultTimeout is that of a Server.
 const defaultTimeout = 10 * time.Second
 
+// rateIntervals is the number of intervals after which a rate would be of a time when nobody looked.
+const rateIntervals = 6
+
 // State is what the page shows.
 type State struct {
 	Topology *topo.Topology `json:"topology"`
@@ -159,6 +162,9 @@ func (s *Server) current(ctx context.Context) (*State, error) {
 		return s.state, s.err
 	}
 	state, err := s.Read(ctx)
+	if elapsed := time.Since(s.read); state != nil && s.state != nil && elapsed < rateIntervals*s.Interval {
+		state.Topology.Since(s.state.Topology, elapsed)
+	}
 	if ctx.Err() == nil { // otherwise the page was closed
 		s.state, s.err, s.read = state, err, time.Now()
 	}
@@ -213,17 +219,16 @@ func content(s *State, err error) string {
 	}
 	var b strings.Builder
 	b.WriteString(s.Topology.Content())
-	row := func(cell string, cells []string) {
-		for _, text := range cells {
-			fmt.Fprintf(&b, "<%s>%s</%[1]s>", cell, topo.Escaped(text))
-		}
-	}
 	for _, t := range s.Tables {
 		fmt.Fprintf(&b, "<h2>%s</h2>\n<table><tr>", topo.Escaped(t.Title))
-		row("th", t.Head)
+		for _, name := range t.Head {
+			fmt.Fprintf(&b, "<th>%s</th>", topo.Escaped(name))
+		}
 		for _, r := range t.Rows {
 			fmt.Fprintf(&b, "</tr>\n<tr class=\"%s\">", topo.Escaped(r[0])) // the severity has a colour
-			row("td", r)
+			for i, text := range r {
+				fmt.Fprintf(&b, `<td data-column="%s">%s</td>`, topo.Escaped(t.Head[i]), topo.Escaped(text)) // a narrow page has no line of heads
+			}
 		}
 		b.WriteString("</tr></table>\n")
 	}

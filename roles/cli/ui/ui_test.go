@@ -10,13 +10,14 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cnibox/cnibox/roles/cli/topo"
+	"github.com/cnibox/cnibox/test/browser"
 )
 
 // node is a node whose state has a number that every read increases.
@@ -232,51 +233,47 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestBrowser opens the page in a browser. It follows the node, has no error, and no text becomes markup.
+// TestBrowser opens the page in a browser. It follows the node, also with rates and with a box that has the focus, has no error, and no
+// text becomes markup.
 func TestBrowser(t *testing.T) {
-	browser, err := exec.LookPath("chromium-headless-shell")
-	if err != nil {
-		t.Fatal("install chromium-headless-shell, as 'make setup' does")
-	}
 	var reads atomic.Int64
-	addr := serve(t, &Server{Read: node(&reads), Interval: 50 * time.Millisecond, Secret: "abc"})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	const live = `<span id="live">live</span>`
-	text := ""
-	for !strings.Contains(text, live) { // the browser may print the page before the first event
-		text = open(ctx, t, browser, "http://"+addr+"/abc/#pod-")
-	}
+	read := node(&reads)
+	addr := serve(t, &Server{Interval: 50 * time.Millisecond, Secret: "abc", Read: func(ctx context.Context) (*State, error) {
+		state, err := read(ctx)
+		state.Topology.Devices = []topo.Device{{Name: "eth0", Up: true, Traffic: topo.Traffic{ReceivedPackets: 1000 * uint64(reads.Load())}}}
+		return state, err
+	}})
+	p := browser.Open(t, "http://"+addr+"/abc/#pod-")
+	p.Wait("document.activeElement === search")
+	p.Press("Tab") // to the first box
+	p.Text("first = content.innerHTML")
+	p.Wait(`live.textContent === "live" && content.innerHTML !== first && content.innerHTML.includes("packets/s")`)
+	text := p.Text("document.body.outerHTML")
 	for _, want := range []string{
-		`<span id="count">1 found</span>`, "<h2>findings &lt;b&gt;</h2>", "&lt;img src=x onerror=alert(2)&gt;</td>",
-		"<h2>2 calls of plugins, 1 failed</h2>", `<g class="call problem faded" data-details="2 DEL bridge`,
+		`<span id="count">1 found</span>`, "<h2>findings &lt;b&gt;</h2>", `<td data-column="what">&lt;img src=x onerror=alert(2)&gt;</td>`,
+		"<h2>2 calls of plugins, 1 failed</h2>", `<button class="call problem faded" data-details="2 DEL bridge`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
 	}
-	failed := open(ctx, t, browser, "http://"+addr+"/abc/#error 11")
-	if !strings.Contains(failed, `<pre id="details">2 DEL bridge`) {
-		t.Errorf("a search does not find the failed call:\n%s", failed)
+	if !regexp.MustCompile(`<span class="line">rx 0 B/s, [1-9][0-9.]* packets/s</span>`).MatchString(text) {
+		t.Errorf("the page has no rate:\n%s", text)
+	}
+	if have := p.Text("document.activeElement.dataset.details"); !strings.Contains(have, "routed by the host") {
+		t.Errorf("after an event %q has the focus", have)
+	}
+	for _, fault := range p.Faults() {
+		t.Error(fault)
 	}
 	if strings.Contains(text, "<script>alert") || strings.Contains(text, "<img") {
 		t.Error("a text became markup")
 	}
-}
-
-// open returns the document of a page, which may have no error.
-func open(ctx context.Context, t *testing.T, browser, url string) string {
-	t.Helper()
-	cmd := exec.CommandContext(ctx, browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--enable-logging=stderr",
-		"--timeout=100000", "--dump-dom", url)
-	var messages strings.Builder
-	cmd.Stderr = &messages
-	dom, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, messages.String())
+	failed := browser.Open(t, "http://"+addr+"/abc/#error 11")
+	if have := failed.Text("details.textContent"); !strings.HasPrefix(have, "2 DEL bridge") {
+		t.Errorf("a search finds %q", have)
 	}
-	if strings.Contains(messages.String(), "CONSOLE") {
-		t.Errorf("errors of the page:\n%s", messages.String())
+	if all := append(p.Messages(), failed.Messages()...); len(all) > 0 {
+		t.Errorf("errors of the page: %v", all)
 	}
-	return string(dom)
 }

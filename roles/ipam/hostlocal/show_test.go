@@ -142,6 +142,10 @@ func TestShow(t *testing.T) {
 	if text := out.(*leasing.Shown).String(); !strings.HasSuffix(text, `3 leased, 3 reserved; 10.1.0.0/28: 6 of 13 used`) {
 		t.Error(text)
 	}
+	six := leasing.Shown{Pools: []leasing.ShownPool{{Sets: []leasing.ShownSet{{Subnets: "fd00::/64", Used: 4, Size: "18446744073709551614"}}}}}
+	if text := six.String(); !strings.HasSuffix(text, "; fd00::/64: 4 used") {
+		t.Error(text)
+	}
 	if _, err := b.verb("show", nil, "10.1.0.6", "other", "10.1.0.11"); !errors.Is(err, store.ErrNotFound) ||
 		!strings.Contains(err.Error(), `network "other" has neither`) || !strings.Contains(err.Error(), "10.1.0.11 is neither") {
 		t.Errorf("what is not there: %v", err)
