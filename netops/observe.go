@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -206,34 +205,24 @@ func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, er
 	return all, nil
 }
 
-// DefaultRouteLink returns the first of DefaultRouteLinks. The error wraps ErrNotExist if there is none.
+// DefaultRouteLink returns the link of the default route with the lowest metric,
+// IPv4 before IPv6. The error wraps ErrNotExist if there is no default route.
 func (n *Net) DefaultRouteLink(ctx context.Context, ns *Namespace) (string, error) {
-	links, err := n.DefaultRouteLinks(ctx, ns)
-	if err == nil && len(links) == 0 {
-		err = fmt.Errorf("default route: %w", ErrNotExist)
-	}
+	routes, err := n.Routes(ctx, ns, unix.RT_TABLE_MAIN)
 	if err != nil {
 		return "", err
 	}
-	return links[0], nil
-}
-
-// DefaultRouteLinks returns the links of the default routes, IPv4 before IPv6, then by the metric.
-func (n *Net) DefaultRouteLinks(ctx context.Context, ns *Namespace) ([]string, error) {
-	routes, err := n.Routes(ctx, ns, unix.RT_TABLE_MAIN)
-	if err != nil {
-		return nil, err
+	routes = slices.DeleteFunc(routes, func(r Route) bool { return r.Dst.Bits() != 0 || r.Link == "" })
+	if len(routes) == 0 {
+		return "", fmt.Errorf("default route: %w", ErrNotExist)
 	}
-	sorting.Stable(routes, func(a, b Route) int {
-		return cmp.Or(cmp.Compare(a.Dst.Addr().BitLen(), b.Dst.Addr().BitLen()), cmp.Compare(a.Priority, b.Priority))
+	best := slices.MinFunc(routes, func(a, b Route) int {
+		return cmp.Or(
+			cmp.Compare(a.Dst.Addr().BitLen(), b.Dst.Addr().BitLen()),
+			cmp.Compare(a.Priority, b.Priority),
+		)
 	})
-	var links []string
-	for _, r := range routes {
-		if r.Dst.Bits() == 0 && r.Link != "" && !slices.Contains(links, r.Link) {
-			links = append(links, r.Link)
-		}
-	}
-	return links, nil
+	return best.Link, nil
 }
 
 // Sysctl reads a setting below /proc/sys/net. The key is as in the type Sysctl.

@@ -200,7 +200,7 @@ func TestHalfADD(t *testing.T) {
 	out := newTestNode(t, false).run(halfADD + "product state default/half; product state; product topo")
 	for _, want := range []string{
 		"\n  state      failed\n  error      ADD of portmap failed: error 112: ", "\tbridge\tfailed\t", "    ! ADD of portmap failed: error 112: ",
-		"\n  eth0  uplink veth 192.0.2.1/24 ",
+		"\n  eth0  veth uplink 192.0.2.1/24 ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -245,9 +245,9 @@ func readUIPage(t *testing.T, address string) {
 	p.Wait(`content.innerHTML.includes("packets/s")`)
 	page := p.Text("document.body.outerHTML")
 	for _, want := range []string{
-		`<span class="line">default/half</span>`, ">ADD of portmap failed: error ", " calls of plugins, 2 failed</h2>",
+		`<span class="line">default/half</span>`, ">! ADD of portmap failed: error ", " calls of plugins, 2 failed</h2>",
 		"ADD bridge default/web-1\neth0 on network net, called by cnibox: ", "ADD bridge default/db-0\n",
-		">192.0.2.5</span>", "uplink: has the default route", ">masqueraded by eth0<", ">policies default/web, guard<", ">denied ",
+		">192.0.2.5</span>", "uplink: has the default route", ">masqueraded by eth0<", ">policies default/web, guard<", ">! denied ",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)

@@ -118,7 +118,7 @@ until grep -q http $WORK/ui.out; do :; done
 		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
 		" egress guard ingress default/web rx ",
 		"<h2>rules of network policies</h2>",
-		"<td>default/web</td><td>ingress</td><td>ingress[0]</td><td>Accept</td><td>",
+		`<td data-column="DIRECTION">ingress</td><td data-column="RULE">ingress[0]</td><td data-column="ACTION">Accept</td>`,
 		"what would change it: ingress[0] of default/web, which matches the peer, and not the port",
 	} {
 		if !strings.Contains(out, want) {

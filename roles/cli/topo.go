@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -91,14 +92,14 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	if err != nil {
 		return nil, err
 	}
-	uplinks, err := h.Net.DefaultRouteLinks(ctx, nil)
-	if err != nil {
+	uplink, err := h.Net.DefaultRouteLink(ctx, nil)
+	if err != nil && !errors.Is(err, netops.ErrNotExist) {
 		return nil, err
 	}
 	if err := state.addFailures(h); err != nil {
 		return nil, err
 	}
-	t := &topo.Topology{Node: name, Uplinks: uplinks, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
+	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
 	masqueraded := masqueradedSubnets(h)
 	byName, byIndex, ends := map[string]*netops.LinkInfo{}, map[int]string{}, map[string]bool{}
 	for i := range links {
@@ -133,7 +134,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			continue
 		}
 		d := topo.Device{
-			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up,
+			Name: l.Name, Kind: l.Kind, Addresses: l.Addresses, MTU: l.MTU, Up: l.Up, Uplink: l.Name == uplink,
 			Lower: cmp.Or(l.Master, l.ParentName), Traffic: traffic(counters[l.Index]),
 		}
 		if i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == l.Name }); i >= 0 {

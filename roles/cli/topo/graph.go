@@ -11,38 +11,20 @@ import (
 
 // node is a box of the graph: a device, another node to which a tunnel sends, or an attachment.
 type node struct {
-	kind      string
-	isProblem bool
+	class string
 	// edge is at the line from the box above, lines are in the box.
-	edge, lines []line
+	edge, lines []string
 	// details are shown if the box is chosen. Their first line is unique.
 	details  string
 	children []*node
 }
 
-// line is a text that is marked if something is wrong.
-type line struct {
-	text    string
-	isWrong bool
-}
+// A line with mark says what is wrong. A box with problemClass has, or is, what is wrong.
+const mark, problemClass = "! ", " problem"
 
-func lines(isWrong bool, all ...string) (out []line) {
-	for _, text := range all {
-		out = append(out, line{text, isWrong})
-	}
-	return out
-}
-
-// class returns the names of the styles of a box.
-func (n *node) class() string {
-	if n.isProblem {
-		return n.kind + " problem"
-	}
-	return n.kind
-}
-
-func (l *line) class() string {
-	if l.isWrong {
+// lineClass returns the class of a line.
+func lineClass(line string) string {
+	if strings.HasPrefix(line, mark) {
 		return "line wrong"
 	}
 	return "line"
@@ -51,47 +33,44 @@ func (l *line) class() string {
 // drawnPeers is the number of peers of a tunnel with a box. JSON has all.
 const drawnPeers = 24
 
-// graph returns the boxes that are under no other: those of the uplinks first, and last the devices that nothing is connected to.
+// graph returns the boxes that are under no other: that of the uplink first, and last the devices that nothing is connected to.
 func (t *Topology) graph() []*node {
 	bare, used := t.groups()
-	boxes, roots, groups := map[string]*node{}, []*node{}, append(used, bare...)
-	sorting.Stable(groups, func(a, b group) int { return strings.Compare(t.kind(b.device), t.kind(a.device)) })
+	boxes, roots, groups, uplink := map[string]*node{}, []*node{}, append(used, bare...), ""
 	for i := range groups {
-		boxes[groups[i].title()] = t.box(&groups[i])
+		g := &groups[i]
+		boxes[g.title()] = g.box()
+		if g.device != nil && g.device.Uplink {
+			uplink = g.device.Name
+		}
 	}
 	for i := range groups {
 		n := boxes[groups[i].title()]
-		above, edge := t.above(&groups[i])
-		if boxes[above] == nil {
+		above, edge := groups[i].above(uplink)
+		switch parent := boxes[above]; {
+		case parent != nil:
+			n.edge = []string{edge}
+			parent.children = append(parent.children, n)
+		case groups[i].title() == uplink:
+			roots = append([]*node{n}, roots...)
+		default:
 			roots = append(roots, n)
-			continue
 		}
-		n.edge = lines(false, edge)
-		boxes[above].children = append(boxes[above].children, n)
 	}
 	for i := range groups {
 		n, d := boxes[groups[i].title()], groups[i].device
-		n.isProblem = d != nil && !d.Up && len(n.children) > 0 // other devices that are down are not in use
+		if d != nil && !d.Up && len(n.children) > 0 { // other devices that are down are not in use
+			n.class += problemClass
+		}
 		sorting.Stable(n.children, func(a, b *node) int { return a.rank() - b.rank() })
 	}
 	return roots
 }
 
-// kind returns the kind of a device's box. "uplink" is after "tunnel", and this after "device".
-func (t *Topology) kind(d *Device) string {
-	switch {
-	case d != nil && slices.Contains(t.Uplinks, d.Name):
-		return "uplink"
-	case d != nil && d.IsTunnel:
-		return "tunnel"
-	}
-	return "device"
-}
-
 // rank orders the boxes below a box: single ones first, because the lines to them must not cross others, and each with problems first.
 func (n *node) rank() int {
 	rank := 2 * min(len(n.children), 1)
-	if !n.hasProblem() && n.kind != "tunnel" {
+	if !n.hasProblem() && n.class != "tunnel" {
 		rank++
 	}
 	return rank
@@ -99,46 +78,45 @@ func (n *node) rank() int {
 
 // hasProblem reports whether a box or one below it has a problem.
 func (n *node) hasProblem() bool {
-	return n.isProblem || slices.ContainsFunc(n.children, (*node).hasProblem)
+	return strings.HasSuffix(n.class, problemClass) || slices.ContainsFunc(n.children, (*node).hasProblem)
 }
 
 // above returns the device above a group, and what is at the edge between them: the lower device, or the uplink by which the packets of
 // attachments and tunnels leave the node.
-func (t *Topology) above(g *group) (device, edge string) {
+func (g *group) above(uplink string) (device, edge string) {
 	d := g.device
-	uplink := append(slices.Clone(t.Uplinks), "")[0]
 	switch {
-	case d != nil && (d.Lower != "" || t.kind(d) == "uplink"):
+	case d != nil && (d.Lower != "" || d.Uplink):
 		return d.Lower, "on " + d.Lower
 	case slices.ContainsFunc(g.attachments, func(a *Attachment) bool { return a.Masquerade }):
 		return uplink, "masqueraded by " + uplink
-	case d == nil || len(g.attachments) > 0 || d.IsTunnel || d.Kind == "bridge" && len(d.Addresses) > 0:
+	case len(g.attachments) > 0 || d.IsTunnel || d.Kind == "bridge" && len(d.Addresses) > 0:
 		return uplink, "routed by " + uplink
 	}
 	return "", ""
 }
 
 // box returns the box of a device, with those of its attachments and peers.
-func (t *Topology) box(g *group) *node {
-	n := &node{kind: t.kind(g.device), lines: lines(false, g.title()), details: g.title()}
+func (g *group) box() *node {
+	n := &node{class: "device", lines: []string{g.title()}, details: g.title()}
 	if d := g.device; d != nil {
 		kind := cmp.Or(d.Kind, "device")
 		if d.IsTunnel {
-			kind += fmt.Sprintf(" to %d other nodes", len(d.Peers))
-			if len(d.Peers) > drawnPeers {
-				kind += fmt.Sprintf(", of which %d are drawn", drawnPeers)
-			}
+			n.class, kind = "tunnel", fmt.Sprintf("%s to %d other nodes", kind, len(d.Peers))
 		}
-		if n.kind == "uplink" {
-			kind += ", uplink: has the default route"
+		if len(d.Peers) > drawnPeers {
+			kind += fmt.Sprintf(", of which %d are drawn", drawnPeers)
+		}
+		if d.Uplink {
+			n.class, kind = "uplink", kind+", uplink: has the default route"
 		}
 		if !d.Up {
 			kind += ", down"
 		}
-		n.lines = append(append(append(n.lines, lines(false, kind)...), lines(false, texts(d.Addresses)...)...), d.Traffic.lines("rx", "tx")...)
-		n.details += "\n" + t.details(d)
+		n.lines = slices.Concat(n.lines, []string{kind}, texts(d.Addresses), d.Traffic.lines("rx", "tx"))
+		n.details += "\n" + d.details()
 		for _, peer := range d.Peers[:min(len(d.Peers), drawnPeers)] {
-			n.children = append(n.children, &node{kind: "peer", lines: lines(false, peer.String()), details: peer.String() + " behind " + d.Name})
+			n.children = append(n.children, &node{class: "peer", lines: []string{peer.String()}, details: peer.String() + " behind " + d.Name})
 		}
 	}
 	for _, a := range g.attachments {
@@ -148,27 +126,43 @@ func (t *Topology) box(g *group) *node {
 }
 
 func (a *Attachment) box() *node {
-	n := &node{kind: "attachment", isProblem: len(a.Problems) > 0, details: strings.Join(append([]string{a.name() + " " + a.IfName + " on " + a.Network, a.details()}, a.Problems...), "\n")}
+	title := a.IfName + " on " + a.Network
+	n := &node{
+		class: "attachment", lines: slices.Concat([]string{a.name()}, texts(a.Addresses), []string{title}),
+		details: strings.Join(append([]string{a.name() + " " + title, a.details()}, a.Problems...), "\n"),
+	}
 	if a.HostLink != "" {
-		n.edge = append(lines(false, a.HostLink), a.Traffic.lines("sent", "received")...)
+		n.edge = append([]string{a.HostLink}, a.Traffic.lines("sent", "received")...)
 	}
 	policies := slices.Concat(a.Egress, a.Ingress)
 	slices.Sort(policies)
 	if len(policies) > 0 {
-		n.edge = append(n.edge, line{"policies " + strings.Join(slices.Compact(policies), ", "), false})
+		n.edge = append(n.edge, "policies "+strings.Join(slices.Compact(policies), ", "))
 	}
 	if a.DeniedPackets > 0 {
-		n.edge = append(n.edge, line{fmt.Sprintf("denied %d by policies", a.DeniedPackets), true})
+		n.edge = append(n.edge, fmt.Sprintf("%sdenied %d by policies", mark, a.DeniedPackets))
 	}
-	n.lines = append(lines(false, append(append([]string{a.name()}, texts(a.Addresses)...), a.IfName+" on "+a.Network)...), lines(true, a.Problems...)...)
+	for _, p := range a.Problems {
+		n.lines, n.class = append(n.lines, mark+p), "attachment"+problemClass
+	}
 	return n
 }
 
 // lines has what passed in both directions, per second if an earlier reading is known, and what was lost.
-func (t *Traffic) lines(received, sent string) []line {
-	all := lines(false, fmt.Sprintf("%s %s, %d packets", received, size(t.ReceivedBytes), t.ReceivedPackets), fmt.Sprintf("%s %s, %d packets", sent, size(t.SentBytes), t.SentPackets))
-	if r := t.perSecond; r != nil {
-		all = lines(false, fmt.Sprintf("%s %s/s, %.1f packets/s", received, size(uint64(r.receivedBytes)), r.receivedPackets), fmt.Sprintf("%s %s/s, %.1f packets/s", sent, size(uint64(r.sentBytes)), r.sentPackets))
+func (t *Traffic) lines(received, sent string) []string {
+	was, seconds, format := Traffic{}, 1.0, "%s %s, %.0f packets"
+	if t.before != nil {
+		was, seconds, format = *t.before, t.elapsed.Seconds(), "%s %s/s, %.1f packets/s"
 	}
-	return append(all, lines(true, t.lost()...)...)
+	flow := func(word string, bytes, packets uint64) string {
+		return fmt.Sprintf(format, word, size(uint64(float64(bytes)/seconds)), float64(packets)/seconds)
+	}
+	all := []string{
+		flow(received, t.ReceivedBytes-was.ReceivedBytes, t.ReceivedPackets-was.ReceivedPackets),
+		flow(sent, t.SentBytes-was.SentBytes, t.SentPackets-was.SentPackets),
+	}
+	for _, lost := range t.lost() {
+		all = append(all, mark+lost)
+	}
+	return all
 }

@@ -56,7 +56,7 @@ func writeList(b *strings.Builder, all []*node) {
 		}
 		b.WriteString(item)
 		writeLines(b, n.edge)
-		writeButton(b, "box "+n.class(), n.details)
+		writeButton(b, "box "+n.class, n.details)
 		writeLines(b, n.lines)
 		b.WriteString("</button>")
 		writeList(b, n.children)
@@ -65,9 +65,9 @@ func writeList(b *strings.Builder, all []*node) {
 	b.WriteString("</ul>\n")
 }
 
-func writeLines(b *strings.Builder, all []line) {
-	for _, l := range all {
-		fmt.Fprintf(b, `<span class="%s">%s</span>`, l.class(), Escaped(l.text))
+func writeLines(b *strings.Builder, all []string) {
+	for _, line := range all {
+		fmt.Fprintf(b, `<span class="%s">%s</span>`, lineClass(line), Escaped(line))
 	}
 }
 

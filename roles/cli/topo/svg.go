@@ -3,9 +3,7 @@ package topo
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 //go:embed svg.css
@@ -14,9 +12,7 @@ var svgStyle string
 // The measures of a drawing in pixels. A character of the font has 7.3 at most.
 const (
 	drawingWidth, gutter, pad, rowHeight = 1400, 24, 8, 17
-	charTenths                           = 73
-	// leastCell and mostCell are characters in a line of a box without others below it.
-	leastCell, mostCell = 30, 60
+	columns, charTenths                  = 4, 73
 )
 
 // drawing is an SVG whose boxes are placed row by row.
@@ -33,38 +29,20 @@ func (t *Topology) SVG() string {
 `, drawingWidth+gutter, height, svgStyle, d.shapes.String(), d.texts.String())
 }
 
-// cellWidth returns the least width of boxes without others below them: that of their longest line that is not a problem.
-func cellWidth(all []*node) int {
-	n := leastCell
-	for _, one := range all {
-		for _, l := range slices.Concat(one.edge, one.lines) {
-			if len(one.children) == 0 && !l.isWrong {
-				n = max(n, utf8.RuneCountInString(l.text))
-			}
-		}
-	}
-	return min(n, mostCell)*charTenths/10 + 2*pad
-}
-
 // place draws boxes from y on, those without others below in columns, and returns the lower edge. Lines lead to them from the box above.
 // A box with others below has its properties in one line.
 func (d *drawing) place(all []*node, x, y int, isBelow bool) int {
 	const gap = 12
-	columns := max(1, (drawingWidth-x)/(cellWidth(all)+gutter))
 	top, bottom, column := y-gap, y, 0
 	for _, n := range all {
 		if column == columns || len(n.children) > 0 {
 			y, column = bottom, 0
 		}
-		left, width := x+gutter+column*((drawingWidth-x)/columns), (drawingWidth-x)/columns-gutter
+		span := (drawingWidth - x) / columns
+		left, width, inside := x+gutter+column*span, span-gutter, n.lines
 		column++
-		inside := n.lines
 		if len(n.children) > 0 {
-			words := make([]string, len(inside))
-			for i, l := range inside {
-				words[i] = l.text
-			}
-			width, column, inside = drawingWidth-left, columns, lines(false, strings.Join(words, " · "))
+			width, column, inside = drawingWidth-left, columns, []string{strings.Join(n.lines, " · ")}
 		}
 		from := d.text(n.edge, left, y, width)
 		to := d.text(inside, left+pad, from+pad/2, width-2*pad) + pad/2
@@ -72,7 +50,7 @@ func (d *drawing) place(all []*node, x, y int, isBelow bool) int {
 			fmt.Fprintf(&d.shapes, `<path d="M%d %dV%dH%d"/>`+"\n", left-gutter/2, top, from+(rowHeight+pad)/2, left)
 		}
 		fmt.Fprintf(&d.shapes, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="4"><title>%s</title></rect>`+"\n",
-			n.class(), left, from, width, to-from, Escaped(n.details))
+			n.class, left, from, width, to-from, Escaped(n.details))
 		if len(n.children) > 0 {
 			to = d.place(n.children, left, to+gap, true)
 		}
@@ -82,11 +60,11 @@ func (d *drawing) place(all []*node, x, y int, isBelow bool) int {
 }
 
 // text writes lines, which it wraps, and returns the lower edge.
-func (d *drawing) text(all []line, x, y, width int) int {
-	for _, l := range all {
-		for _, part := range wrapped(l.text, width*10/charTenths) {
+func (d *drawing) text(all []string, x, y, width int) int {
+	for _, line := range all {
+		for _, part := range wrapped(line, width*10/charTenths) {
 			y += rowHeight
-			fmt.Fprintf(&d.texts, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", l.class(), x, y-5, Escaped(part))
+			fmt.Fprintf(&d.texts, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", lineClass(line), x, y-5, Escaped(part))
 		}
 	}
 	return y

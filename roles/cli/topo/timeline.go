@@ -69,7 +69,11 @@ func writeGroup(b *strings.Builder, calls []*Call) {
 	}
 	fmt.Fprintf(b, "<h3>%s: %d calls in %.1f ms</h3>\n", start.Format("2006-01-02 15:04:05.000"), len(calls), float64(span)/float64(time.Millisecond))
 	for _, c := range calls {
-		writeButton(b, (&node{kind: "call", isProblem: c.Failed}).class(), c.Details)
+		class := "call"
+		if c.Failed {
+			class += problemClass
+		}
+		writeButton(b, class, c.Details)
 		percent := func(d time.Duration) float64 { return 100 * float64(max(d, 0)) / float64(span) }
 		fmt.Fprintf(b, `<span>%s</span><span>%s</span><svg><rect x="%.2f%%" width="%.2f%%"/></svg></button>`+"\n",
 			Escaped(c.Container), Escaped(c.Text), percent(c.Time.Sub(start)), max(percent(c.Took), leastBar))

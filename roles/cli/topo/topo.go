@@ -13,9 +13,7 @@ import (
 
 // Topology is a node with its devices and attachments.
 type Topology struct {
-	Node string `json:"node"`
-	// Uplinks are the devices with a default route, the preferred one first.
-	Uplinks     []string     `json:"uplinks,omitempty"`
+	Node        string       `json:"node"`
 	Devices     []Device     `json:"devices"`
 	Attachments []Attachment `json:"attachments"`
 }
@@ -29,11 +27,10 @@ type Traffic struct {
 	ReceivedDropped  uint64 `json:"receivedDropped"`
 	SentDropped      uint64 `json:"sentDropped"`
 	ErroneousPackets uint64 `json:"erroneousPackets"`
-	// perSecond has the rates since an earlier reading, or is nil.
-	perSecond *rates
+	// before are the counters of an earlier reading, or nil.
+	before  *Traffic
+	elapsed time.Duration
 }
-
-type rates struct{ receivedBytes, sentBytes, receivedPackets, sentPackets float64 }
 
 // Device is a link of the host that is not the host's end of an attachment.
 type Device struct {
@@ -43,6 +40,8 @@ type Device struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	MTU       int            `json:"mtu"`
 	Up        bool           `json:"up"`
+	// Uplink means that the node's default route leads to it.
+	Uplink bool `json:"uplink,omitempty"`
 	// Lower is the device by which this one sends, or the bridge whose port it is.
 	Lower string `json:"lower,omitempty"`
 	// Peers are the addresses of the nodes to which a tunnel sends: a VXLAN or WireGuard device.
@@ -131,6 +130,9 @@ const shownPeers = 5
 // details returns a device's properties in one line.
 func (d *Device) details() string {
 	words := []string{cmp.Or(d.Kind, "device")}
+	if d.Uplink {
+		words = append(words, "uplink")
+	}
 	words = append(words, texts(d.Addresses)...)
 	words = append(words, fmt.Sprintf("mtu %d", d.MTU))
 	if !d.Up {
@@ -149,14 +151,6 @@ func (d *Device) details() string {
 		}
 	}
 	return strings.Join(append(words, d.Traffic.String()), " ")
-}
-
-// details returns a device's properties in one line, and whether it is an uplink.
-func (t *Topology) details(d *Device) string {
-	if t.kind(d) == "uplink" {
-		return "uplink " + d.details()
-	}
-	return d.details()
 }
 
 // details returns an attachment's properties in one line.
@@ -180,10 +174,11 @@ func (a *Attachment) details() string {
 			words = append(words, of.direction+" "+strings.Join(of.policies, ", "))
 		}
 	}
+	words = append(words, a.Traffic.String())
 	if a.DeniedPackets > 0 {
 		words = append(words, fmt.Sprintf("denied %d", a.DeniedPackets))
 	}
-	return strings.Join(append(words, a.Traffic.String()), " ")
+	return strings.Join(words, " ")
 }
 
 // String returns the bytes, and what was lost.
@@ -202,11 +197,14 @@ func (t *Traffic) lost() (all []string) {
 	return all
 }
 
-// Since adds the rates since an earlier reading of the node.
+// Since adds an earlier reading of the node, for rates. Less than before is of another link with the name.
 func (t *Topology) Since(before *Topology, elapsed time.Duration) {
-	was := before.traffic()
+	earlier := before.traffic()
 	for name, now := range t.traffic() {
-		now.since(was[name], elapsed)
+		was, known := earlier[name]
+		if known && was.ReceivedPackets <= now.ReceivedPackets && was.SentPackets <= now.SentPackets {
+			now.before, now.elapsed = &Traffic{ReceivedBytes: was.ReceivedBytes, SentBytes: was.SentBytes, ReceivedPackets: was.ReceivedPackets, SentPackets: was.SentPackets}, elapsed
+		}
 	}
 }
 
@@ -219,19 +217,6 @@ func (t *Topology) traffic() map[string]*Traffic {
 		all[t.Attachments[i].id()] = &t.Attachments[i].Traffic
 	}
 	return all
-}
-
-func (t *Traffic) since(before *Traffic, elapsed time.Duration) {
-	if before == nil {
-		return
-	}
-	rate := func(now, before uint64) float64 { // less than before is of another link with this name
-		return float64(now-min(now, before)) / elapsed.Seconds()
-	}
-	t.perSecond = &rates{
-		rate(t.ReceivedBytes, before.ReceivedBytes), rate(t.SentBytes, before.SentBytes),
-		rate(t.ReceivedPackets, before.ReceivedPackets), rate(t.SentPackets, before.SentPackets),
-	}
 }
 
 // size returns a number of bytes with a unit (IEC 80000-13).
@@ -265,7 +250,7 @@ func (t *Topology) Text(mark func(string) string) string {
 	for _, g := range append(bare, used...) {
 		line := g.title()
 		if g.device != nil {
-			line += "  " + t.details(g.device)
+			line += "  " + g.device.details()
 		}
 		if g.device != nil && !g.device.Up {
 			line = mark(line)
@@ -300,7 +285,7 @@ func (t *Topology) DOT() string {
 	fmt.Fprintf(&b, "graph %s {\n  rankdir=LR; node [shape=box];\n", quote(t.Node))
 	for i := range t.Devices {
 		d := &t.Devices[i]
-		fmt.Fprintf(&b, "  %s [label=%s%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+t.details(d)), color(!d.Up))
+		fmt.Fprintf(&b, "  %s [label=%s%s];\n", quote("device "+d.Name), quote(d.Name+"\n"+d.details()), color(!d.Up))
 		if d.Lower != "" {
 			fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+d.Lower), quote("device "+d.Name))
 		}

@@ -50,7 +50,7 @@ func TestPeers(t *testing.T) {
 // cluster returns a node with an overlay, policies, and pods whose names and addresses are as long as they can be.
 func cluster() *Topology {
 	t := many(12)
-	t.Uplinks = []string{"eth0"}
+	t.Devices[0].Uplink = true
 	vxlan := &t.Devices[1]
 	vxlan.IsTunnel = true
 	for i := range drawnPeers + 3 {
@@ -168,12 +168,9 @@ func TestGraph(t *testing.T) {
 	var write func(all []*node, indent string) string
 	write = func(all []*node, indent string) (out string) {
 		for _, n := range all {
-			out += indent + n.kind
-			if n.isProblem {
-				out += "!"
-			}
+			out += indent + n.class
 			for _, l := range append(n.edge, n.lines[0]) {
-				out += " | " + l.text[:min(len(l.text), 24)]
+				out += " | " + l[:min(len(l), 24)]
 			}
 			out += "\n" + write(n.children, indent+"  ")
 		}
@@ -188,16 +185,16 @@ func TestGraph(t *testing.T) {
 	}
 	top.Since(before, 4*time.Second)
 	const want = `uplink | eth0
+  device | masqueraded by eth0 | cni0
+    attachment problem | veth3 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | default/long-name-long-n
+    attachment | veth4 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | ! dropped 3 | policies default/allow-w | ! denied 7 by policies | default/pod-004
+    attachment | veth5 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | policies a/1, a/2, a/3 | default/pod-005
+  device problem | routed by eth0 | br1
+    attachment | default/down
   tunnel | on eth0 | flannel.1
     peer | 192.0.2.2
-  device | masqueraded by eth0 | cni0
-    attachment! | veth3 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | default/long-name-long-n
-    attachment | veth4 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | dropped 3 | policies default/allow-w | denied 7 by policies | default/pod-004
-    attachment | veth5 | sent 1.8 PiB/s, 23058430 | received 256 PiB/s, 1.0  | policies a/1, a/2, a/3 | default/pod-005
-  device! | routed by eth0 | br1
-    attachment | default/down
   device | routed by eth0 | routed by the host
-    attachment | veth9 | sent 0 B/s, 0.0 packets/ | received 0 B/s, 0.0 pack | default/routed
+    attachment | veth9 | sent 0 B, 0 packets | received 0 B, 0 packets | default/routed
 device | eth1
 `
 	if have := write(top.graph(), ""); have != want {
