@@ -219,6 +219,7 @@ in_pod web-3-id ip addr flush dev eth0
 ` + halfADD + `in_pod other busybox nc -w 1 $(in_pod web ip -4 -o addr show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/') 81 </dev/null || true
 in_pod client busybox ping -q 10.244.0.1 >/dev/null &
 ping=$!
+until [ "$(/sbin/bridge fdb show dev flannel.1 | grep -c dst)" = 4 ]; do :; done
 product ui --port 0 >$WORK/address & p=$!
 until [ -s $WORK/address ]; do :; done
 `

@@ -12,7 +12,7 @@ var svgStyle string
 // The measures of a drawing in pixels. A character of the font has 7.3 at most.
 const (
 	drawingWidth, gutter, pad, rowHeight = 1400, 24, 8, 17
-	columns, charTenths                  = 4, 73
+	columns, charTenths                  = 3, 73
 )
 
 // drawing is an SVG whose boxes are placed row by row.
