@@ -48,8 +48,10 @@ type LinkInfo struct {
 	VLANFiltering bool
 	// Hairpin and Isolated are settings of a bridge port.
 	Hairpin, Isolated bool
-	// Blocked means that a bridge port passes no frames, in spite of its carrier.
-	Blocked bool
+	// Blocked means that a bridge port passes no frames, in spite of its carrier. Starting means that it will soon, if the bridge has STP.
+	Blocked, Starting bool
+	// STP means that a bridge decides by itself which of its ports pass frames.
+	STP bool
 	// Uplink is the interface whose addresses and routes a bridge has taken
 	// over, or is about to (see Takeover). The port of the takeover's
 	// detour has it too.
@@ -149,8 +151,8 @@ func linkNames(links []*rtnl.Link) map[int]string {
 	return names
 }
 
-// portForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
-const portForwarding = 3
+// States of a port of linux/if_bridge.h.
+const portListening, portLearning, portForwarding = 1, 2, 3
 
 func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
@@ -164,6 +166,7 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 	}
 	if l.Port != nil {
 		i.Hairpin, i.Isolated, i.Blocked = l.Port.Hairpin, l.Port.Isolated, l.PortState != portForwarding && i.Running
+		i.Starting = i.Blocked && (l.PortState == portListening || l.PortState == portLearning)
 	}
 	return i
 }

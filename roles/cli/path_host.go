@@ -52,7 +52,9 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 
 // passesPort reports whether a bridge's port passes frames.
 func (w *walker) passesPort(l *netops.LinkInfo) bool {
-	switch {
+	switch bridge := w.find(l.Master); {
+	case l.Blocked && bridge != nil && bridge.STP:
+		w.stop("", "the bridge %s passes no frames of its port %s: its STP blocks it, or has yet to open it", l.Master, l.Name)
 	case l.Blocked:
 		w.stop("bridge link set dev "+l.Name+" state 3", "the bridge %s passes no frames of its port %s, whose state is not forwarding", l.Master, l.Name)
 	case l.Isolated && w.from != nil && w.from.Isolated && w.from.Master == l.Master:
