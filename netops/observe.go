@@ -32,8 +32,9 @@ type LinkInfo struct {
 	Master      string
 	MasterIndex int
 	// PeerIndex is the index of the veth peer or of the lower link, in the
-	// namespace of that link.
-	PeerIndex int
+	// namespace of that link. PeerElsewhere means that this is another one.
+	PeerIndex     int
+	PeerElsewhere bool
 	// ParentName is the name of the lower link if it is in the same
 	// namespace. Links of Kind "macvlan", "ipvlan", "vlan" and "vxlan" have one.
 	ParentName string
@@ -158,8 +159,8 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
-		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
-		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering,
+		MasterIndex: l.Master, PeerIndex: l.Peer, PeerElsewhere: l.PeerElsewhere, Promisc: l.IsPromisc(),
+		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0,
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)

@@ -293,6 +293,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"state-newer":       func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
 		"kubeconfig-ending": func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
 		"neighbour-missing": differ(&netops.Neigh{}),
+		"port-vlan":         differ(&netops.PortVLANs{}),
 		"filter-missing":    differ(&netops.Element{Set: "fw_same"}),
 		"call-running": func(f *doctor.Facts) {
 			f.Calls = []doctor.Call{{Plugin: "x", What: "DEL of p: 40 s in the plugin x, pid 7", Fix: "kill 7"}}

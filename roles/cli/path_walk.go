@@ -329,12 +329,12 @@ func (w *walker) inside(name string) string {
 // leave follows a frame that the host sends on a link: into a container, or out of the node.
 func (w *walker) leave(link string) {
 	l := w.hostLink(link)
-	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) {
+	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) || l.Master != "" && !w.passesVLANs(l.Master, l.Name) {
 		return
 	}
 	from := "" // the bridge itself
 	var packets []netops.ForwardedPacket
-	if w.in == "" && w.from != nil {
+	if w.from != nil {
 		from = w.from.Name
 		key := "net/bridge/bridge-nf-call-iptables"
 		if w.found.To.Is6() {
@@ -349,7 +349,12 @@ func (w *walker) leave(link string) {
 		return
 	}
 	i := slices.IndexFunc(w.attachments, func(a attached) bool { return a.HostLink == link })
-	if i < 0 {
+	switch end := w.otherEnd(l); {
+	case i >= 0:
+	case end != nil && l.Master != "":
+		w.forward(end.Name)
+		return
+	default:
 		w.step(hostName, "leaves", "by %s", link)
 		return
 	}

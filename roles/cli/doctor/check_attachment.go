@@ -45,6 +45,7 @@ func kinds() []kind {
 		{"bridge-address", "a bridge of pods lost its address", Error, 2},
 		{"link-missing", "the interface of a pod was deleted", Error, 3},
 		{"link-changed", "the interface of a pod is down or changed", Error, 3},
+		{"port-vlan", "the bridge's port of a pod is in other VLANs", Error, 3},
 		{"ipv6-disabled", "IPv6 is disabled in a pod that has an address of it", Error, 3},
 		{"address-missing", "a pod lost its address", Error, 4},
 		{"route-missing", "a pod lost a route", Error, 5},
@@ -98,8 +99,12 @@ func (d *Difference) kindOf() string {
 		return "route-missing"
 	case *netops.Neigh:
 		return "neighbour-missing"
+	case *netops.PortVLANs:
+		return "port-vlan"
 	case *netops.Sysctl:
 		return "setting-changed"
+	case *netops.Flows:
+		return "connection-stale"
 	case *netops.Forward:
 		return "filter-missing"
 	case *netops.Element:
