@@ -298,6 +298,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"call-running": func(f *doctor.Facts) {
 			f.Calls = []doctor.Call{{Plugin: "x", What: "DEL of p: 40 s in the plugin x, pid 7", Fix: "kill 7"}}
 		},
+		"connection-stale": differ(&netops.Flows{Proto: "udp", Port: 53}),
 		"conntrack-full": func(f *doctor.Facts) {
 			f.Sysctls = map[string]string{"net/netfilter/nf_conntrack_count": "262144", "net/netfilter/nf_conntrack_max": "262144"}
 		},

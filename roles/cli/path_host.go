@@ -304,6 +304,12 @@ func (w *walker) translate() bool {
 		text += fmt.Sprintf(", and %d more; the path is that of the first", others)
 	}
 	w.step(hostName, "service", "kube-proxy translates %s to %s", service, text)
+	leads := func(c netops.Connection) bool {
+		return slices.ContainsFunc(endpoints, func(e netip.AddrPort) bool { return e.Addr() == c.Server })
+	}
+	if !w.passesTracked(service, w.forgetting+" "+service.String(), leads) {
+		return false
+	}
 	w.found.To, w.port, w.translated = endpoints[0].Addr(), 0, true
 	return true
 }
@@ -339,6 +345,9 @@ func (w *walker) publishedPort() bool {
 						return false
 					}
 					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
+					if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), fixRepair, func(c netops.Connection) bool { return leads(c, a.Addresses, a.made) }) {
+						return false
+					}
 					w.found.To, w.port, w.translated = to, 0, true
 					return true
 				}

@@ -273,7 +273,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
-		if w.found.Stopped != "" {
+		if w.found.Stopped != "" && !w.isTracked {
 			w.step(hostName, "answered", "although: %s", w.found.Stopped)
 			w.stop("", "")
 		}

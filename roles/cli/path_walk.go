@@ -34,8 +34,10 @@ type walker struct {
 	translator *packets.Event
 	// dns is a name that the destination is asked for, or "".
 	dns string
-	// isUDP means that the port is one of UDP.
-	isUDP bool
+	// isUDP means that the port is one of UDP. forget deletes stale connections of it.
+	isUDP, forget bool
+	// forgetting is the command that does, without the service.
+	forgetting string
 	// in is the host's link by which it arrived, or "".
 	in string
 	// from is the bridge's port by which the packet entered, or nil.
@@ -50,8 +52,10 @@ type walker struct {
 	asked []askedNeighbour
 	// deniedBy is the verdict of network policies that stops the packet, or nil.
 	deniedBy *netpolicy.Verdict
-	found    packetPath
-	err      error
+	// isTracked means that a tracked connection stops the packets of one of the source's ports.
+	isTracked bool
+	found     packetPath
+	err       error
 }
 
 // protocol returns that of the port.

@@ -54,6 +54,7 @@ func kinds() []kind {
 		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
 		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
 		{"hostport-missing", "a rule of a published port is missing", Error, 0},
+		{"connection-stale", "UDP packets to a published port go elsewhere, as before the container came", Warning, 0},
 		{"pod-route", "the node's route to a pod leads elsewhere", Error, 6},
 		{"filter-missing", "a packet filter rule of a pod is missing", Error, 5},
 		{"attachment-changed", "an attachment differs from its specification", Error, 5},
@@ -290,6 +291,8 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 		if d.Of.IsShared() && slices.ContainsFunc(f.Networks, taken) {
 			return true
 		}
+	case *netops.Flows:
+		return len(f.Firewall.Lost) > 0
 	case *netops.Forward: // packets pass without it
 		return len(f.Firewall.Unknown) == 0 && !slices.ContainsFunc(f.Firewall.Rules, func(d PodDrop) bool { return d.isIPTables() })
 	case *netops.Sysctl:
