@@ -328,11 +328,11 @@ func (r *reader) readEgress(ctx context.Context) error {
 					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
 					break
 				}
-				entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, way.Via)
-				if err != nil || !entry.Failed && !entry.Asked {
+				hop := r.silentRouter(ctx, way)
+				if hop.Link == "" {
 					continue
 				}
-				e.Object, e.Evidence, e.Fix = way.Link, "the next router "+way.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
+				e.Object, e.Evidence, e.Fix = hop.Link, "the next router "+hop.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
 			}
 			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
 			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {
@@ -345,6 +345,25 @@ func (r *reader) readEgress(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// silentRouter returns the next router of a way if it does not answer, or another one that its default route uses for other packets. Of
+// IPv6 the kernel uses those that answer.
+func (r *reader) silentRouter(ctx context.Context, way netops.Way) netops.Way {
+	hops := []netops.Way{way}
+	isDefault := func(o netops.Route) bool { return o.Dst.Bits() == 0 && o.Dst.Addr().Is4() }
+	i := slices.IndexFunc(r.f.Routes, func(o netops.Route) bool { return isDefault(o) && o.Link == way.Link && o.Via == way.Via })
+	for _, o := range r.f.Routes {
+		if i >= 0 && isDefault(o) && o.Table == r.f.Routes[i].Table && o.Priority == r.f.Routes[i].Priority {
+			hops = append(hops, netops.Way{Link: o.Link, Via: o.Via})
+		}
+	}
+	for _, hop := range hops {
+		if entry, err := r.h.Net.Neighbour(ctx, nil, hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
+			return hop
+		}
+	}
+	return netops.Way{}
 }
 
 // uplink returns an interface that is not of pods with an address of a family that other networks can reach, or nil. An interface
