@@ -51,6 +51,8 @@ type LinkInfo struct {
 	Hairpin, Isolated bool
 	// Blocked means that a bridge port passes no frames, in spite of its carrier. Starting means that it will soon, if the bridge has STP.
 	Blocked, Starting bool
+	// NoARP means that the kernel neither asks for MACs on the link nor answers.
+	NoARP bool
 	// STP means that a bridge decides by itself which of its ports pass frames.
 	STP bool
 	// Uplink is the interface whose addresses and routes a bridge has taken
@@ -160,7 +162,7 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
 		MasterIndex: l.Master, PeerIndex: l.Peer, PeerElsewhere: l.PeerElsewhere, Promisc: l.IsPromisc(),
-		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0,
+		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0, NoARP: l.Flags&unix.IFF_NOARP != 0,
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)

@@ -42,7 +42,7 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
-		if w.passesVLANs(bridge.Name, bridge.Name) && w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
+		if w.asks(bridge) && w.passesVLANs(bridge.Name, bridge.Name) && w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
 			w.forward(bridge.Name)
 		}
 		return
@@ -102,6 +102,14 @@ func (w *walker) passesVLANs(bridge, to string) bool {
 		return true
 	}
 	return false
+}
+
+// asks reports whether the host asks for MACs on a bridge, and answers.
+func (w *walker) asks(bridge *netops.LinkInfo) bool {
+	if bridge.NoARP {
+		w.stop("ip link set "+bridge.Name+" arp on", "%s asks for no MAC on %s and answers no request: its ARP is off", hostName, bridge.Name)
+	}
+	return !bridge.NoARP
 }
 
 // isAttached reports whether a link of the host is that of an attachment.
@@ -416,7 +424,9 @@ func (w *walker) send(p netops.Packet) {
 	switch mac, ok := w.neighbour(nil, hostName, link.Name, next); {
 	case !ok:
 	case link.Kind == "bridge":
-		w.bridged(&link, mac, next)
+		if w.asks(&link) {
+			w.bridged(&link, mac, next)
+		}
 	case link.Kind == "vxlan":
 		w.tunnel(&link, mac, next)
 	case w.otherEnd(&link) != nil && w.otherEnd(&link).Master != "":
