@@ -189,6 +189,13 @@ func (f *Flows) selection() conntrack.Selection {
 	return conntrack.Selection{Proto: protoNumber(f.Proto), Port: f.Port, End: f.End, Dst: f.Dst, ReplySrc: f.ReplySrc, Local: f.Local}
 }
 
+// Contains reports whether f selects a connection of a namespace that has the addresses local.
+func (f *Flows) Contains(c Connection, local map[netip.Addr]bool) bool {
+	s := f.selection()
+	s.Addresses = local
+	return s.Matches(c)
+}
+
 // conntrack returns the namespace's ctnetlink socket and opens it on first use.
 func (ns *Namespace) conntrack() (*conntrack.Conn, error) {
 	if ns.ct != nil {
@@ -223,4 +230,16 @@ func (n *Net) SeenSources(ctx context.Context, from, to netip.Addr) ([]netip.Add
 		return nil, err
 	}
 	return c.Sources(ctx, from, to)
+}
+
+// Connection is a tracked connection: its client's address before, and its server's address and port after translation.
+type Connection = conntrack.Tracked
+
+// Connections lists the tracked connections of the host's namespace that are of a protocol, or all for 0.
+func (n *Net) Connections(ctx context.Context, protocol uint8) ([]Connection, error) {
+	c, err := n.host.conntrack()
+	if err != nil {
+		return nil, err
+	}
+	return c.All(ctx, protocol)
 }

@@ -31,8 +31,9 @@ type LinkInfo struct {
 	Master      string
 	MasterIndex int
 	// PeerIndex is the index of the veth peer or of the lower link, in the
-	// namespace of that link.
-	PeerIndex int
+	// namespace of that link. PeerElsewhere means that this is another one.
+	PeerIndex     int
+	PeerElsewhere bool
 	// ParentName is the name of the lower link if it is in the same
 	// namespace. Links of Kind "macvlan", "ipvlan", "vlan" and "vxlan" have one.
 	ParentName string
@@ -47,8 +48,12 @@ type LinkInfo struct {
 	VLANFiltering bool
 	// Hairpin and Isolated are settings of a bridge port.
 	Hairpin, Isolated bool
-	// Blocked means that a bridge port passes no frames, in spite of its carrier.
-	Blocked bool
+	// Blocked means that a bridge port passes no frames, in spite of its carrier. Starting means that it will soon, if the bridge has STP.
+	Blocked, Starting bool
+	// NoARP means that the kernel neither asks for MACs on the link nor answers.
+	NoARP bool
+	// STP means that a bridge decides by itself which of its ports pass frames.
+	STP bool
 	// Uplink is the interface whose addresses and routes a bridge has taken
 	// over, or is about to (see Takeover). The port of the takeover's
 	// detour has it too.
@@ -148,21 +153,22 @@ func linkNames(links []*rtnl.Link) map[int]string {
 	return names
 }
 
-// portForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
-const portForwarding = 3
+// States of a port of linux/if_bridge.h.
+const portListening, portLearning, portForwarding = 1, 2, 3
 
 func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
-		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
-		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering,
+		MasterIndex: l.Master, PeerIndex: l.Peer, PeerElsewhere: l.PeerElsewhere, Promisc: l.IsPromisc(),
+		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0, NoARP: l.Flags&unix.IFF_NOARP != 0,
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)
 	}
 	if l.Port != nil {
 		i.Hairpin, i.Isolated, i.Blocked = l.Port.Hairpin, l.Port.Isolated, l.PortState != portForwarding && i.Running
+		i.Starting = i.Blocked && (l.PortState == portListening || l.PortState == portLearning)
 	}
 	return i
 }

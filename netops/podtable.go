@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/netops/internal/conntrack"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/podtable"
@@ -69,18 +68,6 @@ func (c *Counter) read(expression []byte) error {
 		}
 	}
 	return nil
-}
-
-// Connection is a tracked connection: its client's address before, and its server's address and port after translation.
-type Connection = conntrack.Tracked
-
-// Connections lists the tracked connections of the host's namespace.
-func (n *Net) Connections(ctx context.Context) ([]Connection, error) {
-	c, err := n.host.conntrack()
-	if err != nil {
-		return nil, err
-	}
-	return c.All(ctx)
 }
 
 // ProtocolName returns the name of an IP protocol in lower case, or its number.

@@ -209,6 +209,12 @@ func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]nlconn.
 	return msgs, nil
 }
 
+// VLANs reads the VLANs of a port of the host's bridges, or of a bridge itself.
+func (n *Net) VLANs(ctx context.Context, link string) ([]VLAN, error) {
+	set, err := n.session(nil).vlans(ctx, Host, link)
+	return vlanList(set), err
+}
+
 // vlans reads the VLANs of one port.
 func (s *session) vlans(ctx context.Context, p Place, link string) (rtnl.VLANs, error) {
 	index, c, err := s.linkConn(ctx, p, link)

@@ -44,6 +44,9 @@ type auditor struct {
 	lost []string
 	// calls are those that run on the node.
 	calls []runningCall
+	// published are the tracked connections to published ports of UDP, and stale those that lead elsewhere.
+	published []attachment.PublishedFlows
+	stale     map[store.Key][]netops.Connection
 	// after replaces the configuration of its network, whose attachments alone are compared then.
 	after *network
 }
@@ -79,6 +82,7 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
+	a.published = attachment.UDPFlows(dump.Claims)
 	return a, nil
 }
 
@@ -175,11 +179,15 @@ func (a *auditor) compareAll(ctx context.Context, all []*audited) (compared int,
 	if err != nil {
 		return 0, err
 	}
-	forget, err := a.h.Net.Remember()
+	a.stale, err = a.staleFlows(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer forget()
+	done, err := a.h.Net.Remember()
+	if err != nil {
+		return 0, err
+	}
+	defer done()
 	progress, shown := a.p.progress("attachments"), 0
 	defer progress(1, 1)
 	late := map[string]string{}
@@ -343,6 +351,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	}
 	a.compareIPv6(ctx, one, path, ns, diffs)
 	a.addDifferences(ctx, one, diffs, ns)
+	a.addFlows(one)
 	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(ctx, one)); err != nil {
 		return err
 	}

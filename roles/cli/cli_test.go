@@ -128,6 +128,12 @@ func TestPath(t *testing.T) { runScripts(t, "testdata/path") }
 // TestProbe sends packets between real attachments, and breaks their paths.
 func TestProbe(t *testing.T) { runScripts(t, "testdata/probe") }
 
+// TestVLAN breaks the VLANs of ports, between attachments that share one.
+func TestVLAN(t *testing.T) {
+	netopstest.NeedVLANFiltering(t)
+	runScripts(t, "testdata/vlan")
+}
+
 // TestEncrypted follows packets into a WireGuard device.
 func TestEncrypted(t *testing.T) {
 	netopstest.NeedKind(t, "wireguard")

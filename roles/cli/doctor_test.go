@@ -293,10 +293,12 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"state-newer":       func(f *doctor.Facts) { f.State.Node = fmt.Errorf("open: %w", store.ErrSchema) },
 		"kubeconfig-ending": func(f *doctor.Facts) { f.Kubeconfigs = []doctor.Kubeconfig{{Path: "/k", Cert: f.Now.Add(time.Hour)}} },
 		"neighbour-missing": differ(&netops.Neigh{}),
+		"port-vlan":         differ(&netops.PortVLANs{}),
 		"filter-missing":    differ(&netops.Element{Set: "fw_same"}),
 		"call-running": func(f *doctor.Facts) {
 			f.Calls = []doctor.Call{{Plugin: "x", What: "DEL of p: 40 s in the plugin x, pid 7", Fix: "kill 7"}}
 		},
+		"connection-stale": differ(&netops.Flows{Proto: "udp", Port: 53}),
 		"conntrack-full": func(f *doctor.Facts) {
 			f.Sysctls = map[string]string{"net/netfilter/nf_conntrack_count": "262144", "net/netfilter/nf_conntrack_max": "262144"}
 		},

@@ -53,6 +53,7 @@ examples:
 		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "probe", Usage: "send packets and trace them"},
 			&cli.BoolFlag{Name: "udp", Usage: "the port is one of UDP"},
+			&cli.BoolFlag{Name: "forget", Usage: "with --udp, delete tracked connections that lead packets past a service"},
 			&cli.StringFlag{Name: "dns", Usage: "ask TO, a server, for the addresses of `NAME`"},
 			&cli.StringFlag{Name: "in", Usage: "FROM is an address elsewhere, and its packet arrives on `LINK`"},
 			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
@@ -69,7 +70,11 @@ examples:
 			if dns != "" && (in != "" || probe) {
 				return usagef("cnibox help path", "--dns excludes --in and --probe: it sends a query of its own")
 			}
-			w := &walker{ctx: c.Context, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns}
+			w := &walker{ctx: c.Context, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
+			w.forgetting = "cnibox path --udp --forget " + c.Args().First()
+			if in != "" {
+				w.forgetting = "cnibox path --udp --forget --in " + in + " " + c.Args().First()
+			}
 			if p.Self != nil && in == "" {
 				w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
 			}

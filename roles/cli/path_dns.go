@@ -90,7 +90,7 @@ func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
 	switch {
 	case text != "":
 		w.step(source.name, "dns", "%s answers for %s: %s", to, w.dns, text)
-		if w.found.Stopped != "" {
+		if w.found.Stopped != "" && !w.isTracked { // the query has another port
 			w.step(hostName, "answered", "although: %s", w.found.Stopped)
 			w.stop("", "")
 		}

@@ -42,7 +42,7 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
-		if w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
+		if w.asks(bridge) && w.passesVLANs(bridge.Name, bridge.Name) && w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
 			w.forward(bridge.Name)
 		}
 		return
@@ -52,7 +52,9 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 
 // passesPort reports whether a bridge's port passes frames.
 func (w *walker) passesPort(l *netops.LinkInfo) bool {
-	switch {
+	switch bridge := w.find(l.Master); {
+	case l.Blocked && bridge != nil && bridge.STP:
+		w.stop("", "the bridge %s passes no frames of its port %s: its STP blocks it, or has yet to open it", l.Master, l.Name)
 	case l.Blocked:
 		w.stop("bridge link set dev "+l.Name+" state 3", "the bridge %s passes no frames of its port %s, whose state is not forwarding", l.Master, l.Name)
 	case l.Isolated && w.from != nil && w.from.Isolated && w.from.Master == l.Master:
@@ -61,6 +63,58 @@ func (w *walker) passesPort(l *netops.LinkInfo) bool {
 		return true
 	}
 	return false
+}
+
+// passesVLANs reports whether a bridge that filters VLANs passes what the source sends without a tag to a port, or to itself.
+func (w *walker) passesVLANs(bridge, to string) bool {
+	if b := w.find(bridge); b == nil || !b.VLANFiltering {
+		return true
+	}
+	from := bridge
+	if w.from != nil {
+		from = w.from.Name
+	}
+	sent, err := w.net.VLANs(w.ctx, from)
+	if w.fail(err) {
+		return false
+	}
+	received, err := w.net.VLANs(w.ctx, to)
+	if w.fail(err) {
+		return false
+	}
+	fix := "cnibox repair"
+	if !w.isAttached(from) && !w.isAttached(to) {
+		fix = "bridge vlan show"
+	}
+	i := slices.IndexFunc(sent, func(v netops.VLAN) bool { return v.PVID })
+	if i < 0 {
+		w.stop(fix, "the bridge %s drops frames without a tag from %s, which has no native VLAN (PVID)", bridge, from)
+		return false
+	}
+	id := sent[i].ID
+	j := slices.IndexFunc(received, func(v netops.VLAN) bool { return v.ID <= id && id <= max(v.ID, v.End) })
+	switch {
+	case j < 0:
+		w.stop(fix, "the bridge %s has %s in VLAN %d, and %s is not in it", bridge, from, id, to)
+	case !received[j].Untagged && w.isAttached(to):
+		w.stop(fix, "the bridge %s sends the frames of VLAN %d to %s with a tag", bridge, id, to)
+	default:
+		return true
+	}
+	return false
+}
+
+// asks reports whether the host asks for MACs on a bridge, and answers.
+func (w *walker) asks(bridge *netops.LinkInfo) bool {
+	if bridge.NoARP {
+		w.stop("ip link set "+bridge.Name+" arp on", "%s asks for no MAC on %s and answers no request: its ARP is off", hostName, bridge.Name)
+	}
+	return !bridge.NoARP
+}
+
+// isAttached reports whether a link of the host is that of an attachment.
+func (w *walker) isAttached(link string) bool {
+	return slices.ContainsFunc(w.attachments, func(a attached) bool { return a.HostLink == link })
 }
 
 // passesPrograms reports whether no program of XDP and no filter of tc drops all packets of a link.
@@ -150,6 +204,14 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 			return
 		}
 	}
+	for i := range w.links { // the gateway of a VLAN
+		l := &w.links[i]
+		isNext := func(p netip.Prefix) bool { return p.Addr() == next }
+		if port := w.otherEnd(l); port != nil && port.Master == bridge.Name && slices.ContainsFunc(l.Addresses, isNext) {
+			w.leave(port.Name)
+			return
+		}
+	}
 	// Until the kernel has learnt it, the answer is the port of the attachment with the address.
 	a := w.attachmentWith(next)
 	if a != nil && w.isPort(a.HostLink, bridge.Name) {
@@ -170,6 +232,17 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
 }
 
+// otherEnd returns the other end of a veth if the host has both, or nil.
+func (w *walker) otherEnd(l *netops.LinkInfo) *netops.LinkInfo { return otherEnd(w.links, l) }
+
+func otherEnd(links []netops.LinkInfo, l *netops.LinkInfo) *netops.LinkInfo {
+	i := slices.IndexFunc(links, func(o netops.LinkInfo) bool { return o.Index == l.PeerIndex })
+	if l.Kind != "veth" || l.PeerElsewhere || i < 0 {
+		return nil
+	}
+	return &links[i]
+}
+
 func (w *walker) isPort(link, bridge string) bool {
 	l := w.find(link)
 	return l != nil && l.Master == bridge
@@ -177,7 +250,7 @@ func (w *walker) isPort(link, bridge string) bool {
 
 // forward follows a packet that arrived at a link of the host and is not for a bridge's port.
 func (w *walker) forward(in string) {
-	w.in = in
+	w.in, w.from = in, nil
 	w.hops++
 	if w.hops > mostHops {
 		w.stop("ip route", "the routes of this node lead in a circle")
@@ -239,6 +312,12 @@ func (w *walker) translate() bool {
 		text += fmt.Sprintf(", and %d more; the path is that of the first", others)
 	}
 	w.step(hostName, "service", "kube-proxy translates %s to %s", service, text)
+	leads := func(c netops.Connection) bool {
+		return slices.ContainsFunc(endpoints, func(e netip.AddrPort) bool { return e.Addr() == c.Server })
+	}
+	if !w.passesTracked(service, w.forgetting+" "+service.String(), leads) {
+		return false
+	}
 	w.found.To, w.port, w.translated = endpoints[0].Addr(), 0, true
 	return true
 }
@@ -274,6 +353,9 @@ func (w *walker) publishedPort() bool {
 						return false
 					}
 					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
+					if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), fixRepair, func(c netops.Connection) bool { return leads(c, a.Addresses, a.made) }) {
+						return false
+					}
 					w.found.To, w.port, w.translated = to, 0, true
 					return true
 				}
@@ -342,9 +424,13 @@ func (w *walker) send(p netops.Packet) {
 	switch mac, ok := w.neighbour(nil, hostName, link.Name, next); {
 	case !ok:
 	case link.Kind == "bridge":
-		w.bridged(&link, mac, next)
+		if w.asks(&link) {
+			w.bridged(&link, mac, next)
+		}
 	case link.Kind == "vxlan":
 		w.tunnel(&link, mac, next)
+	case w.otherEnd(&link) != nil && w.otherEnd(&link).Master != "":
+		w.enter(w.otherEnd(&link), mac, next)
 	default:
 		w.leave(link.Name)
 	}

@@ -273,7 +273,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
-		if w.found.Stopped != "" {
+		if w.found.Stopped != "" && !w.isTracked {
 			w.step(hostName, "answered", "although: %s", w.found.Stopped)
 			w.stop("", "")
 		}
@@ -346,6 +346,18 @@ func (w *walker) stopExpired(at netip.Addr) error {
 	return nil
 }
 
+// ignoresARP returns the setting with which the host does not answer requests for one of its addresses, and what mends it, or "".
+func (w *walker) ignoresARP(ip netip.Addr) (text, fix string) {
+	for _, of := range []string{"all", w.in} {
+		key := "net/ipv4/conf/" + of + "/arp_ignore"
+		const most = "2" // more is for addresses of a scope, or for all
+		if v, err := w.net.Sysctl(w.ctx, nil, key); err == nil && v > most && ip.Is4() && w.isHostAddress(ip) {
+			return fmt.Sprintf(": /proc/sys/%s is %s", key, v), "sysctl -w " + key + "=" + most
+		}
+	}
+	return "", ""
+}
+
 // addresses returns conditions on the packet.
 func (w *walker) addresses() (nft, iptables string) { return between(w.found.From, w.found.To) }
 
@@ -358,9 +370,18 @@ func between(from, to netip.Addr) (nft, iptables string) {
 // judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
 func (w *walker) judgeSource(last *packets.Event) (bool, error) {
 	to := w.found.To
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, Out: last.Out, From: w.found.From, To: to})
+	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, Out: last.Out, From: w.found.From, To: to},
+		netops.ForwardedPacket{In: last.Out, Out: w.in, From: to, IsReply: true})
 	if err != nil {
 		return false, err
+	}
+	if sent, answer := verdicts[0].Zoned, verdicts[1].Zoned; len(sent) > 0 != (len(answer) > 0) {
+		rule, fix := slices.Concat(sent, answer)[0], "" // NAT has yet to give an answer its destination
+		if len(sent) > 0 {
+			fix = rule.Exception(w.addresses())
+		}
+		w.stop(fix, "its answer is of another zone of connection tracking, so nothing translates it back: %s", strings.TrimSuffix(rule.Rule, ": drop"))
+		return true, nil
 	}
 	for i := range verdicts[0].Untracked {
 		d := &verdicts[0].Untracked[i]
@@ -449,7 +470,13 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 			return err
 		}
 		if have.Failed || have.Asked {
-			w.stop("", "%s does not answer to %s on %s (ARP or neighbour discovery)", n.ip, n.where, n.link)
+			text, fix := w.ignoresARP(n.ip)
+			w.stop(fix, "%s does not answer to %s on %s (ARP or neighbour discovery)%s", n.ip, n.where, n.link, text)
+			return nil
+		}
+		if have.Permanent && last != nil && strings.HasSuffix(last.Hook, "postrouting") && last.Out == n.link && len(w.macs(n.ip)) == 0 {
+			w.stop(fmt.Sprintf("%sip neigh change %s dev %s nud stale", w.inside(n.where), n.ip, n.link), // it stays, and the kernel asks whether it is right
+				"%s sends it to %s, and no answer arrives: the permanent entry for %s on %s may be old", n.where, have.MAC, n.ip, n.link)
 			return nil
 		}
 	}

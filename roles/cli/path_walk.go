@@ -34,8 +34,10 @@ type walker struct {
 	translator *packets.Event
 	// dns is a name that the destination is asked for, or "".
 	dns string
-	// isUDP means that the port is one of UDP.
-	isUDP bool
+	// isUDP means that the port is one of UDP. forget deletes stale connections of it.
+	isUDP, forget bool
+	// forgetting is the command that does, without the service.
+	forgetting string
 	// in is the host's link by which it arrived, or "".
 	in string
 	// from is the bridge's port by which the packet entered, or nil.
@@ -50,8 +52,10 @@ type walker struct {
 	asked []askedNeighbour
 	// deniedBy is the verdict of network policies that stops the packet, or nil.
 	deniedBy *netpolicy.Verdict
-	found    packetPath
-	err      error
+	// isTracked means that a tracked connection stops the packets of one of the source's ports.
+	isTracked bool
+	found     packetPath
+	err       error
 }
 
 // protocol returns that of the port.
@@ -329,12 +333,12 @@ func (w *walker) inside(name string) string {
 // leave follows a frame that the host sends on a link: into a container, or out of the node.
 func (w *walker) leave(link string) {
 	l := w.hostLink(link)
-	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) {
+	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) || l.Master != "" && !w.passesVLANs(l.Master, l.Name) {
 		return
 	}
 	from := "" // the bridge itself
 	var packets []netops.ForwardedPacket
-	if w.in == "" && w.from != nil {
+	if w.from != nil {
 		from = w.from.Name
 		key := "net/bridge/bridge-nf-call-iptables"
 		if w.found.To.Is6() {
@@ -349,7 +353,12 @@ func (w *walker) leave(link string) {
 		return
 	}
 	i := slices.IndexFunc(w.attachments, func(a attached) bool { return a.HostLink == link })
-	if i < 0 {
+	switch end := w.otherEnd(l); {
+	case i >= 0:
+	case end != nil && l.Master != "":
+		w.forward(end.Name)
+		return
+	default:
 		w.step(hostName, "leaves", "by %s", link)
 		return
 	}

@@ -60,6 +60,9 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 		}
 		return l.Name, "the node itself has it", "ip route show table local", nil
 	case way.Link != l.Name:
+		if other := find(way.Link); other != nil && otherEnd(links, other) != nil && otherEnd(links, other).Master == l.Name {
+			return "", "", "", nil // the gateway of a VLAN of the bridge
+		}
 		if other := find(way.Link); other != nil && !way.Via.IsValid() {
 			if i := slices.IndexFunc(other.Addresses, contains); i >= 0 {
 				fix = fmt.Sprintf("ip addr del %s dev %s", other.Addresses[i], other.Name)

@@ -261,7 +261,7 @@ const tryInterval = 5 * time.Second
 
 // tryOnce finds the tracked connections whose verdict an object would change.
 func tryOnce(ctx context.Context, h *roles.Host, state *netpolicy.State, object *netpolicy.Object, found map[netpolicy.Flow]netpolicy.Explanation) error {
-	connections, err := h.Net.Connections(ctx)
+	connections, err := h.Net.Connections(ctx, 0)
 	links, failed := h.Net.Links(ctx, nil)
 	if err := errors.Join(err, failed); err != nil {
 		return err

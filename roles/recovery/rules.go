@@ -2,8 +2,11 @@ package recovery
 
 import (
 	"context"
+	"errors"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -15,10 +18,21 @@ func RestoreRules(ctx context.Context, h *roles.Host, flushed bool) (int, error)
 		return 0, err
 	}
 	n, err := h.Net.RestoreRules(ctx)
-	if n > 0 {
-		h.Log.Warn("another program deleted cnibox's nftables tables or rules: they were restored", "elements", n)
+	if n == 0 {
+		return n, err
 	}
-	return n, err
+	h.Log.Warn("another program deleted cnibox's nftables tables or rules: they were restored", "elements", n)
+	return n, errors.Join(err, forgetFlows(ctx, h))
+}
+
+// forgetFlows deletes the tracked connections to published UDP ports: without the rules they led elsewhere, and still do.
+func forgetFlows(ctx context.Context, h *roles.Host) error {
+	claims, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Claim, error) { return tx.Claims(store.KindPort) })
+	var plan netops.Plan
+	for _, f := range attachment.UDPFlows(claims) {
+		plan.Changes = append(plan.Changes, netops.Change{Do: netops.Step{Verb: netops.VerbDel, Object: f.Flows}})
+	}
+	return errors.Join(err, h.Net.Apply(ctx, plan, nil))
 }
 
 // LostSets lists cnibox's nftables sets that attachments need and whose table another program

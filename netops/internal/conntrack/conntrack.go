@@ -74,7 +74,7 @@ func (c *Conn) deleteListed(ctx context.Context, all []Selection) error {
 		f = f.common(other)
 	}
 	found, err := c.list(ctx, f, func(o *connection) bool {
-		return slices.ContainsFunc(all, func(s Selection) bool { return s.matches(o) })
+		return slices.ContainsFunc(all, func(s Selection) bool { return s.Matches(o.tracked()) })
 	})
 	if err != nil {
 		return err
@@ -88,12 +88,19 @@ type Tracked struct {
 	Client, Server netip.Addr
 	// Port is 0 for a protocol without ports.
 	Port uint16
+	// ClientPort and To are those of the first packet.
+	ClientPort uint16
+	To         netip.AddrPort
+	// InZone means that packets without a zone are not of this connection.
+	InZone bool
 }
 
-// All lists the connections.
-func (c *Conn) All(ctx context.Context) (all []Tracked, err error) {
-	_, err = c.list(ctx, filter{}, func(o *connection) bool {
-		all = append(all, Tracked{o.proto, o.client, o.replySrc, uint16(o.serverPort)})
+// All lists the connections of a protocol, or of all for 0.
+func (c *Conn) All(ctx context.Context, protocol uint8) (all []Tracked, err error) {
+	_, err = c.list(ctx, filter{proto: protocol}, func(o *connection) bool {
+		if t := o.tracked(); protocol == 0 || protocol == t.Protocol { // kernels before 5.8 filter nothing
+			all = append(all, t)
+		}
 		return false
 	})
 	return all, err

@@ -24,14 +24,14 @@ type Selection struct {
 	Addresses map[netip.Addr]bool
 }
 
-// matches reports whether the selection contains the connection.
-func (s *Selection) matches(o *connection) bool {
+// Matches reports whether the selection contains the connection.
+func (s *Selection) Matches(t Tracked) bool {
 	is := func(want, have netip.Addr) bool {
 		return !want.IsValid() || want == have || want.IsUnspecified() && want.Is4() == have.Is4()
 	}
-	port := uint16(o.port)
-	return o.proto == s.Proto && s.Port <= port && port <= max(s.Port, s.End) &&
-		is(s.Dst, o.dst) && is(s.ReplySrc, o.replySrc) && (!s.Local || o.dst.IsLoopback() || s.Addresses[o.dst])
+	dst, port := t.To.Addr(), t.To.Port()
+	return t.Protocol == s.Proto && s.Port <= port && port <= max(s.Port, s.End) &&
+		is(s.Dst, dst) && is(s.ReplySrc, t.Server) && (!s.Local || dst.IsLoopback() || s.Addresses[dst])
 }
 
 // filter returns the part of the selection that the kernel can match. whole reports
@@ -149,13 +149,17 @@ func tuple(address nlconn.Attr, proto *uint8, port *nlconn.BigEndian16) []nlconn
 
 // connection is one tracked connection.
 type connection struct {
-	proto              uint8
-	port, serverPort   nlconn.BigEndian16
-	client, dst        netip.Addr
-	replySrc, replyDst netip.Addr
+	proto                        uint8
+	clientPort, port, serverPort nlconn.BigEndian16
+	client, dst                  netip.Addr
+	replySrc, replyDst           netip.Addr
 	// family, tuple, id and zone identify the connection in a request.
 	family          uint8
 	tuple, id, zone []byte
+}
+
+func (o *connection) tracked() Tracked {
+	return Tracked{o.proto, o.client, o.replySrc, uint16(o.serverPort), uint16(o.clientPort), netip.AddrPortFrom(o.dst, uint16(o.port)), len(o.zone) > 0}
 }
 
 // parse decodes a message of the dump. The tuple, ID and zone of the result are slices of b.
@@ -175,7 +179,7 @@ func parse(b []byte) (*connection, error) {
 	if err == nil {
 		err = nlconn.ReadAttrs(o.tuple, []nlconn.Attr{
 			{Kind: nl.CTA_TUPLE_IP, At: []nlconn.Attr{{Kind: src, At: &o.client}, {Kind: dst, At: &o.dst}}},
-			{Kind: nl.CTA_TUPLE_PROTO, At: []nlconn.Attr{{Kind: nl.CTA_PROTO_NUM, At: &o.proto}, {Kind: nl.CTA_PROTO_DST_PORT, At: &o.port}}},
+			{Kind: nl.CTA_TUPLE_PROTO, At: []nlconn.Attr{{Kind: nl.CTA_PROTO_NUM, At: &o.proto}, {Kind: nl.CTA_PROTO_SRC_PORT, At: &o.clientPort}, {Kind: nl.CTA_PROTO_DST_PORT, At: &o.port}}},
 		})
 	}
 	if err == nil {

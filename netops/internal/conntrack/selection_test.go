@@ -65,7 +65,7 @@ func TestParse(t *testing.T) {
 		{Selection{Proto: proto, Port: 53, Local: true}, "forwarded", false},
 		{Selection{Proto: proto, Port: 53, Local: true, Addresses: map[netip.Addr]bool{service: true}}, "local", true},
 	} {
-		if got := s.matches(o); got != s.want {
+		if got := s.Matches(o.tracked()); got != s.want {
 			t.Errorf("%s: %t", s.name, got)
 		}
 	}

@@ -153,9 +153,12 @@ func (r *nftRule) effect() effect {
 		name, info := nlconn.Text(e.Attr(iptables.TargetName)), e.Attr(unix.NFTA_TARGET_INFO)
 		at, _ := e.Number(unix.NFTA_PAYLOAD_OFFSET)
 		base, _ := e.Number(unix.NFTA_PAYLOAD_BASE)
+		ctKey, _ := e.Number(unix.NFTA_CT_KEY)
 		switch {
 		case e.Name == "notrack", e.Name == "target" && (name == "NOTRACK" || name == "CT" && len(info) > 0 && info[0]&ctNotrack != 0):
 			return untracks
+		case e.Name == "ct" && e.Attr(unix.NFTA_CT_SREG) != nil && ctKey == unix.NFT_CT_ZONE:
+			return zones
 		case e.Name == "target" && (name == "TTL" || name == "HL"),
 			e.Name == "payload" && e.Attr(unix.NFTA_PAYLOAD_SREG) != nil && base == unix.NFT_PAYLOAD_NETWORK_HEADER && (at == offsetTTL || at == offsetHopLimit):
 			return shortens

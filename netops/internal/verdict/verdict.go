@@ -125,6 +125,7 @@ type effect string
 const (
 	untracks effect = "untracks"
 	shortens effect = "shortens"
+	zones    effect = "zones"
 )
 
 // translates is the verdict of a rule in a chain of the kind nat that changes the destination.
@@ -208,6 +209,7 @@ func (w *walk) base(name string, policy *Drop, v *Verdict) {
 	w.effects = map[effect][]Drop{}
 	out := w.chain(name)
 	v.Untracked, v.Shortened = append(v.Untracked, w.effects[untracks]...), append(v.Shortened, w.effects[shortens]...)
+	v.Zoned = append(v.Zoned, w.effects[zones]...)
 	byPolicy := policy != nil && out&ends != 0
 	switch {
 	case byPolicy && out&accepts == 0:
@@ -225,8 +227,9 @@ type Verdict struct {
 	Drops []Drop
 	// MayDrop are the chains that drop the packet or not, depending on what is not known.
 	MayDrop []string
-	// Untracked are rules that keep the packet from connection tracking, and so from NAT. Shortened are rules that set its TTL.
-	Untracked, Shortened []Drop
+	// Untracked are rules that keep the packet from connection tracking, and so from NAT. Shortened are rules that set its TTL. Zoned
+	// are rules that set its zone of connection tracking.
+	Untracked, Shortened, Zoned []Drop
 }
 
 // Filter computes verdicts. It reads each chain once.

@@ -45,6 +45,7 @@ func kinds() []kind {
 		{"bridge-address", "a bridge of pods lost its address", Error, 2},
 		{"link-missing", "the interface of a pod was deleted", Error, 3},
 		{"link-changed", "the interface of a pod is down or changed", Error, 3},
+		{"port-vlan", "the bridge's port of a pod is in other VLANs", Error, 3},
 		{"ipv6-disabled", "IPv6 is disabled in a pod that has an address of it", Error, 3},
 		{"address-missing", "a pod lost its address", Error, 4},
 		{"route-missing", "a pod lost a route", Error, 5},
@@ -53,6 +54,7 @@ func kinds() []kind {
 		{"setting-changed", "a kernel setting of an attachment was changed", Warning, 0},
 		{"masquerade-missing", "a rule that masquerades pods is missing", Error, 0},
 		{"hostport-missing", "a rule of a published port is missing", Error, 0},
+		{"connection-stale", "UDP packets to a published port go elsewhere, as before the container came", Warning, 0},
 		{"pod-route", "the node's route to a pod leads elsewhere", Error, 6},
 		{"filter-missing", "a packet filter rule of a pod is missing", Error, 5},
 		{"attachment-changed", "an attachment differs from its specification", Error, 5},
@@ -98,8 +100,12 @@ func (d *Difference) kindOf() string {
 		return "route-missing"
 	case *netops.Neigh:
 		return "neighbour-missing"
+	case *netops.PortVLANs:
+		return "port-vlan"
 	case *netops.Sysctl:
 		return "setting-changed"
+	case *netops.Flows:
+		return "connection-stale"
 	case *netops.Forward:
 		return "filter-missing"
 	case *netops.Element:
@@ -285,6 +291,8 @@ func (f *Facts) explained(d *Difference, cause int) bool {
 		if d.Of.IsShared() && slices.ContainsFunc(f.Networks, taken) {
 			return true
 		}
+	case *netops.Flows:
+		return len(f.Firewall.Lost) > 0
 	case *netops.Forward: // packets pass without it
 		return len(f.Firewall.Unknown) == 0 && !slices.ContainsFunc(f.Firewall.Rules, func(d PodDrop) bool { return d.isIPTables() })
 	case *netops.Sysctl:

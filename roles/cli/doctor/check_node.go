@@ -137,8 +137,16 @@ func linkChecks() []Check {
 		}},
 		{ID: "port-blocked", Title: "a bridge passes no packets of a pod", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
-				if l := f.link(a.HostLink); l != nil && l.Blocked && f.isUp(l.Master) {
-					add(name(a.Pod, a.Key), "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3", a.Key)
+				l := f.link(a.HostLink)
+				if l == nil || !l.Blocked || !f.isUp(l.Master) {
+					continue
+				}
+				evidence, fix := "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3"
+				if f.link(l.Master).STP { // the kernel refuses another state
+					evidence, fix = evidence+", by the bridge's STP", "bridge -d link show dev "+l.Name
+				}
+				if !l.Starting || !f.link(l.Master).STP {
+					add(name(a.Pod, a.Key), evidence, fix, a.Key)
 				}
 			}
 		}},

@@ -229,6 +229,8 @@ type Overlay struct {
 	// Agent is nil if none answers. AgentErr is why.
 	Agent    *Agent
 	AgentErr error
+	// Hops are the faults of the neighbour entries on the way to nodes that do not answer, by node, and what mends them.
+	Hops map[string][2]string
 }
 
 // Agent is what `cnibox agent status --json` prints.
@@ -266,11 +268,13 @@ type AgentFamily struct {
 
 // Peer is another node in one address family.
 type Peer struct {
-	Peer      string `json:"peer"`
-	Route     bool   `json:"route"`
-	FDB       bool   `json:"fdb"`
-	Neighbour bool   `json:"neighbour"`
-	Direct    bool   `json:"direct"`
+	Peer string `json:"peer"`
+	// VTEP is the node's public address.
+	VTEP      netip.Addr `json:"vtep"`
+	Route     bool       `json:"route"`
+	FDB       bool       `json:"fdb"`
+	Neighbour bool       `json:"neighbour"`
+	Direct    bool       `json:"direct"`
 	// Key is the public key with WireGuard, which has no FDB and Neighbour.
 	Key   string `json:"publicKey"`
 	State string `json:"state"`

@@ -328,11 +328,11 @@ func (r *reader) readEgress(ctx context.Context) error {
 					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
 					break
 				}
-				entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, way.Via)
-				if err != nil || !entry.Failed && !entry.Asked {
+				hop := r.silentRouter(ctx, way)
+				if hop.Link == "" {
 					continue
 				}
-				e.Object, e.Evidence, e.Fix = way.Link, "the next router "+way.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
+				e.Object, e.Evidence, e.Fix = hop.Link, "the next router "+hop.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
 			}
 			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
 			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {
@@ -345,6 +345,25 @@ func (r *reader) readEgress(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// silentRouter returns the next router of a way if it does not answer, or another one that its default route uses for other packets. Of
+// IPv6 the kernel uses those that answer.
+func (r *reader) silentRouter(ctx context.Context, way netops.Way) netops.Way {
+	hops := []netops.Way{way}
+	isDefault := func(o netops.Route) bool { return o.Dst.Bits() == 0 && o.Dst.Addr().Is4() }
+	i := slices.IndexFunc(r.f.Routes, func(o netops.Route) bool { return isDefault(o) && o.Link == way.Link && o.Via == way.Via })
+	for _, o := range r.f.Routes {
+		if i >= 0 && isDefault(o) && o.Table == r.f.Routes[i].Table && o.Priority == r.f.Routes[i].Priority {
+			hops = append(hops, netops.Way{Link: o.Link, Via: o.Via})
+		}
+	}
+	for _, hop := range hops {
+		if entry, err := r.h.Net.Neighbour(ctx, nil, hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
+			return hop
+		}
+	}
+	return netops.Way{}
 }
 
 // uplink returns an interface that is not of pods with an address of a family that other networks can reach, or nil. An interface
@@ -450,6 +469,38 @@ func (r *reader) readOverlay(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
 	o.AgentErr = r.askAgent(ctx)
+	r.readHops(ctx)
+}
+
+// readHops reads the neighbour entries on the way to the nodes that do not answer.
+func (r *reader) readHops(ctx context.Context) {
+	o := &r.f.Overlay
+	o.Hops = map[string][2]string{}
+	if o.Agent == nil {
+		return
+	}
+	for _, u := range o.Agent.Unheard {
+		i := slices.IndexFunc(o.Agent.Nodes, func(p Peer) bool { return p.Peer == u.Peer && p.VTEP.IsValid() })
+		if i < 0 {
+			continue
+		}
+		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: o.Agent.Nodes[i].VTEP})
+		if err != nil || way.Local {
+			continue // a fault of the tunnel
+		}
+		hop := way.Via
+		if !hop.IsValid() {
+			hop = o.Agent.Nodes[i].VTEP
+		}
+		entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, hop)
+		r.unread("neighbours", err)
+		switch {
+		case entry.Permanent: // it stays, and the kernel asks whether it is right
+			o.Hops[u.Peer] = [2]string{fmt.Sprintf("the permanent entry for %s on %s, %s, may be old", hop, way.Link, entry.MAC), fmt.Sprintf("ip neigh change %s dev %s nud stale", hop, way.Link)}
+		case entry.Failed || entry.Asked:
+			o.Hops[u.Peer] = [2]string{hop.String() + " does not answer on " + way.Link + " (ARP or neighbour discovery)", ""}
+		}
+	}
 }
 
 // readPolicies asks the agent of a node that enforces network policies.

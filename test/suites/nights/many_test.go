@@ -10,38 +10,45 @@ import (
 	"testing"
 )
 
-// maxPodCalls bounds the system calls that doctor and diff make for one more pod with two addresses and a published port, without
-// those of waiting. 93 were measured.
-const maxPodCalls = 100
+// The most system calls that doctor and diff make for one more pod with two addresses, a published port and limits of its bandwidth:
+// all without those of waiting, those with which requests are sent, and those of locks.
+const (
+	maxPodCalls    = 130
+	maxPodRequests = 25
+	maxPodLocks    = 3
+)
 
-// TestManyPods counts what doctor and diff cost for each pod, and breaks most pods in the same way.
+// TestManyPods counts what doctor and diff cost for each pod, and breaks many pods in the same way.
 func TestManyPods(t *testing.T) {
-	few, pods := 20, 60
+	few, pods, broken := 20, 60, 50
 	n := boot(t)
 	n.must(`rm $net
+ln -s cnibox /opt/cni/bin/bandwidth
 cat >/etc/cni/net.d/05-many.conflist <<-'JSON'
 	{"cniVersion": "1.0.0", "name": "many", "plugins": [
 	  {"type": "bridge", "bridge": "br80", "isDefaultGateway": true, "ipMasq": true,
 	   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.80.0.0/16"}], [{"subnet": "fd80::/64"}]]}},
 	  {"type": "portmap", "capabilities": {"portMappings": true}},
+	  {"type": "bandwidth", "capabilities": {"bandwidth": true}},
 	  {"type": "firewall", "ingressPolicy": "same-bridge"}]}
 	JSON`)
 	n.pods(1, few)
-	before := map[string]int{"doctor": n.calls("doctor"), "diff": n.calls("diff")}
+	before := map[string]calls{"doctor": n.calls("doctor"), "diff": n.calls("diff")}
 	n.pods(few+1, pods)
 	for verb, first := range before {
-		each := (n.calls(verb) - first) / (pods - few)
-		t.Logf("%s makes %d system calls for a pod", verb, each)
-		if each > maxPodCalls || each < 10 {
-			t.Errorf("%s makes %d system calls for a pod, at most %d are wanted", verb, each, maxPodCalls)
+		now := n.calls(verb)
+		each := func(now, before int) int { return (now - before) / (pods - few) }
+		all, requests, locks := each(now.all, first.all), each(now.requests, first.requests), each(now.locks, first.locks)
+		t.Logf("%s makes %d system calls for a pod, %d of them requests and %d of locks", verb, all, requests, locks)
+		if all > maxPodCalls || requests > maxPodRequests || locks > maxPodLocks || requests < 2 {
+			t.Errorf("%s makes %d system calls for a pod, %d of them requests and %d of locks: want %d, %d and %d", verb, all, requests, locks, maxPodCalls, maxPodRequests, maxPodLocks)
 		}
 	}
 
 	if os.Getenv("CNIBOX_SWEEP") == "" { // FULL=1
-		n.pods(pods+1, 250)
-		pods = 250
+		n.pods(pods+1, 500)
+		broken = 250
 	}
-	broken := pods - 10
 	n.must(fmt.Sprintf(`for link in $(ip -o link | sed -n 's,^[0-9]*: \(veth[0-9a-f]*\)@.*many/eth0/m.*,\1,p' | head -n %d); do ip link set $link down; done`, broken))
 	out, _ := n.sh("cnibox doctor --json 2>/dev/null")
 	var report struct {
@@ -70,13 +77,17 @@ func (n *node) pods(first, last int) {
 		n.must(fmt.Sprintf(`for i in $(seq %d %d); do
 	touch /run/netns/m$i
 	unshare --net=/run/netns/m$i true
-	cnibox add /etc/cni/net.d/05-many.conflist m$i /run/netns/m$i --cap "{\"portMappings\":[{\"hostPort\":$((10000+i)),\"containerPort\":80,\"protocol\":\"tcp\"}]}" >/dev/null
+	cnibox add /etc/cni/net.d/05-many.conflist m$i /run/netns/m$i --cap "{\"portMappings\":[{\"hostPort\":$((10000+i)),\"containerPort\":80,\"protocol\":\"tcp\"}],
+		\"bandwidth\":{\"ingressRate\":1000000,\"ingressBurst\":1000000,\"egressRate\":1000000,\"egressBurst\":1000000}}" >/dev/null
 done`, i, min(last, i+99)))
 	}
 }
 
-// calls returns the system calls of a verb, without those of waiting, of which a busy machine has more.
-func (n *node) calls(verb string) (sum int) {
+// calls are numbers of system calls.
+type calls struct{ all, requests, locks int }
+
+// calls counts the system calls of a verb, without those of waiting, of which a busy machine has more.
+func (n *node) calls(verb string) (sum calls) {
 	n.t.Helper()
 	waiting := strings.Fields("nanosleep futex sched_yield epoll_pwait epoll_ctl tgkill getpid rt_sigreturn restart_syscall madvise")
 	out, code := n.sh("strace -f -c -o $WORK/calls $SELF " + verb + " >/dev/null && cat $WORK/calls")
@@ -88,8 +99,14 @@ func (n *node) calls(verb string) (sum int) {
 		if len(f) < 5 || f[len(f)-1] == "total" || slices.Contains(waiting, f[len(f)-1]) {
 			continue
 		}
-		calls, _ := strconv.Atoi(f[3]) // the head has none
-		sum += calls
+		count, _ := strconv.Atoi(f[3]) // the head has none
+		sum.all += count
+		switch f[len(f)-1] {
+		case "sendto", "sendmsg", "sendmmsg", "write":
+			sum.requests += count
+		case "flock", "fcntl":
+			sum.locks += count
+		}
 	}
 	return sum
 }

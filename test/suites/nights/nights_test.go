@@ -27,13 +27,16 @@ var (
 	applets = strings.Fields("httpd nc ping true")
 )
 
+// ownTools are programs of a node that are this one.
+var ownTools = map[string]func([]string) error{"xdp": attachXDP, "dns": askFrom}
+
 // product is the built program.
 var product string
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "xdp" {
-		if err := attachXDP(os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, "xdp:", err)
+	if tool := filepath.Base(os.Args[0]); ownTools[tool] != nil {
+		if err := ownTools[tool](os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, tool+":", err)
 			os.Exit(1)
 		}
 		return
@@ -76,7 +79,10 @@ func boot(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links := map[string]string{"cnibox": product, "xdp": self}
+	links := map[string]string{"cnibox": product}
+	for tool := range ownTools {
+		links[tool] = self
+	}
 	for _, tool := range tools {
 		file, err := exec.LookPath(tool)
 		if err != nil {
