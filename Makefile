@@ -204,13 +204,18 @@ bin/kube/whereabouts: test/peers/whereabouts/go.sum
 bin/kube/helm: test/peers/helm/go.sum
 	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
 
+# cyclonus, an evaluator of NetworkPolicies.
+bin/kube/cyclonus: test/peers/policy/go.sum test/peers/policy/cyclonus/main.go
+	cd test/peers/policy && $(GO) build -ldflags '-s -w' -o ../../../$@ ./cyclonus
+
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/cyclonus
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/daemon/nodeipam # bench-scale measures many Nodes
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),kube -run '^TestCyclonus' -count 1 -timeout 20m ./roles/netpolicy # CNIBOX_SETS=10000 takes minutes
 
 # A Kubernetes of three nodes, to which the image and examples/kubernetes are applied. One node runs a current containerd, the others
 # Debian's. The test takes three to four minutes.
