@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges soak fuzz fmt clean setup new-role release test-release
+.PHONY: sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -204,13 +204,18 @@ bin/kube/whereabouts: test/peers/whereabouts/go.sum
 bin/kube/helm: test/peers/helm/go.sum
 	cd test/peers/helm && $(GO) build -o ../../../bin/kube/ helm.sh/helm/v3/cmd/helm
 
+# cyclonus, an evaluator of NetworkPolicies.
+bin/kube/cyclonus: test/peers/policy/go.sum test/peers/policy/cyclonus/main.go
+	cd test/peers/policy && $(GO) build -ldflags '-s -w' -o ../../../$@ ./cyclonus
+
 # The tests with the build tag kube. Processes that a test leaves end with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/cyclonus
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/daemon/nodeipam # bench-scale measures many Nodes
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange
+	$(SANDBOX) $(GOTEST) -tags $(TAGS),kube -run '^TestCyclonus' -count 1 -timeout 20m ./roles/netpolicy # CNIBOX_SETS=10000 takes minutes
 
 # A Kubernetes of three nodes, to which the image and examples/kubernetes are applied. One node runs a current containerd, the others
 # Debian's. The test takes three to four minutes.
@@ -285,6 +290,16 @@ bench-scale: setup build bin/kube/kube-apiserver
 bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts bin/peers/bridge
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -ranges BENCHMARKS.md
+
+# kube-router's controller of network policies.
+bin/kube/kube-router: test/peers/kube-router/go.sum test/peers/kube-router/main.go
+	cd test/peers/kube-router && $(GO) build -ldflags '-s -w' -o ../../../$@ .
+
+# Network policies on a real kube-apiserver, beside kube-router. Takes 10 to 20 minutes.
+bench-policy: setup build bin/kube/kube-apiserver bin/kube/kube-router
+	CNIBOX_APT=ipset sh test/apt.sh
+	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -policies BENCHMARKS.md
 
 soak: setup $(CLUSTER) bin/containerd/containerd
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

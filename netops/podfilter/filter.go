@@ -221,6 +221,9 @@ func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
 		switch {
 		case !exists:
 			fresh = append(fresh, s)
+		case have != nil && have != s && s.Kind == Ports: // its name follows from its members
+			clear(s.changed)
+			f.have.sets[name] = s
 		case have != s:
 			if err := f.compareSet(ctx, s); err != nil {
 				return err

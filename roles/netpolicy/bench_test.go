@@ -6,34 +6,13 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
-// BenchmarkLabel changes a label of one of 100,000 pods. 250 pods of ten namespaces are of this node, where 200 policies
-// with 5 ports, 5 ranges, 5 networks and 2 selectors select them.
+// BenchmarkLabel changes a label of one of 100,000 pods.
 func BenchmarkLabel(b *testing.B) {
-	table, f := netpolicy.NewTable(), openFilter(b)
-	var locals []netpolicy.Local
-	for i := range 100_000 {
-		a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))))
-		ns := fmt.Sprint("ns", i%240)
-		p := &netpolicy.Pod{Namespace: ns, Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Addresses: []netip.Addr{a}, Labels: map[string]string{"app": fmt.Sprint(i % 7), "tier": fmt.Sprint(i % 3)}}
-		table.PutPod(p)
-		if i%240 < 10 && i < 25*240 {
-			locals = append(locals, netpolicy.Local{Label: "cnibox:" + p.Key(), Namespace: ns, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
-		}
-	}
-	table.SetLocal(locals)
-	for n := range 200 {
-		ports, peers := "", fmt.Sprintf(`{"podSelector":{"matchLabels":{"app":"%d"}}},{"namespaceSelector":{},"podSelector":{"matchLabels":{"tier":"%d"}}}`, n%7, n%3)
-		for i := range 5 {
-			ports += fmt.Sprintf(`{"port":%d},{"port":%d,"endPort":%d},`, 100+n+i, 1000*(i+1), 1000*(i+1)+n+1)
-			peers += fmt.Sprintf(`,{"ipBlock":{"cidr":"192.0.%d.0/24"}}`, n+i)
-		}
-		put(b, table, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"n%d","namespace":"ns%d"},"spec":{"podSelector":{},
-			"ingress":[{"from":[%s],"ports":[%s{"port":9}]}]}}`, n, n%10, peers, ports))
-	}
-	ensure(b, f, table)
+	table, f := largeNode(b)
 	old := *table.Pod("ns5", "p99845")
 	for i := 0; b.Loop(); i++ {
 		p := old
@@ -54,4 +33,48 @@ func BenchmarkLabel(b *testing.B) {
 	b.ReportMetric(float64(members), "members")
 	b.ReportMetric(float64(rules), "rules")
 	b.ReportMetric(float64(len(table.Ruleset().Chains)), "chains")
+}
+
+// BenchmarkPolicy changes a port of one of 200 policies.
+func BenchmarkPolicy(b *testing.B) {
+	table, f := largeNode(b)
+	for i := 0; b.Loop(); i++ {
+		put(b, table, largePolicy(0, 10+i%2))
+		if err := f.Ensure(b.Context(), table.Ruleset()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// largeNode returns a Table of 100,000 pods. 250 pods of ten namespaces are of this node, where 200 policies select them.
+func largeNode(b *testing.B) (*netpolicy.Table, *podfilter.Filter) {
+	b.Helper()
+	table, f := netpolicy.NewTable(), openFilter(b)
+	var locals []netpolicy.Local
+	for i := range 100_000 {
+		a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))))
+		ns := fmt.Sprint("ns", i%240)
+		p := &netpolicy.Pod{Namespace: ns, Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Addresses: []netip.Addr{a}, Labels: map[string]string{"app": fmt.Sprint(i % 7), "tier": fmt.Sprint(i % 3)}}
+		table.PutPod(p)
+		if i%240 < 10 && i < 25*240 {
+			locals = append(locals, netpolicy.Local{Label: "cnibox:" + p.Key(), Namespace: ns, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
+		}
+	}
+	table.SetLocal(locals)
+	for n := range 200 {
+		put(b, table, largePolicy(n, 9))
+	}
+	ensure(b, f, table)
+	return table, f
+}
+
+// largePolicy returns a policy with 5 ports, 5 ranges, 5 networks and 2 selectors, and one more port.
+func largePolicy(n, port int) string {
+	ports, peers := "", fmt.Sprintf(`{"podSelector":{"matchLabels":{"app":"%d"}}},{"namespaceSelector":{},"podSelector":{"matchLabels":{"tier":"%d"}}}`, n%7, n%3)
+	for i := range 5 {
+		ports += fmt.Sprintf(`{"port":%d},{"port":%d,"endPort":%d},`, 100+n+i, 1000*(i+1), 1000*(i+1)+n+1)
+		peers += fmt.Sprintf(`,{"ipBlock":{"cidr":"192.0.%d.0/24"}}`, n+i)
+	}
+	return fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"n%d","namespace":"ns%d"},"spec":{"podSelector":{},
+		"ingress":[{"from":[%s],"ports":[%s{"port":%d}]}]}}`, n, n%10, peers, ports, port)
 }

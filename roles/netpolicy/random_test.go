@@ -161,8 +161,32 @@ type world struct {
 	nodes      []node
 }
 
+// connection is what a client opens to a server.
+type connection struct {
+	client, server *pod
+	v6             bool
+	protocol       string
+	port           int
+}
+
+// other returns the pod at the other end.
+func (c *connection) other(self *pod) *pod {
+	if self == c.client {
+		return c.server
+	}
+	return c.client
+}
+
+func (c *connection) flow() netpolicy.Flow {
+	return netpolicy.Flow{Client: c.client.address(c.v6), Server: c.server.address(c.v6), Protocol: c.protocol, Port: uint16(c.port)}
+}
+
+func (c *connection) String() string {
+	return fmt.Sprintf("%s %v -> %s %v %s %d IPv6 %v", c.client.Key(), c.client.Labels, c.server.Key(), c.server.Labels, c.protocol, c.port, c.v6)
+}
+
 // direction reports whether NetworkPolicies allow a connection on one side.
-func (w *world) direction(key, peers string, self, other, server *pod, v6 bool, port int) bool {
+func (w *world) direction(key, peers string, self *pod, c *connection) bool {
 	isolated := false
 	for _, p := range w.policies {
 		spec := p["spec"].(object)
@@ -183,10 +207,10 @@ func (w *world) direction(key, peers string, self, other, server *pod, v6 bool, 
 			r := r.(object)
 			peerOK, portOK := len(list(r, peers)) == 0, len(list(r, "ports")) == 0
 			for _, q := range list(r, peers) {
-				peerOK = peerOK || w.peer(q.(object), self.Namespace, other, v6)
+				peerOK = peerOK || w.peer(q.(object), self.Namespace, c.other(self), c.v6)
 			}
 			for _, q := range list(r, "ports") {
-				portOK = portOK || evalPort(q.(object), server, port)
+				portOK = portOK || evalPort(q.(object), c)
 			}
 			if peerOK && portOK {
 				return true
@@ -201,7 +225,7 @@ func (w *world) peer(q object, own string, other *pod, v6 bool) bool {
 		in := func(s any) bool { return netip.MustParsePrefix(s.(string)).Contains(other.address(v6)) }
 		return in(b["cidr"]) && !slices.ContainsFunc(list(b, "except"), in)
 	}
-	if other.Namespace == "" { // no pod
+	if !other.isPod() {
 		return false
 	}
 	if s, ok := q["namespaceSelector"]; ok {
@@ -215,20 +239,21 @@ func (w *world) peer(q object, own string, other *pod, v6 bool) bool {
 	return !ok || evalSelector(s, other.Labels)
 }
 
-func evalPort(q object, server *pod, port int) bool {
-	if q["protocol"] != "UDP" {
+func evalPort(q object, c *connection) bool {
+	protocol, ok := q["protocol"]
+	if ok && protocol != c.protocol || !ok && c.protocol != "TCP" {
 		return false
 	}
 	switch v := q["port"].(type) {
 	case nil:
 		return true
 	case string:
-		return slices.Contains(server.Ports, netpolicy.PodPort{Name: v, Protocol: "UDP", Port: uint16(port)})
+		return slices.Contains(c.server.Ports, netpolicy.PodPort{Name: v, Protocol: c.protocol, Port: uint16(c.port)})
 	case int:
 		if end, ok := q["endPort"].(int); ok {
-			return v <= port && port <= end
+			return v <= c.port && c.port <= end
 		}
-		return v == port
+		return v == c.port
 	}
 	return false
 }
@@ -274,20 +299,87 @@ type arrival struct {
 	port int
 }
 
+// randomPods returns six pods in two namespaces. With outside, two addresses follow: that of another node, which its pods with hostNetwork
+// have, too, and that of a server outside of the cluster.
+func randomPods(outside bool) (all []netpolicy.Pod) {
+	for i := range 6 {
+		all = append(all, netpolicy.Pod{
+			Namespace: []string{"x", "y"}[i/3], Name: fmt.Sprint("p", i), UID: fmt.Sprint(i),
+			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd09::%d", i+1))},
+			Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "UDP", Port: uint16(80 + i%3)}},
+		})
+	}
+	if outside {
+		all = append(all, netpolicy.Pod{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("fd09:1::1")}},
+			netpolicy.Pod{Name: "outside", Addresses: []netip.Addr{netip.MustParseAddr("10.9.2.1"), netip.MustParseAddr("fd09:2::1")}})
+	}
+	return all
+}
+
+// randomWorld changes the labels of namespaces and pods, and makes NetworkPolicies. It puts all into a table. say is called with each
+// policy and returns its JSON.
+func randomWorld(t *testing.T, r *rand.Rand, table *netpolicy.Table, pods []*pod, say func(object) string) *world {
+	t.Helper()
+	w := &world{namespaces: map[string]map[string]string{}}
+	for _, ns := range []string{"x", "y"} {
+		l := map[string]string{"app": pick(r, labelValues...)}
+		table.PutNamespace(ns, l)
+		w.namespaces[ns] = map[string]string{"app": l["app"], netpolicy.NameLabel: ns}
+	}
+	for _, p := range pods {
+		if !p.isPod() {
+			continue
+		}
+		p.Labels = map[string]string{}
+		for _, k := range labelKeys {
+			if r.IntN(3) > 0 {
+				p.Labels[k] = pick(r, labelValues...)
+			}
+		}
+		one := p.Pod
+		table.PutPod(&one)
+	}
+	locals(table)
+	for i := range 1 + r.IntN(4) {
+		p := randomPolicy(r, fmt.Sprint("n", i))
+		w.policies = append(w.policies, p)
+		put(t, table, say(p))
+	}
+	return w
+}
+
+// documents has the JSON of a world's policies, for the message of a failure.
+type documents []string
+
+func (d *documents) add(t *testing.T) func(object) string {
+	return func(p object) string {
+		doc, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*d = append(*d, string(doc))
+		return string(doc)
+	}
+}
+
 // TestRandom compares random policies with the evaluator, through real sockets of six pods in two namespaces. After the
 // probes the policies are removed, and a marker follows on the way of each probe: what has not arrived before it was
 // dropped. The same Table and Filter see all rounds, so each round is a change of the kernel's objects.
-func TestRandom(t *testing.T) { random(t, false) }
+func TestRandom(t *testing.T) { random(t, randomRounds(), false, nil) }
 
 // TestRandomCluster does so with ClusterNetworkPolicies too, and with a host-network pod at another node's address and a
 // server outside of the cluster.
-func TestRandomCluster(t *testing.T) { random(t, true) }
+func TestRandomCluster(t *testing.T) { random(t, randomRounds(), true, nil) }
 
-func random(t *testing.T, cluster bool) {
-	rounds := 20
+func randomRounds() int {
 	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SOAK")); err == nil {
-		rounds = 10 * n
+		return 10 * n
 	}
+	return 20
+}
+
+// random plays rounds. judge is called with the connections of each, unless it is nil.
+func random(t *testing.T, rounds int, cluster bool, judge func(*world, []connection)) {
 	forwarding(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -296,27 +388,15 @@ func random(t *testing.T, cluster bool) {
 	ports := []int{80, 81, 82}
 	arrivals := make(chan arrival, 10000)
 	var pods []*pod
-	var senders [][2]*net.UDPConn
-	var spec []netpolicy.Pod
-	for i := range 6 {
-		spec = append(spec, netpolicy.Pod{
-			Namespace: []string{"x", "y"}[i/3], Name: fmt.Sprint("p", i), UID: fmt.Sprint(i),
-			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd09::%d", i+1))},
-			Ports:     []netpolicy.PodPort{{Name: "web", Protocol: "UDP", Port: uint16(80 + i%3)}},
-		})
-	}
-	if cluster {
-		spec = append(spec, netpolicy.Pod{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("fd09:1::1")}},
-			netpolicy.Pod{Name: "outside", Addresses: []netip.Addr{netip.MustParseAddr("10.9.2.1"), netip.MustParseAddr("fd09:2::1")}})
-	}
-	for i, one := range spec {
+	senders := map[*pod][2]*net.UDPConn{}
+	for i, one := range randomPods(cluster) {
 		p := routed(t, i, one)
 		pods = append(pods, p)
 		var s [2]*net.UDPConn
 		for v := range s {
 			s[v] = p.listen(t, 2000+v)
 		}
-		senders = append(senders, s)
+		senders[p] = s
 		for _, port := range ports {
 			c := p.listen(t, port)
 			go func() {
@@ -327,64 +407,39 @@ func random(t *testing.T, cluster bool) {
 			}()
 		}
 	}
-	send := func(text string, i, j int, v6 bool, port int) {
-		v := map[bool]int{true: 1}[v6]
-		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(pods[j].address(v6), uint16(port)))
-		if _, err := senders[i][v].WriteTo(fmt.Appendf(nil, "%s %d %v", text, i, v6), to); err != nil {
-			t.Fatal(err)
+	var all []connection
+	for _, client := range pods {
+		for _, server := range pods {
+			for _, port := range ports {
+				for _, v6 := range []bool{false, true} {
+					all = append(all, connection{client, server, v6, "UDP", port})
+				}
+			}
+		}
+	}
+	name := func(text string, c *connection) string { return fmt.Sprintf("%s %s %v", text, c.client.Name, c.v6) }
+	send := func(text string) {
+		for i := range all {
+			c := &all[i]
+			v := map[bool]int{true: 1}[c.v6]
+			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.server.address(c.v6), uint16(c.port)))
+			if _, err := senders[c.client][v].WriteTo([]byte(name(text, c)), to); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	table := netpolicy.NewTable()
 	for round := range rounds {
-		w := &world{namespaces: map[string]map[string]string{}}
-		for _, ns := range []string{"x", "y"} {
-			l := map[string]string{"app": pick(r, labelValues...)}
-			table.PutNamespace(ns, l)
-			w.namespaces[ns] = map[string]string{"app": l["app"], netpolicy.NameLabel: ns}
-		}
-		for _, p := range pods[:6] {
-			p.Labels = map[string]string{}
-			for _, k := range labelKeys {
-				if r.IntN(3) > 0 {
-					p.Labels[k] = pick(r, labelValues...)
-				}
-			}
-			one := p.Pod
-			table.PutPod(&one)
-		}
-		locals(table)
-		var docs []string
-		say := func(p object) string {
-			doc, err := json.Marshal(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			docs = append(docs, string(doc))
-			return string(doc)
-		}
-		for i := range 1 + r.IntN(4) {
-			p := randomPolicy(r, fmt.Sprint("n", i))
-			w.policies = append(w.policies, p)
-			put(t, table, say(p))
-		}
+		var docs documents
+		w := randomWorld(t, r, table, pods, docs.add(t))
 		if cluster {
-			w.addCluster(r, table, pods[6], say)
+			w.addCluster(r, table, pods[6], docs.add(t))
 		}
 		ensure(t, f, table)
 		sameWithoutAgent(t, table)
 		explainer := netpolicy.NewExplainer(transferred(t, table))
-		each := func(do func(i, j int, v6 bool, port int)) {
-			for i := range pods {
-				for j := range pods {
-					for _, port := range ports {
-						do(i, j, false, port)
-						do(i, j, true, port)
-					}
-				}
-			}
-		}
 		probe, mark := fmt.Sprintf("probe%d", round), fmt.Sprintf("mark%d", round)
-		each(func(i, j int, v6 bool, port int) { send(probe, i, j, v6, port) })
+		send(probe)
 		for i := range w.policies {
 			for _, ns := range []string{"x", "y"} {
 				table.RemovePolicy(ns, fmt.Sprint("n", i))
@@ -394,9 +449,9 @@ func random(t *testing.T, cluster bool) {
 			table.RemoveClusterPolicy(p["metadata"].(object)["name"].(string))
 		}
 		ensure(t, f, table)
-		each(func(i, j int, v6 bool, port int) { send(mark, i, j, v6, port) })
+		send(mark)
 		got := map[arrival]bool{}
-		for marks := 0; marks < len(pods)*len(pods)*2*len(ports); {
+		for marks := 0; marks < len(all); {
 			select {
 			case a := <-arrivals:
 				got[a] = true
@@ -407,17 +462,20 @@ func random(t *testing.T, cluster bool) {
 				t.Fatalf("round %d: only %d markers arrived", round, marks)
 			}
 		}
-		each(func(i, j int, v6 bool, port int) {
-			have, want := got[arrival{fmt.Sprintf("%s %d %v", probe, i, v6), pods[j], port}], w.passes(pods[i], pods[j], v6, port)
+		for i := range all {
+			c := &all[i]
+			have, want := got[arrival{name(probe, c), c.server, c.port}], w.passes(c)
 			if have != want {
-				t.Errorf("round %d: %s %v -> %s %v port %d IPv6 %v: passed %v, want %v, namespaces %v", round,
-					pods[i].Key(), pods[i].Labels, pods[j].Key(), pods[j].Labels, port, v6, have, want, w.namespaces)
+				t.Errorf("round %d: %s: passed %v, want %v, namespaces %v", round, c, have, want, w.namespaces)
 			}
-			explained := explainer.Explain(netpolicy.Flow{Client: pods[i].address(v6), Server: pods[j].address(v6), Protocol: "UDP", Port: uint16(port)})
-			if i != j && explained.Allowed != want {
+			explained := explainer.Explain(c.flow())
+			if c.client != c.server && explained.Allowed != want {
 				t.Errorf("explained as %+v", explained)
 			}
-		})
+		}
+		if judge != nil {
+			judge(w, all)
+		}
 		if t.Failed() {
 			t.Fatalf("policies:\n%s", strings.Join(docs, "\n"))
 		}

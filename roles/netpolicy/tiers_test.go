@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
@@ -119,26 +120,25 @@ func (w *world) addCluster(r *rand.Rand, table *netpolicy.Table, at *pod, say fu
 	}
 }
 
-// passes reports whether a UDP connection passes all tiers on both sides. A nil namespace of a pod is an address outside of
-// the cluster's pods: it has no policies.
-func (w *world) passes(from, to *pod, v6 bool, port int) bool {
-	return from == to || w.tiers("egress", "to", from, to, to, v6, port) && w.tiers("ingress", "from", to, from, to, v6, port)
+// passes reports whether a connection passes all tiers on both sides.
+func (w *world) passes(c *connection) bool {
+	return c.client == c.server || w.tiers("egress", "to", c.client, c) && w.tiers("ingress", "from", c.server, c)
 }
 
-func (w *world) tiers(key, peers string, self, other, server *pod, v6 bool, port int) bool {
-	if self.Namespace == "" {
+func (w *world) tiers(key, peers string, self *pod, c *connection) bool {
+	if !self.isPod() {
 		return true
 	}
-	switch w.tier("Admin", key, peers, self, other, server, v6, port) {
+	switch w.tier("Admin", key, peers, self, c) {
 	case "Accept":
 		return true
 	case "Deny":
 		return false
 	}
 	if w.selected(key, self) {
-		return w.direction(key, peers, self, other, server, v6, port)
+		return w.direction(key, peers, self, c)
 	}
-	return w.tier("Baseline", key, peers, self, other, server, v6, port) != "Deny"
+	return w.tier("Baseline", key, peers, self, c) != "Deny"
 }
 
 // selected reports whether a NetworkPolicy selects the pod for a direction.
@@ -153,7 +153,7 @@ func (w *world) selected(key string, self *pod) bool {
 }
 
 // tier returns the action of the first rule that matches, or "".
-func (w *world) tier(tier, key, peers string, self, other, server *pod, v6 bool, port int) string {
+func (w *world) tier(tier, key, peers string, self *pod, c *connection) string {
 	var policies []object
 	for _, p := range w.cluster {
 		spec := p["spec"].(object)
@@ -171,9 +171,9 @@ func (w *world) tier(tier, key, peers string, self, other, server *pod, v6 bool,
 				}
 				continue
 			}
-			peer := slices.ContainsFunc(list(r, peers), func(q any) bool { return w.clusterPeer(q.(object), other, v6) })
+			peer := slices.ContainsFunc(list(r, peers), func(q any) bool { return w.clusterPeer(q.(object), c.other(self), c.v6) })
 			protocols := list(r, "protocols")
-			if peer && (protocols == nil || slices.ContainsFunc(protocols, func(q any) bool { return evalProtocol(q.(object), server, port) })) {
+			if peer && (protocols == nil || slices.ContainsFunc(protocols, func(q any) bool { return evalProtocol(q.(object), c) })) {
 				return r["action"].(string)
 			}
 		}
@@ -195,7 +195,7 @@ func known(q object) bool {
 
 // pods reports whether a peer or a subject selects a pod by its labels.
 func (w *world) pods(q object, p *pod) bool {
-	if p.Namespace == "" || p.HostNetwork {
+	if !p.isPod() {
 		return false
 	}
 	if s, ok := q["namespaces"]; ok {
@@ -215,20 +215,18 @@ func (w *world) clusterPeer(q object, other *pod, v6 bool) bool {
 	})
 }
 
-func evalProtocol(q object, server *pod, port int) bool {
-	if name, ok := q["destinationNamedPort"]; ok {
-		return slices.ContainsFunc(server.Ports, func(p netpolicy.PodPort) bool {
-			return p.Name == name && p.Protocol == "UDP" && int(p.Port) == port
-		})
+func evalProtocol(q object, c *connection) bool {
+	if name, ok := q["destinationNamedPort"].(string); ok {
+		return slices.Contains(c.server.Ports, netpolicy.PodPort{Name: name, Protocol: c.protocol, Port: uint16(c.port)})
 	}
-	udp, ok := q["udp"].(object)
+	of, ok := q[strings.ToLower(c.protocol)].(object)
 	if !ok {
 		return false
 	}
-	p := udp["destinationPort"].(object)
+	p := of["destinationPort"].(object)
 	if n, ok := p["number"].(int); ok {
-		return n == port
+		return n == c.port
 	}
 	span := p["range"].(object)
-	return span["start"].(int) <= port && port <= span["end"].(int)
+	return span["start"].(int) <= c.port && c.port <= span["end"].(int)
 }

@@ -24,6 +24,9 @@ type pod struct {
 	ns *netopstest.NS
 }
 
+// isPod is false for an address outside of the cluster's pods. It has no namespace and no policies.
+func (p *pod) isPod() bool { return p.Namespace != "" }
+
 // address returns the pod's address of a family.
 func (p *pod) address(v6 bool) netip.Addr {
 	for _, a := range p.Addresses {

@@ -1,7 +1,8 @@
 // Command bench-scale measures the overlay with many nodes on a real etcd and a real kube-apiserver: the agent's start until all
 // nodes are in the kernel, single changes, and bursts. It compares the growth with the same objects made by iproute2 and with the
 // classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand. With
-// -ranges it measures addresses from a range that spans nodes, beside whereabouts.
+// -ranges it measures addresses from a range that spans nodes, beside whereabouts. With -policies it measures network policies, beside
+// kube-router.
 //
 //	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out BENCHMARKS.md -svg docs/scale.svg
 //
@@ -28,6 +29,8 @@ type options struct {
 	cnibox, out, svg    string
 	ranges, whereabouts string
 	reference           string
+	policies            string
+	kubeRouter          string
 	peers               int
 	kube, quick         bool
 }
@@ -54,6 +57,8 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&o.ranges, "ranges", "", "measure only cluster-wide ranges, and replace the block \"ranges\" of this `file`")
 	f.StringVar(&o.reference, "reference", "bin/peers", "the `directory` with the reference's macvlan")
 	f.StringVar(&o.whereabouts, "whereabouts", "bin/kube", "the `directory` with whereabouts and its definitions")
+	f.StringVar(&o.policies, "policies", "", "measure only network policies, and replace the block \"policies\" of this `file`")
+	f.StringVar(&o.kubeRouter, "kube-router", "bin/kube/kube-router", "kube-router's `program`, measured too if it is there")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -72,6 +77,9 @@ func run(ctx context.Context, args []string) error {
 	defer os.RemoveAll(dir)
 	if o.ranges != "" {
 		return benchRanges(ctx, o, dir)
+	}
+	if o.policies != "" {
+		return benchPolicies(ctx, o, dir)
 	}
 	r, err := measure(ctx, o, dir)
 	if err != nil {

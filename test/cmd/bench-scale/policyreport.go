@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	mostPolicyChange = 20 * time.Millisecond
+	mostLabelChange  = 5 * time.Millisecond
+	// leastMembers is the rate of 250 addresses in mostPolicyChange.
+	leastMembers    = 12_500.0
+	mostPolicyPeak  = 150 << 10 // KiB
+	mostConnect     = 1.05
+	mostADDIncrease = 2 * time.Millisecond
+)
+
+func quantile(all []seconds, q float64) seconds {
+	all = slices.Sorted(slices.Values(all))
+	return all[int(q*float64(len(all)-1)+0.5)]
+}
+
+// connection returns the shortest of the rounds' medians: other work only delays. kind is an index of connect.
+func (p *policed) connection(kind int) seconds { return slices.Min(p.connect[kind]) }
+
+// ratio returns the time of a connection with policies relative to one without.
+func (p *policed) ratio(kind int) float64 {
+	return float64(p.connection(kind)) / float64(p.connection(0))
+}
+
+func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "`make bench-policy` measures again and writes this section. A real agent follows a real kube-apiserver on one machine with %d processors. The node has %d pods.\n"+
+		"Measured on %s, load average %s at the end. Above the number of processors, other work delays what is measured.\n\n"+
+		"A change is in force when the first datagram of a new connection arrives that was forbidden before. The time begins when a second watch of the\n"+
+		"object receives the change from the API server. Each policy has in both directions 5 ports, 5 ranges of ports, 5 networks and 2 selectors of pods.\n\n",
+		runtime.NumCPU(), localPods, time.Now().UTC().Format(time.DateOnly), load())
+	for i := range ours {
+		p := &ours[i]
+		fmt.Fprintf(&b, "%s:\n\n| what | measured | target | |\n|---|---:|---:|---|\n", strings.ToUpper(p.shape.name[:1])+p.shape.name[1:])
+		line := func(what, have, target string, ok bool) {
+			word := map[bool]string{true: "met", false: "not met"}[ok]
+			if target == "" {
+				word = ""
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, have, target, word)
+		}
+		change := func(what string, all []seconds, most seconds) {
+			x := quantile(all, 0.99)
+			line(fmt.Sprintf("%s, p50 and p99 of %d", what, len(all)), ms(median(all))+", "+ms(x), "≤ "+ms(most), x <= most)
+		}
+		line("the agent's start until policies are in force", ms(p.start), "", true)
+		change("a changed policy", p.policy, mostPolicyChange)
+		change("a changed label of a pod", p.label, mostLabelChange)
+		change(fmt.Sprintf("a changed label of a namespace with %d pods", smallPods), p.namespace, mostPolicyChange)
+		if len(p.big) > 0 {
+			rate := bigPods / median(p.big).Seconds()
+			line(fmt.Sprintf("a changed label of a namespace with %d pods, p50", bigPods), fmt.Sprintf("%s, %.0f addresses/s", ms(median(p.big)), rate), fmt.Sprintf("≥ %.0f addresses/s", leastMembers), rate >= leastMembers)
+		}
+		line("peak of the agent's resident memory", fmt.Sprintf("%.1f MB", float64(p.peak)/1024), "≤ 150 MB", p.peak <= mostPolicyPeak)
+		if p.kernel > 0 {
+			line("the kernel's memory for the agent and its objects", fmt.Sprintf("%.1f MB", float64(p.kernel)/1024), "", true)
+		}
+		line(fmt.Sprintf("CPU without changes, in %s", p.shape.quiet), fmt.Sprintf("%.1f %%", 100*p.idle), "about 0", p.idle < 0.01)
+		if len(p.connect[0]) > 0 {
+			line("a new connection between pods, without policies", micro(p.connection(0)), "", true)
+			for i, what := range []string{"first", "last"} {
+				line(fmt.Sprintf("one that the %s of the pods' policies allows", what), fmt.Sprintf("%.3f × (%s)", p.ratio(i+1), micro(p.connection(i+1))), "≤ 1.05 ×", p.ratio(i+1) <= mostConnect)
+			}
+		}
+		if len(p.add[0]) > 0 {
+			more := median(p.add[1]) - median(p.add[0])
+			line("ADD of ptp, p50", fmt.Sprintf("%s more than %s without policies", ms(more), ms(median(p.add[0]))), "≤ "+ms(mostADDIncrease)+" more", more <= mostADDIncrease)
+		}
+		b.WriteString("\n")
+	}
+	if theirs == nil {
+		fmt.Fprintf(&b, "kube-router's controller of network policies, v2.10.0, is not compared: %v.\n", failure)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "kube-router's controller of network policies, v2.10.0 with iptables and ipset, in the same run, with the second shape and the same pods:\n\n"+
+		"| what | cnibox | kube-router | ratio |\n|---|---:|---:|---:|\n")
+	first := &ours[slices.IndexFunc(ours, func(p policed) bool { return p.shape.peer })]
+	both := func(what string, x, y seconds) {
+		fmt.Fprintf(&b, "| %s | %s | %s | %.1f × as fast |\n", what, ms(x), ms(y), float64(y)/float64(x))
+	}
+	both("start until policies are in force", first.start, theirs.start)
+	both("a changed policy, p50", median(first.policy), median(theirs.policy))
+	both("a changed label of a pod, p50", median(first.label), median(theirs.label))
+	both("a changed label of a namespace, p50", median(first.namespace), median(theirs.namespace))
+	for i, what := range []string{"first", "last"} {
+		fmt.Fprintf(&b, "| a new connection that the %s policy allows, to one without policies | %.3f × | %.3f × | |\n", what, first.ratio(i+1), theirs.ratio(i+1))
+	}
+	fmt.Fprintf(&b, "| peak of the resident memory | %.1f MB | %.1f MB | |\n", float64(first.peak)/1024, float64(theirs.peak)/1024)
+	fmt.Fprintf(&b, "\nkube-router's medians are of %d changes. It is built without its router and its proxy, and with netlink v1.3.1, because the module proxy does not serve the version that it requires.\n", theirs.shape.changes)
+	return b.String()
+}
+
+// load returns the load average of the last five minutes.
+func load() string {
+	b, _ := os.ReadFile("/proc/loadavg")
+	if f := strings.Fields(string(b)); len(f) > 1 {
+		return f[1]
+	}
+	return "unknown"
+}
+
+func micro(d seconds) string { return fmt.Sprintf("%.1f µs", float64(d)/float64(time.Microsecond)) }
