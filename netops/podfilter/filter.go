@@ -210,13 +210,27 @@ func (f *Filter) makeTable(ctx context.Context, table nft.Table, base []nlconn.M
 	return f.refresh(ctx)
 }
 
+// differing returns the sets of want that the kernel may lack: those that changed since it got want, or all.
+func (f *Filter) differing(want *Ruleset, all map[string]*Set) map[string]*Set {
+	if want != f.last {
+		return all
+	}
+	some := map[string]*Set{}
+	for name := range want.changed {
+		if s := all[name]; s != nil {
+			some[name] = s
+		}
+	}
+	return some
+}
+
 // maxElements bounds the elements of one transaction that makes sets. A transaction is one write.
 const maxElements = 20_000
 
 // makeSets makes the sets that the kernel lacks, with their members, and compares those whose members are not known.
 func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
 	var fresh []*Set
-	for name, s := range want.Sets {
+	for name, s := range f.differing(want, want.Sets) {
 		have, exists := f.have.sets[name]
 		switch {
 		case !exists:

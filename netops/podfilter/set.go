@@ -106,7 +106,8 @@ func (s *Set) set() *nft.Set {
 	return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: key}
 }
 
-// Ruleset is the desired state.
+// Ruleset is the desired state. Its maps of sets and chains are changed by its methods only, which count the users of each and note for
+// Ensure what has changed since. It is not safe for concurrent use.
 type Ruleset struct {
 	Sets   map[string]*Set
 	Chains map[string]*Chain
@@ -115,6 +116,84 @@ type Ruleset struct {
 	// Pending are those that an ADD will put into the kernel.
 	Pending map[netip.Addr]Pod
 	Form    Form
+
+	// users has the number of users of each set and chain by name, and changed the names of those that were added or removed. Sets and
+	// chains have different names.
+	users   map[string]int
+	changed map[string]struct{}
+	// podsChanged is true if Pods has changed.
+	podsChanged bool
+}
+
+// NewRuleset returns a Ruleset without pods.
+func NewRuleset() *Ruleset {
+	return &Ruleset{
+		Sets: map[string]*Set{}, Chains: map[string]*Chain{}, Pods: map[netip.Addr]Pod{}, Pending: map[netip.Addr]Pod{},
+		users: map[string]int{}, changed: map[string]struct{}{},
+	}
+}
+
+// Use adds a user of chains and sets.
+func (r *Ruleset) Use(chains []*Chain, sets []*Set) {
+	for _, c := range chains {
+		if r.count(c.Name, 1) == 1 {
+			r.Chains[c.Name] = c
+		}
+	}
+	for _, s := range sets {
+		if r.count(s.Name, 1) == 1 {
+			r.Sets[s.Name] = s
+		}
+	}
+}
+
+// Leave reverts one Use.
+func (r *Ruleset) Leave(chains []*Chain, sets []*Set) {
+	for _, c := range chains {
+		if r.count(c.Name, -1) == 0 {
+			delete(r.Chains, c.Name)
+		}
+	}
+	for _, s := range sets {
+		if r.count(s.Name, -1) == 0 {
+			delete(r.Sets, s.Name)
+		}
+	}
+}
+
+// PutPod adds or changes the pod of an address.
+func (r *Ruleset) PutPod(a netip.Addr, p Pod, isPending bool) {
+	if isPending {
+		r.Pending[a] = p
+		return
+	}
+	r.Pods[a], r.podsChanged = p, true
+}
+
+// RemovePods removes addresses of an attachment.
+func (r *Ruleset) RemovePods(label string, addresses []netip.Addr) {
+	for _, a := range addresses {
+		if r.Pods[a].Label == label {
+			delete(r.Pods, a)
+			r.podsChanged = true
+		}
+		if r.Pending[a].Label == label {
+			delete(r.Pending, a)
+		}
+	}
+}
+
+// count changes the number of users of a name.
+func (r *Ruleset) count(name string, by int) int {
+	n := r.users[name] + by
+	r.users[name] = n
+	if n == 0 {
+		delete(r.users, name)
+	}
+	if n == 0 || n == 1 && by > 0 {
+		r.changed[name] = struct{}{}
+	}
+	return n
 }
 
 // hasPorts reports whether a pod is on a bridge.

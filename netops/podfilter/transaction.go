@@ -3,6 +3,8 @@ package podfilter
 import (
 	"cmp"
 	"context"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -19,6 +21,8 @@ type transaction struct {
 	filter *Filter
 	want   *Ruleset
 	pods   map[string]*nft.Entry
+	// isNew is true if the kernel does not have an earlier state of want.
+	isNew bool
 	// partial is true if the kernel has elements of pods that may be of an ADD that the caller does not know yet. Then
 	// they stay, with all chains and sets, which they may use.
 	partial bool
@@ -31,7 +35,8 @@ type transaction struct {
 
 func (t *transaction) build() (err error) {
 	t.changeMembers()
-	if t.want == t.filter.last {
+	t.isNew = t.want != t.filter.last
+	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged {
 		return nil
 	}
 	t.pods, err = podEntries(t.want.Pods)
@@ -42,8 +47,8 @@ func (t *transaction) build() (err error) {
 	if err := t.changeChains(); err != nil {
 		return err
 	}
-	for name := range t.filter.have.sets {
-		if t.want.Sets[name] == nil && !t.partial {
+	for name := range names(t, t.filter.have.sets) {
+		if _, exists := t.filter.have.sets[name]; exists && t.want.Sets[name] == nil && !t.partial {
 			m := nft.Request(unix.NFT_MSG_DELSET, 0, podtable.Table().Family)
 			m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name)
 			m.Text(unix.NFTA_SET_NAME, name)
@@ -51,6 +56,14 @@ func (t *transaction) build() (err error) {
 		}
 	}
 	return nil
+}
+
+// names returns the names that a transaction compares: those of the Ruleset that have changed, or, if the kernel may differ anywhere, all.
+func names[V any](t *transaction, all map[string]V) iter.Seq[string] {
+	if t.isNew {
+		return maps.Keys(all)
+	}
+	return maps.Keys(t.want.changed)
 }
 
 // changeMembers finds the members of sets that have changed.
@@ -103,9 +116,9 @@ func (t *transaction) changeChains() error {
 			t.repairs = podtable.RepairBase(form, have)
 		}
 	}
-	for name, c := range t.want.Chains {
-		n, exists := have[name]
-		if exists && n == len(c.Rules) {
+	for name := range names(t, t.want.Chains) {
+		c, n, exists := t.want.Chains[name], 0, false
+		if n, exists = have[name]; c == nil || exists && n == len(c.Rules) {
 			continue
 		}
 		rules, err := c.RuleMessages()
@@ -118,8 +131,9 @@ func (t *transaction) changeChains() error {
 			t.chains, t.rules = append(t.chains, c.Message()), append(t.rules, rules...)
 		}
 	}
-	for name := range have {
-		if _, isBase := base[name]; !isBase && t.want.Chains[name] == nil && !t.partial {
+	for name := range names(t, have) {
+		_, exists := have[name]
+		if _, isBase := base[name]; exists && !isBase && t.want.Chains[name] == nil && !t.partial {
 			t.flushed = append(t.flushed, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
 			t.oldChains = append(t.oldChains, podtable.Table().ChainMessage(unix.NFT_MSG_DELCHAIN, 0, name))
 		}
@@ -227,27 +241,32 @@ func fitting(msgs []nlconn.Message, limit int) int {
 
 // done notes what the kernel has after the transaction.
 func (t *transaction) done() {
-	if t.want == t.filter.last {
-		for _, s := range t.want.Sets {
-			clear(s.changed)
-		}
-		return
+	have := &t.filter.have
+	for _, s := range t.want.Sets {
+		clear(s.changed)
 	}
+	if t.isNew {
+		have.rules, have.sets = podtable.BaseChains(t.filter.form(t.want)), map[string]*Set{}
+	}
+	for name := range names(t, t.want.users) {
+		delete(have.rules, name)
+		delete(have.sets, name)
+		if c := t.want.Chains[name]; c != nil {
+			have.rules[name] = len(c.Rules)
+		}
+		if s := t.want.Sets[name]; s != nil {
+			have.sets[name] = s
+		}
+	}
+	clear(t.want.changed)
+	t.want.podsChanged = false
 	t.filter.last = t.want
+	if t.pods != nil {
+		have.pods = t.pods
+	}
 	if t.partial {
 		t.filter.knowsRules, t.filter.knowsPods = false, false
 		t.filter.monitor.Notify() // so that the caller calls Refresh
-	}
-	have := &t.filter.have
-	have.rules = podtable.BaseChains(t.filter.form(t.want))
-	for name, c := range t.want.Chains {
-		have.rules[name] = len(c.Rules)
-	}
-	have.pods = t.pods
-	have.sets = map[string]*Set{}
-	for name, s := range t.want.Sets {
-		clear(s.changed)
-		have.sets[name] = s
 	}
 }
 

@@ -15,52 +15,91 @@ import (
 // Ruleset returns what the kernel should have. It shares its sets with the Table. A pod that the source does not know is
 // denied everything.
 //
-// It is the same value as before if only members of its sets have changed.
+// It is the same value as before, changed, unless the change concerns all pods.
 func (t *Table) Ruleset() *podfilter.Ruleset {
-	if t.ruleset != nil {
+	if t.ruleset != nil && len(t.stale) == 0 {
 		return t.ruleset
 	}
-	chains := t.podChains
-	t.podChains = map[string][]*podfilter.Chain{}
-	r := &podfilter.Ruleset{
-		Sets: map[string]*podfilter.Set{}, Chains: map[string]*podfilter.Chain{}, Pods: map[netip.Addr]podfilter.Pod{},
-		Pending: map[netip.Addr]podfilter.Pod{},
-		Form:    podfilter.Form{KeepEstablished: t.KeepEstablished},
-	}
-	used := map[string]*group{}
 	networks, shared := t.networks(), t.shared()
-	t.selected, t.conflicts = map[string]string{}, map[string]string{}
-	for _, l := range t.local {
-		if l.Network != "" && !networks[l.Network] {
-			continue
+	if t.ruleset == nil || len(t.cluster)+len(shared)+len(t.conflicts) > 0 {
+		t.ruleset, t.uses, t.unitUsers = podfilter.NewRuleset(), map[string]use{}, map[*compiled]int{}
+		t.ruleset.Form.KeepEstablished = t.KeepEstablished
+		t.selected, t.conflicts = map[string]string{}, map[string]string{}
+		for _, g := range t.groups {
+			g.users = 0
 		}
-		pod := podfilter.Pod{Label: l.Label, Port: l.Port, Bridge: l.Bridge, Egress: t.chainOf(l, Egress, r, used, chains), Ingress: t.chainOf(l, Ingress, r, used, chains)}
-		if pod.Egress == "" && pod.Ingress == "" {
-			continue
+		t.makeStale(func(Local) bool { return true })
+	}
+	t.podChains = map[string]*compiled{}
+	var before []use
+	for label := range t.stale {
+		if old, has := t.uses[label]; has {
+			t.ruleset.RemovePods(label, old.addresses)
+			delete(t.uses, label)
+			delete(t.selected, label)
+			before = append(before, old)
 		}
-		t.selected[l.Label] = t.title(l)
-		pods := r.Pods
-		if l.Pending {
-			pods = r.Pending
+	}
+	for label := range t.stale {
+		if l, ok := t.local[label]; ok && (l.Network == "" || networks[l.Network]) {
+			t.uses[label] = t.put(l, shared)
 		}
-		for _, a := range l.Addresses {
-			one := pod
-			if holders := shared[a]; holders != "" {
-				one.Egress, one.Ingress = podfilter.Deny, podfilter.Deny
-				t.conflicts[l.Label] = fmt.Sprintf("network policies select %s, and the node's packet filter knows pods by their addresses: %s is that of %s", t.title(l), a, holders)
-			}
-			if have, ok := pods[a]; !ok || have.Label > one.Label {
-				pods[a] = one
+	}
+	for _, old := range before { // last, so that what is used again does not go
+		t.leave(old.units)
+	}
+	maps.DeleteFunc(t.groups, func(_ string, g *group) bool { return g.users == 0 })
+	clear(t.stale)
+	return t.ruleset
+}
+
+// use is what the Ruleset has for an attachment.
+type use struct {
+	units     []*compiled
+	addresses []netip.Addr
+}
+
+// makeStale makes the next Ruleset compute some attachments again, with those that have one of their addresses.
+func (t *Table) makeStale(is func(Local) bool) {
+	addresses := map[netip.Addr]bool{}
+	for label, l := range t.local {
+		if is(l) {
+			t.stale[label] = struct{}{}
+			for _, a := range l.Addresses {
+				addresses[a] = true
 			}
 		}
 	}
-	for _, g := range used {
-		for _, s := range g.sets {
-			r.Sets[s.Name] = s
+	for label, l := range t.local {
+		if slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return addresses[a] }) {
+			t.stale[label] = struct{}{}
 		}
 	}
-	t.groups, t.ruleset = used, r
-	return r
+}
+
+// put adds an attachment to the Ruleset.
+func (t *Table) put(l Local, shared map[netip.Addr]string) (u use) {
+	u.addresses = l.Addresses
+	pod := podfilter.Pod{Label: l.Label, Port: l.Port, Bridge: l.Bridge, Egress: t.chainOf(l, Egress, &u), Ingress: t.chainOf(l, Ingress, &u)}
+	if pod.Egress == "" && pod.Ingress == "" {
+		return u
+	}
+	t.selected[l.Label] = t.title(l)
+	pods := t.ruleset.Pods
+	if l.Pending {
+		pods = t.ruleset.Pending
+	}
+	for _, a := range l.Addresses {
+		one := pod
+		if holders := shared[a]; holders != "" {
+			one.Egress, one.Ingress = podfilter.Deny, podfilter.Deny
+			t.conflicts[l.Label] = fmt.Sprintf("network policies select %s, and the node's packet filter knows pods by their addresses: %s is that of %s", t.title(l), a, holders)
+		}
+		if have, ok := pods[a]; !ok || have.Label > one.Label {
+			t.ruleset.PutPod(a, one, l.Pending)
+		}
+	}
+	return u
 }
 
 // title returns an attachment as people know it.
@@ -119,64 +158,75 @@ func (t *Table) Conflicts() map[string]string {
 	return t.conflicts
 }
 
-// chainOf returns the name of the chain of an attachment in one direction, and adds the chain and what it needs to a
-// Ruleset. It returns "" if no policy selects the pod in that direction.
-func (t *Table) chainOf(l Local, d Direction, r *podfilter.Ruleset, used map[string]*group, old map[string][]*podfilter.Chain) string {
+// chainOf returns the name of the chain of an attachment in one direction, and adds what it needs to the Ruleset and to u. It returns ""
+// if no policy selects the pod in that direction.
+func (t *Table) chainOf(l Local, d Direction, u *use) string {
+	form := &t.ruleset.Form
 	p := t.pods[l.Namespace][l.Name]
 	if p == nil || !p.Is(l.UID) || l.Network == "" && !t.knowsSubjects(p.Namespace) {
-		r.Form.Node = r.Form.Node || len(t.cluster) > 0
+		form.Node = form.Node || len(t.cluster) > 0
 		return podfilter.Deny
 	}
 	var tiers Tiers
 	for _, policy := range t.selecting(p, l.Network, d) {
 		c := policy.compile(d)
-		t.include(c, r, used)
+		t.join(c, u)
 		tiers.Isolating = append(tiers.Isolating, Chosen{policy.Namespace + "/" + policy.Name, c.name})
 	}
 	admin, baseline := t.clusterSelecting(p, l.Network, d)
 	if len(tiers.Isolating) > 0 {
 		baseline = nil
 	}
-	r.Form.Node = r.Form.Node || d == Egress && len(admin)+len(baseline) > 0
+	form.Node = form.Node || d == Egress && len(admin)+len(baseline) > 0
 	for _, policy := range append(baseline, admin...) {
-		t.include(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), r, used)
+		t.join(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), u)
 	}
 	text := fmt.Sprintf("%q", tiers)
-	chains := t.podChains[text]
-	if chains == nil {
-		chains = old[text]
+	own := t.podChains[text]
+	if own == nil {
+		own = &compiled{chains: tiers.PodChains()}
+		t.podChains[text] = own
 	}
-	if chains == nil {
-		chains = tiers.PodChains()
-	}
-	t.podChains[text] = chains
-	if len(chains) == 0 {
+	if len(own.chains) == 0 {
 		return ""
 	}
-	for _, c := range chains {
-		r.Chains[c.Name] = c
-	}
-	return chains[0].Name
+	t.join(own, u)
+	return own.chains[0].Name
 }
 
-// include adds the objects of a policy to a Ruleset.
-func (t *Table) include(c *compiled, r *podfilter.Ruleset, used map[string]*group) {
-	for _, ch := range c.chains {
-		r.Chains[ch.Name] = ch
+// join adds the objects of a unit to the Ruleset.
+func (t *Table) join(c *compiled, u *use) {
+	u.units = append(u.units, c)
+	t.unitUsers[c]++
+	if t.unitUsers[c] > 1 {
+		return
 	}
-	for _, s := range c.ports {
-		if r.Sets[s.Name] == nil {
-			r.Sets[s.Name] = s
-		}
-	}
+	t.ruleset.Use(c.chains, c.ports)
 	for _, k := range c.groups {
 		text := k.text()
-		if used[text] != nil {
+		g := t.groups[text]
+		if g == nil {
+			g = t.newGroup(k)
+			t.groups[text] = g
+		}
+		g.users++
+		t.ruleset.Use(nil, g.sets[:])
+	}
+}
+
+// leave reverts joins.
+func (t *Table) leave(units []*compiled) {
+	for _, c := range units {
+		t.unitUsers[c]--
+		if t.unitUsers[c] > 0 {
 			continue
 		}
-		used[text] = t.groups[text]
-		if used[text] == nil {
-			used[text] = t.newGroup(k)
+		delete(t.unitUsers, c)
+		t.ruleset.Leave(c.chains, c.ports)
+		for _, k := range c.groups {
+			g := t.groups[k.text()]
+			g.users--
+			t.ruleset.Leave(nil, g.sets[:])
 		}
 	}
 }

@@ -3,6 +3,7 @@ package netpolicy
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -38,10 +39,15 @@ type Table struct {
 	// selected are the titles of attachments that policies select, and conflicts has why these cannot be enforced. Both are by label and
 	// belong to ruleset.
 	selected, conflicts map[string]string
-	// podChains are the chains of pods by the policies that select them.
-	podChains map[string][]*podfilter.Chain
-	// ruleset is the last Ruleset. It is nil after a change of more than the members of its sets.
+	// podChains are the chains of pods by the policies that select them, while a Ruleset is computed.
+	podChains map[string]*compiled
+	// ruleset is the last Ruleset. It is nil after a change that may concern all attachments, and stale has the labels of those that other
+	// changes concern.
 	ruleset *podfilter.Ruleset
+	stale   map[string]struct{}
+	// uses is what ruleset has for each attachment by label, and unitUsers how many uses each unit has.
+	uses      map[string]use
+	unitUsers map[*compiled]int
 }
 
 // Local is an attachment of a pod of this node.
@@ -71,6 +77,8 @@ type localPod struct {
 type group struct {
 	key  groupKey
 	sets [2]*podfilter.Set
+	// users is the number of units that use the sets.
+	users int
 }
 
 // NewTable returns an empty Table.
@@ -79,7 +87,7 @@ func NewTable() *Table {
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
 		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
-		given: map[string]map[string]Given{},
+		given: map[string]map[string]Given{}, stale: map[string]struct{}{},
 	}
 }
 
@@ -143,7 +151,7 @@ func (t *Table) replacePod(old, p *Pod) {
 			continue
 		}
 		if _, local := t.addresses[one.Key()]; local {
-			t.ruleset = nil
+			t.makeStale(func(l Local) bool { return l.Namespace == one.Namespace && l.Name == one.Name })
 		}
 		t.isSaved = t.isSaved && (!t.OnNode(one) || old != nil && p != nil && old.savedPod().equal(p.savedPod()))
 	}
@@ -177,13 +185,19 @@ func (t *Table) PutPolicy(p *Policy) {
 		t.policies[p.Namespace] = map[string]*Policy{}
 	}
 	t.policies[p.Namespace][p.Name] = p
-	t.ruleset, t.isSaved = nil, false
+	t.changePolicies(p.Namespace)
+}
+
+// changePolicies notes that the policies of a namespace have changed.
+func (t *Table) changePolicies(namespace string) {
+	t.makeStale(func(l Local) bool { return l.Namespace == namespace || l.Network != "" })
+	t.isSaved = false
 }
 
 // RemovePolicy removes a policy.
 func (t *Table) RemovePolicy(namespace, name string) {
 	delete(t.policies[namespace], name)
-	t.ruleset, t.isSaved = nil, false
+	t.changePolicies(namespace)
 }
 
 // PutMulti replaces the policies of a MultiNetworkPolicy.
@@ -193,7 +207,7 @@ func (t *Table) PutMulti(namespace, name string, all []*Policy) {
 	for _, p := range all {
 		t.PutPolicy(p)
 	}
-	t.ruleset, t.isSaved = nil, false
+	t.changePolicies(namespace)
 }
 
 // PutClusterPolicy adds or changes a cluster policy.
@@ -248,7 +262,10 @@ func (t *Table) SetLocal(all []Local) {
 			}
 		}
 	}
-	t.change(changed, func() { t.local, t.addresses, t.ruleset = local, addresses, nil })
+	old := t.local
+	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, local[l.Label]) })
+	t.change(changed, func() { t.local, t.addresses = local, addresses })
+	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, old[l.Label]) })
 }
 
 func (l localPod) equal(o localPod) bool {
