@@ -77,6 +77,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/multi/wish FuzzPars
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/overlay FuzzRender roles_meta_overlay_FuzzRender
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/meta/overlay FuzzSubnetFile roles_meta_overlay_FuzzSubnetFile
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzAzure roles_metadata_FuzzAzure
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzAzureTokens roles_metadata_FuzzAzureTokens
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzDigitalOcean roles_metadata_FuzzDigitalOcean
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzFile roles_metadata_FuzzFile
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzGCP roles_metadata_FuzzGCP

@@ -113,7 +113,10 @@ func nextTag(text string) (t tag, rest string, err error) {
 		if !ended {
 			return t, "", fmt.Errorf("a value without an end at %.40q", after)
 		}
-		t.attributes[name], text = value, rest
+		if _, given := t.attributes[name]; !given {
+			t.attributes[name] = value
+		}
+		text = rest
 	}
 }
 
@@ -126,7 +129,11 @@ func xmlName(text string) (name, rest string) {
 	if n < 0 {
 		return "", ""
 	}
-	return text[strings.IndexByte(text[:n], ':')+1 : n], text[n:]
+	name, rest = text[:n], text[n:]
+	if prefix, local, _ := strings.Cut(name, ":"); prefix != "" && local != "" {
+		name = local
+	}
+	return name, rest
 }
 
 // isTrue parses a boolean of XML Schema.
