@@ -2,6 +2,7 @@
 # The fuzz targets in the form that OSS-Fuzz builds: its base image has the function, and runs this in the sources.
 # TestFuzzTargets in test/suites/docs compares the list with the code.
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/coldjson FuzzUnmarshal internal_coldjson_FuzzUnmarshal
+compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzDecode internal_dbus_FuzzDecode
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzMessage internal_dbus_FuzzMessage
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/grpc FuzzReceive internal_grpc_FuzzReceive
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/rawjson FuzzSet internal_rawjson_FuzzSet

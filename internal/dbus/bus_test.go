@@ -205,6 +205,42 @@ func TestSilent(t *testing.T) {
 	}
 }
 
+// ender ends a context when it has read.
+type ender struct {
+	net.Conn
+	end context.CancelFunc
+}
+
+func (e *ender) Read(b []byte) (int, error) {
+	n, err := e.Conn.Read(b)
+	e.end()
+	return n, err
+}
+
+// TestEndsWithAnswer: after a call whose context ends with its answer the connection serves the next call.
+func TestEndsWithAnswer(t *testing.T) {
+	nc, err := net.Dial("unix", startBus(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &ender{Conn: nc, end: func() {}}
+	c, err := newConn(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // nothing is lost with it
+	for n := range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if n > 0 { // the answer to the first call comes behind signals
+			e.end = cancel
+		}
+		if err := c.Call(ctx, own("GetId"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

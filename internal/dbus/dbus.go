@@ -96,11 +96,20 @@ func (c *Conn) authenticate() error {
 func (c *Conn) Close() error { return c.conn.Close() }
 
 // begin allows maxRead bytes. If ctx ends before the returned function is called, reading and
-// writing fail.
+// writing fail until then.
 func (c *Conn) begin(ctx context.Context) (end func()) {
 	c.left = maxRead
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
-	return func() { stop() }
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.conn.SetDeadline(time.Unix(1, 0))
+		close(ended)
+	})
+	return func() {
+		if !stop() { // a call that is complete by now leaves the connection to the next one
+			<-ended
+			_ = c.conn.SetDeadline(time.Time{})
+		}
+	}
 }
 
 // Call calls a method and stores its answer, one value, in the variable that answer points to. If
@@ -248,15 +257,23 @@ func (d *decoder) number() uint32 {
 }
 
 // text returns a string or a path.
-func (d *decoder) text() string {
-	return strings.TrimSuffix(string(d.take(int(d.number())+1, 1)), "\x00")
-}
+func (d *decoder) text() string { return d.terminated(int(d.number())) }
 
 func (d *decoder) signature() string {
 	if n := d.take(1, 1); n != nil {
-		return strings.TrimSuffix(string(d.take(int(n[0])+1, 1)), "\x00")
+		return d.terminated(int(n[0]))
 	}
 	return ""
+}
+
+// terminated returns n bytes. A NUL byte follows them.
+func (d *decoder) terminated(n int) string {
+	b := d.take(n+1, 1)
+	if d.failed || b[n] != 0 {
+		d.failed = true
+		return ""
+	}
+	return string(b[:n])
 }
 
 // answer stores the only value of a message with some signature. A variant's value is stored itself, and a path is a string.
