@@ -7,12 +7,14 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/internal/yaml"
@@ -210,6 +212,11 @@ func countRow(r *netpolicy.RuleCount) []string {
 }
 
 func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
+	if c.Duration("for") < 0 {
+		return usagef("cnibox help policy try", "--for %s: want no negative time", c.Duration("for"))
+	}
+	interrupted, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
+	defer stop()
 	file := c.Args().First()
 	content, err := p.readFile(file, maxPolicyFile)
 	if err != nil {
@@ -229,7 +236,13 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 		if err = tryOnce(c.Context, h, state, object, found); err != nil || last {
 			break
 		}
+		if len(found) >= maxTried {
+			err = fmt.Errorf("the list ends, because it has %d connections", len(found))
+			break
+		}
 		select {
+		case <-interrupted.Done():
+			last = true
 		case <-end:
 			last = true
 		case <-time.After(tryInterval):
@@ -258,6 +271,9 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 
 // tryInterval is less than the time for which the kernel knows a connection that has ended, or that had no answer.
 const tryInterval = 5 * time.Second
+
+// maxTried bounds what --for remembers: clients of a flood have new addresses at each look.
+const maxTried = 10_000
 
 // tryOnce finds the tracked connections whose verdict an object would change.
 func tryOnce(ctx context.Context, h *roles.Host, state *netpolicy.State, object *netpolicy.Object, found map[netpolicy.Flow]netpolicy.Explanation) error {

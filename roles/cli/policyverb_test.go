@@ -71,6 +71,22 @@ policy try --for 8s $WORK/close.yaml >$WORK/tried &
 try=$!
 while kill -0 $try 2>/dev/null; do product path --probe client web:80 >/dev/null 2>&1; done
 cat $WORK/tried
+policy try --for -1s $WORK/close.yaml
+: >$WORK/tried
+until grep -q :80 $WORK/tried; do
+	product policy try --for 1h $WORK/close.yaml >$WORK/tried 2>&1 &
+	try=$!
+	product path --probe client web:80 >/dev/null 2>&1
+	kill $try
+	wait $try || true
+done
+cat >$WORK/closed.yaml <<'E'
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed}, spec: {podSelector: {}, policyTypes: [Egress]}}
+E
+other=$(nsenter --net=/run/ns/other ip -4 -o addr show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/')
+nsenter --net=/run/ns/client /bin/bash -c "for p in {1..10000}; do echo >/dev/udp/$other/\$p; done"
+policy try --for 1h $WORK/closed.yaml >$WORK/tried
+grep 'list ends' $WORK/tried
 echo 'kind: Pod' >$WORK/pod.yaml
 policy try $WORK/pod.yaml
 product policy explain default/other default/web:80 >/dev/null 2>&1 || echo "exit code $?"
@@ -111,6 +127,8 @@ until grep -q http $WORK/ui.out; do :; done
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",
 		"cnibox: policy try: breaks 1 flow of default/web\n",
+		"--for -1s: want no negative time",
+		"cnibox: policy try: the list ends, because it has 10",
 		"pod.yaml: Pod without metadata.name\n",
 		"exit code 3\n",
 		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
