@@ -50,7 +50,7 @@ func Features() []Feature {
 		kind("vxlan", "CONFIG_VXLAN", "`agent` with the backend vxlan"),
 		kind("wireguard", "CONFIG_WIREGUARD", "`agent` with the backend wireguard"),
 		{Name: "tun", Option: "CONFIG_TUN", Use: "`tap`", Without: refused, has: hasTun},
-		{Name: "nftables", Option: "CONFIG_NF_TABLES_INET", Use: "`ipMasq`, `portmap`, `firewall`, `macspoofchk`, `agent`", Without: refused, has: hasNFTables},
+		{Name: "nftables", Option: "CONFIG_NF_TABLES_INET, CONFIG_NFT_FIB_INET", Use: "`ipMasq`, `portmap`, `firewall`, `macspoofchk`, `agent`", Without: refused, has: hasNFTables},
 		{
 			Name: "nftables-bridge", Option: "CONFIG_NF_TABLES_BRIDGE", Use: "`macspoofchk`, `azure-vnet`", Without: refused,
 			has: func(ctx context.Context, n *Net) error { return n.hasFamily(ctx, unix.NFPROTO_BRIDGE) },

@@ -143,7 +143,7 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: another program changes the nftables table %s: %w", nlconn.ErrBusy, podtable.Table(), err)
+	return fmt.Errorf("%w: another program changes the nftables table %s, or the kernel lacks its expressions, see what 'modprobe -a nft_ct nft_fib_inet' says: %w", nlconn.ErrBusy, podtable.Table(), err)
 }
 
 func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
