@@ -162,13 +162,19 @@ func (f *Filter) Bypass(ctx context.Context) error {
 	return nil
 }
 
-// hasServices reports whether IPVS has a service in the namespace of the process.
+// hasServices reports whether IPVS has a service in the namespace of the process. The file of many services has megabytes: its begin says it.
 func hasServices() (bool, error) {
-	text, err := os.ReadFile(servicesFile)
+	file, err := os.Open(servicesFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+		return false, nil
 	}
-	return listsService(string(text)), err
+	if err != nil {
+		return false, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	begin := make([]byte, 1<<10)
+	n, err := file.Read(begin)
+	return listsService(string(begin[:n])), err
 }
 
 // listsService reports whether the text of servicesFile has a service. Its lines begin with a protocol, those of servers with an arrow, and

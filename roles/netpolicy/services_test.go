@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,19 +21,15 @@ import (
 
 // Options of IPVS's sockets (net/netfilter/ip_vs.h).
 const (
-	addService = 64 + 1024 + 64 + 2
-	addServer  = 64 + 1024 + 64 + 7
+	addService    = 64 + 1024 + 64 + 2
+	flushServices = 64 + 1024 + 64 + 5
+	addServer     = 64 + 1024 + 64 + 7
 )
 
 // serve makes a UDP service of IPVS with one server, as kube-proxy does.
 func serve(t *testing.T, service, server netip.AddrPort) {
 	t.Helper()
 	ip(t, fmt.Sprintf("addr add %s/32 dev kube-ipvs0", service.Addr()))
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	end := func(b []byte, a netip.AddrPort) []byte {
 		return append(binary.BigEndian.AppendUint16(append(b, a.Addr().AsSlice()...), a.Port()), 0, 0)
 	}
@@ -42,12 +40,8 @@ func serve(t *testing.T, service, server netip.AddrPort) {
 	dst := append(end(nil, server), 0, 0, 0, 0)    // masquerading
 	dst = binary.NativeEndian.AppendUint32(dst, 1) // weight
 	dst = append(dst, make([]byte, 8)...)          // thresholds
-	if err := unix.SetsockoptString(fd, unix.IPPROTO_IP, addService, string(svc)); err != nil {
-		t.Fatalf("add service: %v", err)
-	}
-	if err := unix.SetsockoptString(fd, unix.IPPROTO_IP, addServer, string(svc)+string(dst)); err != nil {
-		t.Fatalf("add server: %v", err)
-	}
+	ipvs(t, addService, string(svc))
+	ipvs(t, addServer, string(svc)+string(dst))
 }
 
 // TestIPVS: policies apply to connections to services of IPVS, which do not pass the forward hook: by the pod that connects, and by the
@@ -128,4 +122,25 @@ func TestIPVS(t *testing.T) {
 	table.RemovePolicy("default", "p")
 	ensure(t, f, table)
 	passes(open(pods[0], 1), 1)
+	for _, left := range []bool{true, false} { // the chains go with the services
+		out, err := exec.Command("nft", "list", "table", "inet", "cnibox_policy").CombinedOutput()
+		if err != nil || strings.Contains(string(out), "chain service_") != left {
+			t.Errorf("%v: %s", err, out)
+		}
+		ipvs(t, flushServices, "")
+		ensure(t, f, table)
+	}
+}
+
+// ipvs sets an option of IPVS.
+func ipvs(t *testing.T, option int, value string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_IP, option, value); err != nil {
+		t.Fatalf("option %d: %v", option, err)
+	}
 }
