@@ -31,7 +31,11 @@ func answers() []any {
 
 // values are examples of them.
 var values = []any{
-	"text", "", true, int32(-2), uint16(0xfffe), []byte("abc"), []string{"a", "", "bc"}, [][]string{{}, {"a"}}, settings{}, []string{},
+	"text", "", true, int32(-2), uint16(0xfffe), []byte("abc"),
+	[]string{"a", "", "bc"},
+	[][]string{{}, {"a"}},
+	settings{},
+	[]string{},
 	settings{{Family: 10, Address: []byte{1, 2, 3}, Port: 53, Name: "n"}, {Parts: []struct {
 		Name string
 		Is   bool

@@ -100,7 +100,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 		return nil, err
 	}
 	t := &topo.Topology{Node: name, Devices: []topo.Device{}, Attachments: []topo.Attachment{}}
-	masqueraded := masqueradedSubnets(h)
+	masqueraded := masqueradedByAgent(h)
 	byName, byIndex, ends := map[string]*netops.LinkInfo{}, map[int]string{}, map[string]bool{}
 	for i := range links {
 		byName[links[i].Name], byIndex[links[i].Index] = &links[i], links[i].Name
@@ -111,9 +111,7 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 			Container: a.ContainerID, Pod: printable(a.Pod), Network: a.Network, Netns: printable(a.Netns), IfName: a.IfName, Addresses: a.Addresses, MAC: a.MAC,
 			HostLink: a.HostLink, Ports: a.Ports, Problems: problems[a.key()],
 		}
-		one.Masquerade = a.isMasqueraded || slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool {
-			return slices.ContainsFunc(masqueraded, func(subnet netip.Prefix) bool { return subnet.Contains(p.Addr()) })
-		})
+		one.Masquerade = a.isMasqueraded || slices.ContainsFunc(a.Addresses, masqueraded)
 		if a.Error != "" {
 			one.Problems = append(one.Problems, a.Error)
 		}
@@ -151,18 +149,15 @@ func (p *Process) readTopology(ctx context.Context, h *roles.Host) (*topo.Topolo
 	return t, nil
 }
 
-// masqueradedSubnets returns this node's subnets whose packets the agent masquerades.
-func masqueradedSubnets(h *roles.Host) (subnets []netip.Prefix) {
+// masqueradedByAgent returns a function that reports whether the agent masquerades the packets of an address.
+func masqueradedByAgent(h *roles.Host) func(netip.Prefix) bool {
 	o, err := store.ReadOverlay(h.Store.OverlayPath())
 	if err != nil || !o.IPMasq {
-		return nil // a node without the file has no overlay, and doctor reports a damaged one
+		return func(netip.Prefix) bool { return false } // a node without the file has no overlay, and doctor reports a damaged one
 	}
-	for _, family := range []*store.OverlayFamily{o.IPv4, o.IPv6} {
-		if family != nil {
-			subnets = append(subnets, family.Subnet)
-		}
+	return func(p netip.Prefix) bool {
+		return o.IPv4 != nil && o.IPv4.Subnet.Contains(p.Addr()) || o.IPv6 != nil && o.IPv6.Subnet.Contains(p.Addr())
 	}
-	return subnets
 }
 
 // lowerIndex returns the index of the host's device below a container's interface, such as the parent of a

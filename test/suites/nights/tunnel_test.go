@@ -53,11 +53,15 @@ cnibox agent -cluster-dir %s -node-name node%[1]d -iface eth1 -healthz-ip 127.0.
 		// wantA and wantB are checks, with the fix that must be printed. A fix of B is run.
 		wantA, fixA, wantB string
 	}{
-		{name: "the other node drops what arrives", onB: `nft 'table ip x { chain i { type filter hook input priority -200; iifname "eth1" udp dport 8472 drop; }; }'`,
-			wantA: "tunnel-peer", fixA: runThere, wantB: "tunnel-dropped"},
+		{
+			name: "the other node drops what arrives", onB: `nft 'table ip x { chain i { type filter hook input priority -200; iifname "eth1" udp dport 8472 drop; }; }'`,
+			wantA: "tunnel-peer", fixA: runThere, wantB: "tunnel-dropped",
+		},
 		{name: "the other node's interface is down", onB: "ip link set eth1 down", wantB: "underlay-down"},
-		{name: "an entry for the other node is old", onA: "ip neigh replace 172.17.8.2 lladdr 02:00:00:00:00:99 nud permanent dev eth1",
-			wantA: "tunnel-peer", fixA: "ip neigh change 172.17.8.2 dev eth1 nud stale"},
+		{
+			name: "an entry for the other node is old", onA: "ip neigh replace 172.17.8.2 lladdr 02:00:00:00:00:99 nud permanent dev eth1",
+			wantA: "tunnel-peer", fixA: "ip neigh change 172.17.8.2 dev eth1 nud stale",
+		},
 		{name: "a forwarding entry leads elsewhere", onA: "bridge fdb replace " + mac + " dev flannel.1 dst 172.17.8.99 self permanent"}, // the agent mends it
 	} {
 		a.must(night.onA)
