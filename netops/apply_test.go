@@ -134,7 +134,7 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 	}
 	want := netops.LinkInfo{
 		Name: "vth0", Kind: "veth", MAC: "02:00:00:00:00:01", MTU: 1400, Up: true, OperUp: true, Running: true,
-		Alias: testLabel + " 10.22.0.2/16", Master: "tbr0", Hairpin: true, Isolated: true,
+		Alias: testLabel + " 10.22.0.2/16", Master: "tbr0", PeerElsewhere: true, Hairpin: true, Isolated: true,
 	}
 	l.Index, l.MasterIndex, l.PeerIndex = 0, 0, 0
 	if d := cmp.Diff(want, l); d != "" {
