@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -173,7 +174,10 @@ func hasServices() (bool, error) {
 	}
 	defer file.Close() //nolint:errcheck // nothing was written
 	begin := make([]byte, 1<<10)
-	n, err := file.Read(begin)
+	n, err := io.ReadFull(file, begin)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // the file is shorter
+	}
 	return listsService(string(begin[:n])), err
 }
 

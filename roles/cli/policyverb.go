@@ -217,6 +217,8 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 	}
 	interrupted, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(interrupted, stop)    // a second signal ends the process
+	ctx := context.WithoutCancel(c.Context) // the last look is after the signal
 	file := c.Args().First()
 	content, err := p.readFile(file, maxPolicyFile)
 	if err != nil {
@@ -233,7 +235,7 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 	found := map[netpolicy.Flow]netpolicy.Explanation{}
 	end := time.After(c.Duration("for"))
 	for last := c.Duration("for") == 0; ; {
-		if err = tryOnce(c.Context, h, state, object, found); err != nil || last {
+		if err = tryOnce(ctx, h, state, object, found); err != nil || last {
 			break
 		}
 		if len(found) >= maxTried {
@@ -247,7 +249,7 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 			last = true
 		case <-time.After(tryInterval):
 		}
-		state, err = enforce.State(c.Context, h.Store)
+		state, err = enforce.State(ctx, h.Store)
 		if err != nil {
 			break
 		}

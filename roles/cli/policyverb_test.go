@@ -80,6 +80,7 @@ until grep -q :80 $WORK/tried; do
 	kill $try
 	wait $try || true
 done
+sed 's/^/interrupted: /' $WORK/tried
 cat >$WORK/closed.yaml <<'E'
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed}, spec: {podSelector: {}, policyTypes: [Egress]}}
 E
@@ -127,6 +128,7 @@ until grep -q http $WORK/ui.out; do :; done
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",
 		"cnibox: policy try: breaks 1 flow of default/web\n",
+		"interrupted: cnibox: policy try: breaks 1 flow of default/web\n",
 		"--for -1s: want no negative time",
 		"cnibox: policy try: the list ends, because it has 10",
 		"pod.yaml: Pod without metadata.name\n",

@@ -213,10 +213,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	}
 	shared := map[string][]netops.Change{}
 	for _, n := range dump.Networks {
-		changes, err := attachment.DecodeChanges(n.Shared)
-		if err != nil {
-			return nil, err
-		}
+		changes, _ := attachment.DecodeChanges(n.Shared) // doctor reports a record that cannot be decoded
 		shared[n.Name] = append(shared[n.Name], changes...)
 	}
 	for i := range dump.Attachments {

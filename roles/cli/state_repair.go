@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -82,7 +83,7 @@ func (p *Process) mendState(c *cli.Context, h *roles.Host, agree func(damage []e
 	if err != nil {
 		return done, err
 	}
-	n, err := h.Net.RestoreRules(c.Context)
+	n, err := recovery.RestoreAll(c.Context, h)
 	if n > 0 {
 		done = append(done, "restored "+counted(n, "nftables element"))
 	}

@@ -17,15 +17,23 @@ func RestoreRules(ctx context.Context, h *roles.Host, flushed bool) (int, error)
 	if err != nil || len(lost) == 0 {
 		return 0, err
 	}
-	n, err := h.Net.RestoreRules(ctx)
-	if n == 0 {
-		return n, err
+	n, err := RestoreAll(ctx, h)
+	if n > 0 {
+		h.Log.Warn("another program deleted cnibox's nftables tables or rules: they were restored", "elements", n)
 	}
-	h.Log.Warn("another program deleted cnibox's nftables tables or rules: they were restored", "elements", n)
-	return n, errors.Join(err, forgetFlows(ctx, h))
+	return n, err
 }
 
-// forgetFlows deletes the tracked connections to published UDP ports: without the rules they led elsewhere, and still do.
+// RestoreAll makes all elements and rules that attachments need, and returns their number. If there were any, it deletes the tracked
+// connections to published UDP ports: without the rules they led elsewhere, and still do.
+func RestoreAll(ctx context.Context, h *roles.Host) (int, error) {
+	n, err := h.Net.RestoreRules(ctx)
+	if n > 0 {
+		err = errors.Join(err, forgetFlows(ctx, h))
+	}
+	return n, err
+}
+
 func forgetFlows(ctx context.Context, h *roles.Host) error {
 	claims, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Claim, error) { return tx.Claims(store.KindPort) })
 	var plan netops.Plan

@@ -142,12 +142,13 @@ func linkChecks() []Check {
 					continue
 				}
 				evidence, fix := "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3"
-				if f.link(l.Master).STP { // the kernel refuses another state
-					evidence, fix = evidence+", by the bridge's STP", "bridge -d link show dev "+l.Name
+				if f.link(l.Master).STP {
+					if l.Starting { // STP opens the port within half a minute
+						continue
+					}
+					evidence, fix = evidence+", by the bridge's STP, and the kernel lets nobody else change it", "bridge -d link show dev "+l.Name
 				}
-				if !l.Starting || !f.link(l.Master).STP {
-					add(name(a.Pod, a.Key), evidence, fix, a.Key)
-				}
+				add(name(a.Pod, a.Key), evidence, fix, a.Key)
 			}
 		}},
 		{ID: "mtu-ipv6", Title: "an interface has no IPv6, because its MTU is less than 1280", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
