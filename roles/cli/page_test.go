@@ -217,7 +217,7 @@ for i in 1 2 3 4; do pod $net web-$i-id --args "K8S_POD_NAMESPACE=default;K8S_PO
 product add $net db-0-id /run/ns/db-0 --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=db-0" 2>$WORK/failed && exit 1
 in_pod web-3-id ip addr flush dev eth0
 ` + halfADD + `in_pod other busybox nc -w 1 $(in_pod web ip -4 -o addr show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/') 81 </dev/null || true
-in_pod client busybox ping -q 10.244.0.1 >/dev/null &
+in_pod client busybox ping -q 10.244.0.1 >/dev/null 2>&1 &
 ping=$!
 until [ "$(/sbin/bridge fdb show dev flannel.1 | grep -c dst)" = 4 ]; do :; done
 product ui --port 0 >$WORK/address & p=$!
@@ -237,7 +237,7 @@ func TestUIPage(t *testing.T) {
 	if *update {
 		arguments = "-update"
 	}
-	t.Log(n.run(uiNode + "export CLITEST_ADDRESS=$(cat $WORK/address)\n$SELF -test.v -test.run '^TestUIPage$' " + arguments + "\nkill $p $ping"))
+	t.Log(n.run(uiNode + "export CLITEST_ADDRESS=$(cat $WORK/address)\n$SELF -test.v -test.run '^TestUIPage$' " + arguments + "\nkill $p $ping $agent; wait $p $agent || true; trap - EXIT"))
 }
 
 func readUIPage(t *testing.T, address string) {
