@@ -8,12 +8,9 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
@@ -49,13 +46,13 @@ type auditor struct {
 	stale     map[store.Key][]netops.Connection
 	// after replaces the configuration of its network, whose attachments alone are compared then.
 	after *network
+	// late has the networks whose CHECK takes too long, and why their other attachments are not compared.
+	late map[string]string
+	// shown is the number of differences that a terminal showed so far.
+	shown int
+	// stream, if it is not nil, gets the differences of an attachment as soon as they are certain.
+	stream func([]difference) error
 }
-
-// compareTime is the maximum time for one attachment, whose CHECK can wait for another program.
-const compareTime = 5 * time.Second
-
-// fewDifferences is the number of differences that a terminal shows while others are looked for.
-const fewDifferences = 5
 
 // pluginDirs are the directories in which runtimes look for plugins by default.
 func pluginDirs() []string { return []string{defaultPluginDir, "/usr/lib/cni", "/usr/libexec/cni"} }
@@ -63,7 +60,7 @@ func pluginDirs() []string { return []string{defaultPluginDir, "/usr/lib/cni", "
 // newAuditor reads the records, unless dump has them. The plugins are those in the directories of the flag
 // --cni-path or of CNI_PATH, else those of the runtime whose network it is.
 func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, dump *store.Dump) (*auditor, error) {
-	a := &auditor{p: p, h: h, records: map[store.Key]*store.Attachment{}}
+	a := &auditor{p: p, h: h, records: map[store.Key]*store.Attachment{}, late: map[string]string{}}
 	// Only a role in this process returns its differences one by one.
 	a.delegate = h.Delegate.WithCopies(func(file string) bool {
 		f, err := plugindir.Open(filepath.Dir(file), p.Executable).Look(filepath.Base(file))
@@ -113,112 +110,6 @@ func (a *auditor) pathFor(network string) []string {
 		return path
 	}
 	return a.path
-}
-
-// all compares all attachments, in the order of their keys.
-func (a *auditor) all(ctx context.Context) ([]*audited, error) {
-	var out []*audited
-	covered := map[store.Key]bool{}
-	for _, c := range recovery.ReadCaches(a.h, a.p.cacheDirs()) {
-		one := &audited{Key: c.Key(), cached: c, record: a.records[c.Key()]}
-		if !checkable(c) {
-			one.cached = nil
-		}
-		if one.record == nil && one.cached == nil {
-			continue
-		}
-		covered[one.Key] = true
-		out = append(out, one)
-	}
-	// The CHECK of a meta role compares the networks to which it delegated.
-	err := a.eachDelegate(ctx, func(owner, key store.Key) { covered[key] = covered[key] || covered[owner] })
-	if err != nil {
-		return nil, err
-	}
-	for key, r := range a.records {
-		if !covered[key] {
-			out = append(out, &audited{Key: key, record: r})
-		}
-	}
-	if a.after != nil {
-		out = slices.DeleteFunc(out, func(one *audited) bool { return one.Network != a.after.Name })
-	}
-	sorting.Func(out, func(x, y *audited) int {
-		return cmp.Or(strings.Compare(x.Network, y.Network), strings.Compare(x.ContainerID, y.ContainerID), strings.Compare(x.IfName, y.IfName))
-	})
-	a.calls = runningCalls()
-	n, err := a.compareAll(ctx, out)
-	if err != nil {
-		return out[:n], err
-	}
-	var different []*audited
-	for _, one := range out {
-		if len(one.found) > 0 && one.busy == "" {
-			different = append(different, one)
-		}
-	}
-	if len(different) > 0 { // the state may have changed between two reads
-		_, err = a.compareAll(ctx, different)
-	}
-	return out, err
-}
-
-// compareAll compares attachments with one copy of the state, and reads what they share once. After an error it returns how many
-// it compared; the others keep what was found before.
-func (a *auditor) compareAll(ctx context.Context, all []*audited) (compared int, err error) {
-	thaw, err := a.h.Store.Freeze(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer thaw()
-	a.census, err = attachment.NewCensus(ctx, a.h)
-	if err != nil {
-		return 0, fmt.Errorf("list the host's interfaces: %w", err)
-	}
-	a.links, err = a.h.Net.Links(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
-	a.stale, err = a.staleFlows(ctx)
-	if err != nil {
-		return 0, err
-	}
-	done, err := a.h.Net.Remember()
-	if err != nil {
-		return 0, err
-	}
-	defer done()
-	progress, shown := a.p.progress("attachments"), 0
-	defer progress(1, 1)
-	late := map[string]string{}
-	for i, one := range all {
-		progress(i, len(all))
-		one.busy = late[one.Network]
-		if one.busy != "" {
-			continue
-		}
-		before := *one
-		briefly, cancel := context.WithTimeout(ctx, compareTime)
-		err := a.audit(briefly, one, nil)
-		isLate := briefly.Err() != nil
-		cancel()
-		switch {
-		case ctx.Err() != nil || err != nil && !isLate:
-			*one = before
-			return i, fmt.Errorf("check %s, after %d of %d attachments: %w", one.Describe(), i, len(all), cmp.Or(ctx.Err(), err))
-		case isLate:
-			*one = before
-			one.busy = fmt.Sprintf("CHECK takes longer than %s", compareTime)
-			late[one.Network] = "CHECK of another attachment of its network takes long"
-		}
-		if a.p.ErrIsTerminal && len(one.found) > 0 && shown < fewDifferences && len(before.found) == 0 {
-			progress(1, 1)
-			shown++
-			d := one.found[0]
-			fmt.Fprintf(a.p.Stderr, "found on %s: %s: want %s, have %s\n", printable(one.Describe()), printable(d.Object), printable(d.Want), printable(d.Have))
-		}
-	}
-	return len(all), nil
 }
 
 // afterAll compares the plans of ADD for a new container with the configuration of a cached

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -24,6 +25,7 @@ func (p *Process) diffCommand() *cli.Command {
 containerd, CRI-O, podman and nerdctl by CHECK of their plugins, and others by their records.
 Prints what is missing (+), changed (~) and extra (-), each with its inverse, and what
 cannot be changed in place (!), with what to do. Extra are objects of cnibox without a record.
+With --json the elements are printed as they are found.
 Exits with 3 if there are differences. "cnibox check --all" is the same.
 
 --apply asks on a terminal, and makes the changes at once with --yes. It also does what
@@ -92,18 +94,24 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 			return fmt.Errorf("%s: a list without CHECK cannot be compared: want cniVersion 0.4.0 or newer, and no disableCheck", file)
 		}
 	}
+	array := jsonArray[difference]{w: p.Stdout}
+	if c.Bool(jsonFlag) {
+		a.stream = array.add
+	}
 	plan, err := a.plan(c.Context)
+	if c.Bool(jsonFlag) {
+		if err == nil {
+			err = array.add(plan.ofNode())
+		}
+		err = errors.Join(err, array.end())
+	}
 	if err != nil {
 		return err
+	}
+	if !c.Bool(jsonFlag) {
+		plan.write(p.Stdout, p.style(c))
 	}
 	found := plan.differences()
-	err = p.output(c, found, func(s style) error {
-		plan.write(p.Stdout, s)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
 	if a.after != nil && len(plan.all) == 0 {
 		fmt.Fprintf(p.Stderr, "cnibox: diff: this node has no attachment of network %q\n", a.after.Name)
 	}
@@ -189,11 +197,16 @@ func (a *auditor) findExtra(ctx context.Context) (*audited, error) {
 
 // differences returns the differences of the plan. It is not nil.
 func (n *nodePlan) differences() []difference {
-	all := append(differences(n.all), n.other.found...)
+	return append(differences(n.all), n.ofNode()...)
+}
+
+// ofNode returns the differences that are of no attachment of the node.
+func (n *nodePlan) ofNode() []difference {
+	out := slices.Clone(n.other.found)
 	if len(n.lost) > 0 {
-		all = append(all, difference{Object: "nftables rules of cnibox", Want: "present", Have: "absent", Fix: fixRepair})
+		out = append(out, difference{Object: "nftables rules of cnibox", Want: "present", Have: "absent", Fix: fixRepair})
 	}
-	return all
+	return out
 }
 
 // changes reports whether the plan changes anything.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -145,6 +146,44 @@ func writeJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// jsonArray prints an array as writeJSON does, but each element as soon as it is known.
+type jsonArray[T any] struct {
+	w     io.Writer
+	begun bool
+}
+
+func (a *jsonArray[T]) add(elements []T) error {
+	for _, v := range elements {
+		var b bytes.Buffer
+		b.WriteString(",\n  ")
+		if !a.begun {
+			b.Reset()
+			b.WriteString("[\n  ")
+		}
+		a.begun = true
+		e := json.NewEncoder(&b)
+		e.SetIndent("  ", "  ")
+		e.SetEscapeHTML(false)
+		if err := e.Encode(v); err != nil {
+			return err
+		}
+		if _, err := a.w.Write(bytes.TrimSuffix(b.Bytes(), []byte("\n"))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end prints the end of the array.
+func (a *jsonArray[T]) end() error {
+	end := "\n]\n"
+	if !a.begun {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(a.w, end)
+	return err
 }
 
 // output prints a value as JSON with --json, and as text otherwise.

@@ -110,3 +110,32 @@ func (n *node) calls(verb string) (sum calls) {
 	}
 	return sum
 }
+
+// TestDiffStreams reads the first difference while the CHECK of another network's plugin runs, which ends only after that.
+func TestDiffStreams(t *testing.T) {
+	n := boot(t)
+	out, code := n.sh(`ln -s cnibox /opt/cni/bin/x
+sed 's/{"type": "portmap"/{"type": "x"}, &/; s/"net"/"z"/; s/br78/br76/; s/10.78/10.76/; s/fd78/fd76/' $net >$WORK/z.conflist
+rm /opt/cni/bin/x
+plugin x 'case $CNI_COMMAND in CHECK) while [ -e /run/hang ]; do sleep 1; done ;; *) exec /opt/cni/bin/tuning ;; esac'
+pod $WORK/z.conflist p4
+touch /run/hang
+ip link set $(veth p1 net) down
+ip link set $(veth p4 z) down
+{ cnibox diff --json 2>$WORK/problem || true; } | {
+	while read -r line && [ "$line" != "}," ] && [ "$line" != "}" ]; do echo "$line"; done >$WORK/first
+	rm /run/hang
+	cat >$WORK/rest
+}
+grep -q '"network": "net"' $WORK/first
+cat $WORK/problem >&2
+cnibox diff --json 2>/dev/null || true`)
+	if code != 0 || strings.Contains(out, "not compared") {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	var all []struct{ Network string }
+	start := strings.Index(out, "\n[") + 1
+	if err := json.Unmarshal([]byte(out[start:]), &all); err != nil || len(all) < 2 || all[0].Network != "net" || all[len(all)-1].Network != "z" {
+		t.Errorf("%v in\n%s", err, out)
+	}
+}
