@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -235,7 +236,7 @@ func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
 		switch {
 		case !exists:
 			fresh = append(fresh, s)
-		case have != nil && have != s && s.Kind == Ports: // its name follows from its members
+		case have != nil && have != s && s.hasRanges(): // its name follows from its members
 			clear(s.changed)
 			f.have.sets[name] = s
 		case have != s:
@@ -265,8 +266,8 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) error {
 	for _, s := range sets {
 		set := s.set()
 		feature.Sets = append(feature.Sets, set)
-		for m := range s.members {
-			entries = append(entries, &nft.Entry{Set: set, Key: []byte(m)})
+		for _, m := range slices.Sorted(maps.Keys(s.members)) { // the kernel wants a range's begin before its end
+			entries = append(entries, s.entry(set, m))
 		}
 	}
 	msgs := feature.Messages()

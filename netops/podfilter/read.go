@@ -126,7 +126,7 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 		differs[m] = struct{}{}
 	}
 	for _, n := range all {
-		if m := string(n.Key); s.Has(m) {
+		if m := memberOf(n); s.Has(m) {
 			delete(differs, m)
 		} else {
 			differs[m] = struct{}{}

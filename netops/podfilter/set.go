@@ -35,7 +35,8 @@ type Kind int
 const (
 	Addresses Kind = iota
 	Endpoints      // address and port
-	Ports
+	Ports          // ranges of ports
+	Networks       // ranges of addresses
 )
 
 // Set is a set that rules use. It counts how often each member was added, and Ensure reads which members have changed
@@ -53,13 +54,16 @@ func NewSet(name string, kind Kind, v6 bool) *Set {
 	return &Set{Name: name, Kind: kind, V6: v6, members: map[string]int{}, changed: map[string]struct{}{}}
 }
 
+// hasRanges is true for a set that NewRanges made.
+func (s *Set) hasRanges() bool { return s.Kind == Ports || s.Kind == Networks }
+
 // Len returns the number of members.
 func (s *Set) Len() int { return len(s.members) }
 
-// Has reports whether the set has a member, as Key returns it.
+// Has reports whether the set has a member.
 func (s *Set) Has(member string) bool { return s.members[member] > 0 }
 
-// Add adds a member, as Key returns it.
+// Add adds a member: what Key returns.
 func (s *Set) Add(member string) {
 	s.members[member]++
 	if s.members[member] == 1 {
@@ -97,13 +101,33 @@ func (s *Set) set() *nft.Set {
 	}
 	key := []nft.Field{address}
 	switch s.Kind {
-	case Addresses:
+	case Addresses, Networks:
 	case Endpoints:
 		key = []nft.Field{address, nft.InetService}
 	case Ports:
 		key = []nft.Field{nft.InetService}
 	}
-	return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: key}
+	return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: key, Ranges: s.hasRanges()}
+}
+
+// entry returns the element of set() for a member.
+func (s *Set) entry(set *nft.Set, member string) *nft.Entry {
+	n := &nft.Entry{Set: set, Key: []byte(member)}
+	if last := len(member) - 1; set.Ranges {
+		n.Key, n.IsEnd = n.Key[:last], member[last:] == endOfRange
+	}
+	return n
+}
+
+// memberOf is the inverse of entry.
+func memberOf(n *nft.Entry) string {
+	switch {
+	case !n.Set.Ranges:
+		return string(n.Key)
+	case n.IsEnd:
+		return string(n.Key) + endOfRange
+	}
+	return string(n.Key) + beginOfRange
 }
 
 // Ruleset is the desired state. Its maps of sets and chains are changed by its methods only, which count the users of each and note for

@@ -73,8 +73,8 @@ func (t *transaction) changeMembers() {
 			continue
 		}
 		set := s.set()
-		for m := range s.changed {
-			n := &nft.Entry{Set: set, Key: []byte(m)}
+		for _, m := range slices.Sorted(maps.Keys(s.changed)) {
+			n := s.entry(set, m)
 			if s.Has(m) {
 				t.add = append(t.add, n)
 			} else {

@@ -3,7 +3,8 @@ package netpolicy
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/netip"
+	"math"
+	"net"
 	"slices"
 	"strings"
 
@@ -21,8 +22,8 @@ type compiled struct {
 	// rules are those of the policy's chain, and origins the numbers of the policy's rules from which they follow.
 	rules   []podfilter.Rule
 	origins []int
-	// ports are the sets of ports.
-	ports []*podfilter.Set
+	// ranges are the sets of ports and of networks.
+	ranges []*podfilter.Set
 	// groups are the sets of pods.
 	groups []groupKey
 	// network is the policy's.
@@ -166,20 +167,19 @@ func (c *compiled) add(origin int, rules []podfilter.Rule) {
 // rule returns rules with a verdict for what a rule of the policy matches: each port with each peer, or, if there are several
 // of both, each port with a jump to a chain of the peers.
 func (c *compiled) rule(r *Rule, d Direction, verdict string) []podfilter.Rule {
-	peers := c.peers(r.Peers, d, verdict)
-	ports := c.portMatches(r.Ports, d)
-	if len(ports) == 1 || len(peers) == 1 {
+	peers, ports := c.peers(r.Peers, d), c.portMatches(r.Ports, d)
+	if len(ports) == 1 || len(peers) <= 1 {
 		var rules []podfilter.Rule
 		for _, port := range ports {
 			for _, peer := range peers {
-				rules = append(rules, port.with(peer.Peer, peer.verdict)...)
+				rules = append(rules, port.with(peer, verdict)...)
 			}
 		}
 		return rules
 	}
 	own := make([]podfilter.Rule, len(peers))
 	for i, peer := range peers {
-		own[i] = podfilter.Rule{Peer: peer.Peer, Verdict: peer.verdict}
+		own[i] = podfilter.Rule{Peer: peer, Verdict: verdict}
 	}
 	sub := chain("peers", own)
 	c.chains = append(c.chains, sub)
@@ -226,101 +226,93 @@ func protocolNumber(protocol string) uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// portMatches returns matches for any of the ports. Several single ports of a protocol become one set.
+// portMatches returns matches for any of the ports, one for those of a protocol that have a number.
 func (c *compiled) portMatches(ports []Port, d Direction) []portMatch {
 	if len(ports) == 0 {
 		return []portMatch{{}}
 	}
 	var matches []portMatch
-	single := map[string][]uint16{}
+	numbers := map[string][]podfilter.Range{}
 	for _, p := range ports {
-		m := portMatch{Rule: podfilter.Rule{Protocol: protocolNumber(p.Protocol)}}
-		switch {
-		case p.Name != "":
+		if p.Name != "" {
 			k := groupKey{port: p.Name, protocol: p.Protocol, local: d == Ingress, network: c.network}
-			m.named = k.setName()
 			c.groups = append(c.groups, k)
-		case p.First != 0 && p.First == p.Last:
-			single[p.Protocol] = append(single[p.Protocol], p.First)
+			matches = append(matches, portMatch{podfilter.Rule{Protocol: protocolNumber(p.Protocol)}, k.setName()})
 			continue
-		case p.First != 0:
-			m.First, m.Last = p.First, p.Last
 		}
-		matches = append(matches, m)
+		if p.First == 0 {
+			p.Last = math.MaxUint16
+		}
+		numbers[p.Protocol] = append(numbers[p.Protocol], podfilter.PortRange(p.First, p.Last))
 	}
 	for _, protocol := range protocols() {
-		all := slices.Compact(slices.Sorted(slices.Values(single[protocol])))
-		m := portMatch{Rule: podfilter.Rule{Protocol: protocolNumber(protocol)}}
-		switch len(all) {
-		case 0:
+		all := podfilter.Merged(numbers[protocol])
+		if len(all) == 0 {
 			continue
-		case 1:
-			m.First, m.Last = all[0], all[0]
-		default:
-			m.Ports = c.portSet(all)
+		}
+		m := portMatch{Rule: podfilter.Rule{Protocol: protocolNumber(protocol)}}
+		first, last := all[0].Ports()
+		switch {
+		case len(all) > 1:
+			m.Ports = c.rangesOf(podfilter.Ports, false, all)
+		case first > 0: // else it is any port
+			m.First, m.Last = first, last
 		}
 		matches = append(matches, m)
 	}
 	return matches
 }
 
-// portSet returns the name of a set of ports.
-func (c *compiled) portSet(ports []uint16) string {
-	var text strings.Builder
-	for _, p := range ports {
-		text.WriteString(podfilter.Key(netip.Addr{}, p))
+// rangesOf returns the name of a set of ranges.
+func (c *compiled) rangesOf(kind podfilter.Kind, v6 bool, all []podfilter.Range) string {
+	prefix, suffix := "p", ""
+	if kind == podfilter.Networks {
+		prefix, suffix = "n", podfilter.Suffix(v6)
 	}
-	s := podfilter.NewSet(name("p", text.String()), podfilter.Ports, false)
-	for _, p := range ports {
-		s.Add(podfilter.Key(netip.Addr{}, p))
-	}
-	c.ports = append(c.ports, s)
+	s := podfilter.NewRanges(func(contents string) string { return name(prefix, contents) + suffix }, kind, v6, all)
+	c.ranges = append(c.ranges, s)
 	return s.Name
 }
 
-// peerMatch is a match of a peer, and its verdict.
-type peerMatch struct {
-	podfilter.Peer
-	verdict string
-}
-
-// peers returns matches for any of the peers.
-func (c *compiled) peers(peers []Peer, d Direction, verdict string) []peerMatch {
+// peers returns matches for any of the peers: one for the networks of each family, and one for each group of pods and family. There is none
+// if the exceptions of the networks leave nothing.
+func (c *compiled) peers(peers []Peer, d Direction) []podfilter.Peer {
 	if len(peers) == 0 {
-		return []peerMatch{{verdict: verdict}}
+		return []podfilter.Peer{{}}
 	}
-	var matches []peerMatch
+	var matches []podfilter.Peer
+	var networks [2][]podfilter.Range // of IPv4 and IPv6
 	for i := range peers {
 		p := &peers[i]
-		m := peerMatch{podfilter.Peer{Server: d == Egress, In: p.Network}, verdict}
 		if p.Network.IsValid() {
-			m.V6 = p.Network.Addr().Is6()
-			if len(p.Except) > 0 {
-				m.verdict = "jump " + c.without(m.Peer, p.Except).Name
+			var except []podfilter.Range
+			for _, n := range p.Except {
+				except = append(except, podfilter.NetworkRange(n))
 			}
-			matches = append(matches, m)
+			family := len(p.Network.Addr().AsSlice()) / net.IPv6len // 0 for IPv4
+			networks[family] = append(networks[family], podfilter.NetworkRange(p.Network).Without(except)...)
 			continue
 		}
 		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]Selector{p.Namespaces, p.Pods}, network: c.network}
 		c.groups = append(c.groups, k)
 		for _, v6 := range []bool{false, true} {
-			m.V6, m.Set = v6, k.setName()+podfilter.Suffix(v6)
-			matches = append(matches, m)
+			matches = append(matches, podfilter.Peer{Server: d == Egress, V6: v6, Set: k.setName() + podfilter.Suffix(v6)})
 		}
 	}
-	return matches
-}
-
-// without returns a chain that accepts all but some networks. One rule cannot have them all: the kernel bounds its expressions.
-func (c *compiled) without(peer podfilter.Peer, networks []netip.Prefix) *podfilter.Chain {
-	var rules []podfilter.Rule
-	for _, n := range networks {
-		peer.In = n
-		rules = append(rules, podfilter.Rule{Peer: peer, Verdict: "return"})
+	for i, v6 := range []bool{false, true} {
+		all := podfilter.Merged(networks[i])
+		if len(all) == 0 {
+			continue
+		}
+		m := podfilter.Peer{Server: d == Egress, V6: v6}
+		if one := all[0].Network(); len(all) == 1 && one.IsValid() {
+			m.In = one
+		} else {
+			m.Set = c.rangesOf(podfilter.Networks, v6, all)
+		}
+		matches = append(matches, m)
 	}
-	all := chain("block", append(rules, podfilter.Rule{Verdict: "accept"}))
-	c.chains = append(c.chains, all)
-	return all
+	return matches
 }
 
 // Chosen is a policy that selects a pod in a direction: its name, and the name of its chain, which is "" if it allows

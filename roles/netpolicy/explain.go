@@ -326,7 +326,9 @@ func (w *walk) evaluate(chain string, rules []podfilter.Rule) string {
 }
 
 func (w *walk) matches(r *podfilter.Rule) bool {
-	has := func(set string, a netip.Addr, port uint16) bool { return w.rules.Sets[set].Has(podfilter.Key(a, port)) }
+	has := func(set string, a netip.Addr, port uint16) bool {
+		return w.rules.Sets[set].Contains(podfilter.Key(a, port))
+	}
 	f, peer := &w.flow, w.flow.Client
 	if r.Peer.Server {
 		peer = f.Server

@@ -19,12 +19,12 @@ func TestLarge(t *testing.T) {
 	ensure(t, f, table)
 	const policies, blocks = 200, 250
 	for i := range policies {
-		var from []string
+		var rules []string
 		for j := range blocks {
-			from = append(from, fmt.Sprintf(`{"ipBlock":{"cidr":"10.%d.%d.0/24"}}`, i, j))
+			rules = append(rules, fmt.Sprintf(`{"from":[{"ipBlock":{"cidr":"10.%d.%d.0/24"}}],"ports":[{"port":80}]}`, i, j))
 		}
 		put(t, table, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p%d"},"spec":{
-			"podSelector":{},"ingress":[{"from":[%s],"ports":[{"port":80}]}]}}`, i, strings.Join(from, ",")))
+			"podSelector":{},"ingress":[%s]}}`, i, strings.Join(rules, ",")))
 	}
 	ensure(t, f, table)
 	rules := 0
@@ -32,8 +32,11 @@ func TestLarge(t *testing.T) {
 		if rules >= 10*blocks { // nft takes long
 			break
 		}
+		if !strings.HasPrefix(name, "policy_") {
+			continue
+		}
 		out, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name).Output()
-		if n := strings.Count(string(out), "ct original") + strings.Count(string(out), "jump"); err != nil || n < len(c.Rules)-1 {
+		if n := strings.Count(string(out), "ct original"); err != nil || n != blocks {
 			t.Errorf("chain %s has %d of %d rules, %v", name, n, len(c.Rules), err)
 		}
 		rules += len(c.Rules)

@@ -105,12 +105,14 @@ func TestCompared(t *testing.T) {
 		t.Fatalf("a restart changed\n%s\nto\n%s", before, after)
 	}
 	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
+	networks := regexp.MustCompile(`set (n_\w+4) \{`).FindStringSubmatch(before)[1]
 	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
 	handle := regexp.MustCompile(` # handle \d+`)
 	plain := func(s string) string { return handle.ReplaceAllString(s, "") }
 	for _, change := range []string{
 		"flush table inet cnibox_policy", "delete table inet cnibox_policy", "flush ruleset", "flush chain inet cnibox_policy " + chain,
-		"flush set inet cnibox_policy " + set, "flush map inet cnibox_policy pod_ingress4", "flush chain inet cnibox_policy ingress",
+		"flush set inet cnibox_policy " + set, "flush map inet cnibox_policy pod_ingress4",
+		"flush set inet cnibox_policy " + networks, "add element inet cnibox_policy " + networks + " { 203.0.113.0/24 }", "flush chain inet cnibox_policy ingress",
 		"add element inet cnibox_policy " + set + " { 192.0.2.1 }", "add chain inet cnibox_policy other",
 		"add element inet cnibox_policy pod_egress4 { 192.0.2.1 : goto deny }", "flush chain inet cnibox_policy deny",
 		"delete element inet cnibox_policy pod_self6 { fd00::5 . fd00::5 }",

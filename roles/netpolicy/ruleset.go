@@ -201,7 +201,7 @@ func (t *Table) join(c *compiled, u *use) {
 	if t.unitUsers[c] > 1 {
 		return
 	}
-	t.ruleset.Use(c.chains, c.ports)
+	t.ruleset.Use(c.chains, c.ranges)
 	for _, k := range c.groups {
 		text := k.text()
 		g := t.groups[text]
@@ -222,7 +222,7 @@ func (t *Table) leave(units []*compiled) {
 			continue
 		}
 		delete(t.unitUsers, c)
-		t.ruleset.Leave(c.chains, c.ports)
+		t.ruleset.Leave(c.chains, c.ranges)
 		for _, k := range c.groups {
 			g := t.groups[k.text()]
 			g.users--

@@ -23,6 +23,8 @@ type Entry struct {
 	label string
 	// shared is the value of Element.Shared.
 	shared bool
+	// IsEnd is true for the key behind a range of a set with Ranges.
+	IsEnd bool
 }
 
 // EntryOf encodes e, or the element that replaces it if an older version recorded it.
@@ -175,6 +177,9 @@ func (n *Entry) encode(b *nlconn.Body) {
 	if n.end != nil {
 		value(nftaSetElemKeyEnd, n.end)
 	}
+	if n.IsEnd {
+		b.Net32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+	}
 	if n.data != nil && n.Set.Data[0] == Verdict {
 		b.Nest(unix.NFTA_SET_ELEM_DATA, func() {
 			b.Nest(unix.NFTA_DATA_VERDICT, func() {
@@ -204,7 +209,7 @@ func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
 		if e.Key == nil {
 			continue
 		}
-		n := &Entry{Set: set, Key: e.Key, end: e.End, data: e.Data, label: e.Label}
+		n := &Entry{Set: set, Key: e.Key, end: e.End, data: e.Data, label: e.Label, IsEnd: e.Flags&unix.NFT_SET_ELEM_INTERVAL_END != 0}
 		if size := set.keySize(); len(n.Key) != size || len(n.last()) != size {
 			return entries, fmt.Errorf("%s: %w: key of %d bytes", set, nlconn.ErrDamaged, len(n.Key))
 		}

@@ -127,7 +127,7 @@ func byteOrder(tag byte, fields []Field) []byte {
 
 func (s *Set) flags() uint32 {
 	var flags uint32
-	if s.isInterval() {
+	if s.isInterval() || s.Ranges {
 		flags |= unix.NFT_SET_INTERVAL
 	}
 	if len(s.Data) > 0 {

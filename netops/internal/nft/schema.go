@@ -41,6 +41,8 @@ type Set struct {
 	Name  string
 	Key   []Field
 	Data  []Field
+	// Ranges makes a single key field a range. Each range has two elements: its first key, and the key behind it with IsEnd.
+	Ranges bool
 }
 
 // Chain is a base chain with policy accept, or drop. If Kind is empty, it is a
