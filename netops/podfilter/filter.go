@@ -34,6 +34,8 @@ type Filter struct {
 	prune bool
 	// services is true if the node has services of IPVS.
 	services bool
+	// families is true for IPv4 and for IPv6 if pods of last have such addresses. The kernel has chains and sets of these only.
+	families [2]bool
 }
 
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
@@ -121,8 +123,8 @@ func (f *Filter) refresh(ctx context.Context) error {
 	return err
 }
 
-// Ensure makes the kernel match want, in one transaction after those that make new sets. Nothing uses the new sets
-// before. A transaction that would be too large is divided.
+// Ensure makes the kernel match want, in one transaction. If new sets are large, others that make them precede it: nothing uses the new
+// sets before. A transaction that would be too large is divided.
 func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,6 +150,9 @@ func (f *Filter) Ensure(ctx context.Context, want *Ruleset) error {
 }
 
 func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
+	if families := want.families(); families != f.families {
+		f.families, f.last = families, nil
+	}
 	if f.have.rules == nil {
 		if err := f.makeTable(ctx, podtable.Table(), podtable.Base(f.form(want)), want); err != nil {
 			return err
@@ -158,10 +163,11 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 			return err
 		}
 	}
-	if err := f.makeSets(ctx, want); err != nil {
+	sets, err := f.makeSets(ctx, want)
+	if err != nil {
 		return err
 	}
-	t := transaction{filter: f, want: want}
+	t := transaction{filter: f, want: want, sets: sets}
 	if err := t.build(); err != nil {
 		return err
 	}
@@ -211,6 +217,9 @@ func (f *Filter) makeTable(ctx context.Context, table nft.Table, base []nlconn.M
 	return f.refresh(ctx)
 }
 
+// uses reports whether packets of pods can match the set.
+func (f *Filter) uses(s *Set) bool { return s.Kind == Ports || f.families[family(s.V6)] }
+
 // differing returns the sets of want that the kernel may lack: those that changed since it got want, or all.
 func (f *Filter) differing(want *Ruleset, all map[string]*Set) map[string]*Set {
 	if want != f.last {
@@ -228,12 +237,14 @@ func (f *Filter) differing(want *Ruleset, all map[string]*Set) map[string]*Set {
 // maxElements bounds the elements of one transaction that makes sets. A transaction is one write.
 const maxElements = 20_000
 
-// makeSets makes the sets that the kernel lacks, with their members, and compares those whose members are not known.
-func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
+// makeSets makes the sets that the kernel lacks, with their members, and compares those whose members are not known. It returns requests that
+// make the last ones.
+func (f *Filter) makeSets(ctx context.Context, want *Ruleset) (last []nlconn.Message, err error) {
 	var fresh []*Set
 	for name, s := range f.differing(want, want.Sets) {
 		have, exists := f.have.sets[name]
 		switch {
+		case !f.uses(s):
 		case !exists:
 			fresh = append(fresh, s)
 		case have != nil && have != s && s.hasRanges(): // its name follows from its members
@@ -241,7 +252,7 @@ func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
 			f.have.sets[name] = s
 		case have != s:
 			if err := f.compareSet(ctx, s); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
@@ -251,16 +262,20 @@ func (f *Filter) makeSets(ctx context.Context, want *Ruleset) error {
 			count += fresh[n].Len()
 			n++
 		}
-		if err := f.makeSome(ctx, fresh[:n]); err != nil {
-			return err
+		if err := f.commit(ctx, "make sets of", last); err != nil {
+			return nil, err
+		}
+		last, err = f.makeSome(ctx, fresh[:n])
+		if err != nil {
+			return nil, err
 		}
 		fresh = fresh[n:]
 	}
-	return nil
+	return last, nil
 }
 
-// makeSome makes sets. A set of more than maxElements members gets the others by further transactions.
-func (f *Filter) makeSome(ctx context.Context, sets []*Set) error {
+// makeSome makes sets, and returns the last requests. A set of more than maxElements members gets the others by further transactions.
+func (f *Filter) makeSome(ctx context.Context, sets []*Set) (last []nlconn.Message, err error) {
 	feature := nft.Feature{Table: podtable.Table(), Chains: func() []nft.Chain { return nil }}
 	var entries []*nft.Entry
 	for _, s := range sets {
@@ -270,20 +285,19 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) error {
 			entries = append(entries, s.entry(set, m))
 		}
 	}
-	msgs := feature.Messages()
-	for first := true; first || len(entries) > 0; first = false {
-		n := min(len(entries), maxElements)
-		msgs = append(msgs, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries[:n])...)
-		if err := f.commit(ctx, "make sets of", msgs); err != nil {
-			return err
+	last = feature.Messages()
+	for len(entries) > maxElements {
+		last = append(last, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries[:maxElements])...)
+		if err := f.commit(ctx, "make sets of", last); err != nil {
+			return nil, err
 		}
-		msgs, entries = nil, entries[n:]
+		last, entries = nil, entries[maxElements:]
 	}
 	for _, s := range sets {
 		clear(s.changed)
 		f.have.sets[s.Name] = s
 	}
-	return nil
+	return append(last, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)...), nil
 }
 
 // Remove deletes the tables.

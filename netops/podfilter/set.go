@@ -220,6 +220,24 @@ func (r *Ruleset) count(name string, by int) int {
 	return n
 }
 
+// family returns the index of an address family.
+func family(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
+// families is true for IPv4 and for IPv6 if pods have such addresses.
+func (r *Ruleset) families() (has [2]bool) {
+	for _, of := range []map[netip.Addr]Pod{r.Pods, r.Pending} {
+		for a := range of {
+			has[family(a.Is6())] = true
+		}
+	}
+	return has
+}
+
 // hasPorts reports whether a pod is on a bridge.
 func (r *Ruleset) hasPorts() bool {
 	for _, p := range r.Pods {

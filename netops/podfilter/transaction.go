@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,8 +28,9 @@ type transaction struct {
 	// they stay, with all chains and sets, which they may use.
 	partial bool
 
-	// chains and rules are new: nothing refers to them yet.
-	chains, rules, repairs      []nlconn.Message
+	// sets, chains and rules are new: nothing refers to them yet.
+	sets, chains, rules         []nlconn.Message
+	repairs                     []nlconn.Message
 	add, del                    []*nft.Entry
 	flushed, oldChains, oldSets []nlconn.Message
 }
@@ -48,7 +50,8 @@ func (t *transaction) build() (err error) {
 		return err
 	}
 	for name := range names(t, t.filter.have.sets) {
-		if _, exists := t.filter.have.sets[name]; exists && t.want.Sets[name] == nil && !t.partial {
+		s := t.want.Sets[name]
+		if _, exists := t.filter.have.sets[name]; exists && (s == nil || !t.filter.uses(s)) && !t.partial {
 			m := nft.Request(unix.NFT_MSG_DELSET, 0, podtable.Table().Family)
 			m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name)
 			m.Text(unix.NFTA_SET_NAME, name)
@@ -69,7 +72,7 @@ func names[V any](t *transaction, all map[string]V) iter.Seq[string] {
 // changeMembers finds the members of sets that have changed.
 func (t *transaction) changeMembers() {
 	for _, s := range t.want.Sets {
-		if len(s.changed) == 0 {
+		if len(s.changed) == 0 || !t.filter.uses(s) {
 			continue
 		}
 		set := s.set()
@@ -117,28 +120,65 @@ func (t *transaction) changeChains() error {
 		}
 	}
 	for name := range names(t, t.want.Chains) {
-		c, n, exists := t.want.Chains[name], 0, false
-		if n, exists = have[name]; c == nil || exists && n == len(c.Rules) {
-			continue
-		}
-		rules, err := c.RuleMessages()
-		if err != nil {
-			return err
-		}
-		if exists {
-			t.repairs = append(append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name)), rules...)
-		} else {
-			t.chains, t.rules = append(t.chains, c.Message()), append(t.rules, rules...)
+		for _, v6 := range []bool{false, true} {
+			if err := t.changeChain(name, v6); err != nil {
+				return err
+			}
 		}
 	}
-	for name := range names(t, have) {
+	for name := range t.kernelNames() {
 		_, exists := have[name]
-		if _, isBase := base[name]; exists && !isBase && t.want.Chains[name] == nil && !t.partial {
+		if _, isBase := base[name]; exists && !isBase && !t.wants(name) && !t.partial {
 			t.flushed = append(t.flushed, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
 			t.oldChains = append(t.oldChains, podtable.Table().ChainMessage(unix.NFT_MSG_DELCHAIN, 0, name))
 		}
 	}
 	return nil
+}
+
+// changeChain makes the kernel's chain for a family if that is new, and its rules if their number differs.
+func (t *transaction) changeChain(name string, v6 bool) error {
+	c := t.want.Chains[name]
+	if c == nil || !t.filter.families[family(v6)] {
+		return nil
+	}
+	n, exists := t.filter.have.rules[name+Suffix(v6)]
+	if exists && n == c.Count(v6) {
+		return nil
+	}
+	own := c.Of(v6)
+	rules, err := own.RuleMessages()
+	if exists {
+		t.repairs = append(append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, own.Name)), rules...)
+	} else {
+		t.chains, t.rules = append(t.chains, own.Message()), append(t.rules, rules...)
+	}
+	return err
+}
+
+// wants reports whether the Ruleset has a chain of the kernel.
+func (t *transaction) wants(chain string) bool {
+	for _, v6 := range []bool{false, true} {
+		name, is := strings.CutSuffix(chain, Suffix(v6))
+		if is && t.want.Chains[name] != nil && t.filter.families[family(v6)] {
+			return true
+		}
+	}
+	return false
+}
+
+// kernelNames returns the names of the kernel's chains that may not be wanted any more.
+func (t *transaction) kernelNames() iter.Seq[string] {
+	if t.isNew {
+		return maps.Keys(t.filter.have.rules)
+	}
+	return func(yield func(string) bool) {
+		for name := range t.want.changed {
+			if !yield(name+Suffix(false)) || !yield(name+Suffix(true)) {
+				return
+			}
+		}
+	}
 }
 
 // commit makes the change in one transaction. If that would be too large, new chains precede it, and the removal of what is not used
@@ -157,7 +197,7 @@ func (t *transaction) commit(ctx context.Context) (again bool, err error) {
 	}
 	change(unix.NFT_MSG_DELSETELEM, 0, t.del)
 	change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add)
-	first := slices.Concat(t.chains, t.rules)
+	first := slices.Concat(t.sets, t.chains, t.rules)
 	atOnce := slices.Concat(t.repairs, members, pods)
 	last := slices.Concat(t.flushed, t.oldChains, t.oldSets)
 	if all := slices.Concat(first, atOnce, last); fitting(all, maxTransaction) == len(all) {
@@ -193,7 +233,7 @@ func (t *transaction) commitMembers(ctx context.Context, members []nlconn.Messag
 	if err := t.filter.commit(ctx, "change", deny); err != nil {
 		return err
 	}
-	if err := t.commitParts(ctx, members); err != nil {
+	if err := t.commitParts(ctx, slices.Concat(t.sets, members)); err != nil {
 		return err
 	}
 	for _, s := range t.want.Sets {
@@ -249,13 +289,15 @@ func (t *transaction) done() {
 		have.rules, have.sets = podtable.BaseChains(t.filter.form(t.want)), map[string]*Set{}
 	}
 	for name := range names(t, t.want.users) {
-		delete(have.rules, name)
 		delete(have.sets, name)
-		if c := t.want.Chains[name]; c != nil {
-			have.rules[name] = len(c.Rules)
-		}
-		if s := t.want.Sets[name]; s != nil {
+		if s := t.want.Sets[name]; s != nil && t.filter.uses(s) {
 			have.sets[name] = s
+		}
+		for _, v6 := range []bool{false, true} {
+			delete(have.rules, name+Suffix(v6))
+			if c := t.want.Chains[name]; c != nil && t.filter.families[family(v6)] {
+				have.rules[name+Suffix(v6)] = c.Count(v6)
+			}
 		}
 	}
 	clear(t.want.changed)

@@ -339,13 +339,10 @@ func (t *Tiers) rest() *podfilter.Chain {
 		}
 		return chain("pods", append(jumps(rules, t.Isolating), podfilter.Rule{Verdict: "drop"}))
 	case len(t.Baseline) > 0:
-		return chain("pods", append(jumps(dropStrays(), t.Baseline), podfilter.Rule{Verdict: "accept"}))
+		return chain("pods", append(jumps(nil, t.Baseline), podfilter.Rule{Verdict: "accept"}))
 	}
 	return nil
 }
-
-// dropStrays returns the rule for packets without a connection: no rule of a policy matches these.
-func dropStrays() []podfilter.Rule { return []podfilter.Rule{{Strays: true, Verdict: "drop"}} }
 
 // jumps appends a jump to each policy that has a chain.
 func jumps(rules []podfilter.Rule, all []Chosen) []podfilter.Rule {
@@ -387,6 +384,6 @@ func (t *Tiers) PodChains() []*podfilter.Chain {
 	if len(t.Admin) == 0 {
 		return chains
 	}
-	own := chain("pods", append(jumps(dropStrays(), t.Admin), podfilter.Rule{Verdict: t.pass()}))
+	own := chain("pods", append(jumps(nil, t.Admin), podfilter.Rule{Verdict: t.pass()}))
 	return append([]*podfilter.Chain{own}, chains...)
 }

@@ -186,10 +186,28 @@ func (e *Explainer) verdict(f Flow, d Direction, l Local, own netip.Addr) Verdic
 
 // packets returns the counter of a rule of a pod of this node.
 func (e *Explainer) packets(l Local, chain string, index int) *uint64 {
-	if all := e.Counters[chain]; index < len(all) && !l.isElsewhere {
-		return &all[index].Packets
+	if c, known := e.counter(chain, index); known && !l.isElsewhere {
+		return &c.Packets
 	}
 	return nil
+}
+
+// counter returns the counter of a rule of a chain. The kernel has one for each family.
+func (e *Explainer) counter(chain string, index int) (sum netops.Counter, known bool) {
+	c := e.rules.Chains[chain]
+	if c == nil { // podfilter.Deny
+		c = &podfilter.Chain{Rules: make([]podfilter.Rule, 1)}
+	}
+	for _, of := range []struct {
+		name string
+		v6   bool
+	}{{chain, false}, {chain + podfilter.Suffix(false), false}, {chain + podfilter.Suffix(true), true}} {
+		before := podfilter.Chain{Rules: c.Rules[:index]}
+		if at, all := before.Count(of.v6), e.Counters[of.name]; c.Rules[index].IsOf(of.v6) && at < len(all) {
+			sum.Packets, sum.Bytes, known = sum.Packets+all[at].Packets, sum.Bytes+all[at].Bytes, true
+		}
+	}
+	return sum, known
 }
 
 // RuleCount has what the kernel's rules for a rule of a policy have counted: packets of both directions. Rules with the same peers and ports
@@ -251,9 +269,8 @@ func (e *Explainer) sum(chain string, index int, to *RuleCount) {
 			e.sum(target, i, to)
 		}
 	}
-	if all := e.Counters[chain]; index < len(all) {
-		to.Packets, to.Bytes = to.Packets+all[index].Packets, to.Bytes+all[index].Bytes
-	}
+	c, _ := e.counter(chain, index)
+	to.Packets, to.Bytes = to.Packets+c.Packets, to.Bytes+c.Bytes
 }
 
 // unmatched returns the packets that no rule of the NetworkPolicies matches that isolate the pods of a chain.
@@ -266,10 +283,11 @@ func (e *Explainer) unmatched(name string) uint64 {
 	if target, goes := strings.CutPrefix(c.Rules[last].Verdict, "goto "); goes {
 		return e.unmatched(target)
 	}
-	if all := e.Counters[name]; c.Rules[last].Verdict == "drop" && last < len(all) {
-		return all[last].Packets
+	if c.Rules[last].Verdict != "drop" {
+		return 0
 	}
-	return 0
+	count, _ := e.counter(name, last)
+	return count.Packets
 }
 
 // walk evaluates chains as the kernel does.
@@ -334,7 +352,7 @@ func (w *walk) matches(r *podfilter.Rule) bool {
 		peer = f.Server
 	}
 	switch {
-	case r.Strays, r.OfNode, r.ToNode && !f.ToNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
+	case r.OfNode, r.ToNode && !f.ToNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
 		return false
 	case r.Protocol != 0 && r.Protocol != w.protocol,
 		r.Ports != "" && !has(r.Ports, netip.Addr{}, f.Port),

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
@@ -35,7 +36,7 @@ func TestLarge(t *testing.T) {
 		if !strings.HasPrefix(name, "policy_") {
 			continue
 		}
-		out, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name).Output()
+		out, err := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", name+podfilter.Suffix(false)).Output()
 		if n := strings.Count(string(out), "ct original"); err != nil || n != blocks {
 			t.Errorf("chain %s has %d of %d rules, %v", name, n, len(c.Rules), err)
 		}

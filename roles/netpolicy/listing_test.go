@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/test/nftlist"
 )
@@ -56,8 +57,12 @@ func everyTable(t *testing.T) *netpolicy.Table {
 func TestListing(t *testing.T) {
 	table, f := everyTable(t), openFilter(t)
 	ensure(t, f, table)
-	for name, c := range table.Ruleset().Chains {
-		have, err := exec.Command("nft", "-s", "list", "chain", "inet", "cnibox_policy", name).Output()
+	var chains []*podfilter.Chain
+	for _, c := range table.Ruleset().Chains {
+		chains = append(chains, c.Of(false), c.Of(true))
+	}
+	for _, c := range chains {
+		have, err := exec.Command("nft", "-s", "list", "chain", "inet", "cnibox_policy", c.Name).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -133,9 +133,6 @@ func (r *Rule) encode(e expressions) error {
 		e.ofThisNode(unix.NFT_CMP_EQ)
 	}
 	p := &r.Peer
-	if r.Strays {
-		e.state(stateInvalid | stateUntracked)
-	}
 	if r.Self {
 		e.tuple(addressKey(p.V6), original, register)
 		e.tuple(addressKey(p.V6), reply, next(p.V6))
@@ -157,13 +154,9 @@ func (r *Rule) encode(e expressions) error {
 		load()
 		e.Lookup(p.Set, false)
 	}
-	if p.In.IsValid() {
-		if p.In.Bits() == 0 {
-			e.family(p.V6)
-		} else {
-			load()
-			e.network(p.In)
-		}
+	if p.within() {
+		load()
+		e.network(p.In)
 	}
 	if r.counts() {
 		e.Counter()

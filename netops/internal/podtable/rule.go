@@ -25,8 +25,8 @@ type Rule struct {
 	Named string
 	// Peer is the other end of the connection.
 	Peer Peer
-	// Self matches a connection from a pod of this node to itself. Strays matches packets without a connection.
-	Self, Strays bool
+	// Self matches a connection from a pod of this node to itself.
+	Self bool
 	// ToNode and OfNode match packets that the node itself receives and sends: these have no other interface. Those that IPVS sends to
 	// a server have none either, and the source of another host.
 	ToNode, OfNode bool
@@ -48,6 +48,15 @@ type Peer struct {
 	In netip.Prefix
 }
 
+// within reports whether In leaves out an address of the family.
+func (p *Peer) within() bool { return p.In.IsValid() && p.In.Bits() > 0 }
+
+// IsOf reports whether the rule can match packets of an address family.
+func (r *Rule) IsOf(v6 bool) bool {
+	any := !r.Self && r.Named == "" && r.Peer.Set == "" && !r.Peer.In.IsValid()
+	return any || r.Peer.V6 == v6
+}
+
 // String returns the rule as nft lists it.
 func (r *Rule) String() string {
 	var words []string
@@ -58,9 +67,6 @@ func (r *Rule) String() string {
 	ip := "ip"
 	if r.Peer.V6 {
 		ip = "ip6"
-	}
-	if r.Strays {
-		say("ct state invalid,untracked")
 	}
 	if r.ToNode {
 		say("oif 0")
@@ -87,12 +93,8 @@ func (r *Rule) String() string {
 	if r.Peer.Set != "" {
 		say("%s %s saddr @%s", end, ip, r.Peer.Set)
 	}
-	if in := r.Peer.In; in.IsValid() {
-		if in.Bits() == 0 {
-			say("meta nfproto %s", map[bool]string{false: "ipv4", true: "ipv6"}[r.Peer.V6])
-		} else {
-			say("%s %s saddr %s", end, ip, prefixText(in))
-		}
+	if r.Peer.within() {
+		say("%s %s saddr %s", end, ip, prefixText(r.Peer.In))
 	}
 	if r.counts() {
 		say("counter")
@@ -124,10 +126,35 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// Chain is a chain of rules. Its name follows from its rules, so two chains with one name are equal.
+// Chain is a chain of rules. Its name follows from its rules, so two chains with one name are equal. The kernel has one for each address
+// family of pods.
 type Chain struct {
 	Name  string
 	Rules []Rule
+}
+
+// Of returns the kernel's chain for a family. Its name and those of the chains that it leads to end with the family.
+func (c *Chain) Of(v6 bool) *Chain {
+	own := &Chain{Name: c.Name + Suffix(v6)}
+	for i := range c.Rules {
+		if r := c.Rules[i]; r.IsOf(v6) {
+			if strings.Contains(r.Verdict, " ") {
+				r.Verdict += Suffix(v6)
+			}
+			own.Rules = append(own.Rules, r)
+		}
+	}
+	return own
+}
+
+// Count returns the number of rules of the kernel's chain for a family.
+func (c *Chain) Count(v6 bool) (n int) {
+	for i := range c.Rules {
+		if c.Rules[i].IsOf(v6) {
+			n++
+		}
+	}
+	return n
 }
 
 // String returns the chain as nft lists it.

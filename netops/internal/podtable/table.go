@@ -18,8 +18,12 @@ const Deny = "deny"
 // the other sets.
 const PodSets = "pod_"
 
-// self names the sets of the addresses of pods as pairs: those of connections from a pod to itself.
-const self = "self"
+// self names the sets of the addresses of pods as pairs: those of connections from a pod to itself. strays ends the names of the sets of pods
+// whose packets without a connection are dropped: no rule of a policy matches these.
+const (
+	self   = "self"
+	strays = "_strays"
+)
 
 // The base chains. A connection between two pods of this node passes both first ones. What one accepts, the other can still drop. Then
 // come those for the connections of pods to their own node, and those for packets to the servers of IPVS.
@@ -43,7 +47,10 @@ func Schema() nft.Schema {
 	f := nft.Feature{Table: Table(), Chains: func() []nft.Chain { return nil }}
 	for _, v6 := range []bool{false, true} {
 		for _, direction := range []string{egressChain, ingressChain} {
-			f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(direction, v6), Key: []nft.Field{addressField(v6)}, Data: []nft.Field{nft.Verdict}})
+			key := []nft.Field{addressField(v6)}
+			f.Sets = append(f.Sets,
+				&nft.Set{Table: Table(), Name: podSet(direction, v6), Key: key, Data: []nft.Field{nft.Verdict}},
+				&nft.Set{Table: Table(), Name: podSet(direction+strays, v6), Key: key})
 		}
 		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(self, v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
 	}
@@ -85,9 +92,15 @@ type Pod struct {
 func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	text := a.String()
 	for _, d := range []struct{ name, chain string }{{egressChain, p.Egress}, {ingressChain, p.Ingress}} {
-		if d.chain != "" {
-			all = append(all, &nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: p.Label})
+		if d.chain == "" {
+			continue
 		}
+		if d.chain != Deny {
+			d.chain += Suffix(a.Is6())
+		}
+		all = append(all,
+			&nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: p.Label},
+			&nft.Element{Set: podSet(d.name+strays, a.Is6()), Key: []string{text}, Label: p.Label})
 	}
 	if len(all) > 0 {
 		all = append(all, &nft.Element{Set: podSet(self, a.Is6()), Key: []string{text, text}, Label: p.Label})
@@ -228,11 +241,13 @@ func (f Form) baseRules(chain string) []func(expressions) {
 		func(e expressions) { e.dhcp(from, to); e.onBridge(direction); accept(e) })
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules, pods(v6, direction),
-			func(e expressions) { // no rule of a policy matches a packet without a connection
+			func(e expressions) { // not by the map of chains, which the kernel validates for each rule that uses it
 				e.state(stateInvalid | stateUntracked)
 				e.family(v6)
 				e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offsets[v6], uint32(addressField(v6).Size()), register)
-				e.LookupInto(podSet(chain, v6), unix.NFT_REG_VERDICT)
+				e.Lookup(podSet(chain+strays, v6), false)
+				e.Counter()
+				e.Verdict(nft.VerdictDrop, "")
 			})
 	}
 	return append(rules, accept)
