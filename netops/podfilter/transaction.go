@@ -41,7 +41,7 @@ func (t *transaction) build() (err error) {
 	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged {
 		return nil
 	}
-	t.pods, err = podEntries(t.want.Pods)
+	t.pods, err = podEntries(t.want.Pods, t.filter.encoded)
 	if err != nil {
 		return err
 	}
@@ -312,21 +312,30 @@ func (t *transaction) done() {
 	}
 }
 
-// podEntries returns the elements of pods by podKey.
-func podEntries(pods map[netip.Addr]Pod) (map[string]*nft.Entry, error) {
-	all, schema := map[string]*nft.Entry{}, podtable.Schema()
-	sets := map[string]*nft.Set{}
-	for _, s := range schema.Sets() {
-		sets[s.Name] = s
-	}
+// encoded are the elements of an address of a pod by podKey.
+type encoded struct {
+	pod      Pod
+	elements map[string]*nft.Entry
+}
+
+// podEntries returns the elements of pods by podKey. It keeps those of each address in known, since few pods change at a time.
+func podEntries(pods map[netip.Addr]Pod, known map[netip.Addr]encoded) (map[string]*nft.Entry, error) {
+	maps.DeleteFunc(known, func(a netip.Addr, c encoded) bool { return pods[a] != c.pod })
+	all, schema := make(map[string]*nft.Entry, len(known)), podtable.Schema()
 	for a, p := range pods {
-		for _, e := range podtable.Elements(a, &p) {
-			n, err := nft.EntryOf(schema, e)
-			if err != nil {
-				return nil, err
+		c, has := known[a]
+		if !has {
+			c = encoded{p, map[string]*nft.Entry{}}
+			for _, e := range podtable.Elements(a, &p) {
+				n, err := nft.EntryOf(schema, e)
+				if err != nil {
+					return nil, err
+				}
+				c.elements[podKey(n)] = n
 			}
-			all[podKey(n)] = n
+			known[a] = c
 		}
+		maps.Copy(all, c.elements)
 	}
 	return all, nil
 }

@@ -196,11 +196,11 @@ func ElementMessages(kind, flags uint16, entries []*Entry) []nlconn.Message {
 // countFitting returns the number of leading entries that fit into one message. A
 // message holds the entries of one set.
 func countFitting(entries []*Entry) int {
-	bytes := 0
+	bytes, set := 0, entries[0].Set
 	for i, n := range entries {
 		// 64 is more than the size of the attributes' headers and padding.
 		bytes += len(n.Key) + len(n.end) + len(n.data) + len(n.label) + 64
-		if i == maxPerMessage || bytes > maxMessageBytes && i > 0 || n.Set != entries[0].Set {
+		if i == maxPerMessage || bytes > maxMessageBytes && i > 0 || n.Set.Name != set.Name || n.Set.Table != set.Table {
 			return i
 		}
 	}

@@ -210,7 +210,7 @@ func (f Form) baseRules(chain string) []func(expressions) {
 		rules = append(rules, func(e expressions) { e.state(stateEstablished); accept(e) })
 	}
 	for _, p := range []uint8{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} { // errors that belong to a connection
-		rules = append(rules, func(e expressions) { e.state(stateRelated); e.protocol(p); accept(e) })
+		rules = append(rules, func(e expressions) { e.protocol(p); e.state(stateRelated); accept(e) })
 	}
 	// The pod is the client of its egress and the server of its ingress.
 	pods := func(v6 bool, direction uint8) func(expressions) {
