@@ -128,7 +128,7 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 KERNEL ?= bookworm
 LIVES  := /(life|del|gc)$$
 test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
-	$(VM) -debian $(KERNEL) './netops=TestKind|TestFeatures|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
+	$(VM) -debian $(KERNEL) './netops=TestKind|TestFeatures|TestDeviceFilters|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
 		'./netops/packets=TestTrace|TestCapture' ./netops/sockets './netops/overlay=TestOverlay$$|TestOverlay(Repair|Forward)$$|TestOwnedTable|TestWireGuard' \
 		'./roles/iface/bridge=TestRole/(vlan|trunk)$(LIVES)|TestVLANsIdle' './roles/iface/macvlan=TestRole/layer3$(LIVES)' './roles/iface/ipvlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' \
 		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' \
