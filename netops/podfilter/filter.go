@@ -31,6 +31,8 @@ type Filter struct {
 	last *Ruleset
 	// generation is that of nftables before the last reading of the rules.
 	generation uint32
+	// recheck is true until the next Refresh after Recheck.
+	recheck bool
 	// prune is true if have.pods was read by Refresh.
 	prune bool
 	// services is true if the node has services of IPVS.
@@ -77,8 +79,12 @@ func (f *Filter) disturbed(w nft.Watched) {
 	f.knowsRules = f.knowsRules && w.Sets != ""
 }
 
-// Recheck makes the next Refresh read everything.
-func (f *Filter) Recheck() { f.disturbed(nft.Watched{}) }
+// Recheck makes the next Refresh read everything, unless no program has changed nftables since it did that.
+func (f *Filter) Recheck() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recheck = true
+}
 
 // Refresh reads from the kernel what another process may have changed. The next Ensure deletes the elements that
 // Refresh found and that no pod of the Ruleset has. An ADD records its attachment before it adds elements. So a
@@ -87,6 +93,16 @@ func (f *Filter) Refresh(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.prune = true
+	if f.recheck {
+		now, err := f.nft.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		if now != f.generation {
+			f.knowsRules, f.knowsPods = false, false
+		}
+		f.recheck = false
+	}
 	services, err := hasServices()
 	if err != nil {
 		return err

@@ -48,3 +48,34 @@ func TestBypass(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRecheck reads the table again only if a program has changed nftables since.
+func TestRecheck(t *testing.T) {
+	f, err := Open(netops.New(netops.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	refresh := func() (again bool) {
+		t.Helper()
+		f.have.sets["known"] = nil
+		f.Recheck()
+		if err := f.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, known := f.have.sets["known"]
+		return !known
+	}
+	if err := f.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if refresh() {
+		t.Error("it was read again without a change")
+	}
+	if out, err := exec.Command("nft", "add table inet other").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !refresh() {
+		t.Error("it was not read again after a change")
+	}
+}
