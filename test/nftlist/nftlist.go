@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +124,23 @@ func output(nft []string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
+// prefix is a network among elements. nft 0.9.8 lists the last network of a family as a range.
+var prefix = regexp.MustCompile(`\{"prefix": \{"addr": "([^"]+)", "len": (\d+)\}\}`)
+
+func asRange(text string) string {
+	parts := prefix.FindStringSubmatch(text)
+	p, err := netip.ParsePrefix(parts[1] + "/" + parts[2])
+	if err != nil {
+		return text
+	}
+	last := p.Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(last); i++ {
+		last[i/8] |= 0x80 >> (i % 8)
+	}
+	end, _ := netip.AddrFromSlice(last)
+	return fmt.Sprintf(`{"range": [%q, %q]}`, p.Addr(), end)
+}
+
 // elementsOf returns the sets and maps with their elements, one a line.
 func elementsOf(data []byte) (string, error) {
 	var list struct {
@@ -137,7 +156,7 @@ func elementsOf(data []byte) (string, error) {
 	for _, o := range list.Nftables {
 		for _, kind := range []string{"set", "map"} {
 			if s, ok := o[kind]; ok {
-				fmt.Fprintf(&b, "%s %s %s\n", kind, s.Name, s.Elem)
+				fmt.Fprintf(&b, "%s %s %s\n", kind, s.Name, prefix.ReplaceAllStringFunc(string(s.Elem), asRange))
 			}
 		}
 	}
