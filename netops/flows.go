@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/conntrack"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // Flows selects tracked connections to delete after a change. The kernel applies
@@ -243,3 +244,6 @@ func (n *Net) Connections(ctx context.Context, protocol uint8) ([]Connection, er
 	}
 	return c.All(ctx, protocol)
 }
+
+// ProtocolName returns the name of an IP protocol in lower case, or its number.
+func ProtocolName(number uint8) string { return nft.ProtocolName(number) }

@@ -19,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/internal/yaml"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
@@ -123,7 +124,7 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 // counting returns an Explainer with the kernel's counters.
 func counting(ctx context.Context, h *roles.Host, t *netpolicy.Table) (e *netpolicy.Explainer, err error) {
 	e = netpolicy.NewExplainer(t)
-	e.Counters, err = h.Net.PodCounters(ctx)
+	e.Counters, err = podfilter.Counters(ctx)
 	return e, err
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/topo"
 	"github.com/cnibox/cnibox/roles/cli/ui"
@@ -149,7 +150,7 @@ func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Ta
 	if view == nil {
 		return nil, nil
 	}
-	counters, err := h.Net.PodCounters(ctx)
+	counters, err := podfilter.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -82,7 +81,7 @@ func (v *Verdict) String() string {
 // Explainer evaluates the kernel's objects of a Table.
 type Explainer struct {
 	// Counters are those of the kernel's rules by chain. It may be nil.
-	Counters map[string][]netops.Counter
+	Counters map[string][]podfilter.Counter
 	table    *Table
 	rules    *podfilter.Ruleset
 	pods     map[netip.Addr]Local
@@ -193,7 +192,7 @@ func (e *Explainer) packets(l Local, chain string, index int) *uint64 {
 }
 
 // counter returns the counter of a rule of a chain. The kernel has one for each family.
-func (e *Explainer) counter(chain string, index int) (sum netops.Counter, known bool) {
+func (e *Explainer) counter(chain string, index int) (sum podfilter.Counter, known bool) {
 	c := e.rules.Chains[chain]
 	if c == nil { // podfilter.Deny
 		c = &podfilter.Chain{Rules: make([]podfilter.Rule, 1)}

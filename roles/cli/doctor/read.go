@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
@@ -514,7 +515,7 @@ func (r *reader) readPolicies(ctx context.Context) {
 	if saved.Size() > 0 {
 		p.Saved = saved.ModTime()
 	}
-	p.HasTable, err = r.h.Net.HasPodTable(ctx)
+	p.HasTable, err = podfilter.Exists(ctx)
 	r.unread("network policies", err)
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/sockets"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -18,7 +18,7 @@ const (
 // datagrams are those that the node had received at a time.
 type datagrams struct {
 	at time.Time
-	netops.Datagrams
+	sockets.Datagrams
 	err error
 }
 
@@ -34,7 +34,7 @@ func (a *agent) countDatagrams() {
 }
 
 func (a *agent) readDatagrams() datagrams {
-	d, err := a.host.Net.Datagrams()
+	d, err := sockets.CountDatagrams()
 	return datagrams{time.Now(), d, err}
 }
 

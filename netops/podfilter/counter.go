@@ -1,4 +1,4 @@
-package netops
+package podfilter
 
 import (
 	"context"
@@ -12,22 +12,27 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/podtable"
 )
 
-// HasPodTable reports whether the table exists that enforces policies on pods.
-func (n *Net) HasPodTable(ctx context.Context) (bool, error) {
-	return n.nft.Exists(ctx, podtable.Table().Message(unix.NFT_MSG_GETTABLE, 0))
+// Exists reports whether the table exists in the network namespace of the calling thread.
+func Exists(ctx context.Context) (exists bool, err error) {
+	c := nft.New(podtable.Schema, nil)
+	exists, err = c.Exists(ctx, podtable.Table().Message(unix.NFT_MSG_GETTABLE, 0))
+	return exists, errors.Join(err, c.Close())
 }
 
 // Counter has the packets that a rule matched since it was made.
 type Counter struct{ Packets, Bytes uint64 }
 
-// PodCounters returns the counters of the rules of the table that enforces policies on pods, by chain. A rule without one has zeros.
-func (n *Net) PodCounters(ctx context.Context) (map[string][]Counter, error) {
+// Counters returns the counters of the rules of the table in the network namespace of the calling thread, by chain. A rule without one has
+// zeros.
+func Counters(ctx context.Context) (map[string][]Counter, error) {
 	type counted struct {
 		chain string
 		Counter
 	}
 	t := podtable.Table()
-	all, err := nft.List(ctx, n.nft, t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, ""), func(attrs []byte) (c counted, selected bool, err error) {
+	client := nft.New(podtable.Schema, nil)
+	defer client.Close() //nolint:errcheck // it only reads
+	all, err := nft.List(ctx, client, t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, ""), func(attrs []byte) (c counted, selected bool, err error) {
 		var table string
 		err = nlconn.EachAttr(attrs, func(kind uint16, value []byte) error {
 			switch kind {
@@ -69,6 +74,3 @@ func (c *Counter) read(expression []byte) error {
 	}
 	return nil
 }
-
-// ProtocolName returns the name of an IP protocol in lower case, or its number.
-func ProtocolName(number uint8) string { return nft.ProtocolName(number) }

@@ -1,4 +1,4 @@
-package netops
+package sockets
 
 import "testing"
 
@@ -25,7 +25,7 @@ UdpLite: 88 9 9 9 9 9 88 9 9
 			t.Errorf("%+v, want %+v", have, c.want)
 		}
 	}
-	if d, err := New(Options{}).Datagrams(); err != nil {
+	if d, err := CountDatagrams(); err != nil {
 		t.Errorf("this kernel's: %+v, %v", d, err)
 	}
 }

@@ -1,4 +1,4 @@
-package netops
+package sockets
 
 import (
 	"errors"
@@ -14,22 +14,18 @@ type Datagrams struct {
 	Received, WrongChecksum uint64
 }
 
-// Datagrams reads the kernel's counters. Those of VXLAN packets are of the outer UDP header.
-func (n *Net) Datagrams() (d Datagrams, err error) {
-	err = n.host.visit(func() error {
-		const dir = "/proc/thread-self/net/"
-		v4, err := os.ReadFile(dir + "snmp")
-		if err != nil {
-			return err
-		}
-		v6, err := os.ReadFile(dir + "snmp6")
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // the kernel has no IPv6
-		}
-		d = parseDatagrams(string(v4), string(v6))
-		return err
-	})
-	return d, err
+// CountDatagrams reads the kernel's counters. Those of VXLAN packets are of the outer UDP header.
+func CountDatagrams() (Datagrams, error) {
+	const dir = "/proc/thread-self/net/"
+	v4, err := os.ReadFile(dir + "snmp")
+	if err != nil {
+		return Datagrams{}, err
+	}
+	v6, err := os.ReadFile(dir + "snmp6")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the kernel has no IPv6
+	}
+	return parseDatagrams(string(v4), string(v6)), err
 }
 
 // parseDatagrams reads the files snmp, whose protocols have a line of names and a line of numbers, and snmp6, which
