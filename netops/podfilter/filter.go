@@ -79,11 +79,12 @@ func (f *Filter) disturbed(w nft.Watched) {
 	f.knowsRules = f.knowsRules && w.Sets != ""
 }
 
-// Recheck makes the next Refresh read everything, unless no program has changed nftables since it did that.
+// Recheck makes the next Refresh read everything, unless no program has changed nftables since it did that. Until then Ensure deletes no
+// elements of pods that the Ruleset lacks.
 func (f *Filter) Recheck() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.recheck = true
+	f.recheck, f.prune = true, false
 }
 
 // Refresh reads from the kernel what another process may have changed. The next Ensure deletes the elements that

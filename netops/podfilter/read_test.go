@@ -1,6 +1,7 @@
 package podfilter
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -77,5 +78,37 @@ func TestRecheck(t *testing.T) {
 	}
 	if !refresh() {
 		t.Error("it was not read again after a change")
+	}
+}
+
+// TestRecheckKeeps: after Recheck no element goes that the caller does not know: it could not read its records, and answers an ADD.
+func TestRecheckKeeps(t *testing.T) {
+	f, err := Open(netops.New(netops.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // nothing is lost with it
+	want := NewRuleset()
+	want.PutPod(netip.MustParseAddr("10.0.0.1"), Pod{Ingress: Deny, Label: "cnibox:1"}, false)
+	if err := f.Ensure(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	for _, records := range []bool{false, true} {
+		if err := f.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !records {
+			f.Recheck()
+		}
+		if err := f.Ensure(t.Context(), NewRuleset()); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("nft", "list", "map", "inet", "cnibox_policy", "pod_ingress4").CombinedOutput()
+		if has := strings.Contains(string(out), "10.0.0.1"); err != nil || has == records {
+			t.Errorf("records read: %v, has the pod: %v, %v", records, has, err)
+		}
+	}
+	if err := f.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
