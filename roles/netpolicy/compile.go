@@ -3,6 +3,7 @@ package netpolicy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"net"
 	"slices"
@@ -79,12 +80,11 @@ func name(kind, contents string) string {
 	return kind + "_" + hex.EncodeToString(sum[:nameBytes])
 }
 
-// chain returns a chain, whose name follows from its rules.
+// chain returns a chain, whose name follows from its rules, and from the families of those that nft lists without one: any address of IPv4.
 func chain(kind string, rules []podfilter.Rule) *podfilter.Chain {
 	var text strings.Builder
 	for i := range rules {
-		text.WriteString(rules[i].String())
-		text.WriteByte('\n')
+		fmt.Fprintln(&text, &rules[i], rules[i].IsOf(false), rules[i].IsOf(true))
 	}
 	return &podfilter.Chain{Name: name(kind, text.String()), Rules: rules}
 }
