@@ -32,6 +32,7 @@ type transaction struct {
 	sets, chains, rules         []nlconn.Message
 	repairs                     []nlconn.Message
 	add, del                    []*nft.Entry
+	emptied                     []nlconn.Message
 	flushed, oldChains, oldSets []nlconn.Message
 }
 
@@ -52,13 +53,18 @@ func (t *transaction) build() (err error) {
 	for name := range names(t, t.filter.have.sets) {
 		s := t.want.Sets[name]
 		if _, exists := t.filter.have.sets[name]; exists && (s == nil || !t.filter.uses(s)) && !t.partial {
-			m := nft.Request(unix.NFT_MSG_DELSET, 0, podtable.Table().Family)
-			m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name)
-			m.Text(unix.NFTA_SET_NAME, name)
-			t.oldSets = append(t.oldSets, m)
+			t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSET, name))
 		}
 	}
 	return nil
+}
+
+// setMessage returns a request that deletes a set, or all of its elements.
+func setMessage(kind uint16, name string) nlconn.Message {
+	m := nft.Request(kind, 0, podtable.Table().Family)
+	m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name) // NFTA_SET_ELEM_LIST_TABLE and _SET have the same numbers
+	m.Text(unix.NFTA_SET_NAME, name)
+	return m
 }
 
 // names returns the names that a transaction compares: those of the Ruleset that have changed, or, if the kernel may differ anywhere, all.
@@ -75,8 +81,11 @@ func (t *transaction) changeMembers() {
 		if len(s.changed) == 0 || !t.filter.uses(s) {
 			continue
 		}
-		set := s.set()
-		for _, m := range slices.Sorted(maps.Keys(s.changed)) {
+		set, changed := s.set(), maps.Keys(s.changed)
+		if s.hasRanges() { // the kernel refuses a part of a range within a range that another program made
+			t.emptied, changed = append(t.emptied, setMessage(unix.NFT_MSG_DELSETELEM, s.Name)), maps.Keys(s.members)
+		}
+		for _, m := range slices.Sorted(changed) {
 			n := s.entry(set, m)
 			if s.Has(m) {
 				t.add = append(t.add, n)
@@ -185,7 +194,7 @@ func (t *transaction) kernelNames() iter.Seq[string] {
 // any more follows it, in several transactions. If the members of sets alone are too many, again is true: they are changed while all
 // pods are denied everything, and the caller calls again for the rest.
 func (t *transaction) commit(ctx context.Context) (again bool, err error) {
-	var members, pods []nlconn.Message
+	members, pods := t.emptied, []nlconn.Message(nil)
 	change := func(kind, flags uint16, entries []*nft.Entry) {
 		for _, m := range []struct {
 			of *[]nlconn.Message

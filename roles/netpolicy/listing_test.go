@@ -147,6 +147,31 @@ func TestCompared(t *testing.T) {
 	}
 }
 
+// TestRangesRestored: sets of ranges are restored, also if another program joined or divided ranges.
+func TestRangesRestored(t *testing.T) {
+	f, table := openFilter(t), dualStack()
+	put(t, table, ingressTo("a", `{"from":[{"ipBlock":{"cidr":"10.0.0.0/8"}},{"ipBlock":{"cidr":"192.168.0.0/16"}},{"ipBlock":{"cidr":"255.0.0.0/8"}}],
+		"ports":[{"port":80},{"port":443},{"port":65530,"endPort":65535}]}`))
+	ensure(t, f, table)
+	handle := regexp.MustCompile(` # handle \d+`)
+	plain := func() string { return sorted(handle.ReplaceAllString(handles(t), "")) }
+	before := plain()
+	sets := regexp.MustCompile(`set ([rn]_\w+) \{`).FindAllStringSubmatch(before, -1)
+	for i, changes := range [][]string{
+		{"10.0.0.0-192.168.255.255", "10.0.0.0/9", "10.128.0.0/9", "0.0.0.0/0", "1.0.0.0/8", "255.0.0.0/9"},
+		{"80-443", "80-65535", "1-65535", "65530-65534", "443-65529"},
+	} {
+		for _, elements := range changes {
+			run(t, "nft", fmt.Sprintf("flush set inet cnibox_policy %s; add element inet cnibox_policy %[1]s { %s }", sets[i][1], elements))
+			<-f.Changes()
+			ensure(t, f, table)
+			if after := plain(); after != before {
+				t.Fatalf("after %s:\n%s\nwant\n%s", elements, after, before)
+			}
+		}
+	}
+}
+
 // sorted returns lines in an order that does not depend on that of the objects.
 func sorted(s string) string {
 	lines := strings.Split(s, "\n")
