@@ -236,7 +236,10 @@ func (e *Explainer) Count() []RuleCount {
 			}
 			used = true
 			for i, origin := range c.origins {
-				e.sum(c.name, i, &all[first+origin])
+				// The ports of a rule have one chain of its peers.
+				if again := i > 0 && origin == c.origins[i-1] && strings.HasPrefix(c.rules[i].Verdict, "jump "); !again {
+					e.sum(c.name, i, &all[first+origin])
+				}
 			}
 		}
 		if !used {

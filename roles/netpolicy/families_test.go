@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
 
@@ -44,5 +46,25 @@ func TestAnyAddress(t *testing.T) {
 				t.Errorf("%s: %d rules, want %d", step.rules, have, step.want)
 			}
 		}
+	}
+}
+
+// TestCountedOnce: packets that a rule with several protocols and peers matches count once, those of both families together.
+func TestCountedOnce(t *testing.T) {
+	table := dualStack()
+	put(t, table, ingressTo("a", `{"from":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":80,"protocol":"UDP"},{"port":80}]}`))
+	e := netpolicy.NewExplainer(table)
+	e.Counters = map[string][]netops.Counter{}
+	for name, c := range table.Ruleset().Chains {
+		if strings.HasPrefix(name, "peers_") {
+			e.Counters[name+podfilter.Suffix(false)] = []netops.Counter{{Packets: 1}, {Packets: 2}}
+			e.Counters[name+podfilter.Suffix(true)] = []netops.Counter{{Packets: 4}}
+			if c.Count(false) != 2 || c.Count(true) != 1 {
+				t.Fatal(c)
+			}
+		}
+	}
+	if all := e.Count(); len(all) != 1 || all[0].Packets != 7 {
+		t.Errorf("%+v, want 7 packets", all)
 	}
 }
