@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
@@ -54,11 +53,11 @@ func TestCountedOnce(t *testing.T) {
 	table := dualStack()
 	put(t, table, ingressTo("a", `{"from":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":80,"protocol":"UDP"},{"port":80}]}`))
 	e := netpolicy.NewExplainer(table)
-	e.Counters = map[string][]netops.Counter{}
+	e.Counters = map[string][]podfilter.Counter{}
 	for name, c := range table.Ruleset().Chains {
 		if strings.HasPrefix(name, "peers_") {
-			e.Counters[name+podfilter.Suffix(false)] = []netops.Counter{{Packets: 1}, {Packets: 2}}
-			e.Counters[name+podfilter.Suffix(true)] = []netops.Counter{{Packets: 4}}
+			e.Counters[name+podfilter.Suffix(false)] = []podfilter.Counter{{Packets: 1}, {Packets: 2}}
+			e.Counters[name+podfilter.Suffix(true)] = []podfilter.Counter{{Packets: 4}}
 			if c.Count(false) != 2 || c.Count(true) != 1 {
 				t.Fatal(c)
 			}
