@@ -121,18 +121,20 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 	if err != nil {
 		return err
 	}
-	differs := make(map[string]struct{}, len(s.members))
-	for m := range s.members {
-		differs[m] = struct{}{}
-	}
+	s.changed = map[string]struct{}{}
+	has := make(map[string]bool, len(all))
 	for _, n := range all {
-		if m := memberOf(n); s.Has(m) {
-			delete(differs, m)
-		} else {
-			differs[m] = struct{}{}
+		m := memberOf(n)
+		has[m] = true
+		if !s.Has(m) {
+			s.note(m)
 		}
 	}
-	s.changed = differs
+	for m := range s.members {
+		if !has[m] {
+			s.note(m)
+		}
+	}
 	f.have.sets[s.Name] = s
 	return nil
 }

@@ -46,12 +46,13 @@ type Set struct {
 	Kind    Kind
 	V6      bool
 	members map[string]int
+	// changed is nil until the kernel's set is made or compared.
 	changed map[string]struct{}
 }
 
 // NewSet returns an empty set. The family has no effect on ports.
 func NewSet(name string, kind Kind, v6 bool) *Set {
-	return &Set{Name: name, Kind: kind, V6: v6, members: map[string]int{}, changed: map[string]struct{}{}}
+	return &Set{Name: name, Kind: kind, V6: v6, members: map[string]int{}}
 }
 
 // hasRanges is true for a set that NewRanges made.
@@ -67,7 +68,7 @@ func (s *Set) Has(member string) bool { return s.members[member] > 0 }
 func (s *Set) Add(member string) {
 	s.members[member]++
 	if s.members[member] == 1 {
-		s.changed[member] = struct{}{}
+		s.note(member)
 	}
 }
 
@@ -76,6 +77,12 @@ func (s *Set) Remove(member string) {
 	s.members[member]--
 	if s.members[member] <= 0 {
 		delete(s.members, member)
+		s.note(member)
+	}
+}
+
+func (s *Set) note(member string) {
+	if s.changed != nil {
 		s.changed[member] = struct{}{}
 	}
 }
@@ -93,8 +100,11 @@ func Key(a netip.Addr, port uint16) string {
 	return string(b)
 }
 
-// set returns the set in the kernel.
+// set returns the set in the kernel. Its changes are noted from now on.
 func (s *Set) set() *nft.Set {
+	if s.changed == nil {
+		s.changed = map[string]struct{}{}
+	}
 	address := nft.IP4Addr
 	if s.V6 {
 		address = nft.IP6Addr
