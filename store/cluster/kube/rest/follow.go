@@ -145,6 +145,7 @@ func (f *follow[P]) watch(ctx context.Context) (answered bool, err error) {
 		case e.Initial:
 			listing = false
 			f.to.Complete(names)
+			names = nil
 		case e.Type == "DELETED":
 			delete(names, name)
 			f.to.Remove(name, listing)
