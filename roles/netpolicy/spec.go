@@ -124,6 +124,7 @@ func (s *specRule) rule(f *faults, namespace, path, peersKey string, peers []spe
 	if len(s.From)+len(s.To) > len(peers) {
 		f.add(path, "has the peers of the other direction: use %q", peersKey)
 	}
+	r.Peers, r.Ports = slices.Grow(r.Peers, len(peers)), slices.Grow(r.Ports, len(s.Ports))
 	for i := range peers {
 		r.Peers = append(r.Peers, peers[i].peer(f, namespace, fmt.Sprintf("%s.%s[%d]", path, peersKey, i)))
 	}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
@@ -172,9 +175,32 @@ func (o *kubePod) pod() *netpolicy.Pod {
 	return p
 }
 
+// similarPods has recent pods with different labels, by a hash of these.
+type similarPods struct {
+	seed maphash.Seed
+	pods [1 << 12]*netpolicy.Pod
+}
+
+// share lets a pod use the memory of an earlier one for what is equal: pods of one workload have the same labels and ports.
+func (s *similarPods) share(p *netpolicy.Pod) {
+	var hash uint64
+	for k, v := range p.Labels {
+		hash += maphash.Comparable(s.seed, [2]string{k, v})
+	}
+	old := &s.pods[hash%uint64(len(s.pods))]
+	if q := *old; q != nil && maps.Equal(q.Labels, p.Labels) {
+		p.Labels = q.Labels
+		if slices.Equal(q.Ports, p.Ports) {
+			p.Ports = q.Ports
+		}
+	}
+	*old, p.Node = p, unique.Make(p.Node).Value()
+}
+
 // Run follows the collections. They are known when each was read once. Nodes are followed as soon as a policy selects nodes.
 func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	var running, reading sync.WaitGroup
+	similar := similarPods{seed: maphash.MakeSeed()}
 	reading.Add(5)
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, "/api/v1/namespaces", &collection[*kubeNamespace]{
@@ -196,6 +222,7 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			source: s, what: "pods", put: put, complete: sync.OnceFunc(reading.Done),
 			change: func(o *kubePod) func(*netpolicy.Table) {
 				p := o.pod()
+				similar.share(p)
 				return func(t *netpolicy.Table) { t.PutPod(p) }
 			},
 			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePod(namespace, name) },
@@ -328,23 +355,26 @@ type collection[P rest.Kind] struct {
 	nextVersion, absent func()
 	// names are the objects that the table has. listed has the changes of a reading by object, which are made together, and those of
 	// earlier readings that did not end.
-	names  map[string]bool
+	names  map[string]struct{}
 	listed map[string]func(*netpolicy.Table)
 	failed bool
 }
 
 // Put passes an object on.
 func (c *collection[P]) Put(o P, listing bool) {
+	m := o.Meta()
+	key := m.Key()
+	m.Namespace, m.Name = split(key) // as long as all stay in memory, these need none
 	change := c.change(o)
 	if !listing {
-		c.names[o.Meta().Key()] = true
+		c.names[key] = struct{}{}
 		c.put(change)
 		return
 	}
 	if c.listed == nil {
 		c.listed = map[string]func(*netpolicy.Table){}
 	}
-	c.listed[o.Meta().Key()] = change
+	c.listed[key] = change
 }
 
 // Remove passes a deletion on.
@@ -367,17 +397,21 @@ func split(key string) (namespace, name string) {
 
 // Complete passes on what was listed, and removes the objects that were not.
 func (c *collection[P]) Complete(names map[string]bool) {
-	listed, old, names := c.listed, c.names, maps.Clone(names) // the caller and Put change theirs
-	c.listed, c.names = nil, maps.Clone(names)
+	listed, old := c.listed, c.names
+	maps.DeleteFunc(listed, func(key string, _ func(*netpolicy.Table)) bool { return !names[key] })
+	c.listed, c.names = nil, make(map[string]struct{}, len(listed))
+	for key := range listed {
+		c.names[key] = struct{}{}
+	}
 	c.put(func(t *netpolicy.Table) {
 		for key := range old {
-			if !names[key] {
+			if listed[key] == nil {
 				namespace, name := split(key)
 				c.remove(t, namespace, name)
 			}
 		}
-		for key := range names {
-			listed[key](t)
+		for _, change := range listed {
+			change(t)
 		}
 	})
 	c.Recovered()
