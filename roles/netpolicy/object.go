@@ -39,8 +39,20 @@ type Policy struct {
 	// Isolates is true for each direction in which the selected pods may only communicate as Allows says.
 	Isolates [2]bool
 	Allows   [2][]Rule
-	// compiled has the chains by direction. It is computed on first use.
+	// compiled has the chains by direction, and chains the names of the first. Both are computed on first use.
 	compiled [2]*compiled
+	chains   [2]*string
+}
+
+// chainName returns the name of the policy's chain in one direction. It does not keep what it compiles for that: few policies of a large
+// cluster select pods of this node.
+func (p *Policy) chainName(d Direction) *string {
+	if p.chains[d] == nil {
+		before := p.compiled[d]
+		name := p.compile(d).name
+		p.chains[d], p.compiled[d] = &name, before
+	}
+	return p.chains[d]
 }
 
 // Rule allows connections from or to one of the peers at one of the ports. Without peers it allows all peers, and without

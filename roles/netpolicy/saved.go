@@ -97,8 +97,7 @@ func (p *Policy) saved() SavedPolicy {
 	s := SavedPolicy{Namespace: p.Namespace, Name: p.Name, Network: p.Network, Pods: p.Pods}
 	for d, chain := range map[Direction]**string{Egress: &s.Egress, Ingress: &s.Ingress} {
 		if p.Isolates[d] {
-			name := p.compile(d).name
-			*chain = &name
+			*chain = p.chainName(d)
 		}
 	}
 	return s
