@@ -45,14 +45,16 @@ type Set struct {
 	Name    string
 	Kind    Kind
 	V6      bool
-	members map[string]int
+	members map[string]struct{}
+	// again counts the further Adds of members.
+	again map[string]int
 	// changed is nil until the kernel's set is made or compared.
 	changed map[string]struct{}
 }
 
 // NewSet returns an empty set. The family has no effect on ports.
 func NewSet(name string, kind Kind, v6 bool) *Set {
-	return &Set{Name: name, Kind: kind, V6: v6, members: map[string]int{}}
+	return &Set{Name: name, Kind: kind, V6: v6, members: map[string]struct{}{}, again: map[string]int{}}
 }
 
 // hasRanges is true for a set that NewRanges made.
@@ -62,27 +64,37 @@ func (s *Set) hasRanges() bool { return s.Kind == Ports || s.Kind == Networks }
 func (s *Set) Len() int { return len(s.members) }
 
 // Has reports whether the set has a member.
-func (s *Set) Has(member string) bool { return s.members[member] > 0 }
+func (s *Set) Has(member string) bool { _, has := s.members[member]; return has }
 
 // Add adds a member: what Key returns.
 func (s *Set) Add(member string) {
-	s.members[member]++
-	if s.members[member] == 1 {
-		s.note(member)
+	if s.Has(member) {
+		s.again[member]++
+		return
 	}
+	s.members[member] = struct{}{}
+	s.note(member)
 }
 
 // Remove reverts one Add.
 func (s *Set) Remove(member string) {
-	s.members[member]--
-	if s.members[member] <= 0 {
-		delete(s.members, member)
-		s.note(member)
+	if s.again[member] > 0 {
+		s.again[member]--
+		return
 	}
+	delete(s.members, member)
+	delete(s.again, member)
+	s.note(member)
 }
 
+// note notes a change, or that it was reverted.
 func (s *Set) note(member string) {
-	if s.changed != nil {
+	if s.changed == nil {
+		return
+	}
+	if _, was := s.changed[member]; was {
+		delete(s.changed, member)
+	} else {
 		s.changed[member] = struct{}{}
 	}
 }
