@@ -297,27 +297,34 @@ func (f *Filter) makeSets(ctx context.Context, want *Ruleset) (last []nlconn.Mes
 // makeSome makes sets, and returns the last requests. A set of more than maxElements members gets the others by further transactions.
 func (f *Filter) makeSome(ctx context.Context, sets []*Set) (last []nlconn.Message, err error) {
 	feature := nft.Feature{Table: podtable.Table(), Chains: func() []nft.Chain { return nil }}
-	var entries []*nft.Entry
 	for _, s := range sets {
-		set := s.set()
-		feature.Sets = append(feature.Sets, set)
-		for _, m := range slices.Sorted(maps.Keys(s.members)) { // the kernel wants a range's begin before its end
-			entries = append(entries, s.entry(set, m))
-		}
+		feature.Sets = append(feature.Sets, s.set())
 	}
 	last = feature.Messages()
-	for len(entries) > maxElements {
-		last = append(last, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries[:maxElements])...)
-		if err := f.commit(ctx, "make sets of", last); err != nil {
-			return nil, err
+	for i, s := range sets {
+		members := slices.Sorted(maps.Keys(s.members)) // the kernel wants a range's begin before its end
+		for len(members) > maxElements {
+			if err := f.commit(ctx, "make sets of", append(last, s.additions(feature.Sets[i], members[:maxElements])...)); err != nil {
+				return nil, err
+			}
+			last, members = nil, members[maxElements:]
 		}
-		last, entries = nil, entries[maxElements:]
+		last = append(last, s.additions(feature.Sets[i], members)...)
 	}
 	for _, s := range sets {
 		clear(s.changed)
 		f.have.sets[s.Name] = s
 	}
-	return append(last, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)...), nil
+	return last, nil
+}
+
+// additions returns requests that add members to set().
+func (s *Set) additions(set *nft.Set, members []string) []nlconn.Message {
+	entries := make([]*nft.Entry, len(members))
+	for i, m := range members {
+		entries[i] = s.entry(set, m)
+	}
+	return nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 }
 
 // Remove deletes the tables.
