@@ -175,32 +175,56 @@ func (o *kubePod) pod() *netpolicy.Pod {
 	return p
 }
 
-// similarPods has recent pods with different labels, by a hash of these.
-type similarPods struct {
-	seed maphash.Seed
-	pods [1 << 12]*netpolicy.Pod
+// recent has recent values by their hashes.
+type recent[T any] [1 << 12]T
+
+// share returns a recent value that is equal to v, or v. Equal values of different objects then use the memory of one.
+func (r *recent[T]) share(v T, hash uint64, equal func(a, b T) bool) T {
+	old := &r[hash%uint64(len(r))]
+	if !equal(*old, v) {
+		*old = v
+	}
+	return *old
 }
 
-// share lets a pod use the memory of an earlier one for what is equal: pods of one workload have the same labels and ports.
-func (s *similarPods) share(p *netpolicy.Pod) {
-	var hash uint64
+// shared has what many objects have: the pods of a workload have the same labels and ports, and policies for one service the same ports.
+type shared struct {
+	seed     maphash.Seed
+	labels   recent[map[string]string]
+	podPorts recent[[]netpolicy.PodPort]
+	ports    recent[[]netpolicy.Port]
+}
+
+func (s *shared) pod(p *netpolicy.Pod) {
+	var labels uint64
 	for k, v := range p.Labels {
-		hash += maphash.Comparable(s.seed, [2]string{k, v})
+		labels += maphash.Comparable(s.seed, [2]string{k, v})
 	}
-	old := &s.pods[hash%uint64(len(s.pods))]
-	if q := *old; q != nil && maps.Equal(q.Labels, p.Labels) {
-		p.Labels = q.Labels
-		if slices.Equal(q.Ports, p.Ports) {
-			p.Ports = q.Ports
+	p.Labels = s.labels.share(p.Labels, labels, maps.Equal)
+	p.Ports = s.podPorts.share(p.Ports, hashAll(s.seed, p.Ports), slices.Equal)
+	p.Node = unique.Make(p.Node).Value()
+}
+
+func (s *shared) policy(p *netpolicy.Policy) {
+	for _, rules := range p.Allows {
+		for i := range rules {
+			ports := &rules[i].Ports
+			*ports = s.ports.share(*ports, hashAll(s.seed, *ports), slices.Equal)
 		}
 	}
-	*old, p.Node = p, unique.Make(p.Node).Value()
+}
+
+func hashAll[T comparable](seed maphash.Seed, list []T) (hash uint64) {
+	for _, v := range list {
+		hash += maphash.Comparable(seed, v)
+	}
+	return hash
 }
 
 // Run follows the collections. They are known when each was read once. Nodes are followed as soon as a policy selects nodes.
 func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	var running, reading sync.WaitGroup
-	similar := similarPods{seed: maphash.MakeSeed()}
+	same := shared{seed: maphash.MakeSeed()} // each collection has members of its own
 	reading.Add(5)
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, "/api/v1/namespaces", &collection[*kubeNamespace]{
@@ -213,7 +237,8 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	})
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, "/apis/networking.k8s.io/v1/networkpolicies", &collection[*kubePolicy]{
-			source: s, what: "network policies", put: put, complete: sync.OnceFunc(reading.Done), change: s.policy,
+			source: s, what: "network policies", put: put, complete: sync.OnceFunc(reading.Done),
+			change: func(o *kubePolicy) func(*netpolicy.Table) { return s.policy(o, &same) },
 			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePolicy(namespace, name) },
 		})
 	})
@@ -222,7 +247,7 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			source: s, what: "pods", put: put, complete: sync.OnceFunc(reading.Done),
 			change: func(o *kubePod) func(*netpolicy.Table) {
 				p := o.pod()
-				similar.share(p)
+				same.pod(p)
 				return func(t *netpolicy.Table) { t.PutPod(p) }
 			},
 			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePod(namespace, name) },
@@ -333,11 +358,12 @@ func (s *Kube) clusterPolicy(o *kubeClusterPolicy) *netpolicy.ClusterPolicy {
 }
 
 // policy returns the change for a policy. An invalid part of it allows nothing.
-func (s *Kube) policy(o *kubePolicy) func(*netpolicy.Table) {
+func (s *Kube) policy(o *kubePolicy, same *shared) func(*netpolicy.Table) {
 	p, err := o.Spec.Policy(o.Metadata.Namespace, o.Metadata.Name)
 	if err != nil {
 		s.Log.Error("a network policy is invalid: its invalid rules allow nothing", "error", err)
 	}
+	same.policy(p)
 	return func(t *netpolicy.Table) { t.PutPolicy(p) }
 }
 
