@@ -390,7 +390,7 @@ type collection[P rest.Kind] struct {
 func (c *collection[P]) Put(o P, listing bool) {
 	m := o.Meta()
 	key := m.Key()
-	m.Namespace, m.Name = split(key) // as long as all stay in memory, these need none
+	m.Namespace, m.Name = split(key) // the memory of key, which stays
 	change := c.change(o)
 	if !listing {
 		c.names[key] = struct{}{}
