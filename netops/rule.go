@@ -45,6 +45,41 @@ type Rule struct {
 	Protocol int `json:"protocol,omitempty"`
 }
 
+// SourceRule returns the container's rule that selects a table for packets from an address.
+func SourceRule(from netip.Addr, table int) *Rule {
+	return &Rule{In: Container, Family: FamilyOf(from), From: netip.PrefixFrom(from, from.BitLen()), Table: table}
+}
+
+// FamilyOf returns an address's family: unix.AF_INET or unix.AF_INET6.
+func FamilyOf(a netip.Addr) int { return int(rtnl.Family(a)) }
+
+// FamilyDigit returns "4" or "6", the end of the names of an address family's sets.
+func FamilyDigit(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// FirstTable is the first table that roles try in the search for a free one.
+const FirstTable = 100
+
+// IsKernelTable reports whether the table is one of the kernel's: default, main or local.
+func IsKernelTable(table int) bool {
+	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
+}
+
+// FreeTable returns the lowest table from first on that is neither taken nor the kernel's,
+// and that no rule and no route uses.
+func FreeTable(first int, rules []Rule, routes []Route, taken []int) int {
+	for IsKernelTable(first) || slices.Contains(taken, first) ||
+		slices.ContainsFunc(rules, func(r Rule) bool { return r.Table == first }) ||
+		slices.ContainsFunc(routes, func(r Route) bool { return r.Table == first }) {
+		first++
+	}
+	return first
+}
+
 // Where returns the namespace of the rule.
 func (r *Rule) Where() Place { return r.In }
 

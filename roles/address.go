@@ -29,6 +29,14 @@ func ParseAddrOrCIDR(s string) (netip.Addr, error) {
 	return p.Addr().Unmap(), nil
 }
 
+// DefaultDst returns the destination of an address family's default route.
+func DefaultDst(is4 bool) netip.Prefix {
+	if is4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
 // IPNet converts an address with its prefix length to the type that CNI results use.
 func IPNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -107,6 +107,21 @@ func (f *Faults) Addf(path, format string, a ...any) {
 	f.list = append(f.list, &ConfError{Path: path, Reason: fmt.Sprintf(format, a...)})
 }
 
+// Check adds an error as a fault at a JSON path, and reports whether there is none.
+func (f *Faults) Check(path string, err error) bool {
+	if err != nil {
+		f.Addf(path, "%v", err)
+	}
+	return err == nil
+}
+
+// CheckLink adds a fault if an interface cannot have the name. "" is none.
+func (f *Faults) CheckLink(path, name string) {
+	if name != "" {
+		f.Check(path, LinkName(name))
+	}
+}
+
 // Err returns all faults joined, or nil if there are none.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
 

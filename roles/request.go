@@ -2,7 +2,9 @@ package roles
 
 import (
 	"encoding/json"
+	"net/netip"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/netops"
@@ -107,3 +109,17 @@ type ResultInterface = types100.Interface
 
 // ResultVersion is the version of every Result before dispatch converts it.
 const ResultVersion = types100.ImplementedSpecVersion
+
+// NewResult returns a result with copies of an IPAM configuration's routes and DNS.
+func NewResult(routes []*types.Route, dns types.DNS) *Result {
+	r := &Result{CNIVersion: ResultVersion, DNS: *dns.Copy()}
+	for _, route := range routes {
+		r.Routes = append(r.Routes, route.Copy())
+	}
+	return r
+}
+
+// ResultIP returns an address of a Result. The gateway may be invalid, which is none.
+func ResultIP(p netip.Prefix, gateway netip.Addr) *types100.IPConfig {
+	return &types100.IPConfig{Address: IPNet(p), Gateway: gateway.AsSlice()}
+}

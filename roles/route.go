@@ -44,9 +44,7 @@ func ParseRoutes(f *Faults, path string, in []Route) []*types.Route {
 		}
 		if r.GW != "" {
 			gw, err := ParseAddr(r.GW)
-			if err != nil {
-				f.Addf(at+".gw", "%v", err)
-			}
+			f.Check(at+".gw", err)
 			route.GW = gw.AsSlice()
 		}
 		checkNumber(f, at+".mtu", &r.MTU, math.MaxUint32)

@@ -71,10 +71,7 @@ func (m Masquerade) AddVethTo(s *netops.Spec, in *Input, ip IPConfig) {
 
 // masqueradeSet returns the name of the nftables set for an address's family.
 func masqueradeSet(name string, ip IPConfig) string {
-	if ip.Address.Addr().Is4() {
-		return name + "4"
-	}
-	return name + "6"
+	return name + netops.FamilyDigit(ip.Address.Addr())
 }
 
 // AddForwarding enables IP forwarding in a namespace for the families that have a

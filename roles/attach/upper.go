@@ -38,11 +38,7 @@ func (u *Upper) Shared() []string { return nil }
 
 // Validate reports the faults of the shared keys.
 func (u *Upper) Validate(f *roles.Faults) {
-	if u.Master != "" {
-		if err := roles.LinkName(u.Master); err != nil {
-			f.Addf("master", "%v", err)
-		}
-	}
+	f.CheckLink("master", u.Master)
 	if u.MTU < 0 {
 		f.Addf("mtu", "%d is negative: use 0 for the master's MTU, or a smaller MTU", u.MTU)
 	}

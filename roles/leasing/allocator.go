@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -30,11 +28,7 @@ func (a *Allocator) ID(network string) store.PoolID {
 // AddIPs adds addresses to a result.
 func AddIPs(r *roles.Result, grants []Grant) {
 	for _, g := range grants {
-		ip := &types100.IPConfig{Address: roles.IPNet(netip.PrefixFrom(g.addr, g.in.Subnet.Bits()))}
-		if g.in.Gateway.IsValid() {
-			ip.Gateway = g.in.Gateway.AsSlice()
-		}
-		r.IPs = append(r.IPs, ip)
+		r.IPs = append(r.IPs, roles.ResultIP(netip.PrefixFrom(g.addr, g.in.Subnet.Bits()), g.in.Gateway))
 	}
 }
 

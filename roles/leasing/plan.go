@@ -136,9 +136,7 @@ func (k RequestSources) Parse(f *roles.Faults, p *Plan) {
 	}
 	if k.Configured != "" {
 		a, err := roles.ParseAddrOrCIDR(k.Configured)
-		if err != nil {
-			f.Addf("ipam.ipAddress", "%v", err)
-		}
+		f.Check("ipam.ipAddress", err)
 		p.Configured = []AddressRequest{{path: "ipam.ipAddress", addr: a}}
 	}
 	p.Lenient = !sticky.ParseMode(f, "ipam.requests.mode", k.Requests.Mode, "strict")
@@ -149,11 +147,9 @@ func parseRequests(f *roles.Faults, path string, texts []string) []AddressReques
 	for i, t := range texts {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		a, err := roles.ParseAddrOrCIDR(t)
-		if err != nil {
-			f.Addf(at, "%v", err)
-			continue
+		if f.Check(at, err) {
+			out = append(out, AddressRequest{path: at, addr: a})
 		}
-		out = append(out, AddressRequest{path: at, addr: a})
 	}
 	return out
 }

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/big"
 	"net/netip"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/roles"
 )
 
 // Interval is all addresses from Lo to Hi, both included, of one family.
@@ -44,6 +47,29 @@ func (i Interval) about() float64 {
 
 // String returns "lo-hi".
 func (i Interval) String() string { return i.Lo.String() + "-" + i.Hi.String() }
+
+// ParseExclude parses addresses and CIDRs, whose host bits have no effect. The result has
+// an interval for each text, the zero interval for an invalid one.
+func ParseExclude(f *roles.Faults, path string, texts []string) []Interval {
+	out := make([]Interval, len(texts))
+	for i, t := range texts {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !strings.Contains(t, "/") {
+			a, err := roles.ParseAddr(t)
+			if f.Check(at, err) {
+				out[i] = Single(a)
+			}
+			continue
+		}
+		p, err := netip.ParsePrefix(t)
+		if err != nil || p.Addr().Is4In6() {
+			f.Addf(at, "%q is neither an IP address nor a CIDR", t)
+			continue
+		}
+		out[i] = Whole(p)
+	}
+	return out
+}
 
 // Single returns the interval of one address.
 func Single(a netip.Addr) Interval { return Interval{a, a} }

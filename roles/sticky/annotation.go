@@ -49,11 +49,9 @@ func Requested(f *roles.Faults, annotations map[string]string, key, network stri
 	}
 	for _, t := range texts {
 		a, err := roles.ParseAddrOrCIDR(strings.TrimSpace(t))
-		if err != nil {
-			f.Addf(path, "%v", err)
-			continue
+		if f.Check(path, err) {
+			addrs = append(addrs, a)
 		}
-		addrs = append(addrs, a)
 	}
 	return path, addrs
 }

@@ -147,18 +147,14 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	var err error
 	if c.TTL.set {
 		r.TTL, err = c.TTL.seconds()
-		if err != nil {
-			f.Addf(path+".ttl", "%v", err)
-		}
+		f.Check(path+".ttl", err)
 	}
 	if c.Cooldown.set {
 		r.Cooldown, err = c.Cooldown.seconds()
 		if err == nil && r.Cooldown < 0 {
 			err = fmt.Errorf("%q is not possible: an address that never cools down is lost", never)
 		}
-		if err != nil {
-			f.Addf(path+".cooldown", "%v", err)
-		}
+		f.Check(path+".cooldown", err)
 	}
 	if r.key == keyNone {
 		if c.TTL.set && r.TTL != 0 {

@@ -120,15 +120,7 @@ func joined(ports []port, wanted func(port) bool) []port {
 
 // claim returns the ports as they are claimed.
 func (p port) claim() store.Ports {
-	return store.Ports{First: uint16(p.port), Last: uint16(p.last), Protocol: p.protocol, Family: "IPv" + familyOf(p.to), Address: p.ip}
-}
-
-// familyOf is "4" or "6", the end of the names of an address family's sets.
-func familyOf(a netip.Addr) string {
-	if a.Is4() {
-		return "4"
-	}
-	return "6"
+	return store.Ports{First: uint16(p.port), Last: uint16(p.last), Protocol: p.protocol, Family: "IPv" + netops.FamilyDigit(p.to), Address: p.ip}
 }
 
 // claims are the claims of the ports, without duplicates: the ports, consecutive ones
@@ -156,12 +148,12 @@ func reachableByLoopback(ports []port, v4 bool) bool {
 // element is the port's entry in a map: maps is "" for the map of targets, "_if" for
 // the map of conditions, or "_range".
 func (p port) element(in *attach.Input, maps string, value ...string) *netops.Element {
-	e := &netops.Element{Set: "portmap" + maps + familyOf(p.to), Key: []string{p.protocol, p.claim().Numbers()}, Value: value, Label: in.Label}
+	e := &netops.Element{Set: "portmap" + maps + netops.FamilyDigit(p.to), Key: []string{p.protocol, p.claim().Numbers()}, Value: value, Label: in.Label}
 	switch {
 	case p.ip.IsValid() && maps == "":
-		e.Set, e.Key = netops.PortsOfAddress(p.protocol, familyOf(p.to)), []string{p.ip.String(), e.Key[1]}
+		e.Set, e.Key = netops.PortsOfAddress(p.protocol, netops.FamilyDigit(p.to)), []string{p.ip.String(), e.Key[1]}
 	case p.ip.IsValid():
-		e.Set, e.Key = "portmap_ip"+maps+familyOf(p.to), slices.Insert(e.Key, 0, p.ip.String())
+		e.Set, e.Key = "portmap_ip"+maps+netops.FamilyDigit(p.to), slices.Insert(e.Key, 0, p.ip.String())
 	}
 	return e
 }
@@ -230,7 +222,7 @@ func label(in *attach.Input, shared bool) string {
 // addMasquerade adds the rules that masquerade connections which are forwarded
 // to the container's address.
 func (r *role) addMasquerade(w *attach.Desired, in *attach.Input, target netip.Prefix) error {
-	family, to := familyOf(target.Addr()), target.Addr().String()
+	family, to := netops.FamilyDigit(target.Addr()), target.Addr().String()
 	verdict := "goto portmap_masquerade"
 	if !r.conf.MasqAll {
 		verdict = "goto portmap_hairpin"

@@ -114,8 +114,10 @@ func (c *Conf) Validate() error {
 			f.Addf("externalSetMarkChain", "cannot be combined with markMasqBit: choose one")
 		}
 	}
-	c.checkConditions(&f, "conditionsV4", false, c.ConditionsV4)
-	c.checkConditions(&f, "conditionsV6", true, c.ConditionsV6)
+	_, err4 := conditionVerdict(false, c.ConditionsV4)
+	_, err6 := conditionVerdict(true, c.ConditionsV6)
+	f.Check("conditionsV4", err4)
+	f.Check("conditionsV6", err6)
 	for i, m := range c.RuntimeConfig.PortMappings {
 		m.check(&f, fmt.Sprintf("runtimeConfig.portMappings[%d]", i))
 	}
@@ -140,12 +142,6 @@ func (c *Conf) checkCount() error {
 	}
 	return &roles.ConfError{
 		Path: "runtimeConfig.portMappings", Reason: fmt.Sprintf("the container asks for %d ports, and portmap's key maxPorts allows %d: publish fewer ports, or raise maxPorts", count, c.MaxPorts),
-	}
-}
-
-func (c *Conf) checkConditions(f *roles.Faults, path string, v6 bool, words []string) {
-	if _, err := conditionVerdict(v6, words); err != nil {
-		f.Addf(path, "%v", err)
 	}
 }
 

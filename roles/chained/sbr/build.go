@@ -79,12 +79,7 @@ func (r *role) resultWithGateways(prev *roles.Result) *roles.Result {
 
 // addRule adds the rule that selects the table for packets from an address.
 func (w *builder) addRule(ip attach.IPConfig, table int) {
-	addr := ip.Address.Addr()
-	family := unix.AF_INET
-	if addr.Is6() {
-		family = unix.AF_INET6
-	}
-	w.spec.Add(&netops.Rule{In: netops.Container, Family: family, From: netip.PrefixFrom(addr, addr.BitLen()), Table: table})
+	w.spec.Add(netops.SourceRule(ip.Address.Addr(), table))
 }
 
 // addTables fills a table for each address and adds the rules that select them.
@@ -109,16 +104,7 @@ func (w *builder) chooseTable(ip attach.IPConfig, chosen []int) int {
 			}
 		}
 	}
-	t := firstTable
-	taken := func() bool {
-		return isReserved(t) || slices.Contains(chosen, t) ||
-			slices.ContainsFunc(w.Rules, func(r netops.Rule) bool { return r.Table == t }) ||
-			slices.ContainsFunc(w.Routes, func(r netops.Route) bool { return r.Table == t })
-	}
-	for taken() {
-		t++
-	}
-	return t
+	return netops.FreeTable(netops.FirstTable, w.Rules, w.Routes, chosen)
 }
 
 // mainRoutes are the interface's routes in the main table, without link-local
@@ -149,13 +135,9 @@ func (w *builder) fillTable(ip attach.IPConfig, table int) {
 		gw = ip.Gateway
 	}
 	if gw.IsValid() {
-		all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		if is4 {
-			all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		}
 		reached := func(r *netops.Route) bool { return !r.Via.IsValid() && r.Dst.Contains(gw) }
 		own = append(own, &netops.Route{
-			In: netops.Container, Link: w.in.Key.IfName, Dst: all, Via: gw, Table: table,
+			In: netops.Container, Link: w.in.Key.IfName, Dst: roles.DefaultDst(is4), Via: gw, Table: table,
 			OnLink: !gw.IsLinkLocalUnicast() && !slices.ContainsFunc(own, reached),
 		})
 	}

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -93,14 +91,5 @@ func (r *role) isOwn(table int) bool {
 	if r.conf.Table != nil {
 		return table == *r.conf.Table
 	}
-	return table >= firstTable && !isReserved(table)
-}
-
-// firstTable is the first table that is tried in the search for a free one.
-const firstTable = 100
-
-// isReserved reports whether the table is one of the kernel's: default, main or
-// local.
-func isReserved(table int) bool {
-	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
+	return table >= netops.FirstTable && !netops.IsKernelTable(table)
 }

@@ -63,12 +63,7 @@ func (r *role) table(o *observed) int {
 	case o.Table != 0:
 		return o.Table
 	}
-	reserved := []int{unix.RT_TABLE_DEFAULT, unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL}
-	table := 1
-	for slices.Contains(o.Used, table) || slices.Contains(reserved, table) {
-		table++
-	}
-	return table
+	return netops.FreeTable(1, nil, nil, o.Used)
 }
 
 // isGlobal6 reports whether an address is an IPv6 address that the kernel does

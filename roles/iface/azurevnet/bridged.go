@@ -65,13 +65,9 @@ func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attac
 	s.Add(&netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		set := "macnat_pods4"
-		if a.Is6() {
-			set = "macnat_pods6"
-		}
 		s.Add(
 			&netops.Neigh{In: netops.Host, Link: o.Bridge, IP: a, MAC: in.ContainerMAC, Replace: true}, // IPAM assigned this address, so an existing entry is a stale one
-			&netops.Element{Set: set, Key: []string{o.Master.Name, a.String()}, Value: []string{in.ContainerMAC}, Label: in.Label},
+			&netops.Element{Set: "macnat_pods" + netops.FamilyDigit(a), Key: []string{o.Master.Name, a.String()}, Value: []string{in.ContainerMAC}, Label: in.Label},
 		)
 	}
 	if r.conf.Mode == modeTunnel {

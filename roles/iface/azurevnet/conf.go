@@ -133,14 +133,8 @@ func (c *Conf) Validate() error {
 		f.Addf("multiTenancy", "is not supported, because cnibox does not use Azure's CNS to choose addresses and VLANs: "+
 			"remove it, and give each tenant a network with the mode \"transparent-vlan\" and its \"vlanId\"")
 	}
-	for _, l := range []struct{ path, name string }{{"master", c.Master}, {"bridge", c.Bridge}} {
-		if l.name == "" {
-			continue
-		}
-		if err := roles.LinkName(l.name); err != nil {
-			f.Addf(l.path, "%v", err)
-		}
-	}
+	f.CheckLink("master", c.Master)
+	f.CheckLink("bridge", c.Bridge)
 	if c.Master != "" && c.Master == c.Bridge {
 		f.Addf("bridge", "%q is the master too: use another name for the bridge", c.Bridge)
 	}

@@ -116,9 +116,8 @@ func (s *vlanNetns) addTo(spec *netops.Spec) {
 // for refused packets. All others leave through the VLAN, to a gateway that has
 // the MAC of every host.
 func (s *vlanNetns) addFamily(spec *netops.Spec, gateway netip.Addr) {
-	family, all := unix.AF_INET, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	family := netops.FamilyOf(gateway)
 	if gateway.Is6() {
-		family, all = unix.AF_INET6, netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		spec.Add(&netops.Sysctl{In: s.place(), Shared: true, Key: "net/ipv6/conf/" + s.Link + "/disable_ipv6", Value: "0"})
 	} else {
 		spec.Add(&netops.Rule{
@@ -128,7 +127,7 @@ func (s *vlanNetns) addFamily(spec *netops.Spec, gateway netip.Addr) {
 	}
 	spec.Add(
 		&netops.Neigh{In: s.place(), Shared: true, Link: s.Link, IP: gateway, MAC: tunnelMAC},
-		&netops.Route{In: s.place(), Shared: true, Link: s.Link, Dst: all, Via: gateway, OnLink: true, Table: tableOut},
+		&netops.Route{In: s.place(), Shared: true, Link: s.Link, Dst: roles.DefaultDst(gateway.Is4()), Via: gateway, OnLink: true, Table: tableOut},
 		&netops.Rule{In: s.place(), Shared: true, Family: family, Priority: ruleIn, IIF: s.Link, Table: unix.RT_TABLE_MAIN},
 		&netops.Rule{In: s.place(), Shared: true, Family: family, Priority: ruleOwn, IIF: "lo", Table: unix.RT_TABLE_MAIN},
 		&netops.Rule{In: s.place(), Shared: true, Family: family, Priority: ruleOut, Table: tableOut},

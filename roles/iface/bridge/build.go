@@ -86,11 +86,7 @@ func (r *role) fillGateways(res *roles.Result, routes bool) error {
 		if !routes || len(ip.Gateway) == 0 || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
 			continue
 		}
-		dst := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		if p.Addr().Is4() {
-			dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		}
-		res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(dst), GW: ip.Gateway})
+		res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(roles.DefaultDst(p.Addr().Is4())), GW: ip.Gateway})
 	}
 	return nil
 }

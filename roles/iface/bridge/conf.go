@@ -113,9 +113,7 @@ func (c *Conf) ForUndo() { c.RemoveEmptyBridge = false }
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
-	if err := roles.LinkName(c.Bridge); err != nil {
-		f.Addf("bridge", "%v", err)
-	}
+	f.Check("bridge", roles.LinkName(c.Bridge))
 	c.masquerade().Check(&f)
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)

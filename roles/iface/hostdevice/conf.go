@@ -41,11 +41,7 @@ type Conf struct {
 // no device is selected: GC and STATUS do not get the device ID.
 func (c *Conf) Validate() error {
 	var f roles.Faults
-	if c.Device != "" {
-		if err := roles.LinkName(c.Device); err != nil {
-			f.Addf("device", "%v", err)
-		}
-	}
+	f.CheckLink("device", c.Device)
 	if _, err := net.ParseMAC(c.HWAddr); c.HWAddr != "" && err != nil {
 		f.Addf("hwaddr", "%q is not a hardware address: use the form 02:00:00:00:00:01", c.HWAddr)
 	}

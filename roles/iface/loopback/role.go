@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"net/netip"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -59,19 +57,17 @@ func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*rol
 	if err != nil {
 		return nil, err
 	}
+	if req.PrevResult != nil {
+		return req.PrevResult, nil
+	}
 	res := &roles.Result{
 		CNIVersion: roles.ResultVersion,
 		Interfaces: []*roles.ResultInterface{{Name: lo, Mac: "00:00:00:00:00:00", Sandbox: req.Netns}},
 	}
 	for _, a := range addrs {
-		index := 0
-		res.IPs = append(res.IPs, &types100.IPConfig{
-			Interface: &index,
-			Address:   net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())},
-		})
-	}
-	if req.PrevResult != nil {
-		return req.PrevResult, nil
+		ip := roles.ResultIP(a, netip.Addr{})
+		ip.Interface = new(int)
+		res.IPs = append(res.IPs, ip)
 	}
 	return res, nil
 }

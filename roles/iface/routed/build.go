@@ -88,19 +88,11 @@ func (r *role) result(in *attach.Input, pair attach.Routed) (*roles.Result, erro
 			res.Routes = append(res.Routes, &own)
 		}
 		if noRoute && in.Prev == nil {
-			res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(defaultDst(is4))})
+			res.Routes = append(res.Routes, &types.Route{Dst: roles.IPNet(roles.DefaultDst(is4))})
 		}
 	}
 	pair.Result(res)
 	return res, nil
-}
-
-// defaultDst is the destination of a default route.
-func defaultDst(is4 bool) netip.Prefix {
-	if is4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // single is the prefix that contains one address only.
@@ -135,7 +127,7 @@ func (r *role) addPolicyRouting(s *netops.Spec, in *attach.Input, o *observed, i
 	}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		toMain := netops.Rule{In: netops.Host, Shared: true, Family: familyOf(a), Table: unix.RT_TABLE_MAIN, Protocol: netops.PolicyProtocol}
+		toMain := netops.Rule{In: netops.Host, Shared: true, Family: netops.FamilyOf(a), Table: unix.RT_TABLE_MAIN, Protocol: netops.PolicyProtocol}
 		here, marked := toMain, toMain
 		here.Priority, here.MinBits = r.conf.Priorities.HostRoutes, a.BitLen()
 		marked.Priority, marked.Mark, marked.Mask = r.conf.Priorities.Mark, netops.RoutedMark, netops.RoutedMark
@@ -148,16 +140,8 @@ func (r *role) addPolicyRouting(s *netops.Spec, in *attach.Input, o *observed, i
 		table := r.conf.TableBase + nic.Device
 		add(&netops.Link{In: netops.Host, Shared: true, Name: nic.Link, Up: true})
 		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: single(nic.Gateway), Table: table, Protocol: netops.PolicyProtocol})
-		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: defaultDst(nic.Gateway.Is4()), Via: nic.Gateway, Table: table, Protocol: netops.PolicyProtocol})
+		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: roles.DefaultDst(nic.Gateway.Is4()), Via: nic.Gateway, Table: table, Protocol: netops.PolicyProtocol})
 	}
-}
-
-// familyOf is AF_INET or AF_INET6.
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }
 
 // addSourceRules adds the rules for a pod's addresses that belong to a NIC
@@ -169,7 +153,7 @@ func (r *role) addSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips
 		a := ip.Address.Addr()
 		if nic := o.nicOf(a); nic.Device != 0 {
 			s.Add(&netops.Rule{
-				In: netops.Host, Family: familyOf(a), Priority: r.conf.Priorities.From, From: single(a), IIF: in.HostLink,
+				In: netops.Host, Family: netops.FamilyOf(a), Priority: r.conf.Priorities.From, From: single(a), IIF: in.HostLink,
 				Table: r.conf.TableBase + nic.Device, Protocol: netops.PolicyProtocol,
 			})
 		}

@@ -168,9 +168,7 @@ func (u *Uplink) gateway(is4 bool) netip.Addr {
 }
 
 func (u *Uplink) validate(f *roles.Faults, path string) {
-	if err := roles.LinkName(u.Link); err != nil {
-		f.Addf(path+".link", "%v", err)
-	}
+	f.Check(path+".link", roles.LinkName(u.Link))
 	for i, text := range u.Gateways {
 		if gw, err := roles.ParseAddr(text); err != nil || gw.IsUnspecified() || gw.IsMulticast() || gw.IsLoopback() {
 			f.Addf(fmt.Sprintf("%s.gateways[%d]", path, i), "%q is not the address of a router", text)

@@ -162,7 +162,7 @@ func (s *observation) addCloudAddress(c *leasing.CloudLocation) error {
 		found.Network = append(found.Network, c.Subnet.Prefix.Masked())
 	}
 	first := firstNIC(c.NICs)
-	several := slices.ContainsFunc(c.NICs, func(n store.CloudNIC) bool { return n.MAC != first.MAC && hasPods(&n) })
+	several := slices.ContainsFunc(c.NICs, func(n store.CloudNIC) bool { return n.MAC != first.MAC && n.Usable() })
 	var err error
 	if c.NIC.MAC == first.MAC {
 		found.Link, err = s.firstLink(c, several)
@@ -200,11 +200,6 @@ func firstNIC(nics []store.CloudNIC) *store.CloudNIC {
 	}
 	first := slices.MinFunc(nics, func(a, b store.CloudNIC) int { return a.Device - b.Device })
 	return &first
-}
-
-// hasPods reports whether a NIC has addresses for pods.
-func hasPods(n *store.CloudNIC) bool {
-	return slices.ContainsFunc(n.Subnets, func(s store.CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
 }
 
 // checkDevice requires a unique number of a NIC that is not the first, because

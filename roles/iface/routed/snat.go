@@ -78,7 +78,7 @@ type snat struct {
 // the interfaces' names keep networks apart. CHECK also accepts a name pattern, which older
 // versions used.
 func (w *snat) addShared(set string, p netip.Prefix) {
-	set += suffix(p.Addr())
+	set += netops.FamilyDigit(p.Addr())
 	e := &netops.Element{Shared: true, Label: sharedLabel(w.in), OrSet: "routed" + set, OrKey: []string{w.in.HostLink, p.String()}}
 	e.Set, e.Key = w.conf.sharedKey(set, p)
 	w.add(e)
@@ -106,7 +106,7 @@ func (c *Conf) devGroup() (group uint32) {
 
 // addOwn adds an element for this attachment only.
 func (w *snat) addOwn(set string, p netip.Prefix) {
-	set += suffix(p.Addr())
+	set += netops.FamilyDigit(p.Addr())
 	e := &netops.Element{Set: "routed" + set, Key: []string{w.in.HostLink, p.String()}, Label: w.in.Label}
 	if w.in.Prev != nil {
 		e.Shared, e.Label = true, sharedLabel(w.in)
@@ -120,14 +120,6 @@ func (w *snat) add(e *netops.Element) {
 		w.made[text] = true
 		w.Add(e)
 	}
-}
-
-// suffix is the end of the names of a family's sets.
-func suffix(a netip.Addr) string {
-	if a.Is4() {
-		return "4"
-	}
-	return "6"
 }
 
 // sharedLabel is the label of the objects that the network's attachments share.

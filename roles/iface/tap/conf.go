@@ -69,10 +69,6 @@ func (c *Conf) Validate() error {
 	if c.SELinuxContext != "" {
 		f.Addf("selinuxContext", "is not supported: remove it, and allow the device in the host's SELinux policy")
 	}
-	if c.Bridge != "" {
-		if err := roles.LinkName(c.Bridge); err != nil {
-			f.Addf("bridge", "%v", err)
-		}
-	}
+	f.CheckLink("bridge", c.Bridge)
 	return f.Err()
 }

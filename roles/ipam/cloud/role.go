@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -98,57 +97,47 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	return a.result(source, grants), nil
 }
 
-// result returns the result with the given addresses.
+// result returns the result with the given addresses. Without configured routes or DNS it has those
+// of the cloud.
 func (a *handler) result(source *store.CloudSource, grants []leasing.Grant) *roles.Result {
-	r := &roles.Result{CNIVersion: roles.ResultVersion}
+	r := roles.NewResult(a.routes, a.dns)
 	leasing.AddIPs(r, grants)
-	r.Routes = a.routesFor(r)
-	r.DNS = a.dnsFor(source, grants)
+	if len(r.Routes) == 0 {
+		r.Routes = defaultRoutes(r)
+	}
+	if a.dns.IsEmpty() {
+		r.DNS.Nameservers = nameservers(source, grants)
+	}
 	return r
 }
 
-// routesFor returns the configured routes, or else a default route through the gateway of each
-// address.
-func (a *handler) routesFor(r *roles.Result) []*types.Route {
+// defaultRoutes returns a default route through the gateway of each address.
+func defaultRoutes(r *roles.Result) []*types.Route {
 	var out []*types.Route
-	for _, route := range a.routes {
-		out = append(out, route.Copy())
-	}
-	if len(out) > 0 {
-		return out
-	}
 	for _, ip := range r.IPs {
-		if ip.Gateway == nil {
-			continue
+		if ip.Gateway != nil {
+			out = append(out, &types.Route{Dst: roles.IPNet(roles.DefaultDst(ip.Address.IP.To4() != nil)), GW: ip.Gateway})
 		}
-		dst := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if ip.Address.IP.To4() == nil {
-			dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		out = append(out, &types.Route{Dst: roles.IPNet(dst), GW: ip.Gateway})
 	}
 	return out
 }
 
-// dnsFor returns the configured DNS, or else the name servers of the addresses' NICs.
-func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) types.DNS {
-	if !a.dns.IsEmpty() {
-		return *a.dns.Copy()
-	}
-	var dns types.DNS
+// nameservers returns the name servers of the addresses' NICs.
+func nameservers(source *store.CloudSource, grants []leasing.Grant) []string {
+	var out []string
 	for _, g := range grants {
 		for _, n := range source.NICs {
 			if n.MAC != g.NIC() {
 				continue
 			}
 			for _, server := range n.DNS {
-				if text := server.String(); !slices.Contains(dns.Nameservers, text) {
-					dns.Nameservers = append(dns.Nameservers, text)
+				if text := server.String(); !slices.Contains(out, text) {
+					out = append(out, text)
 				}
 			}
 		}
 	}
-	return dns
+	return out
 }
 
 // Del releases all addresses of an attachment. It does not query the cloud. An attachment without

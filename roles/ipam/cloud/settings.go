@@ -106,8 +106,8 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		s.feed.URL = p.URL
 		if name == "file" {
 			f.Addf("ipam.url", "has no effect with the provider %q: remove it, or name the file in ipam.file", name)
-		} else if err := metadata.CheckURL(p.URL); err != nil {
-			f.Addf("ipam.url", "%v", err)
+		} else {
+			f.Check("ipam.url", metadata.CheckURL(p.URL))
 		}
 	}
 	if p.File != "" {
@@ -130,9 +130,7 @@ func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
 		f.Addf("ipam.queryInterval", "%s is out of range: use %s", s.feed.Interval, intervals)
 	}
 	s.cooldown, err = p.Cooldown.Or(defaultCooldown)
-	if err != nil {
-		f.Addf("ipam.cooldown", "%v", err)
-	}
+	f.Check("ipam.cooldown", err)
 }
 
 // parseChoice parses the restrictions of the addresses.

@@ -37,9 +37,8 @@ func newHandler(conf []byte) (*handler, error) {
 	var gateway netip.Addr
 	if ipam.Gateway != "" {
 		var err error
-		if gateway, err = roles.ParseAddr(ipam.Gateway); err != nil {
-			f.Addf("ipam.gateway", "%v", err)
-		}
+		gateway, err = roles.ParseAddr(ipam.Gateway)
+		f.Check("ipam.gateway", err)
 	}
 	if ipam.Range != "" || len(ipam.IPRanges) == 0 {
 		h.add(&f, "ipam", Range{ipam.Range, ipam.RangeStart, ipam.RangeEnd, ipam.Exclude}, gateway)
@@ -96,8 +95,7 @@ func (a *handler) add(f *roles.Faults, path string, c Range, gateway netip.Addr)
 		return
 	}
 	prefix = prefix.Masked()
-	if err := roles.CheckNetwork(prefix); err != nil {
-		f.Addf(path+".range", "%v", err)
+	if !f.Check(path+".range", roles.CheckNetwork(prefix)) {
 		return
 	}
 	r := leasing.Range{Subnet: prefix, Bounds: leasing.Hosts(prefix)}
@@ -127,15 +125,7 @@ func (a *handler) add(f *roles.Faults, path string, c Range, gateway netip.Addr)
 		f.Addf(path+".range_end", "%s is before range_start %s", r.Bounds.Hi, r.Bounds.Lo)
 		return
 	}
-	var cuts []leasing.Interval
-	for i, text := range c.Exclude {
-		cut, err := parseExclude(text)
-		if err != nil {
-			f.Addf(fmt.Sprintf("%s.exclude[%d]", path, i), "%v", err)
-			continue
-		}
-		cuts = append(cuts, cut)
-	}
+	cuts := leasing.ParseExclude(f, path+".exclude", c.Exclude)
 	if r.Gateway.IsValid() {
 		cuts = append(cuts, leasing.Single(r.Gateway))
 	}
@@ -145,19 +135,6 @@ func (a *handler) add(f *roles.Faults, path string, c Range, gateway netip.Addr)
 		return
 	}
 	a.Plan.Sets = append(a.Plan.Sets, leasing.Set{r})
-}
-
-// parseExclude parses an address or a CIDR, whose host bits have no effect.
-func parseExclude(text string) (leasing.Interval, error) {
-	if !strings.Contains(text, "/") {
-		a, err := roles.ParseAddr(text)
-		return leasing.Single(a), err
-	}
-	p, err := netip.ParsePrefix(text)
-	if err != nil || p.Addr().Is4In6() {
-		return leasing.Interval{}, fmt.Errorf("%q is neither an IP address nor a CIDR", text)
-	}
-	return leasing.Whole(p), nil
 }
 
 // within returns a range for each block of this node, so that the first blocks are used up first and the last

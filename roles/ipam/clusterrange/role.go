@@ -146,11 +146,8 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 }
 
 func (a *handler) result(grants []leasing.Grant) *roles.Result {
-	r := &roles.Result{CNIVersion: roles.ResultVersion, DNS: *a.dns.Copy()}
+	r := roles.NewResult(a.routes, a.dns)
 	leasing.AddIPs(r, grants)
-	for _, route := range a.routes {
-		r.Routes = append(r.Routes, route.Copy())
-	}
 	return r
 }
 

@@ -28,7 +28,7 @@ func plan(c *Conf) (*handler, error) {
 	if c.IPAM.Mirror == nil || *c.IPAM.Mirror {
 		a.Files = migrate.LeaseFiles{SetOf: p.SetOf}
 	}
-	b := setBuilder{faults: &f, exclude: parseExclude(&f, "ipam.exclude", c.IPAM.Exclude)}
+	b := setBuilder{faults: &f, exclude: leasing.ParseExclude(&f, "ipam.exclude", c.IPAM.Exclude)}
 	b.addAll("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges)
 	b.addOld(c.IPAM)
 	b.addAll("ipam.ranges", c.IPAM.Ranges)

@@ -6,7 +6,6 @@ import (
 	"context"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -55,57 +54,42 @@ func newHandler(conf []byte) (*handler, error) {
 // Add gives an attachment one address of each range set, or none after an error. See
 // leasing.Allocator.Allocate.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	requests, err := a.Plan.AddressRequests(req)
-	if err != nil {
-		return nil, err
-	}
-	result, err := a.result()
-	if err != nil {
-		return nil, err
-	}
-	if !a.Mirrors(h, req.Network) { // else Allocate imports
-		if err := a.importOnce(ctx, h, req.Network); err != nil {
-			return nil, err
+	return a.result(ctx, h, req, func(ctx context.Context, h *roles.Host, req *roles.Request, requests []leasing.AddressRequest) ([]leasing.Grant, error) {
+		if !a.Mirrors(h, req.Network) { // else Allocate imports
+			if err := a.importOnce(ctx, h, req.Network); err != nil {
+				return nil, err
+			}
 		}
-	}
-	grants, err := a.Allocate(ctx, h, req, requests)
-	if err != nil {
-		return nil, err
-	}
-	leasing.AddIPs(result, grants)
-	return result, nil
+		return a.Allocate(ctx, h, req, requests)
+	})
 }
 
 // Preview returns the next addresses. A repeated call returns the same.
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	return a.result(ctx, h, req, a.Allocator.Preview)
+}
+
+// chooser gives an attachment its addresses, or only tells them.
+type chooser func(context.Context, *roles.Host, *roles.Request, []leasing.AddressRequest) ([]leasing.Grant, error)
+
+// result returns the result with the addresses of choose, which is called last.
+func (a *handler) result(ctx context.Context, h *roles.Host, req *roles.Request, choose chooser) (*roles.Result, error) {
 	requests, err := a.Plan.AddressRequests(req)
 	if err != nil {
 		return nil, err
 	}
-	result, err := a.result()
-	if err != nil {
-		return nil, err
-	}
-	grants, err := a.Allocator.Preview(ctx, h, req, requests)
-	if err != nil {
-		return nil, err
-	}
-	leasing.AddIPs(result, grants)
-	return result, nil
-}
-
-// result returns the result without addresses.
-func (a *handler) result() (*roles.Result, error) {
-	r := &roles.Result{CNIVersion: types100.ImplementedSpecVersion}
+	var dns types.DNS
 	if a.resolvConf != "" {
-		dns, err := readResolvConf(a.resolvConf)
+		dns, err = readResolvConf(a.resolvConf)
 		if err != nil {
 			return nil, err
 		}
-		r.DNS = dns
 	}
-	for _, route := range a.routes {
-		r.Routes = append(r.Routes, route.Copy())
+	grants, err := choose(ctx, h, req, requests)
+	if err != nil {
+		return nil, err
 	}
+	r := roles.NewResult(a.routes, dns)
+	leasing.AddIPs(r, grants)
 	return r, nil
 }

@@ -123,7 +123,7 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.Bounds.Hi, p.Bounds.Lo)
 		good = false
 	}
-	p.cuts = parseExclude(b.faults, path+".exclude", r.Exclude)
+	p.cuts = leasing.ParseExclude(b.faults, path+".exclude", r.Exclude)
 	for i, c := range p.cuts {
 		if c.Lo.IsValid() && !c.Overlaps(leasing.Whole(subnet)) {
 			b.faults.Addf(fmt.Sprintf("%s.exclude[%d]", path, i), "%s is not in %s", c, subnet)
@@ -149,11 +149,7 @@ func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
 		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())
 		return netip.Prefix{}, false
 	}
-	if err := roles.CheckNetwork(p); err != nil {
-		b.faults.Addf(path, "%v", err)
-		return netip.Prefix{}, false
-	}
-	return p, true
+	return p, b.faults.Check(path, roles.CheckNetwork(p))
 }
 
 // address replaces a default by the configured address, if there is one.
@@ -162,37 +158,10 @@ func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
 		return true
 	}
 	a, err := roles.ParseAddr(text)
-	if err != nil {
-		b.faults.Addf(path, "%v", err)
-		return false
+	if err == nil {
+		*into = a
 	}
-	*into = a
-	return true
-}
-
-// parseExclude parses addresses and CIDRs. The result has an interval for each text, the zero
-// interval for an invalid one.
-func parseExclude(f *roles.Faults, path string, texts []string) []leasing.Interval {
-	out := make([]leasing.Interval, len(texts))
-	for i, t := range texts {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if !strings.Contains(t, "/") {
-			a, err := roles.ParseAddr(t)
-			if err != nil {
-				f.Addf(at, "%v", err)
-				continue
-			}
-			out[i] = leasing.Single(a)
-			continue
-		}
-		p, err := netip.ParsePrefix(t)
-		if err != nil || p.Addr().Is4In6() {
-			f.Addf(at, "%q is neither an IP address nor a CIDR", t)
-			continue
-		}
-		out[i] = leasing.Whole(p)
-	}
-	return out
+	return b.faults.Check(path, err)
 }
 
 // finish compares the sets with each other and computes the addresses to allocate.

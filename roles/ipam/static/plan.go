@@ -56,9 +56,7 @@ func newPlan(c *Conf) (*plan, error) {
 		return nil, err
 	}
 	for i := range used {
-		if err := p.checkFamily(used[:i], used[i]); err != nil {
-			f.Addf(fmt.Sprintf(path, i), "%v", err)
-		}
+		f.Check(fmt.Sprintf(path, i), p.checkFamily(used[:i], used[i]))
 	}
 	return p, f.Err()
 }
@@ -83,8 +81,7 @@ func parseAddresses(f *roles.Faults, in []Address) []address {
 			continue
 		}
 		addr, err := parseAddress(string(a.Address), out)
-		if err != nil {
-			f.Addf(at+".address", "%v", err)
+		if !f.Check(at+".address", err) {
 			continue
 		}
 		if a.Gateway != "" {
@@ -92,9 +89,7 @@ func parseAddresses(f *roles.Faults, in []Address) []address {
 			if err == nil && addr.gateway.BitLen() != addr.Addr().BitLen() {
 				err = fmt.Errorf("%s is of another address family than %s", addr.gateway, addr)
 			}
-			if err != nil {
-				f.Addf(at+".gateway", "%v", err)
-			}
+			f.Check(at+".gateway", err)
 		}
 		out = append(out, addr)
 	}
@@ -106,11 +101,9 @@ func parseList(f *roles.Faults, path string, texts []string) []address {
 	var out []address
 	for i, t := range texts {
 		a, err := parseAddress(t, out)
-		if err != nil {
-			f.Addf(fmt.Sprintf("%s[%d]", path, i), "%v", err)
-			continue
+		if f.Check(fmt.Sprintf("%s[%d]", path, i), err) {
+			out = append(out, a)
 		}
-		out = append(out, a)
 	}
 	return out
 }

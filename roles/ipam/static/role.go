@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 )
@@ -54,16 +52,9 @@ func (a *handler) Add(_ context.Context, _ *roles.Host, req *roles.Request) (*ro
 	if err != nil {
 		return nil, err
 	}
-	r := &roles.Result{CNIVersion: roles.ResultVersion, DNS: *a.plan.dns.Copy()}
-	for _, route := range a.plan.routes {
-		r.Routes = append(r.Routes, route.Copy())
-	}
+	r := roles.NewResult(a.plan.routes, a.plan.dns)
 	for _, addr := range addrs {
-		ip := &types100.IPConfig{Address: roles.IPNet(addr.Prefix)}
-		if addr.gateway.IsValid() {
-			ip.Gateway = addr.gateway.AsSlice()
-		}
-		r.IPs = append(r.IPs, ip)
+		r.IPs = append(r.IPs, roles.ResultIP(addr.Prefix, addr.gateway))
 	}
 	return r, nil
 }

@@ -3,7 +3,6 @@ package multi
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -16,9 +15,6 @@ import (
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
-
-// firstTable is the first routing table number to try.
-const firstTable = 100
 
 // route makes the routes that concern several networks: the default route if a network requests it,
 // and source-based routes for a network's addresses.
@@ -139,16 +135,8 @@ func (p *router) claimDefaultRoute(link string, gw netip.Addr) {
 		p.spec.Add(&netops.Route{In: netops.Container, Link: r.Link, Dst: r.Dst, Via: r.Via, Priority: r.Priority, Table: unix.RT_TABLE_MAIN, Absent: true})
 	}
 	if !there {
-		p.spec.Add(&netops.Route{In: netops.Container, Link: link, Dst: defaultDst(gw), Via: gw})
+		p.spec.Add(&netops.Route{In: netops.Container, Link: link, Dst: roles.DefaultDst(gw.Is4()), Via: gw})
 	}
-}
-
-// defaultDst returns the destination of a default route of an address's family.
-func defaultDst(a netip.Addr) netip.Prefix {
-	if a.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // addPolicyRoutes adds, for each address of an interface with source-based routes, a routing table
@@ -172,29 +160,14 @@ func (p *router) addPolicyRoutes(n *store.Delegate, r *roles.Result) {
 		if len(own) == 0 {
 			continue
 		}
-		family := unix.AF_INET
-		if addr.Is6() {
-			family = unix.AF_INET6
-		}
-		table := p.nextTable()
+		table := netops.FreeTable(netops.FirstTable, p.rules, p.routes, p.taken)
+		p.taken = append(p.taken, table)
 		for _, rt := range own {
 			rt.Table = table
 			p.spec.Add(rt)
 		}
-		p.spec.Add(&netops.Rule{In: netops.Container, Family: family, From: netip.PrefixFrom(addr, addr.BitLen()), Table: table})
+		p.spec.Add(netops.SourceRule(addr, table))
 	}
-}
-
-// nextTable returns the next free routing table. The kernel reserves 253 to 255.
-func (p *router) nextTable() int {
-	t := firstTable
-	for t >= unix.RT_TABLE_DEFAULT && t <= unix.RT_TABLE_LOCAL || slices.Contains(p.taken, t) ||
-		slices.ContainsFunc(p.rules, func(r netops.Rule) bool { return r.Table == t }) ||
-		slices.ContainsFunc(p.routes, func(r netops.Route) bool { return r.Table == t }) {
-		t++
-	}
-	p.taken = append(p.taken, t)
-	return t
 }
 
 // setResultRoutes updates the default routes in the results. CHECK compares with them, and the
@@ -209,8 +182,7 @@ func (c *runner) setResultRoutes(all []store.Delegate) error {
 				}
 				r.Routes = slices.DeleteFunc(r.Routes, func(rt *types.Route) bool { return isDefault(rt, gw) })
 				if i == j {
-					dst := defaultDst(gw)
-					r.Routes = append(r.Routes, &types.Route{Dst: net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(0, gw.BitLen())}, GW: gw.AsSlice()})
+					r.Routes = append(r.Routes, &types.Route{Dst: roles.IPNet(roles.DefaultDst(gw.Is4())), GW: gw.AsSlice()})
 				}
 				if err := c.setResult(all[j].IfName, r); err != nil {
 					return err

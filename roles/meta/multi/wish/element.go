@@ -92,11 +92,7 @@ func (e *element) decodeObject(path string, raw json.RawMessage) map[string]json
 
 // decodeValue decodes a value and reports whether that succeeded.
 func (e *element) decodeValue(path string, raw json.RawMessage, into any) bool {
-	err := coldjson.Unmarshal(raw, into)
-	if err != nil {
-		e.faults.Addf(path, "%v", roles.Mismatch(err))
-	}
-	return err == nil
+	return e.faults.Check(path, roles.Mismatch(coldjson.Unmarshal(raw, into)))
 }
 
 func (e *element) readName(path string, raw json.RawMessage) {
@@ -113,7 +109,7 @@ func (e *element) readNamespace(path string, raw json.RawMessage) {
 
 func (e *element) readInterface(path string, raw json.RawMessage) {
 	if e.decodeValue(path, raw, &e.to.IfName) && e.to.IfName != "" {
-		checkIfName(e.faults, path, e.to.IfName)
+		e.faults.Check(path, roles.LinkName(e.to.IfName))
 	}
 }
 

@@ -2,8 +2,6 @@ package wish
 
 import (
 	"strings"
-
-	"github.com/cnibox/cnibox/roles"
 )
 
 const (
@@ -45,10 +43,4 @@ func isThirdPartyKey(s string) bool {
 // isText reports whether s is printable ASCII of at most maxText bytes.
 func isText(s string) bool {
 	return s != "" && len(s) <= maxText && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
-}
-
-func checkIfName(f *roles.Faults, path, name string) {
-	if err := roles.LinkName(name); err != nil {
-		f.Addf(path, "%v", err)
-	}
 }

@@ -86,7 +86,7 @@ func parseShort(f *roles.Faults, path, value string) []Network {
 			f.Addf(at, "%q is not of the form [namespace/]name[@interface], each of namespace and name 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", item, maxLabel)
 		}
 		if named {
-			checkIfName(f, at, ifName)
+			f.Check(at, roles.LinkName(ifName))
 		}
 		list[i] = Network{Namespace: namespace, Name: rest, IfName: ifName}
 	}
@@ -158,7 +158,7 @@ func ParsePlugins(value string) ([]Plugin, error) {
 			f.Addf(at, "%q is not of the form name[@interface], with the name of a network or of its plugin's type", strings.TrimSpace(item))
 		}
 		if named {
-			checkIfName(&f, at, p.IfName)
+			f.Check(at, roles.LinkName(p.IfName))
 			if slices.ContainsFunc(list, func(q Plugin) bool { return q.IfName == p.IfName && p.IfName != "" }) {
 				f.Addf(at, "interface %q is requested twice: use another one", p.IfName)
 			}
