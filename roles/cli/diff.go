@@ -99,17 +99,16 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 		a.stream = array.add
 	}
 	plan, err := a.plan(c.Context)
+	if err != nil {
+		return err // without an end, the array is not taken for a whole one
+	}
 	if c.Bool(jsonFlag) {
-		if err == nil {
-			err = array.add(plan.ofNode())
-		}
-		err = errors.Join(err, array.end())
+		err = errors.Join(array.add(plan.ofNode()), array.end())
+	} else {
+		plan.write(p.Stdout, p.style(c))
 	}
 	if err != nil {
 		return err
-	}
-	if !c.Bool(jsonFlag) {
-		plan.write(p.Stdout, p.style(c))
 	}
 	found := plan.differences()
 	if a.after != nil && len(plan.all) == 0 {

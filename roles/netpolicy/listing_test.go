@@ -13,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/nftlist"
 )
 
@@ -126,21 +127,25 @@ func TestCompared(t *testing.T) {
 		for _, kind := range []string{"the same", "another"} {
 			t.Run(fmt.Sprintf("%s, %s filter", change, kind), func(t *testing.T) {
 				run(t, append([]string{"nft"}, strings.Fields(change)...)...)
-				of := f
+				table, after := everyTable(t), ""
+				restored := func() bool {
+					after = plain(handles(t))
+					return sorted(after) == sorted(plain(before))
+				}
+				what := func() string { return fmt.Sprintf("restored\n%s\nwant\n%s", after, before) }
 				if kind == "another" {
-					of = openFilter(t)
-				} else {
+					ensure(t, openFilter(t), table)
+					if !restored() {
+						t.Error(what())
+					}
+					return
+				}
+				await.Until(t, func() bool { // it may hear first of what the other filter did
 					<-f.Changes()
-				}
-				table := everyTable(t)
-				ensure(t, of, table)
-				if kind == "the same" { // the other kept nothing of its sets
-					ensure(t, of, table)
-				}
-				after := plain(handles(t))
-				if sorted(after) != sorted(plain(before)) {
-					t.Errorf("restored\n%s\nwant\n%s", after, before)
-				}
+					ensure(t, f, table)
+					ensure(t, f, table) // the first kept nothing of the sets
+					return restored()
+				}, what)
 			})
 			ensure(t, f, everyTable(t))
 		}
@@ -163,11 +168,13 @@ func TestRangesRestored(t *testing.T) {
 	} {
 		for _, elements := range changes {
 			run(t, "nft", fmt.Sprintf("flush set inet cnibox_policy %s; add element inet cnibox_policy %[1]s { %s }", sets[i][1], elements))
-			<-f.Changes()
-			ensure(t, f, table)
-			if after := plain(); after != before {
-				t.Fatalf("after %s:\n%s\nwant\n%s", elements, after, before)
-			}
+			after := ""
+			await.Until(t, func() bool {
+				<-f.Changes()
+				ensure(t, f, table)
+				after = plain()
+				return after == before
+			}, func() string { return fmt.Sprintf("after %s:\n%s\nwant\n%s", elements, after, before) })
 		}
 	}
 }
