@@ -331,21 +331,22 @@ type Tiers struct {
 func (t *Tiers) rest() *podfilter.Chain {
 	switch {
 	case len(t.Isolating) > 0:
-		rules := []podfilter.Rule{
-			{Self: true, Verdict: "accept"},
-			{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
-			{ToNode: true, Verdict: "accept"},
-			{OfNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
-		}
-		return chain("pods", append(jumps(rules, t.Isolating), podfilter.Rule{Verdict: "drop"}))
+		return chain("pods", append(
+			jumps(t.Isolating), // first, since most packets are theirs
+			podfilter.Rule{Self: true, Verdict: "accept"},
+			podfilter.Rule{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
+			podfilter.Rule{ToNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
+			podfilter.Rule{OfNode: true, Verdict: "accept"},
+			podfilter.Rule{Verdict: "drop"},
+		))
 	case len(t.Baseline) > 0:
-		return chain("pods", append(jumps(nil, t.Baseline), podfilter.Rule{Verdict: "accept"}))
+		return chain("pods", append(jumps(t.Baseline), podfilter.Rule{Verdict: "accept"}))
 	}
 	return nil
 }
 
-// jumps appends a jump to each policy that has a chain.
-func jumps(rules []podfilter.Rule, all []Chosen) []podfilter.Rule {
+// jumps returns a jump to each policy that has a chain.
+func jumps(all []Chosen) (rules []podfilter.Rule) {
 	for _, c := range all {
 		if c.Chain != "" {
 			rules = append(rules, podfilter.Rule{Verdict: "jump " + c.Chain, Comment: c.Name})
@@ -384,6 +385,6 @@ func (t *Tiers) PodChains() []*podfilter.Chain {
 	if len(t.Admin) == 0 {
 		return chains
 	}
-	own := chain("pods", append(jumps(nil, t.Admin), podfilter.Rule{Verdict: t.pass()}))
+	own := chain("pods", append(jumps(t.Admin), podfilter.Rule{Verdict: t.pass()}))
 	return append([]*podfilter.Chain{own}, chains...)
 }

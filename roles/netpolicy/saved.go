@@ -58,7 +58,7 @@ type SavedPod struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// Save returns what an ADD needs, or nil if it is the same as what it returned last.
+// Save returns what an ADD needs, or nil if it is the same as what it returned last. Changes of the Table do not change it.
 func (t *Table) Save(fromFiles bool) *Saved {
 	if t.isSaved {
 		return nil
@@ -71,8 +71,11 @@ func (t *Table) Save(fromFiles bool) *Saved {
 			s.Policies = append(s.Policies, of[name].saved())
 		}
 	}
+	if len(t.cluster) > 0 {
+		s.Namespaces = maps.Clone(t.namespaces)
+	}
 	for _, p := range t.clusterInOrder() {
-		s.Cluster, s.Namespaces = append(s.Cluster, p.saved()), t.namespaces
+		s.Cluster = append(s.Cluster, p.saved())
 	}
 	if fromFiles {
 		return s

@@ -65,8 +65,12 @@ type Keeper struct {
 	changes  chan func(*netpolicy.Table)
 	requests chan *request
 	synced   bool
-	// unsaved is what is to be written to the saved policies, or nil.
-	unsaved []byte
+	// unsaved is what is to be written to the saved policies, or nil. writing is what another goroutine writes, and saved gets the error.
+	unsaved, writing *netpolicy.Saved
+	saved            chan error
+	// saveErr is the error of the last writing, and saveEnd when that ended.
+	saveErr error
+	saveEnd time.Time
 	// fetching has a value for each fetch of a pod that runs.
 	fetching chan struct{}
 	// lastRead is when the records were read last.
@@ -87,7 +91,7 @@ func Open(o Options) (*Keeper, error) {
 	k := &Keeper{
 		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
 		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
-		fetching: make(chan struct{}, maxFetches),
+		fetching: make(chan struct{}, maxFetches), saved: make(chan error, 1),
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	k.table.ImplicitNamespaces = o.Source.FromFiles()
@@ -108,6 +112,11 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close()   //nolint:errcheck // it changes nothing
 	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
 	defer k.socket.Close()
+	defer func() {
+		if k.writing != nil {
+			<-k.saved
+		}
+	}()
 	done := make(chan struct{})
 	defer close(done)
 	put := func(f func(*netpolicy.Table)) {
@@ -132,7 +141,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		idle = false
 		var again <-chan time.Time
-		if k.synced && (read || k.local.isWaiting()) {
+		if k.synced && (read || k.local.isWaiting() || k.saveErr != nil) {
 			again = time.After(retryTime)
 		}
 		select {
@@ -153,6 +162,8 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			idle = !read
 		case <-again:
+		case err := <-k.saved:
+			idle = k.endSave(err) && !read
 		}
 	}
 }
@@ -177,9 +188,10 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 // reconcile makes the kernel and the saved policies match the table. With records it first reads the kernel and then the
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
-	err := errors.Join(k.ensure(ctx, records), k.save())
+	err := k.ensure(ctx, records)
+	k.save()
 	k.Source.Publish(k.table.Given())
-	k.report(errors.Join(err, k.bypass, k.local.bypassing(k.table)))
+	k.report(errors.Join(err, k.saveErr, k.bypass, k.local.bypassing(k.table)))
 	return err
 }
 
@@ -206,22 +218,36 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 	return errors.Join(append(errs, k.filter.Ensure(ctx, k.table.Ruleset()))...)
 }
 
-// save writes what an ADD needs if the agent does not answer.
-func (k *Keeper) save() (err error) {
+// save begins to write what an ADD needs if the agent does not answer. The next change does not wait for the disk.
+func (k *Keeper) save() {
 	if s := k.table.Save(k.Source.FromFiles()); s != nil {
-		k.unsaved, err = json.Marshal(s)
-		if err != nil {
-			return err
+		k.unsaved = s
+	}
+	if k.unsaved == nil || k.writing != nil || k.saveErr != nil && time.Since(k.saveEnd) < retryTime {
+		return
+	}
+	s := k.unsaved
+	k.unsaved, k.writing = nil, s
+	go func() {
+		raw, err := json.Marshal(s)
+		if err == nil {
+			err = smallfile.Replace(enforce.SavedPath(k.Host.Store), raw, 0o600)
 		}
+		if err != nil {
+			err = fmt.Errorf("save network policies: %w", err)
+		}
+		k.saved <- err
+	}()
+}
+
+// endSave notes the end of a writing, and reports whether nothing follows from it. What was not written, and is not older now, is written again.
+func (k *Keeper) endSave(err error) (idle bool) {
+	idle = err == nil && k.saveErr == nil && k.unsaved == nil
+	if err != nil && k.unsaved == nil {
+		k.unsaved = k.writing
 	}
-	if k.unsaved == nil {
-		return nil
-	}
-	if err := smallfile.Replace(enforce.SavedPath(k.Host.Store), k.unsaved, 0o600); err != nil {
-		return fmt.Errorf("save network policies: %w", err)
-	}
-	k.unsaved = nil
-	return nil
+	k.writing, k.saveErr, k.saveEnd = nil, err, time.Now()
+	return idle
 }
 
 // report logs an error that is not the last one.
