@@ -31,6 +31,8 @@ type Filter struct {
 	last *Ruleset
 	// generation is that of nftables before the last reading of the rules.
 	generation uint32
+	// comparesPods is true until the elements of pods that were read are compared.
+	comparesPods bool
 	// recheck is true until the next Refresh after Recheck.
 	recheck bool
 	// prune is true if have.pods was read by Refresh.
@@ -137,7 +139,7 @@ func (f *Filter) refresh(ctx context.Context) error {
 	if f.knowsPods {
 		return nil
 	}
-	f.knowsPods, f.last = true, nil
+	f.knowsPods, f.comparesPods = true, true
 	err := f.readPods(ctx)
 	f.knowsPods = err == nil
 	return err
@@ -351,7 +353,14 @@ func (f *Filter) commitSince(ctx context.Context, generation uint32, verb string
 		return nil
 	}
 	what := fmt.Sprintf("%s nftables table %s", verb, podtable.Table())
-	return f.net.Probed(func() string { return what }, func() error {
+	err := f.net.Probed(func() string { return what }, func() error {
 		return nlconn.Explain(f.nft.Commit(ctx, generation, msgs...), what)
 	})
+	if err != nil {
+		return err
+	}
+	if now, err := f.nft.Generation(ctx); err == nil && now == f.generation+1 { // else another program changes nftables, too
+		f.generation = now
+	}
+	return nil
 }

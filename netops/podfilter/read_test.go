@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/podtable"
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
@@ -106,6 +108,64 @@ func TestRecheckKeeps(t *testing.T) {
 		out, err := exec.Command("nft", "list", "map", "inet", "cnibox_policy", "pod_ingress4").CombinedOutput()
 		if has := strings.Contains(string(out), "10.0.0.1"); err != nil || has == records {
 			t.Errorf("records read: %v, has the pod: %v, %v", records, has, err)
+		}
+	}
+	if err := f.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnknownPod: while the kernel has an element of an ADD that the caller does not know yet, its chain stays, and the rules are not read
+// again. Both go after that.
+func TestUnknownPod(t *testing.T) {
+	f, err := Open(netops.New(netops.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // nothing is lost with it
+	using := func(chain string) *Ruleset {
+		r := NewRuleset()
+		r.Use([]*Chain{{Name: chain, Rules: []Rule{{Verdict: "drop"}}}}, nil)
+		r.PutPod(netip.MustParseAddr("10.0.0.1"), Pod{Ingress: chain, Label: "cnibox:1"}, false)
+		return r
+	}
+	chains := func() string {
+		t.Helper()
+		out, err := exec.Command("nft", "list", "table", "inet", "cnibox_policy").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		all := ""
+		for _, name := range []string{"c4", "d4"} {
+			if strings.Contains(string(out), "chain "+name+" ") {
+				all += name
+			}
+		}
+		return all
+	}
+	if err := f.Ensure(t.Context(), using("c")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("nft", "add element inet cnibox_policy pod_ingress4 { 10.0.0.2 : goto c4 }").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := using("d")
+	f.disturbed(nft.Watched{Sets: podtable.PodSets})
+	if err := f.Ensure(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if have := chains(); have != "c4d4" || !f.knowsRules {
+		t.Errorf("chains %s, the rules are known: %v", have, f.knowsRules)
+	}
+	for range 2 {
+		if err := f.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Ensure(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		if have := chains(); have != "d4" || !f.knowsRules {
+			t.Errorf("afterwards: chains %s, the rules are known: %v", have, f.knowsRules)
 		}
 	}
 	if err := f.Remove(t.Context()); err != nil {

@@ -39,7 +39,7 @@ type transaction struct {
 func (t *transaction) build() (err error) {
 	t.changeMembers()
 	t.isNew = t.want != t.filter.last
-	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged {
+	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged && !t.filter.comparesPods {
 		return nil
 	}
 	t.pods, err = podEntries(t.want.Pods, t.filter.encoded)
@@ -294,29 +294,34 @@ func (t *transaction) done() {
 	for _, s := range t.want.Sets {
 		clear(s.changed)
 	}
-	if t.isNew {
-		have.rules, have.sets = podtable.BaseChains(t.filter.form(t.want)), map[string]*Set{}
+	base := podtable.BaseChains(t.filter.form(t.want))
+	if t.isNew && !t.partial {
+		have.rules, have.sets = map[string]int{}, map[string]*Set{}
 	}
+	maps.Copy(have.rules, base)
 	for name := range names(t, t.want.users) {
-		delete(have.sets, name)
+		if !t.partial {
+			delete(have.sets, name)
+			delete(have.rules, name+Suffix(false))
+			delete(have.rules, name+Suffix(true))
+		}
 		if s := t.want.Sets[name]; s != nil && t.filter.uses(s) {
 			have.sets[name] = s
 		}
 		for _, v6 := range []bool{false, true} {
-			delete(have.rules, name+Suffix(v6))
 			if c := t.want.Chains[name]; c != nil && t.filter.families[family(v6)] {
 				have.rules[name+Suffix(v6)] = c.Count(v6)
 			}
 		}
 	}
 	clear(t.want.changed)
-	t.want.podsChanged = false
+	t.want.podsChanged, t.filter.comparesPods = false, false
 	t.filter.last = t.want
 	if t.pods != nil {
 		have.pods = t.pods
 	}
-	if t.partial {
-		t.filter.knowsRules, t.filter.knowsPods = false, false
+	if t.partial { // the next transaction compares everything, but what the kernel has is known
+		t.filter.knowsPods, t.filter.last = false, nil
 		t.filter.monitor.Notify() // so that the caller calls Refresh
 	}
 }

@@ -58,12 +58,9 @@ type SavedPod struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// Save returns what an ADD needs, or nil if it is the same as what it returned last. Changes of the Table do not change it.
+// Save returns what an ADD needs, and sets IsSaved. Changes of the Table do not change it.
 func (t *Table) Save(fromFiles bool) *Saved {
-	if t.isSaved {
-		return nil
-	}
-	t.isSaved = true
+	t.IsSaved = true
 	s := &Saved{FromFiles: fromFiles, Pods: map[string]SavedPod{}}
 	for _, namespace := range slices.Sorted(maps.Keys(t.policies)) {
 		of := t.policies[namespace]

@@ -17,8 +17,8 @@ type Table struct {
 	KeepEstablished bool
 	// OnNode reports whether a pod may be attached on this node. Only such pods are saved.
 	OnNode func(*Pod) bool
-	// isSaved is true if Save would return the same again.
-	isSaved bool
+	// IsSaved is true if Save would return the same again.
+	IsSaved bool
 	// ImplicitNamespaces is true if namespaces exist that the source does not name. These have no labels but NameLabel.
 	ImplicitNamespaces bool
 	// namespaces has the labels of namespaces.
@@ -109,7 +109,7 @@ func (t *Table) setNamespace(name string, labels map[string]string) {
 		return
 	}
 	if len(t.cluster) > 0 {
-		t.ruleset, t.isSaved = nil, false
+		t.ruleset, t.IsSaved = nil, false
 	}
 	t.change(slices.Collect(maps.Values(t.pods[name])), func() {
 		if labels == nil {
@@ -153,7 +153,7 @@ func (t *Table) replacePod(old, p *Pod) {
 		if _, local := t.addresses[one.Key()]; local {
 			t.makeStale(func(l Local) bool { return l.Namespace == one.Namespace && l.Name == one.Name })
 		}
-		t.isSaved = t.isSaved && (!t.OnNode(one) || old != nil && p != nil && old.savedPod().equal(p.savedPod()))
+		t.IsSaved = t.IsSaved && (!t.OnNode(one) || old != nil && p != nil && old.savedPod().equal(p.savedPod()))
 	}
 	if old != nil {
 		t.count(old, (*podfilter.Set).Remove)
@@ -191,7 +191,7 @@ func (t *Table) PutPolicy(p *Policy) {
 // changePolicies notes that the policies of a namespace have changed.
 func (t *Table) changePolicies(namespace string) {
 	t.makeStale(func(l Local) bool { return l.Namespace == namespace || l.Network != "" })
-	t.isSaved = false
+	t.IsSaved = false
 }
 
 // RemovePolicy removes a policy.
@@ -212,13 +212,13 @@ func (t *Table) PutMulti(namespace, name string, all []*Policy) {
 
 // PutClusterPolicy adds or changes a cluster policy.
 func (t *Table) PutClusterPolicy(p *ClusterPolicy) {
-	t.cluster[p.Name], t.inOrder, t.ruleset, t.isSaved = p, nil, nil, false
+	t.cluster[p.Name], t.inOrder, t.ruleset, t.IsSaved = p, nil, nil, false
 }
 
 // RemoveClusterPolicy removes a cluster policy.
 func (t *Table) RemoveClusterPolicy(name string) {
 	delete(t.cluster, name)
-	t.inOrder, t.ruleset, t.isSaved = nil, nil, false
+	t.inOrder, t.ruleset, t.IsSaved = nil, nil, false
 }
 
 // PutNode adds or changes a node.

@@ -50,6 +50,9 @@ const (
 	ResyncTime = time.Minute
 	// retryTime is the time until a failed change of the kernel is tried again.
 	retryTime = 500 * time.Millisecond
+	// saveTime is the time between two writings of the saved policies. While policies change one after the other, an agent that ends leaves
+	// those of so long ago.
+	saveTime = retryTime
 	// socketTime is the interval in which the socket's file is made again if another program deleted it.
 	socketTime = 2 * time.Second
 )
@@ -65,9 +68,9 @@ type Keeper struct {
 	changes  chan func(*netpolicy.Table)
 	requests chan *request
 	synced   bool
-	// unsaved is what is to be written to the saved policies, or nil. writing is what another goroutine writes, and saved gets the error.
-	unsaved, writing *netpolicy.Saved
-	saved            chan error
+	// isSaving is true while another goroutine writes the saved policies. saved gets the error.
+	isSaving bool
+	saved    chan error
 	// saveErr is the error of the last writing, and saveEnd when that ended.
 	saveErr error
 	saveEnd time.Time
@@ -112,11 +115,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close()   //nolint:errcheck // it changes nothing
 	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
 	defer k.socket.Close()
-	defer func() {
-		if k.writing != nil {
-			<-k.saved
-		}
-	}()
+	defer k.endSaving()
 	done := make(chan struct{})
 	defer close(done)
 	put := func(f func(*netpolicy.Table)) {
@@ -141,7 +140,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		idle = false
 		var again <-chan time.Time
-		if k.synced && (read || k.local.isWaiting() || k.saveErr != nil) {
+		if k.synced && (read || k.local.isWaiting() || !k.table.IsSaved) {
 			again = time.After(retryTime)
 		}
 		select {
@@ -163,7 +162,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			idle = !read
 		case <-again:
 		case err := <-k.saved:
-			idle = k.endSave(err) && !read
+			idle = !k.endSave(err) && !read
 		}
 	}
 }
@@ -218,16 +217,14 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 	return errors.Join(append(errs, k.filter.Ensure(ctx, k.table.Ruleset()))...)
 }
 
-// save begins to write what an ADD needs if the agent does not answer. The next change does not wait for the disk.
+// save begins to write what an ADD needs if the agent does not answer, unless that was written just now. The next change does not wait for
+// the disk.
 func (k *Keeper) save() {
-	if s := k.table.Save(k.Source.FromFiles()); s != nil {
-		k.unsaved = s
-	}
-	if k.unsaved == nil || k.writing != nil || k.saveErr != nil && time.Since(k.saveEnd) < retryTime {
+	if k.isSaving || k.table.IsSaved || time.Since(k.saveEnd) < saveTime {
 		return
 	}
-	s := k.unsaved
-	k.unsaved, k.writing = nil, s
+	k.isSaving = true
+	s := k.table.Save(k.Source.FromFiles())
 	go func() {
 		raw, err := json.Marshal(s)
 		if err == nil {
@@ -240,14 +237,27 @@ func (k *Keeper) save() {
 	}()
 }
 
-// endSave notes the end of a writing, and reports whether nothing follows from it. What was not written, and is not older now, is written again.
-func (k *Keeper) endSave(err error) (idle bool) {
-	idle = err == nil && k.saveErr == nil && k.unsaved == nil
-	if err != nil && k.unsaved == nil {
-		k.unsaved = k.writing
+// endSaving writes the saved policies before the Keeper ends.
+func (k *Keeper) endSaving() {
+	if k.isSaving {
+		k.endSave(<-k.saved)
 	}
-	k.writing, k.saveErr, k.saveEnd = nil, err, time.Now()
-	return idle
+	k.saveEnd = time.Time{}
+	if k.synced {
+		k.save()
+	}
+	if k.isSaving {
+		k.endSave(<-k.saved)
+		k.report(k.saveErr)
+	}
+}
+
+// endSave notes the end of a writing, and reports whether its result is new.
+func (k *Keeper) endSave(err error) (isNew bool) {
+	isNew = err != nil || k.saveErr != nil
+	k.table.IsSaved = k.table.IsSaved && err == nil
+	k.isSaving, k.saveErr, k.saveEnd = false, err, time.Now()
+	return isNew
 }
 
 // report logs an error that is not the last one.

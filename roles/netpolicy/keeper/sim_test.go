@@ -129,8 +129,8 @@ func (n *simNode) settle() {
 		return
 	}
 	n.keeper.local.putInto(n.keeper.table)
-	if s := n.keeper.table.Save(false); s != nil {
-		text, err := json.Marshal(s)
+	if !n.keeper.table.IsSaved {
+		text, err := json.Marshal(n.keeper.table.Save(false))
 		n.saved = netpolicy.Saved{}
 		if err == nil {
 			err = json.Unmarshal(text, &n.saved)
