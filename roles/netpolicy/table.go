@@ -111,13 +111,23 @@ func (t *Table) setNamespace(name string, labels map[string]string) {
 	if len(t.cluster) > 0 {
 		t.ruleset, t.IsSaved = nil, false
 	}
-	t.change(slices.Collect(maps.Values(t.pods[name])), func() {
-		if labels == nil {
-			delete(t.namespaces, name)
-		} else {
-			t.namespaces[name] = labels
+	before := t.labelsOf(name)
+	if labels == nil {
+		delete(t.namespaces, name)
+	} else {
+		t.namespaces[name] = labels
+	}
+	now := t.labelsOf(name)
+	for _, g := range t.groups {
+		if g.key.selects == nil || g.key.selects[0].Matches(before) == g.key.selects[0].Matches(now) {
+			continue // most groups
 		}
-	})
+		for _, p := range t.pods[name] {
+			addresses, local := t.addressesOf(p, g.key.network)
+			g.count(p, before, addresses, local, (*podfilter.Set).Remove)
+			g.count(p, now, addresses, local, (*podfilter.Set).Add)
+		}
+	}
 }
 
 // labelsOf returns the labels of a namespace. One that is not known has the label that each has.
