@@ -21,7 +21,8 @@ import (
 type transaction struct {
 	filter *Filter
 	want   *Ruleset
-	pods   map[string]*nft.Entry
+	// pods are the elements of the Ruleset's pods, and pending those that an ADD adds itself.
+	pods, pending map[string]*nft.Entry
 	// isNew is true if the kernel does not have an earlier state of want.
 	isNew bool
 	// partial is true if the kernel has elements of pods that may be of an ADD that the caller does not know yet. Then
@@ -43,6 +44,10 @@ func (t *transaction) build() (err error) {
 		return nil
 	}
 	t.pods, err = podEntries(t.want.Pods, t.filter.encoded)
+	if err != nil {
+		return err
+	}
+	t.pending, err = podEntries(t.want.Pending, map[netip.Addr]encoded{})
 	if err != nil {
 		return err
 	}
@@ -111,6 +116,8 @@ func (t *transaction) changePods() {
 	for key, h := range have {
 		switch {
 		case t.pods[key] != nil:
+		case t.pending[key] != nil && t.pending[key].Equal(h):
+			t.pods[key] = h // it stays
 		case t.filter.prune:
 			t.del = append(t.del, h.Bare())
 		default:
