@@ -96,14 +96,14 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 	}
 	array := jsonArray[difference]{w: p.Stdout}
 	if c.Bool(jsonFlag) {
-		a.stream = array.add
+		a.stream = array.writeElements
 	}
 	plan, err := a.plan(c.Context)
 	if err != nil {
 		return err // without an end, the array is not taken for a whole one
 	}
 	if c.Bool(jsonFlag) {
-		err = errors.Join(array.add(plan.ofNode()), array.end())
+		err = errors.Join(array.writeElements(plan.ofNode()), array.end())
 	} else {
 		plan.write(p.Stdout, p.style(c))
 	}

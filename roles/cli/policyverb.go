@@ -108,7 +108,7 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 	}
 	out := netpolicy.Explanation{Flow: f, Allowed: true}
 	if isFiltered(links, &f) {
-		e, err := counting(c.Context, h, state.Only(f.Client, f.Server))
+		e, err := counting(c.Context, state.Only(f.Client, f.Server))
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (p *Process) explainPolicy(c *cli.Context, h *roles.Host, state *netpolicy.
 }
 
 // counting returns an Explainer with the kernel's counters.
-func counting(ctx context.Context, h *roles.Host, t *netpolicy.Table) (e *netpolicy.Explainer, err error) {
+func counting(ctx context.Context, t *netpolicy.Table) (e *netpolicy.Explainer, err error) {
 	e = netpolicy.NewExplainer(t)
 	e.Counters, err = podfilter.Counters(ctx)
 	return e, err
@@ -172,7 +172,7 @@ func isFiltered(links []netops.LinkInfo, f *netpolicy.Flow) bool {
 }
 
 func (p *Process) listPolicies(c *cli.Context, h *roles.Host, state *netpolicy.State) error {
-	e, err := counting(c.Context, h, state.Table())
+	e, err := counting(c.Context, state.Table())
 	if err != nil {
 		return err
 	}

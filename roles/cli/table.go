@@ -154,7 +154,7 @@ type jsonArray[T any] struct {
 	begun bool
 }
 
-func (a *jsonArray[T]) add(elements []T) error {
+func (a *jsonArray[T]) writeElements(elements []T) error {
 	for _, v := range elements {
 		var b bytes.Buffer
 		b.WriteString(",\n  ")
