@@ -28,9 +28,6 @@ func TestBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range patches {
-		if os.Getenv("CNIBOX_BROKEN") != "all" && !slices.Contains(quick(), filepath.Base(path)) {
-			continue
-		}
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -39,7 +36,11 @@ func TestBroken(t *testing.T) {
 			pkg, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), ":")
 			_, file, _ := strings.Cut(string(text), "--- a/")
 			file, _, _ = strings.Cut(file, "\n")
-			run(t, root, "go", "test", "-vet", "off", "-overlay", overlay(t, root, file, string(text)), "-count", "1", "-run", "^TestSim$", pkg)
+			replaced := overlay(t, root, file, string(text))
+			if os.Getenv("CNIBOX_BROKEN") != "all" && !slices.Contains(quick(), filepath.Base(path)) {
+				return // that it applies is enough here
+			}
+			run(t, root, "go", "test", "-vet", "off", "-overlay", replaced, "-count", "1", "-run", "^TestSim$", pkg)
 		})
 	}
 }
