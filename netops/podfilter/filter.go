@@ -29,7 +29,8 @@ type Filter struct {
 	knowsRules, knowsPods bool
 	// last is the Ruleset whose chains and pods are in the kernel, as far as that is known.
 	last *Ruleset
-	// generation is that of nftables before the last reading of the rules.
+	// generation is that of nftables before the last reading of the rules, or after later changes of this Filter if no other program made one
+	// between them.
 	generation uint32
 	// comparesPods is true until the elements of pods that were read are compared.
 	comparesPods bool
