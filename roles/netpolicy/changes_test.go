@@ -66,7 +66,7 @@ func TestChanges(t *testing.T) {
 			table.PutPod(&netpolicy.Pod{
 				Namespace: ns, Name: fmt.Sprint("p", n), UID: fmt.Sprint(r.IntN(2)), Labels: map[string]string{"app": pick(r, "a", "b"), "tier": pick(r, "a", "b")},
 				Addresses: []netip.Addr{address4(n), address6(n)}, Ports: []netpolicy.PodPort{{Name: "web", Protocol: "UDP", Port: pick[uint16](r, 80, 81)}},
-				Networks: map[string][]netip.Addr{"x/blue": {address4((n + 1) % 12)}}, Finished: r.IntN(8) == 0,
+				Networks: map[string][]netip.Addr{"x/blue": {address4((n + 1) % 12)}}, Finished: r.IntN(8) == 0, Node: pick(r, "here", "there"),
 			})
 			return "pod"
 		case 7:
@@ -126,10 +126,21 @@ func TestChanges(t *testing.T) {
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
 	}
+	onHere := func(p *netpolicy.Pod) bool { return p.Node == "here" }
+	table.OnNode = onHere
+	copyOf := func() *netpolicy.Table {
+		c := table.State().Table()
+		c.OnNode = onHere
+		for _, p := range c.Pods() {
+			c.RemovePod(p.Namespace, p.Name)
+			c.PutPod(p)
+		}
+		return c
+	}
 	var done []string
 	for i := range 1500 {
 		done = append(done, change())
-		if have, want := rulesOf(table.Ruleset()), rulesOf(table.State().Table().Ruleset()); !reflect.DeepEqual(have, want) {
+		if have, want := rulesOf(table.Ruleset()), rulesOf(copyOf().Ruleset()); !reflect.DeepEqual(have, want) {
 			t.Fatalf("after %q:\n%v\nwant\n%v", done[max(0, i-5):], have, want)
 		}
 		ensure(t, f, table) // it reads the kernel once

@@ -41,7 +41,11 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 		}
 	}
 	for label := range t.stale {
-		if l, ok := t.local[label]; ok && (l.Network == "" || networks[l.Network]) {
+		l, ok := t.local[label]
+		if !ok {
+			l, ok = t.expected[label]
+		}
+		if ok && (l.Network == "" || networks[l.Network]) {
 			t.uses[label] = t.put(l, shared)
 		}
 	}
@@ -59,14 +63,16 @@ type use struct {
 	addresses []netip.Addr
 }
 
-// makeStale makes the next Ruleset compute some attachments again, with those that have one of their addresses.
+// makeStale makes the next Ruleset compute some attachments and expected pods again, with the attachments that have one of their addresses.
 func (t *Table) makeStale(is func(Local) bool) {
 	addresses := map[netip.Addr]bool{}
-	for label, l := range t.local {
-		if is(l) {
-			t.stale[label] = struct{}{}
-			for _, a := range l.Addresses {
-				addresses[a] = true
+	for _, of := range []map[string]Local{t.local, t.expected} {
+		for label, l := range of {
+			if is(l) {
+				t.stale[label] = struct{}{}
+				for _, a := range l.Addresses {
+					addresses[a] = true
+				}
 			}
 		}
 	}

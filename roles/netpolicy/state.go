@@ -38,6 +38,7 @@ func (t *Table) State() *State {
 func (s *State) Table() *Table {
 	t := NewTable()
 	t.KeepEstablished, t.ImplicitNamespaces = s.KeepEstablished, s.ImplicitNamespaces
+	t.OnNode = func(*Pod) bool { return false } // the attachments are known
 	for name, labels := range s.Namespaces {
 		t.PutNamespace(name, labels)
 	}

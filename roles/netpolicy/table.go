@@ -1,6 +1,7 @@
 package netpolicy
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -15,7 +16,7 @@ import (
 type Table struct {
 	// KeepEstablished is that of the Ruleset.
 	KeepEstablished bool
-	// OnNode reports whether a pod may be attached on this node. Only such pods are saved.
+	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and the Ruleset has their chains.
 	OnNode func(*Pod) bool
 	// IsSaved is true if Save would return the same again.
 	IsSaved bool
@@ -32,6 +33,9 @@ type Table struct {
 	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
 	local     map[string]Local
 	addresses map[string][]localPod
+	// expected are the pods that OnNode reports and that have no attachment, by labels that no attachment has. The kernel has their chains
+	// when ADD asks: to make them takes as long as ADD itself.
+	expected map[string]Local
 	// given has what PutGiven was called with, by node.
 	given map[string]map[string]Given
 	// groups are the groups that chains use.
@@ -86,7 +90,7 @@ func NewTable() *Table {
 	return &Table{
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
-		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, groups: map[string]*group{},
+		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, expected: map[string]Local{}, groups: map[string]*group{},
 		given: map[string]map[string]Given{}, stale: map[string]struct{}{},
 	}
 }
@@ -175,6 +179,23 @@ func (t *Table) replacePod(old, p *Pod) {
 		}
 		t.pods[p.Namespace][p.Name] = p
 		t.count(p, (*podfilter.Set).Add)
+	}
+	one := cmp.Or(p, old)
+	t.expect(one.Namespace, one.Name)
+}
+
+// expect notes whether a pod is expected now.
+func (t *Table) expect(namespace, name string) {
+	p, key := t.pods[namespace][name], namespace+"/"+name
+	label := "expected " + key
+	_, was := t.expected[label]
+	is := p != nil && t.addresses[key] == nil && p.hasAddresses() && t.OnNode(p)
+	if was || is {
+		t.stale[label] = struct{}{}
+	}
+	delete(t.expected, label)
+	if is {
+		t.expected[label] = Local{Label: label, Namespace: namespace, Name: name, UID: p.UID}
 	}
 }
 
@@ -276,6 +297,11 @@ func (t *Table) SetLocal(all []Local) {
 	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, local[l.Label]) })
 	t.change(changed, func() { t.local, t.addresses = local, addresses })
 	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, old[l.Label]) })
+	for _, of := range []map[string]Local{old, local} {
+		for _, l := range of {
+			t.expect(l.Namespace, l.Name)
+		}
+	}
 }
 
 func (l localPod) equal(o localPod) bool {

@@ -44,11 +44,12 @@ func TestMemory(t *testing.T) {
 	}
 	before := liveHeap()
 	ctx, stop := context.WithCancel(t.Context())
-	table, known := netpolicy.NewTable(), make(chan struct{})
+	table, source, known := netpolicy.NewTable(), NewKube(client, "node-1.example.com", slog.New(slog.DiscardHandler)), make(chan struct{})
+	table.OnNode = source.OnNode
 	var changing sync.Mutex
 	var running sync.WaitGroup
 	running.Go(func() {
-		NewKube(client, "node-1", slog.New(slog.DiscardHandler)).Run(ctx, func(change func(*netpolicy.Table)) {
+		source.Run(ctx, func(change func(*netpolicy.Table)) {
 			changing.Lock()
 			defer changing.Unlock()
 			if change == nil {
