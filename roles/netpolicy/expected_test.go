@@ -1,6 +1,7 @@
 package netpolicy_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -66,5 +67,34 @@ func TestExpected(t *testing.T) {
 	table.RemovePod("default", "web")
 	if now := handles(); now != "" {
 		t.Errorf("a deleted pod has %s", now)
+	}
+}
+
+// TestSaved: a pod is saved once it is scheduled to this node, with the policies that select it.
+func TestSaved(t *testing.T) {
+	table := netpolicy.NewTable()
+	table.OnNode = func(p *netpolicy.Pod) bool { return p.Node == "here" }
+	for _, name := range []string{"web", "other"} {
+		put(t, table, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"%s"},"spec":{"podSelector":{"matchLabels":{"app":"%[1]s"}}}}`, name))
+	}
+	pod := netpolicy.Pod{Namespace: "default", Name: "web", UID: "1", Labels: map[string]string{"app": "web"}}
+	table.PutPod(&pod)
+	if s := table.Save(false); len(s.Policies)+len(s.Pods) > 0 {
+		t.Errorf("saved for no pod: %v", s)
+	}
+	scheduled := pod
+	scheduled.Node = "here"
+	table.PutPod(&scheduled)
+	if table.IsSaved {
+		t.Error("a pod that was scheduled to this node is not saved again")
+	}
+	if s := table.Save(false); len(s.Pods) != 1 || len(s.Policies) != 1 || s.Policies[0].Name != "web" {
+		t.Errorf("saved: %v", s)
+	}
+	if table.PutPod(&scheduled); !table.IsSaved {
+		t.Error("the same pod is to be saved again")
+	}
+	if table.RemovePod("default", "web"); table.IsSaved {
+		t.Error("a deleted pod stays saved")
 	}
 }

@@ -29,6 +29,9 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 			g.users = 0
 		}
 		t.makeStale(func(Local) bool { return true })
+		for key := range t.own {
+			t.stale[expectedLabel(key)] = struct{}{}
+		}
 	}
 	t.podChains = map[string]*compiled{}
 	var before []use
@@ -41,11 +44,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 		}
 	}
 	for label := range t.stale {
-		l, ok := t.local[label]
-		if !ok {
-			l, ok = t.expected[label]
-		}
-		if ok && (l.Network == "" || networks[l.Network]) {
+		if l, ok := t.attachment(label); ok && (l.Network == "" || networks[l.Network]) {
 			t.uses[label] = t.put(l, shared)
 		}
 	}
@@ -63,16 +62,14 @@ type use struct {
 	addresses []netip.Addr
 }
 
-// makeStale makes the next Ruleset compute some attachments and expected pods again, with the attachments that have one of their addresses.
+// makeStale makes the next Ruleset compute some attachments again, with those that have one of their addresses.
 func (t *Table) makeStale(is func(Local) bool) {
 	addresses := map[netip.Addr]bool{}
-	for _, of := range []map[string]Local{t.local, t.expected} {
-		for label, l := range of {
-			if is(l) {
-				t.stale[label] = struct{}{}
-				for _, a := range l.Addresses {
-					addresses[a] = true
-				}
+	for label, l := range t.local {
+		if is(l) {
+			t.stale[label] = struct{}{}
+			for _, a := range l.Addresses {
+				addresses[a] = true
 			}
 		}
 	}

@@ -13,9 +13,10 @@ import (
 type Saved struct {
 	// FromFiles is true if policies are files. Then a pod's labels are those that its ADD has. Otherwise they are those in
 	// Pods, by namespace/name.
-	FromFiles bool                `json:"fromFiles,omitempty"`
-	Policies  []SavedPolicy       `json:"policies,omitempty"`
-	Pods      map[string]SavedPod `json:"pods,omitempty"`
+	FromFiles bool `json:"fromFiles,omitempty"`
+	// Policies are all that select a pod of Pods, and perhaps others.
+	Policies []SavedPolicy       `json:"policies,omitempty"`
+	Pods     map[string]SavedPod `json:"pods,omitempty"`
 	// Cluster are the cluster policies in the order of evaluation. Namespaces has the labels that they select by.
 	Cluster    []SavedCluster               `json:"cluster,omitempty"`
 	Namespaces map[string]map[string]string `json:"namespaces,omitempty"`
@@ -61,11 +62,19 @@ type SavedPod struct {
 // Save returns what an ADD needs, and sets IsSaved. Changes of the Table do not change it.
 func (t *Table) Save(fromFiles bool) *Saved {
 	t.IsSaved = true
-	s := &Saved{FromFiles: fromFiles, Pods: map[string]SavedPod{}}
+	s := &Saved{FromFiles: fromFiles, Pods: make(map[string]SavedPod, len(t.own))}
+	labels := map[string][]map[string]string{} // of the pods of this node, by namespace
+	for key, p := range t.own {
+		s.Pods[key] = p.savedPod()
+		labels[p.Namespace] = append(labels[p.Namespace], p.Labels)
+	}
 	for _, namespace := range slices.Sorted(maps.Keys(t.policies)) {
 		of := t.policies[namespace]
 		for _, name := range slices.Sorted(maps.Keys(of)) {
-			s.Policies = append(s.Policies, of[name].saved())
+			p := of[name]
+			if fromFiles || p.Network != "" || slices.ContainsFunc(labels[namespace], p.Pods.Matches) {
+				s.Policies = append(s.Policies, p.saved())
+			}
 		}
 	}
 	if len(t.cluster) > 0 {
@@ -73,16 +82,6 @@ func (t *Table) Save(fromFiles bool) *Saved {
 	}
 	for _, p := range t.clusterInOrder() {
 		s.Cluster = append(s.Cluster, p.saved())
-	}
-	if fromFiles {
-		return s
-	}
-	for _, of := range t.pods {
-		for _, p := range of {
-			if t.OnNode(p) {
-				s.Pods[p.Key()] = p.savedPod()
-			}
-		}
 	}
 	return s
 }

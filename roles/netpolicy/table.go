@@ -16,7 +16,7 @@ import (
 type Table struct {
 	// KeepEstablished is that of the Ruleset.
 	KeepEstablished bool
-	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and the Ruleset has their chains.
+	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and the kernel has their chains before their ADD asks.
 	OnNode func(*Pod) bool
 	// IsSaved is true if Save would return the same again.
 	IsSaved bool
@@ -33,9 +33,8 @@ type Table struct {
 	// local are the attachments of this node by their labels, and addresses those of their pods by namespace/name.
 	local     map[string]Local
 	addresses map[string][]localPod
-	// expected are the pods that OnNode reports and that have no attachment, by labels that no attachment has. The kernel has their chains
-	// when ADD asks: to make them takes as long as ADD itself.
-	expected map[string]Local
+	// own are the pods that OnNode reports, by namespace/name.
+	own map[string]*Pod
 	// given has what PutGiven was called with, by node.
 	given map[string]map[string]Given
 	// groups are the groups that chains use.
@@ -90,7 +89,7 @@ func NewTable() *Table {
 	return &Table{
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
-		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, expected: map[string]Local{}, groups: map[string]*group{},
+		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, own: map[string]*Pod{}, groups: map[string]*group{},
 		given: map[string]map[string]Given{}, stale: map[string]struct{}{},
 	}
 }
@@ -147,6 +146,9 @@ func (t *Table) PutPod(p *Pod) {
 	old := t.pods[p.Namespace][p.Name]
 	if old != nil && old.equal(p) {
 		t.pods[p.Namespace][p.Name] = p // for its owner
+		if t.own[p.Key()] != nil {
+			t.own[p.Key()] = p
+		}
 		return
 	}
 	t.replacePod(old, p)
@@ -167,7 +169,6 @@ func (t *Table) replacePod(old, p *Pod) {
 		if _, local := t.addresses[one.Key()]; local {
 			t.makeStale(func(l Local) bool { return l.Namespace == one.Namespace && l.Name == one.Name })
 		}
-		t.IsSaved = t.IsSaved && (!t.OnNode(one) || old != nil && p != nil && old.savedPod().equal(p.savedPod()))
 	}
 	if old != nil {
 		t.count(old, (*podfilter.Set).Remove)
@@ -180,23 +181,37 @@ func (t *Table) replacePod(old, p *Pod) {
 		t.pods[p.Namespace][p.Name] = p
 		t.count(p, (*podfilter.Set).Add)
 	}
-	one := cmp.Or(p, old)
-	t.expect(one.Namespace, one.Name)
+	key := cmp.Or(p, old).Key()
+	was, is := t.own[key], p != nil && t.OnNode(p)
+	if was == nil && !is {
+		return
+	}
+	t.stale[expectedLabel(key)] = struct{}{}
+	t.IsSaved = t.IsSaved && was != nil && is && was.savedPod().equal(p.savedPod())
+	delete(t.own, key)
+	if is {
+		t.own[key] = p
+	}
 }
 
-// expect notes whether a pod is expected now.
-func (t *Table) expect(namespace, name string) {
-	p, key := t.pods[namespace][name], namespace+"/"+name
-	label := "expected " + key
-	_, was := t.expected[label]
-	is := p != nil && t.addresses[key] == nil && p.hasAddresses() && t.OnNode(p)
-	if was || is {
-		t.stale[label] = struct{}{}
+// expectedLabel returns the label of the attachment that a pod of this node has until its ADD asks, and after its DEL. No other attachment has it.
+func expectedLabel(key string) string { return expectedPrefix + key }
+
+const expectedPrefix = "expected "
+
+// attachment returns the attachment with a label. That of an expected pod has no addresses: it makes the kernel have the pod's chains, since to
+// make them takes as long as ADD itself.
+func (t *Table) attachment(label string) (l Local, ok bool) {
+	key, isExpected := strings.CutPrefix(label, expectedPrefix)
+	if !isExpected {
+		l, ok = t.local[label]
+		return l, ok
 	}
-	delete(t.expected, label)
-	if is {
-		t.expected[label] = Local{Label: label, Namespace: namespace, Name: name, UID: p.UID}
+	p := t.own[key]
+	if p == nil || t.addresses[key] != nil || !p.hasAddresses() {
+		return l, false
 	}
+	return Local{Label: label, Namespace: p.Namespace, Name: p.Name, UID: p.UID}, true
 }
 
 // Pod returns a pod, or nil.
@@ -222,6 +237,11 @@ func (t *Table) PutPolicy(p *Policy) {
 // changePolicies notes that the policies of a namespace have changed.
 func (t *Table) changePolicies(namespace string) {
 	t.makeStale(func(l Local) bool { return l.Namespace == namespace || l.Network != "" })
+	for key, p := range t.own {
+		if p.Namespace == namespace {
+			t.stale[expectedLabel(key)] = struct{}{}
+		}
+	}
 	t.IsSaved = false
 }
 
@@ -288,6 +308,9 @@ func (t *Table) SetLocal(all []Local) {
 		for _, l := range of {
 			p, key := t.pods[l.Namespace][l.Name], l.Namespace+"/"+l.Name
 			before, after := t.addresses[key], addresses[key]
+			if (before == nil) != (after == nil) {
+				t.stale[expectedLabel(key)] = struct{}{}
+			}
 			if p != nil && !slices.Contains(changed, p) && !slices.EqualFunc(before, after, localPod.equal) {
 				changed = append(changed, p)
 			}
@@ -297,11 +320,6 @@ func (t *Table) SetLocal(all []Local) {
 	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, local[l.Label]) })
 	t.change(changed, func() { t.local, t.addresses = local, addresses })
 	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, old[l.Label]) })
-	for _, of := range []map[string]Local{old, local} {
-		for _, l := range of {
-			t.expect(l.Namespace, l.Name)
-		}
-	}
 }
 
 func (l localPod) equal(o localPod) bool {
