@@ -25,6 +25,8 @@ type transaction struct {
 	pods, pending map[string]*nft.Entry
 	// isNew is true if the kernel does not have an earlier state of want.
 	isNew bool
+	// changed are the sets of the Ruleset whose members change.
+	changed []*Set
 	// partial is true if the kernel has elements of pods that may be of an ADD that the caller does not know yet. Then
 	// they stay, with all chains and sets, which they may use.
 	partial bool
@@ -86,6 +88,7 @@ func (t *transaction) changeMembers() {
 		if len(s.changed) == 0 || !t.filter.uses(s) {
 			continue
 		}
+		t.changed = append(t.changed, s)
 		set, changed := s.set(), maps.Keys(s.changed)
 		if s.hasRanges() { // the kernel refuses a part of a range within a range that another program made
 			t.emptied, changed = append(t.emptied, setMessage(unix.NFT_MSG_DELSETELEM, s.Name)), maps.Keys(s.members)
@@ -298,7 +301,7 @@ func fitting(msgs []nlconn.Message, limit int) int {
 // done notes what the kernel has after the transaction.
 func (t *transaction) done() {
 	have := &t.filter.have
-	for _, s := range t.want.Sets {
+	for _, s := range t.changed {
 		clear(s.changed)
 	}
 	base := podtable.BaseChains(t.filter.form(t.want))

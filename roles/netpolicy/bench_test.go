@@ -51,13 +51,16 @@ func BenchmarkPolicy(b *testing.B) {
 func largeNode(b *testing.B) (*netpolicy.Table, *podfilter.Filter) {
 	b.Helper()
 	table, f := netpolicy.NewTable(), openFilter(b)
+	here := map[string]bool{}
+	table.OnNode = func(p *netpolicy.Pod) bool { return here[p.Key()] }
 	var locals []netpolicy.Local
 	for i := range 100_000 {
 		a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))))
 		ns := fmt.Sprint("ns", i%240)
 		p := &netpolicy.Pod{Namespace: ns, Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Addresses: []netip.Addr{a}, Labels: map[string]string{"app": fmt.Sprint(i % 7), "tier": fmt.Sprint(i % 3)}}
+		here[p.Key()] = i%240 < 10 && i < 25*240
 		table.PutPod(p)
-		if i%240 < 10 && i < 25*240 {
+		if here[p.Key()] {
 			locals = append(locals, netpolicy.Local{Label: "cnibox:" + p.Key(), Namespace: ns, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
 		}
 	}
@@ -84,12 +87,15 @@ func largePolicy(n, port int) string {
 func BenchmarkManyPolicies(b *testing.B) {
 	const namespaces, policies = 240, 4_800
 	table, f := netpolicy.NewTable(), openFilter(b)
+	here := map[string]bool{}
+	table.OnNode = func(p *netpolicy.Pod) bool { return here[p.Key()] }
 	var locals []netpolicy.Local
 	for i := range 2_400 {
 		a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i))))
 		p := &netpolicy.Pod{Namespace: fmt.Sprint("n", i%namespaces), Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Addresses: []netip.Addr{a}, Labels: map[string]string{"app": fmt.Sprint(i % 7)}}
+		here[p.Key()] = i < 250
 		table.PutPod(p)
-		if i < 250 {
+		if here[p.Key()] {
 			locals = append(locals, netpolicy.Local{Label: "cnibox:" + p.Key(), Namespace: p.Namespace, Name: p.Name, UID: p.UID, Addresses: p.Addresses})
 		}
 	}
