@@ -33,8 +33,8 @@ type Options struct {
 	// object does not return after its record was deleted. The function is called directly if
 	// Alone is nil.
 	Alone func(ctx context.Context, restore func() error) error
-	// DeletePodPolicy asks another process to call Net.DeletePodPolicy. If it fails, the Net deletes the elements itself.
-	DeletePodPolicy func(context.Context, *PodPolicy) error
+	// PodPolicy asks another process to add or delete the elements of a PodPolicy. If it fails, the Net does it itself.
+	PodPolicy func(context.Context, Verb, *PodPolicy) error
 	// Spent is where the Net and its clones add their times.
 	Spent *Spent
 }
@@ -63,9 +63,9 @@ type Net struct {
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
 	alone   func(ctx context.Context, restore func() error) error
-	// deletePodPolicy is Options.DeletePodPolicy.
-	deletePodPolicy func(context.Context, *PodPolicy) error
-	spent           *Spent
+	// podPolicy is Options.PodPolicy.
+	podPolicy func(context.Context, Verb, *PodPolicy) error
+	spent     *Spent
 	// remembers is set while Remember is in effect. last is the namespace that was opened last then.
 	remembers bool
 	last      *Namespace
@@ -81,7 +81,7 @@ func New(o Options) *Net {
 	}
 	n := &Net{
 		probe: o.Probe, host: &Namespace{spent: &o.Spent.Rtnetlink}, nft: nft.New(ruleset.Schema, restorer(o.Restore)),
-		restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards, alone: o.Alone, deletePodPolicy: o.DeletePodPolicy, spent: o.Spent,
+		restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards, alone: o.Alone, podPolicy: o.PodPolicy, spent: o.Spent,
 	}
 	n.nft.Alone, n.nft.Spent = o.Alone, &o.Spent.Nftables
 	return n
@@ -104,7 +104,7 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 
 // Options returns the options of New.
 func (n *Net) Options() Options {
-	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables, Alone: n.alone, DeletePodPolicy: n.deletePodPolicy, Spent: n.spent}
+	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables, Alone: n.alone, PodPolicy: n.podPolicy, Spent: n.spent}
 }
 
 // Clone returns a Net with the same options and its own sockets, for concurrent

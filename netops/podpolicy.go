@@ -106,8 +106,9 @@ func deniedIf(chain string) string {
 	return ""
 }
 
-// apply makes the bridge pass its packets to the table, and adds the elements. Without a chain, or without the table,
-// it adds elements that drop everything until the agent changes them.
+// apply makes the bridge pass its packets to the table, and adds the elements. The agent does it faster than a process that ends: its socket of
+// nftables closes when no processor uses what others have deleted (13 ms). Otherwise, without a chain or without the table, these are elements that
+// drop everything until the agent changes them.
 func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) error {
 	if p.Bridge != "" {
 		if err := run.filterBridge(ctx, p.Bridge); err != nil {
@@ -118,6 +119,9 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 	entries, err := p.entries(p.Egress, p.Ingress)
 	if err != nil || len(entries) == 0 {
 		return err
+	}
+	if byAgent := run.net.podPolicy; byAgent != nil && byAgent(ctx, VerbAdd, p) == nil {
+		return nil
 	}
 	client := run.net.nft
 	var base []nlconn.Message
@@ -186,10 +190,9 @@ func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, entries 
 	return err
 }
 
-// undo deletes the pod's elements. The agent does it faster than a process that ends: the kernel lets a process that deleted
-// elements wait until no processor uses them (13 ms).
+// undo deletes the pod's elements, as apply adds them.
 func (p *PodPolicy) undo(ctx context.Context, s *session, _ Verb) error {
-	if byAgent := s.net.deletePodPolicy; byAgent != nil && byAgent(ctx, p) == nil {
+	if byAgent := s.net.podPolicy; byAgent != nil && byAgent(ctx, VerbDel, p) == nil {
 		return nil
 	}
 	return s.net.DeletePodPolicy(ctx, p)

@@ -330,6 +330,28 @@ func (s *Set) additions(set *nft.Set, members []string) []nlconn.Message {
 	return nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 }
 
+// Delete deletes the elements of an attachment's pod, and reports whether there were any. Those that another process added just now may not be
+// known.
+func (f *Filter) Delete(ctx context.Context, label string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var own []*nft.Entry
+	for _, n := range f.have.pods {
+		if n.Label() == label {
+			own = append(own, n.Bare())
+		}
+	}
+	if !f.knowsPods || len(own) == 0 {
+		return false, nil
+	}
+	if err := f.commit(ctx, "change", elements(unix.NFT_MSG_DELSETELEM, 0, own)); err != nil {
+		f.knowsPods = false
+		return false, err
+	}
+	maps.DeleteFunc(f.have.pods, func(_ string, n *nft.Entry) bool { return n.Label() == label })
+	return true, nil
+}
+
 // Remove deletes the tables.
 func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()

@@ -265,9 +265,12 @@ func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bo
 }
 
 // restoreRules restores the nftables rules of all attachments if another program deleted
-// them. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
+// them and no agent does. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
 // for the deletions of other processes.
 func restoreRules(ctx context.Context, h *roles.Host) {
+	if h.AgentAnswers {
+		return
+	}
 	if _, err := recovery.RestoreRules(ctx, h, false); err != nil {
 		h.Log.Debug("rules of other attachments are not restored", "error", err)
 	}

@@ -76,8 +76,10 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
 			return wanted[*netops.ZoneSource](ctx, h.Store)
 		},
-		Alone:           func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
-		DeletePodPolicy: func(ctx context.Context, p *netops.PodPolicy) error { return enforce.Delete(ctx, h.Store, p) },
+		Alone: func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
+		PodPolicy: func(ctx context.Context, verb netops.Verb, p *netops.PodPolicy) error {
+			return enforce.Change(ctx, h, verb, p)
+		},
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)

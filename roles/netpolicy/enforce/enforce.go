@@ -60,6 +60,8 @@ func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile
 type Answer struct {
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
+	// Done is the verb of the request if the agent has changed the pod's elements.
+	Done netops.Verb `json:"done,omitempty"`
 	// Refused is set if the pod's policies cannot be enforced.
 	Refused string `json:"refused,omitempty"`
 	// Error is set if the agent does not know the policies yet.
@@ -88,6 +90,7 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 		return spec, err
 	}
 	a, err := ask(ctx, Socket(h.Store), AskTime, line)
+	h.AgentAnswers = err == nil
 	if err != nil {
 		if a, err = choose(SavedPath(h.Store), p, err); err != nil {
 			return spec, err
@@ -164,16 +167,22 @@ func Labels(text string) (map[string]string, error) {
 	return labels, netpolicy.CheckLabels(labels)
 }
 
-// DeleteTime bounds the wait of a DEL for the agent. After half of it the agent does not begin any more.
-const DeleteTime = 100 * time.Millisecond
+// ChangeTime bounds the wait for a change of a pod's elements by the agent. After half of it the agent does not begin any more.
+const ChangeTime = 100 * time.Millisecond
 
-// Delete asks the agent to delete the elements of a pod.
-func Delete(ctx context.Context, s *store.Store, p *netops.PodPolicy) error {
+// Change asks the agent to add or delete the elements of a pod. An ADD that did not get an answer before does not ask.
+func Change(ctx context.Context, h *roles.Host, verb netops.Verb, p *netops.PodPolicy) error {
+	if verb == netops.VerbAdd && !h.AgentAnswers {
+		return errors.New("the agent does not answer")
+	}
 	line, err := coldjson.Marshal(p)
 	if err != nil {
 		return err
 	}
-	_, err = ask(ctx, Socket(s), DeleteTime, append([]byte(`{"delete":true,`), line[1:]...))
+	a, err := ask(ctx, Socket(h.Store), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
+	if err == nil && a.Done != verb {
+		err = errors.New("the agent is an earlier version")
+	}
 	return err
 }
 

@@ -33,8 +33,8 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 			if err == nil {
 				err = json.Unmarshal(line, r)
 			}
-			if r.Delete {
-				r.until = time.Now().Add(enforce.DeleteTime / 2)
+			if r.Verb != "" {
+				r.until = time.Now().Add(enforce.ChangeTime / 2)
 			}
 			if err != nil {
 				_ = c.Close()
@@ -60,9 +60,8 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		_ = r.conn.Close()
 		return
 	}
-	if r.Delete {
-		k.local.end(r.podRequest)
-		r.answer(enforce.Answer{}, k.Host.Net.DeletePodPolicy(ctx, r.podRequest))
+	if r.Verb != "" {
+		r.answer(enforce.Answer{Done: r.Verb}, k.change(ctx, r))
 		return
 	}
 	if k.mustFetch(r) {
@@ -71,6 +70,25 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 	}
 	a, err := k.choose(ctx, r.podRequest)
 	r.answer(a, err)
+}
+
+// change adds or deletes the elements of a pod for its ADD or DEL.
+func (k *Keeper) change(ctx context.Context, r *request) error {
+	switch {
+	case r.Verb == netops.VerbDel:
+		k.local.end(r.podRequest)
+		if done, err := k.filter.Delete(ctx, r.Label); done && err == nil {
+			return nil
+		}
+		return k.Host.Net.DeletePodPolicy(ctx, r.podRequest)
+	case r.Verb != netops.VerbAdd:
+		return fmt.Errorf("%w: verb %q", netops.ErrInvalid, r.Verb)
+	case !k.synced:
+		return errUnknown
+	}
+	k.local.put(r.podRequest)
+	k.local.putInto(k.table)
+	return k.filter.Ensure(ctx, k.table.Ruleset())
 }
 
 // mustFetch reports whether to ask the source for the pod of a request, which it has not sent, and adds the pod after that. If the
@@ -135,7 +153,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 		a.Egress, a.Ingress = pod.Egress, pod.Ingress
 	}
 	if a.Egress+a.Ingress == "" {
-		k.local.open(p)
+		k.local.put(p)
 	}
 	return a, nil
 }

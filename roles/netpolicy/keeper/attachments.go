@@ -47,8 +47,8 @@ type attachments struct {
 type announcement struct {
 	pod *podRequest
 	at  time.Time
-	// isOpen is true if no policy selected the pod. Its ADD adds no elements, so a later policy does.
-	isOpen bool
+	// addsNone is true if ADD adds no elements: no policy selected the pod, or the agent adds them.
+	addsNone bool
 }
 
 // announcedTime is the time after which an ADD call that has recorded nothing is dead.
@@ -79,14 +79,16 @@ func (l *attachments) announce(p *podRequest) {
 // end removes the pod of a DEL call.
 func (l *attachments) end(p *podRequest) {
 	delete(l.recorded, p.Label)
+	delete(l.announced, p.Label)
 	l.ended[p.Label], l.changed = time.Now(), true
 }
 
-// open lets a later policy apply to the pod of an ADD call before its record is read.
-func (l *attachments) open(p *podRequest) {
+// put adds the pod of an ADD call that adds no elements.
+func (l *attachments) put(p *podRequest) {
+	l.announce(p)
 	a := l.announced[p.Label]
-	a.isOpen = true
-	l.announced[p.Label], l.changed = a, true
+	a.addsNone = true
+	l.announced[p.Label] = a
 }
 
 // forget removes the pod of an ADD call that is refused.
@@ -300,7 +302,7 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	for _, p := range l.all() {
 		local := netpolicy.Local{
 			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: p.Network, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
-			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].isOpen,
+			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].addsNone,
 		}
 		switch {
 		case l.arePods && p.Name != "": // two containers may have one name

@@ -10,18 +10,15 @@ import (
 )
 
 // TestDeleted: after DEL the kernel has no element of the pod, whether the agent deletes it, is absent, or does not answer. While the
-// agent answers, DEL itself does not delete: it would wait for the kernel.
+// agent answers, neither DEL nor ADD changes elements: it would wait for the kernel. An answer without "done" is of an earlier version.
 func TestDeleted(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)
 	stop := n.start()
 	elements := func() int {
 		t.Helper()
-		out, err := exec.Command("nft", "list", "ruleset").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(string(out), "10.1.0.3") + strings.Count(string(out), "fd00:1::3")
+		out := ruleset(t)
+		return strings.Count(out, "10.1.0.3") + strings.Count(out, "fd00:1::3")
 	}
 	added := func() *pod {
 		t.Helper()
@@ -42,27 +39,39 @@ func TestDeleted(t *testing.T) {
 	p := added()
 	stop()
 	deleted("without the agent", p)
-	for _, answer := range []string{"", `{"error":"cannot"}`, "{}"} {
-		p := added()
+	// agent answers one request after the other, and returns the requests when it is closed.
+	agent := func(answers ...string) (close func() []string) {
 		l, err := net.Listen("unix", enforce.Socket(n.host.Store))
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked := make(chan string, 1)
+		asked := make(chan []string)
 		go func() {
-			c, err := l.Accept()
-			if err != nil {
-				return
+			var all []string
+			for _, answer := range answers {
+				c, err := l.Accept()
+				if err != nil {
+					break
+				}
+				b := make([]byte, 1000)
+				count, _ := c.Read(b)
+				all = append(all, string(b[:count]))
+				if answer != "" {
+					_, _ = c.Write([]byte(answer))
+					_ = c.Close()
+				}
 			}
-			b := make([]byte, 1000)
-			count, _ := c.Read(b)
-			asked <- string(b[:count])
-			if answer != "" {
-				_, _ = c.Write([]byte(answer))
-				_ = c.Close()
-			}
+			asked <- all
 		}()
-		if answer == "{}" {
+		return func() []string {
+			_ = l.Close()
+			return <-asked
+		}
+	}
+	for _, answer := range []string{"", `{"error":"cannot"}`, "{}", `{"done":"del"}`} {
+		p := added()
+		end := agent(answer)
+		if answer == `{"done":"del"}` {
 			n.del(p)
 			if elements() == 0 {
 				t.Error("DEL deleted although the agent answered")
@@ -70,9 +79,29 @@ func TestDeleted(t *testing.T) {
 		} else {
 			deleted("with the answer "+answer, p)
 		}
-		if text := <-asked; !strings.HasPrefix(text, `{"delete":true,"label":`) {
-			t.Errorf("asked %s", text)
+		if asked := end(); len(asked) != 1 || !strings.HasPrefix(asked[0], `{"verb":"del","label":`) {
+			t.Errorf("asked %s", asked)
 		}
-		_ = l.Close()
 	}
+	for _, answer := range []string{`{"error":"cannot"}`, "{}", `{"done":"add"}`} {
+		end := agent(`{"ingress":"deny"}`, answer)
+		p := n.add(n.pod(1, 5, "app=web"))
+		asked := end()
+		if has := strings.Contains(ruleset(t), "10.1.0.5"); has == (answer == `{"done":"add"}`) {
+			t.Errorf("the agent answers %s: ADD added elements: %v", answer, has)
+		}
+		if len(asked) != 2 || !strings.HasPrefix(asked[1], `{"verb":"add","label":`) || !strings.Contains(asked[1], `"bridge":"br1"`) {
+			t.Errorf("asked %s", asked)
+		}
+		n.del(p)
+	}
+}
+
+func ruleset(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "list", "ruleset").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }

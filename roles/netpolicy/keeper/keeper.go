@@ -309,8 +309,9 @@ func Stop(ctx context.Context, h *roles.Host) error {
 type request struct {
 	conn net.Conn
 	*podRequest
-	Delete bool `json:"delete"`
-	State  bool `json:"state"`
+	// Verb is set if the pod's elements should be added or deleted.
+	Verb  netops.Verb `json:"verb"`
+	State bool        `json:"state"`
 	// until is when the call goes on without an answer.
 	until time.Time
 	// fetched is true after the source was asked for the pod. found is its answer, and before what it had sent before.

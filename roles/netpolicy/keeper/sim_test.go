@@ -229,7 +229,7 @@ func (n *simNode) answer(c *simContainer) string {
 	k.local.putInto(k.table)
 	pod := k.table.Ruleset().Pending[c.Addresses[0]]
 	if pod.Egress+pod.Ingress == "" {
-		k.local.open(&c.podRequest)
+		k.local.put(&c.podRequest)
 	}
 	n.settle()
 	return "answer of the ADD of " + c.UID
@@ -246,9 +246,7 @@ func (n *simNode) record(c *simContainer) string {
 
 func (n *simNode) del(c *simContainer) string {
 	n.containers = slices.DeleteFunc(n.containers, func(o *simContainer) bool { return o == c })
-	l := &n.keeper.local
-	l.end(&c.podRequest)
-	delete(l.announced, c.Label)
+	n.keeper.local.end(&c.podRequest)
 	n.settle()
 	return "DEL of " + c.UID
 }
