@@ -83,8 +83,10 @@ func largePolicy(n, port int) string {
 		"ingress":[{"from":[%s],"ports":[%s{"port":%d}]}]}}`, n, n%10, peers, ports, port)
 }
 
-// BenchmarkManyPolicies changes a port of one of 4,800 policies of 240 namespaces, each of which has about one pod of this node.
-func BenchmarkManyPolicies(b *testing.B) {
+// manyPolicies returns a Table of 4,800 policies of 240 namespaces, each of which has about one pod of this node, these pods, and the text of
+// a policy with one more port.
+func manyPolicies(b *testing.B) (*netpolicy.Table, *podfilter.Filter, []netpolicy.Local, func(i, port int) string) {
+	b.Helper()
 	const namespaces, policies = 240, 4_800
 	table, f := netpolicy.NewTable(), openFilter(b)
 	here := map[string]bool{}
@@ -114,6 +116,12 @@ func BenchmarkManyPolicies(b *testing.B) {
 		put(b, table, policy(i, 9))
 	}
 	ensure(b, f, table)
+	return table, f, locals, policy
+}
+
+// BenchmarkManyPolicies changes a port of one of many policies.
+func BenchmarkManyPolicies(b *testing.B) {
+	table, f, _, policy := manyPolicies(b)
 	for i := 0; b.Loop(); i++ {
 		put(b, table, policy(0, 10+i%2))
 		if err := f.Ensure(b.Context(), table.Ruleset()); err != nil {
@@ -121,4 +129,26 @@ func BenchmarkManyPolicies(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(len(table.Ruleset().Chains)), "chains")
+}
+
+// BenchmarkAttach is the agent's part of an ADD and a DEL on a node with many policies.
+func BenchmarkAttach(b *testing.B) {
+	table, f, locals, _ := manyPolicies(b)
+	last := &locals[len(locals)-1]
+	ensure := func(all []netpolicy.Local) {
+		table.SetLocal(all)
+		if err := f.Ensure(b.Context(), table.Ruleset()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := f.Delete(b.Context(), last.Label); err != nil {
+			b.Fatal(err)
+		}
+		ensure(locals[:len(locals)-1])
+		for _, pending := range []bool{true, false} {
+			last.Pending = pending
+			ensure(locals)
+		}
+	}
 }

@@ -20,7 +20,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 	if t.ruleset != nil && len(t.stale) == 0 {
 		return t.ruleset
 	}
-	networks, shared := t.networks(), t.shared()
+	shared := t.shared()
 	if t.ruleset == nil || len(t.cluster)+len(shared)+len(t.conflicts) > 0 {
 		t.ruleset, t.uses, t.unitUsers = podfilter.NewRuleset(), map[string]use{}, map[*compiled]int{}
 		t.ruleset.Form.KeepEstablished = t.KeepEstablished
@@ -44,7 +44,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 		}
 	}
 	for label := range t.stale {
-		if l, ok := t.attachment(label); ok && (l.Network == "" || networks[l.Network]) {
+		if l, ok := t.attachment(label); ok && t.arePoliciesFor(l.Network) {
 			t.uses[label] = t.put(l, shared)
 		}
 	}
@@ -117,20 +117,31 @@ func (t *Table) title(l Local) string {
 	return text
 }
 
-// networks returns the networks that policies are for, besides that of the cluster.
-func (t *Table) networks() map[string]bool {
-	all := map[string]bool{}
+// arePoliciesFor reports whether policies can select pods on a network: others than the cluster's need a policy that names them.
+func (t *Table) arePoliciesFor(network string) bool {
+	if network == "" {
+		return true
+	}
 	for _, of := range t.policies {
 		for _, p := range of {
-			all[p.Network] = true
+			if p.Network == network {
+				return true
+			}
 		}
 	}
-	return all
+	return false
 }
 
 // shared returns the addresses that attachments of this node have on several networks, with the titles of the attachments.
 func (t *Table) shared() map[netip.Addr]string {
 	holders, titles := map[netip.Addr][]Local{}, map[netip.Addr]string{}
+	onOthers := false
+	for _, l := range t.local {
+		onOthers = onOthers || l.Network != ""
+	}
+	if !onOthers {
+		return nil
+	}
 	for _, l := range t.local {
 		for _, a := range l.Addresses {
 			holders[a] = append(holders[a], l)

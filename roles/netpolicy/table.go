@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -63,8 +62,7 @@ type Local struct {
 	Addresses []netip.Addr
 	// Port and Bridge are those of the podfilter.Pod.
 	Port, Bridge string
-	// Pending is true while the attachment's ADD has recorded nothing. ADD adds the elements itself: the kernel takes 15 ms
-	// to refuse one that exists.
+	// Pending is true until the attachment's ADD has recorded it. Then ADD asks for its elements, or adds them.
 	Pending bool
 	// isElsewhere is true for a pod of another node.
 	isElsewhere bool
@@ -295,35 +293,76 @@ func (t *Table) countNode(n *Node, do func(*podfilter.Set, string)) {
 
 // SetLocal replaces the attachments of this node.
 func (t *Table) SetLocal(all []Local) {
-	local, addresses := map[string]Local{}, map[string][]localPod{}
-	all = slices.Clone(all)
-	sorting.Func(all, func(a, b Local) int { return strings.Compare(a.Label, b.Label) })
-	for _, l := range all {
-		local[l.Label] = l
-		key := l.Namespace + "/" + l.Name
-		addresses[key] = append(addresses[key], localPod{l.UID, l.Network, l.Addresses})
+	now := make(map[string]*Local, len(all))
+	for i := range all {
+		now[all[i].Label] = &all[i]
 	}
-	var changed []*Pod
-	for _, of := range []map[string]Local{t.local, local} {
-		for _, l := range of {
-			p, key := t.pods[l.Namespace][l.Name], l.Namespace+"/"+l.Name
-			before, after := t.addresses[key], addresses[key]
-			if (before == nil) != (after == nil) {
-				t.stale[expectedLabel(key)] = struct{}{}
-			}
-			if p != nil && !slices.Contains(changed, p) && !slices.EqualFunc(before, after, localPod.equal) {
-				changed = append(changed, p)
-			}
+	changed, moved := map[string]bool{}, map[string]bool{} // labels, and pods by namespace/name whose addresses differ
+	for label, old := range t.local {
+		l := now[label]
+		switch {
+		case l == nil || !old.isOf(l):
+			moved[old.key()] = true
+		case old.equal(*l):
+			continue
+		}
+		changed[label] = true
+	}
+	for label, l := range now {
+		if old, was := t.local[label]; !was || !old.isOf(l) {
+			changed[label], moved[l.key()] = true, true
 		}
 	}
-	old := t.local
-	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, local[l.Label]) })
-	t.change(changed, func() { t.local, t.addresses = local, addresses })
-	t.makeStale(func(l Local) bool { return !reflect.DeepEqual(l, old[l.Label]) })
+	isChanged := func(l Local) bool { return changed[l.Label] }
+	t.makeStale(isChanged)
+	var pods []*Pod
+	for key := range moved {
+		namespace, name, _ := strings.Cut(key, "/")
+		if p := t.pods[namespace][name]; p != nil {
+			pods = append(pods, p)
+		}
+	}
+	t.change(pods, func() {
+		for label := range changed {
+			delete(t.local, label)
+			if l := now[label]; l != nil {
+				t.local[label] = *l
+			}
+		}
+		for key := range moved {
+			t.setAddresses(key)
+		}
+	})
+	t.makeStale(isChanged)
 }
 
-func (l localPod) equal(o localPod) bool {
-	return l.uid == o.uid && l.network == o.network && slices.Equal(l.addresses, o.addresses)
+// setAddresses sets the addresses of a pod of this node to those of its attachments.
+func (t *Table) setAddresses(key string) {
+	var of []Local
+	for _, l := range t.local {
+		if l.key() == key {
+			of = append(of, l)
+		}
+	}
+	sorting.Func(of, func(a, b Local) int { return strings.Compare(a.Label, b.Label) })
+	if (t.addresses[key] == nil) != (of == nil) {
+		t.stale[expectedLabel(key)] = struct{}{}
+	}
+	delete(t.addresses, key)
+	for _, l := range of {
+		t.addresses[key] = append(t.addresses[key], localPod{l.UID, l.Network, l.Addresses})
+	}
+}
+
+func (l Local) key() string { return l.Namespace + "/" + l.Name }
+
+func (l Local) equal(o Local) bool {
+	return l.isOf(&o) && l.Port == o.Port && l.Bridge == o.Bridge && l.Pending == o.Pending && l.isElsewhere == o.isElsewhere
+}
+
+// isOf reports whether two attachments are the same one of a pod, with the same addresses.
+func (l Local) isOf(o *Local) bool {
+	return l.Label == o.Label && l.Namespace == o.Namespace && l.Name == o.Name && l.UID == o.UID && l.Network == o.Network && slices.Equal(l.Addresses, o.Addresses)
 }
 
 // change makes a change that affects the groups of some pods.
