@@ -36,6 +36,8 @@ const (
 const (
 	// policyPatience bounds the time until the policies of a starting program are in force.
 	policyPatience = 10 * time.Minute
+	// settled is the time after a change or a start in which nothing is measured.
+	settled = 3 * time.Second
 	// stopTime bounds the time in which a program ends.
 	stopTime = 10 * time.Second
 )
@@ -61,7 +63,7 @@ func shapes() []shape {
 	return []shape{
 		{name: "240 namespaces, each with 10 pods and 20 policies", pods: 2400, policies: 4800, changes: 100, rounds: 1, quiet: 5 * time.Second},
 		{name: "3,000 pods, 3,000 policies, 600 label sets", pods: 3000, policies: 3000, labelSets: 600, changes: 100, rounds: 5, peer: true, quiet: 5 * time.Second},
-		{name: "100,000 pods, 10,000 policies, of which 200 select pods of this node", pods: 100_000, policies: 10_000, changes: 100, big: true, quiet: time.Minute},
+		{name: "100,000 pods, 10,000 policies, of which 200 select pods of this node", pods: 100_000, policies: 10_000, changes: 100, rounds: 1, big: true, quiet: time.Minute},
 	}
 }
 
@@ -77,6 +79,9 @@ type policed struct {
 	connect [3][]seconds
 	// add are ADDs without and with policies.
 	add [2][]seconds
+	// first are the bytes that the program read until its policies were in force, and each those that it read for a change of policy and label.
+	first int
+	each  [2]int
 }
 
 // policyBench has what all shapes share.
@@ -87,11 +92,16 @@ type policyBench struct {
 	probe    *prober
 	server   *kubetest.Server
 	kubeFile string
+	// pid is the program that runs.
+	pid int
 }
 
 // benchPolicies measures network policies and replaces a block of a page.
 func benchPolicies(ctx context.Context, o options, dir string) error {
 	b := &policyBench{o: o, dir: dir, kubeFile: filepath.Join(dir, "kubeconfig")}
+	if err := os.WriteFile(filepath.Join(dir, "net-conf.json"), []byte(`{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`), 0o600); err != nil {
+		return err
+	}
 	if err := b.attach(ctx); err != nil {
 		return err
 	}
@@ -248,14 +258,36 @@ func memoryGroup(name string) string {
 	return "/sys/fs/cgroup/memory/bench-policy-" + name + "-" + strconv.Itoa(os.Getpid())
 }
 
+// agentArgs returns a command line of the agent.
+func (b *policyBench) agentArgs(flags ...string) []string {
+	return append([]string{
+		b.o.cnibox, "agent", "-kube-subnet-mgr", "-kubeconfig-file", b.kubeFile, "-net-config-path", filepath.Join(b.dir, "net-conf.json"), "-node-name", policyNode, "-iface", "under0",
+		"-subnet-file", "", "-overlay-file", filepath.Join(b.dir, "overlay.json"), "-socket", filepath.Join(b.dir, "agent.sock"),
+	}, flags...)
+}
+
 // startOurs starts the agent and waits until its policies are in force.
 func (b *policyBench) startOurs(ctx context.Context, group string) (*program, seconds, error) {
-	conf := filepath.Join(b.dir, "net-conf.json")
-	if err := os.WriteFile(conf, []byte(`{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`), 0o600); err != nil {
-		return nil, 0, err
+	return b.start(ctx, group, b.agentArgs("-policy")...)
+}
+
+// startPlain starts the agent without policies, which it removes, and waits until it is ready.
+func (b *policyBench) startPlain(ctx context.Context, group string) (*program, error) {
+	p, err := b.run(ctx, group, b.agentArgs()...)
+	if err != nil {
+		return nil, err
 	}
-	return b.start(ctx, group, b.o.cnibox, "agent", "-policy", "-kube-subnet-mgr", "-kubeconfig-file", b.kubeFile, "-net-config-path", conf, "-node-name", policyNode, "-iface", "under0",
-		"-subnet-file", "", "-overlay-file", filepath.Join(b.dir, "overlay.json"), "-socket", filepath.Join(b.dir, "agent.sock"))
+	for begun := time.Now(); ; <-time.After(20 * time.Millisecond) {
+		var file handOff
+		text, _ := os.ReadFile(filepath.Join(b.dir, "overlay.json"))
+		if json.Unmarshal(text, &file) == nil && file.Ready && b.probe.passes(address(smallPod), closedPort) {
+			return p, nil
+		}
+		if time.Since(begun) > policyPatience {
+			p.stop()
+			return nil, errors.New("an agent without policies is not ready")
+		}
+	}
 }
 
 // start starts a program and waits until a forbidden datagram does not arrive.
@@ -265,6 +297,7 @@ func (b *policyBench) start(ctx context.Context, group string, args ...string) (
 	if err != nil {
 		return nil, 0, err
 	}
+	b.pid = p.Process.Pid
 	for b.probe.passes(address(smallPod), closedPort) || !b.probe.passes(address(smallPod), 7002) {
 		if time.Since(begun) > policyPatience {
 			text, _ := os.ReadFile(p.log.Name())
@@ -278,11 +311,6 @@ func (b *policyBench) start(ctx context.Context, group string, args ...string) (
 	return p, time.Since(begun), nil
 }
 
-// withoutPolicies removes what the agent has left.
-func (b *policyBench) withoutPolicies(ctx context.Context) error {
-	return errors.Join(command(ctx, "nft delete table inet cnibox_policy"), os.Remove(filepath.Join(b.dir, "state", "policy.json")))
-}
-
 // measureOurs measures the agent.
 func (b *policyBench) measureOurs(ctx context.Context, s shape) (r policed, err error) {
 	group := memoryGroup("cnibox" + strconv.Itoa(s.pods))
@@ -290,12 +318,15 @@ func (b *policyBench) measureOurs(ctx context.Context, s shape) (r policed, err 
 	if err != nil {
 		return r, err
 	}
-	r.start = start
-	defer func() { p.stop() }()
+	r.start, r.first = start, bytesRead(b.pid)
+	defer func() { // of the last one
+		if p != nil {
+			p.stop()
+		}
+	}()
 	if err := b.changes(ctx, s, &r); err != nil {
 		return r, err
 	}
-	const settled = 3 * time.Second
 	<-time.After(settled)
 	a := &agent{cmd: p.Cmd}
 	before := a.ticks()
@@ -310,22 +341,25 @@ func (b *policyBench) measureOurs(ctx context.Context, s shape) (r policed, err 
 			return r, err
 		}
 		p.stop()
-		if err := b.withoutPolicies(ctx); err != nil {
+		if p, err = b.startPlain(ctx, group); err != nil {
 			return r, err
 		}
 		if err := b.round(ctx, &r, false); err != nil {
 			return r, err
 		}
+		p.stop()
 		if p, _, err = b.startOurs(ctx, group); err != nil {
 			return r, err
 		}
 	}
 	p.stop()
-	return r, b.withoutPolicies(ctx)
+	p, err = b.startPlain(ctx, group)
+	return r, err
 }
 
 // round measures connections and ADDs with or without policies.
 func (b *policyBench) round(ctx context.Context, r *policed, policies bool) error {
+	<-time.After(settled)
 	kind := 0
 	if policies {
 		kind = 1
@@ -384,6 +418,13 @@ func (b *policyBench) measureTheirs(ctx context.Context, s shape) (r policed, er
 	return r, nil
 }
 
+// bytesRead returns what a process has read, from its connections and from files, or 0.
+func bytesRead(pid int) (n int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	_, _ = fmt.Sscanf(string(text), "rchar: %d", &n)
+	return n
+}
+
 // kernelMemory returns what the kernel holds for a cgroup in KiB, or 0 without cgroups of version 1.
 func kernelMemory(group string) int {
 	b, _ := os.ReadFile(filepath.Join(group, "memory.kmem.usage_in_bytes"))
@@ -415,6 +456,7 @@ func (b *policyBench) changes(ctx context.Context, s shape, r *policed) error {
 		if err != nil {
 			return err
 		}
+		before := bytesRead(b.pid)
 		for n := range k.changes {
 			now := (n + 1) % 2 // the objects begin with 0
 			took, err := b.probe.measure(address(k.from), k.ports[now], func() (time.Time, error) {
@@ -442,6 +484,9 @@ func (b *policyBench) changes(ctx context.Context, s shape, r *policed) error {
 				return fmt.Errorf("change %d of %s %s: %w", n, k.path, k.selector, err)
 			}
 			*k.into = append(*k.into, took)
+		}
+		if i < len(r.each) {
+			r.each[i] = (bytesRead(b.pid) - before) / k.changes
 		}
 		stop()
 		note("p50 %s, p99 %s", median(*k.into), quantile(*k.into, 0.99))

@@ -74,9 +74,12 @@ func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
 		}
 		if len(p.add[0]) > 0 {
 			more := median(p.add[1]) - median(p.add[0])
-			line("ADD of ptp, p50", fmt.Sprintf("%s more than %s without policies", ms(more), ms(median(p.add[0]))), "≤ "+ms(mostADDIncrease)+" more", more <= mostADDIncrease)
+			line("ADD of ptp, p50", fmt.Sprintf("%s more than %s beside an agent without policies", ms(more), ms(median(p.add[0]))), "≤ "+ms(mostADDIncrease)+" more", more <= mostADDIncrease)
 		}
 		b.WriteString("\n")
+		if p.shape.big {
+			b.WriteString(p.manyAgents())
+		}
 	}
 	if theirs == nil {
 		fmt.Fprintf(&b, "kube-router's controller of network policies, v2.10.0, is not compared: %v.\n", failure)
@@ -98,6 +101,16 @@ func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
 	fmt.Fprintf(&b, "| peak of the resident memory | %.1f MB | %.1f MB | |\n", float64(first.peak)/1024, float64(theirs.peak)/1024)
 	fmt.Fprintf(&b, "\nkube-router's medians are of %d changes. It is built without its router and its proxy, and with netlink v1.3.1, because the module proxy does not serve the version that it requires.\n", theirs.shape.changes)
 	return b.String()
+}
+
+// manyAgents calculates what many agents cost an API server.
+func (p *policed) manyAgents() string {
+	const agents, changesPerPod = 1000, 5
+	kb := func(bytes int) string { return fmt.Sprintf("%.1f KB", float64(bytes)/1000) }
+	return fmt.Sprintf("On paper, %d such agents: the agent read %.1f MB until its policies were in force, and then %s for a changed policy and %s for a changed label of a pod. "+
+		"All that start at once read %.0f GB. A changed pod costs the API server %.1f MB, and 10 new pods a second, each changed %d times until it is ready, %.0f MB a second. "+
+		"A pod of this measurement is smaller than those of kubelet, and the bytes grow with it. ADDs that come together are published by one write and withdrawn by another, and each is sent to all agents.\n\n",
+		agents, float64(p.first)/1e6, kb(p.each[0]), kb(p.each[1]), float64(agents*p.first)/1e9, float64(agents*p.each[1])/1e6, changesPerPod, float64(agents*p.each[1]*10*changesPerPod)/1e6)
 }
 
 // load returns the load average of the last five minutes.
