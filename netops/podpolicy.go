@@ -37,6 +37,8 @@ type PodPolicy struct {
 	// Port is the pod's link on the host if it is a port of Bridge. Otherwise both are "".
 	Port   string `json:"port,omitempty"`
 	Bridge string `json:"bridge,omitempty"`
+	// ByAgent is true if the agent chose the chains in this call.
+	ByAgent bool `json:"-"`
 }
 
 // Where returns Host: the table is in the host's namespace.
@@ -61,12 +63,23 @@ func (p *PodPolicy) validate() error {
 	var errs []error
 	for _, a := range p.Addresses {
 		errs = append(errs, checkAddr("pod address", a))
+		if !a.IsValid() {
+			errs = append(errs, fmt.Errorf("pod address without a value: %w", ErrInvalid))
+		}
 	}
 	if p.Label == "" {
 		errs = append(errs, fmt.Errorf("without a label: %w", ErrInvalid))
 	}
+	for _, name := range []string{p.Port, p.Bridge} {
+		if len(name) >= unix.IFNAMSIZ {
+			errs = append(errs, fmt.Errorf("link %q: the name is too long: %w", name, ErrInvalid))
+		}
+	}
 	return errors.Join(errs...)
 }
+
+// Check returns an error if the kernel would refuse the elements.
+func (p *PodPolicy) Check() error { return p.validate() }
 
 func (p *PodPolicy) plan(context.Context, *session) ([]Change, error) { //nolint:unparam // the error is that of kernelObject
 	return []Change{{Do: Step{VerbAdd, p}, Undo: &Step{VerbDel, p}}}, nil
@@ -106,9 +119,9 @@ func deniedIf(chain string) string {
 	return ""
 }
 
-// apply makes the bridge pass its packets to the table, and adds the elements. The agent does it faster than a process that ends: its socket of
-// nftables closes when no processor uses what others have deleted (13 ms). Otherwise, without a chain or without the table, these are elements that
-// drop everything until the agent changes them.
+// apply makes the bridge pass its packets to the table, and lets the agent add the elements: a socket of nftables closes only when the kernel has
+// freed what other processes deleted (10 ms). If the agent does not, apply adds them itself. Where a chain or the table is absent, these are
+// elements that drop everything until the agent changes them.
 func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) error {
 	if p.Bridge != "" {
 		if err := run.filterBridge(ctx, p.Bridge); err != nil {
@@ -120,7 +133,7 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 	if err != nil || len(entries) == 0 {
 		return err
 	}
-	if byAgent := run.net.podPolicy; byAgent != nil && byAgent(ctx, VerbAdd, p) == nil {
+	if ask := run.net.podPolicy; p.ByAgent && ask != nil && ask(ctx, VerbAdd, p) == nil {
 		return nil
 	}
 	client := run.net.nft
@@ -192,7 +205,7 @@ func (p *PodPolicy) deleteHeld(ctx context.Context, client *nft.Client, entries 
 
 // undo deletes the pod's elements, as apply adds them.
 func (p *PodPolicy) undo(ctx context.Context, s *session, _ Verb) error {
-	if byAgent := s.net.podPolicy; byAgent != nil && byAgent(ctx, VerbDel, p) == nil {
+	if ask := s.net.podPolicy; ask != nil && ask(ctx, VerbDel, p) == nil {
 		return nil
 	}
 	return s.net.DeletePodPolicy(ctx, p)
@@ -204,20 +217,30 @@ func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 	if err != nil {
 		return err
 	}
-	var own []*nft.Entry
-	for _, e := range entries {
-		have, err := n.nft.Holder(ctx, e)
+	for range nft.Tries {
+		generation, err := n.nft.Generation(ctx)
 		if err != nil {
 			return err
 		}
-		if have != nil && have.Label() == e.Label() {
-			own = append(own, have.Bare())
+		var own []*nft.Entry
+		for _, e := range entries {
+			have, err := n.nft.Holder(ctx, e)
+			if err != nil {
+				return err
+			}
+			if have != nil && have.Label() == e.Label() {
+				own = append(own, have.Bare())
+			}
+		}
+		if len(own) == 0 {
+			return nil
+		}
+		err = n.nft.Commit(ctx, generation, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
+		if !errors.Is(err, unix.ERESTART) { // else nftables has changed: the address may be another pod's
+			return err
 		}
 	}
-	if len(own) == 0 {
-		return nil
-	}
-	return n.nft.Commit(ctx, 0, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
+	return fmt.Errorf("delete %s: %w: nftables is being changed", p, ErrBusy)
 }
 
 // bridgeFilter is the directory of br_netfilter's settings. Without that module the kernel does not pass packets between

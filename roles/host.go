@@ -37,8 +37,6 @@ type Host struct {
 	Env []string
 	// Steps measures the call. It is nil if nothing is measured.
 	Steps *Steps
-	// AgentAnswers is true after the node's agent has answered this call. It restores rules that another program deletes.
-	AgentAnswers bool
 }
 
 // Steps has the durations of parts of a call so far, in nanoseconds; see store.Steps. Goroutines may share it.

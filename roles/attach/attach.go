@@ -85,6 +85,8 @@ type Input struct {
 	Observed any
 	// state identifies the state file that ADD read first.
 	state recovery.StateID
+	// agentAnswers is true if the node's agent has answered this ADD. It restores rules that another program deletes.
+	agentAnswers bool
 }
 
 // Desired is the state that a role wants for one attachment.
@@ -118,13 +120,17 @@ func (a *Handler) Builder() SpecBuilder { return a.role }
 // Add attaches a container. If it fails, it undoes its changes, except those of shared
 // objects.
 func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	defer restoreRules(ctx, h)
+	in := a.newInput(req)
+	defer func() {
+		if !in.agentAnswers {
+			restoreRules(ctx, h)
+		}
+	}()
 	ns, end, err := begin(ctx, h, req)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	in := a.newInput(req)
 	in.Chained = req.PrevResult
 	in.state, err = a.clearDead(ctx, h, req, ns)
 	if err != nil {
@@ -265,12 +271,9 @@ func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bo
 }
 
 // restoreRules restores the nftables rules of all attachments if another program deleted
-// them and no agent does. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
+// them. CHECK only reports that. DEL would open an nftables socket for it, whose end waits
 // for the deletions of other processes.
 func restoreRules(ctx context.Context, h *roles.Host) {
-	if h.AgentAnswers {
-		return
-	}
 	if _, err := recovery.RestoreRules(ctx, h, false); err != nil {
 		h.Log.Debug("rules of other attachments are not restored", "error", err)
 	}

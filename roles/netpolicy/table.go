@@ -15,7 +15,7 @@ import (
 type Table struct {
 	// KeepEstablished is that of the Ruleset.
 	KeepEstablished bool
-	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and the kernel has their chains before their ADD asks.
+	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and their chains are made before their ADD asks.
 	OnNode func(*Pod) bool
 	// IsSaved is true if Save would return the same again.
 	IsSaved bool
@@ -62,7 +62,7 @@ type Local struct {
 	Addresses []netip.Addr
 	// Port and Bridge are those of the podfilter.Pod.
 	Port, Bridge string
-	// Pending is true until the attachment's ADD has recorded it. Then ADD asks for its elements, or adds them.
+	// Pending is true while ADD has not recorded the attachment. Only then it asks for the elements, or adds them.
 	Pending bool
 	// isElsewhere is true for a pod of another node.
 	isElsewhere bool

@@ -78,7 +78,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		},
 		Alone: func(ctx context.Context, restore func() error) error { return attachment.Alone(ctx, h, restore) },
 		PodPolicy: func(ctx context.Context, verb netops.Verb, p *netops.PodPolicy) error {
-			return enforce.Change(ctx, h, verb, p)
+			return enforce.Change(ctx, h.Store, verb, p)
 		},
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {

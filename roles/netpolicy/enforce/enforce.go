@@ -60,7 +60,7 @@ func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile
 type Answer struct {
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
-	// Done is the verb of the request if the agent has changed the pod's elements.
+	// Done is the verb of the request if the pod's elements are as it asks.
 	Done netops.Verb `json:"done,omitempty"`
 	// Refused is set if the pod's policies cannot be enforced.
 	Refused string `json:"refused,omitempty"`
@@ -68,44 +68,44 @@ type Answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Spec adds the policies of the pod to an attachment's Spec, if the agent of this node enforces policies. Otherwise it
-// costs a failed lstat.
-func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, addresses []netip.Addr, spec netops.Spec) (netops.Spec, error) {
+// Spec adds the policies of the pod to an attachment's Spec, if the agent of this node enforces policies, and reports whether the agent
+// answered. Otherwise it costs a failed lstat.
+func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, addresses []netip.Addr, spec netops.Spec) (with netops.Spec, answered bool, err error) {
 	if req.IfName != Interface && req.Secondary == "" || len(addresses) == 0 {
-		return spec, nil
+		return spec, false, nil
 	}
-	_, err := os.Lstat(SavedPath(h.Store))
+	_, err = os.Lstat(SavedPath(h.Store))
 	if errors.Is(err, fs.ErrNotExist) {
-		return spec, nil
+		return spec, false, nil
 	}
 	if err != nil {
-		return spec, fmt.Errorf("%w: find the saved network policies: %w", roles.ErrTryAgain, err)
+		return spec, false, fmt.Errorf("%w: find the saved network policies: %w", roles.ErrTryAgain, err)
 	}
 	p, err := podOf(req, label, addresses)
 	if err != nil {
-		return spec, err
+		return spec, false, err
 	}
 	line, err := coldjson.Marshal(p)
 	if err != nil {
-		return spec, err
+		return spec, false, err
 	}
 	a, err := ask(ctx, Socket(h.Store), AskTime, line)
-	h.AgentAnswers = err == nil
+	p.ByAgent = err == nil
 	if err != nil {
 		if a, err = choose(SavedPath(h.Store), p, err); err != nil {
-			return spec, err
+			return spec, false, err
 		}
 		h.Log.Warn("the agent does not answer: the network policies that it saved last are in force", "pod", p.Namespace+"/"+p.Name)
 	}
 	if a.Refused != "" {
-		return spec, fmt.Errorf("%w: %s: use networks with different addresses", roles.ErrTryAgain, a.Refused)
+		return spec, p.ByAgent, fmt.Errorf("%w: %s: use networks with different addresses", roles.ErrTryAgain, a.Refused)
 	}
 	p.Egress, p.Ingress = a.Egress, a.Ingress
 	if p.Egress+p.Ingress != "" && !spec.NodeFilters() {
-		return spec, fmt.Errorf("%w: network policies select pod %s/%s, and the packets of this kind of interface do not pass the node's packet filter: use bridge, ptp or routed for it",
+		return spec, p.ByAgent, fmt.Errorf("%w: network policies select pod %s/%s, and the packets of this kind of interface do not pass the node's packet filter: use bridge, ptp or routed for it",
 			roles.ErrTryAgain, p.Namespace, p.Name)
 	}
-	return spec.WithPodPolicy(p), nil
+	return spec.WithPodPolicy(p), p.ByAgent, nil
 }
 
 // podOf returns the pod of a request.
@@ -170,16 +170,13 @@ func Labels(text string) (map[string]string, error) {
 // ChangeTime bounds the wait for a change of a pod's elements by the agent. After half of it the agent does not begin any more.
 const ChangeTime = 100 * time.Millisecond
 
-// Change asks the agent to add or delete the elements of a pod. An ADD that did not get an answer before does not ask.
-func Change(ctx context.Context, h *roles.Host, verb netops.Verb, p *netops.PodPolicy) error {
-	if verb == netops.VerbAdd && !h.AgentAnswers {
-		return errors.New("the agent does not answer")
-	}
+// Change asks the agent to add or delete the elements of a pod.
+func Change(ctx context.Context, s *store.Store, verb netops.Verb, p *netops.PodPolicy) error {
 	line, err := coldjson.Marshal(p)
 	if err != nil {
 		return err
 	}
-	a, err := ask(ctx, Socket(h.Store), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
+	a, err := ask(ctx, Socket(s), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
 	if err == nil && a.Done != verb {
 		err = errors.New("the agent is an earlier version")
 	}

@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
@@ -32,6 +36,9 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 			line, err := bufio.NewReader(io.LimitReader(c, enforce.MaxMessage)).ReadBytes('\n')
 			if err == nil {
 				err = json.Unmarshal(line, r)
+			}
+			if err == nil && !r.State {
+				err = r.check()
 			}
 			if r.Verb != "" {
 				r.until = time.Now().Add(enforce.ChangeTime / 2)
@@ -56,7 +63,7 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 		k.sendState(r)
 		return
 	}
-	if time.Now().After(r.until) {
+	if time.Now().After(r.until) || isClosed(r.conn) { // the call goes on by itself, and its pod may have ended
 		_ = r.conn.Close()
 		return
 	}
@@ -70,6 +77,31 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 	}
 	a, err := k.choose(ctx, r.podRequest)
 	r.answer(a, err)
+}
+
+// check refuses what would make the kernel refuse the changes of all pods.
+func (r *request) check() error {
+	if !strings.HasPrefix(r.Label, attachment.LabelPrefix) {
+		return fmt.Errorf("%w: label %q", netops.ErrInvalid, r.Label)
+	}
+	return r.Check()
+}
+
+// isClosed reports whether the other end of a connection is closed: a frozen agent finds requests of calls that ended long ago.
+func isClosed(c net.Conn) (closed bool) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		closed = err == nil && n == 0 || err != nil && !errors.Is(err, unix.EAGAIN)
+	})
+	return closed || err != nil
 }
 
 // change adds or deletes the elements of a pod for its ADD or DEL.
@@ -86,7 +118,7 @@ func (k *Keeper) change(ctx context.Context, r *request) error {
 	case !k.synced:
 		return errUnknown
 	}
-	k.local.put(r.podRequest)
+	k.local.put(r.podRequest, true)
 	k.local.putInto(k.table)
 	return k.filter.Ensure(ctx, k.table.Ruleset())
 }
@@ -153,7 +185,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 		a.Egress, a.Ingress = pod.Egress, pod.Ingress
 	}
 	if a.Egress+a.Ingress == "" {
-		k.local.put(p)
+		k.local.put(p, false)
 	}
 	return a, nil
 }

@@ -49,6 +49,8 @@ type announcement struct {
 	at  time.Time
 	// addsNone is true if ADD adds no elements: no policy selected the pod, or the agent adds them.
 	addsNone bool
+	// isRecorded is true if ADD had recorded the attachment before it asked.
+	isRecorded bool
 }
 
 // announcedTime is the time after which an ADD call that has recorded nothing is dead.
@@ -67,7 +69,7 @@ func newAttachments(h *roles.Host, arePods bool) attachments {
 // announce adds the pod of an ADD call. Its addresses belong to no earlier pod any more.
 func (l *attachments) announce(p *podRequest) {
 	reused := func(label string, o *podRequest) bool {
-		return label == p.Label || o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
+		return label == p.Label || sharesAddress(p, o)
 	}
 	maps.DeleteFunc(l.recorded, reused)
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool { return reused(label, a.pod) })
@@ -84,10 +86,10 @@ func (l *attachments) end(p *podRequest) {
 }
 
 // put adds the pod of an ADD call that adds no elements.
-func (l *attachments) put(p *podRequest) {
+func (l *attachments) put(p *podRequest, isRecorded bool) {
 	l.announce(p)
 	a := l.announced[p.Label]
-	a.addsNone = true
+	a.addsNone, a.isRecorded = true, isRecorded
 	l.announced[p.Label] = a
 }
 
@@ -110,6 +112,7 @@ func (l *attachments) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read attachments: %w", err)
 	}
+	created := map[string]time.Time{} // by label
 	recorded, derived, others := map[string]*podRequest{}, map[string]*podRequest{}, map[string]bool{}
 	l.unfiltered, l.unknown = map[string]bool{}, false
 	maps.DeleteFunc(l.ended, func(_ string, at time.Time) bool { return time.Since(at) > endTime })
@@ -140,16 +143,29 @@ func (l *attachments) read(ctx context.Context) error {
 			derived[label] = p
 			l.unknown = l.unknown || p.Name == ""
 		}
-		recorded[label] = p
+		recorded[label], created[label] = p, a.Created
 		if a.HostLink == "" || len(p.Addresses) == 0 {
 			l.unfiltered[label] = true
 		}
 	}
 	l.recorded, l.derived, l.others, l.changed = recorded, derived, others, true
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool {
-		return recorded[label] != nil || time.Since(a.at) > announcedTime
+		if a.isRecorded || recorded[label] != nil || time.Since(a.at) > announcedTime {
+			return true
+		}
+		for other, p := range recorded { // of a later ADD that did not ask
+			if sharesAddress(p, a.pod) && created[other].After(a.at) {
+				return true
+			}
+		}
+		return false
 	})
 	return nil
+}
+
+// sharesAddress reports whether two pods have an address of one network.
+func sharesAddress(p, o *podRequest) bool {
+	return o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
 }
 
 // askedFor returns the pod for which an attachment's ADD asked for policies, or nil.

@@ -53,8 +53,8 @@ func runChild() {
 	k.Run(context.Background())
 }
 
-// killed runs a keeper that kills itself at a write, until that or until done.
-func (n *node) killed(write int, late bool, done func() bool) {
+// child starts a keeper in a process of its own, which kills itself at a write.
+func (n *node) child(write int, late bool) *exec.Cmd {
 	n.t.Helper()
 	own, err := os.Executable()
 	if err != nil {
@@ -67,6 +67,13 @@ func (n *node) killed(write int, late bool, done func() bool) {
 	if err := c.Start(); err != nil {
 		n.t.Fatal(err)
 	}
+	return c
+}
+
+// killed runs a keeper that kills itself at a write, until that or until done.
+func (n *node) killed(write int, late bool, done func() bool) {
+	n.t.Helper()
+	c := n.child(write, late)
 	ended := make(chan struct{})
 	go func() { _ = c.Wait(); close(ended) }()
 	await.Until(n.t, func() bool {
