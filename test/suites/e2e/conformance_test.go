@@ -26,6 +26,7 @@ import (
 const (
 	e2eImages   = "registry.k8s.io/e2e-test-images/"
 	agnhost     = e2eImages + "agnhost:2.63.0"
+	agnhostNext = e2eImages + "agnhost:2.66.1" // of the tests of Kubernetes 1.37
 	dnsTesting  = e2eImages + "glibc-dns-testing:2.0.0"
 	nginx       = e2eImages + "nginx:1.15-4"
 	pause       = "registry.k8s.io/pause:3.10.2"
@@ -157,7 +158,7 @@ func (c *cluster) prepare(t *testing.T) {
 	programs = append(programs, dynamic(t, "curl", "dash", "dig", "getent", "nc")...)
 	// The shell of busybox prefers its own nc.
 	programs = append(append(programs, applets(t)...), entry{name: "bin/sh", link: "dash"})
-	c.load(t, writeImageWith(t, []string{agnhost, dnsTesting, dnsImage}, programs, []string{"/agnhost"}, []string{"pause"}))
+	c.load(t, writeImageWith(t, []string{agnhost, agnhostNext, dnsTesting, dnsImage}, programs, []string{"/agnhost"}, []string{"pause"}))
 	c.load(t, writeImage(t, nginx, "/bin/busybox", "httpd", "-f", "-p", "80"))
 	c.load(t, writeImage(t, pause, "/bin/sleep", "100000"))
 	c.install(t)
