@@ -31,7 +31,7 @@ const (
 	maxAddCalls = 420
 	maxDelCalls = 350
 	// maxLines bounds the lines of all .go files but tests: _test.go, test/, and packages whose names end in "test".
-	maxLines = 124_150
+	maxLines = 124_250
 	// maxAddFunctions and maxAddPackages bound what of this module an ADD goes through, where the bridge exists.
 	maxAddFunctions = 750
 	maxAddPackages  = 30
