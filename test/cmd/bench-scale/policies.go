@@ -404,7 +404,7 @@ func (b *policyBench) measureTheirs(ctx context.Context, s shape) (r policed, er
 	defer p.stop()
 	r.start = start
 	if err := b.changes(ctx, s, &r); err != nil {
-		return r, err
+		return r, fmt.Errorf("its policies were in force after %s, and then: %w", ms(start), err)
 	}
 	r.connect[0] = []seconds{without}
 	for i, port := range []int{firstPort, lastPort} {
