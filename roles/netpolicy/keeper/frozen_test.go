@@ -52,9 +52,7 @@ func TestFrozen(t *testing.T) {
 	n.add(n.pod(1, 9, "app=web")) // so that the kernel has the chains
 	known()
 	const first = `"label":"cnibox:c1","namespace":"default","name":"c1","labels":{"app":"web"},"addresses":["10.1.0.3","fd00:1::3"]`
-	if a := n.ask("{"+first+"}", enforce.AskTime); !strings.Contains(a, "ingress") {
-		t.Fatal(a)
-	}
+	n.answered("{"+first+"}", "ingress")
 	answers() // so it does not hold the lock of the records
 	_ = agent.Process.Signal(syscall.SIGSTOP)
 	await.Until(t, func() bool {
@@ -94,6 +92,16 @@ func (n *node) ask(line string, within time.Duration) string {
 	return string(b[:count])
 }
 
+// answered asks until the agent answers in time, with a text.
+func (n *node) answered(line, text string) {
+	n.t.Helper()
+	a := ""
+	await.Until(n.t, func() bool {
+		a = n.ask(line, enforce.AskTime)
+		return strings.Contains(a, text)
+	}, func() string { return fmt.Sprintf("%s: %q", line, a) })
+}
+
 // TestUnheardDel: an ADD has let the agent add the elements and was undone, and the agent did not hear of its DEL. It deletes the elements when it
 // has read the records, long before an ADD that did not record yet counts as dead.
 func TestUnheardDel(t *testing.T) {
@@ -101,10 +109,8 @@ func TestUnheardDel(t *testing.T) {
 	n.put("web.yaml", onlyPort80)
 	n.start()
 	const pod = `"label":"cnibox:c1","namespace":"default","name":"c1","labels":{"app":"web"},"addresses":["10.1.0.3"]`
-	n.ask("{"+pod+"}", enforce.AskTime)
-	if a := n.ask(`{"verb":"add",`+pod+"}", enforce.AskTime); !strings.Contains(a, "add") || !strings.Contains(ruleset(t), "10.1.0.3") {
-		t.Fatalf("the agent did not add the elements: %s", a)
-	}
+	n.answered("{"+pod+"}", "ingress")
+	n.answered(`{"verb":"add",`+pod+"}", "add")
 	for end := time.Now().Add(time.Minute); strings.Contains(ruleset(t), "10.1.0.3"); <-time.After(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the agent keeps the elements of a pod without a record")
