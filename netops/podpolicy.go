@@ -218,22 +218,9 @@ func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 		return err
 	}
 	for range nft.Tries {
-		generation, err := n.nft.Generation(ctx)
-		if err != nil {
+		generation, own, err := n.nft.Held(ctx, entries)
+		if err != nil || len(own) == 0 {
 			return err
-		}
-		var own []*nft.Entry
-		for _, e := range entries {
-			have, err := n.nft.Holder(ctx, e)
-			if err != nil {
-				return err
-			}
-			if have != nil && have.Label() == e.Label() {
-				own = append(own, have.Bare())
-			}
-		}
-		if len(own) == 0 {
-			return nil
 		}
 		err = n.nft.Commit(ctx, generation, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
 		if !errors.Is(err, unix.ERESTART) { // else nftables has changed: the address may be another pod's

@@ -335,29 +335,24 @@ func (s *Set) additions(set *nft.Set, members []string) []nlconn.Message {
 func (f *Filter) Delete(ctx context.Context, label string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	generation, err := f.nft.Generation(ctx)
-	if err != nil {
-		return false, err
-	}
-	var own []*nft.Entry
+	var known []*nft.Entry
 	for _, n := range f.have.pods {
-		if n.Label() != label {
-			continue
+		if n.Label() == label {
+			known = append(known, n)
 		}
-		have, err := f.nft.Holder(ctx, n)
-		if err != nil {
-			return false, err
-		}
-		if have == nil || have.Label() != label {
-			f.knowsPods = false // the address may be another pod's
-			return false, nil
-		}
-		own = append(own, n.Bare())
 	}
-	if !f.knowsPods || len(own) == 0 {
+	if !f.knowsPods || len(known) == 0 {
 		return false, nil
 	}
-	if err := f.commitSince(ctx, generation, "change", elements(unix.NFT_MSG_DELSETELEM, 0, own)); err != nil {
+	generation, own, err := f.nft.Held(ctx, known)
+	if err == nil && len(own) < len(known) { // an address may be another pod's
+		f.knowsPods = false
+		return false, nil
+	}
+	if err == nil {
+		err = f.commitSince(ctx, generation, "change", elements(unix.NFT_MSG_DELSETELEM, 0, own))
+	}
+	if err != nil {
 		f.knowsPods = false
 		return false, err
 	}

@@ -62,7 +62,7 @@ type Local struct {
 	Addresses []netip.Addr
 	// Port and Bridge are those of the podfilter.Pod.
 	Port, Bridge string
-	// Pending is true while ADD has not recorded the attachment. Only then it asks for the elements, or adds them.
+	// Pending is true until ADD has recorded the attachment, and has asked for its elements or added them.
 	Pending bool
 	// isElsewhere is true for a pod of another node.
 	isElsewhere bool

@@ -84,6 +84,25 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
+// Held returns those of some entries whose elements in the kernel have the same label, and the generation of nftables before they were read: a
+// transaction with it is refused if one of them can be another owner's by then.
+func (c *Client) Held(ctx context.Context, all []*Entry) (generation uint32, held []*Entry, err error) {
+	generation, err = c.Generation(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, n := range all {
+		have, err := c.Holder(ctx, n)
+		if err != nil {
+			return 0, nil, err
+		}
+		if have != nil && have.Label() == n.Label() {
+			held = append(held, have.Bare())
+		}
+	}
+	return generation, held, nil
+}
+
 // Holder returns the entry that has want's key or covers it, or nil.
 func (c *Client) Holder(ctx context.Context, want *Entry) (*Entry, error) {
 	entries, found, err := Get(ctx, c, elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.Bare()}), func(attrs []byte) ([]*Entry, error) {
