@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role release test-release
+.PHONY: count sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role release test-release
 
 build: bin/cnibox
 
@@ -82,6 +82,10 @@ check: build
 	$(SANDBOX) $(if $(ROOT),,--map-root-user) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run Golden $$(sh test/packages.sh golden)
 	$(if $(ROOT),$(SANDBOX) $(LOOPBACK) $(GOTEST) -p 3 -timeout 20m -run '$(LIFE)' ./roles/iface/bridge ./roles/chained/portmap \
 		$$(sh test/packages.sh changed),@echo 'make check: not root, the life cycles are left out')
+
+# Lines of Go by room, and words of documentation. Nothing bounds them.
+count:
+	@sh test/count.sh
 
 # Simulations of many nodes with 1,000 seeds, and whether they find what three patches of test/sim/testdata break, or all with FULL=1.
 # SEED=N plays one seed and prints the logs of its nodes.

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,29 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// maxWords is how much a reader has to search through. This counts the same:
-//
-//	git ls-files -z '*.md' ':!CHANGELOG.md' ':!BENCHMARKS.md' | xargs -0 cat | wc -w
-const maxWords = 45_000
-
-// TestWords: the pages stay short enough to be read. Generated pages count too. Lists of changes and of measurements do not.
-func TestWords(t *testing.T) {
-	words := 0
-	var sizes []string
-	for _, file := range sources(t) {
-		if filepath.Ext(file) != ".md" || file == "CHANGELOG.md" || file == "BENCHMARKS.md" {
-			continue
-		}
-		n := len(strings.Fields(source(t, file)))
-		words += n
-		sizes = append(sizes, fmt.Sprintf("%6d %s", n, file))
-	}
-	if words > maxWords {
-		slices.Sort(sizes)
-		t.Errorf("the pages have %d words, want at most %d: cut what another page says too\n%s", words, maxWords, strings.Join(sizes, "\n"))
-	}
-}
 
 var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]*)\)`)

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// maxSize bounds the stripped binary, in bytes.
-const maxSize = 18_840_000
+// maxSize bounds the stripped binary, in bytes: 10 % above what it was.
+const maxSize = 20_800_000
 
 // maxInits and maxInitAllocs bound the packages that a start initializes and their allocations.
 const (
-	maxInits      = 111
-	maxInitAllocs = 720
+	maxInits      = 116
+	maxInitAllocs = 750
 )
 
 // denied maps a package prefix to the reason why no package of it may be linked: every start pays for each linked package.
