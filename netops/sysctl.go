@@ -32,7 +32,8 @@ type Sysctl struct {
 	// Key has slashes and no /proc/sys: "net/ipv4/conf/eth0/arp_notify".
 	Key   string `json:"key"`
 	Value string `json:"value"`
-	// Optional ignores a missing file (IPv6 is disabled in the kernel).
+	// Optional ignores a missing file (IPv6 is disabled in the kernel) and one that cannot be
+	// written (/proc/sys is read-only).
 	Optional bool `json:"optional,omitempty"`
 }
 
@@ -220,11 +221,28 @@ func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := differences{object: c}
-	if want := fields(c.Value); have != want {
-		d.add(want, have)
+	want := fields(c.Value)
+	if have == want || c.Optional && c.cannotWrite(s) {
+		return nil, nil
 	}
+	d := differences{object: c}
+	d.add(want, have)
 	return d.list, nil
+}
+
+// cannotWrite reports whether the file of the setting cannot be opened for writing.
+func (c *Sysctl) cannotWrite(s *session) bool {
+	ns, err := s.namespace(c.In)
+	if err != nil {
+		return false
+	}
+	return isReadOnly(ns.visit(func() error {
+		fd, err := openWritable(c.Key)
+		if err != nil {
+			return err
+		}
+		return unix.Close(fd)
+	}))
 }
 
 // isWriteOnly reports whether a read failed because the setting is a command,
@@ -299,24 +317,46 @@ func readProc(path string) (string, error) {
 	return string(text), nil
 }
 
-// write writes the setting in the calling thread's namespace, with a newline.
-// The kernel ignores an empty write, and some settings can be empty.
+// write writes the setting in the calling thread's namespace. If it cannot be written, it
+// succeeds where the value is already right, and where the setting is optional.
 func (c *Sysctl) write() error {
-	const flags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Open(sysctlRoot+c.Key, flags, 0)
-	if errors.Is(err, unix.EROFS) {
-		if other, otherErr := unix.Open(writableRoot+c.Key, flags, 0); otherErr == nil {
-			fd, err = other, nil
-		}
-	}
-	if err != nil {
-		if c.Optional && errors.Is(err, unix.ENOENT) {
+	err := c.writeFile()
+	switch {
+	case c.Optional && (errors.Is(err, unix.ENOENT) || isReadOnly(err)):
+		return nil
+	case isReadOnly(err):
+		if have, readErr := readSysctl(c.Key); readErr == nil && have == fields(c.Value) {
 			return nil
 		}
+	}
+	return err
+}
+
+// isReadOnly reports whether a setting cannot be written because of how /proc/sys is mounted, or
+// because the network namespace belongs to another user namespace.
+func isReadOnly(err error) bool { return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) }
+
+// writeFile writes the file with a newline. The kernel ignores an empty write, and some settings
+// can be empty.
+func (c *Sysctl) writeFile() error {
+	fd, err := openWritable(c.Key)
+	if err != nil {
 		return err
 	}
 	_, err = unix.Write(fd, []byte(c.Value+"\n"))
 	return errors.Join(err, unix.Close(fd))
+}
+
+// openWritable opens the file of a setting of the calling thread's namespace for writing.
+func openWritable(key string) (fd int, err error) {
+	const flags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err = unix.Open(sysctlRoot+key, flags, 0)
+	if errors.Is(err, unix.EROFS) {
+		if other, otherErr := unix.Open(writableRoot+key, flags, 0); otherErr == nil {
+			return other, nil
+		}
+	}
+	return fd, err
 }
 
 // fields normalizes the white space of a value. The kernel writes tabs.

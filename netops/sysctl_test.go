@@ -2,8 +2,11 @@ package netops_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -87,6 +90,45 @@ func TestSysctlOfOtherFamily(t *testing.T) {
 		}}, ns)
 		if (err == nil) != optional {
 			t.Errorf("optional %v: %v", optional, err)
+		}
+	}
+}
+
+// TestSysctlReadOnly: with a read-only /proc/sys a setting that has its value already can be set,
+// and so can an optional one of another value, which then is no difference.
+func TestSysctlReadOnly(t *testing.T) {
+	ctx := context.Background()
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	netopstest.ReadOnlySysctls(t)
+	const key = "net/ipv4/conf/%s/send_redirects" // the kernel's default is 1
+	for i, of := range []struct {
+		value    string
+		optional bool
+		want     error
+	}{{"1", false, nil}, {"0", true, nil}, {"1", true, nil}, {"0", false, unix.EROFS}} {
+		name := fmt.Sprintf("br%d", i)
+		link := &netops.Link{In: netops.Container, Name: name, Kind: "bridge"}
+		set := &netops.Sysctl{In: netops.Container, Key: fmt.Sprintf(key, name), Value: of.value, Optional: of.optional}
+		spec := netops.Spec{Objects: []netops.Object{link, set}}
+		plan, err := n.Plan(ctx, spec, ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Apply(ctx, plan, ns); !errors.Is(err, of.want) {
+			t.Errorf("%+v: Apply: %v", of, err)
+		}
+		if of.want != nil {
+			continue
+		}
+		if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
+			t.Errorf("%+v: Verify: %v, %v", of, diffs, err)
+		}
+		if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{set}}, ns); err != nil {
+			t.Errorf("%+v: again: %v", of, err)
+		}
+		if err := n.Undo(ctx, plan.Changes, ns); err != nil {
+			t.Errorf("%+v: Undo: %v", of, err)
 		}
 	}
 }

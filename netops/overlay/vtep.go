@@ -219,9 +219,14 @@ func (o *Kernel) disableAutoconfiguration(ctx context.Context, name string) (war
 	return warnings
 }
 
-// setSysctl writes a sysctl if its value differs. A missing one means that IPv6 is disabled.
+// setSysctl writes a sysctl if its value differs. A missing one means that IPv6 is disabled. One that
+// cannot be written is an error, which becomes a warning.
 func (o *Kernel) setSysctl(ctx context.Context, key, value string) error {
-	return o.net.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Sysctl{In: netops.Host, Shared: true, Key: key, Value: value, Optional: true}}}, nil)
+	err := o.net.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Sysctl{In: netops.Host, Shared: true, Key: key, Value: value}}}, nil)
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // addressVTEP adds the device's address, if it has one, before it removes link-local ones, and others in

@@ -2,6 +2,7 @@ package attach_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -36,4 +38,32 @@ func TestUnwritableStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.OK(status)
+}
+
+// TestReadOnlySysctls: where /proc/sys is read-only and forwarding is on, IPv4 networks work as with
+// the reference plugins.
+func TestReadOnlySysctls(t *testing.T) {
+	netopstest.Master(t, "lan0")
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netopstest.StopForwarding() })
+	for _, c := range []struct{ typ, keys string }{
+		{"bridge", `,"bridge":"br7","isGateway":true,"ipMasq":true,"hairpinMode":true`},
+		{"ptp", `,"ipMasq":true`},
+		{"routed", ``},
+		{"macvlan", `,"master":"lan0"`},
+		{"tap", ``},
+	} {
+		t.Run(c.typ, func(t *testing.T) {
+			p := rolestest.NewPod(t, table(), c.typ)
+			netopstest.ReadOnlySysctls(t)
+			call := p.Call("ADD", c.keys+`,"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`)
+			result := p.OK(call).Stdout
+			call.Verb, call.Conf = "CHECK", rolestest.WithKeys(t, call.Conf, map[string]any{"prevResult": json.RawMessage(result)})
+			p.OK(call)
+			call.Verb = "DEL"
+			p.OK(call)
+		})
+	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/ipam/clusterrange"
 	roleshost "github.com/cnibox/cnibox/roles/node"
@@ -114,9 +115,7 @@ func TestReadOnlySysctls(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=0")
-	must(t, unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""))
-	t.Cleanup(func() { _ = unix.Unmount("/proc/sys", unix.MNT_DETACH) })
-	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	netopstest.ReadOnlySysctls(t)
 	n.start()
 	n.ip("link set flannel.1 down") // this leads to a reconciliation
 	w.within(func() bool { return strings.Contains(n.ip("-o link show flannel.1"), ",UP") }, func() string { return n.log.String() })
@@ -148,9 +147,7 @@ func TestSysctlsMountedAgain(t *testing.T) {
 		}
 	})
 	must(t, unix.Mount("/proc/sys/net", second, "", unix.MS_BIND, ""))
-	must(t, unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""))
-	t.Cleanup(func() { _ = unix.Unmount("/proc/sys", unix.MNT_DETACH) })
-	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	netopstest.ReadOnlySysctls(t)
 	n.start()
 	if got := n.exec("sysctl", "-n", "net.ipv4.ip_forward", "net.ipv6.conf.flannel/1.addr_gen_mode"); got != "1\n1\n" {
 		t.Errorf("the settings are %q", got)
