@@ -382,8 +382,8 @@ func (l *builtin) call(ctx context.Context, req *roles.Request) (*roles.Result, 
 func (l *builtin) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
 	req = cloneRequest(req)
 	h, err := newHandler(l.log, l.role, l.name, req.Verb, req.Conf)
-	if err == nil && (req.Verb == roles.Add || req.Verb == roles.Check) { // DEL and GC read no argument
-		err = checkArgs(req.Args, l.role, l.table)
+	if err == nil {
+		err = checkArgs(req, l.role, l.table)
 	}
 	if err == nil {
 		err = catchPanic(l.log, l.name, func() error { return fn(h, req) })

@@ -76,16 +76,18 @@ func newRequest(verb roles.Verb, env []string, role *roles.Role, table roles.Tab
 		faults = append(faults, checkContainerID(req.ContainerID), checkIfName(req.IfName))
 	}
 	req.Args, _ = roles.ParseArgs(get(envArgs)) // checkArgs returns the error
-	return req, errors.Join(append(faults, checkArgs(req.Args, role, table))...)
+	return req, errors.Join(append(faults, checkArgs(req, role, table))...)
 }
 
-// checkArgs returns an error if a part of CNI_ARGS is not KEY=VALUE, or if no role knows
-// one of the keys and IgnoreUnknown is not set. A role that reads no argument accepts
-// all. The role can be nil.
-func checkArgs(args roles.Args, role *roles.Role, table roles.Table) error {
-	if role != nil && len(role.Args) == 0 {
+// checkArgs returns an error for ADD and CHECK if a part of CNI_ARGS is not KEY=VALUE, or
+// if no role knows one of the keys and IgnoreUnknown is not set. The other verbs read no
+// argument that they need: a container can be removed whatever its arguments are. A role that
+// reads no argument accepts all. The role can be nil.
+func checkArgs(req *roles.Request, role *roles.Role, table roles.Table) error {
+	if req.Verb != roles.Add && req.Verb != roles.Check || role != nil && len(role.Args) == 0 {
 		return nil
 	}
+	args := req.Args
 	if err := args.Check(); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrEnv, err)
 	}
@@ -106,7 +108,7 @@ func checkArgs(args roles.Args, role *roles.Role, table roles.Table) error {
 // CheckRequest validates a request that was not made of the environment, with the
 // same rules that Main has for the environment.
 func CheckRequest(req *roles.Request, table roles.Table) error {
-	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req.Args, nil, table), guardNetns(req))
+	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req, nil, table), guardNetns(req))
 }
 
 // checkContainerID accepts the container IDs of the spec: a letter or digit, then

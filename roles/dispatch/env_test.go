@@ -44,6 +44,7 @@ func TestFaults(t *testing.T) {
 		{name: "interface name with white space", env: map[string]string{"CNI_IFNAME": "eth\t0"}, code: 4, msg: []string{"CNI_IFNAME"}},
 		{name: "argument without value", env: map[string]string{"CNI_ARGS": "IP"}, code: 4, msg: []string{"CNI_ARGS", `"IP"`}},
 		{name: "unknown arguments", env: map[string]string{"CNI_ARGS": "FOO=1;IP=10.0.0.1;BAR=2"}, code: 4, msg: []string{"[FOO,BAR]", "IgnoreUnknown"}},
+		{name: "unknown argument of CHECK", env: map[string]string{"CNI_COMMAND": "CHECK", "CNI_ARGS": "FOO=1"}, code: 4, msg: []string{"FOO"}},
 		{name: "no configuration", stdin: " ", code: 6, msg: []string{"network configuration"}},
 		{name: "broken configuration", stdin: `{"name":`, code: 6},
 		{name: "two configurations", stdin: `{"name":"a"}{"name":"b"}`, code: 6},
@@ -117,6 +118,9 @@ func TestAccepted(t *testing.T) {
 		{name: "own namespace, overridden by a word", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "true"}},
 		{name: "DEL without namespace", env: map[string]string{"CNI_COMMAND": "DEL", "CNI_NETNS": ""}},
 		{name: "DEL with a namespace that is gone", env: map[string]string{"CNI_COMMAND": "DEL"}},
+		{name: "DEL with an unknown argument", env: map[string]string{"CNI_COMMAND": "DEL", "CNI_ARGS": "FOO=1"}},
+		{name: "DEL with an argument without value", env: map[string]string{"CNI_COMMAND": "DEL", "CNI_ARGS": "nonsense"}},
+		{name: "GC with an unknown argument", env: map[string]string{"CNI_COMMAND": "GC", "CNI_ARGS": "FOO=1;nonsense"}, stdin: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`},
 		{name: "STATUS needs nothing", env: map[string]string{"CNI_COMMAND": "STATUS", "CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_PATH": ""}},
 	}
 	for _, tt := range tests {

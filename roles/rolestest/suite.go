@@ -260,6 +260,13 @@ func (s Suite) del(t *testing.T, c Conf) {
 	}
 
 	b.OK(b.call("ADD"))
+	odd := b.call("DEL")
+	odd.Args = "nonsense;FOO=1;IP=999;MAC=xx;K8S_POD_NAME=../x"
+	b.OK(odd)
+	b.OK(odd)
+	b.same(start, "after two DELs with invalid arguments")
+
+	b.OK(b.call("ADD"))
 	bare := b.call("DEL")
 	bare.Conf = fmt.Sprintf(`{"cniVersion":%q,"name":%q,"type":%q}`, newest, b.network(), s.Type)
 	b.Run(bare) // this DEL may fail; the next one finishes
