@@ -81,7 +81,11 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 	if err != nil {
 		return nil, err
 	}
-	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn})
+	o := dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn}
+	if s.rangesOnly && (memory{h}).load(ctx).RangesDir != path {
+		o.Found = func() { memory{h}.save(ctx, func(r *remembered) { r.RangesDir = path }) }
+	}
+	reg, err := dir.Open(o)
 	return s.withObject(&registryClient{Registry: reg, node: node, name: "dir " + path}, reg), err
 }
 
@@ -169,6 +173,8 @@ type remembered struct {
 	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
 	// Machine distinguishes this machine from another one with the same node name.
 	Machine string `json:"machine,omitempty"`
+	// RangesDir is the directory in which an agent with -ranges-only has found its registry.
+	RangesDir string `json:"rangesDir,omitempty"`
 }
 
 // markKind and markName are the key in keep.db.

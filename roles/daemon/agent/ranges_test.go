@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -68,11 +69,13 @@ func TestRanges(t *testing.T) {
 }
 
 // TestPlannedRanges: the agent leases blocks for the networks in the runtime's directory, so that the first ADD succeeds without an
-// agent. It leaves out other networks and files that are not valid.
+// agent. It leaves out other networks and files that are not valid. Its directory needs no configuration. A later agent does not
+// make a registry in the mount point of a file system that is not mounted.
 func TestPlannedRanges(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	must(t, os.MkdirAll(n.confDir(), 0o755))
+	must(t, os.Remove(w.dir+"/config.json"))
 	plugin := func(ipam string) string {
 		return `"type": "macvlan", "ipam": {"type": "whereabouts", ` + ipam + `}`
 	}
@@ -106,5 +109,12 @@ func TestPlannedRanges(t *testing.T) {
 	n.kill()
 	for _, conf := range []string{`"name": "lan", ` + plugin(`"range": "10.1.0.0/24"`), `"name": "v6", ` + plugin(`"range": "fd00::/64"`)} {
 		n.OK(rolestest.Call{Type: "whereabouts", Verb: "ADD", ID: "first", Netns: n.ns.Path(), IfName: "net1", Conf: `{"cniVersion": "1.1.0", ` + conf + `}`})
+	}
+
+	must(t, errors.Join(os.Rename(w.dir, w.dir+".unmounted"), os.Mkdir(w.dir, 0o755)))
+	n.run(n.agent("-ranges-only", "-cni-conf-dir", n.confDir()))
+	w.within(func() bool { return strings.Contains(n.log.String(), "mount it") }, func() string { return n.log.String() })
+	if _, err := os.Lstat(w.dir + "/ranges"); err == nil {
+		t.Error("the agent made a registry in a mount point")
 	}
 }

@@ -43,11 +43,25 @@ func (l collection) make() error {
 	return nil
 }
 
-// mounted returns an error if there is no configuration. The mount point of a file system that is not mounted
-// must not look like a registry in which every address is free.
+// mounted returns an error if there is neither a configuration nor a directory of ranges. The mount point of a file
+// system that is not mounted must not look like a registry in which every address is free. See Options.Found.
 func (r *Registry) mounted() error {
 	_, err := os.Lstat(filepath.Join(r.o.Dir, configFile))
-	return err
+	ranges := filepath.Join(r.o.Dir, rangesDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Lstat(ranges)
+	}
+	if r.o.Found == nil {
+		return err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Mkdir(ranges, 0o755)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	r.found.Do(r.o.Found)
+	return nil
 }
 
 // List calls each with every text. It reads the names under the lock: on some file systems a list lacks a file that is
@@ -55,7 +69,7 @@ func (r *Registry) mounted() error {
 // no other one. Other errors, such as those of a network file system, may pass, so they end the list.
 func (l collection) List(ctx context.Context, each func(name string, text []byte, version string)) error {
 	if err := l.r.mounted(); err != nil {
-		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
+		return fmt.Errorf("open cluster directory: %w: %w: mount it", cluster.ErrUnavailable, err)
 	}
 	unlock, err := l.r.lock(ctx)
 	if err != nil {

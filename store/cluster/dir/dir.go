@@ -27,6 +27,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,11 @@ type Options struct {
 	Previous []netip.Prefix
 	// Warn is called for each key of the configuration that has no effect. It may be nil.
 	Warn func(string)
+	// Found is called when the registry is found. If it is set and there is no configuration, the
+	// registry is made in an existing directory, which suffices for ranges. It is nil for a node
+	// that has used the registry before, because then the directory is a mount point of a file
+	// system that is not mounted.
+	Found func()
 }
 
 // Registry is a directory that is opened for one node.
@@ -73,6 +79,8 @@ type Registry struct {
 	pages *notifier
 	// unlocked is the error of a lock that two nodes had at the same time.
 	unlocked atomic.Pointer[error]
+	// found is done when Options.Found was called.
+	found sync.Once
 }
 
 // Open checks the options. It does not read the directory, which may be created later.
