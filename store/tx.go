@@ -144,24 +144,43 @@ func (tx *Tx) Networks() ([]Network, error) {
 	return kv.List[Network](tx.b, bucketNetworks, nil)
 }
 
-// MentionsSet reports whether an attachment or a network has recorded an element of one
-// of the nftables sets. It decodes no record, so it is fast for many attachments, and
-// may report true for another text that looks like an element.
+// MentionsSet reports whether an attachment, or a network that has one, has recorded an element
+// of one of the nftables sets. Those of an ADD that has not succeeded do not count: they may never
+// have been made. It decodes no record without such an element, so it is fast for many attachments,
+// and may report true for another text that looks like an element.
 func (tx *Tx) MentionsSet(names []string) bool {
-	key := []byte(`"set":"`)
 	for _, bucket := range []string{bucketAttachments, bucketNetworks} {
-		for _, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucket), nil) {
-			for {
-				_, rest, found := bytes.Cut(raw, key)
-				if !found {
-					break
-				}
-				name, rest, _ := bytes.Cut(rest, []byte(`"`))
-				if slices.Contains(names, string(name)) {
-					return true
-				}
-				raw = rest
+		for key, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucket), nil) {
+			if mentionsSet(raw, names) && tx.wasAttached(key) {
+				return true
 			}
+		}
+	}
+	return false
+}
+
+// mentionsSet reports whether a record has an element of one of the sets.
+func mentionsSet(raw []byte, names []string) bool {
+	for {
+		_, rest, found := bytes.Cut(raw, []byte(`"set":"`))
+		if !found {
+			return false
+		}
+		name, rest, _ := bytes.Cut(rest, []byte(`"`))
+		if slices.Contains(names, string(name)) {
+			return true
+		}
+		raw = rest
+	}
+}
+
+// wasAttached reports whether an ADD has succeeded for an attachment whose key begins with
+// prefix, or whether the record of one cannot be decoded.
+func (tx *Tx) wasAttached(prefix []byte) bool {
+	for key, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucketAttachments), prefix) {
+		var a Attachment
+		if kv.Decode(bucketAttachments, key, raw, &a) != nil || a.WasAttached() {
+			return true
 		}
 	}
 	return false

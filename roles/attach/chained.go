@@ -42,8 +42,12 @@ func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 // Add adjusts the attachment that prevResult describes. If Add fails, it undoes the
 // role's own changes. The runtime's DEL of the whole list undoes the changes of other
 // plugins.
-func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	defer restoreRules(ctx, h)
+func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (_ *roles.Result, err error) {
+	defer func() {
+		if err == nil { // else the role's first rules may never have been made
+			restoreRules(ctx, h)
+		}
+	}()
 	if err := c.chained(req); err != nil || !c.wants(req) {
 		return req.PrevResult, err
 	}

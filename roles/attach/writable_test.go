@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -65,5 +66,23 @@ func TestReadOnlySysctls(t *testing.T) {
 			call.Verb = "DEL"
 			p.OK(call)
 		})
+	}
+}
+
+// TestFailedFirstAdd: rules that the first ADD of a network failed to make were not deleted by
+// another program.
+func TestFailedFirstAdd(t *testing.T) {
+	if err := netopstest.FlushRuleset(); err != nil {
+		t.Fatal(err)
+	}
+	p := rolestest.NewPod(t, table(), "bridge")
+	netopstest.ReadOnlySysctls(t) // forwarding is off
+	add := p.Call("ADD", `,"bridge":"br8","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.78.0.0/24"}`)
+	status := add
+	status.Verb, status.ID, status.Netns, status.IfName = "STATUS", "", "", ""
+	for _, a := range []rolestest.Answer{p.Fail(add, 100), p.OK(status)} {
+		if strings.Contains(a.Stderr, "another program") {
+			t.Error(a.Stderr)
+		}
 	}
 }
