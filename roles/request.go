@@ -65,6 +65,9 @@ type Request struct {
 	// Compared is set for `cnibox diff --after`: CHECK of cnibox's own roles adds the objects to
 	// it that it compares. It is nil in all other calls.
 	Compared *netops.Spec
+	// Partial is set for a DEL or GC whose configuration another role has made without what only
+	// ADD needs, so that its faults are not the user's.
+	Partial bool
 	// Env is the whole environment, for delegates that are executed.
 	Env []string
 }

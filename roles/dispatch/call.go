@@ -123,7 +123,7 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if err := guardNetns(c.req); err != nil {
 		return err
 	}
-	handler, err := newHandler(c.log, c.role, c.name, verb, raw)
+	handler, err := newHandler(c.log, c.role, c.name, c.req, raw)
 	if err != nil {
 		return err
 	}
@@ -259,9 +259,9 @@ func (c *call) print(doc []byte) error {
 }
 
 // newHandler creates a role's handler. An error of role.New that has no code of its
-// own becomes roles.ErrConf. For DEL, if the configuration has faults and the role
+// own becomes roles.ErrConf. For DEL, and a partial GC, if the configuration has faults and the role
 // has an Undo, newHandler returns the handler of Undo, which removes what the records list.
-func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb, conf []byte) (handler roles.Handler, err error) {
+func newHandler(log *slog.Logger, role *roles.Role, name string, req *roles.Request, conf []byte) (handler roles.Handler, err error) {
 	if role.New == nil {
 		return nil, fmt.Errorf("%w: %q is a daemon and does not answer CNI calls", roles.ErrNoPlugin, name)
 	}
@@ -273,10 +273,15 @@ func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb
 	if err != nil && codeOf(err) == codeGeneral {
 		err = fmt.Errorf("%w: %w", roles.ErrConf, err)
 	}
-	if verb != roles.Del || role.Undo == nil || !errors.Is(err, roles.ErrConf) {
+	undoes := req.Verb == roles.Del || req.Partial
+	if !undoes || role.Undo == nil || !errors.Is(err, roles.ErrConf) {
 		return handler, err
 	}
-	log.Warn("the configuration has faults; DEL removes what the records list", "role", name, "error", err)
+	report := log.Warn
+	if req.Partial {
+		report = log.Debug
+	}
+	report("the configuration has faults; "+string(req.Verb)+" removes what the records list", "role", name, "error", err)
 	undoErr := catchPanic(log, name, func() error {
 		var err error
 		handler, err = role.Undo(conf)

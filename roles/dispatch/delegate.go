@@ -381,7 +381,7 @@ func (l *builtin) call(ctx context.Context, req *roles.Request) (*roles.Result, 
 // Errors begin with the role's name.
 func (l *builtin) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
 	req = cloneRequest(req)
-	h, err := newHandler(l.log, l.role, l.name, req.Verb, req.Conf)
+	h, err := newHandler(l.log, l.role, l.name, req, req.Conf)
 	if err == nil {
 		err = checkArgs(req, l.role, l.table)
 	}

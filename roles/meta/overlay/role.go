@@ -124,9 +124,11 @@ func (o *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	case done || err != nil || !o.conf.inProcess(h, req):
 		return err // the third-party plugin was never called, or its DEL is complete
 	}
-	if err := o.renderRequest(ctx, h, req, o.readNodeOrNil(h)); err != nil {
+	node := o.readNodeOrNil(h)
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return err
 	}
+	req.Partial = node == nil
 	return h.Delegate.Del(ctx, o.conf.delegateType(), req)
 }
 
@@ -145,9 +147,11 @@ func (o *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	if err := o.conf.gcRecorded(ctx, h, req); err != nil {
 		return err
 	}
-	if err := o.renderRequest(ctx, h, req, o.readNodeOrNil(h)); err != nil {
+	node := o.readNodeOrNil(h)
+	if err := o.renderRequest(ctx, h, req, node); err != nil {
 		return err
 	}
+	req.Partial = node == nil
 	if err := h.Delegate.GC(ctx, o.conf.delegateType(), req); err != nil {
 		return err
 	}

@@ -74,9 +74,15 @@ func TestNotReady(t *testing.T) {
 		t.Error(a.Stdout)
 	}
 	call.Verb = "DEL"
-	e.OK(call)
+	if a := e.OK(call); a.Stderr != "" {
+		t.Errorf("DEL: %s", a.Stderr)
+	}
 	call.Verb, call.ID, call.Netns, call.IfName = "STATUS", "", "", ""
 	e.Fail(call, 50)
+	call.Verb, call.Conf = "GC", strings.Replace(call.Conf, "{", `{"cni.dev/valid-attachments":[],`, 1)
+	if a := e.OK(call); a.Stderr != "" {
+		t.Errorf("GC: %s", a.Stderr)
+	}
 }
 
 // TestSubnetChanged: ADD works after the node's subnet changed. flannel's bridge fails with "cni0
