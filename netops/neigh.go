@@ -25,6 +25,9 @@ type Neigh struct {
 	// Replace replaces an existing entry for the address. Without it that is
 	// an error.
 	Replace bool `json:"replace,omitempty"`
+	// Learnt is the entry that the kernel learns, with any MAC. The change and its inverse delete
+	// it: a bridge floods packets to a MAC that is not behind a port any more.
+	Learnt bool `json:"learnt,omitempty"`
 }
 
 // Where returns the namespace of the entry's link.
@@ -45,6 +48,7 @@ func (n *Neigh) String() string {
 		w = words{"neighbour", n.IP.String(), "lladdr", n.MAC}
 	}
 	w.value("dev", n.Link)
+	w.flag(n.Learnt, "learnt")
 	w.place(n.In)
 	return w.String()
 }
@@ -61,6 +65,9 @@ func (n *Neigh) validate() error {
 }
 
 func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
+	if n.Learnt {
+		return []Change{{Do: Step{VerbDel, n}, Undo: &Step{VerbDel, n}}}, nil
+	}
 	if s.isNew(n.In, n.Link) {
 		if s.lasting[linkRef{n.In, n.Link}] {
 			return []Change{addition(n)}, nil
@@ -81,6 +88,9 @@ func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
+	if n.Learnt {
+		return nil, nil
+	}
 	have, there, err := s.neighbour(ctx, n)
 	if err != nil && !errors.Is(err, ErrNotExist) {
 		return nil, err

@@ -53,7 +53,8 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	if rec != nil {
 		err = attachment.UndoParts(ctx, h, rec, ns)
 	} else {
-		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, a.orphans(req), ns))
+		spec := netops.Spec{Objects: append(orphanNeighbours(ctx, h, a.newInput(req)), a.orphans(req).Objects...)}
+		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, spec, ns))
 	}
 	if err != nil {
 		return err // the address may be in use: keep it until the next DEL
@@ -110,6 +111,20 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label},
 	}}
+}
+
+// orphanNeighbours returns the neighbour entries of the addresses in the alias of the host link of
+// an attachment without a record.
+func orphanNeighbours(ctx context.Context, h *roles.Host, in *Input) []netops.Object {
+	l, err := h.Net.Link(ctx, nil, in.HostLink)
+	if err != nil {
+		return nil // then DEL finds no link either, or reports the error
+	}
+	info, ok := attachment.ParseAlias(l.Alias)
+	if !ok || info.Label != in.Label {
+		return nil
+	}
+	return attachment.Neighbours(l.Master, in.ContainerMAC, info.Addresses, true)
 }
 
 // GC removes the network's attachments that are not in the runtime's list, and calls the

@@ -3,6 +3,7 @@ package attachment
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -58,4 +59,17 @@ func linksOf(a *store.Attachment) ([]*netops.Link, error) {
 		}
 	}
 	return links, err
+}
+
+// Neighbours returns a container's neighbour entries on the bridge of its link, or none without a
+// bridge. They precede the link, so that their inverses run after the link's. learnt means that the
+// kernel has learnt them.
+func Neighbours(bridge, mac string, addresses []netip.Prefix, learnt bool) (all []netops.Object) {
+	if bridge == "" {
+		return nil
+	}
+	for _, p := range addresses {
+		all = append(all, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: mac, Learnt: learnt})
+	}
+	return all
 }

@@ -158,6 +158,7 @@ func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []r
 	kept := map[string]bool{}
 	for _, l := range o.Links {
 		if l.Key.Network == network {
+			stray = append(stray, attachment.Neighbours(l.Master, attachment.MAC(l.Key, "container"), l.AliasInfo.Addresses, true)...)
 			stray = append(stray, orphanLink(l.LinkInfo, l.AliasInfo))
 		} else {
 			kept[l.Name] = true

@@ -27,15 +27,8 @@ func takenOver(ctx context.Context, h *roles.Host, links []netops.LinkInfo, brid
 	return by, err
 }
 
-// neighbours returns an attachment's permanent neighbour entries on a bridge that
-// replaced an uplink. The kernel does not delete them together with the bridge port.
+// neighbours returns an attachment's neighbour entries on a bridge. Those on a bridge that
+// replaced an uplink are permanent. The kernel does not delete them together with the bridge port.
 func (r *rebuilder) neighbours(a *store.Attachment, bridge string) []netops.Object {
-	if r.takeovers[bridge] == nil {
-		return nil
-	}
-	var made []netops.Object
-	for _, p := range a.Addresses {
-		made = append(made, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: cmp.Or(a.MAC, attachment.MAC(a.Key, "container"))})
-	}
-	return made
+	return attachment.Neighbours(bridge, cmp.Or(a.MAC, attachment.MAC(a.Key, "container")), a.Addresses, r.takeovers[bridge] == nil)
 }

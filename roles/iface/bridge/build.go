@@ -210,6 +210,7 @@ func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attac
 	pair := attach.VethPair(in, r.conf.MTU, ips)
 	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
 	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}
+	s.Add(attachment.Neighbours(r.conf.gatewayLink(), mac, attach.Prefixes(ips), true)...)
 	s.Add(pair)
 	attach.AddNoLinkLocal(s, netops.Host, in)
 	if r.conf.vlanAware() {
