@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -17,7 +18,7 @@ import (
 )
 
 // TestKubeChart: the chart in examples/helm makes the same objects as the kustomizations, and refuses values that its
-// schema does not know.
+// schema does not know. A change of the network changes the template of the agents, so that they are replaced.
 func TestKubeChart(t *testing.T) {
 	render := func(kinds int, program string, args ...string) string {
 		t.Helper()
@@ -28,6 +29,21 @@ func TestKubeChart(t *testing.T) {
 		return objects(t, string(out), kinds)
 	}
 	template := []string{"template", "cnibox", "../../../examples/helm", "--namespace", "kube-system"}
+	changed := t.TempDir()
+	if err := os.CopyFS(changed, os.DirFS("../../../examples/kubernetes")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(changed+"/net-conf.json", []byte(`{"Network": "10.99.0.0/16"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for program, one := range map[string][2][]string{
+		"kubectl": {{"kustomize", "../../../examples/kubernetes"}, {"kustomize", changed}},
+		"helm":    {template, append(template, "--set", "netConf.Network=10.99.0.0/16")},
+	} {
+		if before, after := agents(t, program, one[0]), agents(t, program, one[1]); before == after {
+			t.Errorf("%s: a change of the network leaves the agents as they are: %s", program, after)
+		}
+	}
 	for dir, flags := range map[string][]string{"kubernetes": nil, "kubernetes-uninstall": {"--set", "uninstall=true"}} {
 		want, got := render(5, "kubectl", "kustomize", "../../../examples/"+dir), render(5, "helm", append(template, flags...)...)
 		if got != want {
@@ -62,19 +78,50 @@ func TestKubeChart(t *testing.T) {
 	}
 }
 
-// objects returns the YAML documents as JSON, one a line by kind. JSON within a ConfigMap is decoded, too.
-func objects(t *testing.T, text string, kinds int) string {
+// agents returns the template of the DaemonSet's pods as JSON.
+func agents(t *testing.T, program string, args []string) string {
 	t.Helper()
-	all := map[string]map[string]any{}
+	text, err := exec.Command(kubetest.Built(program), args...).Output()
+	if err != nil {
+		t.Fatalf("%s %q: %v", program, args, err)
+	}
+	for _, o := range documents(t, string(text)) {
+		if o["kind"] == "DaemonSet" {
+			out, err := json.Marshal(o["spec"].(map[string]any)["template"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(out)
+		}
+	}
+	t.Fatalf("%s %q makes no DaemonSet", program, args)
+	return ""
+}
+
+// documents decodes YAML documents.
+func documents(t *testing.T, text string) (all []map[string]any) {
+	t.Helper()
 	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
 		var o map[string]any
 		err := d.Decode(&o)
 		if errors.Is(err, io.EOF) {
-			break
+			return all
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, o)
+	}
+}
+
+// objects returns the YAML documents as JSON, one a line by kind. JSON within a ConfigMap is decoded, too. The hash in the
+// ConfigMap's name, and the chart's checksum in its place, are left out.
+func objects(t *testing.T, text string, kinds int) string {
+	t.Helper()
+	all := map[string]map[string]any{}
+	text = regexp.MustCompile(`\bcnibox-[b-z2-9]{10}\b`).ReplaceAllString(text, "cnibox")
+	text = regexp.MustCompile(` +annotations:\n( +#.*\n)? +checksum/config: [0-9a-f]{64}\n`).ReplaceAllString(text, "")
+	for _, o := range documents(t, text) {
 		kind, _ := o["kind"].(string)
 		if data, ok := o["data"].(map[string]any); ok {
 			for key, value := range data {
