@@ -98,6 +98,9 @@ func (r *release) run(ctx context.Context) error {
 
 // imageOf writes the image of a program that is not released, for tests.
 func (r *release) imageOf(ctx context.Context) error {
+	if err := checkStatic(r.program); err != nil {
+		return err
+	}
 	program, err := os.ReadFile(r.program)
 	if err != nil {
 		return err
