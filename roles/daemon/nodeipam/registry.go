@@ -2,6 +2,7 @@ package nodeipam
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -80,20 +81,21 @@ func (r *registry) assign(ctx context.Context, path string, p *nodePatch, o *res
 	return err
 }
 
-// event logs why a Node has no pod networks, and makes an event of it.
+// event logs why a Node has no pod networks, and makes an event of it. The event's name follows from
+// the Node and the reason, so that a later leader does not make it again while the server keeps it.
 func (r *registry) event(ctx context.Context, log *slog.Logger, name, uid, reason string, cause error) {
 	log.Warn("a node has no pod networks", "node", name, "reason", reason, "error", cause)
 	if r.api == nil {
 		return
 	}
-	now := time.Now().UTC().Format(time.RFC3339)
+	now, id := time.Now().UTC().Format(time.RFC3339), sha256.Sum256([]byte(uid+" "+reason))
 	err := r.Create(ctx, "/api/v1/namespaces/default/events", map[string]any{
-		"metadata":       map[string]any{"generateName": name + ".", "namespace": "default"},
+		"metadata":       map[string]any{"name": fmt.Sprintf("%.236s.%x", name, id[:8]), "namespace": "default"},
 		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
 		"reason":         reason, "message": cause.Error(), "type": "Warning", "count": 1,
 		"source": map[string]any{"component": lockName}, "firstTimestamp": now, "lastTimestamp": now,
 	}, nil)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, rest.ErrConflict) {
 		log.Warn("cannot make an event", "node", name, "error", err)
 	}
 }

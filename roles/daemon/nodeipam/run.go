@@ -25,16 +25,18 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 		return err
 	}
 	defer reg.close()
-	host, err := os.Hostname()
-	if err != nil {
-		return err
+	self := process.Getenv(h.Env, "POD_NAME")
+	if self == "" {
+		if self, err = os.Hostname(); err != nil {
+			return err
+		}
 	}
 	socket := process.NewSocket(socketPath(h, s.socket))
 	if err := socket.Open(); err != nil {
 		return err
 	}
 	defer socket.Close()
-	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: host + "_" + rand.Text()}
+	d := &daemon{log: h.Log, lease: s.lease.Namespace + "/" + s.lease.Name, identity: self + "_" + rand.Text()}
 	if s.fromCloud() {
 		d.cloud = &cloudNode{client: reg, log: h.Log, name: s.node, provider: s.provider, url: s.url}
 	}

@@ -206,8 +206,11 @@ func verbs() []roles.CommandVerb {
 	}
 }
 
-// Table shows the cluster networks.
+// Table shows the cluster networks, which only the leader knows, or the leader.
 func (s *status) Table() (head []string, rows [][]string) {
+	if !s.Leader && s.Node == "" {
+		return []string{"LEADER", "LEASE"}, [][]string{{cmp.Or(s.Holder, "-"), s.Lease}}
+	}
 	for i := range s.Networks {
 		m := &s.Networks[i]
 		rows = append(rows, []string{
