@@ -47,7 +47,7 @@ type OverlayFamily struct {
 	MTU      int            `json:"mtu"`
 }
 
-// OverlayPeers counts the other nodes.
+// OverlayPeers counts the other nodes. A node with both families counts once.
 type OverlayPeers struct {
 	Wanted     int `json:"wanted"`
 	Programmed int `json:"programmed"`

@@ -296,6 +296,7 @@ func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings, r.Losses = o.device.MAC.String(), o.warnings, o.losses
 	r.Writes = o.writes
 	r.Wanted, r.Programmed, r.Failed, r.RetryAt, r.Refused = len(o.order), 0, 0, time.Time{}, o.refused
+	r.Missing = nil
 	r.Detours, r.Links, o.detoured = o.detours(), o.peerLinks(), false
 	o.hasDetours = len(r.Detours) > 0
 	for _, p := range o.order {
@@ -305,6 +306,9 @@ func (o *Kernel) summarize(r *Report) {
 		case Failed:
 			r.Failed++
 		case Pending:
+		}
+		if p.state != Programmed {
+			r.Missing = append(r.Missing, p.Name)
 		}
 		if !p.retryAt.IsZero() && (r.RetryAt.IsZero() || p.retryAt.Before(r.RetryAt)) {
 			r.RetryAt = p.retryAt

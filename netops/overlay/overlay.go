@@ -134,6 +134,8 @@ type Report struct {
 	// Wanted is the number of peers. Programmed is the number of peers that are
 	// completely in the kernel.
 	Wanted, Programmed int
+	// Missing are the names of the other peers, in the order of the spec.
+	Missing []string
 	// Writes is the number of kernel objects that were made, changed or deleted.
 	Writes int
 	// Dumped reports whether Apply read the kernel instead of using the

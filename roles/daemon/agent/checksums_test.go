@@ -97,7 +97,7 @@ func TestWrongChecksums(t *testing.T) {
 	}
 	silent("a sound interface", n, other)
 	n.breakInterface()
-	n.until("ready again", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+	n.until("ready again", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 })
 	var c *checksums
 	other.w.within(func() bool {
 		if asks() != [2]bool{} {

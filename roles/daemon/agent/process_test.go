@@ -79,7 +79,7 @@ func TestCleanup(t *testing.T) {
 	before := n.snapshot()
 	w.nodes[1].start()
 	n.start("-ip-masq")
-	n.until("a peer", func(a answer) bool { return a.Peers.Programmed == 2 })
+	n.until("a peer", func(a answer) bool { return a.Peers.Programmed == 1 })
 	made := n.picture()
 	n.stop()
 	if left := n.picture(); left != made {

@@ -93,7 +93,7 @@ func TestRepairs(t *testing.T) {
 				return pods[0].asks(pods[1], false) && pods[1].asks(pods[0], false) && pods[0].asks(pods[1], true) && pods[1].asks(pods[0], true)
 			}, func() string { return "no traffic\n" + n.dump() })
 			took := time.Since(begin)
-			n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+			n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 })
 			var now string
 			whole := w.within(func() bool { now = n.picture(); return now == before }, func() string { return "not as before:\n" + now + "\nwas\n" + before })
 			t.Logf("traffic after %s, all as before after %s", took.Round(time.Millisecond), (took + whole).Round(time.Millisecond))
@@ -123,7 +123,7 @@ func TestFormerGateways(t *testing.T) {
 			w.within(func() bool { return !strings.Contains(n.ip("addr show dev former0"), "global") }, func() string { return n.ip("addr show dev former0") })
 			w.reach(false, pods...)
 			w.reach(true, pods...)
-			n.until("all programmed", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
+			n.until("all programmed", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 1 })
 		} else {
 			n.until("the cause", func(a answer) bool {
 				return strings.Contains(a.Reason, `interface "former0" has address `+v6+` of the pod network of node "k8s-dev-1": delete the address`)
@@ -131,7 +131,7 @@ func TestFormerGateways(t *testing.T) {
 		}
 		n.ip("link del former0")
 	}
-	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 })
+	n.until("rest", func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 1 })
 }
 
 // TestDetours: status names other programs' routes that take packets for peers, until they are gone.
@@ -144,10 +144,10 @@ func TestDetours(t *testing.T) {
 	v6 := peer.PodCIDRs[1].String()
 	names := func(route string) func(answer) bool {
 		return func(a answer) bool {
-			return a.Ready && a.Peers.Programmed == 2 && strings.Contains(a.Reason, "another program's route "+route+` leads to the pod network of node "k8s-dev-1": delete the route`)
+			return a.Ready && a.Peers.Programmed == 1 && strings.Contains(a.Reason, "another program's route "+route+` leads to the pod network of node "k8s-dev-1": delete the route`)
 		}
 	}
-	rest := func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 2 }
+	rest := func(a answer) bool { return a.Ready && a.Reason == "" && a.Peers.Programmed == 1 }
 	n.ip("route add blackhole " + part)
 	n.until("the more specific route", names(part))
 	n.kill()
@@ -261,7 +261,7 @@ func TestPodNetworkContainsNodes(t *testing.T) {
 	n.ip("addr change 172.17.8.101/24 dev eth1 valid_lft 9000 preferred_lft 9000")
 	n.ip("addr add 10.244.77.7/20 dev eth1")
 	n.until("the refusal of a later address", func(a answer) bool {
-		return !a.Ready && strings.Contains(a.Reason, `pod network 10.244.0.0/16 contains 10.244.64.0/20 of interface "eth1"`) && a.Peers.Programmed == 2
+		return !a.Ready && strings.Contains(a.Reason, `pod network 10.244.0.0/16 contains 10.244.64.0/20 of interface "eth1"`) && a.Peers.Programmed == 1
 	})
 	w.reach(false, pods...)
 	if now := n.picture(); now != before {
@@ -351,7 +351,7 @@ func TestUnderlayVanishes(t *testing.T) {
 	n.connect()
 	t.Logf("traffic %s after the interface came back", w.reach(false, pods...))
 	w.reach(true, pods...)
-	n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+	n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 })
 }
 
 // TestOverrun drops notifications of the kernel, which arrive while the agent stands still. Then the
@@ -538,7 +538,7 @@ func TestSameVTEPMAC(t *testing.T) {
 	}
 	for _, one := range w.nodes {
 		w.within(func() bool { _, err := one.verb("agent status", nil); return err == nil }, func() string { return "no status: " + one.log.String() })
-		one.until("a peer", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+		one.until("a peer", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 })
 	}
 	pods := []*pod{w.nodes[0].attach(), w.nodes[1].attach()}
 	w.reach(false, pods...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -158,12 +159,14 @@ func (a *agent) buildState(fault error) *agentState {
 	if a.peers != nil {
 		s.left = a.peers.left
 	}
+	var enabled []*family
 	for i, v6 := range []bool{false, true} {
 		f := a.families[i]
 		if !a.enabled(v6) || f.overlay == nil {
 			continue
 		}
 		s.overlays[i], s.reports[i] = f.overlay, f.report
+		enabled = append(enabled, f)
 		sum := &familySummary{MTU: f.mtu, MAC: f.report.MAC, LostNotifications: f.report.Losses}
 		sum.Local, sum.Public = a.underlay.family(v6)
 		*[]**familySummary{&s.IPv4, &s.IPv6}[i] = sum
@@ -176,10 +179,43 @@ func (a *agent) buildState(fault error) *agentState {
 		if f.err != nil {
 			sum.Error = f.err.Error()
 		}
-		s.Peers.Wanted += f.report.Wanted
-		s.Peers.Programmed += f.report.Programmed
 	}
+	s.Peers = countPeers(enabled)
 	return s
+}
+
+// countPeers counts the other nodes. A node with both families counts once, and is programmed if
+// both are.
+func countPeers(enabled []*family) (n store.OverlayPeers) {
+	for _, f := range enabled {
+		n = store.OverlayPeers{Wanted: f.report.Wanted, Programmed: f.report.Programmed}
+	}
+	if len(enabled) < 2 {
+		return n
+	}
+	f4, f6 := enabled[0], enabled[1]
+	n.Wanted = countUnion(f4.spec.Peers, f6.spec.Peers, func(p overlay.Peer) string { return p.Name })
+	n.Programmed = n.Wanted - countUnion(f4.report.Missing, f6.report.Missing, func(name string) string { return name })
+	for _, f := range enabled {
+		if f.report.Wanted != len(f.spec.Peers) { // the spec could not be applied, so the report is not of it
+			n.Programmed = 0
+		}
+	}
+	return n
+}
+
+// countUnion counts the names of two lists that are sorted by name.
+func countUnion[T any](a, b []T, name func(T) string) (n int) {
+	for ; len(a) > 0 && len(b) > 0; n++ {
+		order := strings.Compare(name(a[0]), name(b[0]))
+		if order <= 0 {
+			a = a[1:]
+		}
+		if order >= 0 {
+			b = b[1:]
+		}
+	}
+	return n + len(a) + len(b)
 }
 
 // handOff returns the content of the hand-off file for CNI calls.

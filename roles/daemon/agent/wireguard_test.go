@@ -245,7 +245,7 @@ func TestWireGuard(t *testing.T) {
 	seen := w.observe()
 	pods := w.startAll()
 	for _, n := range w.nodes {
-		n.programmed(4, "flannel-wg")
+		n.programmed(2, "flannel-wg")
 	}
 	t.Logf("IPv4 %s, IPv6 %s", w.reach(false, pods...), w.reach(true, pods...))
 	n := w.nodes[0]
@@ -324,7 +324,7 @@ func TestWireGuard(t *testing.T) {
 	} {
 		do()
 		reach(what)
-		n.programmed(4, "flannel-wg")
+		n.programmed(2, "flannel-wg")
 		w.within(func() bool {
 			guards := n.ip("route show type unreachable proto 142") + n.ip("-6 route show type unreachable proto 142")
 			return strings.Count(guards, "unreachable") == 2
@@ -485,7 +485,7 @@ func TestWireGuardSwitch(t *testing.T) {
 	w.nodes[0].ip("route add " + hostGW + " dev eth1 metric 50")
 	w.configure(wireguard(t))
 	for _, n := range w.nodes {
-		n.programmed(4, "flannel-wg")
+		n.programmed(2, "flannel-wg")
 	}
 	w.reach(false, pods...)
 	w.reach(true, pods...)
@@ -502,7 +502,7 @@ func TestWireGuardSwitch(t *testing.T) {
 	}
 	w.configure(dual)
 	for _, n := range w.nodes {
-		n.programmed(4, "flannel.1")
+		n.programmed(2, "flannel.1")
 	}
 	w.reach(false, pods...)
 	w.reach(true, pods...)
@@ -598,7 +598,7 @@ func TestWireGuardFlanneld(t *testing.T) {
 			}
 			theirs := w.nodes[1]
 			pods = append(pods, theirs.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, theirs.subnetFile(), theirs.Dir()+"/flannel-data")))
-			a := w.nodes[0].until("both peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 4, Programmed: 4} })
+			a := w.nodes[0].until("both peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
 			if a.IPv4.Device != "flannel-wg" || a.IPv6.Device != want.device6 || a.IPv4.MTU != want.mtu {
 				t.Errorf("%+v, %+v", a.IPv4, a.IPv6)
 			}
@@ -637,7 +637,7 @@ func TestWireGuardMode(t *testing.T) {
 		device6 := map[string]string{"auto": "flannel-wg", "separate": "flannel-wg-v6"}[mode]
 		for _, n := range w.nodes {
 			n.until(mode, func(a answer) bool {
-				return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} && a.IPv6.Device == device6
+				return a.Ready && a.Peers == store.OverlayPeers{Wanted: 1, Programmed: 1} && a.IPv6.Device == device6
 			})
 			if out := n.ip("-o link"); strings.Contains(out, "flannel-wg-v6") != (mode == "separate") {
 				t.Errorf("%s: %s", mode, out)
