@@ -46,6 +46,7 @@ const (
 	diagJump            = 1  // INET_DIAG_BC_JMP
 	diagSourceAtLeast   = 2  // INET_DIAG_BC_S_GE
 	diagSourceAtMost    = 3  // INET_DIAG_BC_S_LE
+	diagAutobound       = 6  // INET_DIAG_BC_AUTO
 	diagOp              = 4  // size of struct inet_diag_bc_op
 	diagRange           = 4 * diagOp
 	// maxFilter keeps the jumps of a filter within 16 bits.
@@ -56,7 +57,8 @@ const (
 )
 
 // Listeners lists the sockets of the thread's namespace that receive at the ports, also at an address
-// of only one interface. Connected sockets are no listeners. A protocol whose sockets
+// of only one interface. Connected sockets are no listeners, and a UDP socket whose port the kernel chose is
+// a client: it did not bind, and the next one of its program has another port. A protocol whose sockets
 // the kernel cannot list is left out.
 func Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {
 	byProto := map[string][]PortRange{}
@@ -80,7 +82,11 @@ func Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {
 			m := nlconn.Message{Kind: unix.SOCK_DIAG_BY_FAMILY, Body: make([]byte, inetDiagRequestSize)}
 			m.Body[0], m.Body[1] = family, proto.number
 			binary.NativeEndian.PutUint32(m.Body[4:], 1<<proto.state)
-			(*nlconn.Body)(&m.Body).Bytes(inetDiagBytecode, portFilter(byProto[proto.name]))
+			filter := portFilter(byProto[proto.name])
+			if proto.number == unix.IPPROTO_UDP {
+				filter = boundFilter(filter)
+			}
+			(*nlconn.Body)(&m.Body).Bytes(inetDiagBytecode, filter)
 			some, err := nlconn.List(ctx, c, m, func(data []byte) (Listener, bool, error) {
 				l, ok := decodeListener(data)
 				l.Proto = proto.name
@@ -106,11 +112,8 @@ func Listeners(ctx context.Context, ports []PortRange) ([]Listener, error) {
 // portFilter is a program that accepts sockets at one of the ports. Each range is two
 // comparisons of the socket's own port. If both hold, a jump to the end accepts the
 // socket; if not, the next range is compared. Behind the last range the socket is refused.
-func portFilter(ports []PortRange) []byte {
-	var b []byte
-	op := func(code, yes byte, no int) {
-		b = binary.NativeEndian.AppendUint16(append(b, code, yes), uint16(no))
-	}
+func portFilter(ports []PortRange) (b []byte) {
+	op := func(code, yes byte, no int) { b = appendOp(b, code, yes, no) }
 	if len(ports) > maxFilter {
 		ports = []PortRange{{Last: 1<<16 - 1}} // the caller compares the ports again
 	}
@@ -124,6 +127,19 @@ func portFilter(ports []PortRange) []byte {
 		}
 	}
 	return b
+}
+
+// boundFilter returns a program that runs another one for sockets that bound to a port of their choice. For others it
+// jumps behind the end, which refuses them.
+func boundFilter(program []byte) []byte {
+	b := appendOp(nil, diagAutobound, diagOp, 2*diagOp)
+	b = appendOp(b, diagJump, diagOp, 2*diagOp+len(program))
+	return append(b, program...)
+}
+
+// appendOp appends a struct inet_diag_bc_op: how far to go if the condition holds, and if not.
+func appendOp(b []byte, code, yes byte, no int) []byte {
+	return binary.NativeEndian.AppendUint16(append(b, code, yes), uint16(no))
 }
 
 // decodeListener reads struct inet_diag_msg and its attributes.

@@ -2,6 +2,7 @@ package sockets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -59,6 +60,10 @@ func TestListeners(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	own := netip.MustParseAddrPort(client.LocalAddr().String()).Port()
+	asking := unboundPort(t, unix.AF_INET)
+	asking6 := unboundPort(t, unix.AF_INET6)
+	listen("udp4", fmt.Sprintf("127.0.0.2:%d", asking), net.ListenConfig{Control: reusable}) // beside the client
+	accepted := connection(t, "127.0.0.1:8001")
 
 	for _, v := range []struct {
 		name  string
@@ -72,7 +77,9 @@ func TestListeners(t *testing.T) {
 		{"several", []PortRange{{"tcp", 1, 1}, {"tcp", 8001, 8001}, {"udp", 8000, 8000}, {"tcp", 8003, 8010}, {"udp", 8005, 8005}}, []string{
 			"tcp 127.0.0.1:8001 false", "tcp [::1]:8004 false", "tcp [::]:8003 false", "udp 0.0.0.0:8000 false", "udp [::]:8005 true",
 		}},
-		{"none", []PortRange{{"tcp", 8100, 8999}, {"udp", 8001, 8004}, {"sctp", 1, 65535}, {"udp", own, own}}, nil},
+		{"none", []PortRange{{"tcp", 8100, 8999}, {"udp", 8001, 8004}, {"sctp", 1, 65535}, {"udp", own, own}, {"udp", asking6, asking6}, {"tcp", accepted, accepted}}, nil},
+		{"beside a client", []PortRange{{"udp", asking, asking}, {"tcp", 8001, 8001}}, []string{"tcp 127.0.0.1:8001 false", fmt.Sprintf("udp 127.0.0.2:%d false", asking)}},
+		{"a client in a range", []PortRange{{"udp", 1024, 65535}}, []string{"udp 0.0.0.0:8000 false", fmt.Sprintf("udp 127.0.0.2:%d false", asking), "udp [::]:8005 true"}},
 	} {
 		have, err := Listeners(t.Context(), v.ports)
 		if err != nil {
@@ -97,4 +104,47 @@ func TestListeners(t *testing.T) {
 	if have, err := Listeners(t.Context(), many); err != nil || len(have) != 12 {
 		t.Errorf("%d listeners at the odd ports, %v, want 12", len(have), err)
 	}
+}
+
+// reusable lets a socket bind to a port that another one has.
+func reusable(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	return errors.Join(err, failed)
+}
+
+// unboundPort returns the port that the kernel gave to a socket that sent a packet and did not bind, as DNS clients do.
+func unboundPort(t *testing.T, family int) uint16 {
+	t.Helper()
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	var to unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 8000}
+	if family == unix.AF_INET6 {
+		to = &unix.SockaddrInet6{Addr: [16]byte{15: 1}, Port: 8005}
+	}
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Sendto(fd, []byte("q"), 0, to)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, ok := name.(*unix.SockaddrInet6); ok {
+		return uint16(at.Port)
+	}
+	return uint16(name.(*unix.SockaddrInet4).Port) //nolint:forcetypeassert // the family's
+}
+
+// connection opens a TCP connection and returns the client's port.
+func connection(t *testing.T, to string) uint16 {
+	t.Helper()
+	c, err := net.Dial("tcp4", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return netip.MustParseAddrPort(c.LocalAddr().String()).Port()
 }
