@@ -48,6 +48,8 @@ type Request struct {
 	Network string
 	// Secondary is the name of the network in the pod's request for it, if it is another one than the cluster's network.
 	Secondary string
+	// Multi is set for the networks of multi.
+	Multi bool
 	// CNIVersion is the configuration's version, "0.1.0" when it has none.
 	CNIVersion string
 	// Conf is the configuration as received.
@@ -85,6 +87,10 @@ func (r *Request) Pod() string {
 	}
 	return ns + "/" + name
 }
+
+// IsPod reports whether the container is a pod, which others than the node's administrator configure: CNI_ARGS names it,
+// or multi attaches it.
+func (r *Request) IsPod() bool { return r.Multi || r.Args.Get("K8S_POD_NAME") != "" }
 
 // IsValid reports whether GC's list has the attachment.
 func (r *Request) IsValid(containerID, ifName string) bool {

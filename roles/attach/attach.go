@@ -65,6 +65,8 @@ type Input struct {
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
 	Netns string
 	Args  roles.Args
+	// Pod is the request's IsPod.
+	Pod bool
 	// HostLink, Label and the MACs are derived from the attachment's key.
 	HostLink, Label       string
 	HostMAC, ContainerMAC string
@@ -194,7 +196,7 @@ func (a *Handler) newInput(req *roles.Request) *Input {
 func newInput(req *roles.Request) *Input {
 	key := req.Key()
 	return &Input{
-		Key: key, Netns: req.Netns, Args: req.Args,
+		Key: key, Netns: req.Netns, Args: req.Args, Pod: req.IsPod(),
 		HostLink: attachment.HostLink(key), Label: attachment.Label(key),
 		HostMAC: attachment.MAC(key, "host"), ContainerMAC: attachment.MAC(key, "container"),
 	}

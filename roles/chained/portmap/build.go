@@ -94,6 +94,15 @@ func (c *Conf) ports(e targets) []port {
 	return all
 }
 
+// without returns the ports that another attachment of the container does not hold.
+func without(ports []port, held []store.Ports) []port {
+	isHeld := map[store.Ports]bool{}
+	for _, claimed := range held {
+		isHeld[claimed] = true
+	}
+	return slices.DeleteFunc(slices.Clone(ports), func(p port) bool { return isHeld[p.claim()] })
+}
+
 // joined joins consecutive ports into ranges, where wanted reports that a port may be
 // part of one. The order stays, and repeated ports are left out.
 func joined(ports []port, wanted func(port) bool) []port {
@@ -169,12 +178,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports := r.conf.ports(e)
-	held := map[store.Ports]bool{}
-	for _, claimed := range o.Held {
-		held[claimed] = true
-	}
-	ports = slices.DeleteFunc(ports, func(p port) bool { return held[p.claim()] })
+	ports := without(r.conf.ports(e), o.Held)
 	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
 	r.addLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
@@ -184,7 +188,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			}
 		}
 	}
-	return w, r.addPorts(w, in, ports)
+	return w, r.addPorts(w, in, ports, o.Kept)
 }
 
 // addLoopback allows connections from loopback addresses to leave through the
@@ -240,8 +244,8 @@ func (r *role) addMasquerade(w *attach.Desired, in *attach.Input, target netip.P
 	return nil
 }
 
-// addPorts adds the elements that forward the ports to the container.
-func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port) error {
+// addPorts adds the elements that forward the ports to the container, each behind those of the sockets that keep their connections.
+func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port, kept []socket) error {
 	four, err := conditionVerdict(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}
@@ -260,9 +264,16 @@ func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port) error
 	// need an element for each port, see netops/internal/ruleset.
 	same := func(p port) bool { return p.toPort == p.port && verdict(p) == "" }
 	for _, p := range joined(ports, same) {
+		own := keptPorts(kept, p)
 		if p.last != p.port {
+			for _, k := range own { // the rules of ranges can come before the others
+				w.Spec.Add(k.element(in, "_range", k.to.String()))
+			}
 			w.Spec.Add(p.element(in, "_range", p.to.String()))
 			continue
+		}
+		for _, k := range own {
+			w.Spec.Add(k.element(in, "", k.to.String(), strconv.Itoa(k.toPort)))
 		}
 		if v := verdict(p); v != "" {
 			w.Spec.Add(p.element(in, "_if", v))

@@ -41,8 +41,14 @@ type Conf struct {
 	// ConditionsV6 are the same for IPv6 (ip6 saddr, ip6 daddr).
 	ConditionsV6 []string `json:"conditionsV6,omitempty"`
 	// MaxPorts is the number of ports that a container can have, 1 to 65535. A
-	// port counts once for each protocol and hostIP. Default 256.
+	// port counts once for each protocol and hostIP. Without the key there is no limit.
 	MaxPorts int `json:"maxPorts,omitempty"`
+	// RefuseListeners makes ADD refuse a port on which a process of the node listens,
+	// unless it does so at loopback addresses only. With false the container gets the
+	// process's connections. Default true for pods of Kubernetes, whose owners could
+	// take the kubelet's port, and false for other containers, as with the reference
+	// plugin.
+	RefuseListeners *bool `json:"refuseListeners,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
 	RuntimeConfig struct {
@@ -73,16 +79,10 @@ type Mapping struct {
 const (
 	maxMarkBit = 31
 	maxPort    = math.MaxUint16
-	// defaultMaxPorts is more than a container usually publishes, and keeps an ADD
-	// short.
-	defaultMaxPorts = 256
 )
 
 // SetDefaults sets the documented default values.
 func (c *Conf) SetDefaults() {
-	if c.MaxPorts == 0 {
-		c.MaxPorts = defaultMaxPorts
-	}
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		m.Protocol = strings.ToLower(m.Protocol)
@@ -97,13 +97,21 @@ func (c *Conf) SetDefaults() {
 // masquerades is the value of snat, or its default.
 func (c *Conf) masquerades() bool { return c.SNAT == nil || *c.SNAT }
 
+// refusesListeners is the value of refuseListeners, or its default.
+func (c *Conf) refusesListeners(isPod bool) bool {
+	if c.RefuseListeners != nil {
+		return *c.RefuseListeners
+	}
+	return isPod
+}
+
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables" {
 		f.Addf("backend", "%q is not known: use \"nftables\" or \"iptables\"", c.Backend)
 	}
-	if c.MaxPorts < 1 || c.MaxPorts > maxPort {
+	if c.MaxPorts < 0 || c.MaxPorts > maxPort {
 		f.Addf("maxPorts", "%d is not a number of ports: use 1 to %d", c.MaxPorts, maxPort)
 	}
 	if c.MarkMasqBit != nil {
@@ -137,7 +145,7 @@ func (c *Conf) checkCount() error {
 			count += m.Range
 		}
 	}
-	if count <= c.MaxPorts {
+	if c.MaxPorts == 0 || count <= c.MaxPorts {
 		return nil
 	}
 	return &roles.ConfError{

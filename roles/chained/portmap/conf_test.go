@@ -3,6 +3,7 @@ package portmap
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -86,7 +87,9 @@ func FuzzConf(f *testing.F) {
 			return
 		}
 		in := &attach.Input{Key: key, Label: attachment.Label(key), Chained: prev}
-		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
+		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}, Kept: []socket{
+			{"udp", netip.MustParseAddrPort("127.0.0.53:80")}, {"tcp", netip.MustParseAddrPort("[::1]:80")},
+		}}
 		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("valid, but: %v", err)

@@ -6,53 +6,61 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cnibox/cnibox/netops/sockets"
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
-// checkListeners returns an error if a process of the host receives at one of the
-// ports: it would silently get no more connections, and a container could take the
-// place of the kubelet. A process that starts to listen after the check is not
-// noticed.
-func checkListeners(ctx context.Context, in *attach.Input, ports []port) error {
-	ports = joined(ports, func(port) bool { return true })
-	ranges := make([]sockets.PortRange, len(ports))
-	for i, p := range ports {
-		ranges[i] = sockets.PortRange{Proto: p.protocol, First: uint16(p.port), Last: uint16(p.last)}
-	}
-	if len(ranges) == 0 {
-		return nil
-	}
-	all, err := sockets.Listeners(ctx, ranges)
-	if err != nil {
-		return err
-	}
-	all = slices.DeleteFunc(all, func(l sockets.Listener) bool {
-		takes := func(p port) bool {
-			addr := l.Addr
-			if l.Dual && p.to.Is4() {
-				addr = netip.IPv4Unspecified()
-			}
-			return p.protocol == l.Proto && p.port <= int(l.Port) && int(l.Port) <= p.last && p.to.Is4() == addr.Is4() && overlap(p.ip, addr)
+// socket is the address of a socket of the node.
+type socket struct {
+	protocol string
+	at       netip.AddrPort
+}
+
+// checkListeners decides what happens to the sockets of the node at the ports. It returns those that keep their connections. For
+// another one it returns an error if the role refuses listeners: the process would silently get no more connections, and a
+// tenant's container could take the place of the kubelet. Otherwise the container gets the connections, as with the reference
+// plugin. A process that starts to listen after the check is not noticed.
+func (r *role) checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) (kept []socket, err error) {
+	kept, others, err := listeners(ctx, in, ports)
+	for _, l := range others {
+		if r.conf.refusesListeners(in.Pod) {
+			return nil, fmt.Errorf("port %d/%s: %w by %s of the node, which listens on %s: stop that process, use another hostPort, set hostIP to an address on which it does not listen, or set portmap's key refuseListeners to false",
+				l.Port, l.Proto, store.ErrTaken, l.Who(), l.At())
 		}
-		return !slices.ContainsFunc(ports, takes)
-	})
-	if len(all) == 0 {
-		return nil
+		h.Log.Warn("the container gets the connections to a port on which a process of the node listens",
+			"network", in.Key.Network, "container", in.Key.ContainerID, "port", fmt.Sprintf("%d/%s", l.Port, l.Proto), "listener", l.Who(), "address", l.At())
 	}
-	for i, holders := range sockets.Processes(all) {
-		l, who := all[i], "a process"
-		// podman's conmon binds the ports of its container, so that no other process
-		// does, and accepts no connection. Its arguments have the container's ID.
-		if slices.ContainsFunc(holders, func(p sockets.Process) bool { return slices.Contains(p.Args, in.Key.ContainerID) }) {
-			continue
-		}
-		if len(holders) > 0 {
-			who = fmt.Sprintf("process %d (%s)", holders[0].PID, holders[0].Name)
-		}
-		return fmt.Errorf("port %d/%s: %w by %s of the node, which listens on %s: stop that process, use another hostPort, or set hostIP to an address on which it does not listen",
-			l.Port, l.Proto, store.ErrTaken, who, netip.AddrPortFrom(l.Addr, l.Port))
+	return kept, err
+}
+
+// listeners lists the sockets of the node at the ports: those that keep their connections, and others.
+func listeners(ctx context.Context, in *attach.Input, ports []port) (kept []socket, others []attachment.PortListener, err error) {
+	var published []attachment.PublishedPorts
+	for _, p := range joined(ports, func(port) bool { return true }) {
+		published = append(published, attachment.PublishedPorts{Owner: in.Key, Ports: p.claim()})
 	}
-	return nil
+	all, err := attachment.PortListeners(ctx, published)
+	for _, l := range all {
+		s := socket{l.Proto, l.At()}
+		if !l.KeepsConnections() {
+			others = append(others, l)
+		} else if !slices.Contains(kept, s) { // several sockets can share an address
+			kept = append(kept, s)
+		}
+	}
+	return kept, others, err
+}
+
+// keptPorts are ports of one address that are forwarded to that address itself: their sockets keep the connections that a mapping
+// of all addresses would take. In a map, an entry of one address comes before that of all addresses.
+func keptPorts(kept []socket, p port) (all []port) {
+	for _, s := range kept {
+		n := int(s.at.Port())
+		if !p.ip.IsValid() && s.protocol == p.protocol && s.at.Addr().Is4() == p.to.Is4() && p.port <= n && n <= p.last {
+			all = append(all, port{protocol: s.protocol, port: n, last: n, ip: s.at.Addr(), to: s.at.Addr(), toPort: n})
+		}
+	}
+	return all
 }

@@ -6,103 +6,244 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // ofAttachment finds elements of an attachment.
 var ofAttachment = regexp.MustCompile(`comment "cnibox:[0-9a-f]`)
 
-// TestListener: a container does not get a port at which a process of the node listens.
-// The error names the process. Ports of other addresses and protocols are free, and
-// so is a socket that the runtime holds for the container.
+// listenOn opens a socket on the node until the test ends.
+func listenOn(t *testing.T, network, address string) {
+	t.Helper()
+	var l io.Closer
+	var err error
+	if strings.HasPrefix(network, "udp") {
+		l, err = net.ListenPacket(network, address)
+	} else {
+		l, err = net.Listen(network, address)
+	}
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+}
+
+// asPod is a call for a pod of Kubernetes.
+func asPod(c rolestest.Call) rolestest.Call {
+	c.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + c.ID
+	return c
+}
+
+// TestListener: a pod does not get a port at which a process of the node listens, and the error names the process. Another container
+// gets it, as with the reference plugin, and the log names the process. The key refuseListeners decides for both. Ports of other
+// addresses and protocols are free, and so are those of clients and of listeners at loopback addresses.
 func TestListener(t *testing.T) {
 	w := newTown(t)
+	w.Extra = append(w.Extra, "CNIBOX_LOG=warn")
 	a := w.run("a")
-	listen := func(network, address string) {
-		t.Helper()
-		var l io.Closer
-		var err error
-		if network == "udp" {
-			l, err = net.ListenPacket("udp4", address)
-		} else {
-			l, err = net.Listen(network, address)
-		}
-		must(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-	}
-	listen("tcp4", "0.0.0.0:10250")
-	listen("tcp4", "127.0.0.1:10248")
+	listenOn(t, "tcp4", "0.0.0.0:10250")
+	listenOn(t, "tcp4", "127.0.0.1:10248")
 	dual, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	t.Cleanup(func() { _ = unix.Close(dual) })
 	must(t, unix.SetsockoptInt(dual, unix.SOL_IPV6, unix.IPV6_V6ONLY, 0))
 	must(t, unix.Bind(dual, &unix.SockaddrInet6{Port: 10255}))
 	must(t, unix.Listen(dual, 1))
-	listen("tcp4", "192.0.2.1:10257")
-	listen("udp", "0.0.0.0:10250")
+	listenOn(t, "tcp4", "192.0.2.1:10257")
+	listenOn(t, "udp4", "0.0.0.0:10250")
+	unbound := clientPort(t)
 	for _, v := range []struct{ name, mapping, listener string }{
 		{"all addresses", `{"hostPort":10250,"containerPort":80}`, "0.0.0.0:10250"},
 		{"one address", `{"hostPort":10250,"containerPort":80,"hostIP":"192.0.2.1"}`, "0.0.0.0:10250"},
 		{"UDP", `{"hostPort":10250,"containerPort":80,"protocol":"udp"}`, "0.0.0.0:10250"},
 		{"a range", `{"hostPort":10249,"containerPort":10249,"range":3}`, "0.0.0.0:10250"},
-		{"loopback", `{"hostPort":10248,"containerPort":80}`, "127.0.0.1:10248"},
+		{"the loopback address itself", `{"hostPort":10248,"containerPort":80,"hostIP":"127.0.0.1"}`, "127.0.0.1:10248"},
 		{"both families", `{"hostPort":10255,"containerPort":80,"hostIP":"127.0.0.1"}`, "[::]:10255"},
 		{"IPv6", `{"hostPort":10255,"containerPort":80,"hostIP":"::"}`, "[::]:10255"},
 		{"the listener's address", `{"hostPort":10257,"containerPort":80,"hostIP":"192.0.2.1"}`, "192.0.2.1:10257"},
+		{"loopback", `{"hostPort":10248,"containerPort":80}`, ""},
 		{"another address", `{"hostPort":10248,"containerPort":80,"hostIP":"192.0.2.1"}`, ""},
 		{"another family", `{"hostPort":10248,"containerPort":80,"hostIP":"::"}`, ""},
 		{"another protocol", `{"hostPort":10248,"containerPort":80,"protocol":"udp"}`, ""},
 		{"beside", `{"hostPort":10251,"containerPort":80,"range":4}`, ""},
+		{"a client", fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"udp"}`, unbound), ""},
+		{"a client in a range", fmt.Sprintf(`{"hostPort":%d,"containerPort":80,"protocol":"udp","range":3}`, unbound-1), ""},
 	} {
-		answer := w.Run(a.plugin("ADD", conf(v.mapping)))
-		if v.listener == "" {
-			if answer.Code != 0 {
-				t.Errorf("%s: %s", v.name, answer.Stdout)
+		keys := []string{`"backend":"nftables"`, `"refuseListeners":true`, `"refuseListeners":false`}
+		if v.name != "all addresses" && v.name != "loopback" {
+			keys = keys[:1]
+		}
+		for _, keys := range keys {
+			for _, isPod := range []bool{true, false} {
+				call := a.plugin("ADD", conf(v.mapping, keys))
+				if isPod {
+					call = asPod(call)
+				}
+				answer := w.Run(call)
+				name := fmt.Sprintf("%s, %s, pod %t", v.name, keys, isPod)
+				refuses := v.listener != "" && (strings.HasSuffix(keys, "true") || isPod && !strings.HasSuffix(keys, "false"))
+				wantAnswer(t, name, answer, refuses, v.listener)
+				if !refuses {
+					w.OK(a.plugin("CHECK", conf(v.mapping, keys)))
+					w.OK(a.plugin("DEL", conf(v.mapping)))
+				}
+				if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
+					t.Fatalf("%s: left\n%s", name, have)
+				}
 			}
-			w.OK(a.plugin("CHECK", conf(v.mapping)))
-			w.OK(a.plugin("DEL", conf(v.mapping)))
-			continue
-		}
-		want := fmt.Sprintf("by process %d (", os.Getpid())
-		if !strings.Contains(answer.Stdout, `"code": 112`) || !strings.Contains(answer.Stdout, want) || !strings.Contains(answer.Stdout, "listens on "+v.listener) {
-			t.Errorf("%s: %s, want %q and %q", v.name, answer.Stdout, want, v.listener)
-		}
-		if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
-			t.Fatalf("%s: the refused ADD left\n%s", v.name, have)
 		}
 	}
 	a.publish(conf(web))
-	listen("tcp4", "0.0.0.0:8080") // it gets no connection, but the container's ports stay checkable and repeatable
+	listenOn(t, "tcp4", "0.0.0.0:8080") // it gets no connection, but the container's ports stay checkable and repeatable
 	w.OK(a.plugin("CHECK", conf(web)))
 }
 
-// TestReservedPort: podman's conmon holds the sockets of its container's ports. Its
-// arguments have the container's ID.
+// wantAnswer compares the answer of an ADD that refuses a listener of this process, or else logs it.
+func wantAnswer(t *testing.T, name string, have rolestest.Answer, refuses bool, listener string) {
+	t.Helper()
+	process := fmt.Sprintf("process %d (", os.Getpid())
+	switch {
+	case refuses:
+		if !strings.Contains(have.Stdout, `"code": 112`) || !strings.Contains(have.Stdout, "by "+process) || !strings.Contains(have.Stdout, "listens on "+listener) {
+			t.Errorf("%s: %s, want the names of %s and %s", name, have.Stdout, process, listener)
+		}
+	case have.Code != 0:
+		t.Errorf("%s: %s", name, have.Stdout)
+	case (listener != "") != strings.Contains(have.Stderr, process) || !strings.Contains(have.Stderr, listener):
+		t.Errorf("%s: the log is %q, want %q", name, have.Stderr, listener)
+	}
+}
+
+// clientPort returns the port of a UDP socket that sent a packet and did not bind.
+func clientPort(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	must(t, unix.Sendto(fd, []byte("q"), 0, &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 2}, Port: 53}))
+	name, err := unix.Getsockname(fd)
+	must(t, err)
+	return name.(*unix.SockaddrInet4).Port //nolint:forcetypeassert // the socket's family
+}
+
+// TestStub: stub resolvers listen at loopback addresses of the node. They keep their connections, and the container gets those to all
+// other addresses, also after its elements were restored.
+func TestStub(t *testing.T) {
+	w := newTown(t)
+	stub := &pod{w: w, id: "stub"}
+	for _, at := range []string{"127.0.0.53", "127.0.0.54", "::1"} {
+		for _, port := range []string{"53", "80"} {
+			streams, err := net.Listen("tcp", net.JoinHostPort(at, port))
+			must(t, err)
+			packets, err := net.ListenPacket("udp", net.JoinHostPort(at, port))
+			must(t, err)
+			t.Cleanup(func() { _ = streams.Close(); _ = packets.Close() })
+			go stub.answerStreams(streams)
+			go stub.answerPackets(packets.(*net.UDPConn)) //nolint:forcetypeassert // of network udp
+		}
+	}
+	a := w.run("a")
+	for i, v := range []struct {
+		name, mapping string
+		port          int
+		keys          []string
+	}{
+		{"single ports", `{"hostPort":53,"containerPort":80,"protocol":"tcp"},{"hostPort":53,"containerPort":80,"protocol":"udp"}`, 53, nil},
+		{"conditions", `{"hostPort":53,"containerPort":80,"protocol":"tcp"},{"hostPort":53,"containerPort":80,"protocol":"udp"}`, 53, []string{`"conditionsV4":["! -s 198.51.100.0/24"]`}},
+		{"ranges", `{"hostPort":79,"containerPort":79,"protocol":"tcp","range":3},{"hostPort":79,"containerPort":79,"protocol":"udp","range":3}`, 80, nil},
+	} {
+		w.OK(asPod(a.plugin("ADD", conf(v.mapping, v.keys...))))
+		for _, when := range []string{"", "restored"} {
+			if when != "" {
+				run(t, "nft", "flush", "ruleset")
+				w.attached(fmt.Sprintf("b%d", i)) // its ADD restores them
+			}
+			for _, network := range []string{"tcp", "udp"} {
+				w.wants("stub 127.0.0.1", nil, network, "127.0.0.1", "127.0.0.53", v.port)
+				w.wants("stub 127.0.0.1", nil, network, "127.0.0.1", "127.0.0.54", v.port)
+				w.wants("stub ::1", nil, network, "", "::1", v.port)
+				w.wants("a 10.1.0.1", nil, network, "", "127.0.0.1", v.port)
+				w.wants("a 192.0.2.1", nil, network, "", "192.0.2.1", v.port)
+				w.wants("a 192.0.2.2", w.outside, network, "192.0.2.2", "192.0.2.1", v.port)
+				w.wants("a 2001:db8::2", w.outside, network, "2001:db8::2", "2001:db8::1", v.port)
+			}
+		}
+		w.OK(asPod(a.plugin("CHECK", conf(v.mapping, v.keys...))))
+		w.OK(asPod(a.plugin("DEL", conf(v.mapping, v.keys...))))
+		if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
+			t.Fatalf("%s: left\n%s", v.name, have)
+		}
+	}
+}
+
+// TestReservedPort: a runtime keeps the ports of its container with sockets that accept no connection. podman's are of conmon, whose
+// arguments have the container's ID, and nerdctl's of a process that sleeps, whose number a file has. Such a process is not a listener for this
+// container. Another file, or another process, makes no difference.
 func TestReservedPort(t *testing.T) {
 	w := newTown(t)
+	w.Extra = append(w.Extra, "CNIBOX_LOG=warn")
 	l, err := net.Listen("tcp4", "0.0.0.0:8080")
 	must(t, err)
 	file, err := l.(*net.TCPListener).File()
 	must(t, err)
 	must(t, l.Close())
-	conmon := exec.Command("sh", "-c", "read line", "reserved")
-	conmon.ExtraFiles = []*os.File{file}
-	stdin, err := conmon.StdinPipe()
-	must(t, err)
-	must(t, conmon.Start())
-	must(t, file.Close())
-	t.Cleanup(func() { _ = stdin.Close(); _ = conmon.Wait() })
-	other := w.run("other").plugin("ADD", conf(web))
-	if answer := w.Run(other); answer.Code == 0 || !strings.Contains(answer.Stdout, "listens on 0.0.0.0:8080") {
-		t.Errorf("another container: %s", answer.Stdout)
+	keep := func(args ...string) int {
+		c := exec.Command(args[0], args[1:]...)
+		c.ExtraFiles = []*os.File{file}
+		stdin, err := c.StdinPipe()
+		must(t, err)
+		must(t, c.Start())
+		t.Cleanup(func() { _ = stdin.Close(); _ = c.Process.Kill(); _ = c.Wait() })
+		return c.Process.Pid
 	}
-	w.run("reserved").publish(conf(web))
-	w.wants("reserved 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+	const reserver = "/run/nerdctl/k8s.io/a1/port-reserver.pid"
+	must(t, os.MkdirAll(filepath.Dir(reserver), 0o755))
+	t.Cleanup(func() { _ = os.RemoveAll("/run/nerdctl") })
+	write := func(text string) func() {
+		return func() { must(t, os.WriteFile(reserver, []byte(text), 0o644)) } //nolint:gosec // nerdctl's mode
+	}
+	keep("sh", "-c", "read line", "reserved")
+	sleeper := strconv.Itoa(keep("sleep", "infinity"))
+	must(t, file.Close())
+	refused := w.run("k8s.io-a1")
+	for _, v := range []struct {
+		name string
+		file func()
+	}{
+		{"no file", func() {}},
+		{"no number", write("x")},
+		{"too long", write(strings.Repeat("0", 30) + sleeper)},
+		{"another process", write("1")},
+		{"a process that does not sleep", write(strconv.Itoa(os.Getpid()))},
+		{"a file of others", func() { write(sleeper)(); must(t, os.Chmod(reserver, 0o666)) }},
+		{"a link outside", func() {
+			must(t, os.Remove(reserver))
+			must(t, os.WriteFile("/run/reserver", []byte(sleeper), 0o600))
+			must(t, os.Symlink("../../../reserver", reserver))
+		}},
+		{"a pipe", func() { must(t, os.Remove(reserver)); must(t, unix.Mkfifo(reserver, 0o644)) }},
+	} {
+		v.file()
+		if answer := w.Run(asPod(refused.plugin("ADD", conf(web)))); !strings.Contains(answer.Stdout, "listens on 0.0.0.0:8080") {
+			t.Errorf("%s: %s", v.name, answer.Stdout)
+		}
+	}
+	must(t, os.Remove(reserver))
+	write(sleeper)()
+	for _, p := range []*pod{w.run("reserved"), refused} {
+		answer := w.OK(asPod(p.plugin("ADD", conf(web))))
+		if answer.Stderr != "" {
+			t.Errorf("%s: the log has %s", p.id, answer.Stderr)
+		}
+		w.wants(p.id+" 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+		w.OK(p.plugin("DEL", conf(web)))
+	}
 }
 
 // TestNodePort: a container does not get a port that kube-proxy translates.

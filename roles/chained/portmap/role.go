@@ -39,6 +39,8 @@ type observed struct {
 	// Held are the claims that another attachment of the same container has: a
 	// runtime passes the ports of a container to each of its networks.
 	Held []store.Ports
+	// Kept are the node's sockets that keep their connections. CHECK does not read them.
+	Kept []socket
 }
 
 // device is an interface of the host.
@@ -57,7 +59,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil {
 		return err
 	}
-	adds := in.Observed == nil && in.Prev == nil
+	before, again := in.Observed.(observed)
+	adds := !again && in.Prev == nil
 	if adds {
 		if err := r.conf.checkCount(); err != nil {
 			return err
@@ -65,7 +68,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		r.warn(h, in, addrs)
 	}
 	ports := r.conf.ports(addrs)
-	var o observed
+	o := observed{Kept: before.Kept}
 	o.Held, err = r.held(ctx, h, in, ports)
 	if err != nil {
 		return err
@@ -75,8 +78,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
 	}
 	if adds {
-		free := slices.DeleteFunc(slices.Clone(ports), func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-		if err := errors.Join(checkForeignPorts(ctx, h, in, ports), checkListeners(ctx, in, free)); err != nil {
+		foreign := checkForeignPorts(ctx, h, in, ports)
+		o.Kept, err = r.checkListeners(ctx, h, in, without(ports, o.Held))
+		if err := errors.Join(foreign, err); err != nil {
 			return err
 		}
 	}
@@ -194,7 +198,11 @@ func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e targets) error {
 	var spec netops.Spec
 	if e.four.IsValid() || e.six.IsValid() {
-		in.Observed = observed{}
+		kept, _, err := listeners(ctx, in, r.conf.ports(e))
+		if err != nil {
+			return err
+		}
+		in.Observed = observed{Kept: kept}
 		w, err := r.Build(in)
 		if err != nil {
 			return err

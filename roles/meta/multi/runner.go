@@ -51,7 +51,7 @@ func (c *runner) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
 	if d.IfName != req.IfName {
 		req.Secondary = d.Name
 	}
-	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
+	req.IfName, req.PrevResult, req.Valid, req.Multi = d.IfName, nil, nil, true
 	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
 }
 
