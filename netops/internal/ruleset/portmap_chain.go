@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,19 +21,22 @@ const (
 	// markChain is the prefix of the names of chains that set a mark bit. The
 	// bit's number follows.
 	markChain = "portmap_bit"
+	// maxAlternatives is the number of rules in a chain of conditions: each combination
+	// of values of which one must match is a rule.
+	maxAlternatives = 64
 	// maxMarkBit is the last bit of a packet's mark.
 	maxMarkBit = 31
 )
 
 // PortCondition is a condition on packets for a port mapping. Exactly one of
-// Source, Destination and Input is set.
+// Source, Destination and Input is set, and one of its values must match.
 type PortCondition struct {
 	// Source and Destination are prefixes that contain the packet's address.
-	Source, Destination netip.Prefix
-	// Input is the name of the input device, or the beginning of the name and a
+	Source, Destination []netip.Prefix
+	// Input are names of the input device, or the beginning of the name and a
 	// final "*". Packets of the node itself have no input device.
-	Input string
-	// Not inverts the condition.
+	Input []string
+	// Not inverts the condition: no value may match.
 	Not bool
 }
 
@@ -52,6 +56,9 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 		}
 		name += text
 	}
+	if n := alternatives(conditions); n > maxAlternatives {
+		return "", fmt.Errorf("%d conditions: %w: they have more than %d combinations of values", len(conditions), nlconn.ErrInvalid, maxAlternatives)
+	}
 	if len(name) >= unix.NFT_NAME_MAXLEN {
 		return "", fmt.Errorf("%d conditions: %w: they are more than the %d bytes that a chain's name can tell", len(conditions), nlconn.ErrInvalid, unix.NFT_NAME_MAXLEN-1)
 	}
@@ -68,34 +75,54 @@ func MarkVerdict(bit int) (string, error) {
 	return "jump " + markChain + strconv.Itoa(bit), nil
 }
 
-// encode returns the condition as a part of a chain's name. nft reads the name as
-// one word: "/not/saddr/10.0.0.0/8", "/iif/eth0", "/iif/eth/any".
-func (c PortCondition) encode(v6 bool) (string, error) {
-	text := ""
-	if c.Not {
-		text = "/not"
-	}
-	address := func(word string, p netip.Prefix) (string, error) {
-		if !p.IsValid() || p.Addr().Is4() == v6 || p.Addr().Zone() != "" {
-			return "", fmt.Errorf("%s %s: %w: of the wrong address family", word, p, nlconn.ErrInvalid)
+// alternatives returns the number of rules that conditions need, at most one more than
+// maxAlternatives.
+func alternatives(conditions []PortCondition) int {
+	n := 1
+	for _, c := range conditions {
+		if !c.Not {
+			n = min(n*c.values(), maxAlternatives+1)
 		}
-		return text + "/" + word + "/" + strings.ReplaceAll(p.Masked().String(), ":", "_"), nil
 	}
+	return n
+}
+
+// values returns the number of the condition's values.
+func (c *PortCondition) values() int { return len(c.Source) + len(c.Destination) + len(c.Input) }
+
+// encode returns the condition as a part of a chain's name. nft reads the name as
+// one word: "/not/saddr/10.0.0.0/8/or/11.0.0.0/8", "/iif/eth0".
+func (c *PortCondition) encode(v6 bool) (string, error) {
+	var all []string
+	for _, p := range slices.Concat(c.Source, c.Destination) {
+		if !p.IsValid() || p.Addr().Is4() == v6 || p.Addr().Zone() != "" {
+			return "", fmt.Errorf("address %s: %w: of the wrong address family", p, nlconn.ErrInvalid)
+		}
+		all = append(all, strings.ReplaceAll(p.Masked().String(), ":", "_"))
+	}
+	for _, input := range c.Input {
+		name, pattern := strings.CutSuffix(input, "*")
+		if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, endsWord) {
+			return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", input, nlconn.ErrInvalid)
+		}
+		if pattern {
+			name += "/any"
+		}
+		all = append(all, name)
+	}
+	word := "/iif/"
 	switch {
-	case c.Source != netip.Prefix{}:
-		return address("saddr", c.Source)
-	case c.Destination != netip.Prefix{}:
-		return address("daddr", c.Destination)
+	case len(all) == 0:
+		return "", fmt.Errorf("condition without a value: %w", nlconn.ErrInvalid)
+	case len(c.Source) > 0:
+		word = "/saddr/"
+	case len(c.Destination) > 0:
+		word = "/daddr/"
 	}
-	name, pattern := strings.CutSuffix(c.Input, "*")
-	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, endsWord) {
-		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, nlconn.ErrInvalid)
+	if c.Not {
+		word = "/not" + word
 	}
-	text += "/iif/" + name
-	if pattern {
-		text += "/any"
-	}
-	return text, nil
+	return word + strings.Join(all, "/or/"), nil
 }
 
 // endsWord reports whether nft does not accept a rune within a word.
@@ -121,14 +148,26 @@ func portMapChain(name string) (c nft.Chain, ok bool) {
 	if err != nil {
 		return nft.Chain{}, false
 	}
-	var parts nft.Rule
-	for _, c := range conditions {
-		if _, err := c.encode(rest[0] == '6'); err != nil {
+	if alternatives(conditions) > maxAlternatives {
+		return nft.Chain{}, false
+	}
+	rules := []nft.Rule{nil}
+	for i := range conditions {
+		if _, err := conditions[i].encode(rest[0] == '6'); err != nil {
 			return nft.Chain{}, false
 		}
-		parts = append(parts, c.part())
+		var longer []nft.Rule
+		for _, r := range rules {
+			for _, parts := range conditions[i].parts() {
+				longer = append(longer, slices.Concat(r, parts))
+			}
+		}
+		rules = longer
 	}
-	return nft.Chain{Name: name, Rules: []nft.Rule{append(parts, nft.Goto(portMapTranslate))}}, true
+	for i := range rules {
+		rules[i] = append(rules[i], nft.Goto(portMapTranslate))
+	}
+	return nft.Chain{Name: name, Rules: rules}, true
 }
 
 var errNoCondition = errors.New("no condition")
@@ -146,51 +185,81 @@ func decodeConditions(text string) ([]PortCondition, error) {
 		if words[0] == "not" {
 			c.Not, words = true, words[1:]
 		}
-		if len(words) < 2 {
-			return nil, errNoCondition
+		rest, err := c.decodeValues(words)
+		if err != nil {
+			return nil, err
 		}
-		used := 2
-		switch words[0] {
-		case "iif":
-			c.Input = words[1]
-			if len(words) > 2 && words[2] == "any" {
-				c.Input, used = c.Input+"*", 3
-			}
-		case "saddr", "daddr":
-			if len(words) < 3 {
-				return nil, errNoCondition
-			}
-			p, err := netip.ParsePrefix(strings.ReplaceAll(words[1], "_", ":") + "/" + words[2])
-			if err != nil {
-				return nil, err
-			}
-			used = 3
-			c.Source = p
-			if words[0] == "daddr" {
-				c.Source, c.Destination = netip.Prefix{}, p
-			}
-		default:
-			return nil, errNoCondition
-		}
-		all, words = append(all, c), words[used:]
+		all, words = append(all, c), rest
 	}
 	return all, nil
 }
 
-// part returns the condition as a part of a rule.
-func (c PortCondition) part() nft.Part {
+// decodeValues reads the kind and the values of one condition and returns the words behind them.
+func (c *PortCondition) decodeValues(words []string) ([]string, error) {
+	if len(words) == 0 || words[0] != "iif" && words[0] != "saddr" && words[0] != "daddr" {
+		return nil, errNoCondition
+	}
+	kind := words[0]
+	for more := true; more; more = len(words) > 0 && words[0] == "or" {
+		words = words[1:]
+		if kind == "iif" {
+			if len(words) < 1 {
+				return nil, errNoCondition
+			}
+			name := words[0]
+			words = words[1:]
+			if len(words) > 0 && words[0] == "any" {
+				name, words = name+"*", words[1:]
+			}
+			c.Input = append(c.Input, name)
+			continue
+		}
+		if len(words) < 2 {
+			return nil, errNoCondition
+		}
+		p, err := netip.ParsePrefix(strings.ReplaceAll(words[0], "_", ":") + "/" + words[1])
+		if err != nil {
+			return nil, err
+		}
+		words = words[2:]
+		if kind == "saddr" {
+			c.Source = append(c.Source, p)
+		} else {
+			c.Destination = append(c.Destination, p)
+		}
+	}
+	return words, nil
+}
+
+// parts returns the condition as parts of rules: of one rule if no value may match, else of a rule for each value.
+func (c *PortCondition) parts() (all []nft.Rule) {
 	op := uint32(unix.NFT_CMP_EQ)
 	if c.Not {
 		op = unix.NFT_CMP_NEQ
 	}
-	switch {
-	case c.Source.IsValid():
-		return nft.Within(c.Source.String(), nft.Source4, nft.Source6, op)
-	case c.Destination.IsValid():
-		return nft.Within(c.Destination.String(), nft.Destination4, nft.Destination6, op)
+	var one nft.Rule
+	for _, p := range c.Source {
+		one = append(one, nft.Within(p.String(), nft.Source4, nft.Source6, op))
 	}
+	for _, p := range c.Destination {
+		one = append(one, nft.Within(p.String(), nft.Destination4, nft.Destination6, op))
+	}
+	for _, input := range c.Input {
+		one = append(one, fromDevice(input, op))
+	}
+	if c.Not {
+		return []nft.Rule{one}
+	}
+	for _, p := range one {
+		all = append(all, nft.Rule{p})
+	}
+	return all
+}
+
+// fromDevice compares the input device's name, or its beginning before a final "*".
+func fromDevice(input string, op uint32) nft.Part {
 	return func(b *nft.Builder) {
-		name, pattern := strings.CutSuffix(c.Input, "*")
+		name, pattern := strings.CutSuffix(input, "*")
 		data := []byte(name)
 		if !pattern {
 			data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)

@@ -11,35 +11,47 @@ import (
 )
 
 func TestConditions(t *testing.T) {
-	prefix := netip.MustParsePrefix
+	prefixes := func(texts ...string) (all []netip.Prefix) {
+		for _, text := range texts {
+			all = append(all, netip.MustParsePrefix(text))
+		}
+		return all
+	}
 	for _, v := range []struct {
 		v6   bool
 		in   []PortCondition
 		want string
 	}{
-		{false, []PortCondition{{Source: prefix("10.1.2.3/8")}}, "goto portmap_if4/saddr/10.0.0.0/8"},
-		{true, []PortCondition{{Destination: prefix("fd00::/8"), Not: true}}, "goto portmap_if6/not/daddr/fd00__/8"},
-		{false, []PortCondition{{Input: "eth0"}, {Input: "br-x.*", Not: true}}, "goto portmap_if4/iif/eth0/not/iif/br-x./any"},
+		{false, []PortCondition{{Source: prefixes("10.1.2.3/8")}}, "goto portmap_if4/saddr/10.0.0.0/8"},
+		{true, []PortCondition{{Destination: prefixes("fd00::/8"), Not: true}}, "goto portmap_if6/not/daddr/fd00__/8"},
+		{false, []PortCondition{{Input: []string{"eth0"}}, {Input: []string{"br-x.*"}, Not: true}}, "goto portmap_if4/iif/eth0/not/iif/br-x./any"},
+		{
+			false,
+			[]PortCondition{{Destination: prefixes("127.0.0.0/8", "192.0.2.1/32"), Not: true}, {Input: []string{"or", "any*", "not"}}, {Source: prefixes("10.0.0.0/8", "11.0.0.0/8")}},
+			"goto portmap_if4/not/daddr/127.0.0.0/8/or/192.0.2.1/32/iif/or/or/any/any/or/not/saddr/10.0.0.0/8/or/11.0.0.0/8",
+		},
 	} {
 		have, err := ConditionVerdict(v.v6, v.in)
 		if err != nil || have != v.want {
 			t.Errorf("%+v: %q, %v, want %q", v.in, have, err, v.want)
 		}
-		if _, ok := portMapChain(strings.TrimPrefix(have, "goto ")); !ok {
-			t.Errorf("%q makes no chain", have)
+		c, ok := portMapChain(strings.TrimPrefix(have, "goto "))
+		if want := alternatives(v.in); !ok || len(c.Rules) != want {
+			t.Errorf("%q makes a chain of %d rules, want %d", have, len(c.Rules), want)
 		}
 	}
 	for _, v := range []struct {
 		v6 bool
 		in []PortCondition
 	}{
-		{true, []PortCondition{{Source: prefix("10.0.0.0/8")}}},
-		{false, []PortCondition{{Destination: prefix("fd00::/8")}}},
+		{true, []PortCondition{{Source: prefixes("10.0.0.0/8")}}},
+		{false, []PortCondition{{Destination: prefixes("fd00::/8")}}},
 		{false, []PortCondition{{}}},
-		{false, []PortCondition{{Input: "a b"}}},
-		{false, []PortCondition{{Input: "*"}}},
-		{false, []PortCondition{{Input: "sixteen-letters-"}}},
-		{false, slices.Repeat([]PortCondition{{Source: prefix("10.0.0.0/8")}}, 20)},
+		{false, []PortCondition{{Input: []string{"a b"}}}},
+		{false, []PortCondition{{Input: []string{"*"}}}},
+		{false, []PortCondition{{Input: []string{"sixteen-letters-"}}}},
+		{false, slices.Repeat([]PortCondition{{Source: prefixes("10.0.0.0/8")}}, 20)},
+		{false, slices.Repeat([]PortCondition{{Input: []string{"a", "b", "c"}}}, 4)}, // 81 rules
 	} {
 		if have, err := ConditionVerdict(v.v6, v.in); !errors.Is(err, nlconn.ErrInvalid) {
 			t.Errorf("%+v: %q, %v, want ErrInvalid", v.in, have, err)
@@ -55,7 +67,8 @@ func TestConditions(t *testing.T) {
 // FuzzPortMapChain decodes random chain names. The name of a chain may come from
 // a state file.
 func FuzzPortMapChain(f *testing.F) {
-	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap"} {
+	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap",
+		"portmap_if4/saddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/or/or/any/any/not/daddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/a/or"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -63,9 +76,11 @@ func FuzzPortMapChain(f *testing.F) {
 		if !ok {
 			return
 		}
-		if c.Name != name || len(c.Rules) != 1 {
+		if c.Name != name || len(c.Rules) < 1 || len(c.Rules) > maxAlternatives {
 			t.Errorf("%q makes %+v", name, c)
 		}
-		c.Rules[0].Message(inetTable(), c.Name)
+		for _, r := range c.Rules {
+			r.Message(inetTable(), c.Name)
+		}
 	})
 }

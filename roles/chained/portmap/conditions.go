@@ -11,13 +11,14 @@ import (
 )
 
 // supported is the end of an error about an unsupported condition.
-const supported = "use -s, -d or -i of iptables, or ip saddr, ip daddr (ip6 for IPv6) or iifname of nft, with one address, network or device"
+const supported = "use -s, -d or -i of iptables, or ip saddr, ip daddr (ip6 for IPv6) or iifname of nft, with addresses, networks or devices"
 
 // parseConditions parses the words of conditionsV4 or conditionsV6. They are
 // rule arguments of iptables or of nft; the first word of each condition shows
 // which.
 func parseConditions(v6 bool, args []string) ([]netops.PortCondition, error) {
-	w := &wordReader{words: strings.Fields(strings.Join(args, " ")), v6: v6}
+	apart := strings.NewReplacer("{", " { ", "}", " } ", ",", " , ")
+	w := &wordReader{words: strings.Fields(apart.Replace(strings.Join(args, " "))), v6: v6}
 	var all []netops.PortCondition
 	for len(w.words) > 0 {
 		c, err := w.condition()
@@ -78,14 +79,15 @@ func (w *wordReader) condition() (netops.PortCondition, error) {
 	}
 	switch word {
 	case "-s", "--source", "--src":
-		c.Source, err = w.prefix()
+		c.Source, err = w.prefixes(w.values)
 	case "-d", "--destination", "--dst":
-		c.Destination, err = w.prefix()
+		c.Destination, err = w.prefixes(w.values)
 	case "-i", "--in-interface":
-		c.Input, err = w.word()
-		if begin, ok := strings.CutSuffix(c.Input, "+"); ok {
-			c.Input = begin + "*"
+		word, err = w.word()
+		if begin, ok := strings.CutSuffix(word, "+"); ok {
+			word = begin + "*"
 		}
+		c.Input = []string{word}
 	default:
 		if c.Not {
 			return c, fmt.Errorf("%q after \"!\" is not supported: %s", word, supported)
@@ -98,7 +100,6 @@ func (w *wordReader) condition() (netops.PortCondition, error) {
 // nftCondition reads the rest of an nft condition after its first word.
 func (w *wordReader) nftCondition(word string) (netops.PortCondition, error) {
 	var c netops.PortCondition
-	var err error
 	family := "ip"
 	if w.v6 {
 		family = "ip6"
@@ -112,38 +113,76 @@ func (w *wordReader) nftCondition(word string) (netops.PortCondition, error) {
 		c.Not = w.negation("!=")
 		switch field {
 		case "saddr":
-			c.Source, err = w.prefix()
+			c.Source, err = w.prefixes(w.set)
 		case "daddr":
-			c.Destination, err = w.prefix()
+			c.Destination, err = w.prefixes(w.set)
 		default:
 			err = fmt.Errorf("%q is not supported: %s", word+" "+field, supported)
 		}
 		return c, err
 	case "iifname", "iif":
 		c.Not = w.negation("!=")
-		c.Input, err = w.word()
-		c.Input = strings.Trim(c.Input, `"`)
+		names, err := w.set()
+		for _, name := range names {
+			c.Input = append(c.Input, strings.Trim(name, `"`))
+		}
 		return c, err
 	}
 	return c, fmt.Errorf("%q is not supported: %s", word, supported)
 }
 
-// prefix reads an address or network of the address family.
-func (w *wordReader) prefix() (netip.Prefix, error) {
-	word, err := w.word()
-	if err != nil {
-		return netip.Prefix{}, err
+// values reads one value, or several in the form of iptables: "10.0.0.0/8,192.0.2.1".
+func (w *wordReader) values() (all []string, err error) {
+	for more := true; more && err == nil; more = w.skip(",") {
+		var word string
+		word, err = w.word()
+		all = append(all, word)
 	}
-	p, err := netip.ParsePrefix(word)
+	return all, err
+}
+
+// set reads one value, or several in the form of nft: "{ 10.0.0.0/8, 192.0.2.1 }".
+func (w *wordReader) set() ([]string, error) {
+	if !w.skip("{") {
+		word, err := w.word()
+		return []string{word}, err
+	}
+	all, err := w.values()
+	if err == nil && !w.skip("}") {
+		err = errors.New("a set without \"}\", or without \",\" between its values: " + supported)
+	}
+	return all, err
+}
+
+// skip reads the next word if it is the given one, and reports whether it was.
+func (w *wordReader) skip(word string) bool {
+	is := len(w.words) > 0 && w.words[0] == word
+	if is {
+		w.words = w.words[1:]
+	}
+	return is
+}
+
+// prefixes reads addresses or networks of the address family.
+func (w *wordReader) prefixes(read func() ([]string, error)) ([]netip.Prefix, error) {
+	words, err := read()
 	if err != nil {
-		a, err := roles.ParseAddr(word)
+		return nil, err
+	}
+	all := make([]netip.Prefix, len(words))
+	for i, word := range words {
+		p, err := netip.ParsePrefix(word)
 		if err != nil {
-			return p, fmt.Errorf("%q is not an address or a network: %s", word, supported)
+			a, err := roles.ParseAddr(word)
+			if err != nil {
+				return nil, fmt.Errorf("%q is not an address or a network: %s", word, supported)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
 		}
-		p = netip.PrefixFrom(a, a.BitLen())
+		if p.Addr().Is4() == w.v6 {
+			return nil, fmt.Errorf("%q is of the other address family", word)
+		}
+		all[i] = p.Masked()
 	}
-	if p.Addr().Is4() == w.v6 {
-		return p, fmt.Errorf("%q is of the other address family", word)
-	}
-	return p.Masked(), nil
+	return all, nil
 }

@@ -105,6 +105,8 @@ func TestConditions(t *testing.T) {
 	a := w.run("a").publish(conf(`{"hostPort":8080,"containerPort":80}`, `"conditionsV4":["!","-s","192.0.2.3"]`, `"conditionsV6":["ip6 saddr 2001:db8::/64"]`))
 	w.run("b").publish(conf(`{"hostPort":8081,"containerPort":80}`, `"conditionsV4":["ip saddr != 192.0.2.2","iifname","out0"]`))
 	w.run("c").publish(conf(`{"hostPort":8082,"containerPort":80,"hostIP":"192.0.2.1"}`, `"conditionsV4":["-i","out+"]`, `"masqAll":true`, `"markMasqBit":0`))
+	w.run("e").publish(conf(`{"hostPort":8084,"containerPort":80}`,
+		`"conditionsV4":["ip","daddr","!=","{ 127.0.0.0/8, 198.19.254.254 }","ip saddr {192.0.2.1, 192.0.2.3}"]`, `"conditionsV6":["-s","2001:db8::1,2001:db8::2"]`))
 	check := func() {
 		t.Helper()
 		for _, v := range []struct {
@@ -119,10 +121,15 @@ func TestConditions(t *testing.T) {
 			{"192.0.2.3", "192.0.2.1", 8081, "b 192.0.2.3"},
 			{"2001:db8::2", "2001:db8::1", 8081, "b 2001:db8::2"},
 			{"192.0.2.2", "192.0.2.1", 8082, "c 10.1.0.1"},
+			{"192.0.2.2", "192.0.2.1", 8084, ""},
+			{"192.0.2.3", "192.0.2.1", 8084, "e 192.0.2.3"},
+			{"2001:db8::2", "2001:db8::1", 8084, "e 2001:db8::2"},
 		} {
 			w.wants(v.want, w.outside, "tcp", v.source, v.to, v.port)
 		}
 		w.wants("", nil, "tcp", "", "192.0.2.1", 8081) // not through the device
+		w.wants("", nil, "tcp", "", "127.0.0.1", 8084)
+		w.wants("e 192.0.2.1", nil, "tcp", "", "192.0.2.1", 8084)
 	}
 	check()
 	run(t, "nft", "flush", "ruleset")
