@@ -47,12 +47,29 @@ type planned struct {
 // given state. If a dead attachment holds a claim, build removes the attachment and tries
 // once more.
 func (a *work) build(ctx context.Context, state store.State) error {
-	err := a.buildOnce(ctx, state)
+	err := a.buildShared(ctx, state)
 	if freed, reapErr := a.reapHolder(ctx, err); !freed || reapErr != nil {
 		return errors.Join(err, reapErr)
 	}
 	a.in.Observed = nil
-	return a.buildOnce(ctx, state)
+	return a.buildShared(ctx, state)
+}
+
+// maxNetworks is the number of networks of one container that buildShared tries again for.
+const maxNetworks = 16
+
+// buildShared builds again if another attachment of the same container took a claim after Observe looked: a
+// runtime can attach a container to its networks in parallel, and a role may share with the container's other
+// attachments what it observes that they have.
+func (a *work) buildShared(ctx context.Context, state store.State) error {
+	for n := 0; ; n++ {
+		err := a.buildOnce(ctx, state)
+		var taken *store.TakenError
+		if n == maxNetworks || !errors.As(err, &taken) || taken.Owner.ContainerID != a.req.ContainerID || taken.Owner == a.req.Key() {
+			return err
+		}
+		a.in.Observed = nil
+	}
 }
 
 // buildOnce builds under the read lock of the shared objects. If these need a change, it

@@ -72,7 +72,7 @@ type Call struct {
 	// Probe makes the plugin fail or die at the n-th operation: "net:fail:3",
 	// "net:kill-before:3", "net:kill-after:3", "store:fail:2", "store:kill:2".
 	// "net:stop:1" stops it before a write, "lock:stop:1" before a lock, "commit:stop:1"
-	// within a transaction on the state file; see Stopped.
+	// within a transaction on the state file, "update:stop:1" before one; see Stopped.
 	Probe string
 }
 

@@ -128,7 +128,7 @@ func (p *probe) into(o *node.Options) {
 		o.NetProbe = p
 	case "store":
 		o.StoreProbe = p.store
-	case "lock", "commit":
+	case "lock", "commit", "update":
 		o.StoreProbe = func(op string) error {
 			if op != p.on {
 				return nil
