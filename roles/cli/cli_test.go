@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -43,6 +47,7 @@ func TestMain(m *testing.M) {
 	commands := map[string]func(){
 		"cnibox":  func() { os.Exit(mainOf(testTable())) },
 		"product": func() { os.Exit(mainOf(all.Table())) },
+		"listen":  listen,
 	}
 	for _, r := range all.Table().Roles() {
 		for _, name := range r.Names {
@@ -61,6 +66,40 @@ func plugin() int {
 			return openHost(ctx, role)
 		},
 	})
+}
+
+// listen binds sockets ("tcp=0.0.0.0:80", "udp=127.0.0.53:53"), says so, and keeps them open as "sleep infinity".
+func listen() {
+	var files []*os.File
+	for _, arg := range os.Args[1:] {
+		network, address, _ := strings.Cut(arg, "=")
+		var s interface{ File() (*os.File, error) }
+		if network == "udp" {
+			c, err := net.ListenPacket("udp4", address)
+			if err != nil {
+				panic(err)
+			}
+			s = c.(*net.UDPConn) //nolint:forcetypeassert // of network udp
+		} else {
+			l, err := net.Listen("tcp4", address)
+			if err != nil {
+				panic(err)
+			}
+			s = l.(*net.TCPListener) //nolint:forcetypeassert // of network tcp
+		}
+		file, err := s.File()
+		if err != nil {
+			panic(err)
+		}
+		if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
+			panic(err)
+		}
+		files = append(files, file)
+	}
+	fmt.Println("listening")
+	err := syscall.Exec("/bin/sleep", []string{"sleep", "infinity"}, nil)
+	runtime.KeepAlive(files)
+	panic(err)
 }
 
 // inNamespaces runs the test binary again in new mount and network namespaces.

@@ -122,6 +122,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "setting-changed", script: "echo 1 >/proc/sys/net/ipv6/conf/br78/accept_ra"},
 		{id: "masquerade-missing", script: "nft flush set inet cnibox masq4"},
 		{id: "hostport-missing", script: "nft flush map inet cnibox portmap4"},
+		{id: "hostport-listener", script: "listening tcp=0.0.0.0:8080", fix: "use another host port, or stop process "},
 		{id: "rules-flushed", script: "nft flush ruleset"},
 		{id: "rules-flushed", script: "nft flush table inet cnibox"},
 		{id: "rules-flushed", script: "nft flush chain inet cnibox postrouting"},
@@ -459,6 +460,32 @@ for rule in 'ip saddr 10.78.0.0/15 drop' 'ip daddr 10.78.0.0/24 reject' 'ip sadd
 done
 iptables -S FORWARD >$WORK/rules
 grep -q -- '-A FORWARD -i veth[0-9a-f]* -j ACCEPT' $WORK/rules || { cat $WORK/rules; exit 1; }
+`)
+}
+
+// TestDoctorListeners: sockets that keep a port for the container, clients, other addresses, and stub resolvers that were there before the container are
+// not reported. Of one that came later doctor says what mends it.
+func TestDoctorListeners(t *testing.T) {
+	newTestNode(t, false).run(`
+ports='{"portMappings":[{"hostPort":53,"containerPort":53,"protocol":"udp"},{"hostPort":70,"containerPort":70,"protocol":"tcp"},{"hostPort":71,"containerPort":71,"protocol":"tcp"},
+	{"hostPort":72,"containerPort":72,"protocol":"tcp","hostIP":"192.0.2.1"}]}'
+listening udp=127.0.0.53:53 tcp=127.0.0.53:70 tcp=127.0.0.1:72 tcp=0.0.0.0:54
+listening tcp=0.0.0.0:71
+mkdir -p /run/nerdctl/default/p6
+echo $listener >/run/nerdctl/default/p6/port-reserver.pid
+pod $net default-p6 --cap "$ports"
+product doctor
+listening udp=127.0.0.54:53
+if product doctor --json >$WORK/out; then exit 1; fi
+for text in '"id": "hostport-listener"' '"severity": "warning"' '"object": "port 53/udp of default-p6"' "process $listener (sleep) listens on 127.0.0.54:53" '"fix": "restart container default-p6"'; do
+	grep -qF "$text" $WORK/out || { cat $WORK/out; exit 1; }
+done
+product del $net default-p6 /run/ns/default-p6
+product add $net default-p6 /run/ns/default-p6 --cap "$ports" >/dev/null
+product doctor
+rm -r /run/nerdctl
+if product doctor --json >$WORK/out; then exit 1; fi
+grep -qF '(sleep) listens on 0.0.0.0:71' $WORK/out || { cat $WORK/out; exit 1; }
 `)
 }
 

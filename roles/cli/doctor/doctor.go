@@ -94,7 +94,7 @@ type add func(object, evidence, fix string, of ...store.Key)
 func Checks() []Check {
 	return slices.Concat(
 		confChecks(), rangeChecks(), kubeconfigChecks(), pluginChecks(), stateChecks(), attachmentChecks(), recordChecks(),
-		settingChecks(), filterChecks(), linkChecks(), agentChecks(), tunnelChecks(), policyChecks(),
+		portChecks(), settingChecks(), filterChecks(), linkChecks(), agentChecks(), tunnelChecks(), policyChecks(),
 	)
 }
 

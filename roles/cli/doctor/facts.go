@@ -42,7 +42,9 @@ type Facts struct {
 	Routes   []netops.Route
 	Sysctls  map[string]string
 	Firewall Firewall
-	Tunnels  map[string]netops.TunnelEntries
+	// Listeners are sockets of the node at published ports.
+	Listeners []attachment.PortListener
+	Tunnels   map[string]netops.TunnelEntries
 	// Egress are the node's faults for packets of pods to other networks.
 	Egress []Egress
 	// TunnelFaults are those of the tunnels to other nodes.

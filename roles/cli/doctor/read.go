@@ -178,7 +178,15 @@ func (r *reader) readState(ctx context.Context) {
 	}
 	r.unread("packet filter", r.readPodDrops(ctx))
 	r.unread("routes", r.readEgress(ctx))
+	var published []attachment.PublishedPorts
+	for _, c := range s.Dump.Claims {
+		if c.Kind == store.KindPort {
+			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
+		}
+	}
 	var err error
+	r.f.Listeners, err = attachment.PortListeners(ctx, published)
+	r.unread("sockets", err)
 	s.Census, err = attachment.NewCensus(ctx, r.h)
 	r.unread("interfaces", err)
 	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {

@@ -12,6 +12,7 @@ for tool in sh ip nft iptables bridge nsenter unshare mount umount mkdir ln rm c
 done
 ln -s $SELF $WORK/path/product
 ln -s $SELF $WORK/path/agent
+ln -s $SELF $WORK/path/listen
 touch $WORK/path/containerd
 chmod +x $WORK/path/containerd
 PATH=$WORK/path
@@ -46,6 +47,14 @@ in_pod() { # NAME COMMAND…
 }
 # veth of a pod on a network
 veth() { ip -o link | sed -n "/$2.eth0.$1/s/^[0-9]*: \(veth[0-9a-f]*\)@.*/\1/p"; }
+listening() { # SOCKET… sets $listener
+	listen "$@" >$WORK/listening &
+	listener=$!
+	listeners="$listeners $listener"
+	trap 'kill $listeners' EXIT
+	until [ -s $WORK/listening ]; do :; done
+	rm $WORK/listening
+}
 plugin() { # a plugin of another program
 	printf '#!/bin/sh\n%s\n' "$2" >/opt/cni/bin/$1
 	chmod ${3-755} /opt/cni/bin/$1
