@@ -34,9 +34,10 @@ type Conf struct {
 	// combined with markMasqBit.
 	ExternalSetMarkChain string `json:"externalSetMarkChain,omitempty"`
 	// ConditionsV4 restrict the IPv4 connections that are forwarded to the
-	// container: all conditions must match. They are arguments of iptables (-s,
-	// -d or -i with an address, network or device; "!" before it negates) or of
-	// nft (ip saddr, ip daddr, iifname; "!=" negates).
+	// container: all conditions must match. They are arguments of iptables (-s and
+	// -d with addresses or networks, separated by commas, or -i with a device; "!"
+	// before it negates) or of nft (ip saddr, ip daddr, iifname with a value or a set
+	// "{ a, b }"; "!=" negates).
 	ConditionsV4 []string `json:"conditionsV4,omitempty"`
 	// ConditionsV6 are the same for IPv6 (ip6 saddr, ip6 daddr).
 	ConditionsV6 []string `json:"conditionsV6,omitempty"`

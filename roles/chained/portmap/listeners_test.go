@@ -1,6 +1,7 @@
 package portmap_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +21,9 @@ import (
 // ofAttachment finds elements of an attachment.
 var ofAttachment = regexp.MustCompile(`comment "cnibox:[0-9a-f]`)
 
+// nerdctlDir is nerdctl's directory.
+const nerdctlDir = "/run/nerdctl"
+
 // listenOn opens a socket on the node until the test ends.
 func listenOn(t *testing.T, network, address string) {
 	t.Helper()
@@ -32,6 +36,34 @@ func listenOn(t *testing.T, network, address string) {
 	}
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
+}
+
+// reserve keeps ports ("tcp=0.0.0.0:80") as nerdctl does: a process that sleeps inherits the sockets, and a file has its number.
+func reserve(t *testing.T, pidFile string, ports ...string) {
+	t.Helper()
+	c := exec.Command("sleep", "infinity")
+	for _, p := range ports {
+		network, address, _ := strings.Cut(p, "=")
+		var file *os.File
+		if network == "udp" {
+			s, err := net.ListenPacket("udp4", address)
+			must(t, err)
+			file, err = s.(*net.UDPConn).File()
+			must(t, errors.Join(err, s.Close()))
+		} else {
+			s, err := net.Listen("tcp4", address)
+			must(t, err)
+			file, err = s.(*net.TCPListener).File()
+			must(t, errors.Join(err, s.Close()))
+		}
+		defer file.Close()
+		c.ExtraFiles = append(c.ExtraFiles, file)
+	}
+	must(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	must(t, os.MkdirAll(filepath.Dir(pidFile), 0o755))
+	t.Cleanup(func() { _ = os.RemoveAll(nerdctlDir) })
+	must(t, os.WriteFile(pidFile, []byte(strconv.Itoa(c.Process.Pid)), 0o644)) //nolint:gosec // nerdctl's mode
 }
 
 // asPod is a call for a pod of Kubernetes.
@@ -202,9 +234,9 @@ func TestReservedPort(t *testing.T) {
 		t.Cleanup(func() { _ = stdin.Close(); _ = c.Process.Kill(); _ = c.Wait() })
 		return c.Process.Pid
 	}
-	const reserver = "/run/nerdctl/k8s.io/a1/port-reserver.pid"
+	const reserver = nerdctlDir + "/k8s.io/a1/port-reserver.pid"
 	must(t, os.MkdirAll(filepath.Dir(reserver), 0o755))
-	t.Cleanup(func() { _ = os.RemoveAll("/run/nerdctl") })
+	t.Cleanup(func() { _ = os.RemoveAll(nerdctlDir) })
 	write := func(text string) func() {
 		return func() { must(t, os.WriteFile(reserver, []byte(text), 0o644)) } //nolint:gosec // nerdctl's mode
 	}

@@ -1,6 +1,7 @@
 package portmap_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/netip"
@@ -21,6 +22,8 @@ type list struct {
 	version string
 	name    string
 	plugins []map[string]any
+	// args are CNI_ARGS, or "" for podman's.
+	args string
 }
 
 // readList reads one of testdata/lists. `podman network create` wrote them:
@@ -40,12 +43,12 @@ func readList(t *testing.T, w *town, name string) *list {
 	return l
 }
 
-// call calls the i-th plugin for the container "web", which has ports.
+// call calls the i-th plugin for a container, whose ID ends in "web" if it has ports.
 func (l *list) call(p *pod, verb, netns string, i int) rolestest.Call {
 	l.w.t.Helper()
 	conf := maps.Clone(l.plugins[i])
 	conf["cniVersion"], conf["name"] = l.version, l.name
-	if conf["type"] == "portmap" && p.id == "web" {
+	if conf["type"] == "portmap" && strings.HasSuffix(p.id, "web") {
 		conf["runtimeConfig"] = map[string]any{"portMappings": []map[string]any{
 			{"hostPort": 18080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
 			{"hostPort": 18080, "containerPort": 80, "protocol": "udp", "hostIP": ""},
@@ -60,7 +63,7 @@ func (l *list) call(p *pod, verb, netns string, i int) rolestest.Call {
 	typ, _ := conf["type"].(string)
 	return rolestest.Call{
 		Type: typ, Verb: verb, ID: p.id, Netns: netns, IfName: "eth0", Conf: string(raw),
-		Args: "IgnoreUnknown=1;K8S_POD_NAME=" + p.id,
+		Args: cmp.Or(l.args, "IgnoreUnknown=1;K8S_POD_NAME="+p.id),
 	}
 }
 
@@ -69,7 +72,11 @@ func (l *list) up(p *pod) *pod {
 	l.w.t.Helper()
 	p.result, p.addrs = "", nil
 	for i := range l.plugins {
-		p.result = l.w.OK(l.call(p, "ADD", p.Path(), i)).Stdout
+		answer := l.w.OK(l.call(p, "ADD", p.Path(), i))
+		if strings.Contains(answer.Stderr, "listens") {
+			l.w.t.Errorf("ADD found a process of the node: %s", answer.Stderr)
+		}
+		p.result = answer.Stdout
 	}
 	var r struct {
 		IPs []struct{ Address netip.Prefix }
@@ -160,19 +167,24 @@ func TestPodmanLists(t *testing.T) {
 
 // TestNerdctlList makes the calls that nerdctl makes: DEL with an empty netns
 // before ADD, to remove stale state, and after the container has stopped. A
-// restart of containerd does this while the container is still attached.
+// restart of containerd does this while the container is still attached. Before the
+// calls it binds the ports in a process of its own, and kills this after them.
 func TestNerdctlList(t *testing.T) {
 	w := newTown(t)
+	w.Extra = append(w.Extra, "CNIBOX_LOG=warn")
 	l := readList(t, w, "nerdctl")
-	one, p := l.up(w.container("one")), w.container("web")
+	l.args = "IgnoreUnknown=1;NERDCTL_CNI_DHCP_HOSTNAME=web"
+	one, p := l.up(w.container("default-one")), w.container("default-web")
 	inside := p.Snapshot(t)
 	l.down(l.up(p), "")
 	before := netopstest.Snapshot(t)
 	reached := func() {
 		t.Helper()
-		w.wants("web 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 18080)
-		w.wants("web 192.0.2.2", w.outside, "udp", "192.0.2.2", "192.0.2.1", 18080)
+		w.wants("default-web 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 18080)
+		w.wants("default-web 192.0.2.2", w.outside, "udp", "192.0.2.2", "192.0.2.1", 18080)
+		w.wants("default-web 10.115.0.1", nil, "tcp", "", "127.0.0.1", 18081)
 	}
+	reserve(t, "/run/nerdctl/default/web/port-reserver.pid", "tcp=0.0.0.0:18080", "udp=0.0.0.0:18080", "tcp=127.0.0.1:18081")
 	for range 2 {
 		l.down(p, "")
 		l.up(p)
@@ -192,7 +204,7 @@ func TestNerdctlList(t *testing.T) {
 		}
 	}
 	l.down(one, "")
-	if text := w.State(nil); strings.Contains(text, `"web"`) {
+	if text := w.State(nil); strings.Contains(text, `"default-web"`) {
 		t.Errorf("the store has\n%s", text)
 	}
 }

@@ -1,6 +1,9 @@
 package diff
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // groupGateway makes ADD fail after everything but the routes is made: a gateway cannot have a multicast address.
 const groupGateway = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"198.51.100.0/24","gw":"224.0.0.1"}]}`
@@ -55,8 +58,8 @@ func allClaims() []claim {
 		},
 		{
 			name:      "portmap/node-port",
-			reference: "A container takes a port that a process of the node or a Service of type NodePort uses, and any number of ports.",
-			ours:      "ADD refuses such a port and names its holder. It refuses more ports than `maxPorts`, 256 by default.",
+			reference: "A container takes a port that a Service of type NodePort uses.",
+			ours:      "ADD refuses such a port.",
 			setup: "nft add table ip kube-proxy\nnft add chain ip kube-proxy external\n" +
 				"nft add map ip kube-proxy service-nodeports { type inet_proto . inet_service : verdict ; }\n" +
 				"nft add element ip kube-proxy service-nodeports { tcp . 30080 : goto external }\n",
@@ -71,6 +74,55 @@ func allClaims() []claim {
 				}
 				ports.conf["prevResult"] = first.conf["prevResult"]
 				return ports.mustFail("ADD", "port 30080 is a NodePort")
+			},
+		},
+		{
+			name:      "portmap/listener",
+			reference: "A pod takes a port on which a process of the node listens, such as the kubelet's.",
+			ours:      "ADD refuses such a port for a pod and names the process. Other containers take it, as with the reference. `refuseListeners` chooses either way.",
+			show: func(h *host) error {
+				first, err := h.attach(masq, "c1", "eth0")
+				if err == nil {
+					err = h.serve("", "10250")
+				}
+				if err != nil {
+					return err
+				}
+				ports, err := h.attachment(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":10250,"containerPort":80,"protocol":"tcp"}]}}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				ports.conf["prevResult"], ports.args = first.conf["prevResult"], "IgnoreUnknown=1;K8S_POD_NAME=c1"
+				return ports.mustFail("ADD", "a process listens on port 10250")
+			},
+		},
+		{
+			name:      "portmap/stub",
+			reference: "A container whose port is 53 also gets the node's own queries to a stub resolver on 127.0.0.53.",
+			ours:      "A process that listens on a loopback address keeps the connections to that address, and the container gets the others.",
+			show: func(h *host) error {
+				first, err := h.attach(masq, "c1", "eth0")
+				if err == nil {
+					err = errors.Join(h.serve("c1", "53"), h.serveAt("", "127.0.0.53:53"))
+				}
+				if err != nil {
+					return err
+				}
+				ports, err := h.attachment(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":53,"containerPort":53,"protocol":"tcp"}]}}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				ports.conf["prevResult"] = first.conf["prevResult"]
+				if _, err := ports.call("ADD"); err != nil {
+					return err
+				}
+				if have := h.dial("", "192.0.2.1:53"); have != "answer of c1" {
+					return fmt.Errorf("the node's address: %s", have)
+				}
+				if have := h.dial("", "127.0.0.53:53"); have != "answer of " {
+					return fault("127.0.0.53: %s", have)
+				}
+				return nil
 			},
 		},
 		{

@@ -62,7 +62,7 @@ type attachment struct {
 	h                 *host
 	conf              map[string]any
 	container, ifname string
-	netns             string
+	netns, args       string
 }
 
 // attach adds a container to the network of a configuration.
@@ -85,7 +85,7 @@ func (h *host) attachment(conf, container, ifname string) (*attachment, error) {
 }
 
 func (a *attachment) call(verb string) ([]byte, error) {
-	out, err := a.h.execute(call{verb: verb, conf: a.conf, container: a.container, ifname: a.ifname, netns: a.netns})
+	out, err := a.h.execute(call{verb: verb, conf: a.conf, container: a.container, ifname: a.ifname, netns: a.netns, args: a.args})
 	if err != nil {
 		return nil, fmt.Errorf("%s of %s/%s: %w", verb, a.container, a.ifname, err)
 	}

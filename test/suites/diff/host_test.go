@@ -187,9 +187,12 @@ func (h *host) ping(container, address string) string {
 }
 
 // serve starts a TCP server in a container that closes every connection, with a word for the client.
-func (h *host) serve(container, port string) error {
+func (h *host) serve(container, port string) error { return h.serveAt(container, ":"+port) }
+
+// serveAt is serve at an address.
+func (h *host) serveAt(container, address string) error {
 	return h.in(container, func() error {
-		l, err := net.Listen("tcp", ":"+port)
+		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return err
 		}
