@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -134,6 +135,22 @@ func TestListener(t *testing.T) {
 	a.publish(conf(web))
 	listenOn(t, "tcp4", "0.0.0.0:8080") // it gets no connection, but the container's ports stay checkable and repeatable
 	w.OK(a.plugin("CHECK", conf(web)))
+}
+
+// TestListenerInMulti: multi attaches pods, also if CNI_ARGS name none.
+func TestListenerInMulti(t *testing.T) {
+	w := newTown(t)
+	listenOn(t, "tcp4", "0.0.0.0:10250")
+	ns := netopstest.New(t)
+	for _, chained := range []string{`{"type":"portmap","capabilities":{"portMappings":true}}`, `{"type":"chain","plugins":[` + bridge + `,{"type":"portmap","capabilities":{"portMappings":true}}]}`} {
+		plugins := chained
+		if !strings.Contains(chained, "chain") {
+			plugins = bridge + "," + chained
+		}
+		call := rolestest.Call{Type: "multi", Verb: "ADD", ID: "m", Netns: ns.Path(), IfName: "eth0", Conf: `{"cniVersion":"1.0.0","name":"m","type":"multi",
+			"runtimeConfig":{"portMappings":[{"hostPort":10250,"containerPort":80}]},"delegates":[{"cniVersion":"1.0.0","name":"ports","plugins":[` + plugins + `]}]}`}
+		wantAnswer(t, chained, w.Run(call), true, "0.0.0.0:10250")
+	}
 }
 
 // wantAnswer compares the answer of an ADD that refuses a listener of this process, or else logs it.
