@@ -41,6 +41,9 @@ func (e *Element) validate() error {
 }
 
 func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
+	if e.Standby {
+		return []Change{addition(e)}, nil
+	}
 	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
 	if err != nil {
 		return nil, err
@@ -59,6 +62,9 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) {
+	if e.Standby {
+		return nil, nil
+	}
 	set := e.Set
 	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
 	if err == nil && !found && e.OrSet != "" {
@@ -97,13 +103,18 @@ func (s *session) isFlushed(ctx context.Context, set string) (bool, error) {
 
 func (e *Element) batchKey(v Verb) string { return "element " + string(v) }
 
-// apply adds or deletes nftables elements in one transaction.
+// apply adds or deletes nftables elements in one transaction. It does not add those on standby.
 func (e *Element) apply(ctx context.Context, run *applier, batch []Change) error {
-	all := make([]*nft.Element, len(batch))
-	for i, c := range batch {
-		all[i] = (*nft.Element)(c.Do.Object.(*Element))
+	var all []*nft.Element
+	for _, c := range batch {
+		if e := c.Do.Object.(*Element); !e.Standby || c.Do.Verb != VerbAdd {
+			all = append(all, (*nft.Element)(e))
+		}
 	}
-	err := run.elements(ctx, batch[0].Do.Verb, all...)
+	var err error
+	if len(all) > 0 {
+		err = run.elements(ctx, batch[0].Do.Verb, all...)
+	}
 	if err == nil {
 		run.done = append(run.done, batch...)
 	}

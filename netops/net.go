@@ -94,9 +94,13 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 	}
 	return func(ctx context.Context) ([]*nft.Element, error) {
 		recorded, err := restore(ctx)
-		els := make([]*nft.Element, len(recorded))
-		for i, e := range recorded {
-			els[i] = (*nft.Element)(e)
+		els := make([]*nft.Element, 0, len(recorded))
+		for _, standby := range []bool{false, true} { // of two with one key, the first is used
+			for _, e := range recorded {
+				if e.Standby == standby {
+					els = append(els, (*nft.Element)(e))
+				}
+			}
 		}
 		return els, err
 	}

@@ -30,10 +30,7 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	six, err := ConditionVerdict(true, []PortCondition{
-		{Destination: []netip.Prefix{netip.MustParsePrefix("fd00::1/8"), netip.MustParsePrefix("fe80::1/128")}, Not: true},
-		{Source: []netip.Prefix{netip.MustParsePrefix("fd01::/16"), netip.MustParsePrefix("fd02::/16")}},
-	})
+	six, err := ConditionVerdict(true, []PortCondition{{Destination: []netip.Prefix{netip.MustParsePrefix("fd00::1/8")}, Not: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +312,7 @@ const wantPortMap = `table inet cnibox {
 
 	map portmap_ip_if6 {
 		type ipv6_addr . inet_proto . inet_service : verdict
-		elements = { fd00::1 . udp . 53 comment "cnibox:a" : goto portmap_if6/not/daddr/fd00__/8/or/fe80__1/128/saddr/fd01__/16/or/fd02__/16 }
+		elements = { fd00::1 . udp . 53 comment "cnibox:a" : goto portmap_if6/not/daddr/fd00__/8 }
 	}
 
 	map portmap_snat6 {
@@ -399,9 +396,8 @@ const wantPortMap = `table inet cnibox {
 		ip saddr != 10.9.0.0/16 iifname "eth*" iifname != "br-lan" goto portmap_translate
 	}
 
-	chain portmap_if6/not/daddr/fd00__/8/or/fe80__1/128/saddr/fd01__/16/or/fd02__/16 {
-		ip6 daddr != fd00::/8 ip6 daddr != fe80::1 ip6 saddr fd01::/16 goto portmap_translate
-		ip6 daddr != fd00::/8 ip6 daddr != fe80::1 ip6 saddr fd02::/16 goto portmap_translate
+	chain portmap_if6/not/daddr/fd00__/8 {
+		ip6 daddr != fd00::/8 goto portmap_translate
 	}
 
 	chain portmap_bit13 {

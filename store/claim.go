@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -75,6 +76,36 @@ func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 		}
 	}
 	return nil
+}
+
+// HandOver gives ports that nobody has to the attachments of from's container that await them, but not to from, whose claims
+// were released. It reports whether one got ports.
+func (tx *Tx) HandOver(from Key, now time.Time) (bool, error) {
+	var awaited []Claim
+	for key, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucketClaims), kv.EncodePrefix(KindAwaited, awaitedPrefix(from))) {
+		var c Claim
+		if err := kv.Decode(bucketClaims, key, raw, &c); err != nil {
+			return false, err
+		}
+		awaited = append(awaited, c)
+	}
+	handed := false
+	for _, c := range awaited {
+		fields := strings.SplitN(c.Name, " ", 4)
+		p, ok := parsePorts(fields[len(fields)-1])
+		if !ok || c.Owner == from {
+			continue
+		}
+		r := Resource{Kind: KindPort, Ports: p}
+		taken, err := tx.Holder(r, Key{}) // also c.Owner
+		if err == nil && taken == nil {
+			handed, err = true, tx.Claim(r, c.Owner, now)
+		}
+		if err != nil {
+			return handed, err
+		}
+	}
+	return handed, nil
 }
 
 // Claims returns the claims of a kind, or all with "", by kind and name. Damaged

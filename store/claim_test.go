@@ -108,3 +108,46 @@ func TestClaimNames(t *testing.T) {
 		update(t, s, func(tx *store.Tx) error { return tx.Unclaim(owner) })
 	}
 }
+
+// TestHandOver: of a container's attachments that await ports, the first one gets those that nobody has.
+func TestHandOver(t *testing.T) {
+	key := func(network, id string) store.Key {
+		return store.Key{Network: network, ContainerID: id, IfName: "eth0"}
+	}
+	holder, first, second, alike := key("n1", "a"), key("n2", "a"), key("n3", "a"), key("n2", "aa")
+	free, range4, taken := ports(80, 80, "tcp", ""), ports(90, 99, "udp", "10.0.0.1"), ports(85, 85, "tcp", "")
+	s := newStore(t)
+	update(t, s, func(tx *store.Tx) error {
+		err := errors.Join(tx.Claim(free, holder, testTime), tx.Claim(range4, holder, testTime), tx.Claim(taken, alike, testTime))
+		for _, k := range []store.Key{first, second, alike} {
+			for _, r := range []store.Resource{free, range4, taken} {
+				err = errors.Join(err, tx.Claim(store.Awaited(r.Ports, k), k, testTime))
+			}
+		}
+		if handed, failed := tx.HandOver(first, testTime); handed {
+			t.Error("ports that are held were handed over")
+		} else if failed != nil {
+			err = errors.Join(err, failed)
+		}
+		return errors.Join(err, tx.Unclaim(holder))
+	})
+	update(t, s, func(tx *store.Tx) error {
+		handed, err := tx.HandOver(holder, testTime)
+		if !handed {
+			t.Error("nothing was handed over")
+		}
+		return err
+	})
+	update(t, s, func(tx *store.Tx) error {
+		for _, r := range []store.Resource{free, range4} {
+			if have, err := tx.Holder(r, holder); err != nil || have == nil || have.Owner != first {
+				t.Errorf("%s: %v, %v, want %v", r, have, err, first)
+			}
+		}
+		handed, err := tx.HandOver(holder, testTime)
+		if handed {
+			t.Error("handed over twice")
+		}
+		return err
+	})
+}

@@ -19,6 +19,17 @@ type Resource struct {
 // KindPort is the kind of resources that are Ports.
 const KindPort = "port"
 
+// KindAwaited is the kind of resources that stand for ports which another attachment of the same container has.
+const KindAwaited = "awaited port"
+
+// Awaited returns a resource of KindAwaited. Its owner gets a claim on the ports when the other attachment
+// releases them; see Tx.HandOver.
+func Awaited(p Ports, owner Key) Resource {
+	return Resource{Kind: KindAwaited, Name: awaitedPrefix(owner) + owner.Network + " " + owner.IfName + " " + p.name()}
+}
+
+func awaitedPrefix(owner Key) string { return owner.ContainerID + " " }
+
 // Ports are consecutive ports of this node, of one protocol and address family.
 type Ports struct {
 	First, Last uint16

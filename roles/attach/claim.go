@@ -9,12 +9,18 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// kinds returns the kinds of claims without duplicates.
+// kinds returns the kinds of claims without duplicates, and those that they can become.
 func kinds(claims []store.Resource) []string {
 	var list []string
+	add := func(kind string) {
+		if !slices.Contains(list, kind) {
+			list = append(list, kind)
+		}
+	}
 	for _, c := range claims {
-		if !slices.Contains(list, c.Kind) {
-			list = append(list, c.Kind)
+		add(c.Kind)
+		if c.Kind == store.KindAwaited {
+			add(store.KindPort)
 		}
 	}
 	return list

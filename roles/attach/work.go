@@ -206,17 +206,23 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	a.made = p
-	if state == first {
-		return nil
-	}
-	rec.Parts[len(rec.Parts)-1].State = state
-	rec.Updated = a.h.Now()
-	return a.h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := recovery.SameState(tx, a.in.state); err != nil {
+	if state != first {
+		rec.Parts[len(rec.Parts)-1].State = state
+		rec.Updated = a.h.Now()
+		err := a.h.Store.Update(ctx, func(tx *store.Tx) error {
+			if err := recovery.SameState(tx, a.in.state); err != nil {
+				return err
+			}
+			return tx.PutAttachment(rec)
+		})
+		if err != nil {
 			return err
 		}
-		return tx.PutAttachment(rec)
-	})
+	}
+	if slices.ContainsFunc(p.desired.Claims, func(c store.Resource) bool { return c.Kind == store.KindAwaited }) {
+		return attachment.TakeFree(ctx, a.h, a.req.ContainerID)
+	}
+	return nil
 }
 
 // wantsNothing reports whether a chained role's part would be empty in a record that

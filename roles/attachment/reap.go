@@ -16,7 +16,13 @@ import (
 // caller holds the attachment's lock. An absent object is not an error. If an inverse
 // fails, the record stays, so that a later call can try again.
 func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
-	return undoParts(ctx, h, a, a.Parts, ns, func(bool) error { return DeleteRecord(ctx, h, a.Key) })
+	handed := false
+	err := undoParts(ctx, h, a, a.Parts, ns, func(bool) (err error) {
+		handed, err = deleteRecord(ctx, h, a.Key)
+		return err
+	})
+	restoreHanded(ctx, h, handed)
+	return err
 }
 
 // UndoParts runs the stored inverses of every part, newest part first, in the namespace
@@ -89,35 +95,80 @@ func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f
 // record. The leases stay, because they belong to the interface. The caller holds the
 // attachment's lock. RemovePart updates a.
 func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
-	return undoParts(ctx, h, a, a.Parts[i:i+1], ns, func(bool) error {
+	handed := false
+	err := undoParts(ctx, h, a, a.Parts[i:i+1], ns, func(bool) error {
 		claims := a.Parts[i].Claims
 		a.Parts = slices.Delete(slices.Clone(a.Parts), i, i+1)
 		a.Updated = h.Now()
-		return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
-			if len(claims) > 0 {
-				if err := tx.Unclaim(a.Key, claims...); err != nil {
+		return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) (err error) {
+			if len(a.Parts) == 0 {
+				claims = nil // all
+			}
+			if len(claims) > 0 || len(a.Parts) == 0 {
+				if handed, err = unclaim(tx, h, a.Key, claims...); err != nil {
 					return err
 				}
 			}
 			if len(a.Parts) > 0 {
 				return tx.PutAttachment(a)
 			}
-			return errors.Join(tx.Unclaim(a.Key), tx.DeleteAttachment(a.Key))
+			return tx.DeleteAttachment(a.Key)
 		})
 	})
+	restoreHanded(ctx, h, handed)
+	return err
 }
 
 // DeleteRecord deletes leases, claims and the record of an attachment.
 func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
-	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+	handed, err := deleteRecord(ctx, h, key)
+	restoreHanded(ctx, h, handed)
+	return err
+}
+
+// deleteRecord is DeleteRecord without restoreHanded.
+func deleteRecord(ctx context.Context, h *roles.Host, key store.Key) (handed bool, err error) {
+	err = h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) (err error) {
 		if _, err := tx.DeleteLeases(key); err != nil {
 			return err
 		}
-		if err := tx.Unclaim(key); err != nil {
+		if handed, err = unclaim(tx, h, key); err != nil {
 			return err
 		}
 		return tx.DeleteAttachment(key)
 	})
+	return handed, err
+}
+
+// unclaim releases an attachment's claims, and reports whether another attachment of its container got ports of it.
+func unclaim(tx *store.Tx, h *roles.Host, key store.Key, kinds ...string) (handed bool, err error) {
+	if err := tx.Unclaim(key, kinds...); err != nil {
+		return false, err
+	}
+	return tx.HandOver(key, h.Now())
+}
+
+// TakeFree gives the ports that attachments of a container await and that nobody has to them: their holder can
+// have released them before they were awaited.
+func TakeFree(ctx context.Context, h *roles.Host, containerID string) error {
+	handed := false
+	err := h.Store.Update(ctx, func(tx *store.Tx) (err error) {
+		handed, err = tx.HandOver(store.Key{ContainerID: containerID}, h.Now())
+		return err
+	})
+	restoreHanded(ctx, h, handed)
+	return err
+}
+
+// restoreHanded makes the elements of the attachments that got ports: until then they are on standby. The caller holds
+// no lock of restored objects.
+func restoreHanded(ctx context.Context, h *roles.Host, handed bool) {
+	if !handed {
+		return
+	}
+	if _, err := h.Net.RestoreRules(context.WithoutCancel(ctx)); err != nil {
+		h.Log.Warn("the ports of a container are not forwarded to its other network: run 'cnibox repair'", "error", err)
+	}
 }
 
 // Reap removes every attachment of a network ("" for all) that is certainly dead (see

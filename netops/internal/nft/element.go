@@ -21,6 +21,9 @@ type Element struct {
 	// Label names the owner. It is stored as the element's comment and has at
 	// most 120 bytes.
 	Label string `json:"label,omitempty"`
+	// Standby means that another owner has the key. The element is recorded, and made by
+	// Restore when the key is free.
+	Standby bool `json:"standby,omitempty"`
 	// OrSet and OrKey name an element that CHECK accepts instead.
 	OrSet string   `json:"-"`
 	OrKey []string `json:"-"`

@@ -94,13 +94,20 @@ func (c *Conf) ports(e targets) []port {
 	return all
 }
 
-// without returns the ports that another attachment of the container does not hold.
-func without(ports []port, held []store.Ports) []port {
+// without returns the ports that no other attachment of the container holds, and the others.
+func without(ports []port, held []store.Ports) (free, awaited []port) {
 	isHeld := map[store.Ports]bool{}
 	for _, claimed := range held {
 		isHeld[claimed] = true
 	}
-	return slices.DeleteFunc(slices.Clone(ports), func(p port) bool { return isHeld[p.claim()] })
+	for _, p := range ports {
+		if isHeld[p.claim()] {
+			awaited = append(awaited, p)
+		} else {
+			free = append(free, p)
+		}
+	}
+	return free, awaited
 }
 
 // joined joins consecutive ports into ranges, where wanted reports that a port may be
@@ -146,6 +153,18 @@ func (r *role) claims(ports []port) []store.Resource {
 	return all
 }
 
+// awaits are the claims for ports that another attachment of the container holds: when it releases them, this one gets
+// them. With masquerading the addresses are claimed now.
+func (r *role) awaits(in *attach.Input, ports []port) (all []store.Resource) {
+	for _, c := range r.claims(ports) {
+		if c.Kind == store.KindPort {
+			c = store.Awaited(c.Ports, in.Key)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
 // reachableByLoopback reports whether one of the ports of a family can be
 // reached through a loopback address.
 func reachableByLoopback(ports []port, v4 bool) bool {
@@ -178,8 +197,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports := without(r.conf.ports(e), o.Held)
-	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
+	ports := r.conf.ports(e)
+	free, awaited := without(ports, o.Held)
+	w := &attach.Desired{Result: in.Chained, Claims: append(r.claims(free), r.awaits(in, awaited)...)}
 	r.addLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
 		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.masquerades() {
@@ -188,7 +208,14 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			}
 		}
 	}
-	return w, r.addPorts(w, in, ports, o.Kept)
+	if err := r.addPorts(w, in, free, o.Kept, false); err != nil {
+		return nil, err
+	}
+	if err := r.addPorts(w, in, awaited, o.Kept, true); err != nil {
+		return nil, err
+	}
+	addFlows(&w.Spec, ports)
+	return w, nil
 }
 
 // addLoopback allows connections from loopback addresses to leave through the
@@ -245,7 +272,8 @@ func (r *role) addMasquerade(w *attach.Desired, in *attach.Input, target netip.P
 }
 
 // addPorts adds the elements that forward the ports to the container, each behind those of the sockets that keep their connections.
-func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port, kept []socket) error {
+// Those that another attachment of the container has are on standby.
+func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port, kept []socket, standby bool) error {
 	four, err := conditionVerdict(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}
@@ -263,24 +291,27 @@ func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port, kept 
 	// A range is one element where the container's ports are the same. The others
 	// need an element for each port, see netops/internal/ruleset.
 	same := func(p port) bool { return p.toPort == p.port && verdict(p) == "" }
+	add := func(e *netops.Element) {
+		e.Standby = standby
+		w.Spec.Add(e)
+	}
 	for _, p := range joined(ports, same) {
 		own := keptPorts(kept, p)
 		if p.last != p.port {
 			for _, k := range own { // the rules of ranges can come before the others
-				w.Spec.Add(k.element(in, "_range", k.to.String()))
+				add(k.element(in, "_range", k.to.String()))
 			}
-			w.Spec.Add(p.element(in, "_range", p.to.String()))
+			add(p.element(in, "_range", p.to.String()))
 			continue
 		}
 		for _, k := range own {
-			w.Spec.Add(k.element(in, "", k.to.String(), strconv.Itoa(k.toPort)))
+			add(k.element(in, "", k.to.String(), strconv.Itoa(k.toPort)))
 		}
 		if v := verdict(p); v != "" {
-			w.Spec.Add(p.element(in, "_if", v))
+			add(p.element(in, "_if", v))
 		}
-		w.Spec.Add(p.element(in, "", p.to.String(), strconv.Itoa(p.toPort)))
+		add(p.element(in, "", p.to.String(), strconv.Itoa(p.toPort)))
 	}
-	addFlows(&w.Spec, ports)
 	return nil
 }
 

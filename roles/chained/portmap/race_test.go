@@ -58,39 +58,81 @@ func TestTakenAtOnce(t *testing.T) {
 }
 
 // TestTwoNetworksAtOnce attaches one container to two networks with the same ports, as go-cni does in parallel. One ADD stops before each of its
-// transactions, and the other one runs meanwhile. Both succeed, and DEL of either leaves the port to the other.
+// transactions, and the other one runs meanwhile. Both succeed, and DEL of either leaves the port to the other. So does a DEL that stops
+// while the other network is attached, and one that the other network's ADD does not see.
 func TestTwoNetworksAtOnce(t *testing.T) {
 	w := newTown(t)
 	w.chain = bridge
 	a := w.run("a")
 	second := *a
 	second.join("other", strings.NewReplacer("br0", "br1", "10.1.0", "10.2.0").Replace(bridge), "eth1")
-	calls := func(verb string) (first, other rolestest.Call) {
-		first, other = a.plugin(verb, conf(web)), second.plugin(verb, strings.Replace(conf(web), "ports", "other", 1))
-		other.IfName = "eth1"
-		return first, other
+	first := func(verb string) rolestest.Call { return a.plugin(verb, conf(web)) }
+	other := func(verb string) rolestest.Call {
+		c := second.plugin(verb, strings.Replace(conf(web), "ports", "other", 1))
+		c.IfName = "eth1"
+		return c
+	}
+	reached := func(want string) {
+		t.Helper()
+		w.wants(want, w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+	}
+	for n := 1; w.stopsMeanwhile(first("ADD"), n, func() { w.OK(other("ADD")) }); n++ {
+		reached("a 192.0.2.2")
+		dels := []rolestest.Call{first("DEL"), other("DEL")}
+		w.OK(dels[n%2])
+		reached("a 192.0.2.2")
+		w.OK(dels[1-n%2])
+		reached("")
+	}
+	for n := 1; w.stopsMeanwhile(first("DEL"), n, func() { w.OK(other("ADD")) }); n++ {
+		reached("a 192.0.2.2")
+		w.OK(other("CHECK"))
+		w.OK(other("DEL"))
+		reached("")
+		w.OK(first("ADD"))
 	}
 	for n := 1; ; n++ {
-		first, other := calls("ADD")
-		first.Probe = fmt.Sprintf("update:stop:%d", n)
-		cmd := w.Cmd(first)
-		var out strings.Builder
-		cmd.Stdout = &out
-		must(t, cmd.Start())
-		var ws unix.WaitStatus
-		_, err := unix.Wait4(cmd.Process.Pid, &ws, unix.WUNTRACED, nil)
-		must(t, err)
-		if !ws.Stopped() {
-			break // the ADD has fewer transactions
+		w.OK(first("ADD"))
+		stopped := w.stopsMeanwhile(other("ADD"), n, func() { w.OK(first("DEL")) })
+		reached("a 192.0.2.2")
+		w.OK(other("DEL"))
+		if !stopped {
+			break
 		}
-		w.OK(other)
-		must(t, cmd.Process.Signal(unix.SIGCONT))
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("ADD that stopped before transaction %d: %v: %s", n, err, &out)
-		}
-		w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
-		first, other = calls("DEL")
-		w.OK(other)
-		w.OK(first)
+		reached("")
 	}
+	w.OK(first("DEL"))
+	reached("")
+	if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
+		t.Errorf("left\n%s", have)
+	}
+	if state := w.State(nil); strings.Contains(state, "awaited") {
+		t.Errorf("left\n%s", state)
+	}
+}
+
+// stopsMeanwhile starts a call, stops it before its n-th transaction, and continues it after meanwhile. It reports whether the call had so many
+// transactions.
+func (w *town) stopsMeanwhile(c rolestest.Call, n int, meanwhile func()) bool {
+	w.t.Helper()
+	c.Probe = fmt.Sprintf("update:stop:%d", n)
+	cmd := w.Cmd(c)
+	var out strings.Builder
+	cmd.Stdout = &out
+	must(w.t, cmd.Start())
+	var ws unix.WaitStatus
+	_, err := unix.Wait4(cmd.Process.Pid, &ws, unix.WUNTRACED, nil)
+	must(w.t, err)
+	if !ws.Stopped() {
+		if ws.ExitStatus() != 0 {
+			w.t.Errorf("%s: %s", c.Verb, &out)
+		}
+		return false
+	}
+	meanwhile()
+	must(w.t, cmd.Process.Signal(unix.SIGCONT))
+	if err := cmd.Wait(); err != nil {
+		w.t.Errorf("%s that stopped before transaction %d: %v: %s", c.Verb, n, err, &out)
+	}
+	return true
 }

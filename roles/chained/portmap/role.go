@@ -74,15 +74,18 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		return err
 	}
 	if adds && len(o.Held) > 0 {
-		h.Log.Info("another network of the container has already mapped these ports: they stay mapped for that network",
+		h.Log.Info("another network of the container has already mapped these ports: they stay mapped for that network until its DEL",
 			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
 	}
 	if adds {
 		foreign := checkForeignPorts(ctx, h, in, ports)
-		o.Kept, err = r.checkListeners(ctx, h, in, without(ports, o.Held))
-		if err := errors.Join(foreign, err); err != nil {
+		free, awaited := without(ports, o.Held)
+		o.Kept, err = r.checkListeners(ctx, h, in, free)
+		kept, _, awaitedErr := listeners(ctx, in, awaited)
+		if err := errors.Join(foreign, err, awaitedErr); err != nil {
 			return err
 		}
+		o.Kept = append(o.Kept, kept...)
 	}
 	if r.conf.masquerades() {
 		err = errors.Join(

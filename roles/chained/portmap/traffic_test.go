@@ -189,6 +189,10 @@ func TestTwoNetworks(t *testing.T) {
 	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 	w.OK(call("CHECK"))
 	w.OK(a.plugin("CHECK", conf(web)))
+	run(t, "nft", "flush", "ruleset")
+	w.attached("b") // restores them
+	w.OK(call("CHECK"))
+	w.OK(a.plugin("CHECK", conf(web)))
 	w.OK(call("DEL"))
 	w.OK(a.plugin("CHECK", conf(web)))
 	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
