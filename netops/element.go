@@ -28,7 +28,11 @@ func (e *Element) String() string {
 	if len(e.Value) > 0 {
 		text += " : " + strings.Join(e.Value, " . ")
 	}
-	return text + " }"
+	text += " }"
+	if e.Standby {
+		text += " on standby"
+	}
+	return text
 }
 
 // validate checks only that a set and a key are present. Encoding for the set's types

@@ -14,8 +14,8 @@ import (
 
 // socket is the address of a socket of the node.
 type socket struct {
-	protocol string
-	at       netip.AddrPort
+	Protocol string
+	At       netip.AddrPort
 }
 
 // checkListeners decides what happens to the sockets of the node at the ports. It returns those that keep their connections. For
@@ -57,9 +57,9 @@ func listeners(ctx context.Context, in *attach.Input, ports []port) (kept []sock
 // of all addresses would take. In a map, an entry of one address comes before that of all addresses.
 func keptPorts(kept []socket, p port) (all []port) {
 	for _, s := range kept {
-		n := int(s.at.Port())
-		if !p.ip.IsValid() && s.protocol == p.protocol && s.at.Addr().Is4() == p.to.Is4() && p.port <= n && n <= p.last {
-			all = append(all, port{protocol: s.protocol, port: n, last: n, ip: s.at.Addr(), to: s.at.Addr(), toPort: n})
+		n := int(s.At.Port())
+		if !p.ip.IsValid() && s.Protocol == p.protocol && s.At.Addr().Is4() == p.to.Is4() && p.port <= n && n <= p.last {
+			all = append(all, port{protocol: s.Protocol, port: n, last: n, ip: s.At.Addr(), to: s.At.Addr(), toPort: n})
 		}
 	}
 	return all
