@@ -153,7 +153,7 @@ func (tx *Tx) clear() error {
 	var names []string
 	if tx.b != nil {
 		err := tx.b.ForEach(func(name []byte, _ *bolt.Bucket) error {
-			if string(name) != boltfile.BucketInfo {
+			if string(name) != boltfile.BucketInfo && string(name) != bucketMarks { // a dump has no marks
 				names = append(names, string(name))
 			}
 			return nil

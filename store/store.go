@@ -248,8 +248,13 @@ func (s *Store) node() *boltfile.File {
 		Buckets: []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, pool.Bucket},
 		Locks:   s.locks, Idle: &s.idle, Probe: s.probe,
 	}
-	if s.o.Fresh != nil {
-		f.Fresh = func(ctx context.Context, b *bolt.Tx) error { return s.o.Fresh(ctx, &Tx{b: b}) }
+	f.Fresh = func(ctx context.Context, b *bolt.Tx) error {
+		if s.o.Fresh != nil {
+			if err := s.o.Fresh(ctx, &Tx{b: b}); err != nil {
+				return err
+			}
+		}
+		return s.copyEnforcing(ctx, b)
 	}
 	return f
 }

@@ -150,7 +150,7 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 		w.Result = a.in.Chained
 	}
 	if a.filtered {
-		w.Spec, a.in.agentAnswers, err = enforce.Spec(ctx, a.h, a.req, a.in.Label, addressesOf(w.Result), w.Spec)
+		w.Spec, a.in.agentAnswers, err = enforce.Spec(ctx, a.h, a.req, a.in.state.Enforces, &netops.PodPolicy{Label: a.in.Label, Addresses: addressesOf(w.Result)}, w.Spec)
 		if err != nil {
 			return nil, err
 		}

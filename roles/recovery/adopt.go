@@ -47,7 +47,7 @@ func Find(ctx context.Context, h *roles.Host, key store.Key) (f attachment.Found
 		if err != nil {
 			return err
 		}
-		file = StateID{id}
+		file = StateID{id, tx.Enforces()}
 		f.Attachment, err = tx.Attachment(key)
 		if !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -70,7 +70,11 @@ func Find(ctx context.Context, h *roles.Host, key store.Key) (f attachment.Found
 }
 
 // StateID identifies a state file. A rebuilt file has another ID.
-type StateID struct{ id string }
+type StateID struct {
+	id string
+	// Enforces is true on a node that enforces network policies.
+	Enforces bool
+}
 
 // SameState fails with ErrTryAgain if the state file was replaced since the ADD began.
 // The rebuild found no interface with the address that the ADD reserved, so another

@@ -4,7 +4,9 @@ import (
 	"context"
 	"flag"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/store"
 )
 
 // policyFlags configure the enforcement of network policies.
@@ -27,7 +29,7 @@ func (p *policyFlags) register(f *flag.FlagSet) {
 func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	p := &a.set.policy
 	if !p.on {
-		return nil, keeper.Stop(ctx, a.host)
+		return nil, enforce.Stop(ctx, a.host)
 	}
 	own := *a.host
 	own.Net = a.host.Net.Clone()
@@ -44,5 +46,9 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 		}
 		source = keeper.NewKube(client, a.registry.node, a.log)
 	}
-	return keeper.Open(keeper.Options{Host: &own, Source: source, KeepEstablished: p.keepEstablished}) //nolint:contextcheck // it listens until Close
+	from := store.PolicySource{Kube: a.set.registry.kube}
+	if !from.Kube {
+		from.Dir = p.dir
+	}
+	return keeper.Open(ctx, keeper.Options{Host: &own, Source: source, From: from, KeepEstablished: p.keepEstablished})
 }

@@ -9,14 +9,12 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
-	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -68,21 +66,23 @@ type Answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Spec adds the policies of the pod to an attachment's Spec, if the agent of this node enforces policies, and reports whether the agent
-// answered. Otherwise it costs a failed lstat.
-func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, addresses []netip.Addr, spec netops.Spec) (with netops.Spec, answered bool, err error) {
-	if req.IfName != Interface && req.Secondary == "" || len(addresses) == 0 {
+// Spec adds the policies of a pod to an attachment's Spec, if this node enforces policies, and reports whether the agent answered. marked is
+// true if the node's state says that it does: then ADD fails if neither the agent nor the saved policies can be asked. On another node a
+// failed lstat is the whole cost.
+func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p *netops.PodPolicy, spec netops.Spec) (with netops.Spec, answered bool, err error) {
+	if req.IfName != Interface && req.Secondary == "" || len(p.Addresses) == 0 {
 		return spec, false, nil
 	}
-	_, err = os.Lstat(SavedPath(h.Store))
-	if errors.Is(err, fs.ErrNotExist) {
-		return spec, false, nil
+	if !marked {
+		_, err = os.Lstat(SavedPath(h.Store))
+		if errors.Is(err, fs.ErrNotExist) {
+			return spec, false, nil
+		}
+		if err != nil {
+			return spec, false, fmt.Errorf("%w: find the saved network policies: %w", roles.ErrTryAgain, err)
+		}
 	}
-	if err != nil {
-		return spec, false, fmt.Errorf("%w: find the saved network policies: %w", roles.ErrTryAgain, err)
-	}
-	p, err := podOf(req, label, addresses)
-	if err != nil {
+	if err := identify(p, req); err != nil {
 		return spec, false, err
 	}
 	line, err := coldjson.Marshal(p)
@@ -92,7 +92,7 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 	a, err := ask(ctx, Socket(h.Store), AskTime, line)
 	p.ByAgent = err == nil
 	if err != nil {
-		if a, err = choose(SavedPath(h.Store), p, err); err != nil {
+		if a, err = choose(h.Store, p, err); err != nil {
 			return spec, false, err
 		}
 		h.Log.Warn("the agent does not answer: the network policies that it saved last are in force", "pod", p.Namespace+"/"+p.Name)
@@ -108,16 +108,16 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, label string, 
 	return spec.WithPodPolicy(p), p.ByAgent, nil
 }
 
-// podOf returns the pod of a request.
-func podOf(req *roles.Request, label string, addresses []netip.Addr) (*netops.PodPolicy, error) {
-	p := &netops.PodPolicy{Label: label, Network: req.Secondary, Addresses: addresses}
+// identify completes the pod of a request.
+func identify(p *netops.PodPolicy, req *roles.Request) error {
 	var conf struct {
 		RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 	}
 	if err := coldjson.Unmarshal(req.Conf, &conf); err != nil {
-		return nil, &roles.ConfError{Path: "runtimeConfig", Reason: err.Error()}
+		return &roles.ConfError{Path: "runtimeConfig", Reason: err.Error()}
 	}
-	return p, Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig)
+	p.Network = req.Secondary
+	return Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig)
 }
 
 // Identify sets what CNI_ARGS and the runtime's values by capability tell of a pod. Annotations that have the form of a label are labels.
@@ -242,19 +242,3 @@ func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
 	return state, nil
 }
 
-// choose chooses by the saved policies. asked is why the agent did not.
-func choose(path string, p *netops.PodPolicy, asked error) (a Answer, err error) {
-	content, err := smallfile.ReadOwn(path, maxSaved)
-	if err != nil {
-		return a, fmt.Errorf("%w: read the saved network policies: %w", roles.ErrTryAgain, err)
-	}
-	if len(content) == 0 {
-		return a, fmt.Errorf("%w: the agent of this node has not read the network policies yet: %w: 'cnibox agent' must run with -policy and reach its source", roles.ErrTryAgain, asked)
-	}
-	var s netpolicy.Saved
-	if err := coldjson.Unmarshal(content, &s); err != nil {
-		return a, fmt.Errorf("%w: the saved network policies are damaged, and the agent does not answer: %w", roles.ErrTryAgain, asked)
-	}
-	a.Egress, a.Ingress = s.Choose(p.Namespace, p.Name, p.UID, p.Network, p.Labels)
-	return a, nil
-}

@@ -4,7 +4,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/store"
 )
 
 // Source is where policies come from.
@@ -41,6 +41,8 @@ type Source interface {
 type Options struct {
 	Host   *roles.Host
 	Source Source
+	// From is where Source reads.
+	From store.PolicySource
 	// KeepEstablished lets connections go on that a policy begins to forbid.
 	KeepEstablished bool
 }
@@ -71,13 +73,16 @@ type Keeper struct {
 	// isSaving is true while another goroutine writes the saved policies. saved gets the error.
 	isSaving bool
 	saved    chan error
-	// saveErr is the error of the last writing, and saveEnd when that ended.
+	// saveErr is the error of the last writing, and saveEnd when that ended. savedIs identifies the file that it wrote.
 	saveErr error
 	saveEnd time.Time
+	savedIs fs.FileInfo
 	// fetching has a value for each fetch of a pod that runs.
 	fetching chan struct{}
 	// lastRead is when the records were read last.
 	lastRead time.Time
+	// markErr is why the node could not be marked again.
+	markErr error
 	// bypass is what keeps packets from the rules.
 	bypass error
 	// fault is the last logged error.
@@ -86,7 +91,7 @@ type Keeper struct {
 
 // Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
 // that finds no policies waits for the agent.
-func Open(o Options) (*Keeper, error) {
+func Open(ctx context.Context, o Options) (*Keeper, error) {
 	filter, err := podfilter.Open(o.Host.Net)
 	if err != nil {
 		return nil, err
@@ -98,16 +103,27 @@ func Open(o Options) (*Keeper, error) {
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	k.table.ImplicitNamespaces = o.Source.FromFiles()
-	path := enforce.SavedPath(o.Host.Store)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := smallfile.Replace(path, nil, 0o600); err != nil {
-			return nil, errors.Join(err, filter.Close())
-		}
+	err = k.mark(ctx)
+	if err == nil {
+		err = k.socket.Open()
 	}
-	if err := k.socket.Open(); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, filter.Close())
 	}
 	return k, nil
+}
+
+// mark marks the node as one that enforces policies, in the state that outlives a boot, and by the file of the saved policies.
+func (k *Keeper) mark(ctx context.Context) error {
+	err := k.Host.Store.SetEnforcing(ctx, &store.Enforcing{Since: k.Host.Now(), Source: k.From})
+	if err != nil {
+		return fmt.Errorf("mark the node as one that enforces network policies: %w", err)
+	}
+	path := enforce.SavedPath(k.Host.Store)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return smallfile.Replace(path, nil, 0o600)
+	}
+	return nil
 }
 
 // Run enforces policies until ctx ends. The kernel's rules stay after that.
@@ -155,11 +171,12 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-resync.C:
 			k.filter.Recheck()
 			read = true
+			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
 			if err := k.socket.Open(); err != nil {
 				k.report(fmt.Errorf("serve ADD calls: %w", err))
 			}
-			idle = !read
+			idle = !read && !k.isSavedGone()
 		case <-again:
 		case err := <-k.saved:
 			idle = !k.endSave(err) && !read
@@ -190,7 +207,7 @@ func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := k.ensure(ctx, records)
 	k.save()
 	k.Source.Publish(k.table.Given())
-	k.report(errors.Join(err, k.saveErr, k.bypass, k.local.bypassing(k.table)))
+	k.report(errors.Join(err, k.saveErr, k.markErr, k.bypass, k.local.bypassing(k.table)))
 	return err
 }
 
@@ -226,15 +243,19 @@ func (k *Keeper) save() {
 	k.isSaving = true
 	s := k.table.Save(k.Source.FromFiles())
 	go func() {
-		raw, err := json.Marshal(s)
-		if err == nil {
-			err = smallfile.Replace(enforce.SavedPath(k.Host.Store), raw, 0o600)
-		}
-		if err != nil {
-			err = fmt.Errorf("save network policies: %w", err)
-		}
-		k.saved <- err
+		k.saved <- enforce.WriteSaved(k.Host.Store, s)
 	}()
+}
+
+// isSavedGone reports whether another program deleted or changed the saved policies. Then they are written again.
+func (k *Keeper) isSavedGone() bool {
+	if k.isSaving || !k.table.IsSaved {
+		return false
+	}
+	is, err := os.Lstat(enforce.SavedPath(k.Host.Store))
+	same := err == nil && k.savedIs != nil && os.SameFile(is, k.savedIs) && is.ModTime().Equal(k.savedIs.ModTime()) && is.Size() == k.savedIs.Size()
+	k.table.IsSaved = same
+	return !same
 }
 
 // endSaving writes the saved policies before the Keeper ends.
@@ -257,6 +278,10 @@ func (k *Keeper) endSave(err error) (isNew bool) {
 	isNew = err != nil || k.saveErr != nil
 	k.table.IsSaved = k.table.IsSaved && err == nil
 	k.isSaving, k.saveErr, k.saveEnd = false, err, time.Now()
+	k.savedIs = nil
+	if err == nil {
+		k.savedIs, _ = os.Lstat(enforce.SavedPath(k.Host.Store)) // a file that is gone again is written again
+	}
 	return isNew
 }
 
@@ -283,26 +308,6 @@ func (k *Keeper) Fault() string {
 		return *text
 	}
 	return ""
-}
-
-// Stop removes the rules and the saved policies, so that no policy is in force on the node.
-func Stop(ctx context.Context, h *roles.Host) error {
-	path := enforce.SavedPath(h.Store)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	filter, err := podfilter.Open(h.Net) //nolint:contextcheck // it listens until Close
-	if err != nil {
-		return err
-	}
-	err = filter.Remove(ctx)
-	if err == nil {
-		err = os.Remove(path)
-	}
-	if err == nil {
-		err = filter.Remove(ctx) // an ADD that read the saved policies before may have made the table again
-	}
-	return errors.Join(err, filter.Close())
 }
 
 // request is a call that waits for an answer: an ADD, a DEL, or a verb that asks for the state.

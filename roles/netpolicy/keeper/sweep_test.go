@@ -46,7 +46,7 @@ func runChild() {
 		Net: netops.New(netops.Options{Probe: &netopstest.KillNth{N: n, Late: late}}), Log: log, Now: time.Now,
 		Store: store.New(store.Options{RunDir: run, StateDir: state, BootID: bootID(), LockTimeout: time.Minute}),
 	}
-	k, err := keeper.Open(keeper.Options{Host: host, Source: &keeper.Directory{Path: dir, Log: log}})
+	k, err := keeper.Open(context.Background(), keeper.Options{Host: host, Source: &keeper.Directory{Path: dir, Log: log}})
 	if err != nil {
 		panic(err)
 	}

@@ -61,7 +61,7 @@ func newNode(t *testing.T) *node {
 		Store: store.New(store.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), BootID: bootID(), LockTimeout: time.Minute}),
 	}
 	t.Cleanup(func() {
-		_ = keeper.Stop(context.Background(), n.host)
+		_ = enforce.Stop(context.Background(), n.host)
 		_ = n.host.Net.Close()
 		_ = exec.Command("ip", "link", "del", "br1").Run()
 		_ = exec.Command("ip", "link", "del", "br2").Run()
@@ -79,7 +79,7 @@ func (n *node) run(source keeper.Source) (stop func()) {
 	n.t.Helper()
 	own := *n.host
 	own.Net = n.host.Net.Clone()
-	k, err := keeper.Open(keeper.Options{Host: &own, Source: source})
+	k, err := keeper.Open(context.Background(), keeper.Options{Host: &own, Source: source})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -1,0 +1,108 @@
+package keeper_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/test/await"
+)
+
+// TestSavedLost: without the agent, ADD refuses a pod if the saved policies are lost in any way, also after a boot and after the loss of
+// node.db. The refused ADD leaves nothing. When the enforcement was ended, ADD succeeds.
+func TestSavedLost(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	n.start()()
+	path := enforce.SavedPath(n.host.Store)
+	saved, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(content []byte) func() {
+		return func() {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove := func(paths ...string) func() {
+		return func() {
+			for _, p := range paths {
+				if err := os.RemoveAll(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	refused := func(what string, lose func()) {
+		t.Helper()
+		lose()
+		p := n.pod(1, 3, "app=web")
+		if a := n.Fail(p.call, 11); !strings.Contains(a.Stdout, "cnibox policy off") {
+			t.Errorf("%s: %s", what, a.Stdout)
+		}
+		n.del(p)
+		remove(path)()
+		write(saved)()
+	}
+	for what, content := range map[string]string{
+		"an empty file": "", "an empty object": "{}", "null": "null", "a list": "[]", "another type": `{"policies":7}`,
+		"other keys": `{"fromFiles":true,"policies":[]}`, "no schema": strings.Replace(string(saved), `"schema":1`, `"schema":0`, 1),
+		"another selector": strings.Replace(string(saved), `"web"`, `"wob"`, 1),
+	} {
+		refused(what, write([]byte(content)))
+	}
+	for cut := 1; cut < len(saved); cut += 1 + len(saved)/5 {
+		refused("a truncated file", write(saved[:cut]))
+	}
+	refused("a link", func() {
+		if err := os.Rename(path, path+".old"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path+".old", path); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refused("deleted", remove(path))
+	refused("deleted, and the boot's state", remove(path, n.host.Store.Path()))
+	refused("deleted, and the state that outlives a boot", remove(path, n.host.Store.KeepPath()))
+	n.start()() // the mark is in keep.db again
+	refused("deleted, and a new boot", remove(path, n.host.Store.Path()))
+	if err := enforce.Stop(t.Context(), n.host); err != nil {
+		t.Fatal(err)
+	}
+	n.add(n.pod(1, 3, "app=web"))
+	if strings.Contains(ruleset(t), "cnibox_policy") {
+		t.Error("the rules are left")
+	}
+}
+
+// TestSavedLostBesideAgent: while the agent runs, a pod whose ADD finds no saved policies is filtered from its first packet, and the agent
+// writes them again.
+func TestSavedLostBesideAgent(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	n.start()
+	near, web := n.add(n.pod(1, 2, "")), n.pod(1, 3, "app=web")
+	path := enforce.SavedPath(n.host.Store)
+	allowed, denied := n.sink(web, 80), n.sink(web, 81)
+	n.flood(near, web)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	n.add(web)
+	n.more(allowed, "the allowed port")
+	n.none(denied, "without the saved policies")
+	again := func() bool {
+		raw, err := os.ReadFile(path)
+		return err == nil && bytes.Contains(raw, []byte(`"web"`))
+	}
+	await.Until(t, again, func() string { return "the policies are not saved again" })
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, again, func() string { return "the policies are not written over another file" })
+}
