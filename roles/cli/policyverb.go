@@ -68,13 +68,30 @@ examples:
   cnibox policy try deny-all.yaml
   cnibox policy try --for 10m deny-all.yaml`, p.tryPolicy)
 	try.Flags = append(try.Flags, &cli.DurationFlag{Name: "for", Usage: "look at the connections again until this time has passed"})
+	off := &cli.Command{
+		Name: "off", Usage: "end the enforcement of network policies on this node, whose pods are open then",
+		Description: `A node that has enforced policies once does so until this command, or until cnibox is
+uninstalled: an agent that runs without -policy goes on with them, and without an agent
+ADD uses the policies that it saved last. Stop the agent, or start it without -policy,
+before. Removes the rules, the saved policies, and the node's mark.
+
+examples:
+  cnibox policy off`,
+		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
+			if c.Args().Len() > 0 {
+				return usagef("cnibox help policy off", "want no arguments")
+			}
+			return enforce.Off(c.Context, h)
+		}),
+	}
 	return &cli.Command{
 		Name:  "policy",
-		Usage: "explain the network policies that the agent enforces",
+		Usage: "explain the network policies that the agent enforces, or end their enforcement",
 		Subcommands: []*cli.Command{
 			explain,
 			list,
 			try,
+			off,
 		},
 	}
 }

@@ -48,8 +48,10 @@ type agent struct {
 	// the pod network works.
 	publish chan cluster.Node
 	ready   chan struct{}
-	// policies enforces network policies. It is nil without -policy.
-	policies *keeper.Keeper
+	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil
+	// after that.
+	policies      *keeper.Keeper
+	policiesKnown <-chan struct{}
 	// current is the state that status and health report. Every goroutine may load it.
 	current atomic.Pointer[agentState]
 
@@ -148,6 +150,8 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
 		case <-a.ranges.Changes():
+		case <-a.policiesKnown:
+			a.policiesKnown = nil
 		case <-a.fileMonitor.changes():
 			a.install.hasPlugins, a.install.hasNetwork = false, false
 		case <-idle:

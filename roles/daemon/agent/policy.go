@@ -24,31 +24,52 @@ func (p *policyFlags) register(f *flag.FlagSet) {
 	f.BoolVar(&p.keepEstablished, "keep-established", false, "let connections go on that a network policy begins to forbid")
 }
 
-// openPolicies opens the keeper of network policies. Without -policy it removes the rules of an earlier agent and returns
-// nil.
+// openPolicies opens the keeper of network policies. Without -policy it returns nil, unless the node's state says that it enforces policies:
+// a flag that got lost must not open all pods.
 func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	p := &a.set.policy
-	if !p.on {
-		return nil, enforce.Stop(ctx, a.host)
+	o := keeper.Options{From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, Remembered: !p.on}
+	if !o.From.Kube {
+		o.From.Dir = p.dir
 	}
-	own := *a.host
-	own.Net = a.host.Net.Clone()
-	dir := &keeper.Directory{Path: p.dir, Log: a.log}
-	var source keeper.Source = dir
-	if r := &a.set.registry; !r.kube {
-		if err := dir.Check(); err != nil {
+	if !p.on {
+		on, err := enforce.Marked(ctx, a.host.Store)
+		if err != nil || !on {
 			return nil, err
 		}
-	} else {
-		client, err := a.set.kubeClient(a.host)
+		mark, err := store.ReadKeep(ctx, a.host.Store, (*store.KeepTx).Enforcing)
 		if err != nil {
 			return nil, err
 		}
-		source = keeper.NewKube(client, a.registry.node, a.log)
+		if mark != nil && mark.Source != (store.PolicySource{}) {
+			o.From = mark.Source
+		}
 	}
-	from := store.PolicySource{Kube: a.set.registry.kube}
-	if !from.Kube {
-		from.Dir = p.dir
+	var err error
+	if o.Source, err = a.policySource(o.From, p.on); err != nil {
+		return nil, err
 	}
-	return keeper.Open(ctx, keeper.Options{Host: &own, Source: source, From: from, KeepEstablished: p.keepEstablished})
+	own := *a.host
+	own.Net = a.host.Net.Clone()
+	o.Host = &own
+	return keeper.Open(ctx, o)
+}
+
+// policySource opens the source of policies. If they were not asked for, a source that cannot be read is no error: the agent is not ready then.
+func (a *agent) policySource(from store.PolicySource, asked bool) (keeper.Source, error) {
+	switch {
+	case !from.Kube:
+		dir := &keeper.Directory{Path: from.Dir, Log: a.log}
+		if asked {
+			return dir, dir.Check()
+		}
+		return dir, nil
+	case !a.set.registry.kube:
+		return keeper.Absent{}, nil
+	}
+	client, err := a.set.kubeClient(a.host)
+	if err != nil {
+		return nil, err
+	}
+	return keeper.NewKube(client, a.registry.node, a.log), nil
 }

@@ -133,6 +133,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 	defer running.Wait()
 	defer stop()
 	if a.policies != nil {
+		a.policiesKnown = a.policies.Known()
 		running.Go(func() { a.policies.Run(ctx) })
 	}
 	if addr := set.healthAddr(); addr != "" {

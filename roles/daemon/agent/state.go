@@ -130,6 +130,9 @@ func (a *agent) enabled(v6 bool) bool {
 
 // buildState returns the present state.
 func (a *agent) buildState(fault error) *agentState {
+	if a.policies != nil {
+		fault = errors.Join(fault, a.policies.Unready())
+	}
 	s := &agentState{finished: time.Now(), since: a.datagrams[0], summary: summary{
 		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}

@@ -335,6 +335,7 @@ type answer struct {
 	TxChecksumOffload string
 	WrongChecksums    *checksums
 	Unheard           []struct{ Peer string }
+	Warnings          []string
 	IPv4, IPv6        *struct {
 		Device, MAC, Error     string
 		MTU, LostNotifications int

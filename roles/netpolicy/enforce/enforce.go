@@ -60,7 +60,7 @@ type Answer struct {
 	Ingress string `json:"ingress,omitempty"`
 	// Done is the verb of the request if the pod's elements are as it asks.
 	Done netops.Verb `json:"done,omitempty"`
-	// Refused is set if the pod's policies cannot be enforced.
+	// Refused is why the pod must not be attached, with the fix. It is set if its policies cannot be enforced.
 	Refused string `json:"refused,omitempty"`
 	// Error is set if the agent does not know the policies yet.
 	Error string `json:"error,omitempty"`
@@ -98,7 +98,7 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p
 		h.Log.Warn("the agent does not answer: the network policies that it saved last are in force", "pod", p.Namespace+"/"+p.Name)
 	}
 	if a.Refused != "" {
-		return spec, p.ByAgent, fmt.Errorf("%w: %s: use networks with different addresses", roles.ErrTryAgain, a.Refused)
+		return spec, p.ByAgent, fmt.Errorf("%w: %s", roles.ErrTryAgain, a.Refused)
 	}
 	p.Egress, p.Ingress = a.Egress, a.Ingress
 	if p.Egress+p.Ingress != "" && !spec.NodeFilters() {
@@ -241,4 +241,3 @@ func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
 	}
 	return state, nil
 }
-

@@ -3,17 +3,58 @@ package enforce
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
+	"time"
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Stop ends the enforcement of network policies on the node: it removes the rules, the saved policies, and last the mark. The agent must
-// not enforce them any more. A call that fails can be repeated.
+// ErrAsked is the error of ending the enforcement beside an agent that was asked for it.
+var ErrAsked = errors.New("the agent of this node runs with -policy: remove the flag and restart it, or stop it, and repeat the command")
+
+// Off asks an agent that enforces policies only because the node's state says so to end that, waits until it has, and calls Stop.
+func Off(ctx context.Context, h *roles.Host) error {
+	path := Socket(h.Store)
+	if isServed(ctx, path) {
+		if _, err := ask(ctx, path, StateTime, []byte(`{"off":true}`)); err != nil {
+			return err
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, StateTime)
+	defer cancel()
+	for isServed(within, path) {
+		select {
+		case <-within.Done():
+			return fmt.Errorf("wait until the agent ends the enforcement of network policies: %w", within.Err())
+		case <-time.After(offInterval):
+		}
+	}
+	return Stop(ctx, h)
+}
+
+// offInterval is the time between two looks whether the agent has ended the enforcement.
+const offInterval = 20 * time.Millisecond
+
+// isServed reports whether an agent enforces policies.
+func isServed(ctx context.Context, path string) bool {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// Stop ends the enforcement of network policies on the node: it removes the rules, the saved policies, and last the mark. It fails while an
+// agent enforces policies. A call that fails can be repeated.
 func Stop(ctx context.Context, h *roles.Host) error {
+	if isServed(ctx, Socket(h.Store)) {
+		return ErrAsked
+	}
 	on, err := Marked(ctx, h.Store)
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 			if err == nil {
 				err = json.Unmarshal(line, r)
 			}
-			if err == nil && !r.State {
+			if err == nil && !r.State && !r.Off {
 				err = r.check()
 			}
 			if r.Verb != "" {
@@ -59,8 +59,12 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 // answer announces the pod of a request, makes the kernel's objects that it needs, and answers. The kernel has the chains
 // before ADD adds the pod's elements.
 func (k *Keeper) answer(ctx context.Context, r *request) {
-	if r.State {
+	switch {
+	case r.State:
 		k.sendState(r)
+		return
+	case r.Off:
+		k.end(r)
 		return
 	}
 	if time.Now().After(r.until) || isClosed(r.conn) { // the call goes on by itself, and its pod may have ended
@@ -77,6 +81,19 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 	}
 	a, err := k.choose(ctx, r.podRequest)
 	r.answer(a, err)
+}
+
+// end ends a Keeper that was not asked for.
+func (k *Keeper) end(r *request) {
+	if !k.Remembered {
+		r.answer(enforce.Answer{}, enforce.ErrAsked)
+		return
+	}
+	close(k.off)
+	if !k.synced {
+		close(k.known)
+	}
+	r.answer(enforce.Answer{}, nil)
 }
 
 // check refuses what would make the kernel refuse the changes of all pods.
@@ -165,6 +182,10 @@ func (k *Keeper) sendState(r *request) {
 var errUnknown = errors.New("the agent has not read the network policies yet")
 
 func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, err error) {
+	if err := k.Unready(); err != nil {
+		a.Refused = err.Error()
+		return a, nil
+	}
 	if !k.synced {
 		return a, errUnknown
 	}
@@ -173,6 +194,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	rules := k.table.Ruleset()
 	a.Refused = k.table.Conflicts()[p.Label]
 	if a.Refused != "" {
+		a.Refused += ": use networks with different addresses"
 		k.local.forget(p)
 		k.local.putInto(k.table)
 		return a, nil

@@ -43,6 +43,9 @@ type Options struct {
 	Source Source
 	// From is where Source reads.
 	From store.PolicySource
+	// Remembered is true if the agent was not asked to enforce policies, and the node's state says that it does. Then no pod is attached
+	// until Source was read: its addresses may be others' in the saved policies by now. An off request ends the Keeper.
+	Remembered bool
 	// KeepEstablished lets connections go on that a policy begins to forbid.
 	KeepEstablished bool
 }
@@ -87,6 +90,8 @@ type Keeper struct {
 	bypass error
 	// fault is the last logged error.
 	fault atomic.Pointer[string]
+	// known is closed when the policies are known, and off when an off request ends the Keeper.
+	known, off chan struct{}
 }
 
 // Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
@@ -100,6 +105,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
 		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
 		fetching: make(chan struct{}, maxFetches), saved: make(chan error, 1),
+		known: make(chan struct{}), off: make(chan struct{}),
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	k.table.ImplicitNamespaces = o.Source.FromFiles()
@@ -162,6 +168,9 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-k.off:
+			k.report(nil)
+			return
 		case f := <-k.changes:
 			k.apply(f)
 		case r := <-k.requests:
@@ -188,8 +197,7 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) apply(f func(*netpolicy.Table)) {
 	for {
 		if f == nil {
-			k.synced = true
-			k.Host.Log.Info("the network policies are known")
+			k.sync()
 		} else {
 			f(k.table)
 		}
@@ -201,13 +209,50 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 	}
 }
 
+// sync notes that the source was read once.
+func (k *Keeper) sync() {
+	if k.synced {
+		return
+	}
+	k.synced = true
+	close(k.known)
+	k.Host.Log.Info("the network policies are known")
+}
+
+// Known returns a channel that is closed when the source was read once, or when the Keeper ends by an off request.
+func (k *Keeper) Known() <-chan struct{} { return k.known }
+
+// errRemembered is the fault of a Keeper that nobody asked for.
+var errRemembered = errors.New("this node enforces network policies, and the agent runs without -policy: add the flag, or run 'cnibox policy off'")
+
+// Unready returns why no pod may be attached, or nil. Every goroutine may call it.
+func (k *Keeper) Unready() error {
+	if !k.Remembered {
+		return nil
+	}
+	select {
+	case <-k.known:
+		return nil
+	default:
+		return fmt.Errorf("%w: their source was not read yet", errRemembered)
+	}
+}
+
+// remembered returns errRemembered if it applies.
+func (k *Keeper) remembered() error {
+	if k.Remembered {
+		return errRemembered
+	}
+	return nil
+}
+
 // reconcile makes the kernel and the saved policies match the table. With records it first reads the kernel and then the
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := k.ensure(ctx, records)
 	k.save()
 	k.Source.Publish(k.table.Given())
-	k.report(errors.Join(err, k.saveErr, k.markErr, k.bypass, k.local.bypassing(k.table)))
+	k.report(errors.Join(k.remembered(), err, k.saveErr, k.markErr, k.bypass, k.local.bypassing(k.table)))
 	return err
 }
 
@@ -317,6 +362,8 @@ type request struct {
 	// Verb is set if the pod's elements should be added or deleted.
 	Verb  netops.Verb `json:"verb"`
 	State bool        `json:"state"`
+	// Off asks the agent to end the enforcement that nobody asked for.
+	Off bool `json:"off"`
 	// until is when the call goes on without an answer.
 	until time.Time
 	// fetched is true after the source was asked for the pod. found is its answer, and before what it had sent before.
