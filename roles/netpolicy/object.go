@@ -203,7 +203,7 @@ func Decode(doc []byte) (*Object, error) {
 	case "networking.k8s.io/v1 NetworkPolicy":
 		var spec Spec
 		if err := strict(head.Spec, &spec); err != nil {
-			return nil, fmt.Errorf("spec: %w", err)
+			return nil, &FieldError{Path: "spec", Err: err}
 		}
 		p, err := spec.Policy(cmp.Or(head.Metadata.Namespace, "default"), name)
 		o.ID, o.Policy = head.Kind+" "+p.Namespace+"/"+name, p
@@ -212,12 +212,12 @@ func Decode(doc []byte) (*Object, error) {
 	case "k8s.cni.cncf.io/v1beta1 MultiNetworkPolicy", "k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy":
 		var spec Spec
 		if err := strict(head.Spec, &spec); err != nil {
-			return nil, fmt.Errorf("spec: %w", err)
+			return nil, &FieldError{Path: "spec", Err: err}
 		}
 		namespace, networks := cmp.Or(head.Metadata.Namespace, "default"), head.Metadata.Annotations[NetworksKey]
 		all, err := spec.Multi(namespace, name, networks)
 		if len(all) == 0 {
-			err = fmt.Errorf("metadata.annotations: %s names no network: set it to NAME or NAMESPACE/NAME of networks, separated by commas", NetworksKey)
+			err = &FieldError{Path: "metadata.annotations", Err: fmt.Errorf("%s names no network: set it to NAME or NAMESPACE/NAME of networks, separated by commas", NetworksKey)}
 		}
 		o.ID = head.Kind + " " + namespace + "/" + name
 		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutMulti(namespace, name, all) }, func(t *Table) { t.PutMulti(namespace, name, nil) }
@@ -225,7 +225,7 @@ func Decode(doc []byte) (*Object, error) {
 	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
 		var spec ClusterSpec
 		if err := strict(head.Spec, &spec); err != nil {
-			return nil, fmt.Errorf("spec: %w", err)
+			return nil, &FieldError{Path: "spec", Err: err}
 		}
 		p, err := spec.Policy(name)
 		o.Cluster = p
@@ -235,7 +235,7 @@ func Decode(doc []byte) (*Object, error) {
 	if head.Kind == "AdminNetworkPolicy" || head.Kind == "BaselineAdminNetworkPolicy" {
 		return nil, fmt.Errorf("%s is not enforced: write it as a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2, which replaced it", head.Kind)
 	}
-	return nil, fmt.Errorf("apiVersion %q, kind %q: want networking.k8s.io/v1 NetworkPolicy, k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
+	return nil, fmt.Errorf("apiVersion %.80q, kind %.80q: want networking.k8s.io/v1 NetworkPolicy, k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
 		head.APIVersion, head.Kind)
 }
 

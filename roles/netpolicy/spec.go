@@ -42,7 +42,7 @@ type specPort struct {
 type faults []error
 
 func (f *faults) add(path, format string, args ...any) {
-	*f = append(*f, fmt.Errorf(path+": "+format, args...))
+	*f = append(*f, &FieldError{Path: path, Err: fmt.Errorf(format, args...)})
 }
 
 func (f *faults) err(object string) error {

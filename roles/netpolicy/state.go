@@ -19,6 +19,8 @@ type State struct {
 	Cluster            []*ClusterPolicy             `json:"cluster"`
 	Local              []Local                      `json:"local"`
 	Given              map[string]map[string]Given  `json:"given,omitempty"`
+	// Faults are of the objects that are not in force as they are written.
+	Faults []*Fault `json:"faults,omitempty"`
 }
 
 // State returns the objects, which the caller must not change. Changes of the Table do not change them.
@@ -26,7 +28,7 @@ func (t *Table) State() *State {
 	s := &State{
 		KeepEstablished: t.KeepEstablished, ImplicitNamespaces: t.ImplicitNamespaces, Namespaces: maps.Clone(t.namespaces),
 		Nodes: slices.Collect(maps.Values(t.nodes)), Pods: t.Pods(), Cluster: slices.Collect(maps.Values(t.cluster)), Local: slices.Collect(maps.Values(t.local)),
-		Given: maps.Clone(t.given),
+		Given: maps.Clone(t.given), Faults: t.Faults(),
 	}
 	for _, of := range t.policies {
 		s.Policies = slices.AppendSeq(s.Policies, maps.Values(of))

@@ -36,6 +36,8 @@ type Table struct {
 	own map[string]*Pod
 	// given has what PutGiven was called with, by node.
 	given map[string]map[string]Given
+	// faults has what SetFault was called with, by object.
+	faults map[string]*Fault
 	// groups are the groups that chains use.
 	groups map[string]*group
 	// selected are the titles of attachments that policies select, and conflicts has why these cannot be enforced. Both are by label and
@@ -88,7 +90,7 @@ func NewTable() *Table {
 		OnNode:     func(*Pod) bool { return true },
 		namespaces: map[string]map[string]string{}, pods: map[string]map[string]*Pod{}, policies: map[string]map[string]*Policy{},
 		nodes: map[string]*Node{}, cluster: map[string]*ClusterPolicy{}, local: map[string]Local{}, addresses: map[string][]localPod{}, own: map[string]*Pod{}, groups: map[string]*group{},
-		given: map[string]map[string]Given{}, stale: map[string]struct{}{},
+		given: map[string]map[string]Given{}, faults: map[string]*Fault{}, stale: map[string]struct{}{},
 	}
 }
 

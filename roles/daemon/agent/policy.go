@@ -59,7 +59,7 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 func (a *agent) policySource(from store.PolicySource, asked bool) (keeper.Source, error) {
 	switch {
 	case !from.Kube:
-		dir := &keeper.Directory{Path: from.Dir, Log: a.log}
+		dir := &keeper.Directory{Path: from.Dir, Keep: enforce.KeptPath(a.host.Store), Log: a.log}
 		if asked {
 			return dir, dir.Check()
 		}

@@ -25,6 +25,8 @@ const (
 	// savedFile is in the state directory, because it must outlive a boot: pods can start before the agent. It exists
 	// on a node whose agent enforces policies.
 	savedFile = "policy.json"
+	// keptDir is beside it. It has the last valid states of files.
+	keptDir = "policies"
 	// socketFile is the agent's socket in the run directory.
 	socketFile = "policy.sock"
 )
@@ -50,6 +52,9 @@ const (
 
 // SavedPath returns the path of the saved policies.
 func SavedPath(s *store.Store) string { return filepath.Join(s.StateDir(), savedFile) }
+
+// KeptPath returns the path of the directory with the last valid states of files.
+func KeptPath(s *store.Store) string { return filepath.Join(s.StateDir(), keptDir) }
 
 // Socket returns the path of the agent's socket.
 func Socket(s *store.Store) string { return filepath.Join(s.RunDir(), socketFile) }

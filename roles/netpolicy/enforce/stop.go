@@ -85,7 +85,7 @@ func removeSaved(s *store.Store) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return err
+	return errors.Join(err, os.RemoveAll(KeptPath(s)))
 }
 
 // Marked reports whether the node enforces network policies: whether its state says so, or there are saved policies.

@@ -72,7 +72,7 @@ func newNode(t *testing.T) *node {
 // start runs the keeper until the returned function is called.
 func (n *node) start() (stop func()) {
 	n.t.Helper()
-	return n.run(&keeper.Directory{Path: n.dir, Log: n.host.Log})
+	return n.run(&keeper.Directory{Path: n.dir, Keep: enforce.KeptPath(n.host.Store), Log: n.host.Log})
 }
 
 func (n *node) run(source keeper.Source) (stop func()) {
