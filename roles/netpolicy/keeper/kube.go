@@ -57,21 +57,6 @@ func (s *Kube) Fetch(ctx context.Context, namespace, name string) (*netpolicy.Po
 // kubeNamespace is a Namespace.
 type kubeNamespace struct{ rest.Object }
 
-// kubePolicy is a NetworkPolicy.
-type kubePolicy struct {
-	rest.Object
-	Spec netpolicy.Spec `json:"spec"`
-}
-
-// kubeMultiPolicy is a MultiNetworkPolicy.
-type kubeMultiPolicy struct{ kubePolicy }
-
-// kubeClusterPolicy is a ClusterNetworkPolicy.
-type kubeClusterPolicy struct {
-	rest.Object
-	Spec netpolicy.ClusterSpec `json:"spec"`
-}
-
 // kubeNode is a Node.
 type kubeNode struct {
 	rest.Object
@@ -239,7 +224,10 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 		_ = rest.Follow(ctx, s.Client, "/apis/networking.k8s.io/v1/networkpolicies", &collection[*kubePolicy]{
 			source: s, what: "network policies", put: put, complete: sync.OnceFunc(reading.Done),
 			change: func(o *kubePolicy) func(*netpolicy.Table) { return s.policy(o, &same) },
-			remove: func(t *netpolicy.Table, namespace, name string) { t.RemovePolicy(namespace, name) },
+			remove: func(t *netpolicy.Table, namespace, name string) {
+				t.RemovePolicy(namespace, name)
+				t.SetFault(policyTitle(namespace, name), nil)
+			},
 		})
 	})
 	running.Go(func() {
@@ -258,13 +246,16 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 		_ = rest.Follow(ctx, s.Client, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &collection[*kubeClusterPolicy]{
 			source: s, what: "cluster network policies", put: put, complete: sync.OnceFunc(reading.Done), optional: true,
 			change: func(o *kubeClusterPolicy) func(*netpolicy.Table) {
-				p := s.clusterPolicy(o)
+				p, change := s.clusterPolicy(o)
 				if p.SelectsNodes() {
 					followNodes()
 				}
-				return func(t *netpolicy.Table) { t.PutClusterPolicy(p) }
+				return change
 			},
-			remove: func(t *netpolicy.Table, _, name string) { t.RemoveClusterPolicy(name) },
+			remove: func(t *netpolicy.Table, _, name string) {
+				t.RemoveClusterPolicy(name)
+				t.SetFault(clusterTitle(name), nil)
+			},
 		})
 	})
 	running.Go(func() { s.followMulti(ctx, put, sync.OnceFunc(reading.Done)) })
@@ -319,7 +310,10 @@ func (s *Kube) followMulti(ctx context.Context, put func(func(*netpolicy.Table))
 	c := &collection[*kubeMultiPolicy]{
 		source: s, what: "multi network policies", put: put, complete: complete, optional: true,
 		change: s.multiPolicy,
-		remove: func(t *netpolicy.Table, namespace, name string) { t.PutMulti(namespace, name, nil) },
+		remove: func(t *netpolicy.Table, namespace, name string) {
+			t.PutMulti(namespace, name, nil)
+			t.SetFault(multiTitle(namespace, name), nil)
+		},
 	}
 	for ctx.Err() == nil {
 		for _, version := range multiVersions() {
@@ -332,39 +326,6 @@ func (s *Kube) followMulti(ctx context.Context, put func(func(*netpolicy.Table))
 			stop()
 		}
 	}
-}
-
-// multiPolicy returns the change for a MultiNetworkPolicy. An invalid part of it allows nothing.
-func (s *Kube) multiPolicy(o *kubeMultiPolicy) func(*netpolicy.Table) {
-	m := &o.Metadata
-	all, err := o.Spec.Multi(m.Namespace, m.Name, m.Annotations[netpolicy.NetworksKey])
-	switch {
-	case err != nil:
-		s.Log.Error("a multi network policy is invalid: its invalid rules allow nothing", "error", err)
-	case len(all) == 0:
-		s.Log.Warn("a multi network policy has no effect: its annotation "+netpolicy.NetworksKey+" names no network", "policy", m.Key())
-	}
-	return func(t *netpolicy.Table) { t.PutMulti(m.Namespace, m.Name, all) }
-}
-
-// clusterPolicy returns a policy. A part of it that is invalid or not known fails closed.
-func (s *Kube) clusterPolicy(o *kubeClusterPolicy) *netpolicy.ClusterPolicy {
-	p, err := o.Spec.Policy(o.Metadata.Name)
-	if err != nil {
-		s.Log.Error("a cluster network policy has parts that are not understood: Accept rules with them match nothing, other rules deny all", "error", err)
-	}
-	warnUnenforced(s.Log, p)
-	return p
-}
-
-// policy returns the change for a policy. An invalid part of it allows nothing.
-func (s *Kube) policy(o *kubePolicy, same *shared) func(*netpolicy.Table) {
-	p, err := o.Spec.Policy(o.Metadata.Namespace, o.Metadata.Name)
-	if err != nil {
-		s.Log.Error("a network policy is invalid: its invalid rules allow nothing", "error", err)
-	}
-	same.policy(p)
-	return func(t *netpolicy.Table) { t.PutPolicy(p) }
 }
 
 // collection is a rest.Follower that passes changes on.

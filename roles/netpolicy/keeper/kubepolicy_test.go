@@ -1,0 +1,62 @@
+package keeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy"
+)
+
+// TestUnusableObjects: an object of the API that the agent cannot use does not keep others from being read, fails closed, and is named with its
+// field. Its deletion or correction ends that.
+func TestUnusableObjects(t *testing.T) {
+	s := NewKube(nil, "node-1", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	table, same := netpolicy.NewTable(), &shared{seed: maphash.MakeSeed()}
+	policy := func(text string) {
+		t.Helper()
+		o := new(kubePolicy)
+		if err := json.Unmarshal([]byte(text), o); err != nil {
+			t.Fatal(err)
+		}
+		s.policy(o, same)(table)
+	}
+	faults := func(what string, want ...string) {
+		t.Helper()
+		var is []string
+		for _, f := range table.State().Faults {
+			is = append(is, f.Object+" "+f.Field)
+		}
+		if fmt.Sprint(is) != fmt.Sprint(want) {
+			t.Errorf("%s: %q, want %q", what, is, want)
+		}
+	}
+	const head = `{"metadata":{"namespace":"default","name":"web"},"spec":`
+	policy(head + `{"podSelector":"web"}}`)
+	faults("a wrong type", "NetworkPolicy default/web spec.podSelector")
+	for _, p := range table.State().Policies {
+		if len(p.Pods) > 0 || p.Isolates != [2]bool{true, true} || len(p.Allows[0])+len(p.Allows[1]) > 0 {
+			t.Errorf("a wrong type: %+v", p)
+		}
+	}
+	policy(head + `{"podSelector":{},"ingress":[{"ports":[{"port":"no name"}]}]}}`)
+	faults("a wrong value", "NetworkPolicy default/web spec.ingress[0].ports[0].port")
+	policy(head + `{"podSelector":{}}}`)
+	faults("a valid one")
+
+	multi := new(kubeMultiPolicy)
+	if err := json.Unmarshal([]byte(head+`{"ingress":7}}`), multi); err != nil {
+		t.Fatal(err)
+	}
+	s.multiPolicy(multi)(table)
+	faults("no network", "MultiNetworkPolicy default/web spec.ingress")
+	cluster := new(kubeClusterPolicy)
+	if err := json.Unmarshal([]byte(`{"metadata":{"name":"guard"},"spec":{"tier":"Admin","priority":"high","subject":{"namespaces":{}}}}`), cluster); err != nil {
+		t.Fatal(err)
+	}
+	_, change := s.clusterPolicy(cluster)
+	change(table)
+	faults("a cluster policy", "ClusterNetworkPolicy guard spec.priority", "MultiNetworkPolicy default/web spec.ingress")
+}
