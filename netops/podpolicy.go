@@ -230,6 +230,24 @@ func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 	return fmt.Errorf("delete %s: %w: nftables is being changed", p, ErrBusy)
 }
 
+// LacksPodPolicy reports whether the kernel lacks an element of p. Its chain does not count, because the agent changes that.
+func (n *Net) LacksPodPolicy(ctx context.Context, p *PodPolicy) (bool, error) {
+	entries, err := p.entries(p.Egress, p.Ingress)
+	if err != nil {
+		return false, err
+	}
+	for _, want := range entries {
+		have, err := n.nft.Holder(ctx, want)
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, ErrNotExist) {
+			return false, err
+		}
+		if have == nil || have.Label() != want.Label() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // bridgeFilter is the directory of br_netfilter's settings. Without that module the kernel does not pass packets between
 // the ports of a bridge to nftables' inet family.
 const bridgeFilter = "net/bridge/bridge-nf-call-iptables"

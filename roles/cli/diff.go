@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
@@ -141,8 +142,8 @@ type nodePlan struct {
 	// lost are cnibox's nftables sets that records need and another program deleted.
 	lost []string
 	// other has what is of no attachment: the objects of cnibox without a record, or with --after
-	// the differences of a new container.
-	other *audited
+	// the differences of a new container. policies has the pods' elements of network policies.
+	other, policies *audited
 }
 
 // plan compares all attachments, and finds what is of none of them.
@@ -158,13 +159,31 @@ func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nodePlan{all: all, lost: a.lost}
+	n := &nodePlan{all: all, lost: a.lost, policies: &audited{}}
 	if a.after != nil {
 		n.other, err = a.afterAll(ctx, all)
 		return n, err
 	}
+	if n.policies, err = a.findLostPolicies(ctx); err != nil {
+		return nil, err
+	}
 	n.other, err = a.findExtra(ctx)
 	return n, err
+}
+
+// findLostPolicies finds the pods whose elements of network policies another program deleted. Without the agent nothing else restores them.
+func (a *auditor) findLostPolicies(ctx context.Context) (*audited, error) {
+	lost, err := enforce.Lost(ctx, a.h)
+	if err != nil {
+		return nil, err
+	}
+	of := &audited{}
+	for _, p := range lost {
+		c := netops.Change{Do: netops.Step{Verb: netops.VerbAdd, Object: p}, Undo: &netops.Step{Verb: netops.VerbDel, Object: p}}
+		of.add(p.String(), "present", "absent", fixRepair).Changes = []netops.Change{c}
+		of.plan.Changes = append(of.plan.Changes, c)
+	}
+	return of, nil
 }
 
 // findExtra finds the objects of cnibox without a record. An attachment in a runtime's cache may
@@ -201,7 +220,7 @@ func (n *nodePlan) differences() []difference {
 
 // ofNode returns the differences that are of no attachment of the node.
 func (n *nodePlan) ofNode() []difference {
-	out := slices.Clone(n.other.found)
+	out := slices.Concat(n.policies.found, n.other.found)
 	if len(n.lost) > 0 {
 		out = append(out, difference{Object: "nftables rules of cnibox", Want: "present", Have: "absent", Fix: fixRepair})
 	}
@@ -218,10 +237,12 @@ func (n *nodePlan) write(out io.Writer, s style) {
 	if len(n.lost) > 0 {
 		fmt.Fprintf(out, "nftables\n  %s rules of cnibox in %d sets\n", s.paint(green, "+"), len(n.lost))
 	}
-	for _, one := range slices.Concat(n.all, []*audited{n.other}) {
+	for _, one := range slices.Concat(n.all, []*audited{n.policies, n.other}) {
 		switch {
 		case len(one.found) == 0:
 			continue
+		case one == n.policies:
+			fmt.Fprintln(out, s.paint(bold, "network policies"))
 		case one.Network == "":
 			fmt.Fprintln(out, s.paint(bold, "without a record"))
 		default:

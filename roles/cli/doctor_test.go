@@ -320,7 +320,13 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"policy-unknown": func(f *doctor.Facts) {
 			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Denied: []string{"default/web"}}
 		},
-		"policy-table":         func(f *doctor.Facts) { f.Policies = doctor.Policies{On: true, Saved: f.Now} },
+		"policy-table": func(f *doctor.Facts) { f.Policies = doctor.Policies{On: true, Saved: f.Now} },
+		"policy-saved": func(f *doctor.Facts) {
+			f.Policies = doctor.Policies{On: true, HasTable: true, SavedErr: errors.New("damaged")}
+		},
+		"policy-element": func(f *doctor.Facts) {
+			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Lost: []string{"default/web"}}
+		},
 		"registry-unreachable": agent(func(a *doctor.Agent) { a.RegistryError = "refused" }),
 		"tunnel-peer": func(f *doctor.Facts) {
 			err := json.Unmarshal([]byte(`{"ready": true, "registry": "kube", "peers": {"wanted": 1}, "interface": "eth0",

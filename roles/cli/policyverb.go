@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -53,7 +52,8 @@ examples:
 	explain.Flags = append(explain.Flags, &cli.StringFlag{Name: "protocol", Value: "tcp", Usage: "tcp, udp, sctp, or another protocol"})
 	list := verb("list", "list this node's pods with the policies that select them, in the order of evaluation", "",
 		`With the packets that no rule of these policies matched, which pods with the same policies share.
-Exits with 3 if a pod is denied everything, because the agent does not know it.
+Exits with 3 if a pod is denied everything, because the agent does not know it, or if a file
+or an object is not in force as it is written, which it prints with line and field.
 
 examples:
   cnibox policy list
@@ -215,8 +215,15 @@ func (p *Process) listPolicies(c *cli.Context, h *roles.Host, state *netpolicy.S
 		}
 		return t.write(p.Stdout, s)
 	})
-	if err == nil && slices.ContainsFunc(all, func(l netpolicy.Listed) bool { return l.Denied }) {
+	for _, f := range state.Faults {
+		fmt.Fprintf(p.Stderr, "cnibox: policy list: %s\n", printable(f.String()))
+	}
+	switch {
+	case err != nil:
+	case slices.ContainsFunc(all, func(l netpolicy.Listed) bool { return l.Denied }):
 		err = problem("a pod is denied everything, because the agent does not know it")
+	case len(state.Faults) > 0:
+		err = problem(counted(len(state.Faults), "object") + " not in force as written")
 	}
 	return err
 }
@@ -327,8 +334,8 @@ type policyView struct {
 
 // readPolicies returns nil on a node whose agent enforces no policies.
 func readPolicies(ctx context.Context, h *roles.Host, links []netops.LinkInfo) (*policyView, error) {
-	if _, err := os.Lstat(enforce.SavedPath(h.Store)); err != nil {
-		return nil, nil //nolint:nilerr // without the file the agent enforces none
+	if on, err := enforce.Marked(ctx, h.Store); err != nil || !on {
+		return nil, err
 	}
 	state, err := enforce.State(ctx, h.Store)
 	if err != nil {

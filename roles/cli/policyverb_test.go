@@ -97,6 +97,11 @@ done
 policy list
 policy list --rules
 policy explain default/client default/web:81
+printf 'apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: bad}\nspec:\n  podSelectr: {}\n' >$WORK/bad && mv $WORK/bad $WORK/policy.d/bad.yaml
+until product policy list 2>&1 | grep -q bad.yaml; do :; done
+policy list 2>&1 | sed "s|$WORK|WORK|"
+product agent status 2>&1 | grep bad.yaml | sed "s|.*$WORK|status: WORK|"
+product doctor 2>&1 | grep bad.yaml | sed "s|.*$WORK|doctor: WORK|"
 product topo | sed 's/10.244.[0-9]*/10.244.0/g'
 product ui --port 0 >$WORK/ui.out &
 trap "kill $agent $!" EXIT
@@ -136,6 +141,10 @@ until grep -q http $WORK/ui.out; do :; done
 		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
 		"path  web:81: try: cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81\n",
 		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
+		`cnibox: policy list: WORK/policy.d/bad.yaml:5: spec.podSelectr: spec: json: unknown field "podSelectr": it has no effect`,
+		"status: WORK/policy.d/bad.yaml:5: spec.podSelectr",
+		"doctor: WORK/policy.d/bad.yaml:5: spec.podSelectr",
+		"<h2>network policies that are not in force as they are written</h2>",
 		" egress guard ingress default/web rx ",
 		"<h2>rules of network policies</h2>",
 		`<td data-column="DIRECTION">ingress</td><td data-column="RULE">ingress[0]</td><td data-column="ACTION">Accept</td>`,
@@ -143,6 +152,35 @@ until grep -q http $WORK/ui.out; do :; done
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestLostPolicies: without the agent, diff and repair see that another program deleted elements of policies, and restore them. 'policy off'
+// leaves nothing, and a network without an agent works then.
+func TestLostPolicies(t *testing.T) {
+	out := newTestNode(t, true).run(policies + `
+trap - EXIT
+kill $agent; wait $agent || true
+nft flush map inet cnibox_policy pod_ingress4
+product diff 2>&1 | sed 's/^/diff: /'
+product repair --yes 2>&1 | sed 's/^/repair: /'
+nft list map inet cnibox_policy pod_ingress4 | grep -c goto
+product policy off && nft list tables
+/bin/busybox ls /var/lib/cnibox
+pod $overlay later
+product path --probe client later >/dev/null && echo "later is reached"
+`)
+	for _, want := range []string{
+		"diff: network policies\ndiff:   + pod-policy default/web address 10.244.", "repair: cnibox: repair: nothing is left to repair", "\n1\n", "later is reached",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	for _, left := range []string{"table inet cnibox_policy", "policy.json", "policies"} {
+		if strings.Contains(out[strings.LastIndex(out, "repair: "):], left) {
+			t.Errorf("policy off left %s:\n%s", left, out)
 		}
 	}
 }
@@ -181,8 +219,10 @@ func TestDropPolicies(t *testing.T) {
 func TestDoctorPolicies(t *testing.T) {
 	for script, want := range map[string]string{
 		"": "",
-		"kill -STOP $agent; nft delete table inet cnibox_policy; trap 'kill -9 $agent' EXIT": "agent-down policy-agent policy-table",
-		"trap - EXIT; kill -9 $agent; wait $agent || true":                                   "agent-down policy-agent",
+		"kill -STOP $agent; nft delete table inet cnibox_policy; trap 'kill -9 $agent' EXIT":              "agent-down policy-agent policy-table",
+		"trap - EXIT; kill -9 $agent; wait $agent || true":                                                "agent-down policy-agent",
+		"trap - EXIT; kill -9 $agent; wait $agent || true; rm /var/lib/cnibox/policy.json":                "agent-down policy-agent",
+		"trap - EXIT; kill -9 $agent; wait $agent || true; nft flush map inet cnibox_policy pod_ingress4": "agent-down policy-agent policy-element",
 	} {
 		r := newTestNode(t, true).diagnose(policies + script)
 		if have := strings.Join(ids(r), " "); have != want {

@@ -46,7 +46,7 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 		}
 		err := a.repair(c.Context, plan.all, len(plan.lost) > 0)
 		plan.lost = nil
-		if err := errors.Join(err, a.removeExtra(c.Context, plan)); err != nil {
+		if err := errors.Join(err, a.restorePolicies(c.Context, plan), a.removeExtra(c.Context, plan)); err != nil {
 			return err
 		}
 	}
@@ -63,6 +63,22 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 	if err == nil && len(left) > 0 {
 		err = errDifferent
 	}
+	return err
+}
+
+// restorePolicies adds the elements of network policies that are still absent, and finds what is left.
+func (a *auditor) restorePolicies(ctx context.Context, n *nodePlan) error {
+	if len(n.policies.found) == 0 {
+		return nil
+	}
+	lost, err := a.findLostPolicies(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.h.Net.Apply(ctx, lost.plan, nil); err != nil {
+		return err
+	}
+	n.policies, err = a.findLostPolicies(ctx)
 	return err
 }
 

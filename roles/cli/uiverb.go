@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -172,7 +173,14 @@ func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Ta
 	for i := range counts {
 		rules.Rows = append(rules.Rows, countRow(&counts[i]))
 	}
-	return []ui.Table{rules}, nil
+	if len(view.state.Faults) == 0 {
+		return []ui.Table{rules}, nil
+	}
+	faults := ui.Table{Title: "network policies that are not in force as they are written", Head: []string{"OBJECT", "LINE", "FIELD", "REASON", "IN FORCE"}}
+	for _, f := range view.state.Faults {
+		faults.Rows = append(faults.Rows, []string{f.Object, strconv.Itoa(f.Line), dash(f.Field), f.Reason, f.InForce})
+	}
+	return []ui.Table{faults, rules}, nil
 }
 
 // drawnCall returns what the page shows of a call.

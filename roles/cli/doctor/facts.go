@@ -210,15 +210,18 @@ type PodDrop struct {
 
 // Policies is the node's part in network policy.
 type Policies struct {
-	// On is true if the node's agent enforces policies. Saved is when it saved them last, or zero before it read them.
-	On    bool
-	Saved time.Time
+	// On is true if the node enforces policies. Saved is when its agent saved them last, or zero if SavedErr is why they cannot be used.
+	On       bool
+	Saved    time.Time
+	SavedErr error
 	// HasTable is true if the kernel has the rules.
 	HasTable bool
 	// AgentErr is why the agent does not answer.
 	AgentErr error
-	// Denied are pods that are denied everything, because the agent does not know them.
-	Denied []string
+	// Denied are pods that are denied everything, because the agent does not know them. Lost are those whose elements another program deleted.
+	// IsFlushed is true if the table has no rules.
+	Denied, Lost []string
+	IsFlushed    bool
 }
 
 // Overlay is the node's part in a network of several nodes.

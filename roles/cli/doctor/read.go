@@ -515,16 +515,26 @@ func (r *reader) readHops(ctx context.Context) {
 // readPolicies asks the agent of a node that enforces network policies.
 func (r *reader) readPolicies(ctx context.Context) {
 	p := &r.f.Policies
-	saved, err := os.Stat(enforce.SavedPath(r.h.Store))
-	if err != nil {
+	var err error
+	p.On, err = enforce.Marked(ctx, r.h.Store)
+	r.unread("network policies", err)
+	if !p.On {
 		return
 	}
-	p.On = true
-	if saved.Size() > 0 {
+	_, p.SavedErr = enforce.ReadSaved(r.h.Store)
+	if saved, err := os.Lstat(enforce.SavedPath(r.h.Store)); err == nil && p.SavedErr == nil {
 		p.Saved = saved.ModTime()
 	}
 	p.HasTable, err = podfilter.Exists(ctx)
 	r.unread("network policies", err)
+	rules, err := podfilter.Counters(ctx)
+	r.unread("network policies", err)
+	p.IsFlushed = p.HasTable && len(rules) == 0
+	lost, err := enforce.Lost(ctx, r.h)
+	r.unread("network policies", err)
+	for _, pod := range lost {
+		p.Lost = append(p.Lost, pod.Namespace+"/"+pod.Name)
+	}
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
 	state, err := enforce.State(ctx, r.h.Store)

@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 )
 
 // The agent's answer on its socket is one line of JSON for the node, one for each peer and family,
@@ -63,14 +64,34 @@ type statusEnd struct {
 	End bool `json:"end"`
 }
 
+// maxFaults bounds the warnings of objects of network policies.
+const maxFaults = 20
+
+// policyWarnings returns why network policies are not in force as they should be.
+func policyWarnings(k *keeper.Keeper) (texts []string) {
+	if k == nil {
+		return nil
+	}
+	const prefix = "network policies: " // doctor knows it
+	if k.Fault() != "" {
+		texts = append(texts, prefix+k.Fault())
+	}
+	faults := k.Faults()
+	for _, f := range faults[:min(len(faults), maxFaults)] {
+		texts = append(texts, prefix+f.String())
+	}
+	if more := len(faults) - maxFaults; more > 0 {
+		texts = append(texts, fmt.Sprintf("%s%d more objects are not in force as they are written: 'cnibox policy list' names them", prefix, more))
+	}
+	return texts
+}
+
 // writeStatus writes one answer.
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	s := a.current.Load()
 	out, sum := json.NewEncoder(w), s.summary
 	sum.Checksums, sum.Unheard = a.checksumFault(s), a.unheard.list()
-	if p := a.policies; p != nil && p.Fault() != "" {
-		sum.Warnings = append(slices.Clip(sum.Warnings), "network policies: "+p.Fault())
-	}
+	sum.Warnings = append(slices.Clip(sum.Warnings), policyWarnings(a.policies)...)
 	if err := out.Encode(&sum); err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (l *attachments) read(ctx context.Context) error {
 	})
 	for i := range all {
 		a := &all[i]
-		p, label := askedFor(a), attachment.Label(a.Key)
+		p, label := enforce.Recorded(a), attachment.Label(a.Key)
 		if !a.Created.After(l.ended[label]) {
 			continue
 		}
@@ -166,26 +166,6 @@ func (l *attachments) read(ctx context.Context) error {
 // sharesAddress reports whether two pods have an address of one network.
 func sharesAddress(p, o *podRequest) bool {
 	return o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
-}
-
-// askedFor returns the pod for which an attachment's ADD asked for policies, or nil.
-func askedFor(a *store.Attachment) *podRequest {
-	for i := range a.Parts {
-		var changes []struct {
-			Undo struct {
-				PodPolicy *podRequest `json:"podPolicy"`
-			} `json:"undo"`
-		}
-		if json.Unmarshal(a.Parts[i].Changes, &changes) != nil {
-			continue
-		}
-		for _, c := range changes {
-			if c.Undo.PodPolicy != nil {
-				return c.Undo.PodPolicy
-			}
-		}
-	}
-	return nil
 }
 
 func addressesOf(a *store.Attachment) (all []netip.Addr) {

@@ -90,6 +90,8 @@ type Keeper struct {
 	bypass error
 	// fault is the last logged error.
 	fault atomic.Pointer[string]
+	// faults are those of the table when it changed last.
+	faults atomic.Pointer[[]*netpolicy.Fault]
 	// known is closed when the policies are known, and off when an off request ends the Keeper.
 	known, off chan struct{}
 }
@@ -250,6 +252,8 @@ func (k *Keeper) remembered() error {
 // attachments.
 func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	err := k.ensure(ctx, records)
+	faults := k.table.Faults()
+	k.faults.Store(&faults)
 	k.save()
 	k.Source.Publish(k.table.Given())
 	k.report(errors.Join(k.remembered(), err, k.saveErr, k.markErr, k.bypass, k.local.bypassing(k.table)))
@@ -345,6 +349,14 @@ func (k *Keeper) report(err error) {
 		k.Host.Log.Warn("network policies are in force")
 	}
 	k.fault.Store(&text)
+}
+
+// Faults returns the faults of objects that are not in force as they are written. Every goroutine may call it.
+func (k *Keeper) Faults() []*netpolicy.Fault {
+	if all := k.faults.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // Fault returns why policies are not in force as they should be, or "". Every goroutine may call it.
