@@ -21,6 +21,8 @@ const (
 // Enforcing is the mark of a node that enforces network policies.
 type Enforcing struct {
 	Since time.Time `json:"since,omitzero"`
+	// Known is true if the policies were read and saved once.
+	Known bool `json:"known,omitempty"`
 	// Source is where the policies come from.
 	Source PolicySource `json:"source,omitzero"`
 }
@@ -37,7 +39,7 @@ func (tx *Tx) Enforces() bool {
 	return kv.Raw(tx.b, bucketMarks, kv.EncodeKey(enforcingKind, enforcingName)) != nil
 }
 
-// SetEnforcing stores the mark of a node that enforces network policies, or with nil deletes it. It outlives reboots and the loss of
+// SetEnforcing stores the mark of a node that enforces network policies, or with nil deletes it. Since and Known of an earlier mark stay. It outlives reboots and the loss of
 // node.db. If the process is killed between the files, node.db has a mark that keep.db lacks, and ADD refuses pods: repeat the call.
 func (s *Store) SetEnforcing(ctx context.Context, e *Enforcing) error {
 	had, err := ReadKeep(ctx, s, (*KeepTx).Enforcing)
@@ -51,10 +53,11 @@ func (s *Store) SetEnforcing(ctx context.Context, e *Enforcing) error {
 	switch {
 	case e == nil && had == nil && !marked:
 		return nil
-	case e != nil && had != nil && marked && had.Source == e.Source:
-		return nil
 	case e != nil && had != nil:
-		e.Since = had.Since
+		e.Since, e.Known = had.Since, e.Known || had.Known
+		if marked && *e == *had {
+			return nil
+		}
 	}
 	raw, err := json.Marshal(e)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +54,34 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 				_ = c.Close()
 			}
 		}()
+	}
+}
+
+// maxEarly bounds the ADD calls that wait for the first reading.
+const maxEarly = 1000
+
+// isEarly reports whether a request waits for the first reading.
+func (k *Keeper) isEarly(r *request) bool {
+	k.early = slices.DeleteFunc(k.early, func(old *request) bool {
+		late := time.Now().After(old.until)
+		if late {
+			_ = old.conn.Close() // the call went on
+		}
+		return late
+	})
+	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.Verb == "" && !r.State && !r.Off && len(k.early) < maxEarly
+	if is {
+		k.early = append(k.early, r)
+	}
+	return is
+}
+
+// answerEarly answers the requests that waited for the first reading.
+func (k *Keeper) answerEarly(ctx context.Context) {
+	early := k.early
+	k.early = nil
+	for _, r := range early {
+		k.answer(ctx, r)
 	}
 }
 

@@ -80,6 +80,10 @@ type Keeper struct {
 	saveErr error
 	saveEnd time.Time
 	savedIs fs.FileInfo
+	// hasSaved is true if this agent or an earlier one has saved policies.
+	hasSaved bool
+	// early are the ADD calls that wait for the first reading of files, which takes a moment. They go on without an answer if it takes longer.
+	early []*request
 	// fetching has a value for each fetch of a pod that runs.
 	fetching chan struct{}
 	// lastRead is when the records were read last.
@@ -123,10 +127,11 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 
 // mark marks the node as one that enforces policies, in the state that outlives a boot, and by the file of the saved policies.
 func (k *Keeper) mark(ctx context.Context) error {
-	err := k.Host.Store.SetEnforcing(ctx, &store.Enforcing{Since: k.Host.Now(), Source: k.From})
-	if err != nil {
+	e := &store.Enforcing{Since: k.Host.Now(), Source: k.From, Known: k.hasSaved}
+	if err := k.Host.Store.SetEnforcing(ctx, e); err != nil {
 		return fmt.Errorf("mark the node as one that enforces network policies: %w", err)
 	}
+	k.hasSaved = e.Known
 	path := enforce.SavedPath(k.Host.Store)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return smallfile.Replace(path, nil, 0o600)
@@ -162,9 +167,12 @@ func (k *Keeper) Run(ctx context.Context) {
 			read = read || k.local.isWaiting() && time.Since(k.lastRead) >= retryTime
 			read = k.reconcile(ctx, read) != nil
 		}
+		if !k.synced && read {
+			read = k.guard(ctx) != nil
+		}
 		idle = false
 		var again <-chan time.Time
-		if k.synced && (read || k.local.isWaiting() || !k.table.IsSaved) {
+		if read || k.synced && (k.local.isWaiting() || !k.table.IsSaved) {
 			again = time.After(retryTime)
 		}
 		select {
@@ -174,9 +182,16 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.report(nil)
 			return
 		case f := <-k.changes:
+			was := k.synced
 			k.apply(f)
+			if k.synced != was {
+				read = true
+				k.answerEarly(ctx)
+			}
 		case r := <-k.requests:
-			k.answer(ctx, r)
+			if !k.isEarly(r) {
+				k.answer(ctx, r)
+			}
 		case <-k.filter.Changes():
 			read = true
 		case <-resync.C:
@@ -191,6 +206,10 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-again:
 		case err := <-k.saved:
 			idle = !k.endSave(err) && !read
+			if err == nil && !k.hasSaved {
+				k.hasSaved = true
+				k.markErr = k.mark(ctx)
+			}
 		}
 	}
 }

@@ -3,10 +3,12 @@ package keeper_test
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -105,4 +107,42 @@ func TestSavedLostBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, again, func() string { return "the policies are not written over another file" })
+}
+
+// TestFlushedBeforeRead: the agent was started again and cannot read its source. What another program deletes of the rules does not open a pod
+// that a policy selects: elements come back, and in place of rules that are gone, selected pods are denied. Others are reached.
+func TestFlushedBeforeRead(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	stop := n.start()
+	near, web, other := n.add(n.pod(1, 2, "")), n.add(n.pod(1, 3, "app=web")), n.add(n.pod(1, 4, ""))
+	allowed, denied, open := n.sink(web, 80), n.sink(web, 81), n.sink(other, 81)
+	n.flood(near, web)
+	n.flood(near, other)
+	n.more(allowed, "with the agent")
+	stop()
+	n.run(keeper.Absent{})
+	restored := func(address string) {
+		t.Helper()
+		await.Until(t, func() bool {
+			rules, _ := exec.Command("nft", "list", "chain", "inet", "cnibox_policy", "ingress").Output() // it may not exist yet
+			return strings.Contains(listed(t, "pod_ingress4"), address) && strings.Contains(string(rules), "accept")
+		}, func() string { return "nothing denies " + address })
+	}
+	for _, flush := range []string{"nft flush map inet cnibox_policy pod_ingress4", "nft delete table inet cnibox_policy", "nft flush ruleset", "nft flush table inet cnibox_policy"} {
+		run(t, flush)
+		restored("10.1.0.3")
+		n.more(open, flush) // what passed before the rules were back has arrived
+		n.stops(denied, open, flush)
+		if strings.Contains(flush, "map") {
+			n.more(allowed, flush)
+		} else {
+			n.stops(allowed, open, flush)
+		}
+	}
+	if err := os.WriteFile(enforce.SavedPath(n.host.Store), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "nft flush ruleset")
+	restored("10.1.0.4")
 }
