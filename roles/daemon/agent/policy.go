@@ -59,8 +59,8 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 func (a *agent) policySource(from store.PolicySource, asked bool) (keeper.Source, error) {
 	switch {
 	case !from.Kube:
-		dir := &keeper.Directory{Path: from.Dir, Keep: enforce.KeptPath(a.host.Store), Log: a.log}
-		if asked {
+		dir := &keeper.Directory{Path: from.Dir, Keep: enforce.KeptPath(a.host.Store), MustRead: !asked, Log: a.log}
+		if asked && !dir.HasKept() {
 			return dir, dir.Check()
 		}
 		return dir, nil

@@ -34,7 +34,9 @@ type Directory struct {
 	Path string
 	// Keep is the directory with copies of the last valid states, which outlive the agent, or "".
 	Keep string
-	Log  *slog.Logger
+	// MustRead is true if the copies do not stand for a directory that cannot be read.
+	MustRead bool
+	Log      *slog.Logger
 	// reads counts the files that were read.
 	reads int
 	// files are the files by name. ids has the name of the file whose object of an ID is in force.
@@ -125,7 +127,7 @@ func (d *Directory) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 }
 
 // isKnown reports whether the directory was read, or what an earlier agent read of it is known.
-func (d *Directory) isKnown() bool { return d.wasRead || len(d.kept) > 0 }
+func (d *Directory) isKnown() bool { return d.wasRead || !d.MustRead && len(d.kept) > 0 }
 
 // report logs that the directory cannot be read.
 func (d *Directory) report(err error) {

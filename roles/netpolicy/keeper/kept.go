@@ -81,9 +81,15 @@ func (d *Directory) startWith(name string) {
 	}
 }
 
+// HasKept reports whether an earlier agent has kept valid states. Then a directory that is gone does not end the agent.
+func (d *Directory) HasKept() bool {
+	all, err := os.ReadDir(d.Keep)
+	return err == nil && len(all) > 0
+}
+
 // useKept puts the copies in force while the directory cannot be read for the first time.
 func (d *Directory) useKept() {
-	if d.wasRead || len(d.files) > 0 {
+	if d.wasRead || d.MustRead || len(d.files) > 0 {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
