@@ -28,6 +28,9 @@ type NetConf struct {
 	IPAM IPAMConf `json:"ipam,omitzero"`
 	// DNS replaces the DNS settings of the IPAM plugin's result when any field is set.
 	DNS types.DNS `json:"dns,omitzero"`
+	// PolicyLabels are the keys of a pod's annotations that are its labels for network policies in files. Who makes the pod chooses its
+	// annotations, so the pod can meet each selector of these keys.
+	PolicyLabels []string `json:"policyLabels,omitempty"`
 	// PrevResult is the previous plugin's result. The runtime sets it.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// ValidAttachments is GC's list of valid attachments. The runtime sets it.

@@ -52,8 +52,8 @@ type CacheEntry struct {
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
-// CachedArgs returns the CNI_ARGS of an attachment's ADD, and the runtime's values by capability, from the runtimes' caches.
-func CachedArgs(runDir string, k store.Key) (args roles.Args, runtime map[string]json.RawMessage, found bool) {
+// CachedArgs returns the CNI_ARGS of an attachment's ADD, the runtime's values by capability, and the configuration, from the runtimes' caches.
+func CachedArgs(runDir string, k store.Key) (args roles.Args, runtime map[string]json.RawMessage, config []byte, found bool) {
 	for _, dir := range CacheDirs(runDir) {
 		c, err := ReadCache(filepath.Join(dir, k.Network+"-"+k.ContainerID+"-"+k.IfName)) // as libcni names it
 		if err != nil || c.Key() != k {
@@ -64,10 +64,17 @@ func CachedArgs(runDir string, k store.Key) (args roles.Args, runtime map[string
 			pairs[i] = a[0] + "=" + a[1]
 		}
 		if args, err = roles.ParseArgs(strings.Join(pairs, ";")); err == nil {
-			return args, c.CapabilityArgs, true
+			return args, c.CapabilityArgs, c.Config, true
 		}
 	}
-	return args, nil, false
+	return args, nil, nil, false
+}
+
+// PolicyLabels returns the key policyLabels of the plugin that makes the interface.
+func PolicyLabels(config []byte) []string {
+	c := CacheEntry{Config: config}
+	p := c.plugin()
+	return p.PolicyLabels
 }
 
 // Key returns the attachment that the entry describes.
@@ -86,6 +93,7 @@ type cachedPlugin struct {
 		NetworkName string `json:"network_name"`
 		Overlapping *bool  `json:"enable_overlapping_ranges"`
 	} `json:"ipam"`
+	PolicyLabels []string `json:"policyLabels"`
 	// Plugins are the plugins of a list, fused or not.
 	Plugins []cachedPlugin `json:"plugins"`
 	network string

@@ -38,6 +38,13 @@ func policyChecks() []Check {
 				add("nftables table inet cnibox_policy", few(p.Lost), "cnibox repair")
 			}
 		}},
+		{ID: "policy-labels", Title: "pods choose labels that network policies select by", Reads: "the files in the runtimes' directories, as 'cnibox lint'", Severity: Warning, find: func(f *Facts, add add) {
+			for _, n := range f.Networks {
+				if n.PolicyLabels != "" {
+					add(n.Path, n.PolicyLabels, "cnibox lint "+n.Path)
+				}
+			}
+		}},
 		{ID: "policy-unknown", Title: "pods are denied everything, because the agent does not know them", Reads: reads, Severity: Error, find: func(f *Facts, add add) {
 			if p := &f.Policies; len(p.Denied) > 0 {
 				add("agent", few(p.Denied), "cnibox policy list")

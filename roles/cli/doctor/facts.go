@@ -100,6 +100,8 @@ type Network struct {
 	Fault string
 	// Fix is the command for a Fault.
 	Fix string
+	// PolicyLabels is what lint says of annotations that are labels for network policies.
+	PolicyLabels string
 	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
 	Types   []string
 	Bridge  string

@@ -112,6 +112,8 @@ func (r *reader) readDir(dir string) []*Network {
 			for _, found := range l.Lint(path, raw) {
 				if found.Severity == lint.Fault {
 					n.Fault = cmp.Or(n.Fault, strings.TrimPrefix(found.String(), path+":"))
+				} else if strings.HasSuffix(found.Path, lint.PolicyLabels) {
+					n.PolicyLabels = found.Message
 				}
 			}
 		}

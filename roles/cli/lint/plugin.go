@@ -183,6 +183,9 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 	c.markUnknownKey()
 }
 
+// PolicyLabels is the key of a network with the annotations that are labels for network policies.
+const PolicyLabels = "policyLabels"
+
 // ignored warns about keys that have no effect in a file.
 func (c *check) ignored(v *value, path string, role *roles.Role) {
 	at := func(key string) string { return join(path, key) }
@@ -215,6 +218,9 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	}
 	if i := v.get("ipam"); i != nil && len(i.members) > 0 && role.Kind == roles.Chained {
 		c.warn(i, at("ipam"), "", "a chained plugin gives no addresses")
+	}
+	if l := v.get(PolicyLabels); l != nil && len(l.items) > 0 {
+		c.warn(l, at(PolicyLabels), "let the runtime set CNIBOX_LABELS in CNI_ARGS", "who makes a pod chooses its annotations, so the pod can meet each policy that selects by these keys")
 	}
 	caps := v.get("capabilities")
 	if caps == nil {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,16 +118,18 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p
 func identify(p *netops.PodPolicy, req *roles.Request) error {
 	var conf struct {
 		RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+		PolicyLabels  []string                   `json:"policyLabels"`
 	}
 	if err := coldjson.Unmarshal(req.Conf, &conf); err != nil {
-		return &roles.ConfError{Path: "runtimeConfig", Reason: err.Error()}
+		return &roles.ConfError{Path: "runtimeConfig or policyLabels", Reason: err.Error()}
 	}
 	p.Network = req.Secondary
-	return Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig)
+	return Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig, conf.PolicyLabels)
 }
 
-// Identify sets what CNI_ARGS and the runtime's values by capability tell of a pod. Annotations that have the form of a label are labels.
-func Identify(p *netops.PodPolicy, args roles.Args, containerID string, runtime map[string]json.RawMessage) (err error) {
+// Identify sets what CNI_ARGS and the runtime's values by capability tell of a pod. Annotations with one of the keys
+// are labels if they have the form of a label.
+func Identify(p *netops.PodPolicy, args roles.Args, containerID string, runtime map[string]json.RawMessage, keys []string) (err error) {
 	p.Namespace, p.Name, p.UID = args.Get("K8S_POD_NAMESPACE"), args.Get("K8S_POD_NAME"), args.Get("K8S_POD_UID")
 	if p.Namespace == "" {
 		p.Namespace = "default"
@@ -139,13 +142,13 @@ func Identify(p *netops.PodPolicy, args roles.Args, containerID string, runtime 
 		return &roles.ConfError{Path: "CNI_ARGS " + LabelsArg, Reason: err.Error()}
 	}
 	var annotations map[string]string
-	if raw := runtime[AnnotationsCapability]; len(raw) > 0 {
+	if raw := runtime[AnnotationsCapability]; len(raw) > 0 && len(keys) > 0 {
 		if err := coldjson.Unmarshal(raw, &annotations); err != nil {
 			return &roles.ConfError{Path: "runtimeConfig." + AnnotationsCapability, Reason: err.Error()}
 		}
 	}
 	for k, v := range annotations {
-		if _, given := p.Labels[k]; given || netpolicy.CheckLabels(map[string]string{k: v}) != nil {
+		if _, given := p.Labels[k]; given || !slices.Contains(keys, k) || netpolicy.CheckLabels(map[string]string{k: v}) != nil {
 			continue
 		}
 		if p.Labels == nil {

@@ -97,22 +97,27 @@ func awaitDenied(t *testing.T, address string) {
 	await.Until(t, func() bool { return strings.Contains(listed(t, "pod_ingress4"), address+" : goto deny") }, func() string { return address + " is not denied" })
 }
 
-// TestAnnotations: a runtime's annotations are the labels of a pod, also of one that was attached before policies were enforced. One
-// that cannot be a label is left out.
+// TestAnnotations: a runtime's annotations are the labels of a pod if the network names their keys, also of one that was attached before
+// policies were enforced. One that cannot be a label is left out.
 func TestAnnotations(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)
-	annotated := func(host int) *pod {
+	annotated := func(host int, keys string) *pod {
 		p := n.pod(1, host, "")
-		p.call.Conf = strings.Replace(p.call.Conf, `"type":"bridge"`, `"type":"bridge","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"app":"web","note":"two words"}}`, 1)
+		p.call.Conf = strings.Replace(p.call.Conf, `"type":"bridge"`, `"type":"bridge",`+keys+`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"app":"web","note":"two words"}}`, 1)
 		return n.add(p)
 	}
-	near, before := n.add(n.pod(1, 2, "")), annotated(3)
+	const keys = `"policyLabels":["app","note"],`
+	near, before := n.add(n.pod(1, 2, "")), annotated(3, keys)
 	n.cache(before)
 	n.cache(near)
 	n.start()
 	awaitRules(t, "10.1.0.3")
-	web := annotated(4)
+	web := annotated(4, keys)
+	annotated(5, "")
+	if strings.Contains(listed(t, "pod_ingress4"), "10.1.0.5") {
+		t.Error("an annotation that the network does not name is a label")
+	}
 	for _, p := range []*pod{before, web} {
 		allowed, denied := n.sink(p, 80), n.sink(p, 81)
 		n.flood(near, p)

@@ -182,9 +182,10 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a)}
 	var args roles.Args
 	var runtime map[string]json.RawMessage
+	var config []byte
 	found := false
 	if a.IfName == enforce.Interface {
-		args, runtime, found = recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
+		args, runtime, config, found = recovery.CachedArgs(l.host.Store.RunDir(), a.Key)
 	} else {
 		all, err := delegations()
 		if err != nil && !errors.Is(err, store.ErrDamaged) {
@@ -194,12 +195,12 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 		if of == nil {
 			return nil, nil
 		}
-		p.Network, runtime = of.Name, of.Runtime
+		p.Network, runtime, config = of.Name, of.Runtime, of.List
 		args, err = roles.ParseArgs(text)
 		found = err == nil
 	}
 	switch namespace, name, named := strings.Cut(a.Pod, "/"); {
-	case found && enforce.Identify(p, args, a.ContainerID, runtime) == nil:
+	case found && enforce.Identify(p, args, a.ContainerID, runtime, recovery.PolicyLabels(config)) == nil:
 	case named && !l.arePods:
 		p.Namespace, p.Name = namespace, name
 	default:
