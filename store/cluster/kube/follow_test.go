@@ -253,7 +253,7 @@ func TestTokenRenewed(t *testing.T) {
 	}
 }
 
-// Ready clears the condition that a cloud's controller set, and writes only once.
+// Ready clears the condition that a cloud's controller set, and writes only once. Release removes it.
 func TestReady(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.make(t, "node-1")
@@ -275,6 +275,12 @@ func TestReady(t *testing.T) {
 	}
 	if second := l.node(t, "node-1"); second.Metadata.ResourceVersion != first.Metadata.ResourceVersion {
 		t.Errorf("a second time wrote")
+	}
+	if err := r.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := l.node(t, "node-1").Status.Conditions; len(left) != 1 || left[0].Type != "Ready" {
+		t.Errorf("after Release: conditions %+v", left)
 	}
 }
 

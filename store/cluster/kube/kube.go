@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -208,6 +209,32 @@ type conditions struct {
 	} `json:"status"`
 }
 
+// The condition and its reason are flannel's.
+const networkUnavailable, clearReason = "NetworkUnavailable", "FlannelIsUp"
+
+// isClear reports whether Ready has written the condition.
+func (c *conditions) isClear() bool {
+	return slices.ContainsFunc(c.Status.Conditions, func(c condition) bool {
+		return c.Type == networkUnavailable && c.Status == "False" && c.Reason == clearReason
+	})
+}
+
+// removeCondition removes the condition that Ready wrote: the node has no network of cnibox any more.
+func (r *Registry) removeCondition(ctx context.Context) error {
+	var o struct {
+		rest.Object
+		conditions
+	}
+	if err := r.get(ctx, &o); err != nil || !o.isClear() {
+		return err
+	}
+	patch := map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": networkUnavailable}}}}
+	if err := r.client.Patch(ctx, r.path+"/status", rest.StrategicMergePatch, patch, nil); err != nil {
+		return fmt.Errorf("remove %s of node %s: %w", networkUnavailable, r.name, err)
+	}
+	return nil
+}
+
 // Ready clears the condition NetworkUnavailable, which cloud controllers set and the
 // scheduler respects, with flannel's reason. It writes nothing if the condition is
 // clear.
@@ -219,31 +246,31 @@ func (r *Registry) Ready(ctx context.Context) error {
 	if err := r.get(ctx, &o); err != nil {
 		return err
 	}
-	const name, reason = "NetworkUnavailable", "FlannelIsUp"
-	for _, c := range o.Status.Conditions {
-		if c.Type == name && c.Status == "False" && c.Reason == reason {
-			return nil
-		}
+	if o.isClear() {
+		return nil
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	var patch conditions
 	patch.Status.Conditions = []condition{{
-		Type: name, Status: "False", Reason: reason, Message: "The overlay network of cnibox is up on this node",
+		Type: networkUnavailable, Status: "False", Reason: clearReason, Message: "The overlay network of cnibox is up on this node",
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}}
 	if err := r.client.Patch(ctx, r.path+"/status", rest.StrategicMergePatch, patch, nil); err != nil {
-		return fmt.Errorf("clear %s of node %s: %w", name, r.name, err)
+		return fmt.Errorf("clear %s of node %s: %w", networkUnavailable, r.name, err)
 	}
 	return nil
 }
 
-// Release removes the annotations that Acquire wrote. Those of operators stay.
+// Release removes the annotations that Acquire wrote, and the condition of Ready. Annotations of operators stay.
 func (r *Registry) Release(ctx context.Context) error {
 	var o rest.Node
 	switch err := r.get(ctx, &o); {
 	case errors.Is(err, cluster.ErrNotAssigned):
 		return nil
 	case err != nil:
+		return err
+	}
+	if err := r.removeCondition(ctx); err != nil {
 		return err
 	}
 	none := map[string]*string{}

@@ -5,6 +5,7 @@ package docs
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -20,13 +21,13 @@ import (
 // TestKubeChart: the chart in examples/helm makes the same objects as the kustomizations, and refuses values that its
 // schema does not know. A change of the network changes the template of the agents, so that they are replaced.
 func TestKubeChart(t *testing.T) {
-	render := func(kinds int, program string, args ...string) string {
+	render := func(count int, program string, args ...string) string {
 		t.Helper()
 		out, err := exec.Command(kubetest.Built(program), args...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %q: %v: %s", program, args, err, out)
 		}
-		return objects(t, string(out), kinds)
+		return objects(t, string(out), count)
 	}
 	template := []string{"template", "cnibox", "../../../examples/helm", "--namespace", "kube-system"}
 	changed := t.TempDir()
@@ -44,8 +45,15 @@ func TestKubeChart(t *testing.T) {
 			t.Errorf("%s: a change of the network leaves the agents as they are: %s", program, after)
 		}
 	}
-	for dir, flags := range map[string][]string{"kubernetes": nil, "kubernetes-uninstall": {"--set", "uninstall=true"}} {
-		want, got := render(5, "kubectl", "kustomize", "../../../examples/"+dir), render(5, "helm", append(template, flags...)...)
+	for dir, one := range map[string]struct {
+		set   string
+		count int
+	}{
+		"kubernetes": {"uninstall=false", 5}, "kubernetes-policy": {"policy.enabled=true", 10}, "kubernetes-ranges": {"ranges=true", 10},
+		"kubernetes-uninstall": {"uninstall=true,policy.enabled=true,ranges=true", 15},
+	} {
+		flags := []string{"--set", one.set}
+		want, got := render(one.count, "kubectl", "kustomize", "../../../examples/"+dir), render(one.count, "helm", append(template, flags...)...)
 		if got != want {
 			t.Errorf("the chart with %q makes\n%s\nand examples/%s\n%s", flags, got, dir, want)
 		}
@@ -114,9 +122,9 @@ func documents(t *testing.T, text string) (all []map[string]any) {
 	}
 }
 
-// objects returns the YAML documents as JSON, one a line by kind. JSON within a ConfigMap is decoded, too. The hash in the
+// objects returns the YAML documents as JSON, one a line by kind and name. JSON within a ConfigMap is decoded, too. The hash in the
 // ConfigMap's name, and the chart's checksum in its place, are left out.
-func objects(t *testing.T, text string, kinds int) string {
+func objects(t *testing.T, text string, count int) string {
 	t.Helper()
 	all := map[string]map[string]any{}
 	text = regexp.MustCompile(`\bcnibox-[b-z2-9]{10}\b`).ReplaceAllString(text, "cnibox")
@@ -132,11 +140,12 @@ func objects(t *testing.T, text string, kinds int) string {
 				data[key] = decoded
 			}
 		}
-		all[kind] = o
+		meta, _ := o["metadata"].(map[string]any)
+		all[fmt.Sprint(kind, " ", meta["namespace"], "/", meta["name"])] = o
 	}
 	out, err := json.MarshalIndent(all, "", " ")
-	if err != nil || len(all) != kinds {
-		t.Fatalf("%d kinds of objects: %v", len(all), err)
+	if err != nil || len(all) != count {
+		t.Fatalf("%d objects: %v", len(all), err)
 	}
 	return string(out)
 }
