@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
 // installed is what an agent installs in a test.
@@ -62,6 +64,10 @@ func TestInstall(t *testing.T) {
 	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=1")
 	before := n.snapshot()
 	i := newInstalled(n)
+	policies := filepath.Join(n.Dir(), "policy.d")
+	must(t, os.Mkdir(policies, 0o700))
+	must(t, os.WriteFile(filepath.Join(policies, "all.yaml"), []byte(allIsolated), 0o600))
+	i.flags = append(i.flags, "-policy", "-policy-dir="+policies)
 	n.launch(i.flags...)
 	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status" })
 	n.until("a fault", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, "none") })
@@ -101,9 +107,12 @@ func TestInstall(t *testing.T) {
 	if after := n.snapshot(); after != before {
 		t.Errorf("left is\n%s\nwhere was\n%s", after, before)
 	}
-	for _, path := range []string{n.overlayFile(), n.subnetFile(), n.socket(), w.path(n.name)} {
+	for _, path := range []string{n.overlayFile(), n.subnetFile(), n.socket(), w.path(n.name), enforce.SavedPath(n.host().Store), enforce.KeptPath(n.host().Store)} {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is left", path)
 		}
+	}
+	if on, err := enforce.Marked(t.Context(), n.host().Store); on || err != nil {
+		t.Errorf("the node still enforces network policies: %v, %v", on, err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
+// allIsolated is a policy that isolates all pods.
+const allIsolated = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}}}`
+
 // TestPolicyFlagLost: an agent that lost the flag -policy goes on with the policies, and says so. If it cannot read them, it is not ready and
 // ADD is refused. 'policy off' ends that, and is refused while the flag is given. A new agent enforces nothing then.
 func TestPolicyFlagLost(t *testing.T) {
@@ -19,7 +22,7 @@ func TestPolicyFlagLost(t *testing.T) {
 	n := w.nodes[0]
 	dir := filepath.Join(n.Dir(), "policy.d")
 	must(t, os.Mkdir(dir, 0o700))
-	must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: {}}}`), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(allIsolated), 0o600))
 	off := func() (err error) {
 		n.ns.Do(t, func() error {
 			err = enforce.Off(t.Context(), n.host())
