@@ -164,7 +164,8 @@ func (a *auditor) plan(ctx context.Context) (*nodePlan, error) {
 		n.other, err = a.afterAll(ctx, all)
 		return n, err
 	}
-	if n.policies, err = a.findLostPolicies(ctx); err != nil {
+	n.policies, err = a.findLostPolicies(ctx)
+	if err != nil {
 		return nil, err
 	}
 	n.other, err = a.findExtra(ctx)

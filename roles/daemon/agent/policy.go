@@ -46,7 +46,8 @@ func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 		}
 	}
 	var err error
-	if o.Source, err = a.policySource(o.From, p.on); err != nil {
+	o.Source, err = a.policySource(o.From, p.on)
+	if err != nil {
 		return nil, err
 	}
 	own := *a.host

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"sync/atomic"
 	"time"
 
-	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
@@ -125,20 +123,6 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// mark marks the node as one that enforces policies, in the state that outlives a boot, and by the file of the saved policies.
-func (k *Keeper) mark(ctx context.Context) error {
-	e := &store.Enforcing{Since: k.Host.Now(), Source: k.From, Known: k.hasSaved}
-	if err := k.Host.Store.SetEnforcing(ctx, e); err != nil {
-		return fmt.Errorf("mark the node as one that enforces network policies: %w", err)
-	}
-	k.hasSaved = e.Known
-	path := enforce.SavedPath(k.Host.Store)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return smallfile.Replace(path, nil, 0o600)
-	}
-	return nil
-}
-
 // Run enforces policies until ctx ends. The kernel's rules stay after that.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close()   //nolint:errcheck // it changes nothing
@@ -182,12 +166,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.report(nil)
 			return
 		case f := <-k.changes:
-			was := k.synced
-			k.apply(f)
-			if k.synced != was {
-				read = true
-				k.answerEarly(ctx)
-			}
+			read = k.apply(ctx, f) || read
 		case r := <-k.requests:
 			if !k.isEarly(r) {
 				k.answer(ctx, r)
@@ -199,23 +178,25 @@ func (k *Keeper) Run(ctx context.Context) {
 			read = true
 			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
-			if err := k.socket.Open(); err != nil {
-				k.report(fmt.Errorf("serve ADD calls: %w", err))
-			}
-			idle = !read && !k.isSavedGone()
+			idle = !k.checkFiles() && !read
 		case <-again:
 		case err := <-k.saved:
-			idle = !k.endSave(err) && !read
-			if err == nil && !k.hasSaved {
-				k.hasSaved = true
-				k.markErr = k.mark(ctx)
-			}
+			idle = !k.noteSaved(ctx, err) && !read
 		}
 	}
 }
 
-// apply makes a change of the source, and those that wait behind it.
-func (k *Keeper) apply(f func(*netpolicy.Table)) {
+// checkFiles makes the socket's file again if another program deleted it, and reports whether the saved policies are to be written again.
+func (k *Keeper) checkFiles() bool {
+	if err := k.socket.Open(); err != nil {
+		k.report(fmt.Errorf("serve ADD calls: %w", err))
+	}
+	return k.isSavedGone()
+}
+
+// apply makes a change of the source, and those that wait behind it. It reports whether the policies are known since then.
+func (k *Keeper) apply(ctx context.Context, f func(*netpolicy.Table)) (isFirst bool) {
+	was := k.synced
 	for {
 		if f == nil {
 			k.sync()
@@ -224,9 +205,13 @@ func (k *Keeper) apply(f func(*netpolicy.Table)) {
 		}
 		select {
 		case f = <-k.changes:
+			continue
 		default:
-			return
 		}
+		if k.synced != was {
+			k.answerEarly(ctx)
+		}
+		return k.synced != was
 	}
 }
 
@@ -300,57 +285,6 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 	}
 	k.local.putInto(k.table)
 	return errors.Join(append(errs, k.filter.Ensure(ctx, k.table.Ruleset()))...)
-}
-
-// save begins to write what an ADD needs if the agent does not answer, unless that was written just now. The next change does not wait for
-// the disk.
-func (k *Keeper) save() {
-	if k.isSaving || k.table.IsSaved || time.Since(k.saveEnd) < saveTime {
-		return
-	}
-	k.isSaving = true
-	s := k.table.Save(k.Source.FromFiles())
-	go func() {
-		k.saved <- enforce.WriteSaved(k.Host.Store, s)
-	}()
-}
-
-// isSavedGone reports whether another program deleted or changed the saved policies. Then they are written again.
-func (k *Keeper) isSavedGone() bool {
-	if k.isSaving || !k.table.IsSaved {
-		return false
-	}
-	is, err := os.Lstat(enforce.SavedPath(k.Host.Store))
-	same := err == nil && k.savedIs != nil && os.SameFile(is, k.savedIs) && is.ModTime().Equal(k.savedIs.ModTime()) && is.Size() == k.savedIs.Size()
-	k.table.IsSaved = same
-	return !same
-}
-
-// endSaving writes the saved policies before the Keeper ends.
-func (k *Keeper) endSaving() {
-	if k.isSaving {
-		k.endSave(<-k.saved)
-	}
-	k.saveEnd = time.Time{}
-	if k.synced {
-		k.save()
-	}
-	if k.isSaving {
-		k.endSave(<-k.saved)
-		k.report(k.saveErr)
-	}
-}
-
-// endSave notes the end of a writing, and reports whether its result is new.
-func (k *Keeper) endSave(err error) (isNew bool) {
-	isNew = err != nil || k.saveErr != nil
-	k.table.IsSaved = k.table.IsSaved && err == nil
-	k.isSaving, k.saveErr, k.saveEnd = false, err, time.Now()
-	k.savedIs = nil
-	if err == nil {
-		k.savedIs, _ = os.Lstat(enforce.SavedPath(k.Host.Store)) // a file that is gone again is written again
-	}
-	return isNew
 }
 
 // report logs an error that is not the last one.
