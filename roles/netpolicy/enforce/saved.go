@@ -29,11 +29,9 @@ type saved struct {
 // WriteSaved replaces the saved policies.
 func WriteSaved(s *store.Store, policies *netpolicy.Saved) error {
 	raw, err := json.Marshal(policies)
-	if err == nil {
-		raw, err = json.Marshal(saved{savedSchema, crc32.ChecksumIEEE(raw), raw})
-	}
-	if err == nil {
-		err = smallfile.Replace(SavedPath(s), raw, 0o600)
+	if err == nil { // not Marshal, which would read all policies again
+		file := append(fmt.Appendf(nil, `{"schema":%d,"sum":%d,"policies":`, savedSchema, crc32.ChecksumIEEE(raw)), raw...)
+		err = smallfile.Replace(SavedPath(s), append(file, '}'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("save network policies: %w", err)
