@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"os"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/internal/smallfile"
@@ -26,17 +27,23 @@ type saved struct {
 	Policies json.RawMessage `json:"policies"`
 }
 
-// WriteSaved replaces the saved policies.
-func WriteSaved(s *store.Store, policies *netpolicy.Saved) error {
+// WriteSaved replaces the saved policies, and returns what identifies the file, or nil if another program has changed it since.
+func WriteSaved(s *store.Store, policies *netpolicy.Saved) (is fs.FileInfo, err error) {
 	raw, err := json.Marshal(policies)
+	var file []byte
 	if err == nil { // not Marshal, which would read all policies again
-		file := append(fmt.Appendf(nil, `{"schema":%d,"sum":%d,"policies":`, savedSchema, crc32.ChecksumIEEE(raw)), raw...)
-		err = smallfile.Replace(SavedPath(s), append(file, '}'), 0o600)
+		file = append(fmt.Appendf(nil, `{"schema":%d,"sum":%d,"policies":`, savedSchema, crc32.ChecksumIEEE(raw)), raw...)
+		file = append(file, '}')
+		err = smallfile.Replace(SavedPath(s), file, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("save network policies: %w", err)
+		return nil, fmt.Errorf("save network policies: %w", err)
 	}
-	return nil
+	is, err = os.Lstat(SavedPath(s))
+	if err != nil || is.Size() != int64(len(file)) {
+		return nil, nil //nolint:nilerr // it was written
+	}
+	return is, nil
 }
 
 // errNeverRead means that an agent has begun to enforce policies, and has not read them yet.

@@ -71,9 +71,9 @@ type Keeper struct {
 	changes  chan func(*netpolicy.Table)
 	requests chan *request
 	synced   bool
-	// isSaving is true while another goroutine writes the saved policies. saved gets the error.
+	// isSaving is true while another goroutine writes the saved policies. saved gets the result.
 	isSaving bool
-	saved    chan error
+	saved    chan saving
 	// saveErr is the error of the last writing, and saveEnd when that ended. savedIs identifies the file that it wrote.
 	saveErr error
 	saveEnd time.Time
@@ -108,7 +108,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	k := &Keeper{
 		Options: o, filter: filter, socket: process.NewSocket(enforce.Socket(o.Host.Store)), table: netpolicy.NewTable(),
 		local: newAttachments(o.Host, o.Source.FromFiles()), changes: make(chan func(*netpolicy.Table)), requests: make(chan *request),
-		fetching: make(chan struct{}, maxFetches), saved: make(chan error, 1),
+		fetching: make(chan struct{}, maxFetches), saved: make(chan saving, 1),
 		known: make(chan struct{}), off: make(chan struct{}),
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
@@ -180,8 +180,8 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-check.C:
 			idle = !k.checkFiles() && !read
 		case <-again:
-		case err := <-k.saved:
-			idle = !k.noteSaved(ctx, err) && !read
+		case s := <-k.saved:
+			idle = !k.noteSaved(ctx, s) && !read
 		}
 	}
 }

@@ -13,6 +13,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
+// saving is the result of a writing of the saved policies.
+type saving struct {
+	is  fs.FileInfo
+	err error
+}
+
 // mark marks the node as one that enforces policies, in the state that outlives a boot, and by the file of the saved policies.
 func (k *Keeper) mark(ctx context.Context) error {
 	e := &store.Enforcing{Since: k.Host.Now(), Source: k.From, Known: k.hasSaved}
@@ -36,7 +42,8 @@ func (k *Keeper) save() {
 	k.isSaving = true
 	s := k.table.Save(k.Source.FromFiles())
 	go func() {
-		k.saved <- enforce.WriteSaved(k.Host.Store, s)
+		is, err := enforce.WriteSaved(k.Host.Store, s)
+		k.saved <- saving{is, err}
 	}()
 }
 
@@ -67,21 +74,19 @@ func (k *Keeper) endSaving() {
 }
 
 // endSave notes the end of a writing, and reports whether its result is new.
-func (k *Keeper) endSave(err error) (isNew bool) {
+func (k *Keeper) endSave(s saving) (isNew bool) {
+	err := s.err
 	isNew = err != nil || k.saveErr != nil
 	k.table.IsSaved = k.table.IsSaved && err == nil
 	k.isSaving, k.saveErr, k.saveEnd = false, err, time.Now()
-	k.savedIs = nil
-	if err == nil {
-		k.savedIs, _ = os.Lstat(enforce.SavedPath(k.Host.Store)) // a file that is gone again is written again
-	}
+	k.savedIs = s.is
 	return isNew
 }
 
 // noteSaved notes the end of a writing, and in the node's mark that policies were saved once. It reports whether the result is new.
-func (k *Keeper) noteSaved(ctx context.Context, err error) (isNew bool) {
-	isNew = k.endSave(err)
-	if err == nil && !k.hasSaved {
+func (k *Keeper) noteSaved(ctx context.Context, s saving) (isNew bool) {
+	isNew = k.endSave(s)
+	if s.err == nil && !k.hasSaved {
 		k.hasSaved = true
 		k.markErr = k.mark(ctx)
 	}
