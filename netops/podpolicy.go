@@ -136,7 +136,21 @@ func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) err
 	if ask := run.net.podPolicy; p.ByAgent && ask != nil && ask(ctx, VerbAdd, p) == nil {
 		return nil
 	}
-	client := run.net.nft
+	return p.add(ctx, run.net.nft, entries)
+}
+
+// RestorePodPolicy adds the elements of p that another program deleted. Unlike Apply it deletes nothing if it fails: what is left of the elements
+// keeps the pod's packets from passing.
+func (n *Net) RestorePodPolicy(ctx context.Context, p *PodPolicy) error {
+	entries, err := p.entries(p.Egress, p.Ingress)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	return n.Probed(p.String, func() error { return p.add(ctx, n.nft, entries) })
+}
+
+// add adds the elements of the pod.
+func (p *PodPolicy) add(ctx context.Context, client *nft.Client, entries []*nft.Entry) (err error) {
 	var base []nlconn.Message
 	for range nft.Tries {
 		err = client.Commit(ctx, 0, append(base, nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)...)...)
@@ -230,13 +244,17 @@ func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 	return fmt.Errorf("delete %s: %w: nftables is being changed", p, ErrBusy)
 }
 
-// LacksPodPolicy reports whether the kernel lacks an element of p. Its chain does not count, because the agent changes that.
+// LacksPodPolicy reports whether the kernel lacks an element of p that leads to a chain. Which chain does not count, because the agent changes
+// it, and neither do other elements: the table may be another version's, which has other sets.
 func (n *Net) LacksPodPolicy(ctx context.Context, p *PodPolicy) (bool, error) {
 	entries, err := p.entries(p.Egress, p.Ingress)
 	if err != nil {
 		return false, err
 	}
 	for _, want := range entries {
+		if len(want.Set.Data) == 0 {
+			continue
+		}
 		have, err := n.nft.Holder(ctx, want)
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, ErrNotExist) {
 			return false, err

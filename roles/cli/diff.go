@@ -182,7 +182,6 @@ func (a *auditor) findLostPolicies(ctx context.Context) (*audited, error) {
 	for _, p := range lost {
 		c := netops.Change{Do: netops.Step{Verb: netops.VerbAdd, Object: p}, Undo: &netops.Step{Verb: netops.VerbDel, Object: p}}
 		of.add(p.String(), "present", "absent", fixRepair).Changes = []netops.Change{c}
-		of.plan.Changes = append(of.plan.Changes, c)
 	}
 	return of, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
 // repairNode repairs the state files, and then the attachments that they describe.
@@ -71,15 +72,16 @@ func (a *auditor) restorePolicies(ctx context.Context, n *nodePlan) error {
 	if len(n.policies.found) == 0 {
 		return nil
 	}
-	lost, err := a.findLostPolicies(ctx)
+	lost, err := enforce.Lost(ctx, a.h)
 	if err != nil {
 		return err
 	}
-	if err := a.h.Net.Apply(ctx, lost.plan, nil); err != nil {
-		return err
+	var errs []error
+	for _, p := range lost {
+		errs = append(errs, a.h.Net.RestorePodPolicy(ctx, p))
 	}
 	n.policies, err = a.findLostPolicies(ctx)
-	return err
+	return errors.Join(append(errs, err)...)
 }
 
 // removeExtra removes the extra objects that still have no record, and finds what is left.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
@@ -76,8 +75,7 @@ func (k *Keeper) restore(ctx context.Context, p *podRequest) error {
 		return err
 	}
 	k.Host.Log.Warn("another program deleted elements of network policies", "pod", p.Namespace+"/"+p.Name)
-	step := netops.Change{Do: netops.Step{Verb: netops.VerbAdd, Object: p}, Undo: &netops.Step{Verb: netops.VerbDel, Object: p}}
-	return k.Host.Net.Apply(ctx, netops.Plan{Changes: []netops.Change{step}}, nil)
+	return k.Host.Net.RestorePodPolicy(ctx, p)
 }
 
 // deny puts a pod into a Ruleset in which the chain that drops everything takes the place of its own.
