@@ -46,7 +46,7 @@ type agent struct {
 	acquired chan acquisition
 	// publish requests that this node is published. ready requests that the registry learns that
 	// the pod network works.
-	publish chan cluster.Node
+	publish chan publishRequest
 	ready   chan struct{}
 	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil
 	// after that.
@@ -75,9 +75,8 @@ type agent struct {
 	// key is this node's private key of WireGuard. It is zero before the first use of this backend.
 	key overlay.Secret
 
-	// requested is the last record that the loop asked to publish. own is the record as it was
-	// published.
-	requested *cluster.Node
+	// requested is the last request to publish. own is the record as it was published.
+	requested *publishRequest
 	own       *cluster.Node
 	// checked is the last snapshot that requestPublish compared with own. Each snapshot leads to
 	// one new request at most.

@@ -10,10 +10,27 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
+// publishRequest is a record that the loop asks to publish, and the configuration at that time. After another
+// configuration the registry may accept what it refused before.
+type publishRequest struct {
+	node      cluster.Node
+	config    cluster.Config
+	configErr string
+}
+
+// same reports whether two requests differ in their pod networks at most.
+func (r publishRequest) same(o publishRequest) bool {
+	r.node.PodCIDRs, o.node.PodCIDRs = nil, nil
+	return r.node.Same(&o.node) && r.config == o.config && r.configErr == o.configErr
+}
+
 // requestPublish requests that this node's record is published, if the record changed or the
 // registry shows a different one.
 func (a *agent) requestPublish(ctx context.Context) {
-	want := a.buildRecord(ctx)
+	want := publishRequest{node: a.buildRecord(ctx), config: *a.config}
+	if a.configErr != nil {
+		want.configErr = a.configErr.Error()
+	}
 	listed := a.ownRecord()
 	altered := a.own != nil && a.checked != a.snapshot && (listed == nil || !listed.Same(a.own))
 	if altered {
@@ -23,21 +40,15 @@ func (a *agent) requestPublish(ctx context.Context) {
 	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
 	denied = denied && a.checked != a.snapshot
 	a.checked = a.snapshot
-	if a.requested != nil && a.requested.Same(&want) && !altered && !denied {
+	if a.requested != nil && a.requested.same(want) && !altered && !denied {
 		return
 	}
 	a.requested = &want
 	ask := want
 	if listed == nil && a.own != nil && !a.registry.assignsCIDRs && slices.IndexFunc(a.own.PodCIDRs, func(p netip.Prefix) bool { return !a.config.Fits(p) }) < 0 {
-		ask.PodCIDRs = a.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
+		ask.node.PodCIDRs = a.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
 	}
 	sendLatest(a.publish, ask)
-}
-
-// sameRequest reports whether two records differ in their pod networks at most.
-func sameRequest(a, b cluster.Node) bool {
-	a.PodCIDRs, b.PodCIDRs = nil, nil
-	return a.Same(&b)
 }
 
 // buildRecord returns the record that this node publishes for the others.

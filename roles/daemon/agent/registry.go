@@ -115,8 +115,8 @@ type acquisition struct {
 }
 
 // acquire publishes this node and sends the result to the loop.
-func (a *agent) acquire(ctx context.Context, want cluster.Node) error {
-	got, err := a.registry.Acquire(ctx, want)
+func (a *agent) acquire(ctx context.Context, want publishRequest) error {
+	got, err := a.registry.Acquire(ctx, want.node)
 	select {
 	case a.acquired <- acquisition{got, err}:
 	case <-ctx.Done():

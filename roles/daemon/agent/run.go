@@ -76,7 +76,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
 		host: h, log: h.Log, set: set, memory: memory{h},
 		updates: cluster.NewRelay(), acquired: make(chan acquisition),
-		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
+		publish: make(chan publishRequest, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
 		bridges:  make(chan struct{}, 1),
 		macs:     map[string]string{},
 		started:  time.Now(),
@@ -155,7 +155,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		running.Go(func() { a.probePeers(ctx) })
 	}
 	running.Go(func() { a.saveClusters(ctx) })
-	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
+	running.Go(func() { retryLatest(ctx, a.publish, publishRequest.same, a.acquire) })
 	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
 	h.Log.Info("the agent connects this node's pods with those of other nodes until it is stopped; 'cnibox agent status' shows them", "node", a.registry.node, "registry", a.registry.name)
 	return a.run(ctx, links), nil

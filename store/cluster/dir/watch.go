@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,8 +68,18 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 	defer context.AfterFunc(ctx, in.close)()
 	// Read everything again, because this may be another directory.
 	v.seen = nil
-	if _, err := v.readAll(); err != nil {
-		return err
+	for {
+		_, err := v.readAll()
+		if err == nil {
+			break
+		}
+		if v.table.Config() != nil {
+			return err
+		}
+		v.relay.Fail(err)
+		if err := v.awaitChange(in); err != nil {
+			return err
+		}
 	}
 	wait.Reset()
 	v.relay.Put(v.table.Snapshot)
@@ -82,6 +93,21 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 		}
 	}
 }
+
+// awaitChange waits until there may be another configuration.
+func (v *view) awaitChange(in *notifier) error {
+	events, err := in.read(v.r.rescan)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return in.checkPaths()
+	}
+	if slices.ContainsFunc(events, func(e event) bool { return e.mask&vanished != 0 }) {
+		return errMoved
+	}
+	return err
+}
+
+// vanished are the events of a directory that is not at its path any more.
+const vanished = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT
 
 // next waits for changes, or for the next full comparison.
 func (v *view) next(in *notifier) (bool, error) {
@@ -101,7 +127,7 @@ func (v *view) next(in *notifier) (bool, error) {
 		case e.mask&unix.IN_Q_OVERFLOW != 0:
 			v.seen = nil
 			return v.readAll()
-		case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
+		case e.mask&vanished != 0:
 			return false, errMoved
 		case e.mask&unix.IN_CREATE != 0 && unfinished(filepath.Join(in.dirs[e.dir], e.name)):
 			// The file is being written. An event follows when it is closed.

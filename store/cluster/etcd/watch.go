@@ -29,10 +29,11 @@ const (
 const configFault = "/config"
 
 // errCompacted means that a list is needed, for example because etcd has compacted the later changes. errLost is the one
-// for another etcd, or one that was restored from a backup.
+// for another etcd, or one that was restored from a backup. errConfig is the one for another configuration.
 var (
 	errCompacted = errors.New("etcd's history begins later")
 	errLost      = fmt.Errorf("etcd has another history: %w", errCompacted)
+	errConfig    = fmt.Errorf("the configuration has changed: %w", errCompacted)
 )
 
 // Watch reports the content of etcd and renews the lease. It returns ctx's error.
@@ -48,7 +49,7 @@ func (r *Registry) Watch(ctx context.Context, to *cluster.Relay) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if time.Since(since) > steady {
+		if time.Since(since) > steady || errors.Is(err, errConfig) {
 			wait.Reset()
 		}
 		if !errors.Is(err, errCompacted) {
@@ -91,11 +92,16 @@ func (v *view) follow(ctx context.Context) error {
 			return err
 		}
 	}
-	v.r.watched.Store(&v.table)
+	configured := v.table.Config() != nil
+	if configured {
+		v.r.watched.Store(&v.table)
+	}
 	err := v.stream(ctx)
 	v.r.watched.CompareAndSwap(&v.table, nil)
 	v.reported = false
-	if errors.Is(err, errCompacted) {
+	if !configured {
+		v.listed = false // the records were not read
+	} else if errors.Is(err, errCompacted) {
 		v.listed, v.lost = false, v.lost || errors.Is(err, errLost)
 	}
 	return err
@@ -103,7 +109,8 @@ func (v *view) follow(ctx context.Context) error {
 
 // list replaces the table. A configuration that cannot be used leaves the last one in
 // force. Without a configuration the nodes that are missing stay too: etcd has lost its data, and the
-// nodes publish again once the configuration is back. Until then they stay for the grace time.
+// nodes publish again once the configuration is back. Until then they stay for the grace time. Before the first valid
+// configuration the table stays empty, and the stream waits for another one.
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
@@ -133,7 +140,10 @@ func (v *view) list(ctx context.Context) error {
 	case err != nil:
 		return err
 	case conf != nil && v.table.Config() == nil:
-		return conf
+		v.at, v.listed, v.clusterID, v.term, v.reported = h.Revision, true, h.ClusterID, h.RaftTerm, true
+		v.history = history{event: h.Revision}
+		v.relay.Fail(conf)
+		return nil
 	case conf != nil:
 		present[configFault] = true
 		v.table.Put(configFault, cluster.Node{}, conf)
@@ -258,11 +268,11 @@ func (v *view) apply(ctx context.Context, m *watchResponse, first bool) error {
 	changed := false
 	for _, e := range m.Events {
 		if string(e.KV.Key) == v.r.configKey() {
-			return errCompacted // check every record with the new configuration
+			return errConfig // check every record with the new configuration
 		}
 		name, ok := v.r.name(e.KV.Key)
 		switch {
-		case !ok:
+		case !ok || v.table.Config() == nil:
 		case e.Type == "DELETE":
 			v.history.removed(e.KV)
 			changed = v.table.Remove(name) || changed

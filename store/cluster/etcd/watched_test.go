@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // The table of a Watch gives the same result as a list. A list is needed without a Watch, or if the
@@ -87,5 +89,24 @@ func TestReadWatchedStale(t *testing.T) {
 	stale.Put(held.Name, held, nil)
 	if n, err := r.Acquire(t.Context(), want); err != nil || n.Name != held.Name {
 		t.Errorf("a subnet that is free again: %+v, %v", n, err)
+	}
+}
+
+// TestConfigurations: each of many configurations in a row counts at once, also after invalid ones, and after an invalid one at the
+// start. With a growing pause before each, the test would end by its deadline.
+func TestConfigurations(t *testing.T) {
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	put := func(conf string) { t.Helper(); a.put(DefaultPrefix+"/config", conf, 0) }
+	put(`{}`)
+	seen := follow(t, open(t, Options{Endpoints: []string{server.URL}}))
+	deadline := time.AfterFunc(await.Patience, func() { panic("the configurations come too late") })
+	defer deadline.Stop()
+	for i := range 20 {
+		network := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i), 0, 0}), 16)
+		put(`{"Network":"` + network.String() + `"}`)
+		seen(func(s *cluster.Snapshot) bool { return s.Config.Network == network && s.Faults[configFault] == nil })
+		put(`{"Network":"10.244.0.0/33"}`)
+		seen(func(s *cluster.Snapshot) bool { return s.Faults[configFault] != nil })
 	}
 }
