@@ -30,9 +30,8 @@ type SubnetRequest struct {
 	// Demanded are the subnets that the node must get, unless it is empty. They may be outside
 	// SubnetMin and SubnetMax.
 	Demanded []netip.Prefix
-	// Own are the subnets of the node's record, Previous those that it had before it
-	// lost its record. They are preferred if they still fit and no other node has
-	// them.
+	// Own are the subnets of the node's record, Previous those that it had before, the newest first. They are
+	// preferred if they still fit and no other node has them.
 	Own, Previous []netip.Prefix
 	// Name is the node's name. Others are the nodes that hold subnets.
 	Name   string
@@ -70,22 +69,16 @@ func (c *Config) Assign(w SubnetRequest) ([]netip.Prefix, error) {
 }
 
 func (c *Config) assign(network netip.Prefix, w SubnetRequest, taken []netip.Prefix) (netip.Prefix, error) {
-	of := func(list []netip.Prefix) netip.Prefix {
-		i := slices.IndexFunc(list, func(p netip.Prefix) bool { return network.Overlaps(p) && c.Fits(p) })
-		if i < 0 {
-			return netip.Prefix{}
+	fits := func(p netip.Prefix) bool { return network.Overlaps(p) && c.Fits(p) }
+	if i := slices.IndexFunc(w.Own, fits); i >= 0 {
+		p := w.Own[i]
+		if h, ok := w.holder(p); ok && w.Name >= h.Name {
+			return netip.Prefix{}, conflict(p, h)
 		}
-		return list[i]
+		return p, nil
 	}
-	if p := of(w.Own); p.IsValid() {
-		if h, ok := w.holder(p); !ok || w.Name < h.Name {
-			return p, nil
-		}
-		h, _ := w.holder(p)
-		return netip.Prefix{}, conflict(p, h)
-	}
-	if p := of(w.Previous); p.IsValid() {
-		if _, ok := w.holder(p); !ok {
+	for _, p := range w.Previous {
+		if _, held := w.holder(p); fits(p) && !held {
 			return p, nil
 		}
 	}

@@ -52,6 +52,9 @@ func (n *Node) Check() error {
 			fault("%s is not JSON", key)
 		}
 	}
+	if err := n.Author.check(); err != nil {
+		faults = append(faults, err)
+	}
 	data("backendData", n.BackendData)
 	data("backendV6Data", n.BackendV6Data)
 	return errors.Join(faults...)
@@ -77,5 +80,5 @@ func CheckName(name string) error {
 // text.
 func (n *Node) Same(o *Node) bool {
 	return n.Name == o.Name && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
-		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)
+		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data) && n.Author == o.Author
 }

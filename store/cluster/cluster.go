@@ -30,6 +30,8 @@ type Node struct {
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
+	// Author says who wrote the record. Acquire sets it.
+	Author Author `json:"author,omitzero"`
 }
 
 // Family returns the public address of one family, and its backend data.
@@ -49,6 +51,18 @@ func (n *Node) PodCIDR(v6 bool) (p netip.Prefix, ok bool) {
 	}
 	return p, false
 }
+
+// Address returns the address by which flannel identifies the node in etcd: the IPv4 address, or the IPv6 address if
+// there is no IPv4 address.
+func (n *Node) Address() netip.Addr {
+	if n.PublicIP.IsValid() {
+		return n.PublicIP
+	}
+	return n.PublicIPv6
+}
+
+// SameAddress reports whether two nodes have the same Address.
+func (n *Node) SameAddress(o *Node) bool { return n.Address().IsValid() && n.Address() == o.Address() }
 
 // Overrides are the settings that operators make by annotations of a Node object.
 type Overrides struct {

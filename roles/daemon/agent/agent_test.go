@@ -156,6 +156,13 @@ func TestConfigurationChanges(t *testing.T) {
 		t.Errorf("IPv6's device is left: %s", out)
 	}
 	w.reach(false, pods...)
+	// A wrong network is corrected: the nodes have their former networks again.
+	w.configure(`{"Network":"10.99.0.0/16","Backend":{"Type":"vxlan"}}`)
+	for _, n := range w.nodes {
+		n.until("the wrong network", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 && a.PodCIDRs[0].Addr().As4()[1] == 99 })
+	}
+	w.configure(vxlan)
+	w.reach(false, pods...)
 }
 
 // TestUnderlayMTU: the device's MTU and the MTU for new pods follow the interface's MTU.
@@ -210,7 +217,7 @@ func TestOwnRecord(t *testing.T) {
 		w.within(func() bool {
 			var now cluster.Node
 			raw, err := os.ReadFile(w.path(n.name))
-			return err == nil && json.Unmarshal(raw, &now) == nil && now.Same(&good)
+			return err == nil && json.Unmarshal(raw, &now) == nil && sameRecord(now, good)
 		}, func() string { return what + ": the record does not come back" })
 	}
 	altered := good

@@ -35,6 +35,8 @@ type registryClient struct {
 	anonymous bool
 	// assignsCIDRs is true if the registry chooses the pod networks and accepts no request for one.
 	assignsCIDRs bool
+	// owner decides which record is this node's. It is nil with -ranges-only.
+	owner *cluster.Owner
 	// object is set if nodeipam assigns the pod networks in a registry without an API server.
 	object *nodeObject
 }
@@ -62,8 +64,7 @@ func (c *registryClient) Release(ctx context.Context) error {
 // clusterDir is the default directory of the registry, below the state directory.
 const clusterDir = "cluster"
 
-// open opens the registry of the flags. former has the node's previous pod networks, and the
-// addresses that identify the node in etcd.
+// open opens the registry of the flags. former has the addresses that identify the node in etcd.
 func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*registryClient, error) {
 	warn := func(text string) { h.Log.Warn(text) }
 	r := &s.registry
@@ -71,7 +72,7 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 	case r.kube:
 		return s.openKube(ctx, h, warn)
 	case len(r.etcd.Endpoints) > 0:
-		return s.openEtcd(h, former, warn)
+		return s.openEtcd(ctx, h, former, warn)
 	}
 	path := r.dir
 	if path == "" {
@@ -81,12 +82,13 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 	if err != nil {
 		return nil, err
 	}
-	o := dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn}
+	owner := s.openOwner(ctx, h, node)
+	o := dir.Options{Dir: path, Name: node, Owner: owner, Warn: warn}
 	if s.rangesOnly && (memory{h}).load(ctx).RangesDir != path {
 		o.Found = func() { memory{h}.save(ctx, func(r *remembered) { r.RangesDir = path }) }
 	}
 	reg, err := dir.Open(o)
-	return s.withObject(&registryClient{Registry: reg, node: node, name: "dir " + path}, reg), err
+	return s.withObject(&registryClient{Registry: reg, node: node, owner: owner, name: "dir " + path}, reg), err
 }
 
 // openKube opens Kubernetes as the registry.
@@ -107,8 +109,11 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 	if err != nil {
 		return nil, err
 	}
-	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations, Namespace: r.rangeNamespace})
-	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
+	owner := s.openOwner(ctx, h, node)
+	reg, err := kube.Open(kube.Options{
+		Client: client, Node: node, Owner: owner, Boot: h.Store.BootID(), Config: config, Prefix: r.annotations, Namespace: r.rangeNamespace,
+	})
+	return &registryClient{Registry: reg, node: node, owner: owner, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 
 // kubeClient returns a client of the API server.
@@ -137,17 +142,17 @@ func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Cl
 }
 
 // openEtcd opens etcd as the registry.
-func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string)) (*registryClient, error) {
+func (s *settings) openEtcd(ctx context.Context, h *roles.Host, former remembered, warn func(string)) (*registryClient, error) {
 	node, err := s.name(h.Env)
 	if err != nil {
 		return nil, err
 	}
 	r := &s.registry
 	o := r.etcd.Options()
-	o.Node, o.Previous, o.PublicIP, o.PublicIPv6 = node, former.PodCIDRs, former.PublicIP, former.PublicIPv6
+	o.Node, o.Owner, o.PublicIP, o.PublicIPv6 = node, s.openOwner(ctx, h, node), former.PublicIP, former.PublicIPv6
 	o.RenewMargin, o.Warn = r.renewMargin, warn
 	reg, err := etcd.Open(o)
-	return s.withObject(&registryClient{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd.Endpoints, ","), anonymous: true}, reg), err
+	return s.withObject(&registryClient{Registry: reg, node: node, owner: o.Owner, name: "etcd " + strings.Join(r.etcd.Endpoints, ","), anonymous: true}, reg), err
 }
 
 // withObject adds this node's object if nodeipam assigns the pod networks.
@@ -236,11 +241,11 @@ func rewrite(tx *store.KeepTx, change func(*remembered)) error {
 	return tx.Mark(markKind, markName, raw)
 }
 
-// forget deletes the memory except the machine's identity. If the agent is installed again, blocks of cluster-wide
-// ranges whose addresses containers still use belong to this machine.
+// forget deletes the memory except the machine's identity and its last writes. If the agent is installed again, a record
+// that stayed, and blocks of cluster-wide ranges whose addresses containers still use, belong to this machine.
 func (m memory) forget(ctx context.Context) error {
 	return m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		keep := func(r *remembered) { *r = remembered{Machine: r.Machine} }
-		return errors.Join(rewrite(tx, keep), tx.Unmark(markKind, clusterMark), tx.Unmark(markKind, keyMark))
+		return errors.Join(rewrite(tx, keep), forgetFormer(tx), tx.Unmark(markKind, clusterMark), tx.Unmark(markKind, keyMark))
 	})
 }

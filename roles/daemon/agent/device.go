@@ -101,13 +101,13 @@ func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Nod
 }
 
 // nodeWithSameMAC returns another node whose VTEP has this node's MAC address, or nil. That happens
-// when the state of one node was copied to the other. A record with this node's public address is
-// an older record of this node under a former name, and is skipped.
+// when the state of one node was copied to the other. Skipped are this node's own record, whatever its address
+// is, and a record with this node's public address, which is of this node under a former name.
 func (a *agent) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
 	for _, n := range a.snapshot.Nodes {
 		public, data := n.Family(v6)
 		_, own := a.underlay.family(v6)
-		if mac == "" || !bytes.Contains(data, []byte(mac)) || n.Name == a.registry.node || public == own {
+		if mac == "" || !bytes.Contains(data, []byte(mac)) || a.isOwn(n) || public == own {
 			continue
 		}
 		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) && v.MAC.String() == mac {
@@ -172,8 +172,13 @@ func isUnicast(s string) bool {
 	return err == nil && len(mac) == 6 && mac[0]&1 == 0 && slices.ContainsFunc(mac, func(b byte) bool { return b != 0 })
 }
 
-// ownRecord returns this node's record in the registry, or nil. etcd identifies nodes by the keys
-// of their leases, so the node's former record is found by its public address.
+// isOwn reports whether a record is this node's. In etcd a record has no node's name, except in its author.
+func (a *agent) isOwn(n *cluster.Node) bool {
+	return n.Name == a.registry.node || a.own != nil && n.Name == a.own.Name || a.registry.anonymous && a.registry.owner.Related(n.Author)
+}
+
+// ownRecord returns this node's record in the registry, or nil. In etcd a record without an author is found by its public
+// address.
 func (a *agent) ownRecord() *cluster.Node {
 	if a.snapshot == nil {
 		return nil
@@ -187,7 +192,7 @@ func (a *agent) ownRecord() *cluster.Node {
 	if a.own != nil {
 		return find(func(n *cluster.Node) bool { return n.Name == a.own.Name })
 	}
-	if n := find(func(n *cluster.Node) bool { return n.Name == a.registry.node }); n != nil || !a.registry.anonymous {
+	if n := find(a.isOwn); n != nil || !a.registry.anonymous {
 		return n
 	}
 	u := a.underlay

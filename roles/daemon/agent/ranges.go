@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,21 +16,10 @@ import (
 
 // newKeeper returns the keeper of this node's blocks of cluster-wide ranges.
 func newKeeper(ctx context.Context, h *roles.Host, registry *registryClient, set *settings) *ranges.Keeper {
-	m := memory{h}
-	machine := m.load(ctx).Machine
-	if machine == "" {
-		machine = rand.Text()
-		m.save(ctx, func(r *remembered) {
-			if r.Machine == "" { // else the load failed, or another process has saved it meanwhile
-				r.Machine = machine
-			}
-			machine = r.Machine
-		})
-	}
 	claims, _ := registry.Registry.(cluster.IPAMClaims)       // Kubernetes alone has them
 	deletions, _ := registry.Registry.(cluster.PageDeletions) // a directory alone has them
 	return ranges.NewKeeper(ranges.Options{
-		Host: h, Registry: registry, Claims: claims, Deletions: deletions, Node: registry.node, Machine: machine, Planned: set.plannedDemands, Sole: set.rangesOnly,
+		Host: h, Registry: registry, Claims: claims, Deletions: deletions, Node: registry.node, Machine: memory{h}.machine(ctx), Planned: set.plannedDemands, Sole: set.rangesOnly,
 	})
 }
 

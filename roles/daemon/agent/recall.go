@@ -70,6 +70,7 @@ func (a *agent) saveClusters(ctx context.Context) {
 		case m = <-a.saves: // the state has changed meanwhile
 		default:
 		}
+		m.Nodes = withoutAuthors(m.Nodes)
 		raw, err := json.Marshal(m)
 		sum := sha256.Sum256(raw)
 		if err == nil && sum == saved {
@@ -88,6 +89,17 @@ func (a *agent) saveClusters(ctx context.Context) {
 			a.log.Warn("cannot save the state of the cluster", "error", err)
 		}
 	}
+}
+
+// withoutAuthors returns copies of nodes without their authors, which nothing reads from the memory.
+func withoutAuthors(nodes []*cluster.Node) []*cluster.Node {
+	all, plain := make([]*cluster.Node, len(nodes)), make([]cluster.Node, len(nodes))
+	for i, n := range nodes {
+		plain[i] = *n
+		plain[i].Author = cluster.Author{}
+		all[i] = &plain[i]
+	}
+	return all
 }
 
 // recall takes over the saved state of the cluster if the registry does not answer after the start

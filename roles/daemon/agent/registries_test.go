@@ -166,13 +166,28 @@ func TestAddressChangeEtcd(t *testing.T) {
 	pods := w.startAll()
 	w.reach(false, pods...)
 	n := w.nodes[0]
-	old := n.addr4
-	n.addr4 = netip.MustParseAddr("172.17.8.77")
-	n.ip("addr del " + old.String() + "/24 dev eth1")
-	n.connect()
+	had := n.status()
+	move := func(to string) {
+		n.ip("addr del " + n.addr4.String() + "/24 dev eth1")
+		n.addr4 = netip.MustParseAddr(to)
+		n.connect()
+	}
+	move("172.17.8.77")
 	w.within(func() bool { return pods[0].asks(pods[1], false) }, func() string { return "no traffic: " + n.dump() })
 	n.until("rest", func(a answer) bool { return a.Ready && a.RegistryError == "" })
 	if log := n.log.String(); strings.Contains(log, "deadline exceeded") {
 		t.Errorf("a request waited for its deadline: %s", log)
 	}
+	// The address changes while the agent is stopped: the record with the former address is this node's.
+	logs := n.log.String()
+	n.stop()
+	move("172.17.8.78")
+	n.start()
+	if is := n.status(); is.PodCIDRs[0] != had.PodCIDRs[0] || is.IPv4.MAC != had.IPv4.MAC {
+		t.Errorf("the node had %v and %s, and has %v and %s", had.PodCIDRs, had.IPv4.MAC, is.PodCIDRs, is.IPv4.MAC)
+	}
+	if logs += n.log.String(); strings.Contains(logs, "same VTEP MAC") {
+		t.Errorf("its own record is read as another node's: %s", logs)
+	}
+	w.reach(false, pods...)
 }

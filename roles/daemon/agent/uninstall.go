@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
 )
 
 // uninstallRetry is the time between two attempts to uninstall.
@@ -79,7 +80,8 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 		return errors.Join(err, a.install.place(a.logChange))
 	}
 	if r := &a.set.registry; r.kube || r.dir != "" || len(r.etcd.Endpoints) > 0 {
-		if _, err := a.set.release(ctx, a.host); err != nil {
+		// A record of another machine with this node's name stays.
+		if _, err := a.set.release(ctx, a.host); err != nil && !errors.Is(err, cluster.ErrConflict) {
 			return fmt.Errorf("withdraw this node's record: %w", err)
 		}
 	}

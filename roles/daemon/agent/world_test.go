@@ -390,6 +390,12 @@ func (w *world) record(name string) cluster.Node {
 	return n
 }
 
+// sameRecord reports whether two records are equal except for their authors.
+func sameRecord(a, b cluster.Node) bool {
+	a.Author = b.Author
+	return a.Same(&b)
+}
+
 func (w *world) path(name string) string { return filepath.Join(w.dir, "nodes", name+".json") }
 
 // put writes a node's file atomically.

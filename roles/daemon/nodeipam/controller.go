@@ -260,7 +260,7 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 		return
 	}
 	var wait web.Backoff
-	patch := rest.Annotations("", map[string]*string{fenceAnnotation: &value})
+	patch := rest.Annotations("", "", map[string]*string{fenceAnnotation: &value})
 	for begin := time.Now(); ; {
 		var o rest.Node
 		err := c.client.Patch(ctx, rest.Path("api", "v1", "nodes", name), rest.MergePatch, patch, &o)

@@ -15,7 +15,7 @@ import (
 func ranges(t *testing.T, w *World) {
 	open := func(i int) cluster.Registry {
 		t.Helper()
-		r := w.Open(t, nodeName(i))
+		r := w.open(t, nodeName(i))
 		t.Cleanup(func() { _ = r.Close() })
 		return r
 	}

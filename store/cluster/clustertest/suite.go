@@ -33,6 +33,15 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		{"release", network, release, false},
 		{"end", network, end, false},
 		{"ranges", network, ranges, false},
+		{"one name", network, oneName, false},
+		{"clone", network, clone, false},
+		{"clone of a running node", network, runningClone, false},
+		{"clones at once", network, clonesAtOnce, false},
+		{"address changed", network, moved, false},
+		{"reinstalled", network, reinstalled, false},
+		{"without an author", network, unsigned, false},
+		{"killed", network, killed, false},
+		{"restored", network, restored, false},
 		{"conflict", network, conflict, true},
 		{"full", tiny, full, true},
 		{"at once", network, atOnce, true},
@@ -52,19 +61,19 @@ func acquire(t *testing.T, w *World) {
 	r, got := w.join(t, 1, node(1))
 	want := node(1)
 	want.Name, want.PodCIDRs = got.Name, got.PodCIDRs
-	if !got.Same(&want) || len(got.PodCIDRs) != 1 || !netip.MustParsePrefix("10.244.0.0/16").Contains(got.PodCIDRs[0].Addr()) {
+	if !same(&got, &want) || len(got.PodCIDRs) != 1 || !netip.MustParsePrefix("10.244.0.0/16").Contains(got.PodCIDRs[0].Addr()) {
 		t.Fatalf("stored is %+v", got)
 	}
 	before := w.Writes(t)
 	again := func(r cluster.Registry, want cluster.Node) {
 		t.Helper()
-		if same, err := r.Acquire(t.Context(), want); err != nil || !same.Same(&got) {
-			t.Fatalf("acquired again: %+v, %v, not %+v", same, err, got)
+		if stored, err := r.Acquire(t.Context(), want); err != nil || !same(&stored, &got) {
+			t.Fatalf("acquired again: %+v, %v, not %+v", stored, err, got)
 		}
 	}
 	again(r, node(1))
 	again(r, got)
-	next := w.Open(t, nodeName(1))
+	next := w.open(t, nodeName(1))
 	defer func() { _ = next.Close() }()
 	again(next, node(1))
 	if after := w.Writes(t); after != before {
@@ -73,7 +82,7 @@ func acquire(t *testing.T, w *World) {
 	// A changed node is written.
 	changed := got
 	changed.BackendData = data(99)
-	if stored, err := next.Acquire(t.Context(), changed); err != nil || !stored.Same(&changed) {
+	if stored, err := next.Acquire(t.Context(), changed); err != nil || !same(&stored, &changed) {
 		t.Fatalf("changed: %+v, %v", stored, err)
 	}
 	watch(t, r).until("the change", has(changed))
@@ -87,8 +96,8 @@ func dualStack(t *testing.T, w *World) {
 	_, other := w.join(t, 2, dualNode(2))
 	watch(t, r).until("both", has(got, other))
 	before := w.Writes(t)
-	if same, err := r.Acquire(t.Context(), dualNode(1)); err != nil || !same.Same(&got) || w.Writes(t) != before {
-		t.Fatalf("again: %+v, %v", same, err)
+	if stored, err := r.Acquire(t.Context(), dualNode(1)); err != nil || !same(&stored, &got) || w.Writes(t) != before {
+		t.Fatalf("again: %+v, %v", stored, err)
 	}
 }
 
@@ -97,7 +106,7 @@ func notAssigned(t *testing.T, w *World) {
 	if w.Assign == nil {
 		return
 	}
-	r := w.Open(t, nodeName(1))
+	r := w.open(t, nodeName(1))
 	defer func() { _ = r.Close() }()
 	if _, err := r.Acquire(t.Context(), node(1)); !errors.Is(err, cluster.ErrNotAssigned) {
 		t.Fatalf("acquired without an assignment: %v", err)
@@ -115,7 +124,7 @@ func repair(t *testing.T, w *World) {
 	other, _ := w.join(t, 2, node(2))
 	seen := watch(t, other)
 	without := func(s *cluster.Snapshot) bool {
-		return !slices.ContainsFunc(s.Nodes, func(n *cluster.Node) bool { return n.Same(&got) })
+		return !slices.ContainsFunc(s.Nodes, func(n *cluster.Node) bool { return same(n, &got) })
 	}
 	with := func(s *cluster.Snapshot) bool { return !without(s) && len(s.Nodes) == 2 }
 	seen.until("both", with)
@@ -127,7 +136,7 @@ func repair(t *testing.T, w *World) {
 	} {
 		harm()
 		seen.until("it "+what, without)
-		if back, err := r.Acquire(t.Context(), got); err != nil || !back.Same(&got) {
+		if back, err := r.Acquire(t.Context(), got); err != nil || !same(&back, &got) {
 			t.Fatalf("%s, acquired again: %+v, %v", what, back, err)
 		}
 		seen.until("it again after it was "+what, with)
@@ -211,7 +220,7 @@ func down(t *testing.T, w *World) {
 	}
 	seen.until("the second one gone", has(one))
 	again, err := other.Acquire(t.Context(), two)
-	if err != nil || !again.Same(&two) {
+	if err != nil || !same(&again, &two) {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	seen.until("it again", has(one, two))
@@ -266,7 +275,7 @@ func release(t *testing.T, w *World) {
 	seen.until("the second one alone", has(two))
 	// The node gets the requested subnets again.
 	back, err := r.Acquire(t.Context(), one)
-	if err != nil || !back.Same(&one) {
+	if err != nil || !same(&back, &one) {
 		t.Fatalf("%+v, %v", back, err)
 	}
 	seen.until("both again", has(one, two))
@@ -300,7 +309,7 @@ func end(t *testing.T, w *World) {
 func conflict(t *testing.T, w *World) {
 	_, one := w.join(t, 1, node(1))
 	before := w.Writes(t)
-	r := w.Open(t, nodeName(2))
+	r := w.open(t, nodeName(2))
 	defer func() { _ = r.Close() }()
 	want := node(2)
 	want.PodCIDRs = one.PodCIDRs
@@ -331,7 +340,7 @@ func full(t *testing.T, w *World) {
 		}
 		held, last = append(held, n.PodCIDRs[0]), r
 	}
-	r := w.Open(t, nodeName(4))
+	r := w.open(t, nodeName(4))
 	defer func() { _ = r.Close() }()
 	if _, err := r.Acquire(t.Context(), node(4)); !errors.Is(err, cluster.ErrFull) {
 		t.Fatalf("a fourth: %v", err)
@@ -350,7 +359,7 @@ func atOnce(t *testing.T, w *World) {
 	nodes := make([]cluster.Node, count)
 	var all sync.WaitGroup
 	for i := range nodes {
-		r := w.Open(t, nodeName(i+1))
+		r := w.open(t, nodeName(i+1))
 		t.Cleanup(func() { _ = r.Close() })
 		all.Go(func() {
 			var err error
@@ -371,7 +380,7 @@ func atOnce(t *testing.T, w *World) {
 		}
 		held[n.PodCIDRs[0]] = n.Name
 	}
-	r := w.Open(t, nodeName(1))
+	r := w.open(t, nodeName(1))
 	t.Cleanup(func() { _ = r.Close() })
 	watch(t, r).until("all", has(nodes...))
 }

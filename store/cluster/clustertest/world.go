@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 type World struct {
 	// Open opens the registry for a node, as a restarted agent does. It creates the node if another
 	// program does that in practice.
-	Open func(tb testing.TB, name string) cluster.Registry
+	Open func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry
+	// Anonymous is true if records have no node's name, so that two nodes may have one name.
+	Anonymous bool
 	// Assign replaces a node's pod networks. It is nil if the registry assigns them.
 	Assign func(tb testing.TB, name string, podCIDRs []netip.Prefix)
 	// Writes returns a text that differs after every write to the records of nodes.
@@ -34,6 +37,9 @@ type World struct {
 	Hostile func(tb testing.TB) []string
 	// Down stops the registry from answering until up is called.
 	Down func(tb testing.TB) (up func())
+
+	mu       sync.Mutex
+	machines map[string]*Machine
 }
 
 // network is the default configuration of a World.
@@ -70,20 +76,25 @@ func data(i int) json.RawMessage {
 // join opens the registry for the i-th node and publishes want there.
 func (w *World) join(tb testing.TB, i int, want cluster.Node) (cluster.Registry, cluster.Node) {
 	tb.Helper()
-	r := w.Open(tb, nodeName(i))
+	r := w.open(tb, nodeName(i))
 	tb.Cleanup(func() { _ = r.Close() })
 	if w.Assign != nil {
-		p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)}
-		if want.PublicIPv6.IsValid() {
-			p = append(p, netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", i)))
-		}
-		w.Assign(tb, nodeName(i), p)
+		w.Assign(tb, nodeName(i), prefixes(want, i))
 	}
 	got, err := r.Acquire(tb.Context(), want)
 	if err != nil {
 		tb.Fatalf("acquire %s: %v", want.Name, err)
 	}
 	return r, got
+}
+
+// prefixes returns the pod networks that are assigned to the i-th node.
+func prefixes(want cluster.Node, i int) []netip.Prefix {
+	p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)}
+	if want.PublicIPv6.IsValid() {
+		p = append(p, netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", i)))
+	}
+	return p
 }
 
 // watcher collects the updates of a registry.
@@ -212,7 +223,7 @@ func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 			return false
 		}
 		for _, n := range nodes {
-			if !slices.ContainsFunc(s.Nodes, func(o *cluster.Node) bool { return o.Same(&n) }) {
+			if !slices.ContainsFunc(s.Nodes, func(o *cluster.Node) bool { return same(o, &n) }) {
 				return false
 			}
 		}

@@ -3,7 +3,7 @@
 //
 //	config.json        net-conf.json, written by the operator of the cluster
 //	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
-//	                   backendType, backendData, backendV6Data
+//	                   backendType, backendData, backendV6Data, author
 //	lock               locked (flock) while a node chooses its subnets or blocks
 //	lock-holder/       the name of the node that does so, to notice a file system without locks
 //	ranges/            pages of cluster-wide ranges
@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,8 +56,8 @@ const (
 type Options struct {
 	// Dir is the directory's absolute path. Name is the node's name.
 	Dir, Name string
-	// Previous are the subnets of the node's lost record. It gets them again if they are free.
-	Previous []netip.Prefix
+	// Owner decides which record is the node's own. It may be nil.
+	Owner *cluster.Owner
 	// Warn is called for each key of the configuration that has no effect. It may be nil.
 	Warn func(string)
 	// Found is called when the registry is found. If it is set and there is no configuration, the
@@ -121,41 +120,56 @@ func (r *Registry) config() (*cluster.Config, []string, error) {
 // Acquire writes the node's file under the lock if its content differs.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	want.Name = r.o.Name
-	if err := want.Check(); err != nil {
+	err := want.Check()
+	if err == nil {
+		err = r.publish(ctx, &want)
+	}
+	if err != nil {
 		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Name, err)
 	}
+	r.o.Owner.Published(ctx, &want)
+	return want, nil
+}
+
+// publish sets the pod networks and the author of a record, and writes it if it differs.
+func (r *Registry) publish(ctx context.Context, want *cluster.Node) error {
 	unlock, err := r.lock(ctx)
 	if err != nil {
-		return cluster.Node{}, err
+		return err
 	}
 	defer unlock()
 	config, _, err := r.config()
 	if err != nil {
-		return cluster.Node{}, err
+		return err
 	}
 	own, holders, err := r.others(config)
 	if err != nil {
-		return cluster.Node{}, err
+		return err
+	}
+	if err := r.o.Owner.Check(&own.node, want, false); err != nil {
+		return err
 	}
 	want.PodCIDRs, err = config.Assign(cluster.SubnetRequest{
-		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Previous, Others: holders,
+		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Owner.Former(), Others: holders,
 	})
 	if err != nil {
-		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Name, err)
+		return err
 	}
-	if own.err == nil && own.node.Same(&want) {
-		return want, nil
+	want.Author = own.node.Author
+	if own.err == nil && own.node.Same(want) && r.o.Owner.Current(want.Author) {
+		return nil
 	}
-	return want, r.write(want)
+	want.Author = r.o.Owner.Next(ctx, own.node.Author)
+	return r.write(want)
 }
 
-func (r *Registry) write(n cluster.Node) error {
+func (r *Registry) write(n *cluster.Node) error {
 	b, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
-		return fmt.Errorf("publish node %s: %w", n.Name, err)
+		return err
 	}
 	if err := smallfile.ReplaceSynced(r.path(n.Name), append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("publish node %s: %w: %w", n.Name, cluster.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -163,7 +177,7 @@ func (r *Registry) write(n cluster.Node) error {
 // Ready does nothing: this registry has no readiness.
 func (r *Registry) Ready(context.Context) error { return nil }
 
-// Release removes the node's files.
+// Release removes the node's files, unless they are another machine's.
 func (r *Registry) Release(ctx context.Context) error {
 	unlock, err := r.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,6 +187,10 @@ func (r *Registry) Release(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	own := r.read(r.o.Name)
+	if err := r.o.Owner.Check(&own.node, &cluster.Node{}, false); err != nil {
+		return fmt.Errorf("withdraw node: %w", err)
+	}
 	for _, path := range []string{r.path(r.o.Name), filepath.Join(r.o.Dir, rangeNodes, r.o.Name+suffix)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("withdraw node: %w", err)

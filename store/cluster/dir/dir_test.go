@@ -47,7 +47,11 @@ func world(t *testing.T, conf string) *clustertest.World {
 	write(t, filepath.Join(dir, configFile), conf)
 	file := func(name string) string { return filepath.Join(dir, nodesDir, name) }
 	return &clustertest.World{
-		Open: func(tb testing.TB, name string) cluster.Registry { return open(tb, dir, name) },
+		Open: func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry {
+			r := open(tb, dir, name)
+			r.o.Owner = owner
+			return r
+		},
 		Writes: func(tb testing.TB) string {
 			entries, err := os.ReadDir(filepath.Join(dir, nodesDir))
 			if err != nil {
@@ -289,7 +293,7 @@ func TestPrevious(t *testing.T) {
 	previous := []netip.Prefix{netip.MustParsePrefix("10.244.200.0/24")}
 	for _, name := range []string{"a", "b"} {
 		r := open(t, dir, name)
-		r.o.Previous = previous
+		r.o.Owner = clustertest.NewMachine(name, previous...).Owner(t)
 		if _, err := r.Acquire(t.Context(), cluster.Node{}); err != nil {
 			t.Fatal(err)
 		}

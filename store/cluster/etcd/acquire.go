@@ -23,8 +23,8 @@ const maxOwn = 4
 // attempts bounds the attempts to get a subnet while other nodes take the chosen ones.
 const attempts = 20
 
-// Acquire publishes the node by compare-and-swap. A record is the node's own if it
-// has the node's public address or belongs to the node's lease.
+// Acquire publishes the node by compare-and-swap. A record may be the node's own if the node or a clone of it wrote it,
+// if it has the node's public address, or if it belongs to the node's lease. The Owner decides.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
@@ -38,6 +38,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	for try := 1; ; try++ {
 		got, err := r.acquire(ctx, want, try == 1)
 		if err == nil {
+			r.o.Owner.Published(ctx, &got)
 			return got, nil
 		}
 		// The state of a Watch may be outdated. Read everything once.
@@ -45,7 +46,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
 			continue
 		}
-		return cluster.Node{}, fmt.Errorf("publish node %s: %w", addressOf(&want), err)
+		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Address(), err)
 	}
 }
 
@@ -63,8 +64,11 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 	if err != nil {
 		return want, err
 	}
-	request := cluster.SubnetRequest{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
-	own := now.ownRecord(want.PodCIDRs, r.o.Previous)
+	if err := r.choose(now, &want); err != nil {
+		return want, err
+	}
+	request := cluster.SubnetRequest{Demanded: want.PodCIDRs, Previous: r.o.Owner.Former(), Others: now.others}
+	own := now.ownRecord(want.PodCIDRs, request.Previous)
 	if own != nil {
 		request.Name, request.Own = own.node.Name, own.node.PodCIDRs
 	}
@@ -74,7 +78,10 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 	}
 	want.Name = keyOf(want.PodCIDRs)
 	stays := own != nil && own.node.Name == want.Name
-	if stays && own.err == nil && own.node.Same(&want) && len(now.own) == 1 {
+	if own != nil {
+		want.Author = own.node.Author
+	}
+	if stays && own.err == nil && own.node.Same(&want) && len(now.own) == 1 && r.o.Owner.Current(want.Author) {
 		alive, err := r.keep(ctx, own.kv.Lease)
 		if alive {
 			r.held.publish(want.Name)
@@ -83,6 +90,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 			return want, err
 		}
 	}
+	want.Author = r.o.Owner.Next(ctx, want.Author)
 	if err := r.publish(ctx, want, now, stays, own); err != nil {
 		return want, err
 	}
@@ -99,11 +107,40 @@ type found struct {
 	err  error
 }
 
-// state is the content of a list.
+// state is the content of a list. own are the records that may be this node's, until choose removes those of others.
 type state struct {
 	config *cluster.Config
 	own    []found
 	others []cluster.Holder
+}
+
+// choose moves the records of other machines from own to others. If only such records are left and one is of a clone
+// of this machine, the error is cluster.ErrConflict.
+func (r *Registry) choose(s *state, want *cluster.Node) error {
+	wrote := slices.ContainsFunc(s.own, func(f found) bool { return r.o.Owner.Wrote(f.node.Author) })
+	var clone error
+	s.own = slices.DeleteFunc(s.own, func(f found) bool {
+		err := r.o.Owner.Check(&f.node, want, false)
+		a := f.node.Author
+		other := wrote && a != (cluster.Author{}) && !r.o.Owner.Related(a) // it has an address that was this node's
+		if err == nil && !other {
+			return false
+		}
+		s.addOthers(&f.node)
+		if r.o.Owner.Related(a) {
+			clone = err
+		}
+		return true
+	})
+	if len(s.own) > 0 {
+		return nil
+	}
+	return clone
+}
+
+// near reports whether a record may be this node's.
+func (r *Registry) near(n, want *cluster.Node) bool {
+	return n.SameAddress(want) || r.o.Owner.Related(n.Author)
 }
 
 // read lists everything and separates this node's records from those of others.
@@ -121,7 +158,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 			return
 		}
 		n, err := decode(name, kv.Value)
-		if sameAddress(&n, want) || isHeld(&kv, name, held, lease) {
+		if r.near(&n, want) || isHeld(&kv, name, held, lease) {
 			s.own = append(s.own, found{kv, n, err})
 			return
 		}
@@ -152,7 +189,7 @@ func isHeld(kv *keyValue, name, held string, lease int64) bool {
 // addOthers adds the subnets of another node.
 func (s *state) addOthers(n *cluster.Node) {
 	for _, p := range n.PodCIDRs {
-		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: addressOf(n)})
+		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: n.Address()})
 	}
 }
 
@@ -171,7 +208,7 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 		own[held] = true // even if it has changed
 	}
 	whole := watched.Each(func(n *cluster.Node) {
-		if own[n.Name] || sameAddress(n, want) {
+		if own[n.Name] || r.near(n, want) {
 			own[n.Name] = true
 			return
 		}
@@ -189,7 +226,7 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 			continue
 		}
 		n, err := decode(name, kv.Value)
-		if !sameAddress(&n, want) && !isHeld(kv, name, held, lease) {
+		if !r.near(&n, want) && !isHeld(kv, name, held, lease) {
 			return nil, nil // it belongs to another node now
 		}
 		s.own = append(s.own, found{*kv, n, err})
@@ -198,12 +235,17 @@ func (r *Registry) readWatched(ctx context.Context, want *cluster.Node) (*state,
 	return s, nil
 }
 
-// ownRecord returns the node's own record that counts: the one with the demanded subnets,
-// else the one with the node's previous subnets, else the first that fits.
+// ownRecord returns the node's own record that counts: the one with the demanded subnets, else one that fits and has
+// previous subnets, the newest first, else the first that fits.
 func (s *state) ownRecord(demanded, previous []netip.Prefix) *found {
-	for _, subnets := range [][]netip.Prefix{demanded, previous} {
+	for i := range s.own {
+		if p := s.own[i].node.PodCIDRs; len(p) > 0 && slices.Equal(p, demanded) {
+			return &s.own[i]
+		}
+	}
+	for _, before := range previous {
 		for i := range s.own {
-			if p := s.own[i].node.PodCIDRs; len(p) > 0 && slices.Equal(p, subnets) && (len(demanded) > 0 || s.fits(p)) {
+			if p := s.own[i].node.PodCIDRs; slices.Contains(p, before) && s.fits(p) {
 				return &s.own[i]
 			}
 		}
@@ -229,7 +271,7 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 		return err
 	}
 	lease := int64(0)
-	if !stays || own.kv.Lease != 0 || !sameAddress(&own.node, &n) {
+	if !stays || own.kv.Lease != 0 || !own.node.SameAddress(&n) && !r.o.Owner.Wrote(own.node.Author) {
 		if lease, err = r.lease(ctx); err != nil {
 			return err
 		}
@@ -308,7 +350,7 @@ func (r *Registry) remove(ctx context.Context, kv keyValue) error {
 	}, &txnResponse{})
 }
 
-// Release deletes the node's records, including reservations, and its lease.
+// Release deletes the node's records, including reservations, and its lease. Records of other machines stay.
 func (r *Registry) Release(ctx context.Context) error {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
@@ -321,7 +363,8 @@ func (r *Registry) Release(ctx context.Context) error {
 			return
 		}
 		n, _ := decode(is, kv.Value)
-		if is == name || lease != 0 && kv.Lease == lease || sameAddress(&n, &me) {
+		mine := is == name || lease != 0 && kv.Lease == lease || r.near(&n, &me)
+		if mine && r.o.Owner.Check(&n, &me, false) == nil {
 			own = append(own, kv)
 		}
 	})
@@ -337,20 +380,4 @@ func (r *Registry) Release(ctx context.Context) error {
 	r.held.set(0, 0)
 	r.held.publish("")
 	return nil
-}
-
-// sameAddress reports whether a record is this node's by the IPv4 address, as flannel does, or by the
-// IPv6 address if there is no IPv4 address.
-func sameAddress(n, me *cluster.Node) bool {
-	if me.PublicIP.IsValid() {
-		return n.PublicIP == me.PublicIP
-	}
-	return me.PublicIPv6.IsValid() && !n.PublicIP.IsValid() && n.PublicIPv6 == me.PublicIPv6
-}
-
-func addressOf(n *cluster.Node) netip.Addr {
-	if n.PublicIP.IsValid() {
-		return n.PublicIP
-	}
-	return n.PublicIPv6
 }

@@ -49,10 +49,10 @@ type Options struct {
 	Username, Password string
 	// Node is the node's name, which only cluster-wide ranges need.
 	Node string
-	// PublicIP and PublicIPv6 identify the node's own record before Acquire.
+	// PublicIP and PublicIPv6 identify a record without an author before Acquire.
 	PublicIP, PublicIPv6 netip.Addr
-	// Previous are the subnets of the node's lost record. It gets them again if they are free.
-	Previous []netip.Prefix
+	// Owner decides which records are the node's own. It may be nil.
+	Owner *cluster.Owner
 	// RenewMargin is the latest time before the lease's end at which it is renewed. 0 means an hour.
 	RenewMargin time.Duration
 	// Warn is called with each key of the configuration that has no effect, and when

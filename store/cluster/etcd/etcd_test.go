@@ -84,9 +84,10 @@ func TestRegistry(t *testing.T) {
 		a := newAdmin(t, server.URL)
 		a.put(prefix+"/config", conf, 0)
 		return &clustertest.World{
-			Open: func(tb testing.TB, name string) cluster.Registry {
-				return open(tb, Options{Endpoints: []string{server.URL}, Prefix: prefix, Node: name})
+			Open: func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry {
+				return open(tb, Options{Endpoints: []string{server.URL}, Prefix: prefix, Node: name, Owner: owner})
 			},
+			Anonymous: true,
 			Writes: func(testing.TB) string {
 				var b strings.Builder
 				for _, kv := range a.list(prefix + "/subnets/").KVs {

@@ -257,7 +257,8 @@ func TestTwoRecords(t *testing.T) {
 	for _, i := range []int{50, 60} {
 		a.put(subnetKey(i), `{"PublicIP":"192.0.2.1"}`, 0)
 	}
-	r := open(t, Options{Endpoints: []string{server.URL}, Previous: []netip.Prefix{netip.MustParsePrefix("10.244.60.0/24")}})
+	owner := clustertest.NewMachine("node-1", netip.MustParsePrefix("10.244.60.0/24")).Owner(t)
+	r := open(t, Options{Endpoints: []string{server.URL}, Owner: owner})
 	n, err := r.Acquire(t.Context(), node(1))
 	if err != nil || n.Name != "10.244.60.0-24" {
 		t.Errorf("%+v, %v", n, err)

@@ -15,13 +15,14 @@ import (
 const maxRecord = 64 << 10
 
 // attributes is the value of a record, as flannel writes it. 0.0.0.0 stands for no
-// IPv4 address.
+// IPv4 address. flannel ignores Author.
 type attributes struct {
 	PublicIP      netip.Addr
 	PublicIPv6    *netip.Addr
 	BackendType   string          `json:",omitempty"`
 	BackendData   json.RawMessage `json:",omitempty"`
 	BackendV6Data json.RawMessage `json:",omitempty"`
+	Author        cluster.Author  `json:",omitzero"`
 }
 
 // keyOf returns the last part of a node's key: its subnets, as 10.5.52.0-24 or
@@ -87,6 +88,7 @@ func decode(name string, value []byte) (cluster.Node, error) {
 		n.PublicIPv6 = *a.PublicIPv6
 	}
 	n.BackendType, n.BackendData, n.BackendV6Data = a.BackendType, nonNull(a.BackendData), nonNull(a.BackendV6Data)
+	n.Author = a.Author
 	return n, n.Check()
 }
 
@@ -100,7 +102,7 @@ func nonNull(raw json.RawMessage) json.RawMessage {
 
 // encode is the inverse of decode.
 func encode(n *cluster.Node) ([]byte, error) {
-	a := attributes{PublicIP: netip.IPv4Unspecified(), BackendType: n.BackendType, BackendData: n.BackendData, BackendV6Data: n.BackendV6Data}
+	a := attributes{PublicIP: netip.IPv4Unspecified(), BackendType: n.BackendType, BackendData: n.BackendData, BackendV6Data: n.BackendV6Data, Author: n.Author}
 	if n.PublicIP.IsValid() {
 		a.PublicIP = n.PublicIP
 	}

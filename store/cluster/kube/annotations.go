@@ -17,6 +17,8 @@ const DefaultPrefix = "flannel.alpha.coreos.com"
 // keys are the names of the annotations.
 type keys struct {
 	managed, backendType, data, v6Data, publicIP, publicIPv6 string
+	// author has the record's Author, which flannel ignores.
+	author string
 	// Operators write these.
 	publishIP, publishIPv6, nodeIP, nodeIPv6 string
 }
@@ -42,6 +44,7 @@ func newKeys(prefix string) (keys, error) {
 		managed: prefix + "kube-subnet-manager", backendType: prefix + "backend-type",
 		data: prefix + "backend-data", v6Data: prefix + "backend-v6-data",
 		publicIP: prefix + "public-ip", publicIPv6: prefix + "public-ipv6",
+		author:    prefix + "cnibox-author",
 		publishIP: prefix + "public-ip-overwrite", publishIPv6: prefix + "public-ipv6-overwrite",
 		nodeIP: prefix + "node-public-ip", nodeIPv6: prefix + "node-public-ipv6",
 	}, nil
@@ -49,7 +52,7 @@ func newKeys(prefix string) (keys, error) {
 
 // own returns the annotations that the agent writes.
 func (k *keys) own() []string {
-	return []string{k.managed, k.backendType, k.data, k.v6Data, k.publicIP, k.publicIPv6}
+	return []string{k.managed, k.backendType, k.data, k.v6Data, k.publicIP, k.publicIPv6, k.author}
 }
 
 // faults collects the faults of a Node object.
@@ -101,6 +104,7 @@ func (r *Registry) node(o *rest.Node) (cluster.Node, error) {
 		PublicIP:    f.addr(a, k.publicIP),
 		PublicIPv6:  f.addr(a, k.publicIPv6),
 		BackendType: backendName(a[k.backendType]),
+		Author:      r.author(o),
 	}
 	if data := a[k.data]; data != "" {
 		n.BackendData = json.RawMessage(data)
@@ -120,6 +124,15 @@ func (r *Registry) node(o *rest.Node) (cluster.Node, error) {
 		return n, err
 	}
 	return n, n.CheckIn(r.config)
+}
+
+// author returns the author of a Node object's record. An annotation that no agent wrote counts as none.
+func (r *Registry) author(o *rest.Node) (a cluster.Author) {
+	text := o.Metadata.Annotations[r.keys.author]
+	if text == "" || json.Unmarshal([]byte(text), &a) != nil {
+		return cluster.Author{}
+	}
+	return a
 }
 
 // backendName returns the constant for a usual name, so that thousands of nodes do not need a copy
@@ -185,7 +198,13 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 		}
 		return nil
 	}
+	var author *string
+	if n.Author != (cluster.Author{}) {
+		raw, _ := json.Marshal(n.Author) // it has no value that JSON lacks
+		author = text(string(raw))
+	}
 	return map[string]*string{
+		k.author:  author,
 		k.managed: text("true"), k.backendType: text(n.BackendType),
 		k.publicIP: addr(n.PublicIP), k.publicIPv6: addr(n.PublicIPv6),
 		k.data: data(n.PublicIP, n.BackendData), k.v6Data: data(n.PublicIPv6, n.BackendV6Data),

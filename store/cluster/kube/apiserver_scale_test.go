@@ -111,7 +111,7 @@ func BenchmarkNodes10000(b *testing.B) {
 		for part := range 8 {
 			all.Go(func() {
 				for i := part; i < burst; i += 8 {
-					patch := rest.Annotations("", map[string]*string{DefaultPrefix + "/backend-data": &data})
+					patch := rest.Annotations("", "", map[string]*string{DefaultPrefix + "/backend-data": &data})
 					if _, err := l.s.Do(http.MethodPatch, fmt.Sprintf("/api/v1/nodes/node-%d", i), rest.MergePatch, patch); err != nil {
 						b.Error(err)
 					}

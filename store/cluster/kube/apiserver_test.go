@@ -136,10 +136,12 @@ func suite(t *testing.T, s *kubetest.Server) {
 	clustertest.Suite(t, func(t *testing.T, conf string) *clustertest.World {
 		l := newLab(t, s, conf)
 		return &clustertest.World{
-			Open: func(tb testing.TB, name string) cluster.Registry {
+			Open: func(tb testing.TB, name string, owner *cluster.Owner) cluster.Registry {
 				tb.Helper()
 				l.make(tb, name)
-				return l.open(tb, name)
+				r := l.open(tb, name)
+				r.owner = owner
+				return r
 			},
 			Assign: func(tb testing.TB, name string, p []netip.Prefix) { tb.Helper(); l.assign(tb, name, p...) },
 			Writes: func(tb testing.TB) string {

@@ -396,7 +396,35 @@ func TestReplaced(t *testing.T) {
 	l.remove(t, "node-1")
 	l.make(t, "node-1")
 	yes := "true"
-	if err := r.annotate(t.Context(), &o, map[string]*string{r.keys.managed: &yes}); !errors.Is(err, rest.ErrConflict) {
+	if err := r.annotate(t.Context(), &o, "", map[string]*string{r.keys.managed: &yes}); !errors.Is(err, rest.ErrConflict) {
 		t.Errorf("written to another object: %v", err)
+	}
+}
+
+// TestReinstalledNode: a machine without state and with another address has the Node if its kubelet runs under this name.
+func TestReinstalledNode(t *testing.T) {
+	l := newLab(t, server, networkConf)
+	l.assign(t, "node-1", cidr1)
+	acquire := func(boot, address string) error {
+		r := l.open(t, "node-1")
+		save := func(context.Context, cluster.OwnerState) error { return nil }
+		r.boot, r.owner = boot, cluster.NewOwner(cluster.OwnerOptions{Node: "node-1", Machine: "with " + boot, Boot: boot, Save: save})
+		_, err := r.Acquire(t.Context(), cluster.Node{PublicIP: netip.MustParseAddr(address), BackendType: "host-gw"})
+		return err
+	}
+	kubelet := func(boot string) {
+		status := map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"bootID": boot}}}
+		l.s.Must(t, http.MethodPatch, "/api/v1/nodes/node-1/status", rest.MergePatch, status)
+	}
+	kubelet("boot-1")
+	if err := acquire("boot-1", "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := acquire("boot-2", "192.0.2.2"); !errors.Is(err, cluster.ErrConflict) {
+		t.Errorf("another machine: %v", err)
+	}
+	kubelet("boot-2")
+	if err := acquire("boot-2", "192.0.2.2"); err != nil {
+		t.Errorf("the machine was installed again: %v", err)
 	}
 }

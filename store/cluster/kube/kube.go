@@ -26,6 +26,10 @@ type Options struct {
 	Node string
 	// Config is the network's configuration, which Kubernetes does not have.
 	Config *cluster.Config
+	// Owner decides whether the annotations of this node's object are this machine's. It may be nil. Boot is the ID of
+	// this machine's boot.
+	Owner *cluster.Owner
+	Boot  string
 	// Prefix begins the names of the annotations. Empty means DefaultPrefix.
 	Prefix string
 	// Namespace has the pages of cluster-wide ranges. Empty means DefaultNamespace.
@@ -39,6 +43,8 @@ type Registry struct {
 	path   string
 	config *cluster.Config
 	keys   keys
+	owner  *cluster.Owner
+	boot   string
 	// namespace is Options.Namespace.
 	namespace string
 	// watched is the table of a running Watch, or nil before it is complete.
@@ -68,7 +74,7 @@ func Open(o Options) (*Registry, error) {
 	if o.Client == nil || o.Config == nil {
 		return nil, fmt.Errorf("%w: a client and the network's configuration are needed", cluster.ErrInvalid)
 	}
-	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k, namespace: o.Namespace}, nil
+	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k, owner: o.Owner, boot: o.Boot, namespace: o.Namespace}, nil
 }
 
 // Close closes the connections.
@@ -101,6 +107,9 @@ const renewals = 3
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	for n := 1; ; n++ {
 		node, err := r.acquire(ctx, want)
+		if err == nil {
+			r.owner.Published(ctx, &node)
+		}
 		if n == renewals || !errors.Is(err, rest.ErrConflict) {
 			return node, err
 		}
@@ -108,8 +117,8 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 }
 
 func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
-	var o rest.Node
-	if err := r.get(ctx, &o); err != nil {
+	o, booted, err := r.read(ctx)
+	if err != nil {
 		return cluster.Node{}, err
 	}
 	fail := func(err error) (cluster.Node, error) {
@@ -136,16 +145,39 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err := want.CheckIn(r.config); err != nil {
 		return fail(err)
 	}
+	found, _ := r.node(&o) // its faults are repaired
+	if err := r.owner.Check(&found, &want, booted); err != nil {
+		return fail(err)
+	}
+	want.Author = found.Author
 	changes := missing(&o, r.keys.annotations(&want))
 	if err := r.claim(&want, len(changes) == 0); err != nil {
 		return fail(err)
 	}
+	if len(changes) > 0 || !r.owner.Current(found.Author) {
+		want.Author = r.owner.Next(ctx, found.Author)
+		changes = missing(&o, r.keys.annotations(&want))
+	}
 	if len(changes) > 0 {
-		if err := r.annotate(ctx, &o, changes); err != nil {
+		if err := r.annotate(ctx, &o, o.Metadata.ResourceVersion, changes); err != nil {
 			return fail(err)
 		}
 	}
 	return r.node(&o)
+}
+
+// read reads this node's object. booted is true if kubelet runs in this machine's present boot.
+func (r *Registry) read(ctx context.Context) (o rest.Node, booted bool, err error) {
+	var all struct {
+		rest.Node
+		Status struct {
+			NodeInfo struct {
+				BootID string `json:"bootID"`
+			} `json:"nodeInfo"`
+		} `json:"status"`
+	}
+	err = r.get(ctx, &all)
+	return all.Node, r.boot != "" && all.Status.NodeInfo.BootID == r.boot, err
 }
 
 // assigned returns this node's pod networks, one of each enabled family.
@@ -180,10 +212,10 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 	return err
 }
 
-// annotate writes annotations of the object o, not of a later one with the same name. It stores the
-// result in o.
-func (r *Registry) annotate(ctx context.Context, o *rest.Node, changes map[string]*string) error {
-	patch := rest.Annotations(o.Metadata.UID, changes)
+// annotate writes annotations of the object o, not of a later one with the same name. With a version, no one else may
+// have written the object since then. It stores the result in o.
+func (r *Registry) annotate(ctx context.Context, o *rest.Node, version string, changes map[string]*string) error {
+	patch := rest.Annotations(o.Metadata.UID, version, changes)
 	*o = rest.Node{}
 	if err := r.client.Patch(ctx, r.path+"/status", rest.MergePatch, patch, o); err != nil {
 		return fmt.Errorf("patch annotations: %w", err)
@@ -261,7 +293,7 @@ func (r *Registry) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Release removes the annotations that Acquire wrote, and the condition of Ready. Annotations of operators stay.
+// Release removes the annotations that Acquire wrote, and the condition of Ready. Annotations of operators and of another machine stay.
 func (r *Registry) Release(ctx context.Context) error {
 	var o rest.Node
 	switch err := r.get(ctx, &o); {
@@ -269,6 +301,9 @@ func (r *Registry) Release(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
+	}
+	if err := r.owner.Check(&cluster.Node{Author: r.author(&o)}, &cluster.Node{}, false); err != nil {
+		return fmt.Errorf("node %s: %w", r.name, err)
 	}
 	if err := r.removeCondition(ctx); err != nil {
 		return err
@@ -281,7 +316,7 @@ func (r *Registry) Release(ctx context.Context) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	err := r.annotate(ctx, &o, changes)
+	err := r.annotate(ctx, &o, "", changes)
 	if errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound) {
 		return nil // a new object, which does not have the annotations
 	}

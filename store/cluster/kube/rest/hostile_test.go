@@ -84,7 +84,7 @@ func TestHostileReplies(t *testing.T) {
 		for what, err := range map[string]error{
 			"get": client.Get(t.Context(), "/api/v1/nodes/a", &p), "list": list,
 			"watch": Watch(t.Context(), client, "/api/v1/nodes", Since{Version: "1"}, func(Event[*Pod]) {}),
-			"patch": client.Patch(t.Context(), "/api/v1/nodes/a", MergePatch, Annotations("", nil), &p),
+			"patch": client.Patch(t.Context(), "/api/v1/nodes/a", MergePatch, Annotations("", "", nil), &p),
 		} {
 			if c.want == nil || what == "watch" && err == nil {
 				continue // this answer is valid for it

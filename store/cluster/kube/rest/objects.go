@@ -112,22 +112,23 @@ func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, a
 	if err != nil {
 		return err
 	}
-	if err := c.Patch(ctx, path+"/status", MergePatch, Annotations(uid, annotations), nil); err != nil {
+	if err := c.Patch(ctx, path+"/status", MergePatch, Annotations(uid, "", annotations), nil); err != nil {
 		return fmt.Errorf("annotate pod %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }
 
 // Annotations returns the merge patch that sets annotations, or removes those that are nil. With a uid
-// it applies only to the object with that uid.
-func Annotations(uid string, annotations map[string]*string) any {
+// it applies only to the object with that uid, and with a version only to that version.
+func Annotations(uid, version string, annotations map[string]*string) any {
 	type metadata struct {
 		UID         string             `json:"uid,omitempty"`
+		Version     string             `json:"resourceVersion,omitempty"`
 		Annotations map[string]*string `json:"annotations"`
 	}
 	return struct {
 		Metadata metadata `json:"metadata"`
-	}{metadata{uid, annotations}}
+	}{metadata{uid, version, annotations}}
 }
 
 // Network reads a NetworkAttachmentDefinition. It needs the verb get on
