@@ -305,6 +305,9 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) (last []nlconn.Messa
 	}
 	last = feature.Messages()
 	for i, s := range sets {
+		if s.Kind == Verdicts { // its elements name chains that come later
+			continue
+		}
 		members := slices.Sorted(maps.Keys(s.members)) // the kernel wants a range's begin before its end
 		for len(members) > maxElements {
 			if err := f.commit(ctx, "make sets of", append(last, s.additions(feature.Sets[i], members[:maxElements])...)); err != nil {
@@ -317,6 +320,11 @@ func (f *Filter) makeSome(ctx context.Context, sets []*Set) (last []nlconn.Messa
 	for _, s := range sets {
 		clear(s.changed)
 		f.have.sets[s.Name] = s
+		if s.Kind == Verdicts {
+			for m := range s.members {
+				s.changed[m] = struct{}{}
+			}
+		}
 	}
 	return last, nil
 }

@@ -37,6 +37,7 @@ const (
 	Endpoints      // address and port
 	Ports          // ranges of ports
 	Networks       // ranges of addresses
+	Verdicts       // a map from ports to verdicts
 )
 
 // Set is a set that rules use. It counts how often each member was added, and Ensure reads which members have changed
@@ -128,12 +129,17 @@ func (s *Set) set() *nft.Set {
 		key = []nft.Field{address, nft.InetService}
 	case Ports:
 		key = []nft.Field{nft.InetService}
+	case Verdicts:
+		return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: []nft.Field{nft.InetService}, Data: []nft.Field{nft.Verdict}}
 	}
 	return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: key, Ranges: s.hasRanges()}
 }
 
 // entry returns the element of set() for a member.
 func (s *Set) entry(set *nft.Set, member string) *nft.Entry {
+	if s.Kind == Verdicts {
+		return verdictEntry(set, member)
+	}
 	n := &nft.Entry{Set: set, Key: []byte(member)}
 	if last := len(member) - 1; set.Ranges {
 		n.Key, n.IsEnd = n.Key[:last], member[last:] == endOfRange
@@ -144,6 +150,8 @@ func (s *Set) entry(set *nft.Set, member string) *nft.Entry {
 // memberOf is the inverse of entry.
 func memberOf(n *nft.Entry) string {
 	switch {
+	case len(n.Set.Data) > 0:
+		return memberOfMap(n)
 	case !n.Set.Ranges:
 		return string(n.Key)
 	case n.IsEnd:

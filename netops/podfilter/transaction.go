@@ -31,12 +31,12 @@ type transaction struct {
 	// they stay, with all chains and sets, which they may use.
 	partial bool
 
-	// sets, chains and rules are new: nothing refers to them yet.
-	sets, chains, rules         []nlconn.Message
-	repairs                     []nlconn.Message
-	add, del                    []*nft.Entry
-	emptied                     []nlconn.Message
-	flushed, oldChains, oldSets []nlconn.Message
+	// sets, chains, verdicts and rules are new: nothing refers to them yet. verdicts are the elements of maps, which name chains.
+	sets, chains, verdicts, rules []nlconn.Message
+	repairs                       []nlconn.Message
+	add, del                      []*nft.Entry
+	emptied                       []nlconn.Message
+	flushed, oldChains, oldSets   []nlconn.Message
 }
 
 func (t *transaction) build() (err error) {
@@ -60,6 +60,9 @@ func (t *transaction) build() (err error) {
 	for name := range names(t, t.filter.have.sets) {
 		s := t.want.Sets[name]
 		if _, exists := t.filter.have.sets[name]; exists && (s == nil || !t.filter.uses(s)) && !t.partial {
+			if strings.HasPrefix(name, MapPrefix) { // Linux 5.10 gives up the chains of a map's elements only when these are deleted
+				t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSETELEM, name))
+			}
 			t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSET, name))
 		}
 	}
@@ -89,6 +92,10 @@ func (t *transaction) changeMembers() {
 			continue
 		}
 		t.changed = append(t.changed, s)
+		if s.Kind == Verdicts {
+			t.changeVerdicts(s)
+			continue
+		}
 		set, changed := s.set(), maps.Keys(s.changed)
 		if s.hasRanges() { // the kernel refuses a part of a range within a range that another program made
 			t.emptied, changed = append(t.emptied, setMessage(unix.NFT_MSG_DELSETELEM, s.Name)), maps.Keys(s.members)
@@ -102,6 +109,19 @@ func (t *transaction) changeMembers() {
 			}
 		}
 	}
+}
+
+// changeVerdicts finds the elements of a map that differ. The map itself never changes: they are new, or another program changed them.
+func (t *transaction) changeVerdicts(s *Set) {
+	var add, del []*nft.Entry
+	for _, m := range slices.Sorted(maps.Keys(s.changed)) {
+		if n := s.entry(s.set(), m); s.Has(m) {
+			add = append(add, n)
+		} else {
+			del = append(del, n.Bare())
+		}
+	}
+	t.verdicts = append(append(t.verdicts, elements(unix.NFT_MSG_DELSETELEM, 0, del)...), elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)...)
 }
 
 // changePods finds the elements of pods that differ. An element gets another chain by its deletion and addition, which no
@@ -216,9 +236,9 @@ func (t *transaction) commit(ctx context.Context) (again bool, err error) {
 	}
 	change(unix.NFT_MSG_DELSETELEM, 0, t.del)
 	change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add)
-	first := slices.Concat(t.sets, t.chains, t.rules)
+	first := slices.Concat(t.sets, t.chains, t.verdicts, t.rules)
 	atOnce := slices.Concat(t.repairs, members, pods)
-	last := slices.Concat(t.flushed, t.oldChains, t.oldSets)
+	last := slices.Concat(t.flushed, t.oldSets, t.oldChains)
 	if all := slices.Concat(first, atOnce, last); fitting(all, maxTransaction) == len(all) {
 		return false, t.filter.commit(ctx, "change", all)
 	}
@@ -256,7 +276,9 @@ func (t *transaction) commitMembers(ctx context.Context, members []nlconn.Messag
 		return err
 	}
 	for _, s := range t.want.Sets {
-		clear(s.changed)
+		if s.Kind != Verdicts {
+			clear(s.changed)
+		}
 	}
 	t.filter.knowsPods, t.filter.prune = false, false
 	return t.filter.refresh(ctx)

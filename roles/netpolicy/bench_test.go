@@ -3,6 +3,7 @@ package netpolicy_test
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -150,5 +151,77 @@ func BenchmarkAttach(b *testing.B) {
 			last.Pending = pending
 			ensure(locals)
 		}
+	}
+}
+
+// BenchmarkConnect opens TCP connections to a pod that 22 policies select: without policies, if they allow single ports and the last one
+// allows the connection, if this one has a range, and if 200 policies allow the same port from others.
+func BenchmarkConnect(b *testing.B) {
+	forwarding(b)
+	pods := randomPods(false)[:2]
+	client, server := routed(b, 0, pods[0]), routed(b, 1, pods[1])
+	const port = 9000
+	var listener net.Listener
+	server.ns.Do(b, func() (err error) {
+		listener, err = net.Listen("tcp4", fmt.Sprint(":", port))
+		return err
+	})
+	defer listener.Close() //nolint:errcheck // of a benchmark
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	allow := func(n int, ports, from string) string {
+		return fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p%03d","namespace":"x"},"spec":{"podSelector":{},"ingress":[{"ports":[%s],"from":[%s]}]}}`, n, ports, from)
+	}
+	const everyone = `{"namespaceSelector":{}}`
+	for _, shape := range []struct {
+		name string
+		put  func(n int) string
+		n    int
+	}{
+		{"none", nil, 0},
+		{"single ports", func(n int) string { return allow(n, fmt.Sprintf(`{"port":%d}`, port-21+n), everyone) }, 22},
+		{"the last has a range", func(n int) string {
+			return allow(n, fmt.Sprintf(`{"port":%d,"endPort":%d}`, port-210+10*n, port-210+10*n+5), everyone)
+		}, 22},
+		{"one port", func(n int) string {
+			from := everyone
+			if n < 199 {
+				from = fmt.Sprintf(`{"ipBlock":{"cidr":"198.18.%d.0/24"}}`, n)
+			}
+			return allow(n, fmt.Sprintf(`{"port":%d}`, port), from)
+		}, 200},
+	} {
+		b.Run(shape.name, func(b *testing.B) {
+			table, f := netpolicy.NewTable(), openFilter(b)
+			table.ImplicitNamespaces = true
+			for _, p := range pods {
+				table.PutPod(&p)
+			}
+			locals(table)
+			for n := range shape.n {
+				put(b, table, shape.put(n))
+			}
+			ensure(b, f, table)
+			client.ns.Do(b, func() error {
+				for b.Loop() {
+					c, err := net.Dial("tcp4", net.JoinHostPort(server.Addresses[0].String(), fmt.Sprint(port)))
+					if err != nil {
+						return err
+					}
+					if err := c.(*net.TCPConn).SetLinger(0); err != nil {
+						return err
+					}
+					_ = c.Close()
+				}
+				return nil
+			})
+		})
 	}
 }

@@ -50,10 +50,10 @@ func TestChanges(t *testing.T) {
 	locals := map[int]netpolicy.Local{}
 	change := func() string {
 		n, ns := r.IntN(12), pick(r, "x", "y")
-		name := fmt.Sprint("o", r.IntN(5))
+		name := fmt.Sprint("o", r.IntN(9))
 		switch r.IntN(12) {
 		case 0, 1, 2:
-			doc, err := json.Marshal(randomPolicy(r, name))
+			doc, err := json.Marshal(pick(r, randomPolicy, randomNarrow, randomNarrow)(r, name))
 			if err != nil {
 				t.Fatal(err)
 			}

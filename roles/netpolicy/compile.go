@@ -331,18 +331,22 @@ type Tiers struct {
 func (t *Tiers) rest() *podfilter.Chain {
 	switch {
 	case len(t.Isolating) > 0:
-		return chain("pods", append(
-			jumps(t.Isolating), // first, since most packets are theirs
-			podfilter.Rule{Self: true, Verdict: "accept"},
-			podfilter.Rule{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
-			podfilter.Rule{ToNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
-			podfilter.Rule{OfNode: true, Verdict: "accept"},
-			podfilter.Rule{Verdict: "drop"},
-		))
+		return chain("pods", append(jumps(t.Isolating), isolatedRules()...)) // jumps first, since most packets are theirs
 	case len(t.Baseline) > 0:
 		return chain("pods", append(jumps(t.Baseline), podfilter.Rule{Verdict: "accept"}))
 	}
 	return nil
+}
+
+// isolatedRules returns what follows the NetworkPolicies that isolate a pod.
+func isolatedRules() []podfilter.Rule {
+	return []podfilter.Rule{
+		{Self: true, Verdict: "accept"},
+		{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
+		{ToNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
+		{OfNode: true, Verdict: "accept"},
+		{Verdict: "drop"},
+	}
 }
 
 // jumps returns a jump to each policy that has a chain.

@@ -318,10 +318,15 @@ func (w *walk) evaluate(chain string, rules []podfilter.Rule) string {
 		if !w.matches(r) {
 			continue
 		}
-		verb, target, _ := strings.Cut(r.Verdict, " ")
+		verdict, policy := r.Verdict, r.Comment
+		if r.Map != "" {
+			verdict, policy = w.rules.Sets[r.Map].Verdict(w.flow.Port)
+			verdict = strings.TrimSuffix(verdict, podfilter.Suffix(r.Peer.V6))
+		}
+		verb, target, _ := strings.Cut(verdict, " ")
 		switch kind {
-		case "pods":
-			w.policy, w.rule = r.Comment, -1
+		case "pods", "ports":
+			w.policy, w.rule = policy, -1
 		case "policy", "cluster":
 			w.rule = i
 		}
@@ -354,7 +359,7 @@ func (w *walk) matches(r *podfilter.Rule) bool {
 		peer = f.Server
 	}
 	switch {
-	case r.OfNode, r.ToNode && !f.ToNode, r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
+	case r.OfNode, r.ToNode && !f.ToNode, r.Map != "" && !w.inMap(r), r.Self && (f.Client != f.Server || f.Client.Is6() != r.Peer.V6):
 		return false
 	case r.Protocol != 0 && r.Protocol != w.protocol,
 		r.Ports != "" && !has(r.Ports, netip.Addr{}, f.Port),
@@ -365,6 +370,12 @@ func (w *walk) matches(r *podfilter.Rule) bool {
 		return false
 	}
 	return true
+}
+
+// inMap reports whether the rule's map has the server's port.
+func (w *walk) inMap(r *podfilter.Rule) bool {
+	verdict, _ := w.rules.Sets[r.Map].Verdict(w.flow.Port)
+	return verdict != "" && w.flow.Server.Is6() == r.Peer.V6
 }
 
 // near returns which rule matches the peer but not the port, or the port but not the peer, or "".

@@ -38,6 +38,9 @@ func everyTable(t *testing.T) *netpolicy.Table {
 	put(t, table, everything)
 	put(t, table, everyCluster)
 	put(t, table, strings.NewReplacer("Admin", "Baseline", `"all"`, `"base"`).Replace(everyCluster))
+	for n := range 5 { // so many that the pod's chain has a map
+		putAllowing(t, table, fmt.Sprint("n", n), fmt.Sprintf(`{"port":%d},{"port":9000,"protocol":"UDP"}`, 7000+n))
+	}
 	put(t, table, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"default"}}`)
 	put(t, table, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"n"}]}}`)
 	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "other", UID: "2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.6")}})
@@ -112,12 +115,14 @@ func TestCompared(t *testing.T) {
 	}
 	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
 	networks := regexp.MustCompile(`set (n_\w+4) \{`).FindStringSubmatch(before)[1]
+	ports := regexp.MustCompile(`map (m_\w+4) \{ # handle \d+\s+type inet_service : verdict\s+elements = \{ 7000`).FindStringSubmatch(before)[1]
 	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
 	handle := regexp.MustCompile(` # handle \d+`)
 	plain := func(s string) string { return handle.ReplaceAllString(s, "") }
 	for _, change := range []string{
 		"flush table inet cnibox_policy", "delete table inet cnibox_policy", "flush ruleset", "flush chain inet cnibox_policy " + chain,
 		"flush set inet cnibox_policy " + set, "flush map inet cnibox_policy pod_ingress4",
+		"flush map inet cnibox_policy " + ports, "delete element inet cnibox_policy " + ports + " { 7003 }", "add element inet cnibox_policy " + ports + " { 1 : accept }",
 		"flush set inet cnibox_policy " + networks, "add element inet cnibox_policy " + networks + " { 203.0.113.0/24 }", "flush chain inet cnibox_policy ingress",
 		"add element inet cnibox_policy " + set + " { 192.0.2.1 }", "add chain inet cnibox_policy other",
 		"add element inet cnibox_policy pod_egress4 { 192.0.2.1 : goto deny }", "flush chain inet cnibox_policy deny",

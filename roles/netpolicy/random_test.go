@@ -121,6 +121,21 @@ func randomPolicy(r *rand.Rand, name string) object {
 	return object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": object{"name": name, "namespace": pick(r, "x", "y")}, "spec": spec}
 }
 
+// randomNarrow returns a policy whose rules allow single ports only: of many such policies, a pod's chain finds those of a port by a map.
+func randomNarrow(r *rand.Rand, name string) object {
+	p := randomPolicy(r, name)
+	for _, key := range []string{"ingress", "egress"} {
+		for _, rule := range list(p["spec"].(object), key) {
+			ports := []any{object{"protocol": "UDP", "port": pick(r, 80, 81, 82)}}
+			if r.IntN(2) == 0 {
+				ports = append(ports, object{"protocol": pick(r, "UDP", "TCP"), "port": pick(r, 80, 81, 82)})
+			}
+			rule.(object)["ports"] = ports
+		}
+	}
+	return p
+}
+
 func evalSelector(s any, labels map[string]string) bool {
 	sel := s.(object)
 	if m, ok := sel["matchLabels"]; ok {
@@ -340,8 +355,15 @@ func randomWorld(t *testing.T, r *rand.Rand, table *netpolicy.Table, pods []*pod
 		table.PutPod(&one)
 	}
 	locals(table)
-	for i := range 1 + r.IntN(4) {
-		p := randomPolicy(r, fmt.Sprint("n", i))
+	n, narrow := 1+r.IntN(4), 0
+	if r.IntN(2) == 0 {
+		narrow = 12
+	}
+	for i := range n + narrow {
+		p := randomNarrow(r, fmt.Sprint("n", i))
+		if i >= narrow {
+			p = randomPolicy(r, fmt.Sprint("n", i))
+		}
 		w.policies = append(w.policies, p)
 		put(t, table, say(p))
 	}

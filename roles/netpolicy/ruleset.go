@@ -195,10 +195,10 @@ func (t *Table) chainOf(l Local, d Direction, u *use) string {
 	for _, policy := range append(baseline, admin...) {
 		t.join(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), u)
 	}
-	text := fmt.Sprintf("%q", tiers)
+	text := fmt.Sprintf("%d %q", d, tiers)
 	own := t.podChains[text]
 	if own == nil {
-		own = &compiled{chains: tiers.PodChains()}
+		own = t.podObjects(&tiers, l.Namespace, d)
 		t.podChains[text] = own
 	}
 	if len(own.chains) == 0 {

@@ -118,6 +118,18 @@ func (n *Entry) Label() string { return n.label }
 // Bare returns an entry with only n's key.
 func (n *Entry) Bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
 
+// Value returns the value of an entry of a map of one field.
+func (n *Entry) Value() string {
+	return strings.Join(decodeFields(n.Set.Data, n.data, n.data), "")
+}
+
+// Labelled returns a copy of an entry with another label.
+func (n *Entry) Labelled(label string) *Entry {
+	other := *n
+	other.label = CleanLabel(label)
+	return &other
+}
+
 // With returns a copy of an entry of a map with another value.
 func (n *Entry) With(value string) (*Entry, error) {
 	data, _, err := encodeFields(n.Set.Data, []string{value})

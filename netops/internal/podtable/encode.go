@@ -161,6 +161,11 @@ func (r *Rule) encode(e expressions) error {
 	if r.counts() {
 		e.Counter()
 	}
+	if r.Map != "" {
+		e.port(register)
+		e.LookupInto(r.Map, unix.NFT_REG_VERDICT)
+		return nil
+	}
 	code, chain, err := nft.ParseVerdict(r.Verdict)
 	if err == nil {
 		e.Verdict(code, chain)

@@ -19,6 +19,8 @@ type Rule struct {
 	Protocol uint8
 	// Ports is the name of a set of server ports, or "".
 	Ports string
+	// Map is the name of a map from server ports to verdicts, or "". Then the rule has no other verdict.
+	Map string
 	// First and Last are a range of server ports. They are 0 without a range.
 	First, Last uint16
 	// Named is the name of a set of (server address, port), or "".
@@ -38,7 +40,7 @@ type Rule struct {
 
 // Peer matches the client or the server of a connection.
 type Peer struct {
-	// V6 selects the address family of Set, In, and of the Rule's Named.
+	// V6 selects the address family of Set, In, and of the Rule's Named and Map.
 	V6 bool
 	// Server selects the server's address. It is false for the client's.
 	Server bool
@@ -53,7 +55,7 @@ func (p *Peer) within() bool { return p.In.IsValid() && p.In.Bits() > 0 }
 
 // IsOf reports whether the rule can match packets of an address family.
 func (r *Rule) IsOf(v6 bool) bool {
-	any := !r.Self && r.Named == "" && r.Peer.Set == "" && !r.Peer.In.IsValid()
+	any := !r.Self && r.Named == "" && r.Map == "" && r.Peer.Set == "" && !r.Peer.In.IsValid()
 	return any || r.Peer.V6 == v6
 }
 
@@ -99,7 +101,11 @@ func (r *Rule) String() string {
 	if r.counts() {
 		say("counter")
 	}
-	say("%s", r.Verdict)
+	if r.Map != "" {
+		say("ct reply proto-src vmap @%s", r.Map)
+	} else {
+		say("%s", r.Verdict)
+	}
 	if r.Comment != "" {
 		say("comment %q", r.Comment)
 	}
