@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ClusterPolicy is a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2.
+// ClusterPolicy is a ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1. v1alpha2 has the same fields.
 type ClusterPolicy struct {
 	Name string
 	// Admin policies precede NetworkPolicies. The others, of the tier Baseline, follow them for the pods that no

@@ -27,7 +27,7 @@ const everything = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy",
 "egress":[{"to":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"Exists"}]}}],"ports":[{"port":"dns","protocol":"UDP"}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}}`
 
 // everyCluster has each form of a rule of a ClusterNetworkPolicy.
-const everyCluster = `{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"all"},"spec":{"tier":"Admin","priority":5,
+const everyCluster = `{"apiVersion":"policy.networking.k8s.io/v1beta1","kind":"ClusterNetworkPolicy","metadata":{"name":"all"},"spec":{"tier":"Admin","priority":5,
 "subject":{"namespaces":{}},
 "ingress":[{"action":"Pass","from":[{"namespaces":{}},{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"x"}}}}],
   "protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":9}}}},{"destinationNamedPort":"web"}]}],

@@ -21,7 +21,7 @@ const isolated = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","m
 
 // toNodes returns a ClusterNetworkPolicy with rules for port 80 of a peer. The ingress rule has an unknown peer, so it denies all.
 func toNodes(tier string, priority int, action, peer string) string {
-	return fmt.Sprintf(`{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"%[1]s-%[2]d"},"spec":{
+	return fmt.Sprintf(`{"apiVersion":"policy.networking.k8s.io/v1beta1","kind":"ClusterNetworkPolicy","metadata":{"name":"%[1]s-%[2]d"},"spec":{
 "tier":"%[1]s","priority":%[2]d,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"peersOfTheFuture":{}}]}],
 "egress":[{"action":"%[3]s","to":[%[4]s],"protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"number":80}}}]}]}}`,
 		tier, priority, action, peer)

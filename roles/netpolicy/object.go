@@ -222,7 +222,7 @@ func Decode(doc []byte) (*Object, error) {
 		o.ID = head.Kind + " " + namespace + "/" + name
 		o.PutInto, o.RemoveFrom = func(t *Table) { t.PutMulti(namespace, name, all) }, func(t *Table) { t.PutMulti(namespace, name, nil) }
 		return o, err
-	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
+	case "policy.networking.k8s.io/v1beta1 ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": // with the same fields
 		var spec ClusterSpec
 		if err := strict(head.Spec, &spec); err != nil {
 			return nil, &FieldError{Path: "spec", Err: err}
@@ -233,9 +233,9 @@ func Decode(doc []byte) (*Object, error) {
 		return o, err
 	}
 	if head.Kind == "AdminNetworkPolicy" || head.Kind == "BaselineAdminNetworkPolicy" {
-		return nil, fmt.Errorf("%s is not enforced: write it as a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2, which replaced it", head.Kind)
+		return nil, fmt.Errorf("%s is not enforced: write it as a ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1, which replaced it", head.Kind)
 	}
-	return nil, fmt.Errorf("apiVersion %.80q, kind %.80q: want networking.k8s.io/v1 NetworkPolicy, k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, v1 Namespace or v1 Node",
+	return nil, fmt.Errorf("apiVersion %.80q, kind %.80q: want networking.k8s.io/v1 NetworkPolicy, k8s.cni.cncf.io/v1beta2 MultiNetworkPolicy, policy.networking.k8s.io/v1beta1 ClusterNetworkPolicy, v1 Namespace or v1 Node",
 		head.APIVersion, head.Kind)
 }
 

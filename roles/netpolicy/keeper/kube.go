@@ -243,7 +243,7 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 	})
 	followNodes := sync.OnceFunc(func() { s.followNodes(ctx, &running, put) })
 	running.Go(func() {
-		_ = rest.Follow(ctx, s.Client, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &collection[*kubeClusterPolicy]{
+		followVersions(ctx, s.Client, "policy.networking.k8s.io", "clusternetworkpolicies", [2]string{"v1beta1", "v1alpha2"}, &collection[*kubeClusterPolicy]{
 			source: s, what: "cluster network policies", put: put, complete: sync.OnceFunc(reading.Done), optional: true,
 			change: func(o *kubeClusterPolicy) func(*netpolicy.Table) {
 				p, change := s.clusterPolicy(o)
@@ -258,7 +258,16 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 			},
 		})
 	})
-	running.Go(func() { s.followMulti(ctx, put, sync.OnceFunc(reading.Done)) })
+	running.Go(func() {
+		followVersions(ctx, s.Client, "k8s.cni.cncf.io", "multi-networkpolicies", [2]string{"v1beta2", "v1beta1"}, &collection[*kubeMultiPolicy]{
+			source: s, what: "multi network policies", put: put, complete: sync.OnceFunc(reading.Done), optional: true,
+			change: s.multiPolicy,
+			remove: func(t *netpolicy.Table, namespace, name string) {
+				t.PutMulti(namespace, name, nil)
+				t.SetFault(multiTitle(namespace, name), nil)
+			},
+		})
+	})
 	running.Go(func() { s.publish(ctx) })
 	running.Go(func() {
 		_ = rest.Follow(ctx, s.Client, givenPath(), &collection[*kubeGiven]{
@@ -299,30 +308,19 @@ func (s *Kube) followNodes(ctx context.Context, running *sync.WaitGroup, put fun
 	}
 }
 
-// multiVersions are the versions of MultiNetworkPolicy, the one with all fields first. Both have the same objects.
-func multiVersions() []string { return []string{"v1beta2", "v1beta1"} }
-
 // absentTime is the time until the versions of a kind are looked for again that the server does not have.
 const absentTime = 30 * time.Second
 
-// followMulti follows MultiNetworkPolicies in a version that the server has.
-func (s *Kube) followMulti(ctx context.Context, put func(func(*netpolicy.Table)), complete func()) {
-	c := &collection[*kubeMultiPolicy]{
-		source: s, what: "multi network policies", put: put, complete: complete, optional: true,
-		change: s.multiPolicy,
-		remove: func(t *netpolicy.Table, namespace, name string) {
-			t.PutMulti(namespace, name, nil)
-			t.SetFault(multiTitle(namespace, name), nil)
-		},
-	}
+// followVersions follows a kind of object in a version that the server has. All versions have the same objects, the first has all fields.
+func followVersions[P rest.Kind](ctx context.Context, client *rest.Client, group, plural string, versions [2]string, c *collection[P]) {
 	for ctx.Err() == nil {
-		for _, version := range multiVersions() {
+		for i, version := range versions {
 			within, stop := context.WithCancel(ctx)
 			c.nextVersion, c.absent = stop, nil
-			if version == "v1beta1" {
+			if i == len(versions)-1 {
 				c.nextVersion, c.absent = nil, func() { time.AfterFunc(absentTime, stop) }
 			}
-			_ = rest.Follow(within, s.Client, "/apis/k8s.cni.cncf.io/"+version+"/multi-networkpolicies", c)
+			_ = rest.Follow(within, client, "/apis/"+group+"/"+version+"/"+plural, c)
 			stop()
 		}
 	}
