@@ -24,6 +24,13 @@ type Drops = dropmon.Monitor
 // reports, or not in this namespace, and netops.ErrBusy if another program receives them.
 func OpenDrops(ctx context.Context) (*Drops, error) { return dropmon.Open(ctx) }
 
+// Log receives packets that rules of nftables log.
+type Log = dropmon.Log
+
+// OpenLog becomes the reader of a group of nfnetlink_log in the network namespace of the calling thread. The error wraps netops.ErrBusy if
+// it has another reader.
+func OpenLog(ctx context.Context, group uint16) (*Log, error) { return dropmon.OpenLog(ctx, group) }
+
 // Capture receives copies of the packets of several links in the order of their times.
 type Capture = afpacket.Capture
 

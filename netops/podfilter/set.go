@@ -22,8 +22,11 @@ type Chain = podtable.Chain
 // Form selects the table's base chains.
 type Form = podtable.Form
 
-// Deny is the chain that drops everything.
-const Deny = podtable.Deny
+// Deny is the chain that drops everything, and Denied the verdict that leads to it.
+const (
+	Deny   = podtable.Deny
+	Denied = podtable.Denied
+)
 
 // Suffix returns the end of the name of a set of one address family.
 func Suffix(v6 bool) string { return podtable.Suffix(v6) }

@@ -147,7 +147,7 @@ func (p *ClusterPolicy) build(d Direction, pass string) *compiled {
 	c := &compiled{}
 	for i := range p.Rules[d] {
 		r := &p.Rules[d][i]
-		rules := c.rule(&r.Rule, d, map[Action]string{Accept: "accept", Deny: "drop", Pass: pass}[r.Action])
+		rules := c.rule(&r.Rule, d, map[Action]string{Accept: "accept", Deny: podfilter.Denied, Pass: pass}[r.Action])
 		for j := range rules {
 			rules[j].Comment = r.Name
 		}
@@ -345,7 +345,7 @@ func isolatedRules() []podfilter.Rule {
 		{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
 		{ToNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
 		{OfNode: true, Verdict: "accept"},
-		{Verdict: "drop"},
+		{Verdict: podfilter.Denied},
 	}
 }
 

@@ -282,10 +282,10 @@ func (e *Explainer) unmatched(name string) uint64 {
 		return 0
 	}
 	last := len(c.Rules) - 1
-	if target, goes := strings.CutPrefix(c.Rules[last].Verdict, "goto "); goes {
+	if target, goes := strings.CutPrefix(c.Rules[last].Verdict, "goto "); goes && target != podfilter.Deny {
 		return e.unmatched(target)
 	}
-	if c.Rules[last].Verdict != "drop" {
+	if c.Rules[last].Verdict != podfilter.Denied {
 		return 0
 	}
 	count, _ := e.counter(name, last)
@@ -338,6 +338,10 @@ func (w *walk) evaluate(chain string, rules []podfilter.Rule) string {
 				return v
 			}
 		case "goto":
+			if r.Verdict == podfilter.Denied {
+				w.chain, w.index = chain, i
+				return "drop"
+			}
 			if w.policy != "" {
 				w.passed = append(w.passed, w.policy)
 			}

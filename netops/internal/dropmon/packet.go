@@ -66,7 +66,6 @@ const (
 
 // readHeaders reads the headers of the packet of an EtherType, which begins with its MAC header.
 func (d *Drop) readHeaders(protocol uint16, b []byte) {
-	d.Proto = etherName(protocol)
 	// A tunnel or tap device has no Ethernet header: its packets begin with the IP header.
 	if isEther(b, protocol) {
 		d.DestinationMAC, d.SourceMAC = net.HardwareAddr(b[:6]).String(), net.HardwareAddr(b[6:12]).String()
@@ -76,6 +75,12 @@ func (d *Drop) readHeaders(protocol uint16, b []byte) {
 			b = b[vlanTag:]
 		}
 	}
+	d.readNetwork(protocol, b)
+}
+
+// readNetwork reads the headers of the packet of an EtherType, which begins with its network header.
+func (d *Drop) readNetwork(protocol uint16, b []byte) {
+	d.Proto = etherName(protocol)
 	var proto byte
 	switch {
 	case protocol == unix.ETH_P_IP && len(b) >= ipv4Least && b[0]>>4 == 4:

@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"encoding/binary"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -50,6 +52,20 @@ func (e Expressions) Ct(key, register uint32) {
 // SetCt sets one.
 func (e Expressions) SetCt(key, register uint32) {
 	e.numbers("ct", unix.NFTA_CT_KEY, key, unix.NFTA_CT_SREG, register)
+}
+
+// Limit matches some packets a second, and as many at once.
+func (e Expressions) Limit(packets uint32) {
+	e.Add("limit", func() {
+		e.Bytes(unix.NFTA_LIMIT_RATE, binary.BigEndian.AppendUint64(nil, uint64(packets)))
+		e.Bytes(unix.NFTA_LIMIT_UNIT, binary.BigEndian.AppendUint64(nil, 1)) // seconds
+		e.Net32(unix.NFTA_LIMIT_BURST, packets)
+	})
+}
+
+// Log passes a packet to the reader of a group of nfnetlink_log.
+func (e Expressions) Log(group uint16) {
+	e.Add("log", func() { e.Net16(unix.NFTA_LOG_GROUP, group) })
 }
 
 // Payload loads bytes of one of a packet's headers, NFT_PAYLOAD_*_HEADER.

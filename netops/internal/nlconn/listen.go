@@ -92,6 +92,13 @@ func (l *Listener) filter(program []unix.SockFilter) {
 	_ = unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
+// Ask sends a request and waits for its acknowledgement. Kinds of notifications that have no multicast group go to the socket that asked for
+// them. It must precede Next.
+func (l *Listener) Ask(ctx context.Context, m Message) error {
+	c := &Conn{fd: l.fd, buf: l.buf}
+	return c.One(ctx, m)
+}
+
 // Mark sends an empty request (NLMSG_NOOP). Its acknowledgement is an NLMSG_ERROR
 // with the sequence number. It arrives after all earlier notifications.
 func (l *Listener) Mark(seq uint32) error {

@@ -32,7 +32,7 @@ type Rule struct {
 	// ToNode and OfNode match packets that the node itself receives and sends: these have no other interface. Those that IPVS sends to
 	// a server have none either, and the source of another host.
 	ToNode, OfNode bool
-	// Verdict is "accept", "drop", "return", "jump CHAIN" or "goto CHAIN".
+	// Verdict is "accept", "return", "jump CHAIN", "goto CHAIN" or Denied.
 	Verdict string
 	// Comment is shown by nft.
 	Comment string
@@ -115,7 +115,7 @@ func (r *Rule) String() string {
 // counts reports whether the rule has a counter: it decides. A counter costs 5 ns for each packet that the rule matches.
 func (r *Rule) counts() bool {
 	verb, _, _ := strings.Cut(r.Verdict, " ")
-	return verb == "accept" || verb == "drop" || verb == "goto"
+	return verb == "accept" || verb == "goto"
 }
 
 func portText(first, last uint16) string {
@@ -144,7 +144,7 @@ func (c *Chain) Of(v6 bool) *Chain {
 	own := &Chain{Name: c.Name + Suffix(v6)}
 	for i := range c.Rules {
 		if r := c.Rules[i]; r.IsOf(v6) {
-			if strings.Contains(r.Verdict, " ") {
+			if strings.Contains(r.Verdict, " ") && r.Verdict != Denied {
 				r.Verdict += Suffix(v6)
 			}
 			own.Rules = append(own.Rules, r)

@@ -14,6 +14,9 @@ import (
 // Deny is the chain that drops everything. It is the chain of a pod whose policies are unknown.
 const Deny = "deny"
 
+// Denied is the verdict of a rule that denies a connection. All rules that do go to one chain, which can log.
+const Denied = "goto " + Deny
+
 // PodSets is the prefix of the sets that have the pods of this node. ADD and DEL change these; the agent alone changes
 // the other sets.
 const PodSets = "pod_"
@@ -120,7 +123,15 @@ type Form struct {
 	// Services makes the chains for connections to services of IPVS. IPVS takes the packets to a service from the node's input, and
 	// passes them to the server as if the node had made them: they do not pass the forward hook, only the answers do.
 	Services bool
+	// Log passes denied packets to the group LogGroup of nfnetlink_log.
+	Log bool
 }
+
+// LogGroup is the group of nfnetlink_log to which rules pass denied packets, LoggedPackets of them a second at most.
+const (
+	LogGroup      = 5021
+	LoggedPackets = 50
+)
 
 // chains returns the chains of a Form. If another program flushes the table, those at the forward hook drop everything. Those of the
 // node's own packets cannot: the node would be unreachable.
@@ -223,7 +234,11 @@ func (f Form) baseRules(chain string) []func(expressions) {
 	from, to := uint16(dhcpClient4), uint16(dhcpServer4)
 	switch chain {
 	case Deny:
-		return []func(expressions){func(e expressions) { e.Counter(); e.Verdict(nft.VerdictDrop, "") }}
+		deny := []func(expressions){func(e expressions) { e.Counter(); e.Verdict(nft.VerdictDrop, "") }}
+		if f.Log {
+			deny = append([]func(expressions){func(e expressions) { e.Limit(LoggedPackets); e.Log(LogGroup) }}, deny...)
+		}
+		return deny
 	case toNodeChain, ofNodeChain:
 		// A packet without a connection cannot be told from an answer to the node.
 		chain = egressChain
