@@ -165,6 +165,20 @@ func (f *Filter) Bypass(ctx context.Context) error {
 	return nil
 }
 
+// CanLog returns an error if the kernel cannot log packets: it lacks the modules nft_limit, nft_log or nfnetlink_log.
+func (f *Filter) CanLog(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	table := podtable.Table()
+	table.Name += "_probe"
+	const chain = "log"
+	rule := table.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
+	podtable.FillLog(&rule)
+	err := f.nft.Commit(ctx, 0, table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), table.ChainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, chain), rule,
+		table.Message(unix.NFT_MSG_DELTABLE, 0))
+	return nlconn.Explain(err, "log packets by nftables")
+}
+
 // hasServices reports whether IPVS has a service in the namespace of the process. The file of many services has megabytes: its begin says it.
 func hasServices() (bool, error) {
 	file, err := os.Open(servicesFile)

@@ -31,6 +31,9 @@ const (
 // Suffix returns the end of the name of a set of one address family.
 func Suffix(v6 bool) string { return podtable.Suffix(v6) }
 
+// LogGroup is the group of nfnetlink_log that gets denied packets.
+const LogGroup = podtable.LogGroup
+
 // Kind is the type of a set's members.
 type Kind int
 

@@ -45,12 +45,17 @@ chain drops ("cnibox path --probe" finds that), and what a device drops. The rep
 the module drop_monitor and the machine's first network namespace, and have one reader.
 Without the module, the drop counters of the host's interfaces are printed as they rise.
 
+--policy prints what the agent has logged with -policy-log instead: the last connections that
+network policies denied, and new ones until it is interrupted. It needs no module.
+
 examples:
   cnibox drops
   cnibox drops --pod default/web
+  cnibox drops --policy
   cnibox drops --for 1s --json`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "pod", Usage: "only packets of the `CONTAINER`: a pod as NAMESPACE/NAME, or the beginning of an ID"},
+			&cli.BoolFlag{Name: "policy", Usage: "print what network policies denied, from the agent's log"},
 			&cli.DurationFlag{Name: "for", Usage: "end after this `TIME`"},
 			&cli.BoolFlag{Name: "all", Usage: "print each packet"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line"},
@@ -69,6 +74,12 @@ func (p *Process) drops(c *cli.Context, h *roles.Host) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
+	}
+	if c.Bool("policy") {
+		if c.IsSet("all") {
+			return usagef("cnibox help drops", "--all and --policy: use one of them")
+		}
+		return p.denials(ctx, h, c.String("pod"), c.Bool("json"))
 	}
 	l := &dropLog{p: p, h: h, pod: c.String("pod"), each: c.Bool("all"), json: c.Bool("json")}
 	if err := l.readNode(context.WithoutCancel(ctx)); err != nil {

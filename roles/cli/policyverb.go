@@ -345,15 +345,8 @@ func readPolicies(ctx context.Context, h *roles.Host, links []netops.LinkInfo) (
 }
 
 func newPolicyView(state *netpolicy.State, links []netops.LinkInfo) *policyView {
-	v := &policyView{state: state, explainer: netpolicy.NewExplainer(state.Table()), pods: map[netip.Addr]string{}, links: links}
-	for _, p := range state.Pods {
-		for _, addresses := range append(slices.Collect(maps.Values(p.Networks)), p.Addresses) {
-			for _, a := range addresses {
-				v.pods[a] = p.Title()
-			}
-		}
-	}
-	return v
+	table := state.Table()
+	return &policyView{state: state, explainer: netpolicy.NewExplainer(table), pods: table.Titles(), links: links}
 }
 
 // denial returns the verdict that denies a connection, or nil. Of a pod of another node it only knows the policies with everywhere.

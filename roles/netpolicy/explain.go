@@ -110,6 +110,20 @@ func (e *Explainer) Explain(f Flow) Explanation {
 	return out
 }
 
+// Packet returns the connection of a packet that was denied, and the verdict that denies it: the packet is one of the client or of the
+// server. Without a verdict the connection is that of a client. A protocol is one of netops: "tcp", "icmpv6".
+func (e *Explainer) Packet(from, to netip.AddrPort, protocol string) (Flow, *Verdict) {
+	protocol = strings.ToUpper(strings.TrimSuffix(protocol, "v6"))
+	first := Flow{Client: from.Addr(), Server: to.Addr(), Protocol: protocol, Port: to.Port()}
+	for _, f := range []Flow{first, {Client: to.Addr(), Server: from.Addr(), Protocol: protocol, Port: from.Port()}} {
+		explanation := e.Explain(f)
+		if v := explanation.Denial(); v != nil {
+			return f, v
+		}
+	}
+	return first, nil
+}
+
 // chainOf returns the chain of an address for a direction. An ADD that has not ended has its chain, too.
 func (e *Explainer) chainOf(a netip.Addr, d Direction) string {
 	p, ok := e.rules.Pods[a]

@@ -23,7 +23,7 @@ func (t *Table) Ruleset() *podfilter.Ruleset {
 	shared := t.shared()
 	if t.ruleset == nil || len(t.cluster)+len(shared)+len(t.conflicts) > 0 {
 		t.ruleset, t.uses, t.unitUsers = podfilter.NewRuleset(), map[string]use{}, map[*compiled]int{}
-		t.ruleset.Form.KeepEstablished = t.KeepEstablished
+		t.ruleset.Form.KeepEstablished, t.ruleset.Form.Log = t.KeepEstablished, t.LogDenied
 		t.selected, t.conflicts = map[string]string{}, map[string]string{}
 		for _, g := range t.groups {
 			g.users = 0

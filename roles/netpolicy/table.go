@@ -13,8 +13,8 @@ import (
 
 // Table has the objects of a source and the pods of this node. It is not safe for concurrent use.
 type Table struct {
-	// KeepEstablished is that of the Ruleset.
-	KeepEstablished bool
+	// KeepEstablished and LogDenied are those of the Ruleset.
+	KeepEstablished, LogDenied bool
 	// OnNode reports whether a pod may be attached on this node. Such pods are saved, and their chains are made before their ADD asks.
 	OnNode func(*Pod) bool
 	// IsSaved is true if Save would return the same again.
@@ -223,6 +223,23 @@ func (t *Table) Pods() (all []*Pod) {
 		all = slices.AppendSeq(all, maps.Values(of))
 	}
 	return all
+}
+
+// Titles returns the names of the pods by their addresses.
+func (t *Table) Titles() map[netip.Addr]string {
+	titles := map[netip.Addr]string{}
+	for _, of := range t.pods {
+		for _, p := range of {
+			for _, addresses := range append(slices.Collect(maps.Values(p.Networks)), p.Addresses) {
+				for _, a := range addresses {
+					if p.hasAddresses() {
+						titles[a] = p.Title()
+					}
+				}
+			}
+		}
+	}
+	return titles
 }
 
 // PutPolicy adds or changes a policy.

@@ -182,6 +182,17 @@ func (r *Rule) message(chain string) (m nlconn.Message, err error) {
 	return m, err
 }
 
+// log passes some packets to the reader of LogGroup.
+func (e expressions) log() {
+	e.Limit(LoggedPackets)
+	e.Log(LogGroup)
+}
+
+// FillLog gives a rule the expressions that log packets.
+func FillLog(m *nlconn.Message) {
+	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { expressions{nft.Expressions{Body: &m.Body}}.log() })
+}
+
 // ruleMessage returns the request that appends a rule of some expressions to a chain.
 func ruleMessage(t nft.Table, chain string, fill func(expressions)) nlconn.Message {
 	m := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)

@@ -236,7 +236,7 @@ func (f Form) baseRules(chain string) []func(expressions) {
 	case Deny:
 		deny := []func(expressions){func(e expressions) { e.Counter(); e.Verdict(nft.VerdictDrop, "") }}
 		if f.Log {
-			deny = append([]func(expressions){func(e expressions) { e.Limit(LoggedPackets); e.Log(LogGroup) }}, deny...)
+			deny = append([]func(expressions){expressions.log}, deny...)
 		}
 		return deny
 	case toNodeChain, ofNodeChain:

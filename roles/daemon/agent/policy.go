@@ -11,8 +11,8 @@ import (
 
 // policyFlags configure the enforcement of network policies.
 type policyFlags struct {
-	on, keepEstablished bool
-	dir                 string
+	on, keepEstablished, log bool
+	dir                      string
 }
 
 // defaultPolicyDir is the directory of policies without Kubernetes.
@@ -21,6 +21,7 @@ const defaultPolicyDir = "/etc/cnibox/policy.d"
 func (p *policyFlags) register(f *flag.FlagSet) {
 	f.BoolVar(&p.on, "policy", false, "enforce network policies on the pods of this node")
 	f.StringVar(&p.dir, "policy-dir", defaultPolicyDir, "`directory` of network policies in YAML")
+	f.BoolVar(&p.log, "policy-log", false, "log the packets that network policies deny, with the names of pods and policies")
 	f.BoolVar(&p.keepEstablished, "keep-established", false, "let connections go on that a network policy begins to forbid")
 }
 
@@ -28,7 +29,7 @@ func (p *policyFlags) register(f *flag.FlagSet) {
 // a flag that got lost must not open all pods.
 func (a *agent) openPolicies(ctx context.Context) (*keeper.Keeper, error) {
 	p := &a.set.policy
-	o := keeper.Options{From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, Remembered: !p.on}
+	o := keeper.Options{From: store.PolicySource{Kube: a.set.registry.kube}, KeepEstablished: p.keepEstablished, LogDenied: p.log, Remembered: !p.on}
 	if !o.From.Kube {
 		o.From.Dir = p.dir
 	}

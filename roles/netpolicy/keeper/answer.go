@@ -38,7 +38,7 @@ func (k *Keeper) accept(done <-chan struct{}) func(net.Conn) {
 			if err == nil {
 				err = json.Unmarshal(line, r)
 			}
-			if err == nil && !r.State && !r.Off {
+			if err == nil && !r.State && !r.Off && !r.Denied {
 				err = r.check()
 			}
 			if r.Verb != "" {
@@ -91,6 +91,9 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 	switch {
 	case r.State:
 		k.sendState(r)
+		return
+	case r.Denied:
+		k.sendDenied(r)
 		return
 	case r.Off:
 		k.end(r)

@@ -46,6 +46,8 @@ type Options struct {
 	Remembered bool
 	// KeepEstablished lets connections go on that a policy begins to forbid.
 	KeepEstablished bool
+	// LogDenied logs packets that policies deny.
+	LogDenied bool
 }
 
 const (
@@ -89,7 +91,8 @@ type Keeper struct {
 	// markErr is why the node could not be marked again.
 	markErr error
 	// bypass is what keeps packets from the rules.
-	bypass error
+	bypass  error
+	denials denials
 	// fault is the last logged error.
 	fault atomic.Pointer[string]
 	// faults are those of the table when it changed last.
@@ -113,6 +116,9 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	}
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	k.table.ImplicitNamespaces = o.Source.FromFiles()
+	if o.LogDenied {
+		k.openDenials(ctx)
+	}
 	err = k.mark(ctx)
 	if err == nil {
 		err = k.socket.Open()
@@ -139,6 +145,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	if k.denials.log != nil {
+		go k.followDenials(ctx)
+	}
 	go k.Source.Run(ctx, put)
 	go k.socket.Serve(ctx, k.accept(done))
 	resync, check := time.NewTicker(ResyncTime), time.NewTicker(socketTime)
@@ -171,6 +180,9 @@ func (k *Keeper) Run(ctx context.Context) {
 			if !k.isEarly(r) {
 				k.answer(ctx, r)
 			}
+		case d := <-k.denials.packets:
+			k.note(d)
+			idle = !read
 		case <-k.filter.Changes():
 			read = true
 		case <-resync.C:
@@ -178,6 +190,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			read = true
 			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
+			k.endOldDenials()
 			idle = !k.checkFiles() && !read
 		case <-again:
 		case s := <-k.saved:
@@ -327,6 +340,9 @@ type request struct {
 	// Verb is set if the pod's elements should be added or deleted.
 	Verb  netops.Verb `json:"verb"`
 	State bool        `json:"state"`
+	// Denied asks for the lines of denied packets behind the one with the number DeniedAfter.
+	Denied      bool  `json:"denied"`
+	DeniedAfter int64 `json:"deniedAfter"`
 	// Off asks the agent to end the enforcement that nobody asked for.
 	Off bool `json:"off"`
 	// until is when the call goes on without an answer.

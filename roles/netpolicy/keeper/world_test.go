@@ -33,6 +33,8 @@ type node struct {
 	t    *testing.T
 	host *roles.Host
 	dir  string
+	// logDenied is the option of the keepers that start.
+	logDenied bool
 	// sent counts the rounds of floods.
 	sent atomic.Int64
 }
@@ -79,7 +81,7 @@ func (n *node) run(source keeper.Source) (stop func()) {
 	n.t.Helper()
 	own := *n.host
 	own.Net = n.host.Net.Clone()
-	k, err := keeper.Open(context.Background(), keeper.Options{Host: &own, Source: source})
+	k, err := keeper.Open(context.Background(), keeper.Options{Host: &own, Source: source, LogDenied: n.logDenied})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -1,0 +1,50 @@
+package keeper_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/test/await"
+)
+
+// TestDenied: the agent names the pods and the policy of denied packets, one line for those of a connection, and counts the others.
+func TestDenied(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	n.logDenied = true
+	n.run(&keeper.Directory{Path: n.dir, Log: n.host.Log})
+	one, web := n.add(n.pod(1, 2, "")), n.add(n.pod(1, 3, "app=web"))
+	n.flood(one, web)
+	var found []enforce.Denied
+	await.Until(t, func() bool {
+		answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, 0)
+		if err != nil || !answer.IsOn {
+			t.Fatal(answer, err)
+		}
+		found = answer.Denied
+		first, repeated := false, false
+		for _, d := range found {
+			if d.Client == one.addresses[0] && d.Server == web.addresses[0] && d.Port == 81 {
+				first, repeated = first || d.Packets == 1, repeated || d.Packets > 1
+			}
+		}
+		return first && repeated
+	}, func() string { return "no denied packets and repetitions" })
+	for i, d := range found {
+		switch {
+		case d.Number != int64(i+1):
+			t.Errorf("line %d has the number %d", i+1, d.Number)
+		case d.Port == 80:
+			t.Errorf("allowed: %+v", d)
+		case d.Port == 81 && (d.Direction != "ingress" || d.ServerPod == "" || d.ClientPod == "" || d.Protocol != "UDP" || !strings.Contains(d.Why, "isolated by default/web")):
+			t.Errorf("%+v", d)
+		}
+	}
+	last := found[len(found)-1].Number
+	answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, last)
+	if err != nil || len(answer.Denied) > 0 && answer.Denied[0].Number != last+1 {
+		t.Errorf("%+v %v", answer, err)
+	}
+}
