@@ -28,7 +28,8 @@ func (p *Policy) singlePorts(d Direction) map[string][]uint16 {
 			return nil
 		}
 		for _, port := range p.Allows[d][i].Ports {
-			if n++; n > maxPorts || port.Name != "" || port.First == 0 || port.First != port.Last {
+			n++
+			if n > maxPorts || port.Name != "" || port.First == 0 || port.First != port.Last {
 				return nil
 			}
 			if !slices.Contains(ports[port.Protocol], port.First) {
