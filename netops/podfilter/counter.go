@@ -24,7 +24,19 @@ type Counter struct{ Packets, Bytes uint64 }
 
 // Counters returns the counters of the rules of the table in the network namespace of the calling thread, by chain. A rule without one has
 // zeros.
-func Counters(ctx context.Context) (map[string][]Counter, error) {
+func Counters(ctx context.Context) (map[string][]Counter, error) { return countersOf(ctx, "") }
+
+// DeniedPackets returns the counter of what all policies of the table in the network namespace of the calling thread denied.
+func DeniedPackets(ctx context.Context) (sum Counter, err error) {
+	all, err := countersOf(ctx, Deny)
+	for _, c := range all[Deny] {
+		sum.Packets, sum.Bytes = sum.Packets+c.Packets, sum.Bytes+c.Bytes
+	}
+	return sum, err
+}
+
+// countersOf returns the counters of the rules of a chain, or of all chains.
+func countersOf(ctx context.Context, chain string) (map[string][]Counter, error) {
 	type counted struct {
 		chain string
 		Counter
@@ -32,7 +44,7 @@ func Counters(ctx context.Context) (map[string][]Counter, error) {
 	t := podtable.Table()
 	client := nft.New(podtable.Schema, nil)
 	defer client.Close() //nolint:errcheck // it only reads
-	all, err := nft.List(ctx, client, t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, ""), func(attrs []byte) (c counted, selected bool, err error) {
+	all, err := nft.List(ctx, client, t.RuleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain), func(attrs []byte) (c counted, selected bool, err error) {
 		var table string
 		err = nlconn.EachAttr(attrs, func(kind uint16, value []byte) error {
 			switch kind {

@@ -225,6 +225,15 @@ func (t *Table) Pods() (all []*Pod) {
 	return all
 }
 
+// Count returns the number of policies by kind.
+func (t *Table) Count() map[string]int {
+	n := 0
+	for _, of := range t.policies {
+		n += len(of)
+	}
+	return map[string]int{"NetworkPolicy": n, "ClusterNetworkPolicy": len(t.cluster)}
+}
+
 // Titles returns the names of the pods by their addresses.
 func (t *Table) Titles() map[netip.Addr]string {
 	titles := map[netip.Addr]string{}

@@ -91,9 +91,8 @@ func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	if !s.unread.IsZero() {
 		age = time.Since(s.unread)
 	}
-	invalid := w.Gauge("cnibox_policies_invalid", "Files and objects of network policies that are not in force as they are written. 'cnibox policy list' names them.")
 	if a.policies != nil {
-		invalid.Add(float64(len(a.policies.Faults())))
+		a.policies.WriteMetrics(ctx, w)
 	}
 	w.Gauge("cnibox_registry_age_seconds", "Time since the registry could be read last, 0 while it can.").Add(age.Seconds())
 

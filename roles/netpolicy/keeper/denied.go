@@ -111,6 +111,7 @@ func (k *Keeper) addDenied(line enforce.Denied, n int64) {
 	if len(k.denials.recent) > maxDenied {
 		k.denials.recent = append([]enforce.Denied{}, k.denials.recent[maxDenied/2:]...)
 	}
+	k.counts.addDenied(&line, n)
 	k.Host.Log.Info("network policies denied packets", "client", line.Client, "clientPod", line.ClientPod, "server", line.Target(), "serverPod", line.ServerPod,
 		"protocol", line.Protocol, "packets", n, "policy", line.Why)
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/internal/metrics"
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
@@ -14,7 +16,7 @@ func TestDenied(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)
 	n.logDenied = true
-	n.run(&keeper.Directory{Path: n.dir, Log: n.host.Log})
+	k, _ := n.open(&keeper.Directory{Path: n.dir, Log: n.host.Log})
 	one, web := n.add(n.pod(1, 2, "")), n.add(n.pod(1, 3, "app=web"))
 	n.flood(one, web)
 	var found []enforce.Denied
@@ -41,6 +43,18 @@ func TestDenied(t *testing.T) {
 		case d.Port == 81 && (d.Direction != "ingress" || d.ServerPod == "" || d.ClientPod == "" || d.Protocol != "UDP" || !strings.Contains(d.Why, "isolated by default/web")):
 			t.Errorf("%+v", d)
 		}
+	}
+	var w metrics.Writer
+	k.WriteMetrics(t.Context(), &w)
+	for _, want := range []string{
+		`cnibox_policies{kind="NetworkPolicy"} 1`, "cnibox_policies_in_force 1", "cnibox_policies_saved_age_seconds 0", `cnibox_policy_logged_packets_total{pod="default/p1-3",direction="ingress"} `,
+	} {
+		if !strings.Contains(string(w.Bytes()), want) {
+			t.Errorf("no %s in\n%s", want, w.Bytes())
+		}
+	}
+	if denied, err := podfilter.DeniedPackets(t.Context()); err != nil || denied.Packets < 4 {
+		t.Errorf("%+v %v", denied, err)
 	}
 	last := found[len(found)-1].Number
 	answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, last)

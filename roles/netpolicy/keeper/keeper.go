@@ -93,6 +93,7 @@ type Keeper struct {
 	// bypass is what keeps packets from the rules.
 	bypass  error
 	denials denials
+	counts  counts
 	// fault is the last logged error.
 	fault atomic.Pointer[string]
 	// faults are those of the table when it changed last.
@@ -210,6 +211,7 @@ func (k *Keeper) checkFiles() bool {
 // apply makes a change of the source, and those that wait behind it. It reports whether the policies are known since then.
 func (k *Keeper) apply(ctx context.Context, f func(*netpolicy.Table)) (isFirst bool) {
 	was := k.synced
+	k.counts.arrived()
 	for {
 		if f == nil {
 			k.sync()
@@ -272,6 +274,12 @@ func (k *Keeper) reconcile(ctx context.Context, records bool) error {
 	faults := k.table.Faults()
 	k.faults.Store(&faults)
 	k.save()
+	if err == nil {
+		k.counts.inForce(k.table.Count())
+	}
+	if k.table.IsSaved && !k.isSaving && k.saveErr == nil {
+		k.counts.saved()
+	}
 	k.Source.Publish(k.table.Given())
 	k.report(errors.Join(k.remembered(), err, k.saveErr, k.markErr, k.bypass, k.local.bypassing(k.table)))
 	return err

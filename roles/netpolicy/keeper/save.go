@@ -80,6 +80,9 @@ func (k *Keeper) endSave(s saving) (isNew bool) {
 	k.table.IsSaved = k.table.IsSaved && err == nil
 	k.isSaving, k.saveErr, k.saveEnd = false, err, time.Now()
 	k.savedIs = s.is
+	if k.table.IsSaved {
+		k.counts.saved()
+	}
 	return isNew
 }
 

@@ -79,6 +79,13 @@ func (n *node) start() (stop func()) {
 
 func (n *node) run(source keeper.Source) (stop func()) {
 	n.t.Helper()
+	_, stop = n.open(source)
+	return stop
+}
+
+// open runs a keeper until stop is called.
+func (n *node) open(source keeper.Source) (k *keeper.Keeper, stop func()) {
+	n.t.Helper()
 	own := *n.host
 	own.Net = n.host.Net.Clone()
 	k, err := keeper.Open(context.Background(), keeper.Options{Host: &own, Source: source, LogDenied: n.logDenied})
@@ -92,7 +99,7 @@ func (n *node) run(source keeper.Source) (stop func()) {
 	n.t.Cleanup(stop)
 	saved := enforce.SavedPath(n.host.Store)
 	await.Until(n.t, func() bool { fi, err := os.Stat(saved); return err == nil && fi.Size() > 0 }, func() string { return "no saved policies" })
-	return stop
+	return k, stop
 }
 
 // put writes a file of the directory.
