@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
 	"github.com/cnibox/cnibox/roles/netlist"
 	"github.com/cnibox/cnibox/roles/plugindir"
@@ -34,6 +35,9 @@ type auditor struct {
 	pathOf  map[string][]string
 	census  *attachment.Census
 	records map[store.Key]*store.Attachment
+	// dump has the records, and advice what fixes must not remove. advice is nil until a fix needs it.
+	dump   *store.Dump
+	advice *advice.Records
 	// links are the host's.
 	links []netops.LinkInfo
 	// lost are cnibox's nftables sets that records need and whose table or rules another program deleted, if
@@ -79,7 +83,7 @@ func (p *Process) newAuditor(ctx context.Context, h *roles.Host, path string, du
 	for i := range dump.Attachments {
 		a.records[dump.Attachments[i].Key] = &dump.Attachments[i]
 	}
-	a.published = attachment.UDPFlows(dump.Claims)
+	a.dump, a.published = dump, attachment.UDPFlows(dump.Claims)
 	return a, nil
 }
 
@@ -246,6 +250,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(ctx, one)); err != nil {
 		return err
 	}
+	a.advise(one)
 	if a.after != nil {
 		one.addFormer(wanted.Since(earlier))
 	}
@@ -253,6 +258,23 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 		return nil
 	}
 	return then(ns)
+}
+
+// advise replaces the commands that would take something from other attachments.
+func (a *auditor) advise(one *audited) {
+	for i := range one.found {
+		d := &one.found[i]
+		if slices.Contains([]string{fixRepair, fixRestart, fixRemove, fixRecord, fixPath}, d.Fix) {
+			continue
+		}
+		if a.advice == nil {
+			a.advice = advice.New(a.dump, recovery.ReadCaches(a.h, a.p.cacheDirs()), a.links)
+		}
+		fix, harm := a.advice.Fix(d.Fix, one.Network)
+		if d.Fix = fix; harm != "" {
+			d.Have += ", and no command is safe: " + harm
+		}
+	}
 }
 
 // reread reads the attachment's record again, if it has one. After it was removed the error is store.ErrNotFound.

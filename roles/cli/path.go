@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +14,10 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -159,6 +162,7 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 	if err != nil {
 		return nil, err
 	}
+	w.records = advice.New(state.dump, recovery.ReadCaches(h, recovery.CacheDirs(h.Store.RunDir())), w.links)
 	source, err := w.end(from)
 	if err != nil {
 		return nil, err
@@ -304,6 +308,7 @@ func (w *walker) container(a *attached) (*pathEnd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", a.ContainerID, err)
 	}
+	w.ends = append(w.ends, a.ContainerID)
 	e := &pathEnd{name: containerName(a), ns: ns}
 	for i := range w.attachments {
 		if one := &w.attachments[i]; one.ContainerID == a.ContainerID {
@@ -324,16 +329,21 @@ func (e *pathEnd) close() {
 	}
 }
 
-// attachmentWith returns the attachment that has an address, or nil.
-func (w *walker) attachmentWith(addr netip.Addr) *attached {
+// attachmentWith returns the attachment that has an address, or nil. Of several it is that of an end of the path.
+func (w *walker) attachmentWith(addr netip.Addr) (found *attached) {
 	for i := range w.attachments {
-		for _, p := range w.attachments[i].Addresses {
-			if p.Addr() == addr {
-				return &w.attachments[i]
-			}
+		a := &w.attachments[i]
+		isEnd := slices.Contains(w.ends, a.ContainerID)
+		if a.has(addr) && (found == nil || isEnd && !slices.Contains(w.ends, found.ContainerID)) {
+			found = a
 		}
 	}
-	return nil
+	return found
+}
+
+// has reports whether an attachment has an address.
+func (a *attached) has(addr netip.Addr) bool {
+	return slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
 // isNotExist reports whether something that a packet needs is absent.

@@ -213,11 +213,12 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		}
 	}
 	// Until the kernel has learnt it, the answer is the port of the attachment with the address.
-	a := w.attachmentWith(next)
-	if a != nil && w.isPort(a.HostLink, bridge.Name) {
-		w.step(hostName, "bridge", "%s: port %s has %s", bridge.Name, a.HostLink, next)
-		w.leave(a.HostLink)
-		return
+	for i := range w.attachments {
+		if a := &w.attachments[i]; a.has(next) && w.isPort(a.HostLink, bridge.Name) {
+			w.step(hostName, "bridge", "%s: port %s has %s", bridge.Name, a.HostLink, next)
+			w.leave(a.HostLink)
+			return
+		}
 	}
 	var outside []string
 	for i := range w.links {

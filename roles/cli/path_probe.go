@@ -289,7 +289,8 @@ func (w *walker) stopTwice(ip netip.Addr, macs []string) {
 	owner, fix := w.attachmentWith(ip), ""
 	for i := range w.attachments {
 		if a := &w.attachments[i]; a != owner && slices.Contains(macs, a.MAC) {
-			fix = w.inside(containerName(a)) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName
+			fix = w.inside(containerName(a)) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName +
+				" && " + w.inside(w.asked[0].where) + "ip neigh flush to " + ip.String() + " dev " + w.asked[0].link
 			w.step(containerName(a), "address", "%s answers for %s", a.MAC, ip)
 		}
 	}

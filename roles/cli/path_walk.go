@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 )
@@ -24,6 +25,10 @@ type walker struct {
 	ctx         context.Context
 	net         *netops.Net
 	attachments []attached
+	// ends are the containers of the path's ends.
+	ends []string
+	// records keep fixes from removing what attachments need.
+	records *advice.Records
 	// links are the host's.
 	links []netops.LinkInfo
 	// port is the destination's port, or 0. translated means that the destination is not that of the first packet.
@@ -77,8 +82,24 @@ func (w *walker) step(where, what, format string, a ...any) {
 	w.found.Steps = append(w.found.Steps, pathStep{where, what, fmt.Sprintf(format, a...)})
 }
 
+// stop ends the path. A fix that would take something from other attachments is replaced.
 func (w *walker) stop(fix, format string, a ...any) {
+	fix, harm := w.advise(fix)
 	w.found.Stopped, w.found.Fix = fmt.Sprintf(format, a...), fix
+	if harm != "" {
+		w.found.Stopped += ", and no command is safe: " + harm
+	}
+}
+
+// advise returns a fix, or what to do instead, and why.
+func (w *walker) advise(fix string) (instead, harm string) {
+	var networks []string
+	for _, end := range []netip.Addr{w.found.From, w.found.To} {
+		if a := w.attachmentWith(end); a != nil {
+			networks = append(networks, a.Network)
+		}
+	}
+	return w.records.Fix(fix, networks...)
 }
 
 // fail ends the walk with an error, and reports whether there is one.
@@ -233,11 +254,12 @@ func (w *walker) passesTunnel(name string, node netip.Addr) bool {
 	}
 	found, err := tunnel.Faults(w.ctx, w.net, t, w.managed)
 	for _, f := range found {
+		fix, _ := w.advise(f.Fix)
 		switch isMTU := f.Kind == tunnel.RouteMTU || f.Kind == tunnel.LinkMTU; {
 		case isMTU:
-			w.step(hostName, "mtu", "%s: '%s'", &f, f.Fix)
+			w.step(hostName, "mtu", "%s: '%s'", &f, fix)
 		case len(f.Peers) < len(t.Peers):
-			w.step(hostName, "tunnel", "%s: '%s'", &f, f.Fix)
+			w.step(hostName, "tunnel", "%s: '%s'", &f, fix)
 		default:
 			w.stop(f.Fix, "%s", &f)
 			return false
@@ -308,8 +330,13 @@ func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Ad
 
 // macs returns the MACs that an address has on this node. It has several if it is that of a gateway.
 func (w *walker) macs(ip netip.Addr) (all []string) {
-	if a := w.attachmentWith(ip); a != nil {
-		return []string{a.MAC}
+	for i := range w.attachments {
+		if a := &w.attachments[i]; a.has(ip) {
+			all = append(all, a.MAC)
+		}
+	}
+	if len(all) > 0 {
+		return all
 	}
 	for i := range w.links {
 		l := &w.links[i]
@@ -368,6 +395,10 @@ func (w *walker) leave(link string) {
 // arrive checks the container at the end of the path: that it has the address, and a route back.
 func (w *walker) arrive(a *attached) {
 	name := containerName(a)
+	if other := w.attachmentWith(w.found.To); other != nil && a.has(w.found.To) && other.ContainerID != a.ContainerID {
+		w.stop("cnibox doctor", "it arrives at %s, which has the address %s on %s, and so has %s on %s", name, w.found.To, a.Network, containerName(other), other.Network)
+		return
+	}
 	ns, err := w.net.OpenNamespace(a.Netns)
 	if err != nil {
 		w.stop("cnibox state reap", "the namespace of %s cannot be opened: %v", name, err)

@@ -57,6 +57,7 @@ type nodeState struct {
 	Cloud []cloudPool `json:"cloud,omitempty"`
 	// nics are the host's interfaces by MAC address.
 	nics map[string]netops.LinkInfo
+	dump *store.Dump
 }
 
 func (p *Process) stateCommand() *cli.Command {
@@ -197,7 +198,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &nodeState{Attachments: []attached{}, Leases: []store.Lease{}, Claims: append([]store.Claim{}, dump.Claims...)}
+	out := &nodeState{Attachments: []attached{}, Leases: []store.Lease{}, Claims: append([]store.Claim{}, dump.Claims...), dump: dump}
 	for _, p := range dump.Pools {
 		out.Leases = append(out.Leases, p.Leases...)
 	}

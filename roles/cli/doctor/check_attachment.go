@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attachment"
@@ -187,13 +188,19 @@ func recordChecks() []Check {
 // name returns the pod's name or the container's ID.
 func name(pod string, k store.Key) string { return cmp.Or(pod, k.ContainerID) }
 
+// The commands that end a pod or container.
+const (
+	deletePod        = "kubectl delete pod "
+	restartContainer = "restart container "
+)
+
 // restart returns the command that starts a container again, as far as its pod is known.
 func restart(pod string, k store.Key) string {
 	isName := strings.Trim(pod, "abcdefghijklmnopqrstuvwxyz0123456789.-/") == "" // the text comes from a call
 	if ns, name, ok := strings.Cut(pod, "/"); ok && isName {
-		return "kubectl delete pod -n " + ns + " " + name
+		return deletePod + "-n " + ns + " " + name
 	}
-	return "restart container " + k.ContainerID
+	return restartContainer + k.ContainerID
 }
 
 // lost returns the sets that another program deleted and attachments need.
@@ -350,30 +357,54 @@ func (f *Facts) eachUsage(each func(n *Network, r Range, used int)) {
 	}
 }
 
-// addressTwice compares the addresses of records, and of cached results that no record describes.
+// addressTwice compares the addresses of records, and of cached results that no record describes. The older attachment keeps the address.
 func addressTwice(f *Facts, add add) {
-	holder := map[netip.Addr]store.Key{}
-	note := func(k store.Key, pod string, all []netip.Prefix) {
+	type holder struct {
+		key     store.Key
+		pod     string
+		created time.Time
+	}
+	holders := map[netip.Addr]holder{}
+	note := func(k store.Key, pod string, created time.Time, all []netip.Prefix) {
 		for _, p := range all {
 			a := p.Addr().Unmap()
-			first, taken := holder[a]
-			if taken && first.ContainerID != k.ContainerID {
-				add(a.String(), fmt.Sprintf("of container %s on %s and of container %s on %s", first.ContainerID, first.Network, k.ContainerID, k.Network), restart(pod, k), first, k)
+			old, now := holders[a], holder{k, pod, created}
+			if old.key.ContainerID != "" && old.key.ContainerID != k.ContainerID {
+				if !created.IsZero() && created.Before(old.created) {
+					old, now = now, old
+				}
+				add(a.String(), fmt.Sprintf("of container %s on %s and of container %s on %s", old.key.ContainerID, old.key.Network, now.key.ContainerID, now.key.Network),
+					f.separate(old.key, now.key, now.pod), old.key, now.key)
+				now = old
 			}
-			holder[a] = k
+			holders[a] = now
 		}
 	}
 	recorded := map[store.Key]bool{}
 	for _, a := range f.attachments() {
 		recorded[a.Key] = true
-		note(a.Key, a.Pod, a.Addresses)
+		note(a.Key, a.Pod, a.Created, a.Addresses)
 	}
 	for _, path := range slices.Sorted(maps.Keys(f.Caches)) {
 		c := f.Caches[path]
 		if !recorded[c.Key()] && f.State.Dump != nil && c.Netns != "" && !isGone(c.Netns) && !f.isDelegated(c.ContainerID) {
-			note(c.Key(), "", c.Addresses())
+			note(c.Key(), "", time.Time{}, c.Addresses())
 		}
 	}
+}
+
+// separate returns what keeps a second attachment from an address. As long as two networks give the same addresses, a pod that is made
+// again can get another pod's.
+func (f *Facts) separate(old, now store.Key, pod string) string {
+	if old.Network == now.Network {
+		return restart(pod, now)
+	}
+	for _, n := range f.Networks {
+		if n.Name == now.Network {
+			return "edit " + n.Path
+		}
+	}
+	return "edit the network " + now.Network
 }
 
 // isDelegated reports whether a recorded attachment is of a container, whose cached result of a meta

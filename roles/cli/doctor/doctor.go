@@ -104,7 +104,12 @@ func Diagnose(f *Facts) *Report {
 	for _, c := range Checks() {
 		before := len(r.Findings)
 		c.find(f, func(object, evidence, fix string, of ...store.Key) {
-			r.Findings = append(r.Findings, Finding{c.Severity, c.ID, c.Title, object, strings.ReplaceAll(evidence, "\n", "; "), fix, c.Safe && strings.HasPrefix(fix, "cnibox "), of})
+			safe := c.Safe && strings.HasPrefix(fix, "cnibox ")
+			fix, harm := f.Records.Fix(fix, networksOf(of)...)
+			if harm != "" {
+				evidence += "; no command is safe: " + harm
+			}
+			r.Findings = append(r.Findings, Finding{c.Severity, c.ID, c.Title, object, strings.ReplaceAll(evidence, "\n", "; "), fix, safe, of})
 		})
 		if len(r.Findings) == before {
 			r.Passed++
@@ -112,9 +117,25 @@ func Diagnose(f *Facts) *Report {
 		r.Findings = append(r.Findings[:before], summarize(r.Findings[before:])...)
 	}
 	sorting.Stable(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(lastResort(a.Fix), lastResort(b.Fix)), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))
 	})
 	return r
+}
+
+// lastResort orders commands that end a pod behind those that mend something: another finding of the same severity may be the cause.
+func lastResort(fix string) int {
+	if strings.HasPrefix(fix, deletePod) || strings.HasPrefix(fix, restartContainer) {
+		return 1
+	}
+	return 0
+}
+
+// networksOf returns the networks of attachments.
+func networksOf(all []store.Key) (networks []string) {
+	for _, k := range all {
+		networks = append(networks, k.Network)
+	}
+	return networks
 }
 
 // fewFindings is the number of findings that are listed one by one.

@@ -7,6 +7,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -17,6 +18,8 @@ type Facts struct {
 	Now           time.Time
 	// Unread are the facts that could not be read.
 	Unread []Unread
+	// Records keep fixes from removing what attachments need.
+	Records *advice.Records
 
 	Runtimes []Runtime
 	// Netavark is true if podman does not use CNI.

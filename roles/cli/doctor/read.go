@@ -25,6 +25,7 @@ import (
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -79,6 +80,11 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	r.readOverlay(ctx)
 	r.readPolicies(ctx)
 	r.readFeatures(ctx)
+	caches := map[string]*recovery.CacheEntry{}
+	for _, c := range r.f.Caches {
+		caches[attachment.Label(c.Key())] = c
+	}
+	r.f.Records = advice.New(r.f.State.Dump, caches, r.f.Links)
 	return r.f
 }
 

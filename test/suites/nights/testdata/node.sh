@@ -5,6 +5,7 @@ PATH=$WORK/path
 net=/etc/cni/net.d/10-net.conflist
 ptp=/etc/cni/net.d/20-ptp.conflist
 service=198.51.100.7
+pods='10.78.0.2 10.78.0.3 10.79.0.2'
 
 boot() {
 	mkdir $WORK/etc
@@ -70,4 +71,17 @@ get() { # NAME ADDRESS PORT: whether a server answers a process there
 plugin() { # NAME SCRIPT: a plugin of another program
 	printf '#!/bin/sh\n%s\n' "$2" >/opt/cni/bin/$1
 	chmod 755 /opt/cni/bin/$1
+}
+
+# census prints what each pod has: addresses, routes, egress, the traffic to other pods, and the published port.
+census() {
+	for file in /run/netns/*; do
+		ns=${file##*/}
+		[ $ns = out ] && continue
+		in_pod $ns ip -o addr show dev eth0 scope global 2>/dev/null | sed "s,.*\(inet6\? [^ ]*\).*,$ns \1,"
+		{ in_pod $ns ip route && in_pod $ns ip -6 route; } 2>/dev/null | sed "/fe80/d;s,^,$ns route ,"
+		in_pod $ns sh -c "for to in $service $pods; do { printf 'GET / HTTP/1.0\r\n\r\n' | timeout 3 nc -w 1 \$to 80 | grep -q HTTP && echo $ns reaches \$to; } & done 2>/dev/null; wait" &
+	done
+	{ get out 192.0.2.1 8080 && echo port 8080; } &
+	wait
 }
