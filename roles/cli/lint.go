@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,10 +24,12 @@ func (p *Process) lintCommand() *cli.Command {
 		Usage:     "check network configurations, or explain their keys",
 		ArgsUsage: "FILE|DIR… (- is stdin), or with --explain [FILE|ROLE…]",
 		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
-keys that no plugin reads, plugins that are not found, the order of the chain, two
-networks with the same name. Of a directory, and of several files, it reads those that
-end in .conf, .conflist, .json, .yaml or .yml. Exits with 3 if there is a fault, with 0 if there are
-only warnings.
+plugins that are not found, the order of the chain, two networks with one name, or with
+bridges of one subnet. Keys that no plugin reads are warnings. Of a
+NetworkAttachmentDefinition, in YAML or JSON, it checks spec.config. Of a directory with
+those below, and of several files, it reads those that end in .conf, .conflist, .json,
+.yaml or .yml, and passes over those in other directories that are no networks. Exits with 3 if there
+is a fault, with 0 if there are only warnings.
 
 examples:
   cnibox lint /etc/cni/net.d
@@ -59,12 +62,15 @@ func (p *Process) lint(c *cli.Context) error {
 		errs = append(errs, err)
 	}
 	for _, file := range files {
-		data, err := p.readFile(file, lint.MaxSize)
+		data, err := p.readFile(file.path, lint.MaxSize)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		found = append(found, l.Lint(file, data)...)
+		if file.listed && !lint.IsNetwork(data) {
+			continue
+		}
+		found = append(found, l.Lint(file.path, data)...)
 	}
 	if err := p.writeFindings(found, c.Bool("json"), p.style(c)); err != nil {
 		return err
@@ -80,25 +86,32 @@ func (p *Process) lint(c *cli.Context) error {
 
 func confExtensions() []string { return []string{".conf", ".conflist", ".json", ".yaml", ".yml"} }
 
-// configurations replaces directories by their configurations. Of several arguments, those that
+// configuration is a file to check. listed means that it can be something else than a network: a runtime reads .conf, .conflist and .json
+// of its own directory, and the directories below have what other plugins read.
+type configuration struct {
+	path   string
+	listed bool
+}
+
+// configurations replaces a directory by the configurations in it and below. Of several arguments, those that
 // are not configurations are left out: a shell pattern such as /etc/cni/net.d/* also matches
 // cni.lock and directories of other programs.
-func configurations(args []string) ([]string, error) {
+func configurations(args []string) ([]configuration, error) {
 	isConf := func(name string) bool { return slices.Contains(confExtensions(), filepath.Ext(name)) }
-	var files []string
+	var files []configuration
 	var errs []error
 	for _, arg := range args {
 		switch fi, err := os.Stat(arg); {
 		case err == nil && fi.IsDir() && len(args) == 1:
-			entries, err := os.ReadDir(arg)
-			for _, e := range entries {
-				if isConf(e.Name()) && !e.IsDir() {
-					files = append(files, filepath.Join(arg, e.Name()))
+			errs = append(errs, filepath.WalkDir(arg+"/", func(path string, e fs.DirEntry, err error) error {
+				if err == nil && isConf(path) && !e.IsDir() {
+					isYAML := strings.HasSuffix(path, "ml")
+					files = append(files, configuration{path, isYAML || filepath.Dir(path) != filepath.Clean(arg)})
 				}
-			}
-			errs = append(errs, err)
+				return err
+			}))
 		case len(args) == 1 || arg == "-" || err != nil || !fi.IsDir() && isConf(arg):
-			files = append(files, arg)
+			files = append(files, configuration{path: arg})
 		}
 	}
 	return files, errors.Join(errs...)
@@ -131,7 +144,6 @@ func (p *Process) warnUnknownKeys(c *cli.Context) {
 	}
 	for _, f := range p.linter(c.String("cni-path")).Lint(file, data) {
 		if f.UnknownKey {
-			f.Severity = lint.Warning
 			fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", c.Command.Name, printable(f.String()))
 		}
 	}

@@ -43,12 +43,15 @@ func (m *migrator) eachNetwork(do func(file string, raw []byte) error) error {
 		return err
 	}
 	for _, f := range files {
-		raw, err := smallfile.Read(f, lint.MaxSize)
+		if f.listed {
+			continue // runtimes do not read it
+		}
+		raw, err := smallfile.Read(f.path, lint.MaxSize)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			err = do(f, raw)
+			err = do(f.path, raw)
 		}
 		if err != nil {
 			return err

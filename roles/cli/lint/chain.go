@@ -4,10 +4,11 @@ import "github.com/cnibox/cnibox/roles"
 
 // chain checks the order of a list's plugins.
 func (c *check) chain(plugins []*pluginInfo) {
+	const loopback = "loopback" // it sets up an interface that each namespace has
 	maker := ""
 	for i, p := range plugins {
 		if p.role == nil {
-			if maker == "" && p.typ != "" {
+			if maker == "" && p.typ != "" && p.typ != loopback {
 				maker = p.typ
 			}
 			continue
@@ -22,10 +23,12 @@ func (c *check) chain(plugins []*pluginInfo) {
 				c.fault(p.value, p.path, "put the plugin that makes the interface first", "%s needs the result of an earlier plugin and is first", p.typ)
 			}
 		default:
-			if maker != "" {
+			if maker != "" && p.typ != loopback {
 				c.warn(p.value, p.path, "", "%s makes the interface that %s has made already", p.typ, maker)
 			}
-			maker = p.typ
+			if p.typ != loopback {
+				maker = p.typ
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@
 package lint
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -68,7 +69,10 @@ type Linter struct {
 	// Find returns where a plugin of a type is installed, and whether that file is this program.
 	Find func(typ string) (path string, ours, found bool)
 
+	// seen has the file of each directory and name.
 	seen map[string]string
+	// bridges are those of the networks so far.
+	bridges []bridge
 }
 
 // MaxSize limits the size of a file. It is far above the size of a network configuration.
@@ -81,10 +85,21 @@ func (l *Linter) Lint(file string, data []byte) []Finding {
 		c.found = []Finding{{Line: 1, Column: 1, Severity: Fault, Message: fmt.Sprintf("is larger than %d bytes", MaxSize)}}
 		return c.sorted()
 	}
+	if mark := byteOrderMark(); bytes.HasPrefix(data, mark) {
+		if !c.isForMulti() {
+			c.add(Fault, 0, "", "remove the first three bytes of the file", "begins with a byte order mark (BOM), and runtimes read no JSON with one")
+		}
+		data = data[len(mark):]
+		c.data = data
+	}
 	root, err := parse(data)
 	switch {
+	case err != nil && !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) && c.yamlFile():
 	case err != nil:
-		c.found = []Finding{syntaxFault(data, err)}
+		c.found = append(c.found, syntaxFault(data, err))
+	case isDefinition(root):
+		c.definition(root, 0)
+	case isManifest(root) && root.get("plugins") == nil && root.get("type") == nil:
 	case root.kind != object:
 		c.fault(root, "", "", "is a JSON %s, want an object", root.kind)
 	default:
@@ -100,6 +115,9 @@ type check struct {
 	file  string
 	data  []byte
 	found []Finding
+	// inside means that the network is inside a file for multi, and givenName its name if it has none of its own.
+	inside    bool
+	givenName string
 }
 
 // add notes a finding about v.
@@ -164,11 +182,12 @@ func (c *check) network(root *value) {
 	version := c.version(root, single)
 	name := c.networkName(root)
 	if single {
-		if slices.Index(Versions(), version) >= slices.Index(Versions(), "1.0.0") {
+		if slices.Index(Versions(), version) >= slices.Index(Versions(), "1.0.0") && !c.inside {
 			c.warn(root, "", `write {"name": …, "plugins": [ … ]}`, "a file with one plugin and no list is no longer valid since CNI 1.0.0; most runtimes still read it")
 		}
 		p := c.plugin(root, "", name, version)
 		c.chain([]*pluginInfo{p})
+		c.subnets(name, []*pluginInfo{p})
 		return
 	}
 	c.listKeys(root)
@@ -189,6 +208,7 @@ func (c *check) network(root *value) {
 		plugins = append(plugins, c.plugins(item, fmt.Sprintf("plugins[%d]", i), name, version)...)
 	}
 	c.chain(plugins)
+	c.subnets(name, plugins)
 }
 
 // plugins checks one plugin. In place of the plugin of a fused list it checks the plugins in it.
@@ -233,7 +253,7 @@ func (c *check) listKeys(root *value) {
 		case ok:
 		default:
 			if s := Suggest(m.name, names); s != "" {
-				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is not a key of a network list")
+				c.add(Warning, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is not a key of a network list")
 				c.markUnknownKey()
 				continue
 			}
@@ -284,20 +304,25 @@ func (c *check) version(root *value, single bool) string {
 func (c *check) networkName(root *value) string {
 	v := root.get("name")
 	switch {
+	case v == nil && c.givenName != "":
+		return c.givenName
 	case v == nil:
 		c.fault(root, "", `add "name"`, "has no name")
 	case v.kind != text:
 		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
 	case !roles.IsName(v.text):
 		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
-	default:
-		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
+	case !c.inside: // definitions may share one
+		id := filepath.Join(filepath.Dir(c.file), v.text) // a runtime reads one directory
+		if other, ok := c.seen[id]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
 			c.fault(v, "name", "give each network a different name", "%s has a network %q too", other, v.text)
 		}
 		if c.seen == nil {
 			c.seen = map[string]string{}
 		}
-		c.seen[v.text] = c.file
+		c.seen[id] = c.file
+		return v.text
+	default:
 		return v.text
 	}
 	return ""

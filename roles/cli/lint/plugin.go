@@ -179,7 +179,7 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 	if near := Suggest(m.name, s.names()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	c.add(Fault, m.offset, path, hint, "is not a key of %s", typ)
+	c.add(Warning, m.offset, path, hint, "is not a key of %s", typ)
 	c.markUnknownKey()
 }
 

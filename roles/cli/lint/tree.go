@@ -54,6 +54,9 @@ func (v *value) get(key string) *value {
 	return nil
 }
 
+// isTrue reports whether a value is true.
+func (v *value) isTrue() bool { return v != nil && v.kind == truth && v.truth }
+
 // treeParser builds the tree of a text that encoding/json has validated.
 type treeParser struct {
 	data []byte
@@ -193,8 +196,6 @@ func syntaxFault(data []byte, err error) Finding {
 	case isYAML(data):
 		f.Message = "is YAML, and runtimes read JSON only"
 		f.Hint = "turn it into JSON (yq -o=json); only multi takes YAML, from its own directory of networks"
-	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
-		f.Hint = "remove the byte order mark at the start of the file"
 	case bytes.HasPrefix(rest, []byte("/")) || bytes.HasPrefix(rest, []byte("#")):
 		f.Hint = "JSON has no comments"
 	case bytes.HasPrefix(rest, []byte("}")) || bytes.HasPrefix(rest, []byte("]")):
