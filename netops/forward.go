@@ -145,8 +145,9 @@ type ForwardedPacket struct {
 	IsFrame, IsLocal bool
 	// IsARP means that it is a request of ARP.
 	IsARP bool
-	// IsTranslated means that NAT may have changed its destination.
+	// IsTranslated means that NAT may have changed its destination. Original is that before, if it is known.
 	IsTranslated bool
+	Original     netip.AddrPort
 }
 
 // FilterDrop is another program's rule or policy that drops a packet.
@@ -175,6 +176,9 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 		}
 		if p.IsReply {
 			q.State, q.Source, q.Destination = verdict.Established, netip.AddrPortFrom(p.From, p.Port), netip.AddrPortFrom(p.To, q.Source.Port())
+		}
+		if !p.IsReply {
+			q.Original = p.Original
 		}
 		switch {
 		case p.IsFrame:

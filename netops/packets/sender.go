@@ -17,10 +17,11 @@ type Answers = reach.Answers
 // Refusal is an ICMP error, or an error of the sending host.
 type Refusal = reach.Refusal
 
-// The values of Answers.TCP.
+// The values of Answers.Port.
 const (
-	TCPConnected = reach.Connected
-	TCPRefused   = reach.Refused
+	PortConnected = reach.Connected
+	PortAnswered  = reach.Answered
+	PortRefused   = reach.Refused
 )
 
 // Sender sends a few packets from one address to another.
@@ -31,11 +32,11 @@ type Sender struct {
 	s   *reach.Sender
 }
 
-// OpenSender opens the sockets in ns.
-func OpenSender(n *netops.Net, ns *netops.Namespace, from, to netip.Addr) (*Sender, error) {
+// OpenSender opens the sockets in ns. With isUDP it sends a UDP datagram in place of a TCP SYN.
+func OpenSender(n *netops.Net, ns *netops.Namespace, from, to netip.Addr, isUDP bool) (*Sender, error) {
 	s := &Sender{net: n, ns: ns, to: to}
 	err := ns.Run(func() (err error) {
-		s.s, err = reach.Open(from, to)
+		s.s, err = reach.Open(from, to, isUDP)
 		return err
 	})
 	if err != nil {
@@ -44,14 +45,14 @@ func OpenSender(n *netops.Net, ns *netops.Namespace, from, to netip.Addr) (*Send
 	return s, nil
 }
 
-// ID is the source port of TCP and the identifier of ICMP.
+// ID is the source port of TCP or UDP and the identifier of ICMP.
 func (s *Sender) ID() uint16 { return s.s.ID }
 
 // Close closes the sockets.
 func (s *Sender) Close() { s.s.Close() }
 
 // Send sends an ARP request for the next address of the route, a small and a large ICMP
-// echo request, the latter as large as the route's MTU and with the DF bit, and a TCP SYN
+// echo request, the latter as large as the route's MTU and with the DF bit, and a TCP SYN or an empty UDP datagram
 // to the port, if it is not 0. It waits for the answers, at most for patience.
 func (s *Sender) Send(ctx context.Context, port uint16, patience time.Duration) (Answers, error) {
 	r := reach.Request{Port: port}

@@ -111,7 +111,7 @@ func (t *Trace) Close(ctx context.Context) error {
 
 // Event is what happened to a packet of the flow in a chain.
 type Event struct {
-	// Proto is "tcp" or "icmp". Reply reports whether the packet goes to the flow's
+	// Proto is "tcp", "udp" or "icmp". Reply reports whether the packet goes to the flow's
 	// first sender.
 	Proto string
 	Reply bool
@@ -255,8 +255,8 @@ func (t *Trace) classify(e *Event, network, transport []byte) bool {
 	}
 	e.Proto = "icmp"
 	switch proto {
-	case unix.IPPROTO_TCP:
-		e.Proto = "tcp"
+	case unix.IPPROTO_TCP, unix.IPPROTO_UDP:
+		e.Proto = map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"}[proto]
 		switch t.flow.ID { // NAT may have changed both ports
 		case binary.BigEndian.Uint16(transport):
 			e.Reply = false

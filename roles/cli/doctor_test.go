@@ -154,8 +154,9 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
 		{id: "kernel-feature", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "tap"}]}`) + "mount -t tmpfs none /dev", fix: "modprobe tun"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
+		{id: "hostport-address", script: `ip addr add 10.99.0.5/32 dev lo; pod $net p8 --cap '{"portMappings":[{"hostPort":8088,"hostIP":"10.99.0.5","containerPort":80,"protocol":"tcp"}]}'; ip addr del 10.99.0.5/32 dev lo`},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
-		{id: "bridge-taken", script: "ip addr flush dev br78; ip addr add 10.78.0.1/16 dev br78", fix: "ip addr del 10.78.0.1/16 dev br78"},
+		{id: "bridge-taken", script: "ip addr flush dev br78; ip addr add 10.78.0.1/16 dev br78", fix: "ip addr del 10.78.0.1/16 dev br78 && cnibox repair"},
 		{id: "bridge-taken", overlay: true, script: "ip addr flush dev cni0; ip addr add 10.99.0.1/24 dev cni0", fix: "ip addr del 10.99.0.1/24 dev cni0"},
 		// the overlay
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},

@@ -37,8 +37,8 @@ rules that drop by addresses or devices. Nothing is sent and nothing is changed.
 another program that drops by its policy is mentioned.
 
 --probe also sends packets for at most a second: an ARP request, ICMP echo requests, a
-large one with DF, and a TCP SYN if a port is given. It reports the answers, every hook of
-nftables that the packets reach, and the rule that decides. For that time nftables tables
+large one with DF, and a TCP SYN if a port is given, or with --udp an empty UDP datagram. It
+reports the answers, every hook of nftables that the packets reach, and the rule that decides. For that time nftables tables
 "cnibox_trace" without verdicts are in the namespaces of FROM, the node and TO. Rules of
 iptables-legacy are not seen. If a packet is lost without a rule, the kernel's reason is
 named where "cnibox drops" has reports.
@@ -73,7 +73,7 @@ examples:
 			if dns != "" && (in != "" || probe) {
 				return usagef("cnibox help path", "--dns excludes --in and --probe: it sends a query of its own")
 			}
-			w := &walker{ctx: c.Context, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
+			w := &walker{ctx: c.Context, host: h, table: p.Table, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
 			w.forgetting = "cnibox path --udp --forget " + c.Args().First()
 			if in != "" {
 				w.forgetting = "cnibox path --udp --forget --in " + in + " " + c.Args().First()

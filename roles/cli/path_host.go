@@ -2,10 +2,12 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -18,7 +20,7 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if l.Master == "" {
-		if !w.passesTunnel(l.Name, netip.Addr{}) {
+		if !w.passesTunnel(l.Name, netip.Addr{}) || !w.knowsSender(l.Name) {
 			return
 		}
 		w.step(hostName, "arrives", "on %s", l.Name)
@@ -141,7 +143,7 @@ func (w *walker) passesFilters(packets ...netops.ForwardedPacket) bool {
 	}
 	for i := range packets {
 		p := &packets[i]
-		p.From, p.To, p.Protocol, p.Port, p.IsTranslated = w.found.From, w.found.To, w.protocol(), w.port, w.translated
+		p.From, p.To, p.Protocol, p.Port, p.IsTranslated, p.Original = w.found.From, w.found.To, w.protocol(), w.port, w.translated, w.original
 		if p.IsReply {
 			p.From, p.To = p.To, p.From
 		}
@@ -184,6 +186,9 @@ func exception(d *netops.FilterDrop, p *netops.ForwardedPacket) string {
 		both, _ := between(p.From, p.To)
 		from, _, _ := strings.Cut(both, " ip") // NAT has yet to give an answer its destination
 		return d.Exception(from, "")
+	}
+	if d.SeesOriginal {
+		return d.Exception(between(p.From, p.Original.Addr()))
 	}
 	return d.Exception(between(p.From, p.To))
 }
@@ -342,28 +347,65 @@ func (w *walker) publishedPort() bool {
 	if w.port == 0 {
 		return true
 	}
+	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
+	if err != nil && !isNotExist(err) && !errors.As(err, new(*netops.RouteRefusal)) {
+		return !w.fail(err)
+	}
 	for i := range w.attachments {
 		a := &w.attachments[i]
 		for _, p := range a.Ports {
 			if !isPublished(p, w.found.To, w.port) || !strings.HasSuffix(p, "/"+w.protocol()) {
 				continue
 			}
+			switch isHere := own.Local || w.isHostAddress(w.found.To); {
+			case !isHere && strings.HasPrefix(p, w.found.To.String()+":"):
+				w.stop("", "%s is published by %s, and no interface of this node has the address %s", p, containerName(a), w.found.To)
+				return false
+			case !isHere:
+				continue
+			}
 			for _, prefix := range a.Addresses {
-				if to := prefix.Addr(); to.Is6() == w.found.To.Is6() && w.isHostAddress(w.found.To) {
-					if !w.isOurs(p, containerName(a)) {
-						return false
-					}
-					w.step(hostName, "port", "%s is published by %s: the destination becomes %s", p, containerName(a), to)
-					if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), fixRepair, func(c netops.Connection) bool { return leads(c, a.Addresses, a.made) }) {
-						return false
-					}
-					w.found.To, w.port, w.translated = to, 0, true
-					return true
+				if to := prefix.Addr(); to.Is6() == w.found.To.Is6() {
+					return w.toContainer(p, a, to)
 				}
 			}
 		}
 	}
 	return true
+}
+
+// toContainer replaces the destination by the address of a container that publishes a port. It reports whether the path goes on.
+func (w *walker) toContainer(published string, a *attached, to netip.Addr) bool {
+	if !w.isOurs(published, containerName(a)) {
+		return false
+	}
+	w.step(hostName, "port", "%s is published by %s: the destination becomes %s", published, containerName(a), to)
+	if !w.passesTracked(netip.AddrPortFrom(w.found.To, w.port), fixRepair, func(c netops.Connection) bool { return leads(c, a.Addresses, a.made) }) {
+		return false
+	}
+	w.original, w.translated = netip.AddrPortFrom(w.found.To, w.port), true
+	w.found.To, w.port = to, a.portBehind(to, w.port, w.protocol())
+	return true
+}
+
+// portBehind returns the container's port behind a published one, or 0 if it is not known.
+func (a *attached) portBehind(to netip.Addr, port uint16, protocol string) uint16 {
+	for _, c := range a.made {
+		e, is := c.Do.Object.(*netops.Element)
+		if !is || !strings.HasPrefix(e.Set, "portmap") || len(e.Key) < 2 || len(e.Value) == 0 || e.Value[0] != to.String() {
+			continue
+		}
+		isProtocol := strings.HasPrefix(e.Set, "portmap_ip_"+protocol) || slices.Contains(e.Key, protocol)
+		if !isProtocol || !isPublished(e.Key[len(e.Key)-1], to, port) {
+			continue
+		}
+		if len(e.Value) == 1 { // a range keeps its ports
+			return port
+		}
+		n, _ := strconv.ParseUint(e.Value[1], 10, 16)
+		return uint16(n)
+	}
+	return 0
 }
 
 // isPublished reports whether a published port, as `cnibox state` prints it, is a port of an address.
@@ -451,6 +493,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		w.stop("cnibox agent status", "no forwarding entry for %s on %s: the agent has not programmed the node of %s", mac, l.Name, w.found.To)
 		return
 	}
+	w.tunnelled = &tunnelled{device: l.Name, next: next, mac: mac, node: entry.Remote}
 	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
 	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote, Out: l.ParentName})
 	if !ok || way.Local || !w.passesTunnel(l.Name, entry.Remote) {

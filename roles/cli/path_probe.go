@@ -41,7 +41,7 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 		}
 		w.found.From = way.From
 	}
-	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr())
+	s, err := packets.OpenSender(w.net, source.ns, w.found.From, to.Addr(), w.isUDP)
 	if err != nil && w.found.Stopped != "" {
 		return nil // for the same reason
 	}
@@ -221,21 +221,23 @@ func (w *walker) reportAnswers(source *pathEnd, to netip.AddrPort, a *packets.An
 	if to.Port() == 0 {
 		return
 	}
-	text := a.TCP
-	switch text {
-	case "":
+	text := a.Port
+	switch {
+	case text == "":
 		text = "no answer"
-	case packets.TCPRefused:
+	case text == packets.PortRefused && w.isUDP:
+		text = "refused (ICMP): no server is at the port"
+	case text == packets.PortRefused:
 		text = "refused (RST)"
 	}
-	w.step(source.name, "tcp", "%s: %s", to, text)
+	w.step(source.name, w.protocol(), "%s: %s", to, text)
 }
 
 // judge adds what the traces show, and says whether the packet arrives.
 func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPlace, l *lostPackets) error {
 	proto, answered := "icmp", a.Small || a.Large
 	if to.Port() != 0 {
-		proto, answered = "tcp", a.TCP == packets.TCPConnected || a.TCP == packets.TCPRefused
+		proto, answered = w.protocol(), slices.Contains([]string{packets.PortConnected, packets.PortAnswered, packets.PortRefused}, a.Port)
 	}
 	var last *packets.Event
 	var where string
@@ -268,7 +270,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		w.stop(w.inside(where)+drop.Exception(), "%s drops the %s: %s", where, w.packetName(proto, drop.Reply), drop.String())
 	case len(a.MACs) > 1:
 		w.stopTwice(w.asked[0].ip, a.MACs)
-	case a.TCP == packets.TCPRefused && w.listensLocally(to):
+	case a.Port == packets.PortRefused && w.listensLocally(to):
 	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r packets.Refusal) bool { return r.MTU != 0 }):
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
@@ -278,6 +280,10 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 			w.stop("", "")
 		}
 	case w.found.Stopped != "":
+	case proto == "udp" && lost == nil && last != nil && last.Hook == "input" && !last.Reply:
+		w.step(where, "udp", "the datagram arrives; a server need not answer an empty one")
+	case proto == "udp" && lost == nil && a.Small && last != nil && strings.HasSuffix(last.Hook, "postrouting"):
+		w.step(where, "udp", "the datagram leaves by %s, and the pings are answered; a server need not answer an empty datagram", last.Out)
 	default:
 		return w.judgeSilence(proto, a, last, where, lost)
 	}
@@ -322,7 +328,7 @@ func (w *walker) listensLocally(to netip.AddrPort) bool {
 	defer func() { _ = ns.Close() }() // it was only read
 	var all []sockets.Listener
 	err = ns.Run(func() error {
-		all, err = sockets.Listeners(w.ctx, []sockets.PortRange{{Proto: "tcp", First: to.Port(), Last: to.Port()}})
+		all, err = sockets.Listeners(w.ctx, []sockets.PortRange{{Proto: w.protocol(), First: to.Port(), Last: to.Port()}})
 		return err
 	})
 	isElsewhere := func(l sockets.Listener) bool { return !l.Addr.IsLoopback() }
@@ -407,6 +413,10 @@ func (w *walker) judgeSource(last *packets.Event) (bool, error) {
 // packetName names the packet of a probe.
 func (w *walker) packetName(proto string, reply bool) string {
 	switch {
+	case proto == "udp" && reply:
+		return "answer to the datagram"
+	case proto == "udp":
+		return "datagram"
 	case proto == "tcp" && reply:
 		return "answer to the SYN"
 	case proto == "tcp":
@@ -464,6 +474,9 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		if r.Expired {
 			return w.stopExpired(r.From)
 		}
+	}
+	if t := w.tunnelled; t != nil && last != nil && where == hostName && strings.HasSuffix(last.Hook, "postrouting") && last.Out == t.device {
+		return w.judgeTunnel(t, w.packetName(proto, false))
 	}
 	for _, n := range w.asked {
 		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)

@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/cli/lab"
@@ -23,6 +24,8 @@ const mostHops = 8
 // walker follows one packet. It stops at the first error and at the first thing that stops the packet.
 type walker struct {
 	ctx         context.Context
+	host        *roles.Host
+	table       roles.Table
 	net         *netops.Net
 	attachments []attached
 	// ends are the containers of the path's ends.
@@ -34,6 +37,8 @@ type walker struct {
 	// port is the destination's port, or 0. translated means that the destination is not that of the first packet.
 	port       uint16
 	translated bool
+	// original is the destination before a published port was translated, or invalid.
+	original netip.AddrPort
 	hops       int
 	// translator is the last rule of another program on the host that accepted a packet of the probe, as one that translates it does.
 	translator *packets.Event
@@ -53,6 +58,8 @@ type walker struct {
 	// managed is true if an agent sets the MTU of tunnels.
 	managed bool
 	beyond  []tracedPlace
+	// tunnelled is the tunnel through which the packet leaves for another node, or nil.
+	tunnelled *tunnelled
 	// asked are the neighbours on the path.
 	asked []askedNeighbour
 	// deniedBy is the verdict of network policies that stops the packet, or nil.

@@ -45,7 +45,7 @@ func (d *Drop) Cause() string {
 // In reports whether the packet is one of a flow to an address, or of its replies. NAT may have changed one of the addresses.
 func (d *Drop) In(f nft.Flow, to netip.Addr) (reply, ok bool) {
 	switch d.Proto {
-	case "tcp":
+	case "tcp", "udp":
 		reply, ok = d.To.Port() == f.ID, d.From.Port() == f.ID || d.To.Port() == f.ID
 	case "icmp", "icmpv6":
 		reply, ok = d.EchoReply, d.Echo == f.ID

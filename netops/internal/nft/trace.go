@@ -112,8 +112,8 @@ func (f *Flow) messages(t Table, flags uint32) []nlconn.Message {
 }
 
 // rules returns a rule for each protocol and direction. The offsets are those of
-// the sender's and the receiver's address (RFC 791, RFC 8200), of TCP's ports
-// (RFC 9293) and of the identifier of ICMP echo messages (RFC 792, RFC 4443).
+// the sender's and the receiver's address (RFC 791, RFC 8200), of the ports of TCP and UDP
+// (RFC 9293, RFC 768) and of the identifier of ICMP echo messages (RFC 792, RFC 4443).
 func (f *Flow) rules() []Rule {
 	ether, icmp, source, destination := uint16(unix.ETH_P_IP), byte(unix.IPPROTO_ICMP), uint32(12), uint32(16)
 	if f.From.Is6() {
@@ -136,6 +136,7 @@ func (f *Flow) rules() []Rule {
 	}
 	return []Rule{
 		rule(unix.IPPROTO_TCP, source, 0), rule(unix.IPPROTO_TCP, destination, 2),
+		rule(unix.IPPROTO_UDP, source, 0), rule(unix.IPPROTO_UDP, destination, 2),
 		rule(icmp, source, 4), rule(icmp, destination, 4),
 	}
 }

@@ -119,7 +119,7 @@ func (s *Sender) quotes(b []byte) bool {
 		return false
 	}
 	b = b[size:]
-	if proto == unix.IPPROTO_TCP {
+	if proto == unix.IPPROTO_TCP || proto == unix.IPPROTO_UDP {
 		return binary.BigEndian.Uint16(b) == s.ID
 	}
 	return (proto == unix.IPPROTO_ICMP || proto == unix.IPPROTO_ICMPV6) && binary.BigEndian.Uint16(b[4:]) == s.ID

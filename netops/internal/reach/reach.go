@@ -1,5 +1,5 @@
 // Package reach sends a few packets to an address and reports the answers: an ARP
-// request, ICMP echo requests and a TCP connection.
+// request, ICMP echo requests, and a TCP connection or a UDP datagram.
 package reach
 
 import (
@@ -30,20 +30,22 @@ const (
 // Sender sends packets from one address to another. Its sockets are in the namespace
 // of the thread that opened it.
 type Sender struct {
-	// ID is the source port of TCP and the identifier of ICMP.
+	// ID is the source port of TCP or UDP and the identifier of ICMP.
 	ID       uint16
 	from, to netip.Addr
-	tcp      int
-	icmp     int
-	arp      int
-	buf      []byte
-	answers  Answers
-	read     int
+	// conn is the socket of TCP, or with isUDP of UDP.
+	conn    int
+	isUDP   bool
+	icmp    int
+	arp     int
+	buf     []byte
+	answers Answers
+	read    int
 }
 
 // Request is what a Sender sends besides the echo requests.
 type Request struct {
-	// Port is the port to connect to, or 0.
+	// Port is the port to connect to, or 0. With UDP it gets an empty datagram.
 	Port uint16
 	// Link is the index of the outgoing link, MAC its MAC, and Next the IPv4 address
 	// that the ARP request is for. Without a MAC or an IPv4 address there is none.
@@ -61,16 +63,17 @@ type Answers struct {
 	// route. It has the DF bit. Large and Small report which requests were answered.
 	MTU          int
 	Large, Small bool
-	// TCP is "" without an answer. Otherwise it is "connected", or "refused" after an
-	// RST, or an error.
-	TCP string
+	// Port is "" without an answer of the port. Otherwise it is "connected", or "answer" to a UDP datagram, or
+	// "refused" after an RST or an ICMP error of the port, or another error.
+	Port string
 	// Refusals are the ICMP errors, and errors of the sending host, each once.
 	Refusals []Refusal
 }
 
-// The values of Answers.TCP.
+// The values of Answers.Port.
 const (
 	Connected = "connected"
+	Answered  = "answer"
 	Refused   = "refused"
 )
 
@@ -85,8 +88,8 @@ type Refusal struct {
 }
 
 // Open opens the sockets and chooses the ID. from may be invalid.
-func Open(from, to netip.Addr) (*Sender, error) {
-	s := &Sender{from: from, to: to, tcp: -1, icmp: -1, arp: -1, buf: make([]byte, 64<<10)}
+func Open(from, to netip.Addr, isUDP bool) (*Sender, error) {
+	s := &Sender{from: from, to: to, isUDP: isUDP, conn: -1, icmp: -1, arp: -1, buf: make([]byte, 64<<10)}
 	domain, proto := unix.AF_INET, unix.IPPROTO_ICMP
 	level, discover := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER
 	if to.Is6() {
@@ -100,10 +103,14 @@ func Open(from, to netip.Addr) (*Sender, error) {
 	return s, nil
 }
 
-// open opens the sockets of TCP and ICMP. The kernel sets DF in what the latter sends.
+// open opens the sockets of the port and of ICMP. The kernel sets DF in what the latter sends.
 func (s *Sender) open(domain, proto, level, discover int) (err error) {
 	const flags = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
-	s.tcp, err = unix.Socket(domain, unix.SOCK_STREAM|flags, 0)
+	kind := unix.SOCK_STREAM
+	if s.isUDP {
+		kind = unix.SOCK_DGRAM
+	}
+	s.conn, err = unix.Socket(domain, kind|flags, 0)
 	if err != nil {
 		return err
 	}
@@ -113,13 +120,13 @@ func (s *Sender) open(domain, proto, level, discover int) (err error) {
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(s.icmp, level, discover, unix.IP_PMTUDISC_DO), // IPv6 has the same number
-		unix.Bind(s.tcp, sockaddr(s.source(), 0)),
+		unix.Bind(s.conn, sockaddr(s.source(), 0)),
 		unix.Bind(s.icmp, sockaddr(s.source(), 0)),
 	)
 	if err != nil {
 		return err
 	}
-	own, err := unix.Getsockname(s.tcp)
+	own, err := unix.Getsockname(s.conn)
 	switch a := own.(type) {
 	case *unix.SockaddrInet4:
 		s.ID = uint16(a.Port)
@@ -142,7 +149,7 @@ func (s *Sender) source() netip.Addr {
 
 // Close closes the sockets.
 func (s *Sender) Close() {
-	for _, fd := range []int{s.tcp, s.icmp, s.arp} {
+	for _, fd := range []int{s.conn, s.icmp, s.arp} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -159,8 +166,8 @@ func (s *Sender) Send(ctx context.Context, r Request, patience time.Duration) (A
 	for {
 		left := max(patience-time.Since(start), 0)
 		fds := []unix.PollFd{{Fd: int32(s.icmp), Events: unix.POLLIN}, {Fd: int32(s.arp), Events: unix.POLLIN}}
-		if r.Port != 0 && s.answers.TCP == "" {
-			fds = append(fds, unix.PollFd{Fd: int32(s.tcp), Events: unix.POLLOUT})
+		if r.Port != 0 && s.answers.Port == "" {
+			fds = append(fds, unix.PollFd{Fd: int32(s.conn), Events: map[bool]int16{false: unix.POLLOUT, true: unix.POLLIN}[s.isUDP]})
 		}
 		_, err := unix.Poll(fds, int(min(left, pollInterval)/time.Millisecond))
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -172,7 +179,7 @@ func (s *Sender) Send(ctx context.Context, r Request, patience time.Duration) (A
 		s.receiveICMP()
 		s.receiveARP(r.Next)
 		if len(fds) == 3 && fds[2].Revents != 0 {
-			s.answers.TCP = s.outcome()
+			s.answers.Port = s.outcome()
 		}
 		if left == 0 || s.read > maxMessages || s.isComplete(r) && (!s.answers.ARPSent || time.Since(start) > arpPatience) {
 			return s.answers, nil
@@ -183,7 +190,7 @@ func (s *Sender) Send(ctx context.Context, r Request, patience time.Duration) (A
 // isComplete reports whether nothing more can be answered.
 func (s *Sender) isComplete(r Request) bool {
 	a := &s.answers
-	return (a.Large || a.isTooBig()) && a.Small && (r.Port == 0 || a.TCP != "") && (!a.ARPSent || len(a.MACs) > 0)
+	return (a.Large || a.isTooBig()) && a.Small && (r.Port == 0 || a.Port != "") && (!a.ARPSent || len(a.MACs) > 0)
 }
 
 func (a *Answers) isTooBig() bool {
@@ -217,15 +224,30 @@ func (s *Sender) start(r Request) error {
 	if r.Port == 0 {
 		return nil
 	}
+	if s.isUDP {
+		return s.startUDP(r.Port)
+	}
 	// The connection is not used: an RST ends it.
-	if err := unix.SetsockoptLinger(s.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+	if err := unix.SetsockoptLinger(s.conn, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return err
 	}
-	switch err := unix.Connect(s.tcp, sockaddr(s.to, r.Port)); {
+	switch err := unix.Connect(s.conn, sockaddr(s.to, r.Port)); {
 	case err == nil:
-		s.answers.TCP = Connected
+		s.answers.Port = Connected
 	case !errors.Is(err, unix.EINPROGRESS):
-		s.answers.TCP = tcpText(err)
+		s.answers.Port = portText(err)
+	}
+	return nil
+}
+
+// startUDP sends an empty datagram, which no server takes for a request.
+func (s *Sender) startUDP(port uint16) error {
+	err := unix.Connect(s.conn, sockaddr(s.to, port))
+	if err == nil {
+		err = unix.Send(s.conn, nil, 0)
+	}
+	if err != nil {
+		s.answers.Port = portText(err)
 	}
 	return nil
 }
@@ -251,19 +273,26 @@ func (s *Sender) routeMTU() (int, error) {
 	return unix.GetsockoptInt(fd, level, option)
 }
 
-// outcome returns the result of the connection.
+// outcome returns the result of the connection, or of the datagram.
 func (s *Sender) outcome() string {
-	code, err := unix.GetsockoptInt(s.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
+	if s.isUDP {
+		_, _, err := unix.Recvfrom(s.conn, s.buf, 0)
+		if err != nil {
+			return portText(err)
+		}
+		return Answered
+	}
+	code, err := unix.GetsockoptInt(s.conn, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
 		return err.Error()
 	case code == 0:
 		return Connected
 	}
-	return tcpText(unix.Errno(code))
+	return portText(unix.Errno(code))
 }
 
-func tcpText(err error) string {
+func portText(err error) string {
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return Refused
 	}

@@ -239,7 +239,7 @@ func (p *Packet) evaluate(e *nft.Expression, g registers) truth {
 		g.set(number(fibDestination), p.fib(number(fibResult), number(fibFlags)))
 	case "ct":
 		if e.Attr(unix.NFTA_CT_DREG) != nil {
-			g.set(number(unix.NFTA_CT_DREG), p.conntrack(number(unix.NFTA_CT_KEY)))
+			g.set(number(unix.NFTA_CT_DREG), p.conntrack(number(unix.NFTA_CT_KEY), e.Attr(ctDirection)))
 		}
 	case "bitwise":
 		mask, xor := data(unix.NFTA_BITWISE_MASK), data(unix.NFTA_BITWISE_XOR)
@@ -441,11 +441,16 @@ const (
 // connlimitFlags is NFTA_CONNLIMIT_FLAGS of linux/netfilter/nf_tables.h.
 const connlimitFlags = 2
 
-func (p *Packet) conntrack(key uint32) value {
+// ctDirection is NFTA_CT_DIRECTION of linux/netfilter/nf_tables.h, whose value 0 is the original direction.
+const ctDirection = 3
+
+func (p *Packet) conntrack(key uint32, direction []byte) value {
 	bit := map[State]uint32{New: stateNew, Established: stateEstablished}[p.State]
 	switch {
 	case key == unix.NFT_CT_STATE && bit != 0:
 		return known(binary.NativeEndian.AppendUint32(nil, bit))
+	case key == unix.NFT_CT_PROTO_DST && p.Original.IsValid() && len(direction) == 1 && direction[0] == 0:
+		return known(binary.BigEndian.AppendUint16(nil, p.Original.Port()))
 	case key == unix.NFT_CT_STATUS && !p.mayBeTranslated():
 		return value{make([]byte, 4), binary.NativeEndian.AppendUint32(nil, statusTranslated)}
 	}

@@ -52,6 +52,8 @@ type Packet struct {
 	IsARP bool
 	// IsTranslated means that rules of the kind nat may have changed its destination or its mark.
 	IsTranslated bool
+	// Original is the destination that NAT has changed to Destination. It is invalid if that is not known.
+	Original netip.AddrPort
 	// mark is its mark, of which the bits of unknownMark are not known.
 	mark, unknownMark uint32
 	// isTranslatedBack means that NAT has yet to give an answer its destination.
@@ -66,6 +68,8 @@ type Drop struct {
 	Chain, Rule string
 	// IsPolicy is true for a policy, and IsAlways for a rule without a condition.
 	IsPolicy, IsAlways bool
+	// SeesOriginal means that it sees the packet before NAT changes its destination.
+	SeesOriginal bool
 	// before is the begin of a command that inserts a rule before it. legacy is true for iptables' syntax.
 	before string
 	legacy bool
@@ -351,6 +355,17 @@ func (p *Packet) family() byte {
 	return unix.NFPROTO_IPV6
 }
 
+// destinationNAT is NF_IP_PRI_NAT_DST of linux/netfilter_ipv4.h.
+const destinationNAT = -100
+
+// isBeforeNAT reports whether a chain sees packets before NAT changes their destinations.
+func isBeforeNAT(b *nft.HeldChain) bool {
+	if b.Table.Family == unix.NFPROTO_NETDEV || b.Hook == inetIngress {
+		return true
+	}
+	return b.Hook == unix.NF_INET_PRE_ROUTING && b.Priority < destinationNAT
+}
+
 // Translates returns the rule of a chain of nftables before a priority that certainly changes the destination of a packet, or nil.
 func (f *Filter) Translates(ctx context.Context, p Packet, priority int32) (*Drop, error) {
 	for _, b := range f.nats {
@@ -381,13 +396,21 @@ func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
 			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, before: "nft insert rule " + b.String()}
 		}
 		w := &walk{packet: &p, table: b.Table.String() + " ", rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
-		known := len(v.MayDrop)
+		known, dropped := len(v.MayDrop), len(v.Drops)
+		final := p.Destination
+		if p.Original.IsValid() && isBeforeNAT(b) {
+			p.Destination = p.Original
+		}
 		p.isTranslatedBack = p.Direction == Forwarded && p.State == Established && (b.Hook == unix.NF_INET_PRE_ROUTING || b.Hook == inetIngress)
 		w.base(b.Name, policy, &v)
 		if p.isTranslatedBack { // a rule about the pod's address does not see it, so this is no doubt
 			v.MayDrop = v.MayDrop[:known]
 		}
 		p.isTranslatedBack = false
+		for i := dropped; i < len(v.Drops); i++ {
+			v.Drops[i].SeesOriginal = p.Destination != final
+		}
+		p.Destination = final
 	}
 	if p.Direction != Frame && !p.IsARP {
 		f.addLegacy(&p, &v)

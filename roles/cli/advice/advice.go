@@ -101,6 +101,8 @@ func (h *holder) add(changes []netops.Change) {
 type command struct {
 	netns string
 	words []string
+	// repairs means that the line ends with `cnibox repair`, which makes missing addresses again.
+	repairs bool
 }
 
 // has reports whether the command begins with words.
@@ -130,6 +132,7 @@ func (c *command) after(word string) string {
 func (r *Records) harm(line string) *harm {
 	for part := range strings.SplitSeq(line, "&&") {
 		c := parse(part)
+		c.repairs = strings.HasSuffix(line, "&& cnibox repair")
 		for _, one := range []struct {
 			words string
 			check func(*command) *harm
@@ -180,8 +183,8 @@ func (r *Records) other(c *command) *harm {
 	return nil
 }
 
-// address is for `ip addr del ADDRESS dev LINK`. An address of the host goes only if the records have it elsewhere, or if it is a bridge's
-// and no attachment has an address of its network.
+// address is for `ip addr del ADDRESS dev LINK`. An address of the host goes only if the records have it elsewhere, or with another prefix
+// length, or if it is a bridge's and no attachment has an address of its network.
 func (r *Records) address(c *command) *harm {
 	p := prefixOf(c.word(3))
 	dev := c.after("dev")
@@ -200,11 +203,11 @@ func (r *Records) address(c *command) *harm {
 			if !is || a.In != netops.Host || !same(a.Address) {
 				return false
 			}
-			elsewhere = elsewhere || a.Link != dev
-			return a.Link == dev
+			elsewhere = elsewhere || a.Link != dev || a.Address != p && c.repairs
+			return a.Link == dev && (a.Address == p || !c.repairs)
 		})
 	})
-	if found == nil {
+	if found == nil && !(elsewhere && c.repairs) {
 		within := func(a netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a.Addr()) }
 		found = r.held(fmt.Sprintf("address %s of %s", p, dev), func(h *holder) bool {
 			isBehind := h.hostLink == "" && r.kind(dev) == "bridge" || h.hostLink == dev || r.master(h.hostLink) == dev

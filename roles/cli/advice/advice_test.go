@@ -57,6 +57,9 @@ func TestFix(t *testing.T) {
 		{"ip -4 addr del 10.22.0.1/24 dev cni0", "b", separate},
 		{"ip addr del 10.22.0.1/24 dev eth0", "a", ""}, // the records have it on a bridge
 		{"ip addr del 10.22.0.2/32 dev lo", "a", ""},   // and this one in a pod
+		{"ip addr del 10.22.0.1/16 dev cni0", "a", "cnibox state"},
+		{"ip addr del 10.22.0.1/16 dev cni0 && cnibox repair", "a", ""},
+		{"ip addr del 10.22.0.1/24 dev cni0 && cnibox repair", "a", "cnibox state"},
 		{"ip addr del 192.0.2.1/24 dev eth0", "a", "cnibox state"},
 		{"ip addr del 10.23.0.1/24 dev cni2", "a", "give the networks a and c different subnets"},
 		{"ip addr del 10.24.0.1/24 dev docker9", "a", "give the networks a and d different subnets"},

@@ -173,10 +173,19 @@ func linkChecks() []Check {
 				}
 			}
 		}},
+		{ID: "hostport-address", Title: "a port is published on an address that the node does not have", Reads: "interfaces, the local routes; node.db", Severity: Warning, find: func(f *Facts, add add) {
+			for _, p := range f.Strayed {
+				add(p.What, p.Evidence, "give the node the address, or publish the port on another one", p.Owner)
+			}
+		}},
 		{ID: "bridge-taken", Title: "a network's bridge has an address of another network", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
 				for _, a := range f.foreignAddresses(n) {
-					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge))
+					fix := fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge)
+					if len(f.pods(a.Contains)) > 0 { // pods use it as their gateway, with another prefix length
+						fix += " && cnibox repair"
+					}
+					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fix)
 				}
 			}
 		}},

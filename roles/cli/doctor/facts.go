@@ -48,6 +48,8 @@ type Facts struct {
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener
 	Tunnels   map[string]netops.TunnelEntries
+	// Strayed are published ports on addresses that the node does not have.
+	Strayed []StrayedPort
 	// Egress are the node's faults for packets of pods to other networks.
 	Egress []Egress
 	// TunnelFaults are those of the tunnels to other nodes.
@@ -65,6 +67,12 @@ type Egress struct {
 	Devices               []string
 	// IsAbsent means that the node has no route, as it can be on purpose.
 	IsAbsent bool
+}
+
+// StrayedPort is a published port on an address that the node does not have.
+type StrayedPort struct {
+	What, Evidence string
+	Owner          store.Key
 }
 
 // Unread is a fact that could not be read.
@@ -280,11 +288,14 @@ type AgentFamily struct {
 type Peer struct {
 	Peer string `json:"peer"`
 	// VTEP is the node's public address.
-	VTEP      netip.Addr `json:"vtep"`
-	Route     bool       `json:"route"`
-	FDB       bool       `json:"fdb"`
-	Neighbour bool       `json:"neighbour"`
-	Direct    bool       `json:"direct"`
+	VTEP netip.Addr `json:"vtep"`
+	// Subnet is the node's pod network, MAC that of its device.
+	Subnet    netip.Prefix `json:"subnet"`
+	MAC       string       `json:"mac"`
+	Route     bool         `json:"route"`
+	FDB       bool         `json:"fdb"`
+	Neighbour bool         `json:"neighbour"`
+	Direct    bool         `json:"direct"`
 	// Key is the public key with WireGuard, which has no FDB and Neighbour.
 	Key   string `json:"publicKey"`
 	State string `json:"state"`

@@ -190,6 +190,7 @@ func (r *reader) readState(ctx context.Context) {
 			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
 		}
 	}
+	r.unread("routes", r.readPublished(ctx))
 	var err error
 	r.f.Listeners, err = attachment.PortListeners(ctx, published)
 	r.unread("sockets", err)
@@ -290,6 +291,30 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// readPublished looks for published ports on addresses that the node does not have. A local route also gives it one.
+func (r *reader) readPublished(ctx context.Context) error {
+	for _, c := range r.f.State.Dump.Claims {
+		p := c.Resource().Ports
+		if !p.Address.IsValid() || p.Address.IsUnspecified() {
+			continue
+		}
+		has := func(l netops.LinkInfo) bool {
+			return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr() == p.Address })
+		}
+		if slices.ContainsFunc(r.f.Links, has) {
+			continue
+		}
+		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: p.Address})
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return err
+		}
+		if !way.Local {
+			r.f.Strayed = append(r.f.Strayed, StrayedPort{What: c.Resource().String(), Evidence: fmt.Sprintf("no interface has %s; container %s on %s", p.Address, c.Owner.ContainerID, c.Owner.Network), Owner: c.Owner})
+		}
+	}
+	return nil
 }
 
 // readEgress asks the kernel for the route of pods' packets to other networks: one pod of each device and address family.
@@ -483,7 +508,7 @@ func (r *reader) readOverlay(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
-	o.AgentErr = r.askAgent(ctx)
+	o.Agent, o.AgentErr = AskAgent(ctx, r.h, r.o.Table)
 	r.readHops(ctx)
 }
 
@@ -555,19 +580,19 @@ func (r *reader) readPolicies(ctx context.Context) {
 	}
 }
 
-// askAgent runs `cnibox agent status`.
-func (r *reader) askAgent(ctx context.Context) error {
-	role, ok := r.o.Table.Lookup("agent")
+// AskAgent runs `cnibox agent status`. Without an agent it returns nil and why.
+func AskAgent(ctx context.Context, h *roles.Host, table roles.Table) (*Agent, error) {
+	role, ok := table.Lookup("agent")
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	status, err := role.Verb("agent status").Run(ctx, r.h, nil, nil)
+	status, err := role.Verb("agent status").Run(ctx, h, nil, nil)
 	raw, encodeErr := json.Marshal(status)
 	if encodeErr != nil || string(raw) == "null" {
-		return err
+		return nil, err
 	}
-	r.f.Overlay.Agent = new(Agent)
-	return json.Unmarshal(raw, r.f.Overlay.Agent)
+	a := new(Agent)
+	return a, json.Unmarshal(raw, a)
 }
 
 // readSubnetEnv returns the node's subnets in flannel's file.
