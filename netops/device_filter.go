@@ -17,6 +17,8 @@ type DeviceFilter struct {
 	Name string
 	// IsAlways means that it drops every packet. Otherwise it is not known which.
 	IsAlways bool
+	// Limits is what a token bucket filter certainly does with packets of a link that is not that slow, or "".
+	Limits string
 	// Fix is a command that accepts the packets before it, or shows it.
 	Fix string
 }
@@ -43,14 +45,14 @@ func (n *Net) DeviceFilters(ctx context.Context, ns *Namespace) (map[string][]De
 	if err != nil {
 		return nil, err
 	}
-	all, names := map[string][]DeviceFilter{}, map[int32]string{}
+	all, names, mtus := map[string][]DeviceFilter{}, map[int32]string{}, map[int32]int{}
 	for _, l := range links {
-		names[int32(l.Index)] = l.Name
+		names[int32(l.Index)], mtus[int32(l.Index)] = l.Name, l.MTU
 		if l.XDP == 0 {
 			continue
 		}
 		if value, known := programValue(l.XDP); !known || value != xdpPass {
-			all[l.Name] = append(all[l.Name], DeviceFilter{fmt.Sprintf("XDP program %d of %s", l.XDP, l.Name), known && value <= xdpDrop, "ip link show " + l.Name})
+			all[l.Name] = append(all[l.Name], DeviceFilter{Name: fmt.Sprintf("XDP program %d of %s", l.XDP, l.Name), IsAlways: known && value <= xdpDrop, Fix: "ip link show " + l.Name})
 		}
 	}
 	read := func(kind uint16, header *nl.TcMsg, parse func(kind string, header, options []byte) error) error {
@@ -78,7 +80,13 @@ func (n *Net) DeviceFilters(ctx context.Context, ns *Namespace) (map[string][]De
 		index := int32(binary.NativeEndian.Uint32(header[4:]))
 		switch kind {
 		case "netem":
-			all[names[index]] = append(all[names[index]], DeviceFilter{"qdisc netem of " + names[index], false, "tc qdisc show dev " + names[index]})
+			all[names[index]] = append(all[names[index]], DeviceFilter{Name: "qdisc netem of " + names[index], Fix: "tc qdisc show dev " + names[index]})
+		case kindTBF:
+			q, err := parseQdisc(header)
+			if limits := q.limits(mtus[index]); err == nil && limits != "" {
+				all[names[index]] = append(all[names[index]], DeviceFilter{Name: "qdisc tbf of " + names[index], Limits: limits, Fix: "tc qdisc del dev " + names[index] + " root"})
+			}
+			return err
 		case kindClsact:
 			hooks = append(hooks, hook{index, ingressFilters, "ingress"}, hook{index, egressFilters, "egress"})
 		case kindIngress:
@@ -101,13 +109,31 @@ func (n *Net) DeviceFilters(ctx context.Context, ns *Namespace) (map[string][]De
 				if pref > 1 { // the first filter that matches decides
 					fix = "tc filter add dev " + name + " " + h.name + " pref 1 bpf da bytecode '1,6 0 0 0'"
 				}
-				all[name] = append(all[name], DeviceFilter{fmt.Sprintf("tc filter of %s %s pref %d %s", name, h.name, pref, kind), verdict == drops, fix})
+				all[name] = append(all[name], DeviceFilter{Name: fmt.Sprintf("tc filter of %s %s pref %d %s", name, h.name, pref, kind), IsAlways: verdict == drops, Fix: fix})
 			}
 			accepted = accepted || verdict == accepts
 			return err
 		})
 	}
 	return all, err
+}
+
+// slowRate is less than what people choose as the rate of a pod, in bytes a second.
+const slowRate = 1e6 / 8
+
+// limits describes a tbf of another program that drops packets which the link can carry, or that is slow, or returns "".
+func (q *tcQdisc) limits(mtu int) string {
+	const header = 14 // of Ethernet
+	burst := int(float64(q.buffer) / ticksPerMicrosecond / 1e6 * float64(q.rate))
+	switch {
+	case q.handle == tbfHandle || q.kind != kindTBF || q.rate == 0:
+		return ""
+	case burst < mtu+header-1: // the kernel rounds
+		return fmt.Sprintf("it drops packets of more than %d bytes", burst)
+	case q.rate < slowRate:
+		return "it passes " + rateText(q.rate) + " a second"
+	}
+	return ""
 }
 
 // What a filter of tc does with packets.

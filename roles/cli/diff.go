@@ -121,7 +121,10 @@ func (p *Process) diff(c *cli.Context, h *roles.Host, path string) error {
 		}
 	}
 	if len(found) == 0 {
-		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
+		if plan.compared() == 0 && len(plan.all) > 0 {
+			return fmt.Errorf("none of %s could be compared", counted(len(plan.all), "attachment"))
+		}
+		_, err = fmt.Fprintf(p.Stderr, "cnibox: %s: no differences found in %s\n", verbOf(c.Command), plan.counted())
 		return err
 	}
 	err = foundProblem(len(found), len(plan.all))
@@ -144,6 +147,25 @@ type nodePlan struct {
 	// other has what is of no attachment: the objects of cnibox without a record, or with --after
 	// the differences of a new container. policies has the pods' elements of network policies.
 	other, policies *audited
+}
+
+// compared returns the number of attachments that were compared.
+func (n *nodePlan) compared() (all int) {
+	for _, one := range n.all {
+		if one.busy == "" {
+			all++
+		}
+	}
+	return all
+}
+
+// counted says how many attachments were compared, and how many were not.
+func (n *nodePlan) counted() string {
+	text := counted(n.compared(), "attachment")
+	if others := len(n.all) - n.compared(); others > 0 {
+		text += fmt.Sprintf("; %d not compared", others)
+	}
+	return text
 }
 
 // plan compares all attachments, and finds what is of none of them.

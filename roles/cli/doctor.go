@@ -141,7 +141,11 @@ func (p *Process) runtimes() (all []doctor.Runtime, netavark bool, err error) {
 			return nil, false, err
 		}
 		one.BuiltIn = r.name == "podman" && one.Default == r.network
-		if netavark = netavark || uses; !uses {
+		attaches, err := r.hasCRI()
+		if err != nil {
+			return nil, false, err
+		}
+		if netavark = netavark || uses; !uses && attaches {
 			all = append(all, one)
 		}
 	}

@@ -123,6 +123,13 @@ func (w *walker) isAttached(link string) bool {
 func (w *walker) passesPrograms(ns *netops.Namespace, where, link string) bool {
 	all, err := w.net.DeviceFilters(w.ctx, ns)
 	for _, f := range all[link] {
+		if f.Limits != "" {
+			f.Fix = w.inside(where) + f.Fix
+			fix, _ := w.advise(f.Fix)
+			w.step(where, "limit", "%s: %s: '%s'", f.Name, f.Limits, fix)
+			w.limits = append(w.limits, f)
+			continue
+		}
 		if f.IsAlways {
 			w.stop(w.inside(where)+f.Fix, "in %s the %s drops all packets", where, f.Name)
 			return false

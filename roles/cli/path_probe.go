@@ -271,6 +271,8 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 	case len(a.MACs) > 1:
 		w.stopTwice(w.asked[0].ip, a.MACs)
 	case a.Port == packets.PortRefused && w.listensLocally(to):
+	case len(w.limits) > 0 && (!answered || !a.Large):
+		w.stop(w.limits[0].Fix, "the %s limits the packets: %s", w.limits[0].Name, w.limits[0].Limits)
 	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r packets.Refusal) bool { return r.MTU != 0 }):
 		w.reportDrops(l, "icmp")
 		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)

@@ -39,7 +39,7 @@ type walker struct {
 	translated bool
 	// original is the destination before a published port was translated, or invalid.
 	original netip.AddrPort
-	hops       int
+	hops     int
 	// translator is the last rule of another program on the host that accepted a packet of the probe, as one that translates it does.
 	translator *packets.Event
 	// dns is a name that the destination is asked for, or "".
@@ -60,6 +60,8 @@ type walker struct {
 	beyond  []tracedPlace
 	// tunnelled is the tunnel through which the packet leaves for another node, or nil.
 	tunnelled *tunnelled
+	// limits are the queueing disciplines of other programs on the path that drop packets or are slow.
+	limits []netops.DeviceFilter
 	// asked are the neighbours on the path.
 	asked []askedNeighbour
 	// deniedBy is the verdict of network policies that stops the packet, or nil.

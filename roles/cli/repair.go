@@ -53,7 +53,7 @@ func (p *Process) repairNode(c *cli.Context, h *roles.Host) error {
 	}
 	left := plan.differences()
 	if len(left) == 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %s\n", verbOf(c.Command), counted(len(plan.all), "attachment"))
+		fmt.Fprintf(p.Stderr, "cnibox: %s: nothing is left to repair in %s\n", verbOf(c.Command), plan.counted())
 	}
 	if c.Bool("json") {
 		err = writeJSON(p.Stdout, left)

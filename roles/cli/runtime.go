@@ -280,6 +280,20 @@ func (r *containerRuntime) usesNetavark() (bool, error) {
 	return netavark, nil
 }
 
+// hasCRI reports whether the runtime attaches pods. Docker's packages configure containerd without its plugin for that, and kubelet
+// does not run with it.
+func (r *containerRuntime) hasCRI() (bool, error) {
+	if r.name != "containerd" || kubeletRuntime() != "" {
+		return true, nil
+	}
+	conf := *r
+	conf.keys, conf.table, conf.builtin = "disabled_plugins", nil, nil
+	disabled, err := conf.searched("")
+	return !slices.ContainsFunc(disabled, func(name string) bool {
+		return slices.Contains([]string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}, name)
+	}), err
+}
+
 // backend warns if podman uses netavark.
 func (p *Process) backend(r *containerRuntime) error {
 	netavark, err := r.usesNetavark()

@@ -109,6 +109,11 @@ func filterChecks() []Check {
 				}
 			}
 		}},
+		{ID: "pod-limited", Title: "a queueing discipline of another program limits the packets of pods", Reads: "the host's queueing disciplines; node.db", Severity: Warning, find: func(f *Facts, add add) {
+			for _, q := range f.Firewall.Limits {
+				add(q.Name, q.Limits, q.Fix)
+			}
+		}},
 		{ID: "egress", Title: "the node routes no packets of pods to other networks", Reads: "routes, policy rules and interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			f.addEgress(add, false)
 		}},

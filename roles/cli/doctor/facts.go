@@ -201,6 +201,8 @@ type Firewall struct {
 	Unknown map[string]string
 	// Programs are programs of XDP and filters of tc that drop all packets of pods.
 	Programs []netops.DeviceFilter
+	// Limits are queueing disciplines of other programs on the interfaces of pods that drop packets or are slow.
+	Limits []netops.DeviceFilter
 	// Lost are our sets whose table or rules do not exist.
 	Lost []string
 	// Labelled are our elements and rules.

@@ -258,6 +258,12 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			probes = append(probes, probe)
 			for _, link := range []string{l.Name, device, uplink} {
 				for _, p := range programs[link] {
+					if p.Limits != "" {
+						if link != uplink && !slices.Contains(r.f.Firewall.Limits, p) {
+							r.f.Firewall.Limits = append(r.f.Firewall.Limits, p)
+						}
+						continue
+					}
 					if !p.IsAlways {
 						r.f.Firewall.Unknown[p.Name] = probe
 					} else if !slices.Contains(r.f.Firewall.Programs, p) {
