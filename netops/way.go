@@ -169,6 +169,35 @@ func (n *Net) ForwardingEntry(ctx context.Context, link, mac string) (Forwarded,
 	return Forwarded{Known: true, Local: entry.Link == l.Index || entry.State&unix.NUD_PERMANENT != 0 && slices.Equal(port.MAC, want), Port: port.Name}, nil
 }
 
+// BridgeEntry is an entry of a bridge's forwarding table that the bridge has not learnt.
+type BridgeEntry struct {
+	MAC string
+	// Link is the index of the port, or of the bridge for its own.
+	Link int
+}
+
+// Fix returns the command that deletes the entry, whose link has a name. isBridge is true for an entry of the bridge itself.
+func (e *BridgeEntry) Fix(link string, isBridge bool) string {
+	if isBridge {
+		return "bridge fdb del " + e.MAC + " dev " + link + " self"
+	}
+	return "bridge fdb del " + e.MAC + " dev " + link + " master"
+}
+
+// BridgeEntries returns the entries of the host's bridges that they have not learnt.
+func (n *Net) BridgeEntries(ctx context.Context) ([]BridgeEntry, error) {
+	c, err := n.Rtnetlink()
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.StaticForwarding(ctx)
+	entries := make([]BridgeEntry, len(all))
+	for i := range all {
+		entries[i] = BridgeEntry{MAC: all[i].MAC.String(), Link: all[i].Link}
+	}
+	return entries, nlconn.Explain(err, "list forwarding entries")
+}
+
 // RouteLink returns the name of the link that the kernel's route to an address
 // uses. A nil ns is the host's namespace. The error wraps ErrNotExist if there
 // is no route.

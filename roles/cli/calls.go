@@ -59,15 +59,16 @@ func runningCalls() (all []runningCall) {
 		}
 		args, _ := smallfile.Read(dir+"/cmdline", maxArguments)
 		words := strings.Split(string(args), "\x00")
-		i := slices.IndexFunc(words[:min(len(words), 2)], func(word string) bool { // a script is its interpreter's argument
-			return slices.Contains(filepath.SplitList(env["CNI_PATH"]), filepath.Dir(word))
-		})
 		stat, _ := os.ReadFile(dir + "/stat")
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // from the third field on
-		if i < 0 || len(fields) < 20 {
+		plugin := pluginOf(words, env["CNI_PATH"])
+		if plugin == "" && len(fields) > 1 && !isHelper(fields[1]) {
+			plugin = "(now " + filepath.Base(words[0]) + ")" // it executed another program in its place
+		}
+		if plugin == "" || len(fields) < 20 {
 			continue
 		}
-		c := runningCall{verb: env["CNI_COMMAND"], container: env["CNI_CONTAINERID"], ifName: env["CNI_IFNAME"], plugin: filepath.Base(words[i])}
+		c := runningCall{verb: env["CNI_COMMAND"], container: env["CNI_CONTAINERID"], ifName: env["CNI_IFNAME"], plugin: plugin}
 		c.pid, _ = strconv.Atoi(filepath.Base(dir))
 		start, _ := strconv.ParseInt(fields[19], 10, 64)
 		c.age = max(time.Duration(uptime*float64(time.Second))-time.Duration(start)*ticks, 0)
@@ -83,6 +84,29 @@ func runningCalls() (all []runningCall) {
 		}
 	}
 	return all
+}
+
+// pluginOf returns the plugin that a process executes, or "". A script is an argument of its interpreter.
+func pluginOf(words []string, path string) string {
+	const most = 4 // an interpreter can have options
+	for _, word := range words[:min(len(words), most)] {
+		if filepath.IsAbs(word) && slices.ContainsFunc(filepath.SplitList(path), func(dir string) bool { return filepath.Clean(dir) == filepath.Dir(word) }) {
+			return filepath.Base(word)
+		}
+	}
+	return ""
+}
+
+// isHelper reports whether the parent of a process is a plugin of another program, which waits for it. A plugin of this program executes
+// plugins only.
+func isHelper(parent string) bool {
+	environ, err := smallfile.Read("/proc/"+parent+"/environ", maxArguments)
+	if err != nil || !bytes.Contains(environ, []byte("CNI_COMMAND=")) {
+		return false
+	}
+	own, _ := os.Stat("/proc/self/exe")
+	exe, err := os.Stat("/proc/" + parent + "/exe")
+	return err != nil || !os.SameFile(own, exe)
 }
 
 // slowCalls returns the calls that doctor reports.

@@ -153,6 +153,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "stray-trace", script: "nft add table inet cnibox_trace"},
 		{id: "forward-rule", script: "nft 'add table ip fw; add chain ip fw g; add chain ip fw f { type filter hook forward priority 0; }; add rule ip fw f jump g; add rule ip fw g oifname br78 reject'"},
 		{id: "pod-limited", script: "tc qdisc add dev $(veth p1 net) root tbf rate 8kbit burst 3000 limit 6000"},
+		{id: "forwarding-wrong", script: "bridge fdb replace $(in_pod p1 ip -br link show eth0 | sed 's/.* \\([0-9a-f:]\\{17\\}\\) .*/\\1/') dev br78 self permanent"},
 		{id: "kernel-feature", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "tap"}]}`) + "mount -t tmpfs none /dev", fix: "modprobe tun"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "hostport-address", script: `ip addr add 10.99.0.5/32 dev lo; pod $net p8 --cap '{"portMappings":[{"hostPort":8088,"hostIP":"10.99.0.5","containerPort":80,"protocol":"tcp"}]}'; ip addr del 10.99.0.5/32 dev lo`},

@@ -28,7 +28,7 @@ func (p *Process) pathCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "path",
 		Usage:     "follow a packet from a container to an address, and say what stops it",
-		ArgsUsage: "FROM TO[:PORT]",
+		ArgsUsage: "FROM TO[:PORT], or with --dns FROM",
 		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
 address, a namespace's path, or "host". TO is one of these or any address; with PORT also
 a published port of this node, or a service of kube-proxy (not with iptables-legacy). The
@@ -43,7 +43,8 @@ reports the answers, every hook of nftables that the packets reach, and the rule
 iptables-legacy are not seen. If a packet is lost without a rule, the kernel's reason is
 named where "cnibox drops" has reports.
 
---udp is for a port of UDP. --dns sends TO, a name server, one query and names its answer.
+--udp is for a port of UDP. --dns sends TO, a name server, one query and names its answer. Without
+TO it asks the first server of FROM's resolv.conf.
 
 A path through the overlay ends where the packet leaves for the other node. There
 "cnibox path --in flannel.1 FROM TO" goes on. In a node of a lab this happens by itself.
@@ -62,10 +63,10 @@ examples:
 			&cli.StringFlag{Name: "lab", Value: lab.DefaultDir, Usage: "the directory of a lab"},
 		}, tableFlags()...),
 		Action: p.onNode(func(c *cli.Context, h *roles.Host) error {
-			if c.Args().Len() != 2 {
+			in, probe, to := c.String("in"), c.Bool("probe"), c.Args().Get(1)
+			if n := c.Args().Len(); n != 2 && (n != 1 || c.String("dns") == "") {
 				return usagef("cnibox help path", "want FROM and TO")
 			}
-			in, probe := c.String("in"), c.Bool("probe")
 			if in != "" && probe {
 				return usagef("cnibox help path", "--in and --probe exclude each other: FROM sends the probe")
 			}
@@ -81,7 +82,7 @@ examples:
 			if p.Self != nil && in == "" {
 				w.lab = &lab.Lab{Dir: c.String("lab"), Self: p.Self, Net: h.Net}
 			}
-			found, err := w.follow(h, c.Args().Get(0), c.Args().Get(1), in, probe)
+			found, err := w.follow(h, c.Args().First(), to, in, probe)
 			if err != nil {
 				return err
 			}
@@ -173,6 +174,11 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 		return nil, usagef("cnibox state", "FROM %q is neither a container of this node nor %q", from, hostName)
 	case !source.elsewhere && in != "":
 		return nil, usagef("cnibox help path", "--in %s: want an address elsewhere as FROM, not %q", in, from)
+	}
+	if to == "" {
+		if to, err = w.nameServer(source); err != nil {
+			return nil, err
+		}
 	}
 	name, port, err := splitPort(to)
 	if err != nil {

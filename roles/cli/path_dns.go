@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 )
 
@@ -103,4 +106,77 @@ func (w *walker) ask(source *pathEnd, to netip.AddrPort) error {
 		w.stop("", "the name server %s does not answer to %s, and no rule on the way is known to drop its packets", to, source.name)
 	}
 	return nil
+}
+
+const resolvConf = "etc/resolv.conf"
+
+// nameServer returns the first server in the resolv.conf that the processes of an end read. A container without a process is taken to have
+// that of the host, from which runtimes copy it.
+func (w *walker) nameServer(of *pathEnd) (string, error) {
+	roots := []string{"/"}
+	if of.ns != nil {
+		all, err := processesIn(of.ns)
+		if err != nil {
+			return "", err
+		}
+		roots = append(all, roots...)
+	}
+	var conf []byte
+	var err error
+	for _, root := range roots { // the process of a sandbox can have none
+		if conf, err = readResolvConf(root); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s of %s: %w", resolvConf, of.name, err)
+	}
+	for line := range strings.Lines(string(conf)) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(words[1]); err == nil {
+			w.step(of.name, "dns", "/%s there names %s", resolvConf, a)
+			return a.String(), nil
+		}
+	}
+	return "", withHint(fmt.Errorf("%s of %s names no server", resolvConf, of.name), "cnibox path --dns "+w.dns+" "+of.name+" SERVER")
+}
+
+// readResolvConf reads the file below a root, which a container can replace by a link out of it, or by a FIFO.
+func readResolvConf(root string) ([]byte, error) {
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.OpenFile(resolvConf, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("no regular file"))
+	}
+	return readLimited(resolvConf, f, maxRuntimeConf)
+}
+
+// processesIn returns the root directories of the processes in a namespace.
+func processesIn(ns *netops.Namespace) (roots []string, err error) {
+	own := ""
+	err = ns.Run(func() (err error) {
+		own, err = os.Readlink("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if of, _ := os.Readlink(dir + "/ns/net"); of == own {
+			roots = append(roots, dir+"/root")
+		}
+	}
+	return roots, err
 }

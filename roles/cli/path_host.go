@@ -202,6 +202,9 @@ func exception(d *netops.FilterDrop, p *netops.ForwardedPacket) string {
 
 // bridged follows a frame that a bridge sends out of one of its ports, or that is for the bridge itself.
 func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
+	if !w.passesEntry(bridge, next) {
+		return
+	}
 	if mac != "" {
 		entry, err := w.net.ForwardingEntry(w.ctx, bridge.Name, mac)
 		switch {
@@ -243,6 +246,26 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
+}
+
+// passesEntry reports whether no static entry of a bridge leads frames for a container of this node to another port.
+func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
+	a := w.attachmentWith(next)
+	if a == nil || !w.isPort(a.HostLink, bridge.Name) {
+		return true
+	}
+	all, err := w.net.BridgeEntries(w.ctx)
+	for _, e := range all {
+		i := slices.IndexFunc(w.links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
+		if e.MAC != a.MAC || i < 0 || w.links[i].Name == a.HostLink {
+			continue
+		}
+		if other := &w.links[i]; other.Master == bridge.Name || other.Name == bridge.Name {
+			w.stop(e.Fix(other.Name, other.Name == bridge.Name), "a static entry of %s for %s leads to %s, and %s is at %s", bridge.Name, a.MAC, other.Name, containerName(a), a.HostLink)
+			return false
+		}
+	}
+	return !w.fail(err)
 }
 
 // otherEnd returns the other end of a veth if the host has both, or nil.

@@ -97,6 +97,18 @@ func (c *Conn) Neighs(ctx context.Context, family uint8, index int, selected fun
 	})
 }
 
+// StaticForwarding lists the entries of all bridges that were not learnt.
+func (c *Conn) StaticForwarding(ctx context.Context) ([]Neigh, error) {
+	return nlconn.List(ctx, c.Conn, NeighsMessage(unix.AF_BRIDGE, 0), func(data []byte) (Neigh, bool, error) {
+		n, err := ParseNeigh(data)
+		if err != nil || n.Flags&unix.NTF_SELF != 0 || !n.isStatic() {
+			return n, false, err
+		}
+		n.MAC = bytes.Clone(n.MAC)
+		return n, true, nil
+	})
+}
+
 // ParseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. The MAC is a slice of
 // b.
 func ParseNeigh(b []byte) (n Neigh, err error) {

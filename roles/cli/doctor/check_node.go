@@ -156,6 +156,20 @@ func linkChecks() []Check {
 				add(name(a.Pod, a.Key), evidence, fix, a.Key)
 			}
 		}},
+		{ID: "forwarding-wrong", Title: "a bridge has a static entry for a pod that leads to another port", Reads: "the forwarding tables of bridges; node.db", Severity: Error, find: func(f *Facts, add add) {
+			for _, a := range f.attachments() {
+				port := f.link(a.HostLink)
+				for _, e := range f.Forwarding {
+					i := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
+					if port == nil || e.MAC != a.MAC || i < 0 || e.Link == port.Index {
+						continue
+					}
+					if other := &f.Links[i]; port.Master != "" && (other.Master == port.Master || other.Name == port.Master) {
+						add(name(a.Pod, a.Key), fmt.Sprintf("%s sends packets for %s to %s, want %s", port.Master, a.MAC, other.Name, port.Name), e.Fix(other.Name, other.Name == port.Master), a.Key)
+					}
+				}
+			}
+		}},
 		{ID: "mtu-ipv6", Title: "an interface has no IPv6, because its MTU is less than 1280", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			for i := range f.Links {
 				l := &f.Links[i]

@@ -48,6 +48,8 @@ type Facts struct {
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener
 	Tunnels   map[string]netops.TunnelEntries
+	// Forwarding are entries of bridges that they have not learnt.
+	Forwarding []netops.BridgeEntry
 	// Strayed are published ports on addresses that the node does not have.
 	Strayed []StrayedPort
 	// Egress are the node's faults for packets of pods to other networks.
