@@ -196,6 +196,23 @@ func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) (
 	return all, nil
 }
 
+// RoutingMark returns the mark that other programs' rules give a packet before the host routes it, or 0 if it is not known.
+func (n *Net) RoutingMark(ctx context.Context, p ForwardedPacket) (uint32, error) {
+	filter, err := n.PacketFilter(ctx)
+	if err != nil {
+		return 0, err
+	}
+	q := verdict.Packet{
+		Direction: verdict.Forwarded, In: p.In, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
+		Protocol: protoNumber(p.Protocol), State: verdict.New,
+	}
+	mark, known, err := filter.RoutingMark(ctx, q)
+	if !known {
+		mark = 0
+	}
+	return mark, err
+}
+
 // TranslatedBefore returns another program's rule that translates the packets to a port of the host before the rules of a published
 // port do, or nil.
 func (n *Net) TranslatedBefore(ctx context.Context, in string, to netip.AddrPort, protocol string) (*FilterDrop, error) {

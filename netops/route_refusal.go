@@ -47,6 +47,9 @@ func (n *Net) refusal(ctx context.Context, c *rtnl.Conn, p Packet) (*RouteRefusa
 			continue
 		}
 		by := "ip rule " + strconv.Itoa(r.Priority)
+		if r.Mark != 0 {
+			by += fmt.Sprintf(", fwmark %#x", r.Mark)
+		}
 		switch r.Action {
 		case unix.FR_ACT_TO_TBL:
 			route, err := routeIn(ctx, c, p.To, r.Table)
@@ -75,14 +78,14 @@ func (n *Net) refusal(ctx context.Context, c *rtnl.Conn, p Packet) (*RouteRefusa
 	return nil, nil
 }
 
-// isRuleFor reports whether a policy rule matches a packet without a mark and a known protocol.
+// isRuleFor reports whether a policy rule matches a packet without a known protocol.
 func isRuleFor(r *rtnl.Rule, p Packet) bool {
 	in := p.In
 	if in == "" {
 		in = "lo" // the kernel's device of a packet that this namespace sends
 	}
 	matches := (!r.From.IsValid() || p.From.IsValid() && r.From.Contains(p.From)) && (!r.To.IsValid() || r.To.Contains(p.To)) &&
-		(r.IIF == "" || r.IIF == in) && (r.OIF == "" || r.OIF == p.Out) && r.Mark == 0 && r.IPProto == 0 && r.DstPort == 0
+		(r.IIF == "" || r.IIF == in) && (r.OIF == "" || r.OIF == p.Out) && p.Mark&r.Mask == r.Mark && r.IPProto == 0 && r.DstPort == 0
 	return matches != r.Not
 }
 

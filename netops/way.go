@@ -23,6 +23,8 @@ type Packet struct {
 	// In is the link on which the packet arrives. It is "" for a packet that this
 	// namespace sends. Out is the link by which it must leave, or "".
 	In, Out string
+	// Mark is the packet's mark, which rules of packet filters set.
+	Mark uint32
 }
 
 // Way is where the kernel sends a packet.
@@ -81,7 +83,11 @@ func (n *Net) KernelRoute(ctx context.Context, ns *Namespace, p Packet) (r rtnl.
 		}
 		index[i] = l.Index
 	}
-	err = c.Ask(ctx, rtnl.RouteMessage(p.To, p.From, index[0], index[1]), func(_ uint16, data []byte) (err error) {
+	m := rtnl.RouteMessage(p.To, p.From, index[0], index[1])
+	if p.Mark != 0 {
+		m.Uint32(unix.RTA_MARK, p.Mark)
+	}
+	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		r, _, err = rtnl.ParseHops(data)
 		return err
 	})

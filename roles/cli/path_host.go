@@ -464,6 +464,15 @@ func (w *walker) isHostAddress(a netip.Addr) bool {
 
 // send follows a packet that the host sends or forwards.
 func (w *walker) send(p netops.Packet) {
+	if p.In != "" {
+		mark, err := w.net.RoutingMark(w.ctx, netops.ForwardedPacket{In: p.In, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port})
+		if w.fail(err) {
+			return
+		}
+		if p.Mark = mark; mark != 0 {
+			w.step(hostName, "mark", "rules of another program set the mark %#x", mark)
+		}
+	}
 	way, link, ok := w.route(nil, hostName, p)
 	switch {
 	case !ok:

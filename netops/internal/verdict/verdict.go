@@ -380,6 +380,20 @@ func (f *Filter) Translates(ctx context.Context, p Packet, priority int32) (*Dro
 	return nil, nlconn.Explain(f.err, "read nftables rules")
 }
 
+// RoutingMark returns the mark that a packet has when this namespace routes it after it arrived. It is not known if the rules depend on what is
+// not known. Those of iptables-legacy are left out.
+func (f *Filter) RoutingMark(ctx context.Context, p Packet) (mark uint32, known bool, err error) {
+	p.filter = f
+	for _, b := range f.bases {
+		if b.Hook != unix.NF_INET_PRE_ROUTING || b.Table.Family == unix.NFPROTO_NETDEV || !p.sees(b) {
+			continue
+		}
+		w := &walk{packet: &p, effects: map[effect][]Drop{}, rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
+		w.chain(b.Name)
+	}
+	return p.mark, p.unknownMark == 0, nlconn.Explain(f.err, "read nftables rules")
+}
+
 // Verdict computes what happens to a packet. A rule with a condition that this package does not know may match
 // the packet, or not.
 func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {

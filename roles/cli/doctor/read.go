@@ -347,7 +347,11 @@ func (r *reader) readEgress(ctx context.Context) error {
 				continue
 			}
 			asked[k] = true
-			way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device})
+			mark, err := r.h.Net.RoutingMark(ctx, netops.ForwardedPacket{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
+			if err != nil {
+				return err
+			}
+			way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device, Mark: mark})
 			e := Egress{Devices: []string{device}}
 			refusal := &netops.RouteRefusal{}
 			out := r.f.link(way.Link)
