@@ -255,9 +255,9 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 		return true
 	}
 	all, err := w.net.BridgeEntries(w.ctx)
-	for _, e := range all {
+	for _, e := range slices.DeleteFunc(all, func(e netops.BridgeEntry) bool { return e.MAC != a.MAC }) {
 		i := slices.IndexFunc(w.links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
-		if e.MAC != a.MAC || i < 0 || w.links[i].Name == a.HostLink {
+		if i < 0 || w.links[i].Name == a.HostLink {
 			continue
 		}
 		if other := &w.links[i]; other.Master == bridge.Name || other.Name == bridge.Name {

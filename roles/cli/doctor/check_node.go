@@ -157,14 +157,18 @@ func linkChecks() []Check {
 			}
 		}},
 		{ID: "forwarding-wrong", Title: "a bridge has a static entry for a pod that leads to another port", Reads: "the forwarding tables of bridges; node.db", Severity: Error, find: func(f *Facts, add add) {
+			static := map[string][]netops.BridgeEntry{} // by MAC: a node has two entries for each of its own
+			for _, e := range f.Forwarding {
+				static[e.MAC] = append(static[e.MAC], e)
+			}
 			for _, a := range f.attachments() {
-				port := f.link(a.HostLink)
-				for _, e := range f.Forwarding {
+				for _, e := range static[a.MAC] {
+					port := f.link(a.HostLink)
 					i := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
-					if port == nil || e.MAC != a.MAC || i < 0 || e.Link == port.Index {
+					if port == nil || port.Master == "" || i < 0 || e.Link == port.Index {
 						continue
 					}
-					if other := &f.Links[i]; port.Master != "" && (other.Master == port.Master || other.Name == port.Master) {
+					if other := &f.Links[i]; other.Master == port.Master || other.Name == port.Master {
 						add(name(a.Pod, a.Key), fmt.Sprintf("%s sends packets for %s to %s, want %s", port.Master, a.MAC, other.Name, port.Name), e.Fix(other.Name, other.Name == port.Master), a.Key)
 					}
 				}
