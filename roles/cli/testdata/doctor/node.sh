@@ -7,7 +7,7 @@ mkdir $WORK/etc/upper $WORK/etc/work
 mount -t overlay -o lowerdir=/etc,upperdir=$WORK/etc/upper,workdir=$WORK/etc/work overlay /etc
 rm -rf /etc/cni /etc/containers /etc/crio /etc/containerd /etc/kubernetes
 for dir in /run /opt /var/lib; do mount -t tmpfs -o mode=755 none $dir; done
-for tool in sh ip nft iptables bridge nsenter unshare mount umount mkdir ln rm cat sed grep chmod cp mv touch base64 flock sysctl kill head; do
+for tool in sh ip nft iptables bridge tc nsenter unshare mount umount mkdir ln rm cat sed grep chmod cp mv touch base64 flock sysctl kill head; do
 	ln -s $(command -v $tool) $WORK/path/$tool
 done
 ln -s $SELF $WORK/path/product
