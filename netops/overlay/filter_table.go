@@ -1,9 +1,7 @@
 package overlay
 
 import (
-	"context"
 	"encoding/binary"
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -218,20 +216,4 @@ func sourceNotIn(prefix string) nft.Part {
 
 func destinationNotIn(prefix string) nft.Part {
 	return nft.Within(prefix, nft.Destination4, nft.Destination6, unix.NFT_CMP_NEQ)
-}
-
-// Accepts reports whether this node accepts tunnelled packets from a node. Without the filter it accepts them from all.
-func Accepts(ctx context.Context, node netip.Addr) (bool, error) {
-	c := nft.New(nil, nil)
-	accepts, err := accepts(ctx, c, node)
-	return accepts, errors.Join(err, c.Close())
-}
-
-func accepts(ctx context.Context, c *nft.Client, node netip.Addr) (bool, error) {
-	has, err := c.HasChain(ctx, ownTable(), "input")
-	if err != nil || !has {
-		return err == nil, err
-	}
-	entries, err := c.Entries(ctx, sourceSet(node.Is6()))
-	return slices.ContainsFunc(entries, func(e *nft.Entry) bool { return slices.Equal(e.Key, node.AsSlice()) }), err
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/cli/doctor"
@@ -25,17 +23,12 @@ type tunnelled struct {
 	node netip.Addr
 }
 
-// agentPatience is how long the agent may take to answer.
-const agentPatience = 3 * time.Second
-
 const fixAgent = "systemctl restart cnibox-agent"
 
 // judgeTunnel finds the reason for the silence behind a tunnel: what the agent knows about the other node, then what the node answers
 // through the tunnel and outside of it. What cannot be told apart from here is named as such.
 func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
-	ctx, stop := context.WithTimeout(w.ctx, agentPatience)
-	agent, agentErr := doctor.AskAgent(ctx, w.host, w.table)
-	stop()
+	agent, agentErr := doctor.AskAgent(w.ctx, w.host, w.table)
 	peer, since := w.peerOf(agent)
 	name := "the node " + t.node.String()
 	if peer != nil {
@@ -224,7 +217,7 @@ func (w *walker) knowsSender(device string) bool {
 	if !forwarding.Remote.IsValid() {
 		return unknown()
 	}
-	accepts, err := overlay.Accepts(w.ctx, forwarding.Remote)
+	accepts, err := tunnel.Accepts(w.ctx, forwarding.Remote)
 	if w.fail(err) {
 		return false
 	}

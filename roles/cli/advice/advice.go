@@ -111,10 +111,11 @@ func (c *command) has(words string) bool {
 	return len(c.words) >= len(want) && slices.Equal(c.words[:len(want)], want)
 }
 
-// word returns a word, or "".
-func (c *command) word(i int) string {
-	if i < len(c.words) {
-		return c.words[i]
+// operand returns the word behind an object and a verb, as in `ip addr del ADDRESS`, or "".
+func (c *command) operand() string {
+	const before = 3
+	if before < len(c.words) {
+		return c.words[before]
 	}
 	return ""
 }
@@ -138,12 +139,17 @@ func (r *Records) harm(line string) *harm {
 			check func(*command) *harm
 		}{
 			{"ip addr del", r.address},
-			{"ip route prepend", r.route}, {"ip route add", r.route}, {"ip route replace", r.route},
+			{"ip route prepend", r.route},
+			{"ip route add", r.route},
+			{"ip route replace", r.route},
 			{"ip rule add", r.rule},
-			{"ip neigh replace", r.neighbour}, {"ip neigh change", r.neighbour}, {"ip neigh flush to", r.neighbour},
+			{"ip neigh replace", r.neighbour},
+			{"ip neigh change", r.neighbour},
+			{"ip neigh flush to", r.neighbour},
 			{"ip link set", r.link},
 			{"tc qdisc del", r.qdisc},
-			{"bridge fdb replace", r.forwarding}, {"bridge fdb del", r.forwarding},
+			{"bridge fdb replace", r.forwarding},
+			{"bridge fdb del", r.forwarding},
 			{"nft delete table inet cnibox_trace", nothing},
 			{"kubectl delete pod", nothing}, // a last resort, which the caller names last
 			{"", r.other},
@@ -186,7 +192,7 @@ func (r *Records) other(c *command) *harm {
 // address is for `ip addr del ADDRESS dev LINK`. An address of the host goes only if the records have it elsewhere, or with another prefix
 // length, or if it is a bridge's and no attachment has an address of its network.
 func (r *Records) address(c *command) *harm {
-	p := prefixOf(c.word(3))
+	p := prefixOf(c.operand())
 	dev := c.after("dev")
 	if !p.IsValid() || dev == "" {
 		return r.other(c)
@@ -207,7 +213,7 @@ func (r *Records) address(c *command) *harm {
 			return a.Link == dev && (a.Address == p || !c.repairs)
 		})
 	})
-	if found == nil && !(elsewhere && c.repairs) {
+	if found == nil && (!elsewhere || !c.repairs) {
 		within := func(a netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a.Addr()) }
 		found = r.held(fmt.Sprintf("address %s of %s", p, dev), func(h *holder) bool {
 			isBehind := h.hostLink == "" && r.kind(dev) == "bridge" || h.hostLink == dev || r.master(h.hostLink) == dev
@@ -222,7 +228,7 @@ func (r *Records) address(c *command) *harm {
 
 // route is for `ip route prepend ADDRESS dev LINK`, which takes the packets to an address from another attachment that has it.
 func (r *Records) route(c *command) *harm {
-	p := prefixOf(c.word(3))
+	p := prefixOf(c.operand())
 	if c.netns != "" || !p.IsValid() {
 		return nil
 	}
@@ -246,7 +252,7 @@ func (r *Records) neighbour(c *command) *harm {
 	if k := r.kind(dev); c.netns == "" && (k == "vxlan" || k == "wireguard") {
 		return &harm{what: "the entries of " + dev + " are the agent's, and the kernel cannot ask there for others"}
 	}
-	p := prefixOf(c.word(3))
+	p := prefixOf(c.operand())
 	if c.netns != "" || mac == "" || !p.IsValid() {
 		return nil
 	}
@@ -258,7 +264,7 @@ func (r *Records) neighbour(c *command) *harm {
 
 // link is for `ip link set LINK …` with down, another name, or another master.
 func (r *Records) link(c *command) *harm {
-	name := c.word(3)
+	name := c.operand()
 	if name == "dev" {
 		name = c.after("dev")
 	}
@@ -294,7 +300,7 @@ func (r *Records) forwarding(c *command) *harm {
 	if c.netns == "" && r.kind(dev) == "vxlan" {
 		return &harm{what: "the entries of " + dev + " are the agent's"}
 	}
-	mac := c.word(3)
+	mac := c.operand()
 	return r.held("forwarding entry of "+mac, func(h *holder) bool {
 		return slices.ContainsFunc(h.objects, func(o netops.Object) bool {
 			n, is := o.(*netops.Neigh)

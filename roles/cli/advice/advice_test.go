@@ -45,8 +45,16 @@ func TestFix(t *testing.T) {
 		ContainerID: "p4", Network: "d", IfName: "eth0", Netns: "/run/netns/p4", Result: json.RawMessage(`{"ips":[{"address":"10.24.0.2/24"}]}`),
 	}}
 	r := advice.New(dump, caches, []netops.LinkInfo{
-		{Name: "cni0", Kind: "bridge"}, {Name: "cni1", Kind: "bridge"}, {Name: "cni2", Kind: "bridge"}, {Name: "docker9", Kind: "bridge"}, {Name: "eth0"}, {Name: "lo"},
-		{Name: "flannel.1", Kind: "vxlan"}, {Name: "veth1", Kind: "veth", Master: "cni0"}, {Name: "veth2", Kind: "veth", Master: "cni1"}, {Name: "veth3", Kind: "veth", Master: "cni2"},
+		{Name: "cni0", Kind: "bridge"},
+		{Name: "cni1", Kind: "bridge"},
+		{Name: "cni2", Kind: "bridge"},
+		{Name: "docker9", Kind: "bridge"},
+		{Name: "eth0"},
+		{Name: "lo"},
+		{Name: "flannel.1", Kind: "vxlan"},
+		{Name: "veth1", Kind: "veth", Master: "cni0"},
+		{Name: "veth2", Kind: "veth", Master: "cni1"},
+		{Name: "veth3", Kind: "veth", Master: "cni2"},
 	})
 	const separate = "give the networks a and b different subnets"
 	for _, c := range []struct{ line, of, want string }{

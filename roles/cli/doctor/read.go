@@ -518,8 +518,6 @@ func (r *reader) readOverlay(ctx context.Context) {
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, agentTime)
-	defer cancel()
 	o.Agent, o.AgentErr = AskAgent(ctx, r.h, r.o.Table)
 	r.readHops(ctx)
 }
@@ -598,6 +596,8 @@ func AskAgent(ctx context.Context, h *roles.Host, table roles.Table) (*Agent, er
 	if !ok {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
 	status, err := role.Verb("agent status").Run(ctx, h, nil, nil)
 	raw, encodeErr := json.Marshal(status)
 	if encodeErr != nil || string(raw) == "null" {
