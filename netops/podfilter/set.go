@@ -22,6 +22,12 @@ type Chain = podtable.Chain
 // Form selects the table's base chains.
 type Form = podtable.Form
 
+// Way is a way of packets to or from a pod that does not lead through the chains of its policies.
+type Way = podtable.Way
+
+// Ways returns all ways.
+func Ways() []Way { return podtable.Ways() }
+
 // Deny is the chain that drops everything, and Denied the verdict that leads to it.
 const (
 	Deny   = podtable.Deny

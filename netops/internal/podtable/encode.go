@@ -55,6 +55,23 @@ func (e expressions) state(bits uint32) {
 	e.Compare(unix.NFT_CMP_NEQ, register, make([]byte, 4))
 }
 
+// notState matches packets in none of the states.
+func (e expressions) notState(bits uint32) {
+	e.Ct(unix.NFT_CT_STATE, register)
+	e.Mask(register, binary.NativeEndian.AppendUint32(nil, bits), nil)
+	e.Compare(unix.NFT_CMP_EQ, register, make([]byte, 4))
+}
+
+// address loads the packet's source or destination.
+func (e expressions) address(v6, isSource bool, to uint32) {
+	offset := map[bool]uint32{false: 16, true: 24}[v6]
+	size := uint32(addressField(v6).Size())
+	if isSource {
+		offset -= size
+	}
+	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, to)
+}
+
 // network matches a loaded address within a network.
 func (e expressions) network(p netip.Prefix) {
 	if !p.IsSingleIP() {

@@ -1,0 +1,282 @@
+package keeper_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/test/await"
+)
+
+// attack is one row of the table in docs/policy.md: what a program with all rights in a pod, or another host, tries.
+type attack struct {
+	name string
+	// ways are those whose rules stop it: without all of them it succeeds. Without ways the attack is not tried without rules.
+	ways []string
+	// kinds are the kinds of interfaces on which it is tried, all if there are none. v4 and v6 leave out a family.
+	kinds      []string
+	not4, not6 bool
+	// ends are the sender and the receiver of the forbidden text.
+	ends func(s *scene) (from, to *pod)
+	// send sends the text to an address of the family.
+	send func(s *scene, from, to *pod, f int, text string)
+}
+
+// attacks are all rows.
+func attacks() []attack {
+	return slices.Concat(connectionAttacks())
+}
+
+// scene is a node with a hostile pod.
+type scene struct {
+	*node
+	kind string
+	// evil is a pod that no policy selects. web accepts port 80 from client, and jail reaches nobody. Everybody may send to port 7 of
+	// web, and jail to port 7 of everybody. outside is a host beyond the node.
+	evil, client, web, jail, outside *pod
+}
+
+// hostilePolicies are those of a scene.
+const hostilePolicies = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"%s"},"spec":{%s}}`
+
+func newScene(t *testing.T, kind string) *scene {
+	t.Helper()
+	n := newNode(t)
+	forward(t)
+	n.put("web.json", fmt.Sprintf(hostilePolicies, "web", `"podSelector":{"matchLabels":{"app":"web"}},"ingress":[
+		{"ports":[{"port":7,"protocol":"UDP"}]},
+		{"ports":[{"port":80},{"port":80,"protocol":"UDP"}],"from":[{"podSelector":{"matchLabels":{"app":"client"}}}]}]`))
+	n.put("jail.json", fmt.Sprintf(hostilePolicies, "jail", `"podSelector":{"matchLabels":{"app":"jail"}},"policyTypes":["Egress"],
+		"egress":[{"ports":[{"port":7,"protocol":"UDP"}]}]`))
+	return &scene{
+		node: n, kind: kind,
+		evil: n.podOf(kind, 2, "app=evil"), client: n.podOf(kind, 4, "app=client"), web: n.podOf(kind, 3, "app=web"), jail: n.podOf(kind, 5, "app=jail"),
+		outside: n.host2(t),
+	}
+}
+
+// hostileKinds are the kinds of interfaces in the order of their networks: bridge has 10.1.0.0/24.
+func hostileKinds() []string { return []string{"bridge", "ptp", "routed"} }
+
+// podOf returns a pod of a kind of interface.
+func (n *node) podOf(kind string, host int, labels string) *pod {
+	if kind == "bridge" {
+		return n.pod(1, host, labels)
+	}
+	number := 3 + slices.Index(hostileKinds(), kind)
+	p := n.pod(number, host, labels)
+	p.call.Type = kind
+	addresses := fmt.Sprintf(`{"address":"%s/24","gateway":"10.%d.0.254"},{"address":"%s/64","gateway":"fd00:%d::fe"}`, p.addresses[0], number, p.addresses[1], number)
+	routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
+	if kind == "routed" {
+		addresses, routes = fmt.Sprintf(`{"address":"%s/24"},{"address":"%s/64"}`, p.addresses[0], p.addresses[1]), ""
+	}
+	p.call.Conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net%d","type":"%s","ipam":{"type":"static","addresses":[%s]%s}}`, number, kind, addresses, routes)
+	return p
+}
+
+// host2 returns a host on another network of the node, by the node's interface up0.
+func (n *node) host2(t *testing.T) *pod {
+	t.Helper()
+	p := &pod{ns: netopstest.New(t), addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("fd00:192::2")}}
+	run(t, "ip link add up0 type veth peer name eth0 netns "+p.ns.Path())
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "up0").Run() })
+	for _, line := range []string{
+		"ip addr add 192.0.2.1/24 dev up0", "ip addr add fd00:192::1/64 dev up0 nodad", "ip link set up0 up",
+	} {
+		run(t, line)
+	}
+	for _, line := range []string{
+		"addr add 192.0.2.2/24 dev eth0", "addr add fd00:192::2/64 dev eth0 nodad", "link set lo up", "link set eth0 up",
+		"route add default via 192.0.2.1", "-6 route add default via fd00:192::1",
+	} {
+		run(t, "nsenter --net="+p.ns.Path()+" ip "+line)
+	}
+	return p
+}
+
+// forward makes the node forward packets, and check no source.
+func forward(t *testing.T) {
+	t.Helper()
+	for name, value := range map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0"} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// hop returns the hardware address of the node's interface to which a pod sends what is for others.
+func (s *scene) hop(from *pod) net.HardwareAddr {
+	name := "up0"
+	switch {
+	case from == s.outside:
+	case from.call.Type == "bridge":
+		name = "br" + from.call.ID[1:2]
+	default:
+		name = from.link()
+	}
+	return netopstest.At("/proc/self/ns/net").Link(s.t, name).Attrs().HardwareAddr
+}
+
+// routed sends a packet through the node.
+func (s *scene) routed(from *pod, packet []byte) {
+	s.t.Helper()
+	from.sendFrame(s.t, frame(from.mac(s.t), s.hop(from), etherType(packet), packet))
+}
+
+// etherType returns the type of a frame with a packet.
+func etherType(packet []byte) []byte {
+	if packet[0]>>4 == 6 {
+		return []byte{0x86, 0xdd}
+	}
+	return []byte{8, 0}
+}
+
+// at returns an address of a pod with a port.
+func (p *pod) at(f int, port uint16) netip.AddrPort { return netip.AddrPortFrom(p.addresses[f], port) }
+
+// toWeb are the ends of an attack on web.
+func toWeb(s *scene) (from, to *pod) { return s.evil, s.web }
+
+// outsideToWeb are those of an attack on web by another host.
+func outsideToWeb(s *scene) (from, to *pod) { return s.outside, s.web }
+
+// jailToOutside are those of an attack by a pod whose egress is forbidden.
+func jailToOutside(s *scene) (from, to *pod) { return s.jail, s.outside }
+
+// try plays an attack, and reports whether its text arrived. It would have arrived before a marker that follows on the same way, which
+// the policies allow. With until it plays it until the text arrives.
+func (a *attack) try(t *testing.T, s *scene, f int, until bool) bool {
+	t.Helper()
+	from, to := a.ends(s)
+	text := fmt.Sprintf("forbidden %s %d %v", a.name, f, until)
+	marker := "marker of " + text[len("forbidden "):]
+	arrived := frames(t, to.ns, text, marker)
+	if until {
+		await.Until(t, func() bool { a.send(s, from, to, f, text); return arrived[0].Load() > 0 }, func() string {
+			out, _ := exec.Command("nft", "list", "ruleset").CombinedOutput()
+			return "without the rules of " + strings.Join(a.ways, " and ") + " the attack does not succeed, so the test shows nothing:\n" + string(out)
+		})
+		return true
+	}
+	a.send(s, from, to, f, text)
+	await.Until(t, func() bool {
+		s.routed(from, udp(from.at(f, 7000), to.at(f, 7), marker))
+		return arrived[1].Load() > 0
+	}, func() string { return "no marker" })
+	return arrived[0].Load() > 0
+}
+
+// each plays all attacks of a scene.
+func (s *scene) each(t *testing.T, play func(t *testing.T, a *attack, f int)) {
+	t.Helper()
+	all := attacks()
+	for i := range all {
+		a := &all[i]
+		if len(a.kinds) > 0 && !slices.Contains(a.kinds, s.kind) {
+			continue
+		}
+		for f, family := range []string{"IPv4", "IPv6"} {
+			if f == 0 && a.not4 || f == 1 && a.not6 {
+				continue
+			}
+			t.Run(a.name+", "+family, func(t *testing.T) { s.t = t; play(t, a, f) })
+		}
+	}
+}
+
+// TestHostile: each attack fails on each kind of interface. It succeeds when the rules of its way are deleted while no agent runs.
+func TestHostile(t *testing.T) {
+	for _, kind := range hostileKinds() {
+		t.Run(kind, func(t *testing.T) {
+			s := newScene(t, kind)
+			stop := s.start()
+			for _, p := range []*pod{s.evil, s.client, s.web, s.jail} {
+				s.add(p)
+			}
+			awaitRules(t, s.web.addresses[0].String())
+			s.each(t, func(t *testing.T, a *attack, f int) {
+				if a.try(t, s, f, false) {
+					t.Error("the attack succeeds")
+				}
+			})
+			s.t = t
+			stop()
+			saved := filepath.Join(s.Dir(), "saved")
+			out, err := exec.Command("nft", "list", "ruleset").Output()
+			if err == nil {
+				err = os.WriteFile(saved, append([]byte("flush ruleset\n"), out...), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.each(t, func(t *testing.T, a *attack, f int) {
+				if len(a.ways) > 0 {
+					deleteWays(t, a.ways)
+					a.try(t, s, f, true)
+					run(t, "nft -f "+saved)
+				}
+			})
+			s.t = t
+		})
+	}
+}
+
+var listedHandle = regexp.MustCompile(`comment "([^"]*)" # handle ([0-9]+)$`)
+
+// deleteWays deletes the rules of ways.
+func deleteWays(t *testing.T, ways []string) {
+	t.Helper()
+	deleted := map[string]bool{}
+	for _, table := range []string{"inet cnibox_policy", "bridge cnibox_policy"} {
+		out, _ := exec.Command("nft", append([]string{"-a", "list", "table"}, strings.Fields(table)...)...).Output() // there may be no bridge
+		chain := ""
+		for line := range strings.Lines(string(out)) {
+			line = strings.TrimSpace(line)
+			if words := strings.Fields(line); len(words) > 1 && words[0] == "chain" {
+				chain = words[1]
+			}
+			if m := listedHandle.FindStringSubmatch(line); m != nil && slices.Contains(ways, m[1]) {
+				run(t, fmt.Sprintf("nft delete rule %s %s handle %s", table, chain, m[2]))
+				deleted[m[1]] = true
+			}
+		}
+	}
+	if len(deleted) != len(ways) {
+		t.Errorf("the rules of %v have the comments %v", ways, deleted)
+	}
+}
+
+// TestWays: each way has an attack, and a row in docs/policy.md.
+func TestWays(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range podfilter.Ways() {
+		if !slices.ContainsFunc(attacks(), func(a attack) bool { return slices.Contains(a.ways, w.Name) }) {
+			t.Errorf("no attack for the way %s", w.Name)
+		}
+		if !strings.Contains(string(page), "| `"+w.Name+"` |") {
+			t.Errorf("docs/policy.md has no row for the way %s: a program %s", w.Name, w.Attack)
+		}
+	}
+}
+
+// connectionAttacks use what conntrack does not know, or believes.
+func connectionAttacks() []attack {
+	return []attack{
+		{name: "segment without a connection", ways: []string{"no-connection"}, ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, tcp(from.at(f, 1000), to.at(f, 81), tcpRST, text))
+		}},
+	}
+}

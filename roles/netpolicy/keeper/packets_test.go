@@ -1,0 +1,76 @@
+package keeper_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// The bits of TCP's flags.
+const (
+	tcpFIN = 0x01
+	tcpSYN = 0x02
+	tcpRST = 0x04
+	tcpACK = 0x10
+)
+
+// ipPacket returns a packet with a payload of a transport protocol, whose checksum it writes. hops is its time to live.
+func ipPacket(from, to netip.Addr, protocol, hops byte, payload []byte) []byte {
+	payload = append([]byte{}, payload...)
+	pseudo := append(from.AsSlice(), to.AsSlice()...)
+	pseudo = append(binary.BigEndian.AppendUint32(pseudo, uint32(len(payload))), 0, 0, 0, protocol)
+	at, ok := map[byte]int{unix.IPPROTO_ICMP: 2, unix.IPPROTO_ICMPV6: 2, unix.IPPROTO_UDP: 6, unix.IPPROTO_TCP: 16}[protocol]
+	if protocol == unix.IPPROTO_ICMP {
+		pseudo = nil
+	}
+	if ok {
+		binary.BigEndian.PutUint16(payload[at:], checksum(append(pseudo, payload...)))
+	}
+	if from.Is6() {
+		b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(payload)))
+		b = append(append(append(b, protocol, hops), from.AsSlice()...), to.AsSlice()...)
+		return append(b, payload...)
+	}
+	b := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(payload)))
+	b = append(append(append(b, 0, 0, 0, 0, hops, protocol, 0, 0), from.AsSlice()...), to.AsSlice()...)
+	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	return append(b, payload...)
+}
+
+// checksum returns the Internet checksum (RFC 1071).
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i, c := range b {
+		sum += uint32(c) << (8 * (1 - i%2))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// udp returns a packet with a datagram.
+func udp(from, to netip.AddrPort, text string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = append(binary.BigEndian.AppendUint16(b, uint16(8+len(text))), 0, 0)
+	return ipPacket(from.Addr(), to.Addr(), unix.IPPROTO_UDP, 64, append(b, text...))
+}
+
+// tcp returns a packet with a segment.
+func tcp(from, to netip.AddrPort, flags byte, text string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = append(b, 0, 0, 0, 9, 0, 0, 0, 9, 0x50, flags, 255, 255, 0, 0, 0, 0)
+	return ipPacket(from.Addr(), to.Addr(), unix.IPPROTO_TCP, 64, append(b, text...))
+}
+
+// icmp returns a packet with an ICMP message of either family.
+func icmp(from, to netip.Addr, hops, kind byte, body []byte) []byte {
+	protocol := byte(unix.IPPROTO_ICMP)
+	if from.Is6() {
+		protocol = unix.IPPROTO_ICMPV6
+	}
+	return ipPacket(from, to, protocol, hops, append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, body...))
+}
