@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -95,18 +96,7 @@ func TestEstablished(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, IPv6 %v, keep %v", network, v6, keep), func(t *testing.T) {
 					f, table := openFilter(t), netpolicy.NewTable()
 					table.KeepEstablished = keep
-					var pods []*pod
-					for n := range 2 {
-						host := 10*(4*i+2*j+k+1) + n
-						p := routed(t, n, netpolicy.Pod{
-							Namespace: "default", Name: fmt.Sprint("p", n), UID: fmt.Sprint(n), Labels: map[string]string{"n": fmt.Sprint(n)},
-							Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.8.0.%d", host)), netip.MustParseAddr(fmt.Sprintf("fd08::%d", host))},
-						})
-						one := p.Pod
-						table.PutPod(&one)
-						pods = append(pods, p)
-					}
-					locals(table)
+					pods := twoPods(t, table, 10*(4*i+2*j+k+1))
 					ensure(t, f, table)
 					client, server := pods[0], pods[1]
 					stopped, marker := connect(t, network, client, server, v6, 80), connect(t, network, client, server, v6, 81)
@@ -130,6 +120,56 @@ func TestEstablished(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// twoPods makes pods with the labels n=0 and n=1.
+func twoPods(t *testing.T, table *netpolicy.Table, host int) (pods []*pod) {
+	t.Helper()
+	for n := range 2 {
+		p := routed(t, n, netpolicy.Pod{
+			Namespace: "default", Name: fmt.Sprint("p", n), UID: fmt.Sprint(n), Labels: map[string]string{"n": fmt.Sprint(n)},
+			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.8.0.%d", host+n)), netip.MustParseAddr(fmt.Sprintf("fd08::%d", host+n))},
+		})
+		one := p.Pod
+		table.PutPod(&one)
+		pods = append(pods, p)
+	}
+	locals(table)
+	return pods
+}
+
+// TestForgotten: a forbidden connection stays stopped after its entry in conntrack is deleted, whichever end sends first. An allowed one goes on
+// when its client sends.
+func TestForgotten(t *testing.T) {
+	forwarding(t)
+	for i, spec := range []string{
+		`"podSelector":{"matchLabels":{"n":"1"}},"ingress":[{"ports":[{"port":81}]}]`,
+		`"podSelector":{"matchLabels":{"n":"0"}},"policyTypes":["Egress"],"egress":[{"ports":[{"port":81}]}]`,
+	} {
+		for j, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, IPv6 %v", [2]string{"ingress", "egress"}[i], v6), func(t *testing.T) {
+				f, table := openFilter(t), netpolicy.NewTable()
+				pods := twoPods(t, table, 100+20*i+10*j)
+				ensure(t, f, table)
+				stopped, marker := connect(t, "tcp", pods[0], pods[1], v6, 80), connect(t, "tcp", pods[0], pods[1], v6, 81)
+				put(t, table, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{`+spec+`}}`)
+				ensure(t, f, table)
+				for range 3 {
+					for _, d := range [][2]net.Conn{{stopped.server, stopped.client}, {stopped.client, stopped.server}} {
+						if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+							t.Fatal(err)
+						}
+						send(t, d[0], "forbidden")
+						marker.passes(t, marker.client, marker.server)
+						marker.passes(t, marker.server, marker.client)
+						if text := received(t, d[1]); text != "" {
+							t.Fatalf("received %q", text)
+						}
+					}
+				}
+			})
 		}
 	}
 }

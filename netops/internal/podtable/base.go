@@ -91,6 +91,7 @@ const (
 	stateInvalid     = 1 << 0
 	stateEstablished = 1 << 1
 	stateRelated     = 1 << 2
+	stateNew         = 1 << 3
 	stateUntracked   = 1 << 6
 )
 
@@ -116,10 +117,8 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 		}
 		return []baseRule{{fill: dropCounted}}
 	case egressChain + unestablished, ingressChain + unestablished:
-		return unestablishedRules(chain)
-	case toNodeChain:
-		return f.nodeRules(chain)
-	case ofNodeChain:
+		return f.unestablishedRules(chain)
+	case toNodeChain, ofNodeChain:
 		return f.nodeRules(chain)
 	case serviceEgressChain:
 		chain = egressChain
@@ -175,6 +174,9 @@ func (f Form) nodeRules(chain string) (rules []baseRule) {
 	rules = append(rules, icmpErrors()...)
 	add(func(e expressions) { e.dhcp(dhcpClient4, dhcpServer4); accept(e) })
 	for _, v6 := range []bool{false, true} {
+		if chain == ofNodeChain && !f.KeepEstablished {
+			rules = append(rules, midstreamRules(podSet(egressChain+strays, v6), v6, false)...)
+		}
 		add(podsOf(egressChain, v6, original))
 	}
 	return rules
@@ -182,19 +184,82 @@ func (f Form) nodeRules(chain string) (rules []baseRule) {
 
 // unestablishedRules returns the rules for packets that are not part of an established connection. Packets of a connection do not pass
 // them, so they cost these nothing.
-func unestablishedRules(chain string) []baseRule {
+func (f Form) unestablishedRules(chain string) []baseRule {
 	pods, isSource := egressChain, true
 	if chain == ingressChain+unestablished {
 		pods, isSource = ingressChain, false
 	}
-	rules := append(icmpErrors(),
-		baseRule{fill: func(e expressions) { e.family(true); e.icmp6(ndFirst, ndLast); accept(e) }})
+	rules := append([]baseRule{
+		closing(wayRoutedND, func(e expressions) {
+			e.family(true)
+			e.icmp6(ndFirst, ndLast)
+			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
+			e.Compare(unix.NFT_CMP_NEQ, register, []byte{ndHopLimit})
+			dropCounted(e)
+		}),
+		{fill: func(e expressions) { e.family(true); e.icmp6(ndFirst, ndLast); accept(e) }},
+	}, icmpErrors()...)
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules, closing(wayStray, func(e expressions) { // not by the map of chains, which the kernel validates for each rule that uses it
 			e.state(stateInvalid | stateUntracked)
 			e.family(v6)
 			e.address(v6, isSource, register)
 			e.Lookup(podSet(pods+strays, v6), false)
+			dropCounted(e)
+		}))
+		if !f.KeepEstablished {
+			rules = append(rules, midstreamRules(podSet(pods+strays, v6), v6, !isSource)...)
+		}
+		if pods == ingressChain {
+			rules = append(rules, closing(wayOwnAddress, func(e expressions) {
+				e.tuple(addressKey(v6), original, register)
+				e.destination(v6, next(v6))
+				e.Lookup(podSet(self, v6), false)
+				dropCounted(e)
+			}))
+		}
+	}
+	return rules
+}
+
+// The hop limit in the header of IPv6, and that of neighbour discovery, which no router forwards (RFC 4861, section 6.1).
+const (
+	hopLimitOffset = 7
+	ndHopLimit     = 255
+)
+
+// The flags in the header of TCP, and the type of the first chunk of SCTP (RFC 9293, section 3.1, and RFC 9260, section 3).
+const (
+	tcpFlagsOffset  = 13
+	tcpFlags        = 0x17 // ACK, RST, SYN, FIN
+	tcpSYN          = 0x02
+	sctpChunkOffset = 12
+	sctpINIT        = 1
+)
+
+// midstreamRules return rules that drop packets that look like the first one of a connection, and are not: conntrack has lost the connection's
+// entry, or never had one. A server's packet would make an entry with the server as the client, and so pass the policies for its clients. Which end
+// is the server is unknown: no packet of a pod whose clients policies select makes an entry, and none to a pod whose servers they select.
+func midstreamRules(pods string, v6, isSource bool) (rules []baseRule) {
+	for _, first := range []func(expressions){
+		func(e expressions) {
+			e.protocol(unix.IPPROTO_TCP)
+			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, tcpFlagsOffset, 1, register)
+			e.Mask(register, []byte{tcpFlags}, nil)
+			e.Compare(unix.NFT_CMP_NEQ, register, []byte{tcpSYN})
+		},
+		func(e expressions) {
+			e.protocol(unix.IPPROTO_SCTP)
+			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, sctpChunkOffset, 1, register)
+			e.Compare(unix.NFT_CMP_NEQ, register, []byte{sctpINIT})
+		},
+	} {
+		rules = append(rules, closing(wayMidstream, func(e expressions) {
+			first(e)
+			e.state(stateNew)
+			e.family(v6)
+			e.address(v6, isSource, register)
+			e.Lookup(pods, false)
 			dropCounted(e)
 		}))
 	}

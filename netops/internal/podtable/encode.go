@@ -32,6 +32,15 @@ func (e expressions) tuple(key uint32, direction uint8, to uint32) {
 	})
 }
 
+// destination loads the address to which the connection's client sent the first packet.
+func (e expressions) destination(v6 bool, to uint32) {
+	key := uint32(unix.NFT_CT_DST_IP)
+	if v6 {
+		key = unix.NFT_CT_DST_IP6
+	}
+	e.tuple(key, original, to)
+}
+
 // protocol matches the transport protocol.
 func (e expressions) protocol(number uint8) {
 	e.Meta(unix.NFT_META_L4PROTO, register)

@@ -19,13 +19,19 @@ type Way struct {
 
 // The names of ways.
 const (
-	wayStray = "no-connection"
+	wayStray      = "no-connection"
+	wayMidstream  = "midstream"
+	wayOwnAddress = "own-address"
+	wayRoutedND   = "routed-nd"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
 func Ways() []Way {
 	return []Way{
 		{wayStray, "inet", "forward", "sends packets that conntrack takes for no part of a connection"},
+		{wayMidstream, "inet", "forward, output", "keeps a connection that is forbidden by now, after conntrack has lost its entry"},
+		{wayOwnAddress, "inet", "forward", "sends to a pod with the pod's own address as the source: a policy lets a pod reach itself"},
+		{wayRoutedND, "inet", "forward", "sends messages of neighbour discovery with any contents through the node"},
 	}
 }
 

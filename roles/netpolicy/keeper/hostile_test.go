@@ -104,10 +104,13 @@ func (n *node) host2(t *testing.T) *pod {
 	return p
 }
 
-// forward makes the node forward packets, and check no source.
+// forward makes the node forward packets, check no source, and send no redirects, which quote what they are about.
 func forward(t *testing.T) {
 	t.Helper()
-	for name, value := range map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0"} {
+	for name, value := range map[string]string{
+		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0",
+		"ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0",
+	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -189,12 +192,18 @@ func (s *scene) each(t *testing.T, play func(t *testing.T, a *attack, f int)) {
 			if f == 0 && a.not4 || f == 1 && a.not6 {
 				continue
 			}
-			t.Run(a.name+", "+family, func(t *testing.T) { s.t = t; play(t, a, f) })
+			t.Run(a.name+", "+family, func(t *testing.T) {
+				before := s.t
+				defer func() { s.t = before }()
+				s.t = t
+				play(t, a, f)
+			})
 		}
 	}
 }
 
-// TestHostile: each attack fails on each kind of interface. It succeeds when the rules of its way are deleted while no agent runs.
+// TestHostile: each attack fails on each kind of interface, also after nft has loaded what it listed. It succeeds when the rules of its way are
+// deleted while no agent runs.
 func TestHostile(t *testing.T) {
 	for _, kind := range hostileKinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -204,12 +213,12 @@ func TestHostile(t *testing.T) {
 				s.add(p)
 			}
 			awaitRules(t, s.web.addresses[0].String())
-			s.each(t, func(t *testing.T, a *attack, f int) {
+			fails := func(t *testing.T, a *attack, f int) {
 				if a.try(t, s, f, false) {
 					t.Error("the attack succeeds")
 				}
-			})
-			s.t = t
+			}
+			s.each(t, fails)
 			stop()
 			saved := filepath.Join(s.Dir(), "saved")
 			out, err := exec.Command("nft", "list", "ruleset").Output()
@@ -219,6 +228,8 @@ func TestHostile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			run(t, "nft -f "+saved)
+			s.each(t, fails)
 			s.each(t, func(t *testing.T, a *attack, f int) {
 				if len(a.ways) > 0 {
 					deleteWays(t, a.ways)
@@ -226,7 +237,6 @@ func TestHostile(t *testing.T) {
 					run(t, "nft -f "+saved)
 				}
 			})
-			s.t = t
 		})
 	}
 }
@@ -274,9 +284,28 @@ func TestWays(t *testing.T) {
 
 // connectionAttacks use what conntrack does not know, or believes.
 func connectionAttacks() []attack {
+	webToEvil := func(s *scene) (from, to *pod) { return s.web, s.evil }
+	outsideToJail := func(s *scene) (from, to *pod) { return s.outside, s.jail }
+	own := func(s *scene, from, to *pod, f int, text string) {
+		s.routed(from, udp(to.at(f, 1000), to.at(f, 81), text))
+	}
 	return []attack{
 		{name: "segment without a connection", ways: []string{"no-connection"}, ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
 			s.routed(from, tcp(from.at(f, 1000), to.at(f, 81), tcpRST, text))
+		}},
+		{name: "a server's segment", ways: []string{"midstream"}, ends: webToEvil, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, tcp(from.at(f, 81), to.at(f, 1000), tcpACK, text))
+		}},
+		{name: "a server's chunk", ways: []string{"midstream"}, ends: webToEvil, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, sctp(from.at(f, 81), to.at(f, 1000), sctpHeartbeat, text))
+		}},
+		{name: "an answer to a pod without egress", ways: []string{"midstream"}, ends: outsideToJail, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, tcp(from.at(f, 81), to.at(f, 1000), tcpACK, text))
+		}},
+		{name: "own address", ways: []string{"own-address"}, ends: toWeb, send: own},
+		{name: "own address from outside", ways: []string{"own-address"}, ends: outsideToWeb, send: own},
+		{name: "routed neighbour discovery", ways: []string{"routed-nd"}, ends: toWeb, not4: true, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, icmp(from.addresses[f], to.addresses[f], 64, 135, []byte(text)))
 		}},
 	}
 }

@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -9,7 +10,6 @@ import (
 
 // The bits of TCP's flags.
 const (
-	tcpFIN = 0x01
 	tcpSYN = 0x02
 	tcpRST = 0x04
 	tcpACK = 0x10
@@ -64,6 +64,19 @@ func tcp(from, to netip.AddrPort, flags byte, text string) []byte {
 	b = binary.BigEndian.AppendUint16(b, to.Port())
 	b = append(b, 0, 0, 0, 9, 0, 0, 0, 9, 0x50, flags, 255, 255, 0, 0, 0, 0)
 	return ipPacket(from.Addr(), to.Addr(), unix.IPPROTO_TCP, 64, append(b, text...))
+}
+
+// sctpHeartbeat is a type of chunks. conntrack begins to track an association with it.
+const sctpHeartbeat = 4
+
+// sctp returns a packet with a chunk of SCTP.
+func sctp(from, to netip.AddrPort, chunk byte, text string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = append(b, 0, 0, 0, 9, 0, 0, 0, 0, chunk, 0)
+	b = append(binary.BigEndian.AppendUint16(b, uint16(4+len(text))), text...)
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	return ipPacket(from.Addr(), to.Addr(), unix.IPPROTO_SCTP, 64, b)
 }
 
 // icmp returns a packet with an ICMP message of either family.
