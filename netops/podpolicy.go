@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/podtable"
@@ -34,9 +36,16 @@ type PodPolicy struct {
 	// Egress and Ingress are chains, or "" in a direction in which no policy selects the pod.
 	Egress  string `json:"egress,omitempty"`
 	Ingress string `json:"ingress,omitempty"`
-	// Port is the pod's link on the host if it is a port of Bridge. Otherwise both are "".
+	// Other is true for an interface to which no policies apply.
+	Other bool `json:"other,omitempty"`
+	// Port is the pod's link on the host, and Bridge the bridge of which it is a port. Each may be "".
 	Port   string `json:"port,omitempty"`
 	Bridge string `json:"bridge,omitempty"`
+	// MAC is that of the pod's interface, and BridgeMAC that of Bridge. Each may be "".
+	MAC       string `json:"mac,omitempty"`
+	BridgeMAC string `json:"bridgeMAC,omitempty"`
+	// AnyAddress is true if the pod can have other addresses than these.
+	AnyAddress bool `json:"anyAddress,omitempty"`
 	// ByAgent is true if the agent chose the chains in this call.
 	ByAgent bool `json:"-"`
 }
@@ -75,6 +84,9 @@ func (p *PodPolicy) validate() error {
 			errs = append(errs, fmt.Errorf("link %q: the name is too long: %w", name, ErrInvalid))
 		}
 	}
+	for _, mac := range []string{p.MAC, p.BridgeMAC} {
+		errs = append(errs, rtnl.CheckMAC(mac))
+	}
 	return errors.Join(errs...)
 }
 
@@ -88,26 +100,34 @@ func (p *PodPolicy) plan(context.Context, *session) ([]Change, error) { //nolint
 // verify reports no difference: the agent compares the table with the policies.
 func (p *PodPolicy) verify(context.Context, *session) ([]Difference, error) { return nil, nil }
 
-// entries returns the elements of the pod.
+// Link returns the pod's interface.
+func (p *PodPolicy) Link() podtable.Link {
+	return podtable.Link{
+		Label: p.Label, Name: p.Port, Bridge: p.Bridge, MAC: p.MAC, BridgeMAC: p.BridgeMAC, Addresses: p.Addresses, AnyAddress: p.AnyAddress,
+	}
+}
+
+// entries returns the elements of the pod by their sets: each set needs one message.
 func (p *PodPolicy) entries(egress, ingress string) (all []*nft.Entry, err error) {
 	schema := podtable.Schema()
-	pod := podtable.Pod{Egress: egress, Ingress: ingress, Label: p.Label, Port: p.Port, Bridge: p.Bridge}
-	for _, set := range schema.Sets() { // one message for each set
-		for _, a := range p.Addresses {
-			for _, e := range podtable.Elements(a, &pod) {
-				if e.Set != set.Name {
-					continue
-				}
-				n, err := nft.EntryOf(schema, e)
-				if err != nil {
-					return nil, err
-				}
-				if !slices.ContainsFunc(all, func(o *nft.Entry) bool { return o.Set == n.Set && bytes.Equal(o.Key, n.Key) }) {
-					all = append(all, n)
-				}
-			}
+	pod, link := podtable.Pod{Egress: egress, Ingress: ingress, Label: p.Label, Bridge: p.Bridge}, p.Link()
+	if p.Bridge != "" {
+		pod.Port = p.Port
+	}
+	elements := podtable.LinkElements(&link)
+	for _, a := range p.Addresses {
+		elements = append(elements, podtable.Elements(a, &pod)...)
+	}
+	for _, e := range elements {
+		n, err := nft.EntryOf(schema, e)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(all, func(o *nft.Entry) bool { return o.Set == n.Set && bytes.Equal(o.Key, n.Key) }) {
+			all = append(all, n)
 		}
 	}
+	sorting.Stable(all, func(a, b *nft.Entry) int { return strings.Compare(a.Set.Name, b.Set.Name) })
 	return all, nil
 }
 
@@ -124,9 +144,11 @@ func deniedIf(chain string) string {
 // elements that drop everything until the agent changes them.
 func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) error {
 	if p.Bridge != "" {
-		if err := run.filterBridge(ctx, p.Bridge); err != nil {
+		br, err := run.filterBridge(ctx, p.Bridge)
+		if err != nil {
 			return err
 		}
+		p.BridgeMAC = br.MAC.String()
 	}
 	run.done = append(run.done, batch[0])
 	entries, err := p.entries(p.Egress, p.Ingress)
@@ -225,12 +247,13 @@ func (p *PodPolicy) undo(ctx context.Context, s *session, _ Verb) error {
 	return s.net.DeletePodPolicy(ctx, p)
 }
 
-// DeletePodPolicy deletes the elements of p, whatever their chains are now.
+// DeletePodPolicy deletes the elements of p, whatever their chains are now. Those of the bridge stay for other pods: the agent deletes them.
 func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 	entries, err := p.entries(podtable.Deny, podtable.Deny)
 	if err != nil {
 		return err
 	}
+	entries = slices.DeleteFunc(entries, func(n *nft.Entry) bool { return n.Label() != nft.CleanLabel(p.Label) })
 	for range nft.Tries {
 		generation, own, err := n.nft.Held(ctx, entries)
 		if err != nil || len(own) == 0 {
@@ -271,17 +294,17 @@ func (n *Net) LacksPodPolicy(ctx context.Context, p *PodPolicy) (bool, error) {
 const bridgeFilter = "net/bridge/bridge-nf-call-iptables"
 
 // filterBridge makes the packets between the ports of a bridge pass nftables' chains.
-func (s *session) filterBridge(ctx context.Context, bridge string) error {
+func (s *session) filterBridge(ctx context.Context, bridge string) (*rtnl.Link, error) {
 	if _, err := s.net.host.sysctl(bridgeFilter); errors.Is(err, ErrNotExist) {
-		return fmt.Errorf("enforce policies on bridge %s: %w: the kernel module br_netfilter is absent: run 'modprobe br_netfilter'", bridge, ErrNotSupported)
+		return nil, fmt.Errorf("enforce policies on bridge %s: %w: the kernel module br_netfilter is absent: run 'modprobe br_netfilter'", bridge, ErrNotSupported)
 	}
 	c, err := s.net.host.socket()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	br, err := c.Link(ctx, bridge)
 	if err != nil {
-		return nlconn.Explain(err, "read bridge "+bridge)
+		return nil, nlconn.Explain(err, "read bridge "+bridge)
 	}
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, br.Index)
 	m.Nest(unix.IFLA_LINKINFO, func() {
@@ -291,16 +314,20 @@ func (s *session) filterBridge(ctx context.Context, bridge string) error {
 			m.Uint8(nl.IFLA_BR_NF_CALL_IP6TABLES, 1)
 		})
 	})
-	return nlconn.Explain(c.One(ctx, m), "filter the packets of bridge "+bridge)
+	return br, nlconn.Explain(c.One(ctx, m), "filter the packets of bridge "+bridge)
 }
 
-// FilterBridge makes the packets between the ports of a bridge pass nftables' chains, as a PodPolicy does.
-func (n *Net) FilterBridge(ctx context.Context, bridge string) error {
-	return n.session(nil).filterBridge(ctx, bridge)
+// FilterBridge makes the packets between the ports of a bridge pass nftables' chains, as a PodPolicy does. It returns the bridge's MAC.
+func (n *Net) FilterBridge(ctx context.Context, bridge string) (mac string, err error) {
+	br, err := n.session(nil).filterBridge(ctx, bridge)
+	if err != nil {
+		return "", err
+	}
+	return br.MAC.String(), nil
 }
 
-// WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and the bridge of that link
-// and its name in p.
+// WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and in p the name of that link if it is
+// of a veth pair, its bridge and the MAC of its peer.
 func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	at := 0
 	for i, o := range s.Objects {
@@ -309,9 +336,9 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 			continue
 		}
 		if !l.Shared && l.In == Host {
-			at, p.Bridge = i, l.Master
-			if p.Bridge != "" {
-				p.Port = l.Name
+			at = i
+			if l.Kind == "veth" && l.Peer != nil {
+				p.Port, p.Bridge, p.MAC = l.Name, l.Master, l.Peer.MAC
 			}
 			break
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -43,12 +42,12 @@ type Filter struct {
 	// families is true for IPv4 and for IPv6 if pods of last have such addresses. The kernel has chains and sets of these only.
 	families [2]bool
 	// encoded are the elements of the pods of last.
-	encoded map[netip.Addr]encoded
+	encoded encoder
 }
 
 // Open opens a Filter in the network namespace of the calling thread. It does not change the kernel.
 func Open(n *netops.Net) (*Filter, error) {
-	f := &Filter{nft: nft.New(podtable.Schema, nil), net: n, encoded: map[netip.Addr]encoded{}}
+	f := &Filter{nft: nft.New(podtable.Schema, nil), net: n, encoded: newEncoder()}
 	var err error
 	var watched []nft.Watched
 	for _, t := range tables() {
@@ -210,11 +209,7 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 // is refused, because nftables has changed since they were read.
 func (f *Filter) makeTable(ctx context.Context, table nft.Table, base []nlconn.Message, want *Ruleset) error {
 	msgs := []nlconn.Message{table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), table.Message(unix.NFT_MSG_DELTABLE, 0)}
-	pods, err := podEntries(want.Pods, f.encoded)
-	if err != nil {
-		return err
-	}
-	pending, err := podEntries(want.Pending, map[netip.Addr]encoded{})
+	pods, pending, err := f.encoded.entries(want)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package podfilter
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
@@ -181,13 +182,15 @@ type Ruleset struct {
 	Pods map[netip.Addr]Pod
 	// Pending are those that an ADD will put into the kernel.
 	Pending map[netip.Addr]Pod
+	// links are the interfaces of this node's pods by their labels.
+	links map[string]Link
 	Form    Form
 
 	// users has the number of users of each set and chain by name, and changed the names of those that were added or removed. Sets and
 	// chains have different names.
 	users   map[string]int
 	changed map[string]struct{}
-	// podsChanged is true if Pods has changed.
+	// podsChanged is true if Pods or links has changed.
 	podsChanged bool
 }
 
@@ -236,6 +239,13 @@ func (r *Ruleset) PutPod(a netip.Addr, p Pod, isPending bool) {
 	r.Pods[a], r.podsChanged = p, true
 }
 
+// SetLinks replaces the interfaces of this node's pods.
+func (r *Ruleset) SetLinks(all map[string]Link) {
+	if !maps.EqualFunc(r.links, all, func(a, b Link) bool { return a.Equal(&b) }) {
+		r.links, r.podsChanged = all, true
+	}
+}
+
 // RemovePods removes addresses of an attachment.
 func (r *Ruleset) RemovePods(label string, addresses []netip.Addr) {
 	for _, a := range addresses {
@@ -282,6 +292,11 @@ func (r *Ruleset) families() (has [2]bool) {
 
 // hasPorts reports whether a pod is on a bridge.
 func (r *Ruleset) hasPorts() bool {
+	for _, l := range r.links {
+		if l.Bridge != "" {
+			return true
+		}
+	}
 	for _, p := range r.Pods {
 		if p.Port != "" {
 			return true
@@ -292,3 +307,6 @@ func (r *Ruleset) hasPorts() bool {
 
 // Pod has the chains of a pod, and the label and the bridge port of its attachment.
 type Pod = podtable.Pod
+
+// Link is the interface of a pod on the host.
+type Link = podtable.Link

@@ -5,7 +5,6 @@ import (
 	"context"
 	"iter"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -45,11 +44,7 @@ func (t *transaction) build() (err error) {
 	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged && !t.filter.comparesPods {
 		return nil
 	}
-	t.pods, err = podEntries(t.want.Pods, t.filter.encoded)
-	if err != nil {
-		return err
-	}
-	t.pending, err = podEntries(t.want.Pending, map[netip.Addr]encoded{})
+	t.pods, t.pending, err = t.filter.encoded.entries(t.want)
 	if err != nil {
 		return err
 	}
@@ -356,34 +351,6 @@ func (t *transaction) done() {
 		t.filter.knowsPods, t.filter.last = false, nil
 		t.filter.monitor.Notify() // so that the caller calls Refresh
 	}
-}
-
-// encoded are the elements of an address of a pod by podKey.
-type encoded struct {
-	pod      Pod
-	elements map[string]*nft.Entry
-}
-
-// podEntries returns the elements of pods by podKey. It keeps those of each address in known, since few pods change at a time.
-func podEntries(pods map[netip.Addr]Pod, known map[netip.Addr]encoded) (map[string]*nft.Entry, error) {
-	maps.DeleteFunc(known, func(a netip.Addr, c encoded) bool { return pods[a] != c.pod })
-	all, schema := make(map[string]*nft.Entry, len(known)), podtable.Schema()
-	for a, p := range pods {
-		c, has := known[a]
-		if !has {
-			c = encoded{p, map[string]*nft.Entry{}}
-			for _, e := range podtable.Elements(a, &p) {
-				n, err := nft.EntryOf(schema, e)
-				if err != nil {
-					return nil, err
-				}
-				c.elements[podKey(n)] = n
-			}
-			known[a] = c
-		}
-		maps.Copy(all, c.elements)
-	}
-	return all, nil
 }
 
 // inOrder returns entries by set, as messages need them.

@@ -155,7 +155,7 @@ func TestChanges(t *testing.T) {
 		if err := other.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Ensure(t.Context(), table.Ruleset()); err != nil {
+		if err := other.Ensure(t.Context(), linked(table)); err != nil {
 			t.Fatal(err)
 		}
 		if want := list(); have != want {

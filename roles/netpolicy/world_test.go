@@ -116,9 +116,23 @@ func ensure(t testing.TB, f *podfilter.Filter, table *netpolicy.Table) {
 	if err := f.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Ensure(t.Context(), table.Ruleset()); err != nil {
+	if err := f.Ensure(t.Context(), linked(table)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// linked returns a table's Ruleset with the interfaces of its pods.
+func linked(table *netpolicy.Table) *podfilter.Ruleset {
+	rules, links := table.Ruleset(), map[string]podfilter.Link{}
+	for _, l := range table.State().Local {
+		link := podfilter.Link{Label: l.Label, Name: "test0", Addresses: l.Addresses}
+		if l.Port != "" {
+			link.Name, link.Bridge, link.MAC, link.BridgeMAC = l.Port, l.Bridge, "02:00:00:00:00:05", "02:00:00:00:00:01"
+		}
+		links[l.Label] = link
+	}
+	rules.SetLinks(links)
+	return rules
 }
 
 func put(t testing.TB, table *netpolicy.Table, doc string) {

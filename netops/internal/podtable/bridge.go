@@ -21,7 +21,6 @@ const (
 const (
 	egressPorts  = PodSets + "ports_" + egressChain
 	ingressPorts = PodSets + "ports_" + ingressChain
-	portSet      = "port"
 	dhcpSet      = PodSets + "dhcp4"
 )
 
@@ -31,26 +30,8 @@ const bridgePriority = -200
 // bridgeForward is NF_BR_FORWARD.
 const bridgeForward = 2
 
-// BridgeTable returns the table that filters frames between the ports of a bridge. Table receives only frames of IPv4 and IPv6
-// without a VLAN tag, and knows a pod only by its addresses. So BridgeTable drops the other frames to and from a pod that a
-// policy selects: those with a tag, of another protocol, and those that are not for the pod's addresses, or from them.
-func BridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: Table().Name} }
-
-// bridgeFeature returns BridgeTable's sets.
-func bridgeFeature() nft.Feature {
-	f := nft.Feature{Table: BridgeTable(), Chains: func() []nft.Chain { return nil }}
-	for _, name := range []string{egressPorts, ingressPorts} {
-		f.Sets = append(f.Sets, &nft.Set{Table: f.Table, Name: name, Key: []nft.Field{nft.IfName}})
-	}
-	for _, v6 := range []bool{false, true} {
-		f.Sets = append(f.Sets, &nft.Set{Table: f.Table, Name: podSet(portSet, v6), Key: []nft.Field{nft.IfName, addressField(v6)}})
-	}
-	return f
-}
-
-// portElements returns the elements of an address of a pod that is on a bridge's port.
-func portElements(a netip.Addr, p *Pod) []*nft.Element {
-	all := []*nft.Element{{Set: podSet(portSet, a.Is6()), Key: []string{p.Port, a.String()}, Label: p.Label}}
+// portElements returns the elements of an address of a pod that policies select and that is on a bridge's port.
+func portElements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	for set, chain := range map[string]string{egressPorts: p.Egress, ingressPorts: p.Ingress} {
 		if chain != "" {
 			all = append(all, &nft.Element{Set: set, Key: []string{p.Port}, Label: p.Label})
@@ -155,6 +136,12 @@ func bridgeRules(chain string) []func(expressions) {
 		}
 	}
 	drop := func(e expressions) { e.Verdict(nft.VerdictDrop, "") }
+	linkLocal := func(e expressions) { // which Table does not know
+		e.etherType(true)
+		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset6, 16, register)
+		e.network(linkLocalNetwork())
+		drop(e)
+	}
 	return []func(expressions){
 		// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
 		func(e expressions) { e.frameOf(unix.ETH_P_8021Q); drop(e) },
@@ -162,7 +149,7 @@ func bridgeRules(chain string) []func(expressions) {
 		func(e expressions) { e.frameOf(unix.ETH_P_ARP); back(e) },
 		group(groupFirst, ndLast), group(groupReport2, groupReport2),
 		dhcp(false, dhcpClient4, dhcpServer4), dhcp(true, dhcpClient6, dhcpServer6),
-		own(false, offset4), own(true, offset6), drop,
+		linkLocal, own(false, offset4), own(true, offset6), drop,
 	}
 }
 

@@ -55,8 +55,8 @@ func Schema() nft.Schema {
 				&nft.Set{Table: Table(), Name: podSet(direction, v6), Key: key, Data: []nft.Field{nft.Verdict}},
 				&nft.Set{Table: Table(), Name: podSet(direction+strays, v6), Key: key})
 		}
-		f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: podSet(self, v6), Key: []nft.Field{addressField(v6), addressField(v6)}})
 	}
+	f.Sets = append(f.Sets, linkSets()...)
 	f.Sets = append(f.Sets, &nft.Set{Table: Table(), Name: dhcpSet, Key: []nft.Field{nft.IfName, nft.IfName, nft.IP4Addr}})
 	return nft.Schema{f, bridgeFeature()}
 }
@@ -91,7 +91,7 @@ type Pod struct {
 	Port, Bridge string
 }
 
-// Elements returns the elements of an address of a pod. Those of its port are the same for each address.
+// Elements returns the elements of an address of a pod that policies select. Those of its port are the same for each address.
 func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	text := a.String()
 	for _, d := range []struct{ name, chain string }{{egressChain, p.Egress}, {ingressChain, p.Ingress}} {
@@ -105,11 +105,8 @@ func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 			&nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: p.Label},
 			&nft.Element{Set: podSet(d.name+strays, a.Is6()), Key: []string{text}, Label: p.Label})
 	}
-	if len(all) > 0 {
-		all = append(all, &nft.Element{Set: podSet(self, a.Is6()), Key: []string{text, text}, Label: p.Label})
-		if p.Port != "" {
-			all = append(all, portElements(a, p)...)
-		}
+	if len(all) > 0 && p.Port != "" {
+		all = append(all, portElements(a, p)...)
 	}
 	return all
 }

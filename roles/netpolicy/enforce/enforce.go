@@ -42,6 +42,9 @@ const Interface = "eth0"
 // LabelsArg is the key of CNI_ARGS that has the pod's labels: "app=web,tier=db".
 const LabelsArg = "CNIBOX_LABELS"
 
+// dhcpType is the type of the IPAM plugin whose addresses may change after ADD.
+const dhcpType = "dhcp"
+
 // AnnotationsCapability is the runtimeConfig key with which containerd and CRI-O pass a pod's annotations.
 const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 
@@ -74,9 +77,11 @@ type Answer struct {
 
 // Spec adds the policies of a pod to an attachment's Spec, if this node enforces policies, and reports whether the agent answered. marked is
 // true if the node's state says that it does: then ADD fails if neither the agent nor the saved policies can be asked. On another node a
-// failed lstat is the whole cost.
+// failed lstat is the whole cost. What it adds also says which addresses are the pod's own, for each interface: a pod without policies must
+// not take another one's.
 func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p *netops.PodPolicy, spec netops.Spec) (with netops.Spec, answered bool, err error) {
-	if req.IfName != Interface && req.Secondary == "" || len(p.Addresses) == 0 {
+	policed := (req.IfName == Interface || req.Secondary != "") && len(p.Addresses) > 0
+	if !policed && !spec.NodeFilters() {
 		return spec, false, nil
 	}
 	if !marked {
@@ -90,6 +95,10 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p
 	}
 	if err := identify(p, req); err != nil {
 		return spec, false, err
+	}
+	if !policed {
+		p.ByAgent = true
+		return spec.WithPodPolicy(p), false, nil
 	}
 	line, err := coldjson.Marshal(p)
 	if err != nil {
@@ -119,11 +128,12 @@ func identify(p *netops.PodPolicy, req *roles.Request) error {
 	var conf struct {
 		RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 		PolicyLabels  []string                   `json:"policyLabels"`
+		IPAM          roles.IPAMConf             `json:"ipam"`
 	}
 	if err := coldjson.Unmarshal(req.Conf, &conf); err != nil {
 		return &roles.ConfError{Path: "runtimeConfig or policyLabels", Reason: err.Error()}
 	}
-	p.Network = req.Secondary
+	p.Network, p.Other, p.AnyAddress = req.Secondary, req.IfName != Interface && req.Secondary == "", conf.IPAM.Type == dhcpType
 	return Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig, conf.PolicyLabels)
 }
 

@@ -167,9 +167,9 @@ func (k *Keeper) change(ctx context.Context, r *request) error {
 	case !k.synced:
 		return errUnknown
 	}
-	k.local.put(r.podRequest, true)
+	k.local.put(r.podRequest)
 	k.local.putInto(k.table)
-	return k.filter.Ensure(ctx, k.table.Ruleset())
+	return k.filter.Ensure(ctx, k.rules())
 }
 
 // mustFetch reports whether to ask the source for the pod of a request, which it has not sent, and adds the pod after that. If the
@@ -223,7 +223,7 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	}
 	k.local.announce(p)
 	k.local.putInto(k.table)
-	rules := k.table.Ruleset()
+	rules := k.rules()
 	a.Refused = k.table.Conflicts()[p.Label]
 	if a.Refused != "" {
 		a.Refused += ": use networks with different addresses"
@@ -237,9 +237,6 @@ func (k *Keeper) choose(ctx context.Context, p *podRequest) (a enforce.Answer, e
 	for _, addr := range p.Addresses {
 		pod := rules.Pending[addr]
 		a.Egress, a.Ingress = pod.Egress, pod.Ingress
-	}
-	if a.Egress+a.Ingress == "" {
-		k.local.put(p, false)
 	}
 	return a, nil
 }

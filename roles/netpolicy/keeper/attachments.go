@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -35,8 +36,8 @@ type attachments struct {
 	// packet filter. Both are by label.
 	derived    map[string]*podRequest
 	unfiltered map[string]bool
-	// others are the labels of attachments that are neither of the cluster's network nor of the role multi's.
-	others map[string]bool
+	// macs has the MACs of bridges by name.
+	macs map[string]string
 	// unknown is true if a pod's identity is not known.
 	unknown bool
 	// changed is true if the table lacks a change.
@@ -47,10 +48,8 @@ type attachments struct {
 type announcement struct {
 	pod *podRequest
 	at  time.Time
-	// addsNone is true if ADD adds no elements: no policy selected the pod, or the agent adds them.
-	addsNone bool
-	// isRecorded is true if ADD had recorded the attachment before it asked.
-	isRecorded bool
+	// byAgent is true if ADD has recorded the attachment and lets the agent add the elements.
+	byAgent bool
 }
 
 // announcedTime is the time after which an ADD call that has recorded nothing is dead.
@@ -62,7 +61,7 @@ const endTime = 2 * time.Second
 func newAttachments(h *roles.Host, arePods bool) attachments {
 	return attachments{
 		host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}, ended: map[string]time.Time{},
-		found: map[string]*netpolicy.Pod{},
+		found: map[string]*netpolicy.Pod{}, macs: map[string]string{},
 	}
 }
 
@@ -85,11 +84,11 @@ func (l *attachments) end(p *podRequest) {
 	l.ended[p.Label], l.changed = time.Now(), true
 }
 
-// put adds the pod of an ADD call that adds no elements.
-func (l *attachments) put(p *podRequest, isRecorded bool) {
+// put adds the pod of an ADD call that has recorded it and lets the agent add its elements.
+func (l *attachments) put(p *podRequest) {
 	l.announce(p)
 	a := l.announced[p.Label]
-	a.addsNone, a.isRecorded = true, isRecorded
+	a.byAgent = true
 	l.announced[p.Label] = a
 }
 
@@ -113,7 +112,7 @@ func (l *attachments) read(ctx context.Context) error {
 		return fmt.Errorf("read attachments: %w", err)
 	}
 	created := map[string]time.Time{} // by label
-	recorded, derived, others := map[string]*podRequest{}, map[string]*podRequest{}, map[string]bool{}
+	recorded, derived := map[string]*podRequest{}, map[string]*podRequest{}
 	l.unfiltered, l.unknown = map[string]bool{}, false
 	maps.DeleteFunc(l.ended, func(_ string, at time.Time) bool { return time.Since(at) > endTime })
 	delegations := sync.OnceValues(func() ([]store.Delegation, error) {
@@ -126,31 +125,25 @@ func (l *attachments) read(ctx context.Context) error {
 			continue
 		}
 		if p == nil {
-			others[label] = l.others[label]
-			if others[label] {
-				continue
-			}
 			if p = l.derived[label]; p == nil || !slices.Equal(p.Addresses, addressesOf(a)) {
 				p, err = l.derive(ctx, a, delegations)
 			}
 			if err != nil {
 				return err
 			}
-			others[label] = p == nil
-			if p == nil {
-				continue
-			}
 			derived[label] = p
-			l.unknown = l.unknown || p.Name == ""
+			l.unknown = l.unknown || p.Name == "" && !p.Other
+		} else if p.Port == "" && a.HostLink != "" { // an earlier version recorded it
+			l.findLink(ctx, a, p)
 		}
 		recorded[label], created[label] = p, a.Created
 		if a.HostLink == "" || len(p.Addresses) == 0 {
 			l.unfiltered[label] = true
 		}
 	}
-	l.recorded, l.derived, l.others, l.changed = recorded, derived, others, true
+	l.recorded, l.derived, l.changed = recorded, derived, true
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool {
-		if a.isRecorded || recorded[label] != nil || time.Since(a.at) > announcedTime {
+		if a.byAgent || recorded[label] != nil || time.Since(a.at) > announcedTime {
 			return true
 		}
 		for other, p := range recorded { // of a later ADD that did not ask
@@ -165,7 +158,7 @@ func (l *attachments) read(ctx context.Context) error {
 
 // sharesAddress reports whether two pods have an address of one network.
 func sharesAddress(p, o *podRequest) bool {
-	return o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
+	return !p.Other && !o.Other && o.Network == p.Network && slices.ContainsFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(p.Addresses, a) })
 }
 
 func addressesOf(a *store.Attachment) (all []netip.Addr) {
@@ -177,9 +170,10 @@ func addressesOf(a *store.Attachment) (all []netip.Addr) {
 
 // derive returns the pod of an attachment that was made before the agent enforced policies, or whose record was lost and rebuilt. The
 // runtime's cache has its identity. Without it the name is "", and the pod is denied everything unless the source knows its
-// addresses. It returns nil for an interface to which no policies apply.
+// addresses. Which IPAM plugin chose its addresses is not known, so it can have others.
 func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegations func() ([]store.Delegation, error)) (*podRequest, error) {
-	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a)}
+	p := &podRequest{Label: attachment.Label(a.Key), Addresses: addressesOf(a), AnyAddress: true}
+	l.findLink(ctx, a, p)
 	var args roles.Args
 	var runtime map[string]json.RawMessage
 	var config []byte
@@ -193,7 +187,8 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 		}
 		of, text := delegateOf(all, a)
 		if of == nil {
-			return nil, nil
+			p.Other = true
+			return p, nil
 		}
 		p.Network, runtime, config = of.Name, of.Runtime, of.List
 		args, err = roles.ParseArgs(text)
@@ -208,14 +203,42 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 		l.host.Log.Warn("the pod of a container is not known, so network policies deny it everything: create the container again",
 			"network", a.Network, "container", a.ContainerID)
 	}
-	port, err := l.host.Net.Link(ctx, nil, a.HostLink)
-	if err == nil && port.Master != "" {
-		master, err := l.host.Net.Link(ctx, nil, port.Master)
-		if err == nil && master.Kind == "bridge" {
-			p.Port, p.Bridge = port.Name, master.Name
+	return p, nil
+}
+
+// findLink sets what a pod tells of its interface to what the kernel and the record have.
+func (l *attachments) findLink(ctx context.Context, a *store.Attachment, p *podRequest) {
+	link, err := l.host.Net.Link(ctx, nil, a.HostLink)
+	if err != nil || link.Kind != "veth" {
+		return
+	}
+	p.Port, p.MAC = link.Name, a.MAC
+	if link.Master != "" {
+		if master, err := l.host.Net.Link(ctx, nil, link.Master); err == nil && master.Kind == "bridge" {
+			p.Bridge = master.Name
 		}
 	}
-	return p, nil
+}
+
+// links returns the interfaces of the pods that the kernel has, or will have as soon as the agent adds their elements.
+func (l *attachments) links() map[string]podfilter.Link {
+	all := map[string]podfilter.Link{}
+	add := func(p *podRequest) {
+		link := p.Link()
+		if mac := l.macs[p.Bridge]; mac != "" {
+			link.BridgeMAC = mac
+		}
+		all[p.Label] = link
+	}
+	for _, p := range l.recorded {
+		add(p)
+	}
+	for _, a := range l.announced {
+		if a.byAgent {
+			add(a.pod)
+		}
+	}
+	return all
 }
 
 // delegateOf returns the network of the role multi whose attachment is a, or nil, and the CNI_ARGS of its ADD.
@@ -297,9 +320,15 @@ func (l *attachments) putInto(t *netpolicy.Table) {
 	var locals []netpolicy.Local
 	known := map[string]bool{}
 	for _, p := range l.all() {
+		if p.Other {
+			continue
+		}
 		local := netpolicy.Local{
-			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: p.Network, Addresses: p.Addresses, Port: p.Port, Bridge: p.Bridge,
-			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].addsNone,
+			Label: p.Label, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Network: p.Network, Addresses: p.Addresses, Bridge: p.Bridge,
+			Pending: l.recorded[p.Label] == nil && !l.announced[p.Label].byAgent,
+		}
+		if p.Bridge != "" {
+			local.Port = p.Port
 		}
 		switch {
 		case l.arePods && p.Name != "": // two containers may have one name

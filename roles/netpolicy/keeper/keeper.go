@@ -298,14 +298,22 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 		k.lastRead = time.Now()
 		k.bypass = k.filter.Bypass(ctx)
 		for _, bridge := range k.local.bridges() {
-			err := k.Host.Net.FilterBridge(ctx, bridge)
+			mac, err := k.Host.Net.FilterBridge(ctx, bridge)
+			k.local.macs[bridge] = mac
 			if err != nil && !errors.Is(err, netops.ErrNotExist) { // a deleted bridge has no packets
 				errs = append(errs, err) // the rules of the other pods do not depend on it
 			}
 		}
 	}
 	k.local.putInto(k.table)
-	return errors.Join(append(errs, k.filter.Ensure(ctx, k.table.Ruleset()))...)
+	return errors.Join(append(errs, k.filter.Ensure(ctx, k.rules()))...)
+}
+
+// rules returns what the kernel should have.
+func (k *Keeper) rules() *podfilter.Ruleset {
+	rules := k.table.Ruleset()
+	rules.SetLinks(k.local.links())
+	return rules
 }
 
 // report logs an error that is not the last one.

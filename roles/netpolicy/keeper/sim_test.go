@@ -227,10 +227,6 @@ func (n *simNode) answer(c *simContainer) string {
 	}
 	k.local.announce(&c.podRequest)
 	k.local.putInto(k.table)
-	pod := k.table.Ruleset().Pending[c.Addresses[0]]
-	if pod.Egress+pod.Ingress == "" {
-		k.local.put(&c.podRequest, false)
-	}
 	n.settle()
 	return "answer of the ADD of " + c.UID
 }

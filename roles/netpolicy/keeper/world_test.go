@@ -153,7 +153,7 @@ func (n *node) add(p *pod) *pod {
 
 // link returns the name of the pod's interface on the host.
 func (p *pod) link() string {
-	return attachment.HostLink(store.Key{Network: "net" + p.call.ID[1:2], ContainerID: p.call.ID, IfName: "eth0"})
+	return attachment.HostLink(store.Key{Network: "net" + p.call.ID[1:2], ContainerID: p.call.ID, IfName: p.call.IfName})
 }
 
 func (n *node) del(p *pod) {
