@@ -37,7 +37,8 @@ type NAT struct {
 	Exceptions []netip.Prefix
 	// Forward accepts the network's packets in iptables' FORWARD chains.
 	Forward bool
-	// Tunnel, if not nil, drops tunnelled packets from unknown nodes.
+	// Tunnel, if not nil, drops tunnelled packets from unknown nodes and from pods. Those that WireGuard encrypts need only the rules for
+	// pods.
 	Tunnel *TunnelFilter
 	// Encrypted is the WireGuard device through which all packets between pods of different nodes must
 	// pass, or "". Others are dropped. Local are the networks of this node's pods, without Subnet.
@@ -45,10 +46,14 @@ type NAT struct {
 	Local     []netip.Prefix
 }
 
-// TunnelFilter accepts VXLAN packets of one VNI only from known nodes.
+// TunnelFilter accepts VXLAN packets of one VNI only from known nodes. Pods send none to nodes: this node would give them its own address as the
+// source, which the others accept.
 type TunnelFilter struct {
 	Port uint16
-	VNI  uint32
+	// VNI has no effect for WireGuard.
+	VNI uint32
+	// AnySource accepts VXLAN packets from unknown hosts.
+	AnySource bool
 	// Sources are the other nodes' addresses. The filter keeps the slice, so the
 	// caller must not change it later.
 	Sources []netip.Addr

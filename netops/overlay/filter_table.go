@@ -59,6 +59,8 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 	input := nft.Chain{Name: "input", Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: nft.PriorityFilter}
 	received := nft.Chain{Name: "received", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: nft.PriorityRaw}
 	sent := nft.Chain{Name: "sent", Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PriorityFilter}
+	forward := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
+	var tunnelled []nft.Chain
 	var entries []*nft.Entry
 	for i := range want {
 		w := &want[i]
@@ -81,14 +83,17 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 		}
 		if set := sourceSet(is6); w.Tunnel != nil {
 			f.Sets = append(f.Sets, set)
-			input.Rules = append(input.Rules, w.Tunnel.rule(set))
+			chain := nft.Chain{Name: "tunnelled" + set.Name[len("vteps"):], Rules: w.tunnelledRules(set)}
+			tunnelled = append(tunnelled, chain)
+			forward.Rules = append(forward.Rules, nft.NewRule(w.tunnelled(nft.Goto(chain.Name))...))
+			input.Rules = append(input.Rules, w.inputRules(set)...)
 			for _, a := range sources[is6] {
 				entries = append(entries, &nft.Entry{Set: set, Key: a.AsSlice()})
 			}
 		}
 	}
 	f.Chains = func() []nft.Chain {
-		return slices.DeleteFunc([]nft.Chain{received, sent, nat, input}, func(c nft.Chain) bool { return len(c.Rules) == 0 })
+		return slices.DeleteFunc(append(tunnelled, received, sent, nat, forward, input), func(c nft.Chain) bool { return len(c.Rules) == 0 })
 	}
 	return f, entries, nil
 }
@@ -123,20 +128,76 @@ func (w *NAT) masqueradeRules() []nft.Rule {
 	)
 }
 
-// rule returns the rule that drops VXLAN packets of the VNI whose source is not
-// in the set. Packets of other VNIs on the port may belong to other programs, so
-// the rule does not match them.
-func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
-	source := nft.Source4
-	if set.Key[0] == nft.IP6Addr {
-		source = nft.Source6
+// tunnelled returns the parts of a rule for the tunnelled packets of the family, before others. Packets of other VNIs on the port may belong to
+// other programs, so it does not match them.
+func (w *NAT) tunnelled(more ...nft.Part) []nft.Part {
+	l3 := byte(unix.NFPROTO_IPV4)
+	if w.Network.Addr().Is6() {
+		l3 = unix.NFPROTO_IPV6
 	}
-	return nft.NewRule(
-		nft.TransportProtocol(), equals([]byte{unix.IPPROTO_UDP}), nft.Next(),
-		nft.TransportPort(), equals(binary.BigEndian.AppendUint16(nil, t.Port)), nft.Next(),
-		loadVNI(), equals(vniBytes(t.VNI)), nft.Next(),
-		source(), notIn(set), nft.Drop(),
+	parts := []nft.Part{
+		nft.OfFamily(l3), nft.TransportProtocol(), equals([]byte{unix.IPPROTO_UDP}), nft.Next(),
+		nft.TransportPort(), equals(binary.BigEndian.AppendUint16(nil, w.Tunnel.Port)), nft.Next(),
+	}
+	if w.Encrypted == "" {
+		parts = append(parts, loadVNI(), equals(vniBytes(w.Tunnel.VNI)), nft.Next())
+	}
+	return append(parts, more...)
+}
+
+// inputRules drop tunnelled packets to this node: those of VXLAN from hosts that are not in the set, those from pods, and those that a pod sends
+// with the address of a node. The latter come by a link to which the route to the node does not lead. That is no error for packets of nodes by a
+// network card, which may have several.
+func (w *NAT) inputRules(set *nft.Set) (rules []nft.Rule) {
+	add := func(parts ...nft.Part) {
+		rules = append(rules, nft.NewRule(w.tunnelled(append(parts, nft.Drop())...)...))
+	}
+	source := sourceOf(set)
+	if w.Encrypted != "" {
+		add(nft.SourceIn(w.Network.String()))
+		return rules
+	}
+	if !w.Tunnel.AnySource {
+		add(source, notIn(set))
+	}
+	for _, kind := range []string{"veth", "bridge"} {
+		add(nft.InputKind(), equals(append([]byte(kind), make([]byte, unix.IFNAMSIZ-len(kind))...)), nft.Next(), source, nft.In(set), hasNoRouteBack())
+	}
+	return rules
+}
+
+// tunnelledRules drop tunnelled packets that this node would forward: those to a known node that none sent, those from pods to others than pods,
+// and those that have the address of a node and are not from it. Nodes that are virtual machines on this one pass, and pods among each other,
+// which may be nodes of another cluster.
+func (w *NAT) tunnelledRules(set *nft.Set) []nft.Rule {
+	source, destination := sourceOf(set), nft.Destination4()
+	if w.Network.Addr().Is6() {
+		destination = nft.Destination6()
+	}
+	rules := []nft.Rule{nft.NewRule(source, notIn(set), destination, nft.In(set), nft.Drop())}
+	if w.Encrypted != "" {
+		return rules
+	}
+	return append(rules,
+		nft.NewRule(nft.SourceIn(w.Network.String()), nft.Next(), destinationNotIn(w.Network.String()), nft.Drop()),
+		nft.NewRule(source, nft.In(set), hasNoRouteBack(), nft.Drop()),
+		nft.NewRule(fromThisNode(), nft.Drop()),
 	)
+}
+
+func sourceOf(set *nft.Set) nft.Part {
+	if set.Key[0] == nft.IP6Addr {
+		return nft.Source6()
+	}
+	return nft.Source4()
+}
+
+// fromThisNode matches packets whose source is an address of the node (fib saddr type local).
+func fromThisNode() nft.Part {
+	return func(b *nft.Builder) {
+		b.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_SADDR, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+	}
 }
 
 // receivedRules drop unencrypted packets whose source is a pod of another node, or a pod of this node although they come from

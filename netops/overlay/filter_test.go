@@ -60,6 +60,7 @@ func TestOverlayFilterListedByOtherNFT(t *testing.T) {
 	v4.Exceptions = prefixes("192.168.0.0/16", "172.16.0.0/12")
 	v4.Tunnel = &TunnelFilter{Port: 8472, VNI: 1, Sources: []netip.Addr{netip.MustParseAddr("192.168.50.2")}}
 	v6.Encrypted, v6.Local = "flannel-wg", prefixes("fd44:9::/64")
+	v6.Tunnel = &TunnelFilter{Port: 51820, Sources: []netip.Addr{netip.MustParseAddr("fd50::2")}}
 	ensureFilter(t, f, v4, v6)
 	if err := programs.Check(); err != nil {
 		t.Error(err)
@@ -92,6 +93,13 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 		elements = { 192.168.50.2 }
 	}
 
+	chain tunnelled4 {
+		ip saddr != @vteps4 ip daddr @vteps4 drop
+		ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 drop
+		ip saddr @vteps4 fib saddr . iif oif missing drop
+		fib saddr type local drop
+	}
+
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
 		meta nfproto ipv4 meta mark & 0x00004000 == 0x00004000 return
@@ -109,9 +117,16 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 		ip6 saddr != fd44::/16 ip6 daddr fd44::/16 masquerade
 	}
 
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		meta nfproto ipv4 udp dport 8472 @th,96,24 0x1 goto tunnelled4
+	}
+
 	chain input {
 		type filter hook input priority filter; policy accept;
 		udp dport 8472 @th,96,24 0x1 ip saddr != @vteps4 drop
+		udp dport 8472 @th,96,24 0x1 meta iifkind "veth" ip saddr @vteps4 fib saddr . iif oif missing drop
+		udp dport 8472 @th,96,24 0x1 meta iifkind "bridge" ip saddr @vteps4 fib saddr . iif oif missing drop
 	}
 }
 `

@@ -231,6 +231,11 @@ func TestTunnelFilter(t *testing.T) {
 			if arrives(5, "gone") {
 				t.Error("a packet of a node that went came in")
 			}
+			w.Tunnel.AnySource = true
+			ensureFilter(t, f, w)
+			if !arrives(5, "any") {
+				t.Error("a packet was dropped although all sources are accepted")
+			}
 		})
 	}
 }

@@ -201,8 +201,10 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 				nat.Exceptions = append(nat.Exceptions, p)
 			}
 		}
-		if f.spec.Device != nil && a.config.Backend.Type == backendVXLAN && a.set.sourceFilter {
-			nat.Tunnel = &overlay.TunnelFilter{Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, Sources: a.peers.gateways(v6)}
+		if f.spec.Device != nil {
+			nat.Tunnel = &overlay.TunnelFilter{
+				Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, AnySource: !a.set.sourceFilter, Sources: a.peers.gateways(v6),
+			}
 		}
 		if f.spec.Device != nil && a.config.Backend.Type == backendWireGuard {
 			nat.Encrypted, nat.Local = f.spec.Device.Name, a.localNetworks(nat.Network)
