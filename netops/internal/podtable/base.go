@@ -36,6 +36,8 @@ func (f Form) chains() []nft.Chain {
 		{Name: Deny},
 		{Name: egressChain + unestablished},
 		{Name: ingressChain + unestablished},
+		{Name: ofLinkChain},
+		{Name: sourcesChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: nft.PriorityRaw},
 		{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
 		{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
 	}
@@ -118,6 +120,10 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 		return []baseRule{{fill: dropCounted}}
 	case egressChain + unestablished, ingressChain + unestablished:
 		return f.unestablishedRules(chain)
+	case sourcesChain:
+		return sourceRules()
+	case ofLinkChain:
+		return ofLinkRules()
 	case toNodeChain, ofNodeChain:
 		return f.nodeRules(chain)
 	case serviceEgressChain:
@@ -198,7 +204,8 @@ func (f Form) unestablishedRules(chain string) []baseRule {
 			dropCounted(e)
 		}),
 		{fill: func(e expressions) { e.family(true); e.icmp6(ndFirst, ndLast); accept(e) }},
-	}, icmpErrors()...)
+	}, relatedRules(pods, isSource)...)
+	rules = append(rules, icmpErrors()...)
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules, closing(wayStray, func(e expressions) { // not by the map of chains, which the kernel validates for each rule that uses it
 			e.state(stateInvalid | stateUntracked)

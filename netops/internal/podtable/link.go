@@ -122,7 +122,9 @@ func LinkElements(l *Link) (all []*nft.Element) {
 }
 
 // linkLocalNetwork has the addresses that routers do not forward (RFC 4291, section 2.5.6).
-func linkLocalNetwork() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10) }
+func linkLocalNetwork() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10)
+}
 
 // linkLocal returns the address that an interface makes of its MAC (RFC 4291, appendix A).
 func linkLocal(mac string) []netip.Addr {

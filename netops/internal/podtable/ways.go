@@ -19,10 +19,13 @@ type Way struct {
 
 // The names of ways.
 const (
-	wayStray      = "no-connection"
-	wayMidstream  = "midstream"
-	wayOwnAddress = "own-address"
-	wayRoutedND   = "routed-nd"
+	wayStray        = "no-connection"
+	wayMidstream    = "midstream"
+	wayOwnAddress   = "own-address"
+	wayRoutedND     = "routed-nd"
+	wayRelated      = "related"
+	wayForgedPod    = "forged-pod"
+	wayForgedSource = "forged-source"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
@@ -32,6 +35,9 @@ func Ways() []Way {
 		{wayMidstream, "inet", "forward, output", "keeps a connection that is forbidden by now, after conntrack has lost its entry"},
 		{wayOwnAddress, "inet", "forward", "sends to a pod with the pod's own address as the source: a policy lets a pod reach itself"},
 		{wayRoutedND, "inet", "forward", "sends messages of neighbour discovery with any contents through the node"},
+		{wayRelated, "inet", "forward", "sends ICMP errors that quote a connection of other pods"},
+		{wayForgedPod, "inet", "prerouting", "sends from outside with the address of a pod of this node"},
+		{wayForgedSource, "inet", "prerouting", "sends with another address than its own, also to itself, so that conntrack takes its next packets for answers"},
 	}
 }
 

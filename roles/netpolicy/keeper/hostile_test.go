@@ -33,7 +33,45 @@ type attack struct {
 
 // attacks are all rows.
 func attacks() []attack {
-	return slices.Concat(connectionAttacks())
+	return slices.Concat(connectionAttacks(), sourceAttacks())
+}
+
+// healthy are what must arrive beside the rules of ways.
+func healthy() []attack {
+	clientToWeb := func(s *scene) (from, to *pod) { return s.client, s.web }
+	errorOfWeb := func(s *scene, from, to *pod, f int, text string) {
+		s.routed(s.client, udp(s.client.at(f, 1000), to.at(f, 80), "x"))
+		s.routed(from, unreachable(from.addresses[f], to.addresses[f], udp(to.at(f, 80), s.client.at(f, 1000), text)))
+	}
+	return []attack{
+		{name: "an error by a router", ends: outsideToWeb, send: errorOfWeb},
+		{name: "an error by the client", ends: clientToWeb, send: errorOfWeb},
+		{name: "a Service to itself", ends: func(s *scene) (from, to *pod) { return s.web, s.web }, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, udp(to.at(f, 1000), netip.AddrPortFrom(netip.MustParseAddr([2]string{"10.96.0.1", "fd00:96::1"}[f]), 81), text))
+		}},
+		{name: "a network behind a pod", kinds: []string{"ptp", "routed"}, ends: func(s *scene) (from, to *pod) { return s.evil, s.outside },
+			send: func(s *scene, from, to *pod, f int, text string) {
+				behind := netip.MustParseAddr([2]string{"10.77.0.1", "fd00:77::1"}[f])
+				run(s.t, "ip route replace "+behind.String()+" dev "+from.link())
+				s.routed(from, udp(netip.AddrPortFrom(behind, 1000), to.at(f, 80), text))
+			}},
+	}
+}
+
+// service translates the address of a Service of web.
+func (s *scene) service(t *testing.T) {
+	t.Helper()
+	for _, line := range []string{
+		"add table inet services", "add chain inet services pre { type nat hook prerouting priority -100 ; }",
+		"add rule inet services pre ip daddr 10.96.0.1 dnat ip to " + s.web.addresses[0].String(),
+		"add rule inet services pre ip6 daddr fd00:96::1 dnat ip6 to " + s.web.addresses[1].String(),
+	} {
+		run(t, "nft "+line)
+	}
+	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "inet", "services").Run() })
+	if s.kind == "bridge" { // br_netfilter sends what it translates back to the port
+		run(t, "bridge link set dev "+s.web.link()+" hairpin on")
+	}
 }
 
 // scene is a node with a hostile pod.
@@ -167,7 +205,7 @@ func (a *attack) try(t *testing.T, s *scene, f int, until bool) bool {
 	if until {
 		await.Until(t, func() bool { a.send(s, from, to, f, text); return arrived[0].Load() > 0 }, func() string {
 			out, _ := exec.Command("nft", "list", "ruleset").CombinedOutput()
-			return "without the rules of " + strings.Join(a.ways, " and ") + " the attack does not succeed, so the test shows nothing:\n" + string(out)
+			return "nothing arrives without the rules of " + strings.Join(a.ways, " and ") + ", so the test shows nothing:\n" + string(out)
 		})
 		return true
 	}
@@ -179,10 +217,9 @@ func (a *attack) try(t *testing.T, s *scene, f int, until bool) bool {
 	return arrived[0].Load() > 0
 }
 
-// each plays all attacks of a scene.
-func (s *scene) each(t *testing.T, play func(t *testing.T, a *attack, f int)) {
+// each plays attacks of a scene.
+func (s *scene) each(t *testing.T, all []attack, play func(t *testing.T, a *attack, f int)) {
 	t.Helper()
-	all := attacks()
 	for i := range all {
 		a := &all[i]
 		if len(a.kinds) > 0 && !slices.Contains(a.kinds, s.kind) {
@@ -218,7 +255,9 @@ func TestHostile(t *testing.T) {
 					t.Error("the attack succeeds")
 				}
 			}
-			s.each(t, fails)
+			s.service(t)
+			s.each(t, attacks(), fails)
+			s.each(t, healthy(), func(t *testing.T, a *attack, f int) { a.try(t, s, f, true) })
 			stop()
 			saved := filepath.Join(s.Dir(), "saved")
 			out, err := exec.Command("nft", "list", "ruleset").Output()
@@ -229,8 +268,8 @@ func TestHostile(t *testing.T) {
 				t.Fatal(err)
 			}
 			run(t, "nft -f "+saved)
-			s.each(t, fails)
-			s.each(t, func(t *testing.T, a *attack, f int) {
+			s.each(t, attacks(), fails)
+			s.each(t, attacks(), func(t *testing.T, a *attack, f int) {
 				if len(a.ways) > 0 {
 					deleteWays(t, a.ways)
 					a.try(t, s, f, true)
@@ -302,10 +341,34 @@ func connectionAttacks() []attack {
 		{name: "an answer to a pod without egress", ways: []string{"midstream"}, ends: outsideToJail, send: func(s *scene, from, to *pod, f int, text string) {
 			s.routed(from, tcp(from.at(f, 81), to.at(f, 1000), tcpACK, text))
 		}},
-		{name: "own address", ways: []string{"own-address"}, ends: toWeb, send: own},
-		{name: "own address from outside", ways: []string{"own-address"}, ends: outsideToWeb, send: own},
+		{name: "own address", ways: []string{"own-address", "forged-source"}, ends: toWeb, send: own},
+		{name: "own address from outside", ways: []string{"own-address", "forged-pod"}, ends: outsideToWeb, send: own},
+		{name: "an error about another's connection", ways: []string{"related"}, ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(s.client, udp(s.client.at(f, 1000), to.at(f, 80), "x"))
+			s.routed(from, unreachable(from.addresses[f], to.addresses[f], udp(to.at(f, 80), s.client.at(f, 1000), text)))
+		}},
+		{name: "an error of a pod without egress", ways: []string{"related"}, ends: jailToOutside, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(s.client, udp(s.client.at(f, 1000), to.at(f, 80), "x"))
+			s.routed(from, unreachable(from.addresses[f], to.addresses[f], udp(to.at(f, 80), s.client.at(f, 1000), text)))
+		}},
 		{name: "routed neighbour discovery", ways: []string{"routed-nd"}, ends: toWeb, not4: true, send: func(s *scene, from, to *pod, f int, text string) {
 			s.routed(from, icmp(from.addresses[f], to.addresses[f], 64, 135, []byte(text)))
+		}},
+	}
+}
+
+// sourceAttacks forge the source of packets.
+func sourceAttacks() []attack {
+	asClient := func(s *scene, from, to *pod, f int, text string) {
+		s.routed(from, udp(s.client.at(f, 2000), to.at(f, 80), text))
+	}
+	links := []string{"ptp", "routed"}
+	return []attack{
+		{name: "another pod's address", ways: []string{"forged-source"}, kinds: links, ends: toWeb, send: asClient},
+		{name: "another pod's address from outside", ways: []string{"forged-pod"}, ends: outsideToWeb, send: asClient},
+		{name: "an answer to itself", ways: []string{"forged-source"}, kinds: links, ends: jailToOutside, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, udp(to.at(f, 53), from.at(f, 3000), "x"))
+			s.routed(from, udp(from.at(f, 3000), to.at(f, 53), text))
 		}},
 	}
 }

@@ -87,3 +87,12 @@ func icmp(from, to netip.Addr, hops, kind byte, body []byte) []byte {
 	}
 	return ipPacket(from, to, protocol, hops, append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, body...))
 }
+
+// unreachable returns an ICMP error about a packet.
+func unreachable(from, to netip.Addr, packet []byte) []byte {
+	kind := byte(3)
+	if from.Is6() {
+		kind = 1
+	}
+	return icmp(from, to, 64, kind, packet)
+}

@@ -1,0 +1,78 @@
+package podtable
+
+import "golang.org/x/sys/unix"
+
+// The chains that check sources: sources that of all packets, and of_link that of packets from a pod that is not on a bridge.
+const (
+	sourcesChain = "sources"
+	ofLinkChain  = "of_link"
+)
+
+// sourceRules drop packets with the address of a pod of this node that arrive on a link to which no route to the pod leads. BridgeTable checks
+// those between the ports of a bridge.
+func sourceRules() []baseRule {
+	rules := []baseRule{{fill: func(e expressions) {
+		e.Meta(unix.NFT_META_IIFNAME, register)
+		e.Lookup(routedLinks, false)
+		e.Verdict(unix.NFT_GOTO, ofLinkChain)
+	}}}
+	for _, v6 := range []bool{false, true} {
+		rules = append(rules, closing(wayForgedPod, func(e expressions) {
+			e.family(v6)
+			e.address(v6, true, register)
+			e.Lookup(podSet(addressSet, v6), false)
+			e.Meta(unix.NFT_META_IIFNAME, register)
+			e.Lookup(bridgeSet, true)
+			e.noRouteBack()
+			dropCounted(e)
+		}))
+	}
+	return rules
+}
+
+// ofLinkRules drop packets from a pod whose source no route to the pod's link has. The first rules only save the search for a route.
+func ofLinkRules() (rules []baseRule) {
+	for _, v6 := range []bool{false, true} {
+		rules = append(rules, baseRule{fill: func(e expressions) {
+			e.family(v6)
+			e.Meta(unix.NFT_META_IIFNAME, register)
+			e.address(v6, true, register+unix.IFNAMSIZ/4)
+			e.Lookup(podSet(routedSet, v6), false)
+			accept(e)
+		}})
+	}
+	return append(rules, closing(wayForgedSource, func(e expressions) { e.noRouteBack(); dropCounted(e) }))
+}
+
+// noRouteBack matches packets that arrived on a link to which no route to the source leads (fib saddr . iif oif missing). It does not match the
+// unspecified address where a host without an address uses it.
+func (e expressions) noRouteBack() {
+	e.Fib(unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, register)
+	e.Compare(unix.NFT_CMP_EQ, register, make([]byte, 4)) // nft lists fewer bytes as "missing/8", which it does not load
+}
+
+// relatedRules drop ICMP errors to or from a selected pod by a pod that is no end of the quoted connection. Those of routers pass.
+func relatedRules(pods string, isSource bool) (rules []baseRule) {
+	for _, v6 := range []bool{false, true} {
+		protocol := byte(unix.IPPROTO_ICMP)
+		if v6 {
+			protocol = unix.IPPROTO_ICMPV6
+		}
+		rules = append(rules, closing(wayRelated, func(e expressions) {
+			e.protocol(protocol)
+			e.state(stateRelated)
+			e.family(v6)
+			e.address(v6, isSource, register)
+			e.Lookup(podSet(pods+strays, v6), false)
+			e.address(v6, true, register)
+			e.Lookup(podSet(addressSet, v6), false)
+			for _, direction := range []uint8{original, reply} {
+				e.address(v6, true, register)
+				e.tuple(addressKey(v6), direction, next(v6))
+				e.Lookup(podSet(self, v6), true)
+			}
+			dropCounted(e)
+		}))
+	}
+	return rules
+}
