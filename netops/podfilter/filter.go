@@ -119,7 +119,7 @@ func (f *Filter) Refresh(ctx context.Context) error {
 // form returns the Form of a Ruleset on this node.
 func (f *Filter) form(want *Ruleset) Form {
 	form := want.Form
-	form.Services = f.services
+	form.Services, form.Sources = f.services, true
 	return form
 }
 
@@ -176,7 +176,9 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 		f.families, f.last = families, nil
 	}
 	if f.have.rules == nil {
-		if err := f.makeTable(ctx, podtable.Table(), podtable.Base(f.form(want)), want); err != nil {
+		first := f.form(want)
+		first.Sources = false
+		if err := f.makeTable(ctx, podtable.Table(), podtable.Base(first), want); err != nil {
 			return err
 		}
 	}

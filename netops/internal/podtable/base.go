@@ -18,6 +18,9 @@ type Form struct {
 	Services bool
 	// Log passes denied packets to the group LogGroup of nfnetlink_log.
 	Log bool
+	// Sources makes the chains that check sources. They need the expression fib: a table without them is made first, so that pods are denied
+	// everything on a kernel that lacks it.
+	Sources bool
 }
 
 // LogGroup is the group of nfnetlink_log to which rules pass denied packets, LoggedPackets of them a second at most.
@@ -36,10 +39,11 @@ func (f Form) chains() []nft.Chain {
 		{Name: Deny},
 		{Name: egressChain + unestablished},
 		{Name: ingressChain + unestablished},
-		{Name: ofLinkChain},
-		{Name: sourcesChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: nft.PriorityRaw},
 		{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
 		{Name: ingressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: ingressPriority, Drop: true},
+	}
+	if f.Sources {
+		all = append(all, nft.Chain{Name: ofLinkChain}, nft.Chain{Name: sourcesChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: nft.PriorityRaw})
 	}
 	if f.Node {
 		all = append(all,
