@@ -117,6 +117,8 @@ type Bridge struct {
 	// KeepMAC sets the MAC of an existing bridge to its present value. A
 	// bridge whose MAC was never set uses the lowest MAC of its ports.
 	KeepMAC bool `json:"keepMAC,omitempty"`
+	// Filter makes the packets between ports pass nftables' inet family, as a PodPolicy does.
+	Filter bool `json:"filter,omitempty"`
 }
 
 // Where returns the namespace that the link is made in.

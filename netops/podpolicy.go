@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
@@ -143,14 +142,23 @@ func deniedIf(chain string) string {
 // freed what other processes deleted (10 ms). If the agent does not, apply adds them itself. Where a chain or the table is absent, these are
 // elements that drop everything until the agent changes them.
 func (p *PodPolicy) apply(ctx context.Context, run *applier, batch []Change) error {
-	if p.Bridge != "" {
-		br, err := run.filterBridge(ctx, p.Bridge)
-		if err != nil {
-			return err
-		}
-		p.BridgeMAC = br.MAC.String()
+	if p.Bridge == "" {
+		return p.addElements(ctx, run, batch[0])
 	}
-	run.done = append(run.done, batch[0])
+	br, err := run.filterBridge(ctx, p.Bridge)
+	if err != nil {
+		return err
+	}
+	p.BridgeMAC = br.MAC.String()
+	if err := p.addElements(ctx, run, batch[0]); err != nil {
+		return err
+	}
+	return run.forgetNeighbours(ctx, br.Index, p.Addresses)
+}
+
+// addElements adds the pod's elements by the agent or itself.
+func (p *PodPolicy) addElements(ctx context.Context, run *applier, change Change) error {
+	run.done = append(run.done, change)
 	entries, err := p.entries(p.Egress, p.Ingress)
 	if err != nil || len(entries) == 0 {
 		return err
@@ -307,13 +315,8 @@ func (s *session) filterBridge(ctx context.Context, bridge string) (*rtnl.Link, 
 		return nil, nlconn.Explain(err, "read bridge "+bridge)
 	}
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, br.Index)
-	m.Nest(unix.IFLA_LINKINFO, func() {
-		m.Bytes(nl.IFLA_INFO_KIND, []byte(rtnl.KindBridge))
-		m.Nest(nl.IFLA_INFO_DATA, func() {
-			m.Uint8(nl.IFLA_BR_NF_CALL_IPTABLES, 1)
-			m.Uint8(nl.IFLA_BR_NF_CALL_IP6TABLES, 1)
-		})
-	})
+	set := rtnl.Link{Kind: rtnl.KindBridge, KindState: rtnl.KindState{Filter: true}}
+	set.AddKind(&m.Body)
 	return br, nlconn.Explain(c.One(ctx, m), "filter the packets of bridge "+bridge)
 }
 
@@ -324,6 +327,27 @@ func (n *Net) FilterBridge(ctx context.Context, bridge string) (mac string, err 
 		return "", err
 	}
 	return br.MAC.String(), nil
+}
+
+// forgetNeighbours deletes what a link knows of addresses, with the packets that wait for an answer to ARP or ND: these were sent before the
+// addresses were the pod's, and would be the first that it receives.
+func (s *session) forgetNeighbours(ctx context.Context, link int, addresses []netip.Addr) error {
+	c, err := s.net.host.socket()
+	if err != nil {
+		return err
+	}
+	var msgs []nlconn.Message
+	for _, a := range addresses {
+		n := rtnl.Neigh{Link: link, Family: rtnl.Family(a), IP: a}
+		msgs = append(msgs, nlconn.Message{Kind: unix.RTM_DELNEIGH, Body: n.Append(nil)})
+	}
+	results, err := c.Exchange(ctx, msgs)
+	for _, r := range results {
+		if r != nil && !nlconn.IsAbsent(r) {
+			err = errors.Join(err, r)
+		}
+	}
+	return nlconn.Explain(err, "delete neighbours of a bridge")
 }
 
 // WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and in p the name of that link if it is

@@ -50,14 +50,19 @@ func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *n
 		return false, err
 	}
 	defer lock.Unlock()
-	ports, err := formerPorts(ctx, h, network, bridge.Name, single)
+	ports, filter, err := formerPorts(ctx, h, network, bridge.Name, single)
 	if err != nil || len(ports) == 0 {
 		return false, err
 	}
 	if bridge.Bridge != nil && bridge.Bridge.VLANFiltering {
 		return false, fmt.Errorf("bridge %q was deleted and has VLANs: %w: restart the containers of network %q", bridge.Name, netops.ErrNotSupported, network)
 	}
-	spec := netops.Spec{Objects: []netops.Object{bridge}}
+	own := *bridge
+	if own.Bridge = new(netops.Bridge); bridge.Bridge != nil {
+		*own.Bridge = *bridge.Bridge
+	}
+	own.Bridge.Filter = filter
+	spec := netops.Spec{Objects: []netops.Object{&own}}
 	for _, c := range shared {
 		if a, ok := c.Do.Object.(*netops.Addr); ok && a.In == netops.Host && a.Link == bridge.Name {
 			spec.Add(a)
@@ -77,14 +82,18 @@ func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *n
 }
 
 // formerPorts returns the host's interfaces of a network's complete attachments that are recorded as
-// ports of a bridge and are no ports now.
-func formerPorts(ctx context.Context, h *roles.Host, network, bridge string, single map[string]bool) (ports []*netops.Link, err error) {
+// ports of a bridge and are no ports now. filter is true if network policies were enforced on one of
+// them: the bridge must pass its packets to the filter before it has a port.
+func formerPorts(ctx context.Context, h *roles.Host, network, bridge string, single map[string]bool) (ports []*netops.Link, filter bool, err error) {
 	all, err := store.Read(ctx, h.Store, func(tx *store.Tx) ([]store.Attachment, error) { return tx.Attachments(network) })
 	for _, a := range all {
 		for _, part := range a.Parts {
 			changes, e := attachment.DecodeChanges(part.Changes)
 			err = errors.Join(err, e)
 			for _, c := range changes {
+				if _, is := c.Do.Object.(*netops.PodPolicy); is {
+					filter = true
+				}
 				l, ok := c.Do.Object.(*netops.Link)
 				if ok && part.State == store.Done && l.In == netops.Host && l.Master == bridge && single[l.Name] {
 					ports = append(ports, l)
@@ -92,5 +101,5 @@ func formerPorts(ctx context.Context, h *roles.Host, network, bridge string, sin
 			}
 		}
 	}
-	return ports, err
+	return ports, filter, err
 }

@@ -50,6 +50,9 @@ func (f Form) chains() []nft.Chain {
 			nft.Chain{Name: toNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: egressPriority},
 			nft.Chain{Name: ofNodeChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: egressPriority})
 	}
+	all = append(all,
+		nft.Chain{Name: forwardedChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: markPriority},
+		nft.Chain{Name: sentChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: markPriority})
 	if f.Services {
 		all = append(all,
 			nft.Chain{Name: serviceEgressChain, Kind: "filter", Hook: unix.NF_INET_LOCAL_OUT, Priority: egressPriority},
@@ -130,6 +133,8 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 		return ofLinkRules()
 	case toNodeChain, ofNodeChain:
 		return f.nodeRules(chain)
+	case forwardedChain, sentChain:
+		return f.markRules(chain)
 	case serviceEgressChain:
 		chain = egressChain
 		leave(unix.NFT_CMP_EQ)

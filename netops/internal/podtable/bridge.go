@@ -43,20 +43,27 @@ func portElements(a netip.Addr, p *Pod) (all []*nft.Element) {
 	return all
 }
 
+// bridgeChains returns the chains of BridgeTable. Like the base chains of Table, frames drops everything after another program's flush. The others
+// cannot: the node would be unreachable by its bridges.
+func bridgeChains() []nft.Chain {
+	return []nft.Chain{
+		{Name: toPodChain},
+		{Name: fromPodChain},
+		{Name: unmarkedChain},
+		{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
+		{Name: judgedChain, Kind: "filter", Hook: bridgeForward, Priority: behindNetfilter},
+		{Name: ofBridgeChain, Kind: "filter", Hook: bridgeLocalOut, Priority: behindNetfilter},
+	}
+}
+
 // BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST.
 func BridgeBase() []nlconn.Message {
 	f := bridgeFeature()
-	f.Chains = func() []nft.Chain {
-		return []nft.Chain{
-			{Name: toPodChain},
-			{Name: fromPodChain},
-			{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
-		}
-	}
+	f.Chains = bridgeChains
 	msgs := f.Messages()
-	for _, name := range []string{toPodChain, fromPodChain, framesChain} {
-		for _, fill := range bridgeRules(name) {
-			msgs = append(msgs, ruleMessage(f.Table, name, fill))
+	for _, c := range bridgeChains() {
+		for _, r := range bridgeRules(c.Name) {
+			msgs = append(msgs, r.message(f.Table, c.Name))
 		}
 	}
 	return msgs
@@ -65,92 +72,118 @@ func BridgeBase() []nlconn.Message {
 // BridgeChains returns the number of rules in each chain of BridgeTable.
 func BridgeChains() map[string]int {
 	counts := map[string]int{}
-	for _, name := range []string{toPodChain, fromPodChain, framesChain} {
-		counts[name] = len(bridgeRules(name))
+	for _, c := range bridgeChains() {
+		counts[c.Name] = len(bridgeRules(c.Name))
 	}
 	return counts
 }
 
-// The types of messages by which hosts join multicast groups, and of neighbour discovery (RFC 2710, RFC 4861, RFC 3810). A
-// bridge forwards neighbour solicitations only to the ports that joined their groups.
-const (
-	groupFirst   = 130
-	groupReport2 = 143
-)
+// group matches the messages of ICMPv6 by which hosts join multicast groups, or those of neighbour discovery (RFC 2710, RFC 4861, RFC 3810). A bridge
+// forwards neighbour solicitations only to the ports that joined their groups. Their hop limit says that no router forwarded them.
+type group struct{ first, last, hops byte }
 
-// The ports of DHCP (RFC 2131, section 4.1, and RFC 8415, section 7.2).
+func groups() []group {
+	const first, last, report2, mldHops = 130, 132, 143, 1
+	return []group{{first, last, mldHops}, {report2, report2, mldHops}, {ndFirst, ndLast, ndHopLimit}}
+}
+
+func (g group) match(e expressions) {
+	e.etherType(true)
+	e.icmp6(g.first, g.last)
+	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
+	e.Compare(unix.NFT_CMP_EQ, register, []byte{g.hops})
+}
+
+// dhcpPorts returns the ports of DHCP (RFC 2131, section 4.1, and RFC 8415, section 7.2).
+func dhcpPorts(v6 bool) (client, server uint16) {
+	if v6 {
+		return dhcpClient6, dhcpServer6
+	}
+	return dhcpClient4, dhcpServer4
+}
+
 const (
 	dhcpServer4, dhcpClient4 = 67, 68
 	dhcpServer6, dhcpClient6 = 547, 546
 )
 
-// bridgeRules returns the rules of a chain of BridgeTable. Like the base chains of Table, frames drops everything after another
-// program's flush.
-func bridgeRules(chain string) []func(expressions) {
-	if chain == framesChain {
-		return []func(expressions){
-			func(e expressions) {
-				e.Meta(unix.NFT_META_OIFNAME, register)
-				e.Lookup(ingressPorts, false)
-				e.Verdict(unix.NFT_JUMP, toPodChain)
-			},
-			func(e expressions) {
-				e.Meta(unix.NFT_META_IIFNAME, register)
-				e.Lookup(egressPorts, false)
-				e.Verdict(unix.NFT_JUMP, fromPodChain)
-			},
-			func(e expressions) { e.Verdict(nft.VerdictAccept, "") },
+// udpOnFrame matches UDP datagrams of a frame from one port to another.
+func (e expressions) udpOnFrame(v6 bool, from, to uint16) {
+	e.etherType(v6)
+	e.protocol(unix.IPPROTO_UDP)
+	e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
+	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to))
+}
+
+// bridgeRules returns the rules of a chain of BridgeTable.
+func bridgeRules(chain string) []baseRule {
+	switch chain {
+	case framesChain:
+		return framesRules()
+	case judgedChain, ofBridgeChain:
+		return judgedRules(chain)
+	case unmarkedChain:
+		return unmarkedRules()
+	}
+	return podRules(chain)
+}
+
+func framesRules() []baseRule {
+	leads := func(key uint32, set, chain string) baseRule {
+		return baseRule{fill: func(e expressions) {
+			e.Meta(key, register)
+			e.Lookup(set, false)
+			e.Verdict(unix.NFT_JUMP, chain)
+		}}
+	}
+	return []baseRule{
+		leads(unix.NFT_META_OIFNAME, ingressPorts, toPodChain),
+		leads(unix.NFT_META_IIFNAME, egressPorts, fromPodChain),
+		{fill: accept},
+	}
+}
+
+// podRules returns the rules for frames to or from a pod that policies select.
+func podRules(chain string) (rules []baseRule) {
+	port, isSource := uint32(unix.NFT_META_OIFNAME), chain == fromPodChain
+	if isSource {
+		port = unix.NFT_META_IIFNAME
+	}
+	back := func(fill func(expressions)) {
+		rules = append(rules, baseRule{fill: func(e expressions) { fill(e); e.Verdict(unix.NFT_RETURN, "") }})
+	}
+	drop := func(fill func(expressions)) {
+		rules = append(rules, closing(wayFrames, func(e expressions) { fill(e); e.Verdict(nft.VerdictDrop, "") }))
+	}
+	// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
+	drop(func(e expressions) { e.frameOf(unix.ETH_P_8021Q) })
+	drop(func(e expressions) { e.frameOf(unix.ETH_P_8021AD) })
+	back(func(e expressions) { e.frameOf(unix.ETH_P_ARP) })
+	for _, g := range groups() {
+		back(g.match)
+	}
+	for _, v6 := range []bool{false, true} {
+		from, to := dhcpPorts(v6)
+		if !isSource {
+			from, to = to, from
 		}
+		back(func(e expressions) { e.udpOnFrame(v6, from, to) })
 	}
-	port, offset4, offset6 := uint32(unix.NFT_META_OIFNAME), uint32(16), uint32(24)
-	if chain == fromPodChain {
-		port, offset4, offset6 = unix.NFT_META_IIFNAME, 12, 8
-	}
-	back := func(e expressions) { e.Verdict(unix.NFT_RETURN, "") }
-	dhcp := func(v6 bool, client, server uint16) func(expressions) {
-		return func(e expressions) {
-			if chain == toPodChain {
-				client, server = server, client
-			}
-			e.etherType(v6)
-			e.protocol(unix.IPPROTO_UDP)
-			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
-			e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, client), server))
-			back(e)
-		}
-	}
-	group := func(first, last byte) func(expressions) {
-		return func(e expressions) {
-			e.etherType(true)
-			e.icmp6(first, last)
-			back(e)
-		}
-	}
-	own := func(v6 bool, offset uint32) func(expressions) {
-		return func(e expressions) {
+	drop(func(e expressions) { // which Table does not know
+		e.etherType(true)
+		e.address(true, isSource, register)
+		e.network(linkLocalNetwork())
+	})
+	for _, v6 := range []bool{false, true} {
+		back(func(e expressions) {
 			e.etherType(v6)
 			e.Meta(port, register)
-			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(addressField(v6).Size()), register+unix.IFNAMSIZ/4)
+			e.address(v6, isSource, register+unix.IFNAMSIZ/4)
 			e.Lookup(podSet(portSet, v6), false)
-			back(e)
-		}
+		})
 	}
-	drop := func(e expressions) { e.Verdict(nft.VerdictDrop, "") }
-	linkLocal := func(e expressions) { // which Table does not know
-		e.etherType(true)
-		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset6, 16, register)
-		e.network(linkLocalNetwork())
-		drop(e)
-	}
-	return []func(expressions){
-		// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
-		func(e expressions) { e.frameOf(unix.ETH_P_8021Q); drop(e) },
-		func(e expressions) { e.frameOf(unix.ETH_P_8021AD); drop(e) },
-		func(e expressions) { e.frameOf(unix.ETH_P_ARP); back(e) },
-		group(groupFirst, ndLast), group(groupReport2, groupReport2),
-		dhcp(false, dhcpClient4, dhcpServer4), dhcp(true, dhcpClient6, dhcpServer6),
-		linkLocal, own(false, offset4), own(true, offset6), drop,
-	}
+	drop(func(expressions) {})
+	return rules
 }
 
 // frameOf matches the type of a frame. Of a frame with a VLAN tag it is that of the tag.

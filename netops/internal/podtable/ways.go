@@ -26,6 +26,8 @@ const (
 	wayRelated      = "related"
 	wayForgedPod    = "forged-pod"
 	wayForgedSource = "forged-source"
+	wayUnjudged     = "unjudged"
+	wayFrames       = "frames"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
@@ -38,6 +40,8 @@ func Ways() []Way {
 		{wayRelated, "inet", "forward", "sends ICMP errors that quote a connection of other pods"},
 		{wayForgedPod, "inet", "prerouting", "sends from outside with the address of a pod of this node"},
 		{wayForgedSource, "inet", "prerouting", "sends with another address than its own, also to itself, so that conntrack takes its next packets for answers"},
+		{wayUnjudged, "bridge", "forward, output", "sends packets that reach a port of a bridge without passing the chains of policies: link-local ones through the bridge's MAC, those that wait for the pod's answer to ARP, those of a device on the bridge, or all where br_netfilter is switched off"},
+		{wayFrames, "bridge", "forward", "sends frames that the chains of policies do not receive: broadcast, link-local, with VLAN tags, of other protocols"},
 	}
 }
 

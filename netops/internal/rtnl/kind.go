@@ -76,6 +76,7 @@ type KindState struct {
 	VNI           uint32
 	Table         int // a VRF's table
 	VLANFiltering bool
+	Filter        bool   // a bridge's packets of IPv4 and IPv6 pass nftables' inet family
 	STP           uint32 // the state of a bridge's spanning tree protocol
 	Tap           Tap
 	VXLAN         VXLAN
@@ -98,7 +99,8 @@ type VXLAN struct {
 func (l *Link) attrs() []nlconn.Attr {
 	switch x := &l.VXLAN; l.Kind {
 	case KindBridge:
-		return []nlconn.Attr{{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering}, {Kind: nl.IFLA_BR_STP_STATE, At: &l.STP}}
+		return []nlconn.Attr{{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering}, {Kind: nl.IFLA_BR_STP_STATE, At: &l.STP},
+			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter}, {Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter}}
 	case KindMACVLAN:
 		return []nlconn.Attr{{Kind: nl.IFLA_MACVLAN_MODE, At: &l.mode}, {Kind: nl.IFLA_MACVLAN_BC_QUEUE_LEN, At: &l.BCQueueLen}}
 	case KindIPVLAN:

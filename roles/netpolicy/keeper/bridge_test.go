@@ -97,7 +97,12 @@ func udp4(from, to string, fromPort, toPort uint16, text string) []byte {
 // sendFrame sends a frame through a pod's interface.
 func (p *pod) sendFrame(t *testing.T, b []byte) {
 	t.Helper()
-	index := p.ns.Link(t, "eth0").Attrs().Index
+	p.sendFrameBy(t, p.ns.Link(t, "eth0").Attrs().Index, b)
+}
+
+// sendFrameBy sends a frame through a link of a pod's namespace.
+func (p *pod) sendFrameBy(t *testing.T, index int, b []byte) {
+	t.Helper()
 	p.ns.Do(t, func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

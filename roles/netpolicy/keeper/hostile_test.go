@@ -29,11 +29,13 @@ type attack struct {
 	ends func(s *scene) (from, to *pod)
 	// send sends the text to an address of the family.
 	send func(s *scene, from, to *pod, f int, text string)
+	// after restores what send changed, or is nil.
+	after func(s *scene)
 }
 
 // attacks are all rows.
 func attacks() []attack {
-	return slices.Concat(connectionAttacks(), sourceAttacks())
+	return slices.Concat(connectionAttacks(), sourceAttacks(), bridgeAttacks())
 }
 
 // healthy are what must arrive beside the rules of ways.
@@ -202,6 +204,9 @@ func (a *attack) try(t *testing.T, s *scene, f int, until bool) bool {
 	text := fmt.Sprintf("forbidden %s %d %v", a.name, f, until)
 	marker := "marker of " + text[len("forbidden "):]
 	arrived := frames(t, to.ns, text, marker)
+	if a.after != nil {
+		defer a.after(s)
+	}
 	if until {
 		await.Until(t, func() bool { a.send(s, from, to, f, text); return arrived[0].Load() > 0 }, func() string {
 			out, _ := exec.Command("nft", "list", "ruleset").CombinedOutput()

@@ -114,6 +114,16 @@ func (n *node) put(name, doc string) {
 	}
 }
 
+// file writes a file for a test, and returns its path.
+func (n *node) file(name, text string) string {
+	n.t.Helper()
+	path := filepath.Join(n.Dir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return path
+}
+
 // onlyPort80 allows the pods app=web UDP to port 80 only.
 const onlyPort80 = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

@@ -1,0 +1,138 @@
+package podtable
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// The chains that mark packets which have passed the chains of policies, and their priority: behind those. The marks prove it to BridgeTable: a
+// bridge has ways to a pod that do not lead through Table, and an administrator can switch br_netfilter off.
+const (
+	forwardedChain = "forwarded"
+	sentChain      = "sent"
+	markPriority   = ingressPriority + 1
+)
+
+// The bits of a packet's mark: it may enter a pod that policies select for ingress, or it may have left one that they select for egress. BridgeTable
+// clears them. kube-proxy uses 0xc000, the role portmap 0x2000, Cilium 0xffff0f00, Calico 0xffff0000, Tailscale 0xff0000 and AWS's plugin 0x80. The
+// kernel clears the mark of a packet from another namespace or host.
+const (
+	mayEnter = 0x1000
+	mayLeave = 0x40
+)
+
+func markBits(bits uint32) []byte { return binary.NativeEndian.AppendUint32(nil, bits) }
+
+// setMark sets bits of the packet's mark after it has cleared others.
+func (e expressions) setMark(clear, set uint32) {
+	e.Meta(unix.NFT_META_MARK, register)
+	e.Mask(register, markBits(^(clear | set)), markBits(set))
+	e.SetMeta(unix.NFT_META_MARK, register)
+}
+
+// marked matches packets whose mark has a bit, or with NFT_CMP_EQ none of some bits.
+func (e expressions) marked(op, bits uint32) {
+	e.Meta(unix.NFT_META_MARK, register)
+	e.Mask(register, markBits(bits), nil)
+	e.Compare(op, register, markBits(0))
+}
+
+// markRules returns the rules of a chain that marks packets. The node's own packets pass no ingress policy. What IPVS sends has the source of
+// another host.
+func (f Form) markRules(chain string) (rules []baseRule) {
+	add := func(fill func(expressions)) { rules = append(rules, baseRule{fill: fill}) }
+	for _, v6 := range []bool{false, true} {
+		add(func(e expressions) {
+			e.family(v6)
+			e.address(v6, false, register)
+			e.Lookup(podSet(ingressChain+strays, v6), false)
+			e.setMark(0, mayEnter)
+		})
+		if chain == forwardedChain {
+			add(func(e expressions) {
+				e.family(v6)
+				e.address(v6, true, register)
+				e.Lookup(podSet(egressChain+strays, v6), false)
+				e.setMark(0, mayLeave)
+			})
+		}
+	}
+	if chain == sentChain {
+		add(func(e expressions) {
+			e.Meta(unix.NFT_META_OIFNAME, register)
+			e.Lookup(bridgeSet, false)
+			if f.Services {
+				e.ofThisNode(unix.NFT_CMP_EQ)
+			}
+			e.setMark(0, mayEnter)
+		})
+	}
+	return rules
+}
+
+// The chains of BridgeTable that drop packets without marks: behind br_netfilter, and in what the node sends to its bridge.
+const (
+	judgedChain   = "judged"
+	ofBridgeChain = "of_bridge"
+	unmarkedChain = "unmarked"
+	// behindNetfilter is behind NF_BR_PRI_BRNF.
+	behindNetfilter = 1
+	// bridgeLocalOut is NF_BR_LOCAL_OUT.
+	bridgeLocalOut = 3
+)
+
+// judgedRules returns the rules of a chain that checks the marks.
+func judgedRules(chain string) []baseRule {
+	unmarked := func(key uint32, set string, bit uint32) baseRule {
+		return baseRule{fill: func(e expressions) {
+			e.Meta(key, register)
+			e.Lookup(set, false)
+			e.marked(unix.NFT_CMP_EQ, bit)
+			e.Verdict(unix.NFT_JUMP, unmarkedChain)
+		}}
+	}
+	rules := []baseRule{unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter)}
+	if chain == judgedChain {
+		rules = append(rules, unmarked(unix.NFT_META_IIFNAME, egressPorts, mayLeave))
+	}
+	return append(rules, baseRule{fill: func(e expressions) {
+		e.marked(unix.NFT_CMP_NEQ, mayEnter|mayLeave)
+		e.setMark(mayEnter|mayLeave, 0)
+	}})
+}
+
+// unmarkedRules returns the rules for packets without a mark. The first let pass what a bridge, and servers by raw sockets, send without Table: the
+// other chains say to and from which pods.
+func unmarkedRules() (rules []baseRule) {
+	add := func(fill func(expressions)) {
+		rules = append(rules, baseRule{fill: func(e expressions) { fill(e); e.Verdict(unix.NFT_RETURN, "") }})
+	}
+	add(func(e expressions) { e.frameOf(unix.ETH_P_ARP) })
+	for _, g := range groups() {
+		add(g.match)
+	}
+	for _, v6 := range []bool{false, true} {
+		client, server := dhcpPorts(v6)
+		add(func(e expressions) { e.udpOnFrame(v6, client, server) })
+		add(func(e expressions) { e.udpOnFrame(v6, server, client) })
+	}
+	add(func(e expressions) {
+		const groupAddresses = 0xe0
+		e.frameOf(unix.ETH_P_IP)
+		e.protocol(unix.IPPROTO_IGMP)
+		e.address(false, false, register)
+		e.Mask(register, []byte{0xf0, 0, 0, 0}, nil)
+		e.Compare(unix.NFT_CMP_EQ, register, []byte{groupAddresses, 0, 0, 0})
+	})
+	for _, kind := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD, unix.ETH_P_IP, unix.ETH_P_IPV6} {
+		rules = append(rules, closing(wayUnjudged, func(e expressions) {
+			e.frameOf(kind)
+			e.Counter()
+			e.Verdict(nft.VerdictDrop, "")
+		}))
+	}
+	return rules
+}

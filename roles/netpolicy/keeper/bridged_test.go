@@ -1,0 +1,171 @@
+package keeper_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/test/await"
+)
+
+// onBridge are the kinds of interfaces of attacks on a bridge.
+func onBridge() []string { return []string{"bridge"} }
+
+// linkLocal returns the address that an interface makes of its MAC.
+func linkLocal(m net.HardwareAddr) netip.Addr {
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
+}
+
+// direct sends a packet to another pod of the bridge.
+func (s *scene) direct(from, to *pod, packet []byte) {
+	s.t.Helper()
+	from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), etherType(packet), packet))
+}
+
+// netfilter switches br_netfilter of the pods' bridge on or off, and of the others.
+func (s *scene) netfilter(on int) {
+	s.t.Helper()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+name, fmt.Append(nil, on), 0); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	run(s.t, fmt.Sprintf("ip link set br1 type bridge nf_call_iptables %d nf_call_ip6tables %[1]d", on))
+}
+
+// bridgeAttacks use a bridge.
+func bridgeAttacks() []attack {
+	unfiltered := func(s *scene, from, to *pod, f int, text string) {
+		s.netfilter(0)
+		s.direct(from, to, udp(from.at(f, 1000), to.at(f, 81), text))
+	}
+	on := func(s *scene) { s.netfilter(1) }
+	return []attack{
+		{name: "link-local through the bridge", ways: []string{"unjudged"}, kinds: onBridge(), not4: true, ends: toWeb, send: func(s *scene, from, to *pod, _ int, text string) {
+			s.routed(from, udp(netip.AddrPortFrom(linkLocal(from.mac(s.t)), 1000), netip.AddrPortFrom(linkLocal(to.mac(s.t)), 81), text))
+		}},
+		{name: "br_netfilter off", ways: []string{"unjudged"}, kinds: onBridge(), ends: toWeb, send: unfiltered, after: on},
+		{
+			name: "br_netfilter off, from a pod without egress", ways: []string{"unjudged"}, kinds: onBridge(),
+			ends: func(s *scene) (from, to *pod) { return s.jail, s.evil }, send: unfiltered, after: on,
+		},
+		{name: "another protocol", ways: []string{"frames"}, kinds: onBridge(), not6: true, ends: toWeb, send: func(s *scene, from, to *pod, _ int, text string) {
+			from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), []byte{0x88, 0xb5}, []byte(text)))
+		}},
+	}
+}
+
+// TestQueued: packets that the node forwarded while an address was nobody's wait for the answer to ARP or ND. The pod that has the address then does
+// not receive them. The kernel drops those that it sends before the pod's link is in operation, so what leaves by the bridge's port counts.
+func TestQueued(t *testing.T) {
+	n := newNode(t)
+	forward(t)
+	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "bridge", "queued").Run() })
+	n.put("web.yaml", onlyPort80)
+	stop := n.start()
+	far := n.add(n.pod(2, 2, ""))
+	n.add(n.pod(1, 2, "")) // makes the bridge
+	for i := range 4 {
+		if i == 2 {
+			stop()
+		}
+		web := n.pod(1, 10+i, "app=web")
+		got := frames(t, web.ns, "allowed4", "allowed6")
+		run(t, "nft -f "+n.file("queued", `table bridge queued
+			delete table bridge queued
+			table bridge queued { chain post { type filter hook postrouting priority 0; oifname "`+web.link()+`" udp dport 81 counter; }; }`))
+		send := func(port uint16, text string) {
+			for f := range 2 {
+				far.ns.Do(t, func() error {
+					c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(web.at(f, port)))
+					if err != nil {
+						return err
+					}
+					defer c.Close() //nolint:errcheck // only sent
+					_, err = c.Write([]byte(text + [...]string{"4", "6"}[f]))
+					return err
+				})
+			}
+		}
+		await.Until(t, func() bool { // they wait
+			send(81, "waiting")
+			out, err := exec.Command("ip", "neigh", "show", "dev", "br1", "nud", "incomplete").Output()
+			return err == nil && strings.Contains(string(out), web.addresses[0].String()) && strings.Contains(string(out), web.addresses[1].String())
+		}, func() string { return "no neighbours are asked for" })
+		n.add(web)
+		await.Until(t, func() bool { send(80, "allowed"); return got[0].Load() > 0 && got[1].Load() > 0 }, func() string { return "nothing allowed arrives" })
+		if out, err := exec.Command("nft", "list", "table", "bridge", "queued").Output(); err != nil || !strings.Contains(string(out), "counter packets 0 ") {
+			t.Errorf("%s: packets that had waited left by its port: %v, %s", web.call.ID, err, out)
+		}
+	}
+}
+
+// TestStacked: what a device on the bridge sends to a pod that policies select is dropped, though it passes no chain of policies.
+func TestStacked(t *testing.T) {
+	s := newScene(t, "bridge")
+	s.start()
+	s.add(s.evil)
+	s.add(s.web)
+	awaitRules(t, s.web.addresses[0].String())
+	ns := s.outside.ns
+	for _, line := range []string{"ip link add mv0 link br1 type macvlan mode bridge", "ip link set mv0 netns " + ns.Path()} {
+		run(t, line)
+	}
+	run(t, "nsenter --net="+ns.Path()+" ip link set mv0 up")
+	send := func(packet []byte, kind []byte) {
+		l := ns.Link(t, "mv0").Attrs()
+		s.outside.sendFrameBy(t, l.Index, frame(l.HardwareAddr, s.web.mac(t), kind, packet))
+	}
+	for f := range 2 {
+		forbidden := udp(s.evil.at(f, 1000), s.web.at(f, 81), "forbidden")
+		got := frames(t, s.web.ns, "forbidden", "marker")
+		send(forbidden, etherType(forbidden))
+		await.Until(t, func() bool { send([]byte("marker"), []byte{8, 6}); return got[1].Load() > 0 }, func() string { return "no marker" })
+		if got[0].Load() > 0 {
+			t.Error("a packet of a macvlan arrived: family", f)
+		}
+	}
+}
+
+// TestBridgeMarks: the bits by which the chains say that a packet was judged do not leave the bridge, and a pod cannot bring them. Other bits stay.
+func TestBridgeMarks(t *testing.T) {
+	s := newScene(t, "bridge")
+	s.start()
+	s.add(s.evil)
+	s.add(s.web)
+	awaitRules(t, s.web.addresses[0].String())
+	run(t, `nft -f `+s.file("marks", `
+		table bridge marks {
+			counter left {}
+			counter others {}
+			chain post {
+				type filter hook postrouting priority 0
+				meta mark & 0x1040 != 0 counter name left
+				meta mark & 0x6000 == 0x6000 counter name others
+			}
+			chain in {
+				type filter hook prerouting priority -400
+				iifname "`+s.evil.link()+`" meta mark set 0x6000
+			}
+		}`))
+	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "bridge", "marks").Run() })
+	s.evil.ns.Do(t, func() error {
+		return exec.Command("nft", "add table inet marks; add chain inet marks out { type route hook output priority 0; }; add rule inet marks out meta mark set 0x1040").Run()
+	})
+	for f := range 2 {
+		got := frames(t, s.web.ns, "allowed", "routed")
+		await.Until(t, func() bool {
+			s.direct(s.evil, s.web, udp(s.evil.at(f, 1000), s.web.at(f, 7), "allowed"))
+			s.routed(s.evil, udp(s.evil.at(f, 1001), s.web.at(f, 7), "routed"))
+			return got[0].Load() > 0 && got[1].Load() > 0
+		}, func() string { return "nothing allowed arrived" })
+	}
+	out, err := exec.Command("nft", "list", "counters", "table", "bridge", "marks").Output()
+	if err != nil || strings.Count(string(out), "packets 0") != 1 || !strings.Contains(string(out), "counter left {\n\t\tpackets 0 ") {
+		t.Errorf("marks behind the bridge: %v, %s", err, out)
+	}
+}
