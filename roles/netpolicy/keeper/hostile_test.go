@@ -51,12 +51,14 @@ func healthy() []attack {
 		{name: "a Service to itself", ends: func(s *scene) (from, to *pod) { return s.web, s.web }, send: func(s *scene, from, to *pod, f int, text string) {
 			s.routed(from, udp(to.at(f, 1000), netip.AddrPortFrom(netip.MustParseAddr([2]string{"10.96.0.1", "fd00:96::1"}[f]), 81), text))
 		}},
-		{name: "a network behind a pod", kinds: []string{"ptp", "routed"}, ends: func(s *scene) (from, to *pod) { return s.evil, s.outside },
+		{
+			name: "a network behind a pod", kinds: []string{"ptp", "routed"}, ends: func(s *scene) (from, to *pod) { return s.evil, s.outside },
 			send: func(s *scene, from, to *pod, f int, text string) {
 				behind := netip.MustParseAddr([2]string{"10.77.0.1", "fd00:77::1"}[f])
 				run(s.t, "ip route replace "+behind.String()+" dev "+from.link())
 				s.routed(from, udp(netip.AddrPortFrom(behind, 1000), to.at(f, 80), text))
-			}},
+			},
+		},
 	}
 }
 
