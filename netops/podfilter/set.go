@@ -184,7 +184,7 @@ type Ruleset struct {
 	Pending map[netip.Addr]Pod
 	// links are the interfaces of this node's pods by their labels.
 	links map[string]Link
-	Form    Form
+	Form  Form
 
 	// users has the number of users of each set and chain by name, and changed the names of those that were added or removed. Sets and
 	// chains have different names.
