@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -144,17 +145,32 @@ func twoPods(t *testing.T, table *netpolicy.Table, host int) (pods []*pod) {
 // when its client sends.
 func TestForgotten(t *testing.T) {
 	forwarding(t)
-	for i, spec := range []string{
-		`"podSelector":{"matchLabels":{"n":"1"}},"ingress":[{"ports":[{"port":81}]}]`,
-		`"podSelector":{"matchLabels":{"n":"0"}},"policyTypes":["Egress"],"egress":[{"ports":[{"port":81}]}]`,
+	addresses := []netip.Addr{netip.MustParseAddr("10.8.202.1"), netip.MustParseAddr("fd08:202::1")}
+	for _, a := range addresses {
+		ip(t, fmt.Sprintf("addr add %s/%d dev lo", a, a.BitLen()))
+	}
+	node := &pod{netpolicy.Pod{Addresses: addresses}, netopstest.At("/proc/self/ns/net")}
+	const only81 = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{%s}}`
+	for i, c := range []struct{ name, policy string }{
+		{"ingress", fmt.Sprintf(only81, `"podSelector":{"matchLabels":{"n":"1"}},"ingress":[{"ports":[{"port":81}]}]`)},
+		{"egress", fmt.Sprintf(only81, `"podSelector":{"matchLabels":{"n":"0"}},"policyTypes":["Egress"],"egress":[{"ports":[{"port":81}]}]`)},
+		{"node", toNodes("Admin", 1, "Deny", `{"networks":["0.0.0.0/0","::/0"]}`)},
 	} {
 		for j, v6 := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, IPv6 %v", [2]string{"ingress", "egress"}[i], v6), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, IPv6 %v", c.name, v6), func(t *testing.T) {
 				f, table := openFilter(t), netpolicy.NewTable()
+				put(t, table, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"default"}}`)
 				pods := twoPods(t, table, 100+20*i+10*j)
+				if c.name == "node" {
+					pods[1] = node
+				}
 				ensure(t, f, table)
 				stopped, marker := connect(t, "tcp", pods[0], pods[1], v6, 80), connect(t, "tcp", pods[0], pods[1], v6, 81)
-				put(t, table, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{`+spec+`}}`)
+				if c.name == "node" {
+					putCluster(t, table, c.policy)
+				} else {
+					put(t, table, c.policy)
+				}
 				ensure(t, f, table)
 				for range 3 {
 					for _, d := range [][2]net.Conn{{stopped.server, stopped.client}, {stopped.client, stopped.server}} {
