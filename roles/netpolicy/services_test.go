@@ -96,6 +96,14 @@ func TestIPVS(t *testing.T) {
 			t.Fatalf("%q, %v", b[:n], err)
 		}
 	}
+	// A pod does not accept its own address as the source of an answer: kube-proxy masquerades these.
+	for _, line := range []string{
+		"add table ip hairpin", "add chain ip hairpin post { type nat hook postrouting priority srcnat ; }",
+		"add rule ip hairpin post ip saddr 10.8.240.2 ip daddr 10.8.240.2 masquerade",
+	} {
+		run(t, "nft", line)
+	}
+	t.Cleanup(func() { run(t, "nft", "delete table ip hairpin") })
 	before := open(pods[0], 1)
 	passes(before, 1) // a connection that a policy begins to forbid
 	const policy = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{%s}}`
@@ -115,6 +123,7 @@ func TestIPVS(t *testing.T) {
 				}
 			}
 			passes(open(pods[2], 1), 1)
+			passes(open(pods[1], 1), 1) // itself: only 'ct status dnat' would forbid it
 			passes(open(node, 1), 1)
 			passes(open(node, 0), 0)
 		})
