@@ -60,13 +60,13 @@ func (f Form) markRules(chain string) (rules []baseRule) {
 			})
 		}
 	}
+	if chain == sentChain && f.Services { // a rule of its own: the agent compares the numbers of rules
+		add(func(e expressions) { e.ofThisNode(unix.NFT_CMP_NEQ); accept(e) })
+	}
 	if chain == sentChain {
 		add(func(e expressions) {
 			e.Meta(unix.NFT_META_OIFNAME, register)
 			e.Lookup(bridgeSet, false)
-			if f.Services {
-				e.ofThisNode(unix.NFT_CMP_EQ)
-			}
 			e.setMark(0, mayEnter)
 		})
 	}
