@@ -45,6 +45,9 @@ type PodPolicy struct {
 	BridgeMAC string `json:"bridgeMAC,omitempty"`
 	// AnyAddress is true if the pod can have other addresses than these.
 	AnyAddress bool `json:"anyAddress,omitempty"`
+	// Allowed are networks whose addresses it may have too. Router is true if it may send router advertisements and answers of DHCP.
+	Allowed []netip.Prefix `json:"allowed,omitempty"`
+	Router  bool           `json:"router,omitempty"`
 	// ByAgent is true if the agent chose the chains in this call.
 	ByAgent bool `json:"-"`
 }
@@ -83,6 +86,11 @@ func (p *PodPolicy) validate() error {
 			errs = append(errs, fmt.Errorf("link %q: the name is too long: %w", name, ErrInvalid))
 		}
 	}
+	for _, a := range p.Allowed {
+		if !a.IsValid() || a != a.Masked() {
+			errs = append(errs, fmt.Errorf("allowed addresses %s: %w", a, ErrInvalid))
+		}
+	}
 	for _, mac := range []string{p.MAC, p.BridgeMAC} {
 		errs = append(errs, rtnl.CheckMAC(mac))
 	}
@@ -103,6 +111,7 @@ func (p *PodPolicy) verify(context.Context, *session) ([]Difference, error) { re
 func (p *PodPolicy) Link() podtable.Link {
 	return podtable.Link{
 		Label: p.Label, Name: p.Port, Bridge: p.Bridge, MAC: p.MAC, BridgeMAC: p.BridgeMAC, Addresses: p.Addresses, AnyAddress: p.AnyAddress,
+		Allowed: p.Allowed, Router: p.Router,
 	}
 }
 

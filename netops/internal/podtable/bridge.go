@@ -46,14 +46,14 @@ func portElements(a netip.Addr, p *Pod) (all []*nft.Element) {
 // bridgeChains returns the chains of BridgeTable. Like the base chains of Table, frames drops everything after another program's flush. The others
 // cannot: the node would be unreachable by its bridges.
 func bridgeChains() []nft.Chain {
-	return []nft.Chain{
+	return append(portChains(), []nft.Chain{
 		{Name: toPodChain},
 		{Name: fromPodChain},
 		{Name: unmarkedChain},
 		{Name: framesChain, Kind: "filter", Hook: bridgeForward, Priority: bridgePriority, Drop: true},
 		{Name: judgedChain, Kind: "filter", Hook: bridgeForward, Priority: behindNetfilter},
 		{Name: ofBridgeChain, Kind: "filter", Hook: bridgeLocalOut, Priority: behindNetfilter},
-	}
+	}...)
 }
 
 // BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST.
@@ -124,6 +124,9 @@ func bridgeRules(chain string) []baseRule {
 		return judgedRules(chain)
 	case unmarkedChain:
 		return unmarkedRules()
+	}
+	if rules := portRules(chain); rules != nil {
+		return rules
 	}
 	return podRules(chain)
 }

@@ -21,12 +21,16 @@ type Link struct {
 	// Addresses are those of the pod's interface. If AnyAddress is true, it can have others, too: its DHCP lease can change.
 	Addresses  []netip.Addr
 	AnyAddress bool
+	// Allowed are networks whose addresses the pod may have too, in their order and none within another. A Router may send router advertisements
+	// and answers of DHCP.
+	Allowed []netip.Prefix
+	Router  bool
 }
 
 // Equal reports whether l and o have the same values.
 func (l *Link) Equal(o *Link) bool {
 	return l.Label == o.Label && l.Name == o.Name && l.Bridge == o.Bridge && l.MAC == o.MAC && l.BridgeMAC == o.BridgeMAC &&
-		l.AnyAddress == o.AnyAddress && slices.Equal(l.Addresses, o.Addresses)
+		l.AnyAddress == o.AnyAddress && l.Router == o.Router && slices.Equal(l.Allowed, o.Allowed) && slices.Equal(l.Addresses, o.Addresses)
 }
 
 // The sets of links. Those of addresses get the family's suffix. Those of Table have all addresses of pods, each as a pair with itself, and the
@@ -40,6 +44,8 @@ const (
 	portSet      = "port"
 	bridgedSet   = "bridged"
 	anyAddresses = "any"
+	allowedSet   = "allowed"
+	routerPorts  = PodSets + "routers"
 	portMACs     = PodSets + "port_mac"
 	allMACs      = PodSets + "mac"
 )
@@ -64,10 +70,12 @@ func portSets() (sets []*nft.Set) {
 		sets = append(sets,
 			&nft.Set{Table: BridgeTable(), Name: podSet(portSet, v6), Key: []nft.Field{nft.IfName, addressField(v6)}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(bridgedSet, v6), Key: []nft.Field{addressField(v6)}},
-			&nft.Set{Table: BridgeTable(), Name: podSet(anyAddresses, v6), Key: []nft.Field{nft.IfName}})
+			&nft.Set{Table: BridgeTable(), Name: podSet(anyAddresses, v6), Key: []nft.Field{nft.IfName}},
+			&nft.Set{Table: BridgeTable(), Name: podSet(allowedSet, v6), Key: []nft.Field{nft.IfName, map[bool]nft.Field{false: nft.IP4Prefix, true: nft.IP6Prefix}[v6]}})
 	}
 	return append(sets,
 		&nft.Set{Table: BridgeTable(), Name: portLinks, Key: []nft.Field{nft.IfName}},
+		&nft.Set{Table: BridgeTable(), Name: routerPorts, Key: []nft.Field{nft.IfName}},
 		&nft.Set{Table: BridgeTable(), Name: portMACs, Key: []nft.Field{nft.IfName, nft.EtherAddr}},
 		&nft.Set{Table: BridgeTable(), Name: allMACs, Key: []nft.Field{nft.EtherAddr}})
 }
@@ -106,6 +114,12 @@ func LinkElements(l *Link) (all []*nft.Element) {
 		if l.AnyAddress || !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 }) {
 			add(podSet(anyAddresses, v6), l.Name)
 		}
+	}
+	for _, p := range l.Allowed {
+		add(podSet(allowedSet, p.Addr().Is6()), l.Name, p.String())
+	}
+	if l.Router {
+		add(routerPorts, l.Name)
 	}
 	macs := func(name, mac string) {
 		if mac != "" {

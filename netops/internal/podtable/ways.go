@@ -28,6 +28,12 @@ const (
 	wayForgedSource = "forged-source"
 	wayUnjudged     = "unjudged"
 	wayFrames       = "frames"
+	wayTags         = "two-tags"
+	wayForgedMAC    = "forged-mac"
+	wayForgedARP    = "forged-arp"
+	wayForgedFrame  = "forged-frame"
+	waySelf         = "to-itself"
+	wayRouter       = "router"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
@@ -41,7 +47,13 @@ func Ways() []Way {
 		{wayForgedPod, "inet", "prerouting", "sends from outside with the address of a pod of this node"},
 		{wayForgedSource, "inet", "prerouting", "sends with another address than its own, also to itself, so that conntrack takes its next packets for answers"},
 		{wayUnjudged, "bridge", "forward, output", "sends packets that reach a port of a bridge without passing the chains of policies: link-local ones through the bridge's MAC, those that wait for the pod's answer to ARP, those of a device on the bridge, or all where br_netfilter is switched off"},
-		{wayFrames, "bridge", "forward", "sends frames that the chains of policies do not receive: broadcast, link-local, with VLAN tags, of other protocols"},
+		{wayTags, "bridge", "prerouting", "hides a forged packet behind two VLAN tags"},
+		{wayForgedMAC, "bridge", "prerouting", "sends with the MAC of another pod or of the bridge, which then sends it the other one's frames"},
+		{wayForgedARP, "bridge", "prerouting", "claims the address of another pod by ARP"},
+		{wayForgedFrame, "bridge", "prerouting", "sends with the address of another pod, or one that is not its own"},
+		{waySelf, "bridge", "prerouting", "sends itself a packet from outside, after which conntrack takes its packets for answers"},
+		{wayRouter, "bridge", "prerouting", "sends router advertisements, redirects or answers of DHCP"},
+		{wayFrames, "bridge", "forward, prerouting", "sends frames that the chains of policies do not receive: broadcast, link-local, with VLAN tags, of other protocols"},
 	}
 }
 

@@ -50,6 +50,14 @@ type Conf struct {
 	// MACSpoofCheck drops frames from the container whose source MAC is not the
 	// container's.
 	MACSpoofCheck bool `json:"macspoofchk,omitempty"`
+	// AllowedAddresses are networks whose addresses the containers may use beside
+	// their own where the agent enforces network policies: of virtual routers, load
+	// balancers, or containers within containers. They never admit another
+	// container's address.
+	AllowedAddresses []netip.Prefix `json:"allowedAddresses,omitempty"`
+	// RouterAddresses are the addresses of the containers that may send router
+	// advertisements and answers of DHCP where the agent enforces network policies.
+	RouterAddresses []netip.Addr `json:"routerAddresses,omitempty"`
 	// EnableDAD turns IPv6 duplicate address detection in the container on.
 	// Default: off.
 	EnableDAD bool `json:"enabledad,omitempty"`

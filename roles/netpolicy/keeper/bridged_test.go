@@ -44,6 +44,12 @@ func bridgeAttacks() []attack {
 		s.direct(from, to, udp(from.at(f, 1000), to.at(f, 81), text))
 	}
 	on := func(s *scene) { s.netfilter(1) }
+	toClient := func(s *scene) (from, to *pod) { return s.evil, s.client }
+	answers := func(server, client [2]uint16) func(s *scene, from, to *pod, f int, text string) {
+		return func(s *scene, from, to *pod, f int, text string) {
+			s.direct(from, to, udp(from.at(f, server[f]), to.at(f, client[f]), text))
+		}
+	}
 	return []attack{
 		{name: "link-local through the bridge", ways: []string{"unjudged"}, kinds: onBridge(), not4: true, ends: toWeb, send: func(s *scene, from, to *pod, _ int, text string) {
 			s.routed(from, udp(netip.AddrPortFrom(linkLocal(from.mac(s.t)), 1000), netip.AddrPortFrom(linkLocal(to.mac(s.t)), 81), text))
@@ -53,6 +59,34 @@ func bridgeAttacks() []attack {
 			name: "br_netfilter off, from a pod without egress", ways: []string{"unjudged"}, kinds: onBridge(),
 			ends: func(s *scene) (from, to *pod) { return s.jail, s.evil }, send: unfiltered, after: on,
 		},
+		{name: "another pod's address on the bridge", ways: []string{"forged-frame"}, kinds: onBridge(), ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			s.direct(from, to, udp(s.client.at(f, 1000), to.at(f, 80), text))
+		}},
+		{name: "another pod's address behind a VLAN tag", ways: []string{"forged-frame"}, kinds: onBridge(), ends: toClient, send: func(s *scene, from, to *pod, f int, text string) {
+			p := udp(s.web.at(f, 1000), to.at(f, 80), text)
+			from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), append([]byte{0x81, 0, 0, 0}, etherType(p)...), p))
+		}},
+		{name: "two VLAN tags", ways: []string{"two-tags"}, kinds: onBridge(), ends: toClient, send: func(s *scene, from, to *pod, f int, text string) {
+			p := udp(s.web.at(f, 1000), to.at(f, 80), text)
+			from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), append([]byte{0x81, 0, 0, 0, 0x81, 0, 0, 0}, etherType(p)...), p))
+		}},
+		{name: "another pod's address by ARP", ways: []string{"forged-arp"}, kinds: onBridge(), not6: true, ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			b := append(arpRequest(from.mac(s.t), s.client.addresses[f], to.addresses[f]), text...)
+			from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), []byte{8, 6}, b))
+		}},
+		{name: "another pod's MAC", ways: []string{"forged-mac"}, kinds: onBridge(), ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			p := udp(from.at(f, 1000), to.at(f, 7), text)
+			from.sendFrame(s.t, frame(s.client.mac(s.t), to.mac(s.t), etherType(p), p))
+		}},
+		{name: "an answer to itself on the bridge", ways: []string{"to-itself", "forged-frame"}, kinds: onBridge(), ends: jailToOutside, send: func(s *scene, from, to *pod, f int, text string) {
+			s.routed(from, udp(to.at(f, 53), from.at(f, 1234), "answer"))
+			s.routed(from, udp(from.at(f, 1234), to.at(f, 53), text))
+		}},
+		{name: "an answer of DHCP", ways: []string{"router"}, kinds: onBridge(), ends: toClient, send: answers([2]uint16{67, 547}, [2]uint16{68, 546})},
+		{name: "a router advertisement", ways: []string{"router"}, kinds: onBridge(), not4: true, ends: toClient, send: func(s *scene, from, to *pod, _ int, text string) {
+			p := icmp(linkLocal(from.mac(s.t)), linkLocal(to.mac(s.t)), 255, 134, []byte(text))
+			s.direct(from, to, p)
+		}},
 		{name: "another protocol", ways: []string{"frames"}, kinds: onBridge(), not6: true, ends: toWeb, send: func(s *scene, from, to *pod, _ int, text string) {
 			from.sendFrame(s.t, frame(from.mac(s.t), to.mac(s.t), []byte{0x88, 0xb5}, []byte(text)))
 		}},
