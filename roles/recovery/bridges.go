@@ -57,11 +57,12 @@ func restoreBridge(ctx context.Context, h *roles.Host, network string, bridge *n
 	if bridge.Bridge != nil && bridge.Bridge.VLANFiltering {
 		return false, fmt.Errorf("bridge %q was deleted and has VLANs: %w: restart the containers of network %q", bridge.Name, netops.ErrNotSupported, network)
 	}
-	own := *bridge
-	if own.Bridge = new(netops.Bridge); bridge.Bridge != nil {
-		*own.Bridge = *bridge.Bridge
+	own, settings := *bridge, netops.Bridge{}
+	if bridge.Bridge != nil {
+		settings = *bridge.Bridge
 	}
-	own.Bridge.Filter = filter
+	settings.Filter = filter
+	own.Bridge = &settings
 	spec := netops.Spec{Objects: []netops.Object{&own}}
 	for _, c := range shared {
 		if a, ok := c.Do.Object.(*netops.Addr); ok && a.In == netops.Host && a.Link == bridge.Name {

@@ -203,3 +203,71 @@ func TestBridgeMarks(t *testing.T) {
 		t.Errorf("marks behind the bridge: %v, %s", err, out)
 	}
 }
+
+// TestOwnFrames: what a pod may send on a bridge arrives: ARP and ND for its own addresses, DHCP requests, the frames of a virtual machine behind it,
+// and what its network allows. A pod without recorded addresses may have any that no other pod has.
+func TestOwnFrames(t *testing.T) {
+	s := newScene(t, "bridge")
+	s.start()
+	router := s.pod(1, 8, "app=router")
+	router.call.Conf = strings.Replace(router.call.Conf, `"isDefaultGateway"`, `"allowedAddresses":["10.1.0.0/24","fd00:1::/64","fd00:1::/80"],"isDefaultGateway"`, 1)
+	free := s.pod(1, 9, "app=free")
+	free.call.Conf = `{"cniVersion":"1.1.0","name":"net1","type":"bridge","bridge":"br1"}`
+	for _, p := range []*pod{s.evil, s.client, s.web, router, free} {
+		s.add(p)
+	}
+	awaitRules(t, s.web.addresses[0].String())
+	everyone, vrrp := net.HardwareAddr{255, 255, 255, 255, 255, 255}, net.HardwareAddr{0, 0, 0x5e, 0, 1, 7}
+	at := func(address string, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(address), port)
+	}
+	packet := func(from *pod, source net.HardwareAddr, to *pod, p []byte) func() {
+		if source == nil {
+			source = from.mac(t)
+		}
+		return func() { from.sendFrame(t, frame(source, to.mac(t), etherType(p), p)) }
+	}
+	evilLL, clientLL := linkLocal(s.evil.mac(t)), linkLocal(s.client.mac(t))
+	for _, c := range []struct {
+		text   string
+		to     *pod
+		send   func()
+		passes bool
+	}{
+		{"gratuitous ARP", s.client, func() {
+			s.evil.sendFrame(t, frame(s.evil.mac(t), everyone, []byte{8, 6}, append(arpRequest(s.evil.mac(t), s.evil.addresses[0], s.evil.addresses[0]), "gratuitous ARP"...)))
+		}, true},
+		{"ARP probe", s.client, func() {
+			s.evil.sendFrame(t, frame(s.evil.mac(t), everyone, []byte{8, 6}, append(arpRequest(s.evil.mac(t), netip.IPv4Unspecified(), s.evil.addresses[0]), "ARP probe"...)))
+		}, true},
+		{"DHCP request", s.client, func() {
+			p := udp(at("0.0.0.0", 68), at("255.255.255.255", 67), "DHCP request")
+			s.evil.sendFrame(t, frame(s.evil.mac(t), everyone, []byte{8, 0}, p))
+		}, true},
+		{"DAD", s.web, packet(s.evil, nil, s.web, icmp(netip.IPv6Unspecified(), netip.MustParseAddr("ff02::1:ff00:2"), 255, 135, []byte("DAD"))), true},
+		{"link-local ND", s.web, packet(s.evil, nil, s.web, icmp(evilLL, s.web.addresses[1], 255, 135, []byte("link-local ND"))), true},
+		{"MLD report", s.web, packet(s.evil, nil, s.web, icmp(evilLL, netip.MustParseAddr("ff02::16"), 1, 143, []byte("MLD report"))), true},
+		{"virtual machine", s.web, packet(s.evil, net.HardwareAddr{2, 9, 9, 9, 9, 9}, s.web, udp(s.evil.at(0, 1000), s.web.at(0, 7), "virtual machine")), true},
+		{"virtual router", s.client, packet(router, vrrp, s.client, udp(at("10.1.0.200", 1000), s.client.at(0, 7), "virtual router")), true},
+		{"virtual router 6", s.client, packet(router, vrrp, s.client, udp(at("fd00:1::200", 1000), s.client.at(1, 7), "virtual router 6")), true},
+		{"another in the network", s.client, packet(router, nil, s.client, udp(s.web.at(0, 1000), s.client.at(0, 7), "another in the network")), false},
+		{"any address", s.client, packet(free, nil, s.client, udp(at("10.1.0.201", 1000), s.client.at(0, 7), "any address")), true},
+		{"taken address", s.client, packet(free, nil, s.client, udp(s.web.at(0, 1000), s.client.at(0, 7), "taken address")), false},
+		{"another's link-local address", s.client, packet(s.evil, nil, s.client, udp(netip.AddrPortFrom(linkLocal(s.web.mac(t)), 1), netip.AddrPortFrom(clientLL, 7), "another's link-local address")), false},
+		{"own link-local address", s.client, packet(s.evil, nil, s.client, udp(netip.AddrPortFrom(evilLL, 1), netip.AddrPortFrom(clientLL, 7), "own link-local address")), true},
+	} {
+		got := frames(t, c.to.ns, c.text, "marker of "+strings.ToUpper(c.text))
+		if c.passes {
+			await.Until(t, func() bool { c.send(); return got[0].Load() > 0 }, func() string { return c.text + " does not arrive" })
+			continue
+		}
+		c.send()
+		await.Until(t, func() bool {
+			s.direct(s.evil, c.to, udp(s.evil.at(0, 1000), c.to.at(0, 7), "marker of "+strings.ToUpper(c.text)))
+			return got[1].Load() > 0
+		}, func() string { return "no marker" })
+		if got[0].Load() > 0 {
+			t.Error(c.text, "arrives")
+		}
+	}
+}
