@@ -204,7 +204,8 @@ func (p *PodPolicy) add(ctx context.Context, client *nft.Client, entries []*nft.
 				entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress))
 			}
 			base = podtable.Base(podtable.Form{Node: true})
-		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, or only a chain is absent
+		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, an earlier version did, or only a chain is absent
+			failed = p.makeSets(ctx, client)
 		case errors.Is(err, unix.EEXIST):
 			failed = p.deleteHeld(ctx, client, &entries)
 			if len(entries) == 0 {
@@ -218,6 +219,23 @@ func (p *PodPolicy) add(ctx context.Context, client *nft.Client, entries []*nft.
 		}
 	}
 	return fmt.Errorf("add %s: %w: the nftables table %s is being changed: %w", p, ErrBusy, podtable.Table(), err)
+}
+
+// makeSets makes the sets that a table of an earlier version lacks. The agent makes the rest.
+func (p *PodPolicy) makeSets(ctx context.Context, client *nft.Client) error {
+	for _, f := range podtable.Schema() {
+		if f.Table == podtable.BridgeTable() && p.Bridge == "" {
+			continue
+		}
+		msgs := f.Messages()
+		for i := range msgs {
+			msgs[i].Flags &^= unix.NLM_F_EXCL
+		}
+		if err := client.Commit(ctx, 0, msgs...); err != nil {
+			return nlconn.Explain(err, "make sets of nftables table "+f.Table.String())
+		}
+	}
+	return nil
 }
 
 // makeBridgeTable makes the table of bridges for a pod that is on one, unless it exists.

@@ -126,3 +126,27 @@ func (n *node) onRouted(kind string, host int) *pod {
 		{"address":"10.8.0.%d/24","gateway":"10.8.0.1"},{"address":"fd00:8::%[2]d/64","gateway":"fd00:8::1"}]}}`, kind, host)
 	return p
 }
+
+// TestEarlierTables: an ADD without the agent adds a pod to tables that an earlier version made, and the agent completes them.
+func TestEarlierTables(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	stop := n.start()
+	near := n.add(n.pod(1, 2, ""))
+	await.Until(t, func() bool { return len(elements(t)["pod_mac"]) == 2 }, func() string { return "no elements" })
+	stop()
+	for _, line := range []string{
+		"flush table inet cnibox_policy", "delete set inet cnibox_policy pod_address4", "flush table bridge cnibox_policy",
+		"delete set bridge cnibox_policy pod_mac", "delete set bridge cnibox_policy pod_port_mac", "delete chain bridge cnibox_policy from_arp",
+	} {
+		run(t, "nft "+line)
+	}
+	web := n.add(n.pod(1, 3, "app=web"))
+	awaitDenied(t, "10.1.0.3")
+	n.start()
+	awaitRules(t, "10.1.0.3")
+	allowed, denied := n.sink(web, 80), n.sink(web, 81)
+	n.flood(near, web)
+	n.more(allowed, "the allowed port")
+	n.none(denied, "after the agent's start")
+}
