@@ -271,7 +271,8 @@ func (a *auditor) advise(one *audited) {
 			a.advice = advice.New(a.dump, recovery.ReadCaches(a.h, a.p.cacheDirs()), a.links)
 		}
 		fix, harm := a.advice.Fix(d.Fix, one.Network)
-		if d.Fix = fix; harm != "" {
+		d.Fix = fix
+		if harm != "" {
 			d.Have += ", and no command is safe: " + harm
 		}
 	}

@@ -327,6 +327,9 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"policy-saved": func(f *doctor.Facts) {
 			f.Policies = doctor.Policies{On: true, HasTable: true, SavedErr: errors.New("damaged")}
 		},
+		"policy-labels": func(f *doctor.Facts) {
+			f.Networks = []*doctor.Network{{Name: "net", Path: "/etc/cni/net.d/10-net.conflist", PolicyLabels: "app"}}
+		},
 		"policy-element": func(f *doctor.Facts) {
 			f.Policies = doctor.Policies{On: true, HasTable: true, Saved: f.Now, Lost: []string{"default/web"}}
 		},

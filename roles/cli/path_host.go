@@ -369,7 +369,8 @@ func (w *walker) send(p netops.Packet) {
 		if w.fail(err) {
 			return
 		}
-		if p.Mark = mark; mark != 0 {
+		p.Mark = mark
+		if mark != 0 {
 			w.step(hostName, "mark", "rules of another program set the mark %#x", mark)
 		}
 	}

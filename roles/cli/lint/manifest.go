@@ -67,7 +67,8 @@ func documents(data []byte) (all []document) {
 		if err == nil {
 			d.root, err = parse(doc)
 		}
-		if d.err = err; err != nil || d.root.kind != null {
+		d.err = err
+		if err != nil || d.root.kind != null {
 			all = append(all, d)
 		}
 	}
