@@ -23,8 +23,10 @@ const (
 // portChains returns the chains.
 func portChains() []nft.Chain {
 	return []nft.Chain{
-		{Name: fromJailChain}, {Name: fromARPChain},
-		{Name: fromIPChain + Suffix(false)}, {Name: fromIPChain + Suffix(true)},
+		{Name: fromJailChain},
+		{Name: fromARPChain},
+		{Name: fromIPChain + Suffix(false)},
+		{Name: fromIPChain + Suffix(true)},
 		{Name: fromPortsChain, Kind: "filter", Hook: bridgePreRouting, Priority: portsPriority},
 	}
 }

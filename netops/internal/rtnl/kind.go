@@ -99,8 +99,12 @@ type VXLAN struct {
 func (l *Link) attrs() []nlconn.Attr {
 	switch x := &l.VXLAN; l.Kind {
 	case KindBridge:
-		return []nlconn.Attr{{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering}, {Kind: nl.IFLA_BR_STP_STATE, At: &l.STP},
-			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter}, {Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter}}
+		return []nlconn.Attr{
+			{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering},
+			{Kind: nl.IFLA_BR_STP_STATE, At: &l.STP},
+			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter},
+			{Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter},
+		}
 	case KindMACVLAN:
 		return []nlconn.Attr{{Kind: nl.IFLA_MACVLAN_MODE, At: &l.mode}, {Kind: nl.IFLA_MACVLAN_BC_QUEUE_LEN, At: &l.BCQueueLen}}
 	case KindIPVLAN:

@@ -67,8 +67,10 @@ func TestConditions(t *testing.T) {
 // FuzzPortMapChain decodes random chain names. The name of a chain may come from
 // a state file.
 func FuzzPortMapChain(f *testing.F) {
-	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap",
-		"portmap_if4/saddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/or/or/any/any/not/daddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/a/or"} {
+	for _, s := range []string{
+		"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap",
+		"portmap_if4/saddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/or/or/any/any/not/daddr/10.0.0.0/8/or/11.0.0.0/8", "portmap_if4/iif/a/or",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

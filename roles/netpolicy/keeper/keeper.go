@@ -105,7 +105,7 @@ type Keeper struct {
 // Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
 // that finds no policies waits for the agent.
 func Open(ctx context.Context, o Options) (*Keeper, error) {
-	filter, err := podfilter.Open(o.Host.Net)
+	filter, err := podfilter.Open(o.Host.Net) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return nil, err
 	}
