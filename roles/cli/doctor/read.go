@@ -553,8 +553,12 @@ func (r *reader) readHops(ctx context.Context) {
 	}
 }
 
-// readPolicies asks the agent of a node that enforces network policies.
+// readPolicies asks the agent of a node that enforces network policies. The state files say whether the node does: without them it would wait
+// for their locks again.
 func (r *reader) readPolicies(ctx context.Context) {
+	if s := &r.f.State; s.Node != nil || s.Keep != nil {
+		return
+	}
 	p := &r.f.Policies
 	var err error
 	p.On, err = enforce.Marked(ctx, r.h.Store)
