@@ -235,6 +235,9 @@ func (ns *NS) Reset(t testing.TB) {
 	})
 }
 
+// errEnded is the result of a function that ended its goroutine.
+var errEnded = errors.New("the function of a namespace called t.Fatal, or ended its goroutine in another way")
+
 // onThread runs f on a thread that ends afterwards. It never uses the process's
 // first thread, which would not end and would stay in the other namespace.
 func onThread(f func() error) error {
@@ -246,7 +249,9 @@ func onThread(f func() error) error {
 			done <- onThread(f)
 			return
 		}
-		done <- f()
+		err := errEnded
+		defer func() { done <- err }()
+		err = f()
 	}()
 	return <-done
 }

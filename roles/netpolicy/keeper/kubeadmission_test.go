@@ -18,9 +18,8 @@ func TestKubeAdmission(t *testing.T) {
 	s, _ := openServer(t)
 	const account, examples = "cnibox", "../../../examples/kubernetes/"
 	s.Must(t, http.MethodPost, "/api/v1/namespaces", "", object{"metadata": object{"name": "kube-system"}}, http.StatusConflict)
-	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
-		s.Kubectl(t, "apply", "--namespace", "kube-system", "-f", examples+file)
-	}
+	s.Kubectl(t, "apply", "--namespace", "kube-system", "-f", examples+"rbac.yaml")
+	s.Kubectl(t, "apply", "-f", examples+"policy.yaml")
 	for _, node := range []string{"node-1", "node-2"} {
 		s.Must(t, http.MethodPost, "/api/v1/nodes", "", object{"metadata": object{"name": node}})
 	}
@@ -52,7 +51,9 @@ func TestKubeAdmission(t *testing.T) {
 		errs[2] = agent.Patch(t.Context(), given+"/"+node, rest.MergePatch, object{"data": object{"pods": "{}"}}, nil)
 		return errs
 	}
-	s.Must(t, http.MethodPost, given, "", object{"metadata": object{"name": "node-3"}})
+	for _, node := range []string{"node-2", "node-3"} {
+		s.Must(t, http.MethodPost, given, "", object{"metadata": object{"name": node}})
+	}
 	other := func() error { return agent.Patch(t.Context(), given+"/node-3", rest.MergePatch, status, nil) }
 	if err := other(); err != nil {
 		t.Fatalf("without the admission policy, which this test is of: %v", err)
