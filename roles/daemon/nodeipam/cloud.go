@@ -55,29 +55,21 @@ func (c *cloudNode) run(ctx context.Context) {
 	}
 }
 
-// addressedNode is a Node with its addresses.
-type addressedNode struct {
-	rest.Node
-	Status struct {
-		Addresses []struct {
-			Type    string `json:"type"`
-			Address string `json:"address"`
-		} `json:"addresses"`
-	} `json:"status"`
-}
-
 // assign writes the Node's pod networks, or compares them with the cloud's prefixes if the Node has some.
 func (c *cloudNode) assign(ctx context.Context) error {
 	path := rest.Path("api", "v1", "nodes", c.name)
-	var o addressedNode
+	var o nodeObject
 	if err := c.client.Get(ctx, path, &o); err != nil {
 		return fmt.Errorf("get node %s: %w", c.name, err)
 	}
-	held, err := readCIDRs(&o.Node)
+	held, err := readCIDRs(&o)
 	assigned := len(o.Spec.PodCIDRs) > 0
 	c.mu.Lock()
 	c.held = held
 	c.mu.Unlock()
+	if assigned {
+		c.setCondition(ctx, &o, "", nil)
+	}
 	if assigned && err != nil {
 		return err
 	}
@@ -93,14 +85,15 @@ func (c *cloudNode) assign(ctx context.Context) error {
 		err = fmt.Errorf("%w: the cloud (%s) gives no prefix to the first network interface of this node: assign one there", cluster.ErrFull, c.provider.Name)
 	}
 	if err != nil {
-		c.announce(ctx, o.Metadata.UID, notAvailable, err)
+		c.report(ctx, &o, notAvailable, err)
 		return err
 	}
 	chosen := onePerFamily(all)
-	if err := c.client.assign(ctx, path, newNodePatch(o.Metadata.ResourceVersion, chosen), &o.Node); err != nil {
+	var reply nodeObject
+	if err := c.client.assign(ctx, path, newNodePatch(o.Metadata.ResourceVersion, chosen), &reply); err != nil {
 		err = fmt.Errorf("assign %v: %w", chosen, err)
 		if !errors.Is(err, rest.ErrConflict) {
-			c.announce(ctx, o.Metadata.UID, assignmentFailed, err)
+			c.report(ctx, &o, assignmentFailed, err)
 		}
 		return err
 	}
@@ -108,12 +101,13 @@ func (c *cloudNode) assign(ctx context.Context) error {
 	c.mu.Lock()
 	c.held, c.event = chosen, ""
 	c.mu.Unlock()
+	c.setCondition(ctx, &reply, "", nil)
 	return nil
 }
 
 // prefixes returns the prefixes that the cloud gives to the node's first network interface. The Node must have an
 // address of this machine, so that no other Node is changed.
-func (c *cloudNode) prefixes(ctx context.Context, o *addressedNode) ([]netip.Prefix, error) {
+func (c *cloudNode) prefixes(ctx context.Context, o *nodeObject) ([]netip.Prefix, error) {
 	reply, err := c.provider.Fetch(ctx, metadata.Query{URL: c.url})
 	if reply == nil {
 		return nil, err // ErrNoAddresses has a reply if that is valid
@@ -154,15 +148,20 @@ func onePerFamily(all []netip.Prefix) (chosen []netip.Prefix) {
 	return chosen
 }
 
-// announce makes an event of the Node, unless the last one had the same reason.
-func (c *cloudNode) announce(ctx context.Context, uid, reason string, cause error) {
+// report makes an event of the Node, unless the last one had the same reason, and sets its condition.
+func (c *cloudNode) report(ctx context.Context, o *nodeObject, reason string, cause error) {
+	uid := o.Metadata.UID
 	c.mu.Lock()
 	known := c.event == reason && c.uid == uid
 	c.event, c.uid = reason, uid
 	c.mu.Unlock()
-	if !known && ctx.Err() == nil {
+	if ctx.Err() != nil {
+		return
+	}
+	if !known {
 		c.client.event(ctx, c.log, c.name, uid, reason, cause)
 	}
+	c.setCondition(ctx, o, reason, cause)
 }
 
 // describe adds the node to a status.

@@ -22,7 +22,10 @@ func (w *world) createAt(name, address string, cidrs ...string) (token string) {
 	w.t.Helper()
 	w.create(name, cidrs...)
 	w.Must(w.t, http.MethodPatch, nodesPath+"/"+name+"/status", rest.MergePatch, map[string]any{
-		"status": map[string]any{"addresses": []any{map[string]string{"type": "Hostname", "address": name}, map[string]string{"type": "InternalIP", "address": address}}},
+		"status": map[string]any{
+			"addresses":  []any{map[string]string{"type": "Hostname", "address": name}, map[string]string{"type": "InternalIP", "address": address}},
+			"conditions": []any{map[string]string{"type": "Ready", "status": "False"}},
+		},
 	})
 	const pods, account = "/api/v1/namespaces/kube-system/pods", "cnibox-nodeipam-cloud"
 	var o rest.Object
@@ -73,6 +76,7 @@ func TestCloud(t *testing.T) {
 		if got := w.events(name); !slices.Equal(got, []string{"CIDRNotAvailable"}) {
 			t.Errorf("events %v", got)
 		}
+		w.condition(name, "CIDRNotAvailable")
 		do("add", "10.0.0.48/28", "10.0.0.64/27")
 		if provider != "gcp" {
 			do("add", "2001:db8:1:1:aaaa::/80")
@@ -80,6 +84,7 @@ func TestCloud(t *testing.T) {
 		if got := w.assigned(name); got != want {
 			t.Errorf("%s: %s, want %s", provider, got, want)
 		}
+		w.condition(name, "")
 		r.until("rest", func(s status) bool { return s.Waiting == 0 && s.Error == "" })
 		r.stop()
 		do("withdraw", "10.0.0.64/27")
@@ -109,6 +114,11 @@ func TestCloud(t *testing.T) {
 		{own, `{"metadata":{"labels":{"a":"b"}}}`, "only pod networks"},
 		{own, `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`, "only pod networks"},
 		{own, `{"spec":{"unschedulable":true}}`, "only pod networks"},
+		{own + "/status", `{"metadata":{"labels":{"a":"b"}}}`, "only pod networks"},
+		{own + "/status", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "only its own condition"},
+		{own + "/status", `{"status":{"capacity":{"cpu":"1"}}}`, "only its own condition"},
+		{own + "/status", `{"status":{"addresses":null}}`, "only its own condition"},
+		{"last/status", `{"status":{"conditions":[{"type":"cnibox.io/PodNetwork","status":"False"}]}}`, "only the Node that it runs on"},
 	} {
 		await.Until(t, func() bool {
 			err = client.Patch(t.Context(), nodesPath+"/"+c.node, rest.MergePatch, json.RawMessage(c.patch), nil)
@@ -129,9 +139,9 @@ func TestCloud(t *testing.T) {
 		await.Until(t, func() bool {
 			return !w.Allowed(t, "system:serviceaccount:kube-system:cnibox-nodeipam-cloud", map[string]string{"verb": verb, "resource": resource, "namespace": map[string]string{"events": "default"}[resource]})
 		}, func() string { return "the right is still granted" })
-		name := "without-" + verb + "-" + resource
+		name := "without-" + verb + "-" + strings.ReplaceAll(resource, "/", "-")
 		w.token = w.createAt(name, "10.0.0.12")
-		if verb == "patch" {
+		if verb == "patch" && resource == "nodes" {
 			_, err := sim.Do("add", "10.0.0.64/28")
 			w.must(err)
 			defer func() { _, _ = sim.Do("withdraw", "10.0.0.64/28") }()

@@ -114,7 +114,7 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 	}
 	c.mu.Lock()
 	c.assigning = true
-	c.queue.add(c.table.waiting()...)
+	c.queue.add(c.table.unfinished()...)
 	for _, r := range c.table.ranges {
 		c.queueRanges(r.name)
 	}
@@ -140,7 +140,7 @@ func (c *controller) run(ctx context.Context) (answered bool) {
 }
 
 // Put stores a Node.
-func (c *controller) Put(o *rest.Node, listing bool) {
+func (c *controller) Put(o *nodeObject, listing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
@@ -149,7 +149,7 @@ func (c *controller) Put(o *rest.Node, listing bool) {
 	if listing || !c.assigning {
 		return // run or Complete adds the nodes
 	}
-	if waits {
+	if waits || c.table.nodes[o.Metadata.Name].outdated() {
 		c.queue.add(o.Metadata.Name)
 	}
 	if released {
@@ -180,7 +180,7 @@ func (c *controller) Complete(names map[string]bool) {
 	delete(c.errs, nodesPath)
 	c.table.keep(names)
 	if c.assigning {
-		c.queue.add(c.table.waiting()...)
+		c.queue.add(c.table.unfinished()...)
 		c.queueRanges(c.table.draining()...)
 	}
 	c.synced(nodesPath)
@@ -209,7 +209,7 @@ func (c *controller) recovered(path string) {
 }
 
 // refresh stores a Node as a reply had it.
-func (c *controller) refresh(o *rest.Node) {
+func (c *controller) refresh(o *nodeObject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.alone = c.assigning && c.term.Valid()
@@ -262,7 +262,7 @@ func (c *controller) fenceNode(ctx context.Context, name, value string) {
 	var wait web.Backoff
 	patch := rest.Annotations("", "", map[string]*string{fenceAnnotation: &value})
 	for begin := time.Now(); ; {
-		var o rest.Node
+		var o nodeObject
 		err := c.client.Patch(ctx, rest.Path("api", "v1", "nodes", name), rest.MergePatch, patch, &o)
 		if err == nil {
 			c.refresh(&o)
@@ -290,12 +290,6 @@ func isRefusal(err error) bool {
 		errors.As(err, &status) && status.Code == http.StatusInternalServerError
 }
 
-// Reasons of events. They are kube-controller-manager's.
-const (
-	notAvailable     = "CIDRNotAvailable"
-	assignmentFailed = "CIDRAssignmentFailed"
-)
-
 // assign gives a Node its pod networks, and returns true if that must be tried again.
 func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 	var err error
@@ -317,23 +311,23 @@ func (c *controller) assign(ctx context.Context, name string) (retry bool) {
 		c.mu.Unlock()
 		switch {
 		case full != nil:
-			c.event(ctx, name, notAvailable, full)
+			c.report(ctx, name, notAvailable, full)
 			return true
 		case a == nil:
-			return false
+			return c.clear(ctx, name)
 		}
 		if ctx.Err() != nil || !c.term.Valid() {
 			return true // the next leader assigns it
 		}
 		if err = c.patch(ctx, name, a); err == nil {
-			return false
+			return c.clear(ctx, name)
 		}
 	}
 	c.mu.Lock()
 	c.table.fail(name, err)
 	c.mu.Unlock()
 	if !errors.Is(err, rest.ErrConflict) { // a Node that other programs change often is tried again
-		c.event(ctx, name, assignmentFailed, err)
+		c.report(ctx, name, assignmentFailed, err)
 	}
 	return true
 }
@@ -374,7 +368,7 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
 	path := rest.Path("api", "v1", "nodes", name)
-	var o rest.Node
+	var o nodeObject
 	err := c.client.assign(ctx, path, p, &o)
 	if err == nil {
 		c.refresh(&o)
@@ -386,20 +380,9 @@ func (c *controller) patch(ctx context.Context, name string, a *assignment) erro
 	if !answered || errors.Is(err, cluster.ErrUnavailable) {
 		c.unanswered.Store(true)
 	}
-	o = rest.Node{}
+	o = nodeObject{}
 	if c.client.Get(ctx, path, &o) == nil {
 		c.refresh(&o)
 	}
 	return fmt.Errorf("assign %v: %w", p.Spec.PodCIDRs, err)
-}
-
-// event makes an event of a Node, unless the last one had the same reason.
-func (c *controller) event(ctx context.Context, name, reason string, cause error) {
-	c.mu.Lock()
-	uid, ok := c.table.announce(name, reason)
-	c.mu.Unlock()
-	if !ok {
-		return
-	}
-	c.client.event(ctx, c.log, name, uid, reason, cause)
 }

@@ -35,6 +35,10 @@ func TestNodes(t *testing.T) {
 		t.Errorf("b has %s", got)
 	}
 	w.create("c")
+	w.Must(t, http.MethodPatch, nodesPath+"/c/status", rest.StrategicMergePatch, map[string]any{"status": map[string]any{
+		"conditions": []any{map[string]string{"type": "Ready", "status": "False"}},
+	}})
+	w.condition("c", "CIDRNotAvailable")
 	await.Until(t, func() bool { return slices.Equal(w.events("c"), []string{"CIDRNotAvailable"}) }, func() string { return fmt.Sprintf("events %v", w.events("c")) })
 	s := r.until("starved node", func(s status) bool { return len(s.Faults) == 2 })
 	if s.Nodes != 6 || s.Waiting != 2 || s.Networks[0].Used != 4 || s.Faults[0].Node != "c" || s.Faults[1].Node != "outside" || !strings.Contains(s.Faults[1].Error, "10.9.0.0/24 is outside") {
@@ -48,6 +52,7 @@ func TestNodes(t *testing.T) {
 	if got := w.assigned("c"); got != "10.244.1.0/24" {
 		t.Errorf("c has %s", got)
 	}
+	w.condition("c", "")
 	// A Node that is made again gets another block. The server is down meanwhile, and its clients miss the change.
 	w.StopAPI()
 	r.until("error", func(s status) bool { return s.Error != "" })
@@ -64,6 +69,13 @@ func TestNodes(t *testing.T) {
 	}
 	r.until("end of the error", func(s status) bool { return s.Error == "" && s.Leader && s.Waiting == 0 })
 	w.assignedAll(4)
+	// A later leader removes the condition that the former one left.
+	r.stop()
+	w.Must(t, http.MethodPatch, nodesPath+"/c/status", rest.StrategicMergePatch, map[string]any{"status": map[string]any{
+		"conditions": []any{map[string]string{"type": "cnibox.io/PodNetwork", "status": "False", "reason": "CIDRNotAvailable"}},
+	}})
+	w.start("", "-cluster-cidr=10.244.0.0/22").leads()
+	w.condition("c", "")
 }
 
 // Both families are assigned together.

@@ -19,11 +19,13 @@ import (
 // registry is where the Nodes and the Lease are.
 type registry struct {
 	rest.Objects
-	// api is the API server, or nil in etcd and in a directory. There are no events and no ClusterCIDRs without it.
+	// api is the API server, or nil in etcd and in a directory. There are no events, conditions and ClusterCIDRs without it.
 	api *rest.Client
 	// follow follows the Nodes until ctx ends.
-	follow func(ctx context.Context, to rest.Follower[*rest.Node]) error
+	follow func(ctx context.Context, to rest.Follower[*nodeObject]) error
 	close  func()
+	// refused has when the server last refused a change of a condition.
+	refused refusal
 }
 
 // passwordVariable is the environment variable for the password of etcd.
@@ -57,23 +59,23 @@ func (s *settings) open(env []string) (*registry, error) {
 
 // kubernetes returns the registry of an API server.
 func kubernetes(client *rest.Client) *registry {
-	follow := func(ctx context.Context, to rest.Follower[*rest.Node]) error {
+	follow := func(ctx context.Context, to rest.Follower[*nodeObject]) error {
 		return rest.Follow(ctx, client, nodesPath, to)
 	}
-	return &registry{client, client, follow, client.Close}
+	return &registry{Objects: client, api: client, follow: follow, close: client.Close}
 }
 
 // withoutServer returns a registry that is read at the intervals of the Lease.
 func (s *settings) withoutServer(r objects.Registry, c io.Closer) *registry {
 	client := objects.New(r)
-	follow := func(ctx context.Context, to rest.Follower[*rest.Node]) error {
+	follow := func(ctx context.Context, to rest.Follower[*nodeObject]) error {
 		return objects.Follow(ctx, client, nodesPath, s.lease.Retry, to)
 	}
-	return &registry{client, nil, follow, func() { _ = c.Close() }} // only connections are closed
+	return &registry{Objects: client, follow: follow, close: func() { _ = c.Close() }} // only connections are closed
 }
 
 // assign writes pod networks to a Node, and stores the server's reply in o.
-func (r *registry) assign(ctx context.Context, path string, p *nodePatch, o *rest.Node) error {
+func (r *registry) assign(ctx context.Context, path string, p *nodePatch, o *nodeObject) error {
 	err := r.Patch(ctx, path, rest.MergePatch, p, o)
 	if err == nil && len(o.Spec.PodCIDRs) == 0 {
 		err = errors.New("the server's reply has no podCIDRs: look for an admission webhook that removes them")

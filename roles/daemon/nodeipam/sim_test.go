@@ -128,7 +128,7 @@ func (p *simReplica) start() {
 	}
 	client := objects.New(simClient{p, life})
 	reg := &registry{Objects: client, close: func() {}}
-	reg.follow = func(ctx context.Context, to rest.Follower[*rest.Node]) error {
+	reg.follow = func(ctx context.Context, to rest.Follower[*nodeObject]) error {
 		if p.w.watches {
 			return simClient{p, life}.watch(ctx, to)
 		}
@@ -272,7 +272,7 @@ func (l simCollection) Write(_ context.Context, name string, text []byte, versio
 }
 
 // watch reads all Nodes, and follows them late. The watch ends, and the history that it needs may be gone then.
-func (c simClient) watch(ctx context.Context, to rest.Follower[*rest.Node]) error {
+func (c simClient) watch(ctx context.Context, to rest.Follower[*nodeObject]) error {
 	w := c.p.w
 	at := -1
 	for ctx.Err() == nil {
@@ -317,8 +317,8 @@ func (c simClient) watch(ctx context.Context, to rest.Follower[*rest.Node]) erro
 // compacts reports whether the events after a failed watch are gone.
 func (w *simWorld) compacts(at int) bool { return len(w.events)-at > 5 }
 
-func simNodeOf(o simObject) *rest.Node {
-	n := &rest.Node{}
+func simNodeOf(o simObject) *nodeObject {
+	n := &nodeObject{}
 	_ = json.Unmarshal(o.text, n)
 	n.Metadata.ResourceVersion = strconv.Itoa(o.version)
 	return n

@@ -41,6 +41,8 @@ type node struct {
 	logged bool
 	// event is the reason of the last event about the node.
 	event string
+	// condition is the object's, empty if it has none.
+	condition condition
 }
 
 // newTable returns a table without nodes. sets are the blocks of -cluster-cidr, if it is given.
@@ -64,7 +66,7 @@ func (t *table) why(n *node) error {
 
 // put stores a Node as it was read. It returns true if the node waits for pod networks and is new,
 // and whether other nodes may get blocks that were released.
-func (t *table) put(o *rest.Node) (waits, released bool) {
+func (t *table) put(o *nodeObject) (waits, released bool) {
 	n := t.nodes[o.Metadata.Name]
 	if n != nil && n.uid != o.Metadata.UID {
 		t.remove(o.Metadata.Name)
@@ -79,19 +81,20 @@ func (t *table) put(o *rest.Node) (waits, released bool) {
 }
 
 // refresh stores a Node as a reply had it, unless it was deleted since or a newer one is stored.
-func (t *table) refresh(o *rest.Node) {
+func (t *table) refresh(o *nodeObject) {
 	if n := t.nodes[o.Metadata.Name]; n != nil && n.uid == o.Metadata.UID {
 		t.update(n, o, false)
 	}
 }
 
 // update stores the fields of o, and returns true if the node waits for pod networks.
-func (t *table) update(n *node, o *rest.Node, isNew bool) bool {
+func (t *table) update(n *node, o *nodeObject, isNew bool) bool {
 	if rest.Older(o.Metadata.ResourceVersion, n.version) {
 		return false
 	}
 	n.version, n.deleting = o.Metadata.ResourceVersion, o.Metadata.DeletionTimestamp != ""
 	_, n.fenced = o.Metadata.Annotations[fenceAnnotation]
+	n.condition = o.condition()
 	if !n.assigned && (len(o.Spec.PodCIDRs) > 0 || o.Spec.PodCIDR != "") {
 		held, fault := readCIDRs(o)
 		if t.alone && !isNew && !slices.Equal(held, n.held) {
@@ -121,7 +124,7 @@ func (t *table) hold(n *node, held []netip.Prefix) {
 
 // readCIDRs returns the pod networks of a Node, at most one of each family, and an error for those that cannot be used.
 // In a registry without an API server an object can have any number, of which no agent uses more.
-func readCIDRs(o *rest.Node) (held []netip.Prefix, fault error) {
+func readCIDRs(o *nodeObject) (held []netip.Prefix, fault error) {
 	texts := o.Spec.PodCIDRs
 	if len(texts) == 0 {
 		texts = []string{o.Spec.PodCIDR}

@@ -40,9 +40,9 @@ func newTestTable(t *testing.T, clusters string, mask4, mask6 int, services stri
 }
 
 // object returns a Node of a new version.
-func (t *testTable) object(name, uid string, cidrs ...string) *rest.Node {
+func (t *testTable) object(name, uid string, cidrs ...string) *nodeObject {
 	t.version++
-	var o rest.Node
+	var o nodeObject
 	o.Metadata = rest.Metadata{Name: name, UID: uid, ResourceVersion: strconv.Itoa(t.version)}
 	o.Spec.PodCIDRs = cidrs
 	if len(cidrs) > 0 {

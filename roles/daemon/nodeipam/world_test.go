@@ -270,6 +270,30 @@ func (w *world) events(name string) (reasons []string) {
 	return reasons
 }
 
+// condition waits until a Node's condition of nodeipam has a reason, or until there is none. The kubelet's condition stays.
+func (w *world) condition(name, reason string) {
+	w.t.Helper()
+	var got []string
+	want := []string{"Ready False "}
+	if reason != "" {
+		want = append(want, "cnibox.io/PodNetwork False "+reason)
+	}
+	await.Until(w.t, func() bool {
+		var o struct {
+			Status struct {
+				Conditions []struct{ Type, Status, Reason string }
+			}
+		}
+		w.decode(w.Must(w.t, http.MethodGet, nodesPath+"/"+name, "", nil), &o)
+		got = nil
+		for _, c := range o.Status.Conditions {
+			got = append(got, c.Type+" "+c.Status+" "+c.Reason)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	}, func() string { return fmt.Sprintf("%s has conditions %q, want %q", name, got, want) })
+}
+
 // status has the fields of the answer that are used here.
 type status struct {
 	Identity, Holder, Error string
