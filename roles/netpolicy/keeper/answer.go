@@ -69,7 +69,7 @@ func (k *Keeper) isEarly(r *request) bool {
 		}
 		return late
 	})
-	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.Verb == "" && !r.State && !r.Off && len(k.early) < maxEarly
+	is := !k.synced && !k.Remembered && k.Source.FromFiles() && r.Verb == "" && !r.State && !r.Off && !r.Denied && len(k.early) < maxEarly
 	if is {
 		k.early = append(k.early, r)
 	}
@@ -121,9 +121,11 @@ func (k *Keeper) end(r *request) {
 		r.answer(enforce.Answer{}, enforce.ErrAsked)
 		return
 	}
-	close(k.off)
-	if !k.synced {
-		close(k.known)
+	select {
+	case <-k.off: // another request ended it
+	default:
+		close(k.off)
+		k.closeKnown()
 	}
 	r.answer(enforce.Answer{}, nil)
 }

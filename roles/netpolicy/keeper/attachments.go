@@ -133,7 +133,8 @@ func (l *attachments) read(ctx context.Context) error {
 			}
 			derived[label] = p
 			l.unknown = l.unknown || p.Name == "" && !p.Other
-		} else if p.Port == "" && a.HostLink != "" { // an earlier version recorded it
+		} else if p.MAC == "" && a.HostLink != "" { // an earlier version recorded it, without what it may send
+			p.AnyAddress = true
 			l.findLink(ctx, a, p)
 		}
 		recorded[label], created[label] = p, a.Created

@@ -27,9 +27,8 @@ type denials struct {
 	// kinds has the lines of packets that came in the last deniedTime, since began.
 	kinds map[deniedKind]*enforce.Denied
 	began time.Time
-	// explainer and titles are those of the table before its last change.
-	explainer *netpolicy.Explainer
-	titles    map[netip.Addr]string
+	// titles are those of the pods when the kinds began.
+	titles map[netip.Addr]string
 	// recent are the last lines, with their numbers in order.
 	recent []enforce.Denied
 	lines  int64
@@ -79,9 +78,9 @@ func (k *Keeper) note(d packets.Drop) {
 	if now.Sub(k.denials.began) >= deniedTime {
 		k.endDenials()
 		k.denials.began, k.denials.kinds = now, map[deniedKind]*enforce.Denied{}
-		k.denials.explainer, k.denials.titles = netpolicy.NewExplainer(k.table), k.table.Titles()
+		k.denials.titles = k.table.Titles()
 	}
-	flow, verdict := k.denials.explainer.Packet(d.From, d.To, d.Proto)
+	flow, verdict := netpolicy.NewExplainer(k.table).Packet(d.From, d.To, d.Proto) // the table changes from packet to packet
 	kind := deniedKind{client: flow.Client, server: flow.Server, protocol: flow.Protocol, port: flow.Port}
 	if verdict != nil {
 		kind.direction = verdict.Direction

@@ -1,6 +1,8 @@
 package keeper_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,6 +12,15 @@ import (
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
 )
+
+// denyNode is a ClusterNetworkPolicy with some rules.
+func denyNode(rules int) string {
+	doc := "apiVersion: policy.networking.k8s.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {name: c}\nspec:\n  tier: Admin\n  priority: 1\n  subject: {namespaces: {}}\n  ingress:\n"
+	for range rules {
+		doc += "  - action: Deny\n    from: [{namespaces: {}}]\n    protocols: [{udp: {destinationPort: {number: 81}}}]\n"
+	}
+	return doc
+}
 
 // TestDenied: the agent names the pods and the policy of denied packets, one line for those of a connection, and counts the others.
 func TestDenied(t *testing.T) {
@@ -55,6 +66,27 @@ func TestDenied(t *testing.T) {
 	}
 	if denied, err := podfilter.DeniedPackets(t.Context()); err != nil || denied.Packets < 4 {
 		t.Errorf("%+v %v", denied, err)
+	}
+	// Packets come while policies come and go.
+	for _, doc := range []string{denyNode(2), denyNode(1), ""} {
+		if doc == "" {
+			if err := os.Remove(filepath.Join(n.dir, "cluster.yaml")); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			n.put("cluster.yaml", doc)
+		}
+		state := func() (count int) {
+			s, err := enforce.State(t.Context(), n.host.Store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(s.Cluster)
+		}
+		want := min(1, len(doc))
+		await.Until(t, func() bool { return state() == want }, func() string { return "the cluster policy is not known" })
+		sent := n.sent.Load()
+		await.Until(t, func() bool { return n.sent.Load() > sent+50 }, func() string { return "the flood ended" })
 	}
 	last := found[len(found)-1].Number
 	answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, last)

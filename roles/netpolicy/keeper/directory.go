@@ -249,6 +249,9 @@ func (d *Directory) retryWanted() {
 func (d *Directory) accept(name string, o *netpolicy.Object) {
 	f := d.files[name]
 	if other := d.ids[o.ID]; other != "" && other != name {
+		if !f.isValid {
+			d.use(name, nil, false) // the object is in force, by the other file
+		}
 		d.refuse(name, nil, fmt.Errorf("%s is also in %s: remove one of the files", o.ID, filepath.Join(d.Path, other)))
 		f.wanted = o
 		return

@@ -193,6 +193,9 @@ func (d *Directory) refuse(name string, content []byte, err error) {
 		if doc, err := yaml.ToJSON(content); err == nil && content != nil {
 			denial = netpolicy.Denial(doc, name)
 		}
+		if denial == nil {
+			denial = f.object // what an invalid state denied stays denied until the file says something valid
+		}
 		if denial != nil {
 			instead = "all pods of its namespace are denied"
 		}

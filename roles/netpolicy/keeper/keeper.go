@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,6 +101,8 @@ type Keeper struct {
 	faults atomic.Pointer[[]*netpolicy.Fault]
 	// known is closed when the policies are known, and off when an off request ends the Keeper.
 	known, off chan struct{}
+	// closeKnown closes known, the first time that it is called.
+	closeKnown func()
 }
 
 // Open opens a Keeper in the network namespace of the calling thread, and marks the node as one that enforces policies: an ADD
@@ -115,6 +118,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		fetching: make(chan struct{}, maxFetches), saved: make(chan saving, 1),
 		known: make(chan struct{}), off: make(chan struct{}),
 	}
+	k.closeKnown = sync.OnceFunc(func() { close(k.known) })
 	k.table.KeepEstablished, k.table.OnNode = o.KeepEstablished, o.Source.OnNode
 	k.table.ImplicitNamespaces = o.Source.FromFiles()
 	if o.LogDenied {
@@ -125,6 +129,9 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		err = k.socket.Open()
 	}
 	if err != nil {
+		if k.denials.log != nil {
+			err = errors.Join(err, k.denials.log.Close())
+		}
 		return nil, errors.Join(err, filter.Close())
 	}
 	return k, nil
@@ -146,29 +153,34 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	var following sync.WaitGroup
 	if k.denials.log != nil {
-		go k.followDenials(ctx)
+		following.Go(func() { k.followDenials(ctx) })
 	}
+	defer func() { stop(); following.Wait() }() // another Keeper may read the group after this one
 	go k.Source.Run(ctx, put)
 	go k.socket.Serve(ctx, k.accept(done))
 	resync, check := time.NewTicker(ResyncTime), time.NewTicker(socketTime)
 	defer resync.Stop()
 	defer check.Stop()
 	read, idle := true, false // read: the records
+	var again <-chan time.Time
 	for {
 		if k.synced && !idle {
 			// The records have the pods of ADD calls soon, and nothing tells of a record without elements in the kernel.
 			read = read || k.local.isWaiting() && time.Since(k.lastRead) >= retryTime
 			read = k.reconcile(ctx, read) != nil
 		}
-		if !k.synced && read {
+		if !k.synced && read && !idle {
 			read = k.guard(ctx) != nil
 		}
-		idle = false
-		var again <-chan time.Time
-		if read || k.synced && (k.local.isWaiting() || !k.table.IsSaved) {
-			again = time.After(retryTime)
+		if !idle { // else the timer runs, however often nothing happens
+			again = nil
+			if read || k.synced && (k.local.isWaiting() || !k.table.IsSaved) {
+				again = time.After(retryTime)
+			}
 		}
+		idle = false
 		select {
 		case <-ctx.Done():
 			return
@@ -183,7 +195,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 		case d := <-k.denials.packets:
 			k.note(d)
-			idle = !read
+			idle = true
 		case <-k.filter.Changes():
 			read = true
 		case <-resync.C:
@@ -192,7 +204,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.markErr = k.mark(ctx) // another program may have deleted it
 		case <-check.C:
 			k.endOldDenials()
-			idle = !k.checkFiles() && !read
+			idle = !k.checkFiles()
 		case <-again:
 		case s := <-k.saved:
 			idle = !k.noteSaved(ctx, s) && !read
@@ -236,7 +248,7 @@ func (k *Keeper) sync() {
 		return
 	}
 	k.synced = true
-	close(k.known)
+	k.closeKnown()
 	k.Host.Log.Info("the network policies are known")
 }
 

@@ -81,10 +81,10 @@ func (d *Directory) startWith(name string) {
 	}
 }
 
-// HasKept reports whether an earlier agent has kept valid states. Then a directory that is gone does not end the agent.
+// HasKept reports whether an earlier agent has kept valid states of the directory. Then a directory that is gone does not end the agent.
 func (d *Directory) HasKept() bool {
-	all, err := os.ReadDir(d.Keep)
-	return err == nil && len(all) > 0
+	d.readKept()
+	return len(d.kept) > 0
 }
 
 // useKept puts the copies in force while the directory cannot be read for the first time.

@@ -21,12 +21,15 @@ type saving struct {
 
 // mark marks the node as one that enforces policies, in the state that outlives a boot, and by the file of the saved policies.
 func (k *Keeper) mark(ctx context.Context) error {
+	path := enforce.SavedPath(k.Host.Store)
+	if is, err := os.Lstat(path); err == nil && is.Size() > 0 {
+		k.hasSaved = true // an earlier version has no mark
+	}
 	e := &store.Enforcing{Since: k.Host.Now(), Source: k.From, Known: k.hasSaved}
 	if err := k.Host.Store.SetEnforcing(ctx, e); err != nil {
 		return fmt.Errorf("mark the node as one that enforces network policies: %w", err)
 	}
 	k.hasSaved = e.Known
-	path := enforce.SavedPath(k.Host.Store)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return smallfile.Replace(path, nil, 0o600)
 	}
