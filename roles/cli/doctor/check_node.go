@@ -192,7 +192,7 @@ func linkChecks() []Check {
 		{ID: "bridge-kind", Title: "the name of a network's bridge belongs to another device", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
 				if l := f.link(n.Bridge); n.Bridge != "" && l != nil && l.Kind != "bridge" {
-					add(n.Bridge, fmt.Sprintf("a device of kind %q; %s names it as bridge", l.Kind, n.Path), "ip link set "+n.Bridge+" down name "+n.Bridge+"-old")
+					add(n.Bridge, fmt.Sprintf("a device of kind %q; %s names it as bridge", l.Kind, n.Path), "edit "+n.Path) // the device can be what connects the node
 				}
 			}
 		}},
@@ -205,7 +205,10 @@ func linkChecks() []Check {
 			for _, n := range f.Networks {
 				for _, a := range f.foreignAddresses(n) {
 					fix := fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge)
-					if len(f.pods(a.Contains)) > 0 { // pods use it as their gateway, with another prefix length
+					switch {
+					case f.isNodes(n.Bridge, a):
+						fix = "edit " + n.Path
+					case len(f.pods(a.Contains)) > 0: // pods use it as their gateway, with another prefix length
 						fix += " && cnibox repair"
 					}
 					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fix)
@@ -230,6 +233,16 @@ func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
 		}
 	}
 	return all
+}
+
+// defaultBridge is the bridge of networks that name none.
+const defaultBridge = "cni0"
+
+// isNodes reports whether an address of a bridge can be the node's own: another program made the bridge, or a route leads
+// over it to a gateway of the address's network.
+func (f *Facts) isNodes(bridge string, a netip.Prefix) bool {
+	return !f.isOwn(f.link(bridge)) && bridge != defaultBridge ||
+		slices.ContainsFunc(f.Routes, func(r netops.Route) bool { return r.Link == bridge && r.Via.IsValid() && a.Contains(r.Via) })
 }
 
 // addEgress adds the faults that the checks of the underlay do not report.

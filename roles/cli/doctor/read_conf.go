@@ -178,9 +178,9 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 	n.Overlay = n.Overlay || isOverlay
 	switch {
 	case p.Type == "bridge":
-		n.Bridge = cmp.Or(c.Bridge, "cni0")
+		n.Bridge = cmp.Or(c.Bridge, defaultBridge)
 	case isOverlay:
-		n.Bridge = cmp.Or(c.Delegate.Bridge, "cni0")
+		n.Bridge = cmp.Or(c.Delegate.Bridge, defaultBridge)
 		n.Types = append(n.Types, "bridge", "host-local")
 	}
 	if c.IPMasq {
