@@ -31,10 +31,10 @@ type PortListener struct {
 	Process sockets.Process
 }
 
-// KeepsConnections reports whether connections to the socket must not reach the container: it is at a loopback address, such as a
-// stub resolver's 127.0.0.53, and the container has not asked for that address.
-func (l *PortListener) KeepsConnections() bool {
-	return l.Addr.IsLoopback() && !l.Published.Address.IsValid()
+// KeepsConnections reports whether connections to the socket must not reach the container, which has not asked for the socket's
+// address: it is a loopback address, such as a stub resolver's 127.0.0.53, or if listeners are refused any single address.
+func (l *PortListener) KeepsConnections(refuses bool) bool {
+	return !l.Published.Address.IsValid() && (l.Addr.IsLoopback() || refuses && !l.Addr.IsUnspecified())
 }
 
 // At returns the socket's address and port.
@@ -94,7 +94,7 @@ func (p *PublishedPorts) meets(l sockets.Listener) bool {
 	if l.Dual && is4 {
 		addr = netip.IPv4Unspecified()
 	}
-	return p.Protocol == l.Proto && p.First <= l.Port && l.Port <= p.Last && addr.Is4() == is4 &&
+	return p.Protocol == l.Proto && p.First <= l.Port && l.Port <= p.Last && addr.Is4() == is4 && !addr.IsMulticast() && // which is not the node's
 		(!p.Address.IsValid() || addr.IsUnspecified() || p.Address == addr)
 }
 

@@ -44,11 +44,12 @@ type Conf struct {
 	// MaxPorts is the number of ports that a container can have, 1 to 65535. A
 	// port counts once for each protocol and hostIP. Without the key there is no limit.
 	MaxPorts int `json:"maxPorts,omitempty"`
-	// RefuseListeners makes ADD refuse a port on which a process of the node listens,
-	// unless it does so at loopback addresses only. With false the container gets the
-	// process's connections. Default true for pods of Kubernetes, whose owners could
-	// take the kubelet's port, and false for other containers, as with the reference
-	// plugin.
+	// RefuseListeners makes ADD refuse a port on which a process of the node listens at
+	// all addresses or at hostIP. A process that listens at another single address keeps
+	// that address. With false the container gets the process's connections, except
+	// those to loopback addresses. Default true for pods of Kubernetes, whose owners
+	// could take the kubelet's port, and false for other containers, as with the
+	// reference plugin.
 	RefuseListeners *bool `json:"refuseListeners,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.

@@ -23,7 +23,7 @@ type socket struct {
 // tenant's container could take the place of the kubelet. Otherwise the container gets the connections, as with the reference
 // plugin. A process that starts to listen after the check is not noticed.
 func (r *role) checkListeners(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) (kept []socket, err error) {
-	kept, others, err := listeners(ctx, in, ports)
+	kept, others, err := r.listeners(ctx, h, in, ports)
 	for _, l := range others {
 		if r.conf.refusesListeners(in.Pod) {
 			return nil, fmt.Errorf("port %d/%s: %w by %s of the node, which listens on %s: stop that process, use another hostPort, set hostIP to an address on which it does not listen, or set portmap's key refuseListeners to false",
@@ -35,8 +35,9 @@ func (r *role) checkListeners(ctx context.Context, h *roles.Host, in *attach.Inp
 	return kept, err
 }
 
-// listeners lists the sockets of the node at the ports: those that keep their connections, and others.
-func listeners(ctx context.Context, in *attach.Input, ports []port) (kept []socket, others []attachment.PortListener, err error) {
+// listeners lists the sockets of the node at the ports: those that keep their connections, and others. It logs which addresses the
+// container does not get.
+func (r *role) listeners(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) (kept []socket, others []attachment.PortListener, err error) {
 	var published []attachment.PublishedPorts
 	for _, p := range joined(ports, func(port) bool { return true }) {
 		published = append(published, attachment.PublishedPorts{Owner: in.Key, Ports: p.claim()})
@@ -44,10 +45,15 @@ func listeners(ctx context.Context, in *attach.Input, ports []port) (kept []sock
 	all, err := attachment.PortListeners(ctx, published)
 	for _, l := range all {
 		s := socket{l.Proto, l.At()}
-		if !l.KeepsConnections() {
+		switch {
+		case !l.KeepsConnections(r.conf.refusesListeners(in.Pod)):
 			others = append(others, l)
-		} else if !slices.Contains(kept, s) { // several sockets can share an address
+		case !slices.Contains(kept, s): // several sockets can share an address
 			kept = append(kept, s)
+			if !l.Addr.IsLoopback() {
+				h.Log.Warn("a process of the node keeps the connections to its address, and the container gets those to the other addresses",
+					"network", in.Key.Network, "container", in.Key.ContainerID, "port", fmt.Sprintf("%d/%s", l.Port, l.Proto), "listener", l.Who(), "address", l.At())
+			}
 		}
 	}
 	return kept, others, err

@@ -231,6 +231,65 @@ func TestStub(t *testing.T) {
 	}
 }
 
+// TestListenerOfOneAddress: a process of the node listens at one address, such as libvirt's DNS server at that of its bridge. It keeps its connections,
+// and a pod gets those to the other addresses. Another container gets all, as with the reference plugin. A socket at a multicast address is
+// none: a mapping is for the node's own addresses.
+func TestListenerOfOneAddress(t *testing.T) {
+	w := newTown(t)
+	w.Extra = append(w.Extra, "CNIBOX_LOG=warn")
+	w.ip("addr add 192.0.2.5/24 dev out0")
+	server := &pod{w: w, id: "server"}
+	streams, err := net.Listen("tcp", "192.0.2.5:53")
+	must(t, err)
+	packets, err := net.ListenPacket("udp", "192.0.2.5:53")
+	must(t, err)
+	t.Cleanup(func() { _ = streams.Close(); _ = packets.Close() })
+	go server.answerStreams(streams)
+	go server.answerPackets(packets.(*net.UDPConn)) //nolint:forcetypeassert // of network udp
+	multicast, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(multicast) })
+	must(t, unix.Bind(multicast, &unix.SockaddrInet4{Addr: [4]byte{239, 255, 255, 250}, Port: 79}))
+	a := w.run("a")
+	for _, mapping := range []string{
+		`{"hostPort":53,"containerPort":80,"protocol":"tcp"},{"hostPort":53,"containerPort":80,"protocol":"udp"}`,
+		`{"hostPort":53,"containerPort":53,"protocol":"tcp","range":28},{"hostPort":53,"containerPort":53,"protocol":"udp","range":28}`,
+	} {
+		for _, v := range []struct {
+			key, gets, logs string
+			isPod           bool
+		}{
+			{`"backend":"nftables"`, "server", "keeps", true},
+			{`"refuseListeners":true`, "server", "keeps", false},
+			{`"refuseListeners":false`, "a", "gets", true},
+			{`"backend":"nftables"`, "a", "gets", false},
+		} {
+			call := a.plugin("ADD", conf(mapping, v.key))
+			if v.isPod {
+				call = asPod(call)
+			}
+			log := w.OK(call).Stderr
+			if strings.Count(log, "level=WARN") != 2 || !strings.Contains(log, v.logs+" the connections") || !strings.Contains(log, fmt.Sprintf("process %d (", os.Getpid())) {
+				t.Errorf("%s, pod %t: the log is %q", v.key, v.isPod, log)
+			}
+			for _, network := range []string{"tcp", "udp"} {
+				isRange := strings.Contains(mapping, "range") // the container's server has another port
+				if !isRange || v.gets == "server" {
+					w.wants(v.gets+" 192.0.2.2", w.outside, network, "192.0.2.2", "192.0.2.5", 53)
+				}
+				if !isRange {
+					w.wants("a 192.0.2.2", w.outside, network, "192.0.2.2", "192.0.2.1", 53)
+				}
+			}
+			w.OK(a.plugin("CHECK", conf(mapping, v.key)))
+			w.OK(a.plugin("DEL", conf(mapping, v.key)))
+			if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
+				t.Fatalf("left\n%s", have)
+			}
+		}
+	}
+}
+
 // TestReservedPort: a runtime keeps the ports of its container with sockets that accept no connection. podman's are of conmon, whose
 // arguments have the container's ID, and nerdctl's of a process that sleeps, whose number a file has. Such a process is not a listener for this
 // container. Another file, or another process, makes no difference.

@@ -81,7 +81,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		foreign := checkForeignPorts(ctx, h, in, ports)
 		free, awaited := without(ports, o.Held)
 		o.Kept, err = r.checkListeners(ctx, h, in, free)
-		kept, _, awaitedErr := listeners(ctx, in, awaited)
+		kept, _, awaitedErr := r.listeners(ctx, h, in, awaited)
 		if err := errors.Join(foreign, err, awaitedErr); err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e targets) error {
 	var spec netops.Spec
 	if e.four.IsValid() || e.six.IsValid() {
-		kept, _, err := listeners(ctx, in, r.conf.ports(e))
+		kept, _, err := r.listeners(ctx, h, in, r.conf.ports(e))
 		if err != nil {
 			return err
 		}

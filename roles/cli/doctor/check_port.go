@@ -20,12 +20,12 @@ func portChecks() []Check {
 				owner := l.Published.Owner
 				pod := f.podOf(owner)
 				object := fmt.Sprintf("port %d/%s of %s", l.Port, l.Proto, name(pod, owner))
-				if told[object+l.At().String()] || l.KeepsConnections() && f.isKept(l) {
+				if told[object+l.At().String()] || l.KeepsConnections(true) && f.isKept(l) {
 					continue // a server can have several sockets at one address
 				}
 				told[object+l.At().String()] = true
 				fix := "use another host port, or stop " + l.Who()
-				if l.KeepsConnections() { // ADD found no listener
+				if l.KeepsConnections(false) { // ADD found no listener
 					fix = restart(pod, owner)
 				}
 				add(object, fmt.Sprintf("%s listens on %s", l.Who(), l.At()), fix, owner)

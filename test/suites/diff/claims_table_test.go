@@ -79,7 +79,7 @@ func allClaims() []claim {
 		{
 			name:      "portmap/listener",
 			reference: "A pod takes a port on which a process of the node listens, such as the kubelet's.",
-			ours:      "ADD refuses such a port for a pod and names the process. Other containers take it, as with the reference. `refuseListeners` chooses either way.",
+			ours:      "ADD refuses such a port for a pod and names the process, or leaves the single address to it on which it listens. Other containers take it, as with the reference. `refuseListeners` chooses either way.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
 				if err == nil {
