@@ -79,7 +79,7 @@ func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 }
 
 // HandOver gives ports that nobody has to the attachments of from's container that await them, but not to from, whose claims
-// were released. It reports whether one got ports.
+// were released. It reports whether one has got ports, now or from an earlier call.
 func (tx *Tx) HandOver(from Key, now time.Time) (bool, error) {
 	var awaited []Claim
 	for key, raw := range kv.WithPrefix(kv.Bucket(tx.b, bucketClaims), kv.EncodePrefix(KindAwaited, awaitedPrefix(from))) {
@@ -99,13 +99,22 @@ func (tx *Tx) HandOver(from Key, now time.Time) (bool, error) {
 		r := Resource{Kind: KindPort, Ports: p}
 		taken, err := tx.Holder(r, Key{}) // also c.Owner
 		if err == nil && taken == nil {
-			handed, err = true, tx.Claim(r, c.Owner, now)
+			err = tx.Claim(r, c.Owner, now)
 		}
 		if err != nil {
 			return handed, err
 		}
+		handed = handed || taken == nil || taken.Owner == c.Owner
 	}
 	return handed, nil
+}
+
+// Awaits reports whether an attachment of a container awaits ports.
+func (tx *Tx) Awaits(containerID string) bool {
+	for range kv.WithPrefix(kv.Bucket(tx.b, bucketClaims), kv.EncodePrefix(KindAwaited, awaitedPrefix(Key{ContainerID: containerID}))) {
+		return true
+	}
+	return false
 }
 
 // Claims returns the claims of a kind, or all with "", by kind and name. Damaged

@@ -193,6 +193,11 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if !cleans {
 		return nil
 	}
+	return errors.Join(c.cleanLegacy(ctx, h, req, rec, ns, cleaner), attachment.TakeFree(ctx, h, req.ContainerID))
+}
+
+// cleanLegacy removes what an ADD without a record of the role left.
+func (c *ChainedHandler) cleanLegacy(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment, ns *netops.Namespace, cleaner LegacyCleaner) error {
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {

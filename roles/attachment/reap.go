@@ -149,10 +149,15 @@ func unclaim(tx *store.Tx, h *roles.Host, key store.Key, kinds ...string) (hande
 }
 
 // TakeFree gives the ports that attachments of a container await and that nobody has to them: their holder can
-// have released them before they were awaited.
+// have released them before they were awaited. It also makes the elements of ports that they have, because a call that gave
+// them the ports can have been killed.
 func TakeFree(ctx context.Context, h *roles.Host, containerID string) error {
+	some, err := store.Read(ctx, h.Store, func(tx *store.Tx) (bool, error) { return tx.Awaits(containerID), nil })
+	if err != nil || !some {
+		return err
+	}
 	handed := false
-	err := h.Store.Update(ctx, func(tx *store.Tx) (err error) {
+	err = h.Store.Update(ctx, func(tx *store.Tx) (err error) {
 		handed, err = tx.HandOver(store.Key{ContainerID: containerID}, h.Now())
 		return err
 	})

@@ -103,6 +103,20 @@ func TestTwoNetworksAtOnce(t *testing.T) {
 	}
 	w.OK(first("DEL"))
 	reached("")
+	for n := 1; ; n++ { // a DEL that is killed is repeated
+		w.OK(first("ADD"))
+		w.OK(other("ADD"))
+		del := first("DEL")
+		del.Probe = fmt.Sprintf("store:kill:%d", n)
+		killed := w.Run(del).Code != 0
+		w.OK(first("DEL"))
+		reached("a 192.0.2.2")
+		w.OK(other("DEL"))
+		reached("")
+		if !killed {
+			break
+		}
+	}
 	if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
 		t.Errorf("left\n%s", have)
 	}
