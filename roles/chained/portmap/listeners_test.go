@@ -288,6 +288,14 @@ func TestListenerOfOneAddress(t *testing.T) {
 			}
 		}
 	}
+	// DEL without a record, after the process has ended.
+	w.OK(asPod(a.plugin("ADD", conf(`{"hostPort":53,"containerPort":80}`))))
+	w.Forget()
+	must(t, streams.Close())
+	w.OK(a.plugin("DEL", conf(`{"hostPort":53,"containerPort":80}`)))
+	if have := run(t, "nft", "list", "ruleset"); ofAttachment.MatchString(have) {
+		t.Fatalf("left\n%s", have)
+	}
 }
 
 // TestReservedPort: a runtime keeps the ports of its container with sockets that accept no connection. podman's are of conmon, whose

@@ -186,43 +186,21 @@ func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip
 // CleanLegacy removes what an ADD without a record left, identified by the
 // attachment's label, and what the reference plugin left.
 func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	var e targets
-	if in.Prev != nil {
-		// Without the container's addresses there are no keys to compute;
-		// removeOwn then reads all sets.
-		e, _ = containerTargets(in)
-	}
-	return errors.Join(r.removeOwn(ctx, h, in, e), removeForeign(ctx, h, in))
+	return errors.Join(removeOwn(ctx, h, in), removeForeign(ctx, h, in))
 }
 
-// removeOwn deletes the elements with the attachment's label. If prevResult has
-// the container's addresses, their keys are computed; otherwise all sets are
-// read.
-func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e targets) error {
+// removeOwn deletes the elements with the attachment's label. Their keys cannot be computed from the ports: some are of the
+// sockets that the node had at ADD.
+func removeOwn(ctx context.Context, h *roles.Host, in *attach.Input) error {
+	all, err := h.Net.Labelled(ctx, in.Label)
+	if err != nil {
+		return err
+	}
 	var spec netops.Spec
-	if e.four.IsValid() || e.six.IsValid() {
-		kept, _, err := r.listeners(ctx, h, in, r.conf.ports(e))
-		if err != nil {
-			return err
-		}
-		in.Observed = observed{Kept: kept}
-		w, err := r.Build(in)
-		if err != nil {
-			return err
-		}
-		spec = w.Spec
-	} else {
-		all, err := h.Net.Labelled(ctx, in.Label)
-		if err != nil {
-			return err
-		}
-		for _, o := range all {
+	for _, o := range all {
+		if _, is := o.(*netops.Element); is {
 			spec.Add(o)
 		}
 	}
-	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
-		_, is := o.(*netops.Element)
-		return !is
-	})
 	return h.Net.Remove(ctx, spec, nil)
 }
