@@ -80,6 +80,14 @@ func (t *Table) Put(name string, n Node, err error) bool {
 	return changed
 }
 
+// Has reports whether there is a node under a name.
+func (t *Table) Has(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, has := t.find(name)
+	return has
+}
+
 func (t *Table) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(t.nodes, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
 }

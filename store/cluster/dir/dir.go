@@ -25,6 +25,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,6 +189,9 @@ func (r *Registry) Release(ctx context.Context) error {
 	}
 	defer unlock()
 	own := r.read(r.o.Name)
+	if err := unread(own.err); err != nil {
+		return fmt.Errorf("withdraw node: %w", err)
+	}
 	if err := r.o.Owner.Check(&own.node, &cluster.Node{}, false); err != nil {
 		return fmt.Errorf("withdraw node: %w", err)
 	}
@@ -282,6 +286,9 @@ func (r *Registry) others(config *cluster.Config) (own record, holders []cluster
 	r.tidy(nodesDir, entries)
 	for _, name := range namesOf(entries) {
 		rec := r.read(name)
+		if err := unread(rec.err); err != nil {
+			return own, nil, err // its subnets may be those that this node would choose
+		}
 		if name == r.o.Name {
 			own = rec
 			continue
@@ -346,6 +353,16 @@ func (r *Registry) read(name string) record {
 		return record{err: err}
 	}
 	return decode(name, b)
+}
+
+// unread returns an error if a file could not be read although it may be a record: the file system failed, or this process has no
+// descriptor left. A link, a socket, or a file that root may not read is not of an agent.
+func unread(err error) error {
+	var errno unix.Errno
+	if !errors.As(err, &errno) || slices.Contains([]unix.Errno{unix.ENOENT, unix.ELOOP, unix.ENXIO, unix.EACCES, unix.EPERM}, errno) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 }
 
 // decode decodes a record. Its name must be that of the file.

@@ -304,6 +304,72 @@ func TestPrevious(t *testing.T) {
 	}
 }
 
+// TestUnreadable: while the file system does not read the file of a node, no other node takes its subnet, nobody replaces or removes it, and
+// its peers keep it.
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
+	const record = `{"publicIP":"192.0.2.%d","podCIDRs":["10.244.%[1]d.0/24"],"backendType":"vxlan","backendData":{"VtepMAC":"02:00:00:00:00:0%[1]d"}}`
+	r := open(t, dir, "a")
+	must(t, os.Mkdir(filepath.Join(dir, nodesDir), 0o755))
+	write(t, r.path("b"), fmt.Sprintf(record, 2))
+	machine := func(name string) *Registry {
+		r := open(t, dir, name)
+		r.o.Owner = clustertest.NewMachine(name, netip.MustParsePrefix("10.244.2.0/24")).Owner(t)
+		return r
+	}
+	newcomer, namesake := machine("n"), machine("b")
+	step := 0
+	mount := func() error { return unix.Mount("/proc/self/mem", r.path("b"), "", unix.MS_BIND, "") } // its first byte is EIO
+	unmount := func() error { return unix.Unmount(r.path("b"), 0) }
+	t.Cleanup(func() { _ = unmount() })
+	names := func(u cluster.Update) (all string) {
+		for _, n := range u.Snapshot.Nodes {
+			all += n.Name
+		}
+		return all
+	}
+	first(t, r, func(u cluster.Update) bool {
+		if u.Snapshot == nil {
+			return false
+		}
+		switch have := names(u); {
+		case step == 0 && have == "b":
+			must(t, mount())
+			write(t, filepath.Join(dir, "next"), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":2}}`)
+			must(t, os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, configFile))) // all records are read again
+		case step == 1 && u.Snapshot.Config.Backend.VNI == 2:
+			if have != "b" {
+				t.Error("an unreadable node is left out")
+			}
+			for what, err := range map[string]error{
+				"a new node":              func() error { _, err := newcomer.Acquire(t.Context(), cluster.Node{}); return err }(),
+				"a node of the same name": func() error { _, err := namesake.Acquire(t.Context(), cluster.Node{}); return err }(),
+				"its removal":             namesake.Release(t.Context()),
+			} {
+				if !errors.Is(err, cluster.ErrUnavailable) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			must(t, unmount())
+			write(t, r.path("b"), fmt.Sprintf(record, 4))
+		case step == 2 && len(u.Snapshot.Nodes) > 0 && u.Snapshot.Nodes[0].PublicIP.String() == "192.0.2.4":
+			return true
+		default:
+			return false
+		}
+		step++
+		return false
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // If another process holds the lock for too long, Acquire fails.
 func TestLockHeld(t *testing.T) {
 	dir := t.TempDir()

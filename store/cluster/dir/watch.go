@@ -197,6 +197,12 @@ func (v *view) readNode(name string) bool {
 		delete(v.seen, name)
 		return v.table.Remove(name)
 	}
+	if unread(rec.err) != nil {
+		delete(v.seen, name) // the next comparison reads it again
+		if v.table.Has(name) {
+			return false // its last state is better than none
+		}
+	}
 	if rec.err == nil {
 		rec.err = rec.node.CheckIn(v.table.Config())
 	}
