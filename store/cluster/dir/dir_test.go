@@ -499,8 +499,17 @@ func TestLockHolderKilled(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, holderDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, holderDir, holderFile), "killed")
-	if _, err := open(t, dir, "b").Acquire(t.Context(), cluster.Node{}); err != nil {
+	file := filepath.Join(dir, holderDir, holderFile)
+	write(t, file, "killed")
+	// A file system that fails for a while does not mean that another process works at the same time.
+	must(t, unix.Mount(file, file, "", unix.MS_BIND, "")) // it cannot be renamed
+	r := open(t, dir, "b")
+	_, err := r.Acquire(t.Context(), cluster.Node{})
+	must(t, unix.Unmount(file, 0))
+	if !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("a file system that does not rename: %v", err)
+	}
+	if _, err := r.Acquire(t.Context(), cluster.Node{}); err != nil {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(filepath.Join(dir, holderDir))

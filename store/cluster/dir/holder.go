@@ -85,11 +85,18 @@ func create(path, name string) error {
 // clear removes the file of a killed process. What it reads could be old, because network file systems cache: the new name is not cached.
 func (r *Registry) clear(path, found string) error {
 	aside := path + "." + rand.Text()
-	if err := os.Rename(path, aside); err != nil {
+	err := os.Rename(path, aside)
+	if errors.Is(err, fs.ErrNotExist) {
 		return r.together(found)
 	}
-	now, err := smallfile.ReadOwn(aside, maxHolder)
-	if err != nil || string(now) != found {
+	var now []byte
+	if err == nil {
+		now, err = smallfile.ReadOwn(aside, maxHolder)
+	}
+	if err != nil {
+		return fmt.Errorf("lock: %w: %w", cluster.ErrUnavailable, err)
+	}
+	if string(now) != found {
 		return r.together(found)
 	}
 	_ = os.Remove(aside)
