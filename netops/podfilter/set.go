@@ -50,7 +50,7 @@ const (
 	Endpoints      // address and port
 	Ports          // ranges of ports
 	Networks       // ranges of addresses
-	Verdicts       // a map from ports to verdicts
+	Verdicts       // a map from ranges of ports to verdicts
 )
 
 // Set is a set that rules use. It counts how often each member was added, and Ensure reads which members have changed
@@ -143,7 +143,7 @@ func (s *Set) set() *nft.Set {
 	case Ports:
 		key = []nft.Field{nft.InetService}
 	case Verdicts:
-		return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: []nft.Field{nft.InetService}, Data: []nft.Field{nft.Verdict}}
+		return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: []nft.Field{nft.InetService}, Data: []nft.Field{nft.Verdict}, Ranges: true}
 	}
 	return &nft.Set{Table: podtable.Table(), Name: s.Name, Key: key, Ranges: s.hasRanges()}
 }

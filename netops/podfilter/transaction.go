@@ -106,17 +106,17 @@ func (t *transaction) changeMembers() {
 	}
 }
 
-// changeVerdicts finds the elements of a map that differ. The map itself never changes: they are new, or another program changed them.
+// changeVerdicts makes the elements of a map again of which some differ. The map itself never changes: it is new and has none yet, or another
+// program changed it.
 func (t *transaction) changeVerdicts(s *Set) {
-	var add, del []*nft.Entry
-	for _, m := range slices.Sorted(maps.Keys(s.changed)) {
-		if n := s.entry(s.set(), m); s.Has(m) {
-			add = append(add, n)
-		} else {
-			del = append(del, n.Bare())
-		}
+	set, isNew := s.set(), len(s.changed) == len(s.members)
+	for m := range s.changed {
+		isNew = isNew && s.Has(m)
 	}
-	t.verdicts = append(append(t.verdicts, elements(unix.NFT_MSG_DELSETELEM, 0, del)...), elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)...)
+	if !isNew {
+		t.verdicts = append(t.verdicts, setMessage(unix.NFT_MSG_DELSETELEM, s.Name))
+	}
+	t.verdicts = append(t.verdicts, s.additions(set, slices.Sorted(maps.Keys(s.members)))...)
 }
 
 // changePods finds the elements of pods that differ. An element gets another chain by its deletion and addition, which no

@@ -25,7 +25,7 @@ func onePod() *netpolicy.Table {
 	return table
 }
 
-// TestDispatch counts the rules of a pod's chain: they do not grow with policies of single ports, except with those that share a port.
+// TestDispatch counts the rules of a pod's chain: they do not grow with policies of ports by number, unless their ranges overlap in many ways.
 func TestDispatch(t *testing.T) {
 	chain := func(table *netpolicy.Table) *podfilter.Chain {
 		r := table.Ruleset()
@@ -43,15 +43,23 @@ func TestDispatch(t *testing.T) {
 		putAllowing(t, table, fmt.Sprint("q", n), ports)
 	}
 	have := chain(table)
-	if want := 2 + 2 + 3 + tail; len(have.Rules) != want { // the maps of TCP and UDP, and three policies that are in none
+	if want := 2 + 2 + 2 + tail; len(have.Rules) != want { // the maps of TCP and UDP, and two policies that are in none
 		t.Errorf("%d rules, want %d: %s", len(have.Rules), want, have)
 	}
+	putAllowing(t, table, "r0", `{"port":1000,"endPort":1009}`)
+	putAllowing(t, table, "r1", `{"port":1005,"endPort":65535},{"port":1010}`)
 	explainer := netpolicy.NewExplainer(table)
-	for port, policy := range map[uint16]string{101: "p1", 204: "p4", 301: "q0", 999: "q2"} {
+	for port, policy := range map[uint16]string{101: "p1", 204: "p4", 301: "q0", 999: "q2", 1000: "r0", 1005: "r0", 1009: "r0", 1010: "r1", 65535: "r1"} {
 		e := explainer.Explain(netpolicy.Flow{Client: netip.MustParseAddr("10.0.0.9"), Server: netip.MustParseAddr("10.0.0.5"), Protocol: "TCP", Port: port})
 		if !e.Allowed || e.Verdicts[0].Policy != "default/"+policy {
 			t.Errorf("port %d: %+v", port, e)
 		}
+	}
+	for n := range 20 { // any two of them share other ports
+		putAllowing(t, table, fmt.Sprint("s", n), fmt.Sprintf(`{"port":%d,"endPort":%d}`, 2000+n, 3000+n))
+	}
+	if have, want := chain(table), 2+2+2+20+3+tail; len(have.Rules) != want { // policies with ranges are in no map
+		t.Errorf("%d rules, want %d: %s", len(have.Rules), want, have)
 	}
 }
 

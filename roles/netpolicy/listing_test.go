@@ -115,7 +115,7 @@ func TestCompared(t *testing.T) {
 	}
 	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
 	networks := regexp.MustCompile(`set (n_\w+4) \{`).FindStringSubmatch(before)[1]
-	ports := regexp.MustCompile(`map (m_\w+4) \{ # handle \d+\s+type inet_service : verdict\s+elements = \{ 7000`).FindStringSubmatch(before)[1]
+	ports := regexp.MustCompile(`map (m_\w+4) \{ # handle \d+\s+type inet_service : verdict\s+flags interval\s+elements = \{ 7000`).FindStringSubmatch(before)[1]
 	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
 	handle := regexp.MustCompile(` # handle \d+`)
 	plain := func(s string) string { return handle.ReplaceAllString(s, "") }

@@ -121,14 +121,14 @@ func randomPolicy(r *rand.Rand, name string) object {
 	return object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": object{"name": name, "namespace": pick(r, "x", "y")}, "spec": spec}
 }
 
-// randomNarrow returns a policy whose rules allow single ports only: of many such policies, a pod's chain finds those of a port by a map.
+// randomNarrow returns a policy whose rules all have ports by numbers: of many such policies, a pod's chain finds those of a port by a map.
 func randomNarrow(r *rand.Rand, name string) object {
 	p := randomPolicy(r, name)
 	for _, key := range []string{"ingress", "egress"} {
 		for _, rule := range list(p["spec"].(object), key) {
 			ports := []any{object{"protocol": "UDP", "port": pick(r, 80, 81, 82)}}
 			if r.IntN(2) == 0 {
-				ports = append(ports, object{"protocol": pick(r, "UDP", "TCP"), "port": pick(r, 80, 81, 82)})
+				ports = append(ports, object{"protocol": pick(r, "UDP", "TCP"), "port": pick(r, 80, 81), "endPort": pick(r, 81, 82)})
 			}
 			rule.(object)["ports"] = ports
 		}
