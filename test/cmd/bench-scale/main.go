@@ -31,7 +31,7 @@ type options struct {
 	reference           string
 	policies            string
 	kubeRouter          string
-	peers               int
+	peers, shape        int
 	kube, quick         bool
 }
 
@@ -58,6 +58,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&o.reference, "reference", "bin/peers", "the `directory` with the reference's macvlan")
 	f.StringVar(&o.whereabouts, "whereabouts", "bin/kube", "the `directory` with whereabouts and its definitions")
 	f.StringVar(&o.policies, "policies", "", "measure only network policies, and replace the block \"policies\" of this `file`")
+	f.IntVar(&o.shape, "shape", 0, "with -policies, measure only this one of its `shapes`, without kube-router, and write no file")
 	f.StringVar(&o.kubeRouter, "kube-router", "bin/kube/kube-router", "kube-router's `program`, measured too if it is there")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -31,6 +31,9 @@ const (
 	smallPods, bigPods = 250, 20_000
 	// addsPerRound and connectsPerRound are made with and without policies in each round.
 	addsPerRound, connectsPerRound = 20, 3000
+	// alternations are the measurements of connections in a round, of which the shortest counts: other work only delays.
+	alternations = 5
+	bulkBytes    = 512 << 20
 )
 
 const (
@@ -61,9 +64,9 @@ type shape struct {
 
 func shapes() []shape {
 	return []shape{
-		{name: "240 namespaces, each with 10 pods and 20 policies", pods: 2400, policies: 4800, changes: 100, rounds: 1, quiet: 5 * time.Second},
-		{name: "3,000 pods, 3,000 policies, 600 label sets", pods: 3000, policies: 3000, labelSets: 600, changes: 100, rounds: 5, peer: true, quiet: 5 * time.Second},
-		{name: "100,000 pods, 10,000 policies, of which 200 select pods of this node", pods: 100_000, policies: 10_000, changes: 100, rounds: 1, big: true, quiet: time.Minute},
+		{name: "240 namespaces, each with 10 pods and 20 policies", pods: 2400, policies: 4800, changes: 100, rounds: 3, quiet: 5 * time.Second},
+		{name: "3,000 pods, 3,000 policies, 600 label sets", pods: 3000, policies: 3000, labelSets: 600, changes: 100, rounds: 3, peer: true, quiet: 5 * time.Second},
+		{name: "100,000 pods, 10,000 policies, of which 200 select pods of this node", pods: 100_000, policies: 10_000, changes: 100, rounds: 2, big: true, quiet: time.Minute},
 	}
 }
 
@@ -75,8 +78,9 @@ type policed struct {
 	peak                          int     // KiB
 	kernel                        int     // KiB, or 0 if it was not measured
 	idle                          float64 // of one CPU
-	// connect are medians of rounds without policies, and if the first and the last policy allows the connection.
-	connect [3][]seconds
+	// connect are medians of new connections without policies, and if the first and the last policy allows them. trips are those of round
+	// trips on established ones, and bulk is the time in which one carries bulkBytes.
+	connect, trips, bulk [3][]seconds
 	// add are ADDs without and with policies.
 	add [2][]seconds
 	// first are the bytes that the program read until its policies were in force, and each those that it read for a change of policy and label.
@@ -108,7 +112,10 @@ func benchPolicies(ctx context.Context, o options, dir string) error {
 	var ours []policed
 	var theirs *policed
 	failure := errors.New("it was not built: run 'make bin/kube/kube-router'")
-	for _, s := range shapes() {
+	for i, s := range shapes() {
+		if o.shape > 0 && o.shape != i+1 {
+			continue
+		}
 		if o.quick {
 			s.changes, s.rounds, s.quiet = 20, min(s.rounds, 1), time.Second
 		}
@@ -118,7 +125,7 @@ func benchPolicies(ctx context.Context, o options, dir string) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		ours = append(ours, r)
-		if _, err := os.Stat(o.kubeRouter); err != nil || !s.peer {
+		if _, err := os.Stat(o.kubeRouter); err != nil || !s.peer || o.shape > 0 {
 			continue
 		}
 		note("kube-router")
@@ -136,6 +143,9 @@ func benchPolicies(ctx context.Context, o options, dir string) error {
 	}
 	text := policiesMarkdown(ours, theirs, failure)
 	fmt.Print(text)
+	if o.shape > 0 {
+		return nil
+	}
 	return page.Replace(o.policies, "policies", text)
 }
 
@@ -271,8 +281,13 @@ func (b *policyBench) startOurs(ctx context.Context, group string) (*program, se
 	return b.start(ctx, group, b.agentArgs("-policy")...)
 }
 
-// startPlain starts the agent without policies, which it removes, and waits until it is ready.
+// startPlain ends the enforcement of policies, starts the agent without, and waits until it is ready.
 func (b *policyBench) startPlain(ctx context.Context, group string) (*program, error) {
+	off := exec.CommandContext(ctx, b.o.cnibox, "policy", "off")
+	off.Env = b.env()
+	if out, err := off.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("cnibox policy off: %w: %s", err, out)
+	}
 	p, err := b.run(ctx, group, b.agentArgs()...)
 	if err != nil {
 		return nil, err
@@ -360,21 +375,21 @@ func (b *policyBench) measureOurs(ctx context.Context, s shape) (r policed, err 
 // round measures connections and ADDs with or without policies.
 func (b *policyBench) round(ctx context.Context, r *policed, policies bool) error {
 	<-time.After(settled)
-	kind := 0
+	ports, kind := []int{firstPort}, 0
 	if policies {
-		kind = 1
-		last, err := connects("p240", b.pods[0], lastPort)
-		if err != nil {
-			return err
+		ports, kind = append(ports, lastPort), 1
+	}
+	for range alternations {
+		for i, port := range ports {
+			for measure, into := range map[*[3][]seconds]func(string, netip.Addr, int) (seconds, error){&r.connect: connects, &r.trips: trips, &r.bulk: bulk} {
+				took, err := into("p240", b.pods[0], port)
+				if err != nil {
+					return err
+				}
+				measure[kind+i] = append(measure[kind+i], took)
+			}
 		}
-		r.connect[2] = append(r.connect[2], last)
 	}
-	first, err := connects("p240", b.pods[0], firstPort)
-	if err != nil {
-		return err
-	}
-	r.connect[kind] = append(r.connect[kind], first)
-	note("a connection with policies %v: %s", policies, first)
 	for i := range addsPerRound {
 		i += localPods
 		name := fmt.Sprint("p", i)

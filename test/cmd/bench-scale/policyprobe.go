@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -87,7 +88,10 @@ func newProber(pod, from string, to netip.Addr) (*prober, error) {
 				if err != nil {
 					return
 				}
-				_ = c.Close()
+				go func() {
+					_, _ = io.Copy(c, c)
+					_ = c.Close()
+				}()
 			}
 		}()
 	}
@@ -202,4 +206,69 @@ func connects(from string, to netip.Addr, port int) (seconds, error) {
 		return 0, err
 	}
 	return median(all), nil
+}
+
+// dialed calls a function with the descriptor of a connection to a server that answers with what it gets. Go's poller is not in the way.
+func dialed(from string, to netip.Addr, port int, do func(fd int) (seconds, error)) (seconds, error) {
+	return inside(from, func() (seconds, error) {
+		c, err := net.Dial("tcp4", netip.AddrPortFrom(to, uint16(port)).String())
+		if err != nil {
+			return 0, err
+		}
+		defer c.Close()
+		fd, err := c.(*net.TCPConn).File()
+		if err != nil {
+			return 0, err
+		}
+		defer fd.Close()
+		return do(int(fd.Fd()))
+	})
+}
+
+// trips returns the median time of a byte and its answer on an established connection.
+func trips(from string, to netip.Addr, port int) (seconds, error) {
+	return dialed(from, to, port, func(fd int) (seconds, error) {
+		one, all := []byte{0}, []seconds(nil)
+		for range connectsPerRound {
+			begun := time.Now()
+			if _, err := unix.Write(fd, one); err != nil {
+				return 0, err
+			}
+			if _, err := unix.Read(fd, one); err != nil {
+				return 0, err
+			}
+			all = append(all, time.Since(begun))
+		}
+		return median(all), nil
+	})
+}
+
+// bulk returns the time in which an established connection carries bulkBytes to a server and back.
+func bulk(from string, to netip.Addr, port int) (seconds, error) {
+	return dialed(from, to, port, func(fd int) (seconds, error) {
+		begun, sent := time.Now(), make(chan error, 1)
+		go func() {
+			block := make([]byte, 256<<10)
+			for range bulkBytes / len(block) {
+				for rest := block; len(rest) > 0; {
+					n, err := unix.Write(fd, rest)
+					if err != nil {
+						sent <- err
+						return
+					}
+					rest = rest[n:]
+				}
+			}
+			sent <- unix.Shutdown(fd, unix.SHUT_WR)
+		}()
+		block := make([]byte, 256<<10)
+		for got := 0; got < bulkBytes; {
+			n, err := unix.Read(fd, block)
+			if err != nil || n == 0 {
+				return 0, errors.Join(err, <-sent)
+			}
+			got += n
+		}
+		return time.Since(begun), <-sent
+	})
 }

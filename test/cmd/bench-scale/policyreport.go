@@ -15,8 +15,9 @@ const (
 	// leastMembers is the rate of 250 addresses in mostPolicyChange.
 	leastMembers    = 12_500.0
 	mostPolicyPeak  = 150 << 10 // KiB
-	mostConnect     = 1.05
-	mostADDIncrease = 2 * time.Millisecond
+	mostConnect     = 1.15
+	mostTrip        = 1.05
+	mostADDIncrease = 5 * time.Millisecond
 )
 
 func quantile(all []seconds, q float64) seconds {
@@ -24,12 +25,9 @@ func quantile(all []seconds, q float64) seconds {
 	return all[int(q*float64(len(all)-1)+0.5)]
 }
 
-// connection returns the shortest of the rounds' medians: other work only delays. kind is an index of connect.
-func (p *policed) connection(kind int) seconds { return slices.Min(p.connect[kind]) }
-
-// ratio returns the time of a connection with policies relative to one without.
-func (p *policed) ratio(kind int) float64 {
-	return float64(p.connection(kind)) / float64(p.connection(0))
+// ratio returns the shortest time with policies relative to that without: other work only delays.
+func ratio(of *[3][]seconds, kind int) float64 {
+	return float64(slices.Min(of[kind])) / float64(slices.Min(of[0]))
 }
 
 func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
@@ -67,9 +65,16 @@ func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
 		}
 		line(fmt.Sprintf("CPU without changes, in %s", p.shape.quiet), fmt.Sprintf("%.1f %%", 100*p.idle), "about 0", p.idle < 0.01)
 		if len(p.connect[0]) > 0 {
-			line("a new connection between pods, without policies", micro(p.connection(0)), "", true)
-			for i, what := range []string{"first", "last"} {
-				line(fmt.Sprintf("one that the %s of the pods' policies allows", what), fmt.Sprintf("%.3f × (%s)", p.ratio(i+1), micro(p.connection(i+1))), "≤ 1.05 ×", p.ratio(i+1) <= mostConnect)
+			for _, of := range []struct {
+				what string
+				all  *[3][]seconds
+				most float64
+			}{{"a new connection between pods", &p.connect, mostConnect}, {"a round trip on an established one", &p.trips, mostTrip}, {fmt.Sprintf("%d MiB and back on an established one", bulkBytes>>20), &p.bulk, mostTrip}} {
+				line(of.what+", without policies", micro(slices.Min(of.all[0])), "", true)
+				for i, which := range []string{"first", "last"} {
+					x := ratio(of.all, i+1)
+					line(fmt.Sprintf("one that the %s of the pods' policies allows", which), fmt.Sprintf("%.3f × (%s)", x, micro(slices.Min(of.all[i+1]))), fmt.Sprintf("≤ %.2f ×", of.most), x <= of.most)
+				}
 			}
 		}
 		if len(p.add[0]) > 0 {
@@ -96,7 +101,7 @@ func policiesMarkdown(ours []policed, theirs *policed, failure error) string {
 	both("a changed label of a pod, p50", median(first.label), median(theirs.label))
 	both("a changed label of a namespace, p50", median(first.namespace), median(theirs.namespace))
 	for i, what := range []string{"first", "last"} {
-		fmt.Fprintf(&b, "| a new connection that the %s policy allows, to one without policies | %.3f × | %.3f × | |\n", what, first.ratio(i+1), theirs.ratio(i+1))
+		fmt.Fprintf(&b, "| a new connection that the %s policy allows, to one without policies | %.3f × | %.3f × | |\n", what, ratio(&first.connect, i+1), ratio(&theirs.connect, i+1))
 	}
 	fmt.Fprintf(&b, "| peak of the resident memory | %.1f MB | %.1f MB | |\n", float64(first.peak)/1024, float64(theirs.peak)/1024)
 	fmt.Fprintf(&b, "\nkube-router's medians are of %d changes. It is built without its router and its proxy, and with netlink v1.3.1, because the module proxy does not serve the version that it requires.\n", theirs.shape.changes)
