@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -95,7 +98,11 @@ func (tx *KeepTx) Enforcing() (*Enforcing, error) {
 	return e, nil
 }
 
-// copyEnforcing copies the mark into a new node.db. A keep.db that cannot be read may have it.
+// PolicyPath is the path of the saved network policies. The file is in the state directory, because it must outlive a boot: pods can
+// start before the agent. It exists on a node whose agent enforces policies.
+func (s *Store) PolicyPath() string { return filepath.Join(s.StateDir(), "policy.json") }
+
+// copyEnforcing copies the mark into a new node.db. A damaged keep.db of a node with saved policies had it.
 func (s *Store) copyEnforcing(ctx context.Context, b *bolt.Tx) error {
 	var e *Enforcing
 	err := s.KeepTryView(ctx, func(tx *KeepTx) (err error) {
@@ -104,7 +111,8 @@ func (s *Store) copyEnforcing(ctx context.Context, b *bolt.Tx) error {
 	})
 	switch {
 	case errors.Is(err, ErrDamaged):
-		return putEnforcing(b, true, nil)
+		_, err := os.Lstat(s.PolicyPath())
+		return putEnforcing(b, !errors.Is(err, fs.ErrNotExist), nil)
 	case err != nil || e == nil:
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // TestEnforcing: the mark of a node that enforces network policies outlives the loss of node.db and an import, and its times. A damaged keep.db
-// may have it. Taking it back twice is no error, and makes no files.
+// of a node with saved policies had it, and that of another node does not keep pods from it. Taking it back twice is no error, and makes no files.
 func TestEnforcing(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
 	want := func(what string, on bool) {
@@ -55,9 +55,18 @@ func TestEnforcing(t *testing.T) {
 	want("taken back", false)
 	lose(s.Path())
 	want("taken back, and a new node.db", false)
-	lose(s.Path())
-	if err := os.WriteFile(s.KeepPath(), []byte("no database"), 0o600); err != nil {
+	damage := func() {
+		t.Helper()
+		lose(s.Path())
+		if err := os.WriteFile(s.KeepPath(), []byte("no database"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage()
+	want("with a damaged keep.db of a node without policies", false)
+	if err := os.WriteFile(s.PolicyPath(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	damage()
 	want("with a damaged keep.db", true)
 }

@@ -25,10 +25,7 @@ import (
 )
 
 const (
-	// savedFile is in the state directory, because it must outlive a boot: pods can start before the agent. It exists
-	// on a node whose agent enforces policies.
-	savedFile = "policy.json"
-	// keptDir is beside it. It has the last valid states of files.
+	// keptDir is beside the saved policies. It has the last valid states of files.
 	keptDir = "policies"
 	// socketFile is the agent's socket in the run directory.
 	socketFile = "policy.sock"
@@ -57,7 +54,7 @@ const (
 )
 
 // SavedPath returns the path of the saved policies.
-func SavedPath(s *store.Store) string { return filepath.Join(s.StateDir(), savedFile) }
+func SavedPath(s *store.Store) string { return s.PolicyPath() }
 
 // KeptPath returns the path of the directory with the last valid states of files.
 func KeptPath(s *store.Store) string { return filepath.Join(s.StateDir(), keptDir) }
