@@ -176,6 +176,7 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "underlay-down", overlay: true, script: "ip addr flush dev eth0"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip link set eth0 mtu 1400"},
 		{id: "mtu-tunnel", overlay: true, script: "ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set eth0 mtu 1400"},
+		{id: "mtu-tunnel", overlay: true, script: "ip -6 addr add 2001:db8::1/64 dev eth0 nodad; ip route add 192.0.2.2 dev eth0 mtu 1200", fix: "cnibox state"},
 		{id: "mtu-tunnel", overlay: true, script: "flanneld; ip route add 192.0.2.2 dev eth0 mtu 1400", fix: "ip link set flannel.1 mtu 1350"},
 		{id: "tunnel-dropped", overlay: true, script: "nft 'table inet fw { chain in { type filter hook input priority 0; udp dport 8472 drop; }; }'", fix: "nft insert rule inet fw in handle "},
 		{id: "tunnel-dropped", overlay: true, script: "flanneld; iptables -A OUTPUT -d 192.0.2.2 -p udp --dport 8472 -j REJECT", fix: "nft insert rule ip filter OUTPUT handle "},
@@ -438,7 +439,14 @@ says 'udp dport 8472 drop' rules
 iptables -A OUTPUT -p udp --dport 8472 -j DROP
 broken tunnel-dropped 'ip filter OUTPUT handle 2: drop'
 says 'udp dport 8472 counter packets 0 bytes 0 drop' rules
-ip route add 192.0.2.2 dev eth0 mtu 1400
+ip -6 addr add 2001:db8::1/64 dev eth0 nodad
+ip route add 192.0.2.2 dev eth0 mtu 1200 # as after an ICMP message that anyone can send
+product path p4 10.244.7.5 >$WORK/path.out
+says "mtu	flannel.1, node 192.0.2.2: .* the route over eth0 has 1200, and flannel.1 needs 1500: 'cnibox state'" path.out
+product agent status >$WORK/status.out 2>&1
+says "^warning: flannel.1, node 192.0.2.2: .*: no command is safe: with an MTU below 1280 eth0 loses its IPv6 addresses$" status.out
+ip -6 addr flush dev eth0 scope global
+ip route replace 192.0.2.2 dev eth0 mtu 1400
 product path p4 10.244.7.5 >$WORK/path.out
 says "mtu	flannel.1, node 192.0.2.2: the MTU of the route is too small: the route over eth0 has 1400, and flannel.1 needs 1500: 'ip link set eth0 mtu 1400'" path.out
 product agent status >$WORK/status.out 2>&1

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
+	"github.com/cnibox/cnibox/roles/advice"
 	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/cli/advice"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )

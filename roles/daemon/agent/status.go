@@ -12,12 +12,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/advice"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/store"
 )
 
 // The agent's answer on its socket is one line of JSON for the node, one for each peer and family,
@@ -184,11 +186,13 @@ func readStatus(r io.Reader) (*status, error) {
 
 // addTunnelFaults adds what keeps the datagrams of this node's tunnels from other nodes, or theirs from it, to the warnings.
 // The agent itself does not look for it: it would read all rules of other programs after each change.
-func (s *status) addTunnelFaults(ctx context.Context, n *netops.Net) error {
+func (s *status) addTunnelFaults(ctx context.Context, h *roles.Host) error {
+	n := h.Net
 	all, err := tunnel.List(ctx, n)
 	if err != nil {
 		return err
 	}
+	var records *advice.Records
 	for i := range all {
 		if !slices.ContainsFunc([]*familySummary{s.IPv4, s.IPv6}, func(f *familySummary) bool { return f != nil && f.Device == all[i].Name }) {
 			continue
@@ -197,15 +201,30 @@ func (s *status) addTunnelFaults(ctx context.Context, n *netops.Net) error {
 		if err != nil {
 			return err
 		}
+		if len(found) > 0 && records == nil {
+			if records, err = readRecords(ctx, h); err != nil {
+				return err
+			}
+		}
 		for _, f := range found {
 			text := f.String()
-			if f.Fix != "" {
-				text += ": run '" + f.Fix + "'"
+			switch fix, harm := records.Fix(f.Fix); {
+			case harm != "":
+				text += ": no command is safe: " + harm
+			case fix != "":
+				text += ": run '" + fix + "'"
 			}
 			s.Warnings = append(s.Warnings, text)
 		}
 	}
 	return nil
+}
+
+// readRecords reads what keeps fixes from removing what attachments need. Doctor reports a state file that cannot be read.
+func readRecords(ctx context.Context, h *roles.Host) (*advice.Records, error) {
+	dump, _ := store.Read(ctx, h.Store, (*store.Tx).Export)
+	links, err := h.Net.Links(ctx, nil)
+	return advice.New(dump, recovery.ReadCaches(h, recovery.CacheDirs(h.Store.RunDir())), links), err
 }
 
 // Table shows this node and then the kernel's entries for each peer.

@@ -29,7 +29,7 @@ func verbs() []roles.CommandVerb {
 				if err != nil {
 					return nil, err
 				}
-				if err := is.addTunnelFaults(ctx, h.Net); err != nil {
+				if err := is.addTunnelFaults(ctx, h); err != nil {
 					is.Warnings = append(is.Warnings, "what drops packets between nodes is not known: "+err.Error())
 				}
 				switch {

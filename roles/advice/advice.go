@@ -1,11 +1,12 @@
 // Package advice keeps the commands that are printed for people from removing what attachments stand on. Each fix that the command line
-// prints passes [Records.Fix].
+// or the agent's status prints passes [Records.Fix].
 package advice
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -262,11 +263,18 @@ func (r *Records) neighbour(c *command) *harm {
 	})
 }
 
-// link is for `ip link set LINK …` with down, another name, or another master.
+// leastMTU is that of IPv6 (RFC 8200, section 5).
+const leastMTU = 1280
+
+// link is for `ip link set LINK …` with down, another name, another master, or an MTU with which the kernel removes IPv6.
 func (r *Records) link(c *command) *harm {
 	name := c.operand()
 	if name == "dev" {
 		name = c.after("dev")
+	}
+	is6 := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
+	if mtu, err := strconv.Atoi(c.after("mtu")); err == nil && mtu < leastMTU && c.netns == "" && slices.ContainsFunc(r.find(name).Addresses, is6) {
+		return &harm{what: fmt.Sprintf("with an MTU below %d %s loses its IPv6 addresses", leastMTU, name)}
 	}
 	if c.netns != "" || !slices.ContainsFunc(c.words, func(w string) bool { return slices.Contains([]string{"down", "name", "nomaster", "netns"}, w) }) {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/cli/advice"
+	"github.com/cnibox/cnibox/roles/advice"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -49,7 +49,7 @@ func TestFix(t *testing.T) {
 		{Name: "cni1", Kind: "bridge"},
 		{Name: "cni2", Kind: "bridge"},
 		{Name: "docker9", Kind: "bridge"},
-		{Name: "eth0"},
+		{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
 		{Name: "lo"},
 		{Name: "flannel.1", Kind: "vxlan"},
 		{Name: "veth1", Kind: "veth", Master: "cni0"},
@@ -86,6 +86,9 @@ func TestFix(t *testing.T) {
 		{"ip link set cni0 down name cni0-old", "b", separate},
 		{"ip link set cni0 mtu 1500", "b", ""},
 		{"ip link set eth0 up", "b", ""},
+		{"ip link set eth0 mtu 1400", "", ""},
+		{"ip link set eth0 mtu 1200", "", "cnibox state"},
+		{"ip link set flannel.1 mtu 1200", "", ""},
 		{"tc qdisc del dev veth1 root", "a", "cnibox state"},
 		{"tc qdisc del dev veth3 root", "c", ""},
 		{"bridge fdb del 02:00:00:00:00:09 dev flannel.1 self", "", "cnibox state"},
