@@ -242,7 +242,11 @@ func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
 	for _, of := range []string{"all", p.In} {
 		value, err := w.net.Sysctl(w.ctx, ns, "net/ipv4/conf/"+of+"/rp_filter")
 		if p.From.Is4() && err == nil && value != "0" {
-			w.stop(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", p.In), "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
+			fix := "sysctl -w net/ipv4/conf/" + p.In + "/rp_filter=2"
+			if l := w.find(p.In); ns == nil && l != nil && !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
+				fix = "" // the kernel refuses them with 2, too, if the interface has no address
+			}
+			w.stop(fix, "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
 			return
 		}
 	}
