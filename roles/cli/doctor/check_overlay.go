@@ -207,7 +207,7 @@ func (f *Facts) hasUnderlay() bool {
 func (f *Facts) underlayFault() (evidence, fix string) {
 	name := f.underlay()
 	l := f.link(name)
-	configure := "networkctl reconfigure " + name
+	configure := f.configure(name)
 	switch {
 	case name == "":
 		return "", ""

@@ -41,9 +41,11 @@ type Facts struct {
 	// Differences are those between the attachments and the kernel.
 	Differences []Difference
 
-	Links    []netops.LinkInfo
-	Routes   []netops.Route
-	Sysctls  map[string]string
+	Links   []netops.LinkInfo
+	Routes  []netops.Route
+	Sysctls map[string]string
+	// Managed are the interfaces that NetworkManager configures.
+	Managed  []string
 	Firewall Firewall
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener

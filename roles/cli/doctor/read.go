@@ -105,6 +105,7 @@ func (r *reader) readKernel(ctx context.Context) {
 	r.unread("routes", err)
 	f.Forwarding, err = n.BridgeEntries(ctx)
 	r.unread("forwarding entries", err)
+	f.Managed = managed(f.Links)
 	f.Firewall.Unknown = map[string]string{}
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
 	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter", trackedKey, trackedMaxKey}
@@ -363,7 +364,7 @@ func (r *reader) readEgress(ctx context.Context) error {
 					continue // the node does not forward
 				}
 				up := r.f.uplink(k.is6)
-				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", "networkctl reconfigure "+up.Name
+				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", r.f.configure(up.Name)
 				if k.is6 {
 					e.Evidence = "no default route for IPv6"
 				}
