@@ -95,6 +95,8 @@ func TestFix(t *testing.T) {
 		{"bridge fdb replace 02:00:00:00:00:01 dev veth1 master dynamic", "a", ""},
 		{"bridge link set dev veth1 isolated off", "a", ""},
 		{"nft delete table inet cnibox_trace", "", ""},
+		{"kubectl -n kube-system delete pod -l app.kubernetes.io/name=cnibox --field-selector spec.nodeName=n", "", ""},
+		{"kubectl -n kube-system delete pod -l app=x", "", "cnibox state"},
 		{"nft delete table ip nat", "", "cnibox state"},
 		{"iptables -F", "", "cnibox state"},
 	} {

@@ -162,7 +162,9 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "bridge-taken", overlay: true, script: "ip addr flush dev cni0; ip addr add 10.99.0.1/24 dev cni0", fix: "ip addr del 10.99.0.1/24 dev cni0"},
 		// the overlay
 		{id: "rp-filter", overlay: true, script: "echo 1 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"},
-		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true"},
+		{id: "agent-down", overlay: true, script: "trap - EXIT; kill -9 $agent; wait $agent || true", fix: "systemctl restart cnibox-agent"},
+		{id: "agent-down", overlay: true, script: "mkdir /var/lib/kubelet; trap - EXIT; kill -9 $agent; wait $agent || true", fix: "kubectl -n kube-system delete pod -l app.kubernetes.io/name=cnibox --field-selector spec.nodeName="},
+		{id: "agent-down", overlay: true, script: "mkdir -p /var/lib/kubelet /run/systemd/system; touch /run/systemd/system/cnibox-agent.service; trap - EXIT; kill -9 $agent; wait $agent || true", fix: "systemctl restart cnibox-agent"},
 		{id: "agent-down", overlay: true, script: "trap 'kill -9 $agent' EXIT; kill -STOP $agent"},
 		{id: "policy-agent", script: "mkdir -p -m 700 /var/lib/cnibox; touch /var/lib/cnibox/policy.json; chmod 600 /var/lib/cnibox/policy.json"},
 		{id: "agent-unready", overlay: true, env: "NOCONFIG=1"},

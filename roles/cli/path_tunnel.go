@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +24,11 @@ type tunnelled struct {
 	node netip.Addr
 }
 
-const fixAgent = "systemctl restart cnibox-agent"
+// fixAgent returns the command that starts this node's agent again.
+func fixAgent() string {
+	name, _ := os.Hostname() // it has one
+	return doctor.AgentFix(name)
+}
 
 // judgeTunnel finds the reason for the silence behind a tunnel: what the agent knows about the other node, then what the node answers
 // through the tunnel and outside of it. What cannot be told apart from here is named as such.
@@ -46,7 +51,7 @@ func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
 		return ""
 	}()
 	if missing != "" {
-		w.stop(fixAgent, "%s", missing)
+		w.stop(fixAgent(), "%s", missing)
 		return nil
 	}
 	switch {
@@ -148,7 +153,7 @@ func (w *walker) judgeNode(t *tunnelled, name string, isKnown bool) error {
 		if isOld {
 			fix, reason = fmt.Sprintf("ip neigh change %s dev %s nud stale", hop, way.Link), reason+", or the permanent entry for "+hop.String()+" is old"
 		} else if !isKnown {
-			fix = fixAgent
+			fix = fixAgent()
 		}
 		w.stop(fix, "%s does not answer on %s either, one of: %s%s", name, way.Link, old, reason)
 	}
@@ -222,7 +227,7 @@ func (w *walker) knowsSender(device string) bool {
 		return false
 	}
 	if !accepts {
-		w.stop(fixAgent, "this node drops what %s sends through %s: it is not in the set of known nodes (table inet cnibox_overlay)", forwarding.Remote, device)
+		w.stop(fixAgent(), "this node drops what %s sends through %s: it is not in the set of known nodes (table inet cnibox_overlay)", forwarding.Remote, device)
 	}
 	return accepts && w.passesTunnel(device, forwarding.Remote)
 }

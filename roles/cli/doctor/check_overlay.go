@@ -27,7 +27,7 @@ func agentChecks() []Check {
 		{ID: "agent-down", Title: "no agent runs on the node", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			o := &f.Overlay
 			if o.Agent == nil && o.AgentErr != nil && (o.File != nil || f.usesOverlay() && len(o.Env) == 0) {
-				add("agent", o.AgentErr.Error(), "systemctl restart cnibox-agent")
+				add("agent", o.AgentErr.Error(), f.agentFix())
 			}
 		}},
 		{ID: "agent-unready", Title: "the agent is not ready: pods are not attached", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
@@ -48,9 +48,9 @@ func agentChecks() []Check {
 			o := &f.Overlay
 			switch {
 			case o.FileErr != nil:
-				add("overlay.json", o.FileErr.Error(), "systemctl restart cnibox-agent")
+				add("overlay.json", o.FileErr.Error(), f.agentFix())
 			case o.File != nil && o.File.BootID != o.BootID && o.Agent != nil:
-				add("overlay.json", "it was written before the last reboot", "systemctl restart cnibox-agent")
+				add("overlay.json", "it was written before the last reboot", f.agentFix())
 			}
 		}},
 		{ID: "registry-unreachable", Title: "the agent cannot read the registry", Reads: agent, Severity: Warning, find: func(f *Facts, add add) {
@@ -90,14 +90,14 @@ func tunnelChecks() []Check {
 				}
 				mac, known := t.Neighbours[r.Via]
 				if !known {
-					add(r.Dst.String(), fmt.Sprintf("%s has no permanent neighbour %s", r.Link, r.Via), agentFix(f))
+					add(r.Dst.String(), fmt.Sprintf("%s has no permanent neighbour %s", r.Link, r.Via), f.tunnelFix())
 				} else if _, known := t.Forwarding[mac]; !known {
-					add(r.Dst.String(), fmt.Sprintf("%s has no forwarding entry for %s", r.Link, mac), agentFix(f))
+					add(r.Dst.String(), fmt.Sprintf("%s has no forwarding entry for %s", r.Link, mac), f.tunnelFix())
 				}
 			}
 		}},
 		{ID: "tunnel-missing", Title: "the agent's tunnel device is missing, down or has no address", Reads: tunnels, Severity: Error, find: func(f *Facts, add add) {
-			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, agentFix(f)) })
+			f.eachTunnelFault(func(device, evidence string) { add(device, evidence, f.tunnelFix()) })
 		}},
 		{ID: "tunnel-dropped", Title: "a rule of another program drops packets between nodes", Reads: tunnels + "; nftables and iptables", Severity: Error, find: func(f *Facts, add add) {
 			f.addTunnelFaults(add, tunnel.SentDropped, tunnel.ReceivedDropped)
@@ -159,13 +159,16 @@ func (f *Facts) addTunnelFaults(add add, kinds ...tunnel.FaultKind) {
 	}
 }
 
-// agentFix returns what makes the objects of the tunnel again.
-func agentFix(f *Facts) string {
+// tunnelFix returns what makes the objects of the tunnel again.
+func (f *Facts) tunnelFix() string {
 	if f.Overlay.File == nil && len(f.Overlay.Env) > 0 {
 		return "systemctl restart flanneld"
 	}
-	return "systemctl restart cnibox-agent"
+	return f.agentFix()
 }
+
+// agentFix returns the command that starts the agent again.
+func (f *Facts) agentFix() string { return cmp.Or(f.Restart, restartUnit) }
 
 // usesOverlay reports whether a runtime uses a network of several nodes.
 func (f *Facts) usesOverlay() bool {

@@ -14,23 +14,23 @@ func policyChecks() []Check {
 			switch {
 			case !p.On || p.AgentErr == nil:
 			case p.Saved.IsZero():
-				add("agent", "pods are not attached: "+errors.Join(p.SavedErr, p.AgentErr).Error(), "systemctl restart cnibox-agent")
+				add("agent", "pods are not attached: "+errors.Join(p.SavedErr, p.AgentErr).Error(), f.agentFix())
 			default:
 				age := f.Now.Sub(p.Saved).Round(time.Second)
-				add("agent", "the policies of "+age.String()+" ago are in force: "+p.AgentErr.Error(), "systemctl restart cnibox-agent")
+				add("agent", "the policies of "+age.String()+" ago are in force: "+p.AgentErr.Error(), f.agentFix())
 			}
 		}},
 		{ID: "policy-saved", Title: "the saved network policies cannot be used: without the agent, pods are not attached", Reads: reads, Severity: Warning, find: func(f *Facts, add add) {
 			if p := &f.Policies; p.On && p.AgentErr == nil && p.SavedErr != nil {
-				add("policy.json", p.SavedErr.Error(), "systemctl restart cnibox-agent")
+				add("policy.json", p.SavedErr.Error(), f.agentFix())
 			}
 		}},
 		{ID: "policy-table", Title: "network policies are not in force: the kernel lacks their rules", Reads: reads, Severity: Error, find: func(f *Facts, add add) {
 			switch p := &f.Policies; {
 			case p.On && !p.HasTable && (p.AgentErr == nil || !p.Saved.IsZero()):
-				add("nftables table inet cnibox_policy", "it does not exist", "systemctl restart cnibox-agent")
+				add("nftables table inet cnibox_policy", "it does not exist", f.agentFix())
 			case p.IsFlushed:
-				add("nftables table inet cnibox_policy", "it has no rules, so the node forwards no packet", "systemctl restart cnibox-agent")
+				add("nftables table inet cnibox_policy", "it has no rules, so the node forwards no packet", f.agentFix())
 			}
 		}},
 		{ID: "policy-element", Title: "network policies are not in force: the kernel lacks pods' elements", Reads: reads, Severity: Error, find: func(f *Facts, add add) {

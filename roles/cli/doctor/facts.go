@@ -44,6 +44,8 @@ type Facts struct {
 	Links   []netops.LinkInfo
 	Routes  []netops.Route
 	Sysctls map[string]string
+	// Restart is the command that starts the agent again. Empty means that of its unit.
+	Restart string
 	// Managed are the interfaces that NetworkManager configures.
 	Managed  []string
 	Firewall Firewall

@@ -33,3 +33,20 @@ func (f *Facts) configure(link string) string {
 	}
 	return "networkctl reconfigure " + link
 }
+
+const (
+	agentUnit   = "cnibox-agent"
+	restartUnit = "systemctl restart " + agentUnit
+)
+
+// AgentFix returns the command that starts a node's agent again: its unit, or its pod on a node with a kubelet and without a unit.
+func AgentFix(node string) string {
+	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
+	hasUnit := slices.ContainsFunc([]string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}, func(dir string) bool {
+		return exists(dir + "/systemd/system/" + agentUnit + ".service")
+	})
+	if hasUnit || !exists("/var/lib/kubelet") {
+		return restartUnit
+	}
+	return "kubectl -n kube-system delete pod -l app.kubernetes.io/name=cnibox --field-selector spec.nodeName=" + node
+}

@@ -71,7 +71,7 @@ type reader struct {
 // Read reads the node. What cannot be read is in Facts.Unread.
 func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	name, _ := os.Hostname() // the report is for this node, whatever its name
-	r := &reader{h: h, o: o, f: &Facts{Node: name, Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
+	r := &reader{h: h, o: o, f: &Facts{Node: name, Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
 	r.readConf()
 	r.readKernel(ctx)
 	r.readState(ctx)
