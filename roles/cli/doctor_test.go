@@ -97,6 +97,8 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "state-damaged", script: "f=$(echo /run/cnibox/*/node.db); head -c 5000 /dev/urandom >$f"},
 		{id: "state-mode", script: "chmod 666 /run/cnibox/*/node.db"},
 		{id: "state-mode", script: "chmod 770 /run/cnibox"},
+		{id: "state-mode", script: "mv /run/cnibox /run/elsewhere; ln -s elsewhere /run/cnibox", fix: "rm /run/cnibox && mv /run/elsewhere /run/cnibox"},
+		{id: "state-mode", script: "mv /run/cnibox '/run/else$where'; ln -s 'else$where' /run/cnibox", fix: "rm /run/cnibox"},
 		{id: "state-lost", script: "rm /run/cnibox/*/node.db"},
 		{id: "disk", script: "rm -rf /var/lib/cnibox; mkdir -m 700 /var/lib/cnibox; mount -t tmpfs -o size=40k,mode=700 none /var/lib/cnibox"},
 		{id: "disk", script: "mkdir -p -m 700 /var/lib/cnibox; mount -t tmpfs -o ro,mode=700 none /var/lib/cnibox", fix: "-T /var/lib/cnibox"},

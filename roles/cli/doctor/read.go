@@ -455,6 +455,11 @@ func (s *State) addMode(path string) {
 		return // it does not exist, or opening it fails too
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
 		mode.Fault, mode.Fix = "is a symbolic link", "rm "+path
+		to, err := filepath.EvalSymlinks(path)
+		var target unix.Stat_t
+		if err == nil && unix.Lstat(to, &target) == nil && int(target.Uid) == os.Geteuid() && !strings.ContainsFunc(to, isSpecial) {
+			mode.Fix += " && mv " + to + " " + path // the state is there
+		}
 	case int(st.Uid) != os.Geteuid():
 		mode.Fault, mode.Fix = fmt.Sprintf("belongs to user %d", st.Uid), fmt.Sprintf("chown %d %s", os.Geteuid(), path)
 	case st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o077 != 0:
@@ -463,6 +468,11 @@ func (s *State) addMode(path string) {
 		return
 	}
 	s.Modes = append(s.Modes, mode)
+}
+
+// isSpecial reports whether a shell or a terminal may not take a rune of a path as it is.
+func isSpecial(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/-_.", r)
 }
 
 // readCaches reads the runtimes' cached results.
