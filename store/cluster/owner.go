@@ -19,8 +19,8 @@ type Author struct {
 	// writer's boot.
 	Machine string `json:"machine"`
 	Boot    string `json:"boot"`
-	// Count is larger than that of every former write of the record. First is the Count of the first write of
-	// the agent that wrote the record.
+	// Count is larger than that of every former write of the record, and 1 after the highest valid one. First
+	// is the Count of the first write of the agent that wrote the record.
 	Count uint64 `json:"count"`
 	First uint64 `json:"first"`
 	// ID is different for each write.
@@ -177,12 +177,16 @@ func (w *Owner) Next(ctx context.Context, found Author) Author {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := Author{Node: w.o.Node, Host: w.o.Host, Machine: w.o.Machine, Boot: w.o.Boot, Count: max(found.Count, w.state.Last.Count) + 1, ID: w.next.ID}
+	count := max(found.Count, w.state.Last.Count) + 1
+	if count > maxCount {
+		count = 1 // no agent counts so far
+	}
+	c := Author{Node: w.o.Node, Host: w.o.Host, Machine: w.o.Machine, Boot: w.o.Boot, Count: count, ID: w.next.ID}
 	if c.ID == "" { // a write that is tried again keeps its ID: the former attempt may arrive late
 		c.ID = rand.Text()
 	}
 	c.First = w.first
-	if w.first == 0 {
+	if w.first == 0 || w.first > c.Count {
 		c.First = c.Count
 	}
 	if slices.Contains(w.state.Pending, c) {

@@ -235,3 +235,18 @@ func restored(t *testing.T, w *World) {
 		gets(t, what, r, at(1, 41), later)
 	}
 }
+
+// counted: a record with the highest count that is valid, which no agent reaches, does not keep its node from the others.
+func counted(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	const most = 1 << 52
+	for _, r := range []cluster.Registry{r, w.start(t, w.machine(nodeName(1)))} {
+		one.Author.ID, one.Author.Count, one.Author.First = "x", most, most
+		w.Alter(t, one)
+		one = gets(t, "beside the highest count", r, at(1, 51), one)
+		if err := one.Check(); err != nil {
+			t.Errorf("%+v: %v", one, err)
+		}
+		watch(t, r).until("its record", has(one))
+	}
+}

@@ -42,6 +42,7 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		{"without an author", network, unsigned, false},
 		{"killed", network, killed, false},
 		{"restored", network, restored, false},
+		{"highest count", network, counted, false},
 		{"conflict", network, conflict, true},
 		{"full", tiny, full, true},
 		{"at once", network, atOnce, true},
