@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/iptables"
-	"github.com/cnibox/cnibox/netops/internal/ruleset"
-	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
 
 // Forward is a set of rules in the filter table of iptables. The rules accept what a
@@ -119,109 +114,6 @@ type ForwardPolicy = iptables.Policy
 // chains of nftables that drop forwarded packets.
 func (n *Net) FilterTables() *iptables.Tables {
 	return &iptables.Tables{NFT: n.nft, Run: n.iptables}
-}
-
-// PacketFilter reads the rules of other programs, for package tunnel.
-func (n *Net) PacketFilter(ctx context.Context) (*verdict.Filter, error) {
-	return verdict.Read(ctx, n.nft, n.iptables, ruleset.TableName, func(ctx context.Context, device string) (int, error) {
-		_, l, err := n.linkIn(ctx, nil, device)
-		if err != nil {
-			return 0, err
-		}
-		return l.Index, nil
-	})
-}
-
-// ForwardedPacket is the first packet of a connection that the host forwards, receives or sends, or an answer. A device may be "" and an
-// address invalid if it is not known.
-type ForwardedPacket struct {
-	In, Out  string
-	From, To netip.Addr
-	// Protocol is "tcp" or "udp", or "" for any. Port is the server's, or 0 for any.
-	Protocol string
-	Port     uint16
-	IsReply  bool
-	// IsFrame means that it is between In, a port or its bridge, and Out. IsLocal means that the host receives it at In or sends it at Out.
-	IsFrame, IsLocal bool
-	// IsARP means that it is a request of ARP.
-	IsARP bool
-	// IsTranslated means that NAT may have changed its destination. Original is that before, if it is known.
-	IsTranslated bool
-	Original     netip.AddrPort
-}
-
-// FilterDrop is another program's rule or policy that drops a packet.
-type FilterDrop = verdict.Drop
-
-// FilterVerdict is what is known about the end of a packet.
-type FilterVerdict = verdict.Verdict
-
-// ephemeral is a port that clients use (RFC 6335).
-const ephemeral = 50000
-
-// ForwardVerdicts returns what other programs' rules do with each of the packets.
-func (n *Net) ForwardVerdicts(ctx context.Context, packets ...ForwardedPacket) ([]FilterVerdict, error) {
-	filter, err := n.PacketFilter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]FilterVerdict, len(packets))
-	for i, p := range packets {
-		q := verdict.Packet{
-			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-			Protocol: map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol], State: verdict.New, IsTranslated: p.IsTranslated, IsARP: p.IsARP,
-		}
-		if p.Port != 0 {
-			q.Source = netip.AddrPortFrom(p.From, ephemeral)
-		}
-		if p.IsReply {
-			q.State, q.Source, q.Destination = verdict.Established, netip.AddrPortFrom(p.From, p.Port), netip.AddrPortFrom(p.To, q.Source.Port())
-		}
-		if !p.IsReply {
-			q.Original = p.Original
-		}
-		switch {
-		case p.IsFrame:
-			q.Direction = verdict.Frame
-		case p.IsLocal && p.In != "":
-			q.Direction = verdict.Received
-		case p.IsLocal:
-			q.Direction = verdict.Sent
-		}
-		all[i], err = filter.Verdict(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// RoutingMark returns the mark that other programs' rules give a packet before the host routes it, or 0 if it is not known.
-func (n *Net) RoutingMark(ctx context.Context, p ForwardedPacket) (uint32, error) {
-	filter, err := n.PacketFilter(ctx)
-	if err != nil {
-		return 0, err
-	}
-	q := verdict.Packet{
-		Direction: verdict.Forwarded, In: p.In, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-		Protocol: protoNumber(p.Protocol), State: verdict.New,
-	}
-	mark, known, err := filter.RoutingMark(ctx, q)
-	if !known {
-		mark = 0
-	}
-	return mark, err
-}
-
-// TranslatedBefore returns another program's rule that translates the packets to a port of the host before the rules of a published
-// port do, or nil.
-func (n *Net) TranslatedBefore(ctx context.Context, in string, to netip.AddrPort, protocol string) (*FilterDrop, error) {
-	filter, err := n.PacketFilter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := verdict.Packet{Direction: verdict.Received, In: in, Destination: to, Protocol: protoNumber(protocol), State: verdict.New}
-	return filter.Translates(ctx, p, ruleset.PriorityPublished)
 }
 
 // CheckChainName checks a name against the rules of iptables for chain names.

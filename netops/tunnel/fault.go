@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 	"github.com/cnibox/cnibox/netops/internal/verdict"
+	"github.com/cnibox/cnibox/netops/look"
 )
 
 // Fault is something on this host that keeps the datagrams of a tunnel from other nodes, or theirs from
@@ -65,7 +66,7 @@ func Faults(ctx context.Context, n *netops.Net, t *Device, managed bool) ([]Faul
 	if len(t.Peers) == 0 {
 		return nil, nil
 	}
-	filter, err := n.PacketFilter(ctx)
+	filter, err := look.Filter(ctx, n)
 	if err != nil {
 		return nil, err
 	}

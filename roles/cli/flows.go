@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
@@ -67,7 +68,7 @@ func (a *auditor) staleFlows(ctx context.Context) (map[store.Key][]netops.Connec
 		}
 		if _, known := judged[c.To]; !known {
 			way, _ := a.h.Net.Way(ctx, nil, netops.Packet{To: c.Client}) // the link of the answers
-			rule, err := a.h.Net.TranslatedBefore(ctx, way.Link, c.To, "udp")
+			rule, err := look.TranslatedBefore(ctx, a.h.Net, way.Link, c.To, "udp")
 			if err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
@@ -38,11 +39,11 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	w.from = l
-	if !w.passesFilters(netops.ForwardedPacket{In: l.Name, IsFrame: true}, netops.ForwardedPacket{Out: l.Name, IsFrame: true, IsReply: true}) {
+	if !w.passesFilters(look.Packet{In: l.Name, IsFrame: true}, look.Packet{Out: l.Name, IsFrame: true, IsReply: true}) {
 		return
 	}
 	if slices.ContainsFunc(bridge.Addresses, func(p netip.Prefix) bool { return p.Addr() == next }) {
-		if w.asks(bridge) && w.passesVLANs(bridge.Name, bridge.Name) && w.passesFilters(netops.ForwardedPacket{In: bridge.Name, IsLocal: true, IsARP: true}, netops.ForwardedPacket{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
+		if w.asks(bridge) && w.passesVLANs(bridge.Name, bridge.Name) && w.passesFilters(look.Packet{In: bridge.Name, IsLocal: true, IsARP: true}, look.Packet{Out: bridge.Name, IsLocal: true, IsARP: true, IsReply: true}) {
 			w.forward(bridge.Name)
 		}
 		return
@@ -139,7 +140,7 @@ func (w *walker) passesPrograms(ns *netops.Namespace, where, link string) bool {
 
 // passesFilters reports whether the rules of other programs pass packets from the source to the destination, and their answers. It completes
 // the packets, and also tries frames with ARP.
-func (w *walker) passesFilters(packets ...netops.ForwardedPacket) bool {
+func (w *walker) passesFilters(packets ...look.Packet) bool {
 	for _, p := range slices.Clone(packets) {
 		if p.IsFrame && w.found.To.Is4() {
 			p.IsARP = true
@@ -153,7 +154,7 @@ func (w *walker) passesFilters(packets ...netops.ForwardedPacket) bool {
 			p.From, p.To = p.To, p.From
 		}
 	}
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, packets...)
+	verdicts, err := look.Verdicts(w.ctx, w.net, packets...)
 	if w.fail(err) {
 		return false
 	}
@@ -173,7 +174,7 @@ func (w *walker) passesFilters(packets ...netops.ForwardedPacket) bool {
 }
 
 // exception returns the command that lets a dropped packet pass.
-func exception(d *netops.FilterDrop, p *netops.ForwardedPacket) string {
+func exception(d *look.Drop, p *look.Packet) string {
 	var devices []string
 	switch family, _, _ := strings.Cut(d.Chain, " "); family {
 	case "bridge", "arp":
@@ -295,7 +296,7 @@ func (w *walker) forward(in string) {
 	}
 	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
 	if err == nil && own.Local {
-		if w.passesFilters(netops.ForwardedPacket{In: in, IsLocal: true}) {
+		if w.passesFilters(look.Packet{In: in, IsLocal: true}) {
 			w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
 		}
 		return
@@ -365,7 +366,7 @@ func (w *walker) isHostAddress(a netip.Addr) bool {
 // send follows a packet that the host sends or forwards.
 func (w *walker) send(p netops.Packet) {
 	if p.In != "" {
-		mark, err := w.net.RoutingMark(w.ctx, netops.ForwardedPacket{In: p.In, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port})
+		mark, err := look.RoutingMark(w.ctx, w.net, look.Packet{In: p.In, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port})
 		if w.fail(err) {
 			return
 		}
@@ -388,9 +389,9 @@ func (w *walker) send(p netops.Packet) {
 	if p.In != "" && !w.forwards(link.Name) {
 		return
 	}
-	packets := []netops.ForwardedPacket{{In: p.In, Out: link.Name}, {In: link.Name, Out: p.In, IsReply: true}}
+	packets := []look.Packet{{In: p.In, Out: link.Name}, {In: link.Name, Out: p.In, IsReply: true}}
 	if p.In == "" {
-		packets = []netops.ForwardedPacket{{Out: link.Name, IsLocal: true}}
+		packets = []look.Packet{{Out: link.Name, IsLocal: true}}
 	}
 	if !w.passesFilters(packets...) {
 		return

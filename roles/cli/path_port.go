@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 )
 
 // isOurs reports whether no rule of another program translates packets to a published port before that of cnibox does.
@@ -17,7 +18,7 @@ func (w *walker) isOurs(published, owner string) bool {
 	if w.in == "" {
 		return true // the host's own packets pass other chains
 	}
-	taken, err := w.net.TranslatedBefore(w.ctx, w.in, netip.AddrPortFrom(w.found.To, w.port), protocol)
+	taken, err := look.TranslatedBefore(w.ctx, w.net, w.in, netip.AddrPortFrom(w.found.To, w.port), protocol)
 	if err == nil && taken != nil {
 		accept := fmt.Sprintf("%s dport %d", protocol, w.port)
 		w.stop(taken.Exception(accept, ""), "%s is published by %s, but a rule of another program translates it first: %s", published, owner, strings.TrimSuffix(taken.Rule, ": drop"))

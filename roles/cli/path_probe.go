@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/sockets"
 )
@@ -343,7 +344,7 @@ func (w *walker) listensLocally(to netip.AddrPort) bool {
 
 // stopExpired says where a packet's time to live ended, and which rule set it.
 func (w *walker) stopExpired(at netip.Addr) error {
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, From: w.found.From, To: w.found.To})
+	verdicts, err := look.Verdicts(w.ctx, w.net, look.Packet{In: w.in, From: w.found.From, To: w.found.To})
 	if err != nil {
 		return err
 	}
@@ -379,8 +380,8 @@ func between(from, to netip.Addr) (nft, iptables string) {
 // judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
 func (w *walker) judgeSource(last *packets.Event) (bool, error) {
 	to := w.found.To
-	verdicts, err := w.net.ForwardVerdicts(w.ctx, netops.ForwardedPacket{In: w.in, Out: last.Out, From: w.found.From, To: to},
-		netops.ForwardedPacket{In: last.Out, Out: w.in, From: to, IsReply: true})
+	verdicts, err := look.Verdicts(w.ctx, w.net, look.Packet{In: w.in, Out: last.Out, From: w.found.From, To: to},
+		look.Packet{In: last.Out, Out: w.in, From: to, IsReply: true})
 	if err != nil {
 		return false, err
 	}

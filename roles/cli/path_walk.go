@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
@@ -377,7 +378,7 @@ func (w *walker) leave(link string) {
 		return
 	}
 	from := "" // the bridge itself
-	var packets []netops.ForwardedPacket
+	var packets []look.Packet
 	if w.from != nil {
 		from = w.from.Name
 		key := "net/bridge/bridge-nf-call-iptables"
@@ -385,10 +386,10 @@ func (w *walker) leave(link string) {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		if calls, err := w.net.Sysctl(w.ctx, nil, key); err == nil && calls == "1" { // the rules for forwarded packets see them
-			packets = []netops.ForwardedPacket{{In: l.Master, Out: l.Master}, {In: l.Master, Out: l.Master, IsReply: true}}
+			packets = []look.Packet{{In: l.Master, Out: l.Master}, {In: l.Master, Out: l.Master, IsReply: true}}
 		}
 	}
-	packets = append(packets, netops.ForwardedPacket{In: from, Out: link, IsFrame: true}, netops.ForwardedPacket{In: link, Out: from, IsFrame: true, IsReply: true})
+	packets = append(packets, look.Packet{In: from, Out: link, IsFrame: true}, look.Packet{In: link, Out: from, IsFrame: true, IsReply: true})
 	if l.Master != "" && !w.passesFilters(packets...) {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/advice"
 	"github.com/cnibox/cnibox/roles/attachment"
@@ -223,7 +224,7 @@ type Firewall struct {
 
 // PodDrop is a rule of another program that drops all packets from pods, or all answers to pods.
 type PodDrop struct {
-	netops.FilterDrop
+	look.Drop
 	To bool
 	// Links are the host's devices of these packets.
 	Links []string

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/netops/tunnel"
@@ -229,7 +230,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var packets, frames []netops.ForwardedPacket
+	var packets, frames []look.Packet
 	var probes []string
 	for _, one := range r.f.attachments() {
 		l := r.f.link(one.HostLink)
@@ -240,19 +241,19 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 		for _, p := range one.Addresses {
 			if l.Master != "" {
 				for _, isARP := range []bool{false, true}[:map[bool]int{true: 2, false: 1}[p.Addr().Is4()]] {
-					frames = append(frames, netops.ForwardedPacket{In: l.Name, From: p.Addr(), IsFrame: true, IsARP: isARP},
-						netops.ForwardedPacket{Out: l.Name, To: p.Addr(), IsFrame: true, IsReply: true, IsARP: isARP})
+					frames = append(frames, look.Packet{In: l.Name, From: p.Addr(), IsFrame: true, IsARP: isARP},
+						look.Packet{Out: l.Name, To: p.Addr(), IsFrame: true, IsReply: true, IsARP: isARP})
 				}
 			}
 			if p.Addr().Is4() {
-				frames = append(frames, netops.ForwardedPacket{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
-					netops.ForwardedPacket{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
+				frames = append(frames, look.Packet{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
+					look.Packet{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
 			}
 			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
 			packets = append(packets,
-				netops.ForwardedPacket{In: device, Out: uplink, From: a}, netops.ForwardedPacket{In: uplink, Out: device, To: a, IsReply: true},
-				netops.ForwardedPacket{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
-				netops.ForwardedPacket{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", Port: 443, IsReply: true})
+				look.Packet{In: device, Out: uplink, From: a}, look.Packet{In: uplink, Out: device, To: a, IsReply: true},
+				look.Packet{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
+				look.Packet{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", Port: 443, IsReply: true})
 			to := uplinks[a.Is6()].Via
 			if !to.IsValid() {
 				to = other
@@ -276,7 +277,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			}
 		}
 	}
-	verdicts, err := r.h.Net.ForwardVerdicts(ctx, append(packets, frames...)...)
+	verdicts, err := look.Verdicts(ctx, r.h.Net, append(packets, frames...)...)
 	for i := range verdicts {
 		if i >= len(packets) {
 			p := frames[i-len(packets)]
@@ -348,7 +349,7 @@ func (r *reader) readEgress(ctx context.Context) error {
 				continue
 			}
 			asked[k] = true
-			mark, err := r.h.Net.RoutingMark(ctx, netops.ForwardedPacket{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
+			mark, err := look.RoutingMark(ctx, r.h.Net, look.Packet{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
 			if err != nil {
 				return err
 			}
@@ -435,10 +436,10 @@ func (f *Facts) uplink(is6 bool) *netops.LinkInfo {
 }
 
 // addDrop adds a rule that drops packets of a device.
-func (w *Firewall) addDrop(d netops.FilterDrop, to bool, device string) {
+func (w *Firewall) addDrop(d look.Drop, to bool, device string) {
 	i := slices.IndexFunc(w.Rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == to })
 	if i < 0 {
-		i, w.Rules = len(w.Rules), append(w.Rules, PodDrop{FilterDrop: d, To: to})
+		i, w.Rules = len(w.Rules), append(w.Rules, PodDrop{Drop: d, To: to})
 	}
 	if one := &w.Rules[i]; !slices.Contains(one.Links, device) {
 		one.Links = append(one.Links, device)
