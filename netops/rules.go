@@ -10,18 +10,8 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
-	"github.com/cnibox/cnibox/netops/internal/refplugins"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
-
-// ReferencePluginAttachment identifies an attachment that the reference plugins made.
-type ReferencePluginAttachment = refplugins.Attachment
-
-// Leftovers gives access to the rules of the reference plugins, flanneld, kube-proxy and
-// other programs on the host.
-func (n *Net) Leftovers() *refplugins.Leftovers {
-	return &refplugins.Leftovers{Tables: n.FilterTables()}
-}
 
 const (
 	// RoutedMark is the bit of the packet mark and the connection mark that

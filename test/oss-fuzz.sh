@@ -23,7 +23,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/nft FuzzTraced
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/nft FuzzUserData netops_internal_nft_FuzzUserData
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/nlconn FuzzMessages netops_internal_nlconn_FuzzMessages
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/reach FuzzDecode netops_internal_reach_FuzzDecode
-compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/refplugins FuzzRule netops_internal_refplugins_FuzzRule
+compile_native_go_fuzzer github.com/cnibox/cnibox/netops/leftovers FuzzRule netops_leftovers_FuzzRule
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzDecoders netops_internal_rtnl_FuzzDecoders
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzRoundTrip netops_internal_rtnl_FuzzRoundTrip
 compile_native_go_fuzzer github.com/cnibox/cnibox/netops/internal/rtnl FuzzVLANs netops_internal_rtnl_FuzzVLANs

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/recovery"
@@ -53,7 +54,7 @@ func (a *Handler) collectLegacy(ctx context.Context, h *roles.Host, req *roles.R
 	if _, ok := a.role.(Masquerader); !ok {
 		return nil
 	}
-	return h.Net.Leftovers().CollectMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
+	return leftovers.Of(h.Net).CollectMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
 }
 
 // checkLegacy does what LegacyChecker.CheckLegacy does, for an interface role.

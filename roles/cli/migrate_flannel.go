@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -33,7 +34,7 @@ func (m *migrator) lookFlannel() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := m.h.Net.Leftovers().Flannel(m.c.Context)
+	rules, err := leftovers.Of(m.h.Net).Flannel(m.c.Context)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +177,9 @@ func (m *migrator) runAgentVerb(name string, flags map[string]string) (any, erro
 }
 
 func (m *migrator) removeFlannelRules() error {
-	rules, err := m.h.Net.Leftovers().Flannel(m.c.Context)
+	rules, err := leftovers.Of(m.h.Net).Flannel(m.c.Context)
 	if err == nil {
-		err = m.h.Net.Leftovers().RemoveFlannel(m.c.Context)
+		err = leftovers.Of(m.h.Net).RemoveFlannel(m.c.Context)
 	}
 	if errors.Is(err, netops.ErrNotSupported) {
 		return withHint(err, "install the program, or run 'iptables-save' on the node")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 )
@@ -36,7 +37,7 @@ func (i *legacyInterface) close() {
 func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
 	if masquerades {
 		var err error
-		if masquerades, err = h.Net.Leftovers().Has(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
+		if masquerades, err = leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
 			return err
 		}
 	}
@@ -53,7 +54,7 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 	}
 	var errs []error
 	if masquerades {
-		errs = append(errs, h.Net.Leftovers().RemoveMasquerade(ctx, f))
+		errs = append(errs, leftovers.Of(h.Net).RemoveMasquerade(ctx, f))
 	}
 	if found != nil {
 		errs = append(errs, removeInterface(ctx, h, req, f, found, own))
@@ -233,7 +234,7 @@ func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec
 	if err != nil {
 		return nil, err
 	}
-	missing, err := h.Net.Leftovers().MissingMasquerade(ctx, f)
+	missing, err := leftovers.Of(h.Net).MissingMasquerade(ctx, f)
 	var diffs []netops.Difference
 	for _, addr := range missing {
 		diffs = append(diffs, AddressDifference(req.IfName, addr, "masqueraded"))

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/migrate"
@@ -25,7 +26,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if err != nil {
 		return nil, err
 	}
-	missing, err := h.Net.Leftovers().MissingForward(ctx, f.Addresses)
+	missing, err := leftovers.Of(h.Net).MissingForward(ctx, f.Addresses)
 	var diffs []netops.Difference
 	for _, a := range missing {
 		diffs = append(diffs, migrate.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/migrate"
@@ -15,7 +16,7 @@ import (
 // CleanLegacy removes the reference plugin's objects for the container's addresses. Its
 // rules contain only addresses, so addresses that another attachment has are left out.
 func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	present, err := h.Net.Leftovers().HasForward(ctx)
+	present, err := leftovers.Of(h.Net).HasForward(ctx)
 	if err != nil || !present {
 		return err
 	}
@@ -51,7 +52,7 @@ func (r *role) removeReferenceRules(ctx context.Context, h *roles.Host, addresse
 	if !r.conf.usesBackend(iptables) {
 		return nil
 	}
-	return h.Net.Leftovers().RemoveForward(ctx, addresses)
+	return leftovers.Of(h.Net).RemoveForward(ctx, addresses)
 }
 
 // removeSources removes the reference plugin's firewalld sources.

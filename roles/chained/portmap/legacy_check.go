@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/migrate"
@@ -31,7 +32,7 @@ func checkForeignPorts(ctx context.Context, h *roles.Host, in *attach.Input, por
 			}
 			return numbered[proto+strconv.Itoa(int(n))]
 		}
-		held, err := h.Net.Leftovers().Ports(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
+		held, err := leftovers.Of(h.Net).Ports(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
 		if err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 		if len(ports) == 0 {
 			continue
 		}
-		have, err := h.Net.Leftovers().HostPorts(ctx, f, !v4)
+		have, err := leftovers.Of(h.Net).HostPorts(ctx, f, !v4)
 		if err != nil {
 			return nil, err
 		}
@@ -101,8 +102,8 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 // so they are removed only for containers that host-local's files list for this
 // network.
 func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{h.Net.Leftovers().CollectHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
-	there, err := h.Net.Leftovers().Has(ctx, netops.ReferencePluginAttachment{Network: req.Network})
+	errs := []error{leftovers.Of(h.Net).CollectHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
+	there, err := leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
 	}
@@ -110,7 +111,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	errs = append(errs, err)
 	for _, f := range gone {
 		f.Shares = true // CollectForeignHostPorts has removed its chains
-		errs = append(errs, h.Net.Leftovers().RemoveHostPorts(ctx, f))
+		errs = append(errs, leftovers.Of(h.Net).RemoveHostPorts(ctx, f))
 	}
 	return errors.Join(errs...)
 }
@@ -118,7 +119,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 // removeForeign removes the rules and chains that the reference plugin made for
 // the attachment.
 func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
-	there, err := h.Net.Leftovers().Has(ctx, netops.ReferencePluginAttachment{Network: in.Key.Network, ContainerID: in.Key.ContainerID})
+	there, err := leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: in.Key.Network, ContainerID: in.Key.ContainerID})
 	if err != nil || !there {
 		return err
 	}
@@ -126,5 +127,5 @@ func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
 	if err != nil {
 		return err
 	}
-	return h.Net.Leftovers().RemoveHostPorts(ctx, f)
+	return leftovers.Of(h.Net).RemoveHostPorts(ctx, f)
 }

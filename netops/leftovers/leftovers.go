@@ -1,6 +1,6 @@
-// Package refplugins finds, lists and removes the packet filter rules that the
-// reference plugins left, of both backends.
-package refplugins
+// Package leftovers finds, lists and removes the packet filter rules of the reference plugins, flanneld and kube-proxy,
+// of all backends.
+package leftovers
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -24,27 +25,17 @@ import (
 // in nftables, by their nftables backend or by iptables-nft, and in the tables of
 // iptables-legacy.
 
-// Leftovers gives access to the rules that the reference plugins left in the
-// namespace.
+// Leftovers gives access to the rules on the host.
 type Leftovers struct{ *iptables.Tables }
 
+// Of returns the access of n.
+func Of(n *netops.Net) *Leftovers { return &Leftovers{Tables: n.FilterTables()} }
+
 // Attachment names an attachment that the reference plugins made.
-type Attachment struct {
-	Network, ContainerID, IfName string
-	// Addresses are the known addresses of the attachment. A rule that names an
-	// address is removed only if it is one of them. If there are none, all rules
-	// of the container are removed.
-	Addresses []netip.Addr
-	// Others are the addresses of the container's other attachments. The
-	// reference plugins name some rules only by container.
-	Others []netip.Addr
-	// Shares reports whether one of the other attachments has the same network. The
-	// iptables backends use one chain for both.
-	Shares bool
-}
+type Attachment = netops.ReferencePluginAttachment
 
 // owns reports whether a rule for an address belongs to the attachment.
-func (f *Attachment) owns(a netip.Addr) bool {
+func owns(f *Attachment, a netip.Addr) bool {
 	if slices.Contains(f.Others, a) {
 		return false
 	}
@@ -115,9 +106,9 @@ func hostPortTable(family byte) nft.Table {
 	return nft.Table{Family: family, Name: "cni_hostport"}
 }
 
-// MasqueradeComment returns the prefix of the comments of an attachment's
+// masqueradeComment returns the prefix of the comments of an attachment's
 // masquerade rules.
-func (f *Attachment) MasqueradeComment() string {
+func masqueradeComment(f *Attachment) string {
 	return masqueradeNetwork(f.Network) + digest(f.IfName+":"+f.ContainerID, 16)
 }
 
@@ -131,10 +122,10 @@ func masqueradeNetwork(network string) string { return digest(network, 16) + "-"
 func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	errs := []error{n.removeNative(ctx, masqueradeTable(), []string{"masq_checks"}, func(r *iptables.HeldRule) bool {
-		return strings.HasPrefix(r.Comment, f.MasqueradeComment())
+		return strings.HasPrefix(r.Comment, masqueradeComment(&f))
 	})}
 	for _, t := range n.Named("nat", iptables.Families(), chain) {
-		errs = append(errs, removeChain(ctx, t, "POSTROUTING", chain, func(r *iptables.HeldRule) bool { return f.owns(r.Source.Addr()) }))
+		errs = append(errs, removeChain(ctx, t, "POSTROUTING", chain, func(r *iptables.HeldRule) bool { return owns(&f, r.Source.Addr()) }))
 	}
 	return errors.Join(errs...)
 }
@@ -146,7 +137,7 @@ func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 	var errs []error
 	for _, family := range iptables.Families() {
 		errs = append(errs, n.removeNative(ctx, hostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *iptables.HeldRule) bool {
-			return r.Comment == f.ContainerID && f.owns(target(r))
+			return r.Comment == f.ContainerID && owns(&f, target(r))
 		}))
 	}
 	for _, t := range n.Named("nat", iptables.Families(), chain) {

@@ -1,4 +1,4 @@
-package refplugins
+package leftovers
 
 import (
 	"context"

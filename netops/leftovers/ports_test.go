@@ -1,4 +1,4 @@
-package netops
+package leftovers
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -88,7 +89,7 @@ table ip nat {
 			v.set(t)
 			wanted := func(_ string, port uint16) bool { return port >= 1000 && port <= 1002 }
 			for is6, want := range map[bool][]string{false: v.want4, true: v.want6} {
-				held, err := n.Leftovers().Ports(t.Context(), is6, wanted)
+				held, err := Of(n).Ports(t.Context(), is6, wanted)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -105,7 +106,7 @@ table ip nat {
 				if !slices.Equal(have, want) {
 					t.Errorf("IPv6 %t: held are %q, want %q", is6, have, want)
 				}
-				if none, err := n.Leftovers().Ports(t.Context(), is6, func(string, uint16) bool { return false }); err != nil || len(none) > 0 {
+				if none, err := Of(n).Ports(t.Context(), is6, func(string, uint16) bool { return false }); err != nil || len(none) > 0 {
 					t.Errorf("IPv6 %t: of no wanted port %v, %v", is6, none, err)
 				}
 			}
@@ -118,7 +119,7 @@ table ip nat {
 func TestReferencePluginLegacyUnread(t *testing.T) {
 	nstest.Fresh(t)
 	runs := 0
-	n := New(Options{IPTables: func(ctx context.Context, program string, args []string, input string) (string, error) {
+	n := netops.New(netops.Options{IPTables: func(ctx context.Context, program string, args []string, input string) (string, error) {
 		runs++
 		return nstest.IPTables(ctx, program, args, input)
 	}})
@@ -127,11 +128,11 @@ func TestReferencePluginLegacyUnread(t *testing.T) {
 		t.Helper()
 		runs = 0
 		for _, is6 := range []bool{false, true} {
-			if _, err := n.Leftovers().Ports(t.Context(), is6, func(string, uint16) bool { return true }); err != nil {
+			if _, err := Of(n).Ports(t.Context(), is6, func(string, uint16) bool { return true }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := n.Leftovers().Has(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1"}); err != nil {
+		if _, err := Of(n).Has(t.Context(), Attachment{Network: "net1", ContainerID: "c1"}); err != nil {
 			t.Fatal(err)
 		}
 		return runs

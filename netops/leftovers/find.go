@@ -1,4 +1,4 @@
-package refplugins
+package leftovers
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]neti
 	if err != nil {
 		return nil, err
 	}
-	rules = slices.DeleteFunc(rules, func(r *iptables.HeldRule) bool { return !strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
+	rules = slices.DeleteFunc(rules, func(r *iptables.HeldRule) bool { return !strings.HasPrefix(r.Comment, masqueradeComment(&f)) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range iptables.Families() {
 		jumps, err := n.rules(ctx, nft.Table{Family: family, Name: "nat"}, "POSTROUTING")
@@ -59,7 +59,7 @@ func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int,
 	chain, err := n.rules(ctx, nft.Table{Family: family, Name: "nat"}, iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	ports := 0
 	for _, r := range native {
-		if r.Comment == f.ContainerID && f.owns(target(r)) {
+		if r.Comment == f.ContainerID && owns(&f, target(r)) {
 			ports++
 		}
 	}
@@ -97,7 +97,7 @@ func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) 
 // ptp made on a network for attachments that are not valid.
 func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid []Attachment) error {
 	isValid := func(r *iptables.HeldRule) bool {
-		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.Comment, f.MasqueradeComment()) })
+		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.Comment, masqueradeComment(&f)) })
 	}
 	return errors.Join(
 		n.removeNative(ctx, masqueradeTable(), []string{"masq_checks"}, func(r *iptables.HeldRule) bool {

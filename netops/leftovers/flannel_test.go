@@ -1,9 +1,10 @@
-package netops
+package leftovers
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -11,7 +12,7 @@ import (
 // of other programs. All of flanneld's rules are removed, also a jump that another program added, and no other rule.
 func TestFlannelRules(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{IPTables: nstest.IPTables})
+	n := netops.New(netops.Options{IPTables: nstest.IPTables})
 	t.Cleanup(func() { _ = n.Close() })
 	programs := []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
 	state := func() string {
@@ -38,7 +39,7 @@ func TestFlannelRules(t *testing.T) {
 		nstest.Run(t, p, "-A", "OTHER", "-j", "FLANNEL-FWD")
 	}
 	nstest.Run(t, "nft", "add table ip flannel-ipv4; add chain ip flannel-ipv4 postrtg { type nat hook postrouting priority srcnat; }; add table ip6 flannel-ipv6")
-	found, err := n.Leftovers().Flannel(t.Context())
+	found, err := Of(n).Flannel(t.Context())
 	if err != nil || len(found) != 10 {
 		t.Fatalf("found %q, %v", found, err)
 	}
@@ -51,14 +52,14 @@ func TestFlannelRules(t *testing.T) {
 		}
 	}
 	for range 2 { // the second call has nothing to do
-		if err := n.Leftovers().RemoveFlannel(t.Context()); err != nil {
+		if err := Of(n).RemoveFlannel(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if now := state(); now != before {
 			t.Errorf("the rules were\n%s\nand are\n%s", before, now)
 		}
 	}
-	if found, err := n.Leftovers().Flannel(t.Context()); err != nil || len(found) != 0 {
+	if found, err := Of(n).Flannel(t.Context()); err != nil || len(found) != 0 {
 		t.Errorf("found %q, %v", found, err)
 	}
 }

@@ -1,4 +1,4 @@
-package netops
+package leftovers
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -67,7 +68,7 @@ func rules(t *testing.T) string {
 // removed.
 func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{})
+	n := netops.New(netops.Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	nstest.Run(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1", "-j", "ACCEPT")
 	nstest.Run(t, "ip6tables", "-t", "nat", "-A", "POSTROUTING", "-s", "2001:db8::1", "-j", "ACCEPT")
@@ -77,13 +78,13 @@ func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 		iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
 		iptablesMasquerade(t, c1Chain, "c1", "fd00::2", "fd00::/64")
 	}
-	for name, f := range map[string]ReferencePluginAttachment{
+	for name, f := range map[string]Attachment{
 		"addresses known":   {Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")},
 		"addresses unknown": {Network: "net1", ContainerID: "c1", IfName: "eth0"},
 	} {
 		make1()
 		for range 2 {
-			if err := n.Leftovers().RemoveMasquerade(t.Context(), f); err != nil {
+			if err := Of(n).RemoveMasquerade(t.Context(), f); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -93,18 +94,18 @@ func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 	}
 	make1()
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.9", "10.1.0.0/24")
-	second := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
-	if err := n.Leftovers().RemoveMasquerade(t.Context(), second); err != nil {
+	second := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
+	if err := Of(n).RemoveMasquerade(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	first := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
-	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
+	first := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
+	if missing, err := Of(n).MissingMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
 		t.Fatalf("the first interface lost %v, %v", missing, err)
 	}
-	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
+	if missing, err := Of(n).MissingMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
 		t.Fatalf("the second interface lacks %v, %v", missing, err)
 	}
-	if err := n.Leftovers().RemoveMasquerade(t.Context(), first); err != nil {
+	if err := Of(n).RemoveMasquerade(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -134,18 +135,18 @@ func TestReferencePluginLegacy(t *testing.T) {
 		legacy("-A", "CNI-FORWARD", "-d", address, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
 		legacy("-A", "CNI-FORWARD", "-s", address, "-j", "ACCEPT")
 	}
-	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	one := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	both := one
 	both.Addresses, both.Others, both.Shares = addrs("10.1.0.2"), addrs("10.1.0.9"), true
-	two := []ReferencePluginAttachment{{Network: "net1", ContainerID: "c2", IfName: "eth0"}}
+	two := []Attachment{{Network: "net1", ContainerID: "c2", IfName: "eth0"}}
 	attach(c2Chain, c2HostPorts, "c2", "10.1.0.3")
 	others := listing()
 	for name, detach := range map[string]func() error{
 		"DEL": func() error {
-			return errors.Join(n.Leftovers().RemoveMasquerade(t.Context(), one), n.Leftovers().RemoveHostPorts(t.Context(), one), n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(Of(n).RemoveMasquerade(t.Context(), one), Of(n).RemoveHostPorts(t.Context(), one), Of(n).RemoveForward(t.Context(), addrs("10.1.0.2")))
 		},
 		"GC": func() error {
-			return errors.Join(n.Leftovers().CollectMasquerade(t.Context(), "net1", two), n.Leftovers().CollectHostPorts(t.Context(), "net1", two), n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(Of(n).CollectMasquerade(t.Context(), "net1", two), Of(n).CollectHostPorts(t.Context(), "net1", two), Of(n).RemoveForward(t.Context(), addrs("10.1.0.2")))
 		},
 	} {
 		attach(c1Chain, c1HostPorts, "c1", "10.1.0.2")
@@ -159,14 +160,14 @@ func TestReferencePluginLegacy(t *testing.T) {
 		}
 	}
 	attach(c1Chain, c1HostPorts, "c1", "10.1.0.9")
-	if err := errors.Join(n.Leftovers().RemoveMasquerade(t.Context(), both), n.Leftovers().RemoveHostPorts(t.Context(), both)); err != nil {
+	if err := errors.Join(Of(n).RemoveMasquerade(t.Context(), both), Of(n).RemoveHostPorts(t.Context(), both)); err != nil {
 		t.Fatal(err)
 	}
 	if now := listing(); !strings.Contains(now, "-j "+c1Chain) || !strings.Contains(now, "-j "+c1HostPorts) {
 		t.Errorf("the container's other interface lost its rules:\n%s", now)
 	}
-	err := errors.Join(n.Leftovers().CollectMasquerade(t.Context(), "net1", nil), n.Leftovers().CollectHostPorts(t.Context(), "net1", nil),
-		n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
+	err := errors.Join(Of(n).CollectMasquerade(t.Context(), "net1", nil), Of(n).CollectHostPorts(t.Context(), "net1", nil),
+		Of(n).RemoveForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
 	if now := listing(); err != nil || now != before {
 		t.Errorf("%v, left are\n%s\nwant\n%s", err, now, before)
 	}
@@ -175,12 +176,12 @@ func TestReferencePluginLegacy(t *testing.T) {
 // TestReferencePluginChainInUse removes a chain although an administrator's rule jumps to it.
 func TestReferencePluginChainInUse(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{})
+	n := netops.New(netops.Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
 	nstest.Run(t, "iptables", "-t", "nat", "-N", "MINE")
 	nstest.Run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
-	if err := n.Leftovers().RemoveMasquerade(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := Of(n).RemoveMasquerade(t.Context(), Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := rules(t); strings.Contains(now, c1Chain) {
@@ -203,12 +204,12 @@ func masqueradeRules(rules ...string) string {
 }
 
 // masqueradeRule returns one rule of that table.
-func masqueradeRule(f ReferencePluginAttachment, address, subnet string) string {
+func masqueradeRule(f Attachment, address, subnet string) string {
 	family := "ip"
 	if strings.Contains(address, ":") {
 		family = "ip6"
 	}
-	comment := f.MasqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
+	comment := masqueradeComment(&f) + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
 	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
 }
 
@@ -217,15 +218,15 @@ func masqueradeRule(f ReferencePluginAttachment, address, subnet string) string 
 // be deleted with its last rule.
 func TestReferencePluginMasqueradeNFT(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{})
+	n := netops.New(netops.Options{})
 	t.Cleanup(func() { _ = n.Close() })
-	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
-	two := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth1"}
-	three := ReferencePluginAttachment{Network: "net1", ContainerID: "c3", IfName: "eth0"}
-	other := ReferencePluginAttachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	one := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
+	two := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth1"}
+	three := Attachment{Network: "net1", ContainerID: "c3", IfName: "eth0"}
+	other := Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	nftFile(t, masqueradeRules(masqueradeRule(one, "10.1.0.2", "10.1.0.0/24"), masqueradeRule(one, "fd00::2", "fd00::/64"),
 		masqueradeRule(two, "10.1.0.9", "10.1.0.0/24"), masqueradeRule(three, "10.1.0.3", "10.1.0.0/24"), masqueradeRule(other, "10.2.0.2", "10.2.0.0/24")))
-	if missing, err := n.Leftovers().MissingMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
+	if missing, err := Of(n).MissingMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
 		t.Errorf("missing %v, %v", missing, err)
 	}
 	steps := []struct {
@@ -233,13 +234,13 @@ func TestReferencePluginMasqueradeNFT(t *testing.T) {
 		do   func() error
 		left []string
 	}{
-		{"DEL", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
-		{"DEL again", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL", func() error { return Of(n).RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL again", func() error { return Of(n).RemoveMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
 		{"GC", func() error {
-			return n.Leftovers().CollectMasquerade(t.Context(), "net1", []ReferencePluginAttachment{three})
+			return Of(n).CollectMasquerade(t.Context(), "net1", []Attachment{three})
 		}, []string{"10.1.0.3", "10.2.0.2"}},
-		{"GC without valid attachments", func() error { return n.Leftovers().CollectMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
-		{"DEL of the last", func() error { return n.Leftovers().RemoveMasquerade(t.Context(), other) }, nil},
+		{"GC without valid attachments", func() error { return Of(n).CollectMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
+		{"DEL of the last", func() error { return Of(n).RemoveMasquerade(t.Context(), other) }, nil},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -267,15 +268,15 @@ func nftFile(t *testing.T, text string) {
 // the container. The destination address identifies the attachment.
 func TestReferencePluginHostPorts(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{})
+	n := netops.New(netops.Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	iptablesHostPort(t, c2HostPorts, "c2", "8081", "10.1.0.3:80")
 	others := rules(t)
-	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
+	one := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
 	for _, remove := range []func() error{
-		func() error { return n.Leftovers().RemoveHostPorts(t.Context(), one) },
+		func() error { return Of(n).RemoveHostPorts(t.Context(), one) },
 		func() error {
-			return n.Leftovers().CollectHostPorts(t.Context(), "net1", []ReferencePluginAttachment{{ContainerID: "c2"}})
+			return Of(n).CollectHostPorts(t.Context(), "net1", []Attachment{{ContainerID: "c2"}})
 		},
 	} {
 		iptablesHostPort(t, c1HostPorts, "c1", "8080", "10.1.0.2:80")
@@ -310,19 +311,19 @@ func TestReferencePluginHostPorts(t *testing.T) {
 			}
 		}
 	}
-	if err := n.Leftovers().RemoveHostPorts(t.Context(), one); err != nil {
+	if err := Of(n).RemoveHostPorts(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
 	check("first", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
+	if err := Of(n).RemoveHostPorts(t.Context(), Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown, not the other's", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := Of(n).RemoveHostPorts(t.Context(), Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown", "dport 8081")
-	if err := n.Leftovers().RemoveHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
+	if err := Of(n).RemoveHostPorts(t.Context(), Attachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != "" {
@@ -334,7 +335,7 @@ func TestReferencePluginHostPorts(t *testing.T) {
 // administrator's rules for the same address must stay.
 func TestReferencePluginForward(t *testing.T) {
 	nstest.Fresh(t)
-	n := New(Options{})
+	n := netops.New(netops.Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	for _, program := range []string{"iptables", "ip6tables"} {
 		nstest.Run(t, program, "-N", "CNI-FORWARD")
@@ -353,14 +354,14 @@ func TestReferencePluginForward(t *testing.T) {
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
 	}
-	if err := n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.3")); err != nil {
+	if err := Of(n).RemoveForward(t.Context(), addrs("10.1.0.3")); err != nil {
 		t.Fatal(err)
 	}
 	if rules(t) == before {
 		t.Fatal("the rules of another address went")
 	}
 	for range 2 {
-		if err := n.Leftovers().RemoveForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
+		if err := Of(n).RemoveForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
 			t.Fatal(err)
 		}
 		if now := rules(t); now != before {
