@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -28,6 +29,7 @@ func run() int {
 			return node.Open(ctx, node.Options{
 				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
 				Role: role, Program: v, Log: log, IPTables: dispatch.IPTables,
+				Reference: migrate.ReferencePlugins{},
 			})
 		},
 	}

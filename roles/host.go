@@ -20,7 +20,9 @@ type Host struct {
 	Net      *netops.Net
 	Store    *store.Store
 	Delegate Delegator
-	Log      *slog.Logger
+	// Reference is nil in a program that does not replace the reference plugins.
+	Reference ReferencePlugins
+	Log       *slog.Logger
 	// Now is the wall clock; it is recorded, and no decision depends on it.
 	Now func() time.Time
 	// SinceBoot is store.SinceBoot. Only leases of cluster-wide ranges need it.

@@ -88,7 +88,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzKeys roles_
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzOpenStack roles_metadata_FuzzOpenStack
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzOracle roles_metadata_FuzzOracle
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/metadata FuzzVultr roles_metadata_FuzzVultr
-compile_native_go_fuzzer github.com/cnibox/cnibox/roles/migrate FuzzEntry roles_migrate_FuzzEntry
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/leasefiles FuzzEntry roles_leasefiles_FuzzEntry
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/netlist FuzzParse roles_netlist_FuzzParse
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/netpolicy FuzzDecode roles_netpolicy_FuzzDecode
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/plugindir FuzzBuildInfo roles_plugindir_FuzzBuildInfo

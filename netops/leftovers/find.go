@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -156,4 +157,13 @@ func parseComment(text string) (network, containerID string, ok bool) {
 	}
 	containerID, err = strconv.Unquote(quotedID)
 	return network, containerID, err == nil
+}
+
+// AddressDifference returns the difference that a container's address does not have a
+// property which the reference gives it, for example "masqueraded".
+func AddressDifference(ifName string, a netip.Addr, what string) netops.Difference {
+	return netops.Difference{
+		Object: &netops.Addr{In: netops.Container, Link: ifName, Address: netip.PrefixFrom(a, a.BitLen())},
+		Want:   what, Have: "not " + what,
+	}
 }

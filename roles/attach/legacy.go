@@ -5,9 +5,7 @@ import (
 	"context"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/recovery"
 )
 
@@ -37,43 +35,50 @@ type LegacyChecker interface {
 	// It returns the missing objects of those that only the reference plugin makes.
 	CheckLegacy(ctx context.Context, h *roles.Host, in *Input, spec *netops.Spec) ([]netops.Difference, error)
 	// CollectLegacy is called by GC. It removes the reference plugin's objects of
-	// containers that are not valid, if it can find the container of an object.
+	// containers that are not valid, if it can find the container of an object. It is
+	// called only if h.Reference is not nil.
 	CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error
 }
 
 // cleanLegacy removes the objects that the reference plugin of the role's name made for
 // an attachment without a record.
 func (a *Handler) cleanLegacy(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
+	if h.Reference == nil {
+		return nil
+	}
 	_, masquerades := a.role.(Masquerader)
-	return migrate.CleanInterface(ctx, h, req, ns, a.orphans(req), masquerades)
+	return h.Reference.RemoveInterface(ctx, h, req, ns, a.orphans(req), masquerades)
 }
 
 // collectLegacy removes the masquerade rules of the reference plugin of the role's name
 // for containers that are not valid.
 func (a *Handler) collectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if _, ok := a.role.(Masquerader); !ok {
+	if _, ok := a.role.(Masquerader); !ok || h.Reference == nil {
 		return nil
 	}
-	return leftovers.Of(h.Net).CollectMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
+	return h.Reference.CollectMasquerade(ctx, h, req)
 }
 
 // checkLegacy does what LegacyChecker.CheckLegacy does, for an interface role.
 func (a *Handler) checkLegacy(ctx context.Context, h *roles.Host, req *roles.Request, spec *netops.Spec) ([]netops.Difference, error) {
 	m, ok := a.role.(Masquerader)
-	return migrate.CheckInterface(ctx, h, req, spec, ok && m.Masquerade().On)
+	return h.Reference.CheckInterface(ctx, h, req, spec, ok && m.Masquerade().On)
 }
 
 // isLegacy reports whether the reference plugin made an attachment without a record. It
 // sets in.HostLink to the host's end of the attachment's veth pair, if it has one.
 func isLegacy(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, ns *netops.Namespace) (bool, error) {
-	end, is, err := migrate.IsByReference(ctx, h, req, ns, in.HostLink)
+	if h.Reference == nil {
+		return false, nil
+	}
+	end, is, err := h.Reference.IsAttached(ctx, h, req, ns, in.HostLink)
 	in.HostLink = cmp.Or(end, in.HostLink)
 	return is, err
 }
 
 // collectLegacy calls the role's CollectLegacy, if it has one.
 func (c *ChainedHandler) collectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if s, ok := c.role.(LegacyChecker); ok {
+	if s, ok := c.role.(LegacyChecker); ok && h.Reference != nil {
 		return s.CollectLegacy(ctx, h, req)
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/tabletest"
 )
@@ -140,6 +141,7 @@ func mainOf(table roles.Table) int {
 func openHost(ctx context.Context, role string) (*roles.Host, func(), error) {
 	return node.Open(ctx, node.Options{
 		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"), Role: role, Program: "test",
+		Reference: migrate.ReferencePlugins{},
 	})
 }
 

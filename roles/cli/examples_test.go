@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -29,7 +30,7 @@ func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 		Version: "test", Executable: "/proc/self/exe",
 	}
 	p.OpenHost = func(ctx context.Context, role string) (*roles.Host, func(), error) {
-		h, done, err := node.Open(ctx, node.Options{RunDir: dir + "/run", StateDir: dir + "/lib", Role: role, Program: "test"})
+		h, done, err := node.Open(ctx, node.Options{RunDir: dir + "/run", StateDir: dir + "/lib", Role: role, Program: "test", Reference: migrate.ReferencePlugins{}})
 		if err == nil {
 			h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: p.Table, Executable: p.Executable, Env: p.Env}, h, slog.New(slog.DiscardHandler))
 		}

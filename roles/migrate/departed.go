@@ -2,8 +2,6 @@ package migrate
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -11,6 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
@@ -20,10 +19,7 @@ import (
 // The GC that releases their leases keeps these files, so the GC of chained roles can find
 // in them the owner of the reference plugins' objects, which contain only a container ID or
 // an address.
-func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
-	if !isComponent(network) {
-		return nil, nil // the reference host-local cannot have this directory
-	}
+func (ReferencePlugins) Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
 	dirs, held, err := poolsAndHeld(ctx, h, network)
 	if err != nil {
 		return nil, err
@@ -35,23 +31,23 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 	}
 	gone := map[store.Key]*netops.ReferencePluginAttachment{}
 	for _, dir := range dirs {
-		found, err := readDirectory(ctx, store.PoolID{DataDir: dir, Network: network})
+		files, skipped, err := leasefiles.Read(ctx, store.PoolID{DataDir: dir, Network: network})
 		if err != nil {
 			h.Log.Warn("read the reference's addresses", "error", err)
 			continue
 		}
-		for _, f := range found.skipped {
+		for _, f := range skipped {
 			h.Log.Debug("skip a file among the reference's addresses", "file", f.Name, "reason", f.Reason)
 		}
-		for _, f := range found.entries {
-			key := store.Key{Network: network, ContainerID: f.containerID, IfName: f.ifName}
-			if stays[roles.AttachmentID{ContainerID: f.containerID, IfName: f.ifName}] || held[f.addr] != (store.Key{}) && held[f.addr] != key {
+		for _, f := range files {
+			key := store.Key{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
+			if stays[roles.AttachmentID{ContainerID: f.ContainerID, IfName: f.IfName}] || held[f.Address] != (store.Key{}) && held[f.Address] != key {
 				continue
 			}
 			if gone[key] == nil {
-				gone[key] = &netops.ReferencePluginAttachment{Network: network, ContainerID: f.containerID, IfName: f.ifName}
+				gone[key] = &netops.ReferencePluginAttachment{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
 			}
-			gone[key].Addresses = append(gone[key].Addresses, f.addr)
+			gone[key].Addresses = append(gone[key].Addresses, f.Address)
 		}
 	}
 	var all []netops.ReferencePluginAttachment
@@ -80,38 +76,7 @@ func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []st
 				dirs = append(dirs, id.DataDir)
 			}
 		}
-		return eachAddress(tx, func(owner store.Key, a netip.Addr) { held[a] = owner })
+		return attachment.EachAddress(tx, func(owner store.Key, a netip.Addr) { held[a] = owner })
 	})
 	return dirs, held, err
-}
-
-// readDirectory reads a pool's directory without its lock. A missing one has no files.
-func readDirectory(ctx context.Context, id store.PoolID) (*foundFiles, error) {
-	d, err := openDirectory(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return new(foundFiles), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.close()
-	return d.read(ctx)
-}
-
-// eachAddress calls each for the addresses of leases, then for those of attachments.
-func eachAddress(tx *store.Tx, each func(owner store.Key, a netip.Addr)) error {
-	leases, err := attachment.Leases(tx, "")
-	for _, l := range leases {
-		each(l.Owner, l.Address)
-	}
-	if err != nil {
-		return err
-	}
-	atts, err := tx.Attachments("")
-	for _, a := range atts {
-		for _, p := range a.Addresses {
-			each(a.Key, p.Addr())
-		}
-	}
-	return err
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -33,6 +32,8 @@ type Options struct {
 	Log         *slog.Logger
 	// IPTables runs iptables-legacy's programs.
 	IPTables netops.IPTables
+	// Reference becomes the Host's.
+	Reference roles.ReferencePlugins
 	// NetProbe and StoreProbe let tests make the n-th call fail.
 	NetProbe   netops.Probe
 	StoreProbe func(op string) error
@@ -68,7 +69,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.Log.Debug("waited for a lock", "lock", what, "took", d)
 	}
 
-	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow, SinceBoot: store.SinceBoot, Steps: steps}
+	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow, SinceBoot: store.SinceBoot, Steps: steps, Reference: o.Reference}
 	h.Net = netops.New(netops.Options{
 		Probe: o.NetProbe, IPTables: o.IPTables, Spent: &steps.Net,
 		Restore:  func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },
@@ -84,7 +85,9 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)
 	}
-	so.Mirror = func() store.Mirror { return &migrate.Mirror{Log: o.Log} }
+	if o.Reference != nil {
+		so.Mirror = func() store.Mirror { return o.Reference.Mirror(o.Log) }
+	}
 	h.Store = store.New(so)
 	return h, func() {
 		if err := h.Net.Close(); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -84,6 +85,7 @@ func plugin(table roles.Table) int {
 				CacheDirs:   []string{os.Getenv(cacheEnv)},
 				LockTimeout: timeout,
 				Role:        role, Program: "test", Log: log, IPTables: dispatch.IPTables,
+				Reference: migrate.ReferencePlugins{},
 			}
 			probe.into(&o)
 			return node.Open(ctx, o)

@@ -9,6 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -79,7 +80,7 @@ func (s Suite) restored(t *testing.T, c Conf) {
 func (e *Env) RestoreBeside(restore func(context.Context, *netops.Net) error, between func()) {
 	e.t.Helper()
 	ctx := e.t.Context()
-	h, done, err := node.Open(ctx, node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), CacheDirs: []string{e.CacheDir()}, Role: "test", IPTables: dispatch.IPTables})
+	h, done, err := node.Open(ctx, node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), CacheDirs: []string{e.CacheDir()}, Role: "test", IPTables: dispatch.IPTables, Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -78,7 +79,7 @@ func (e *Env) storeText() string {
 // cannot be read, there are none.
 func (e *Env) delegations() []store.Delegation {
 	e.t.Helper()
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func (e *Env) isAttached(c Call) bool {
 // view reads the node's state file.
 func (e *Env) view(fn func(*store.Tx) error) {
 	e.t.Helper()
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		e.t.Fatal(err)
 	}

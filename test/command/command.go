@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -41,6 +42,7 @@ func run(table roles.Table) int {
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := node.Open(ctx, node.Options{
 				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"), Role: role, Program: "test", IPTables: dispatch.IPTables,
+				Reference: migrate.ReferencePlugins{},
 			})
 			if err == nil {
 				h.Delegate = dispatch.NewDelegator(p, h, slog.New(slog.DiscardHandler))

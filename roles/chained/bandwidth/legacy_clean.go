@@ -11,7 +11,6 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -123,7 +122,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	for _, v := range req.Valid {
 		delete(there, referenceIFB(store.Key{Network: req.Network, ContainerID: v.ContainerID}))
 	}
-	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := h.Reference.Departed(ctx, h, req.Network, req.Valid)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // CheckLegacy requires the reference plugin's two rules for each address, or
@@ -22,14 +22,14 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if len(spec.Objects) > 0 || !r.conf.usesBackend(iptables) {
 		return nil, nil
 	}
-	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
+	f, err := attachment.ByReference(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
 	missing, err := leftovers.Of(h.Net).MissingForward(ctx, f.Addresses)
 	var diffs []netops.Difference
 	for _, a := range missing {
-		diffs = append(diffs, migrate.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))
+		diffs = append(diffs, leftovers.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))
 	}
 	return diffs, err
 }
@@ -41,7 +41,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	if !r.conf.usesBackend(iptables) && !r.conf.usesBackend(firewalld) {
 		return nil
 	}
-	departed, err := migrate.Departed(ctx, h, req.Network, req.Valid)
+	departed, err := h.Reference.Departed(ctx, h, req.Network, req.Valid)
 	if err != nil {
 		return err
 	}

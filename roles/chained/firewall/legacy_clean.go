@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/attachment"
 )
 
 // CleanLegacy removes the reference plugin's objects for the container's addresses. Its
@@ -20,7 +20,7 @@ func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if err != nil || !present {
 		return err
 	}
-	addresses, err := migrate.ReferenceAddresses(ctx, h, in.Key, in.Prev)
+	addresses, err := attachment.ReferenceAddresses(ctx, h, in.Key, in.Prev)
 	if err != nil || len(addresses) == 0 {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -74,7 +74,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	if err != nil {
 		return nil, err
 	}
-	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
+	f, err := attachment.ByReference(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 			return nil, err
 		}
 		if have < len(ports) {
-			d := migrate.AddressDifference(in.Key.IfName, ports[0].to, "")
+			d := leftovers.AddressDifference(in.Key.IfName, ports[0].to, "")
 			d.Want, d.Have = fmt.Sprintf("the reference plugin's rules for %d ports", len(ports)), fmt.Sprintf("those for %d", have)
 			diffs = append(diffs, d)
 		}
@@ -102,12 +102,12 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 // so they are removed only for containers that host-local's files list for this
 // network.
 func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{leftovers.Of(h.Net).CollectHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
+	errs := []error{leftovers.Of(h.Net).CollectHostPorts(ctx, req.Network, attachment.ValidByReference(req))}
 	there, err := leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
 	}
-	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := h.Reference.Departed(ctx, h, req.Network, req.Valid)
 	errs = append(errs, err)
 	for _, f := range gone {
 		f.Shares = true // CollectForeignHostPorts has removed its chains
@@ -123,7 +123,7 @@ func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
 	if err != nil || !there {
 		return err
 	}
-	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
+	f, err := attachment.ByReference(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // CheckLegacy leaves out the host's end of a veth pair: the reference plugin
@@ -26,7 +25,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	if files, err := os.ReadDir(r.conf.DataDir); err != nil || len(files) == 0 {
 		return nil
 	}
-	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := h.Reference.Departed(ctx, h, req.Network, req.Valid)
 	errs := []error{err}
 	for _, f := range gone {
 		if f.IfName != "" {

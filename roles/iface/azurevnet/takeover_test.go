@@ -22,6 +22,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/test/await"
@@ -91,7 +92,7 @@ func (c *conversation) goesOn(t *testing.T, when string) {
 // host is the node's roles.Host, for commands that are not calls of a runtime.
 func host(t *testing.T, e *rolestest.Env) *roles.Host {
 	t.Helper()
-	h, done, err := node.Open(t.Context(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "azure-vnet", Program: "test", Log: slog.New(slog.DiscardHandler)})
+	h, done, err := node.Open(t.Context(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "azure-vnet", Program: "test", Log: slog.New(slog.DiscardHandler), Reference: migrate.ReferencePlugins{}})
 	must(t, err)
 	t.Cleanup(done)
 	return h

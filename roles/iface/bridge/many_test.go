@@ -6,6 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
@@ -37,7 +38,7 @@ func TestGCOfManySubnets(t *testing.T) {
 // attachments of a network do.
 func (p *emptyBridge) share(network string, n int) {
 	p.t.Helper()
-	h, done, err := node.Open(p.t.Context(), node.Options{RunDir: p.RunDir(), StateDir: p.StateDir(), Role: "test"})
+	h, done, err := node.Open(p.t.Context(), node.Options{RunDir: p.RunDir(), StateDir: p.StateDir(), Role: "test", Reference: migrate.ReferencePlugins{}})
 	must(p.t, err)
 	defer done()
 	spec := netops.Spec{Objects: []netops.Object{

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/await"
@@ -67,7 +68,7 @@ func (p *pods) key(id string) store.Key {
 // loseRecord deletes a container's record.
 func (p *pods) loseRecord(id string) {
 	p.t.Helper()
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: p.RunDir(), StateDir: p.StateDir(), Role: "test"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: p.RunDir(), StateDir: p.StateDir(), Role: "test", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
@@ -30,7 +31,7 @@ func TestOlderVersion(t *testing.T) {
 		for set, key := range map[string][]string{"masq4": {"veth*", "10.1.0.0/24"}, "masq6": {"veth*", "fd00:1::/64"}} {
 			spec.Add(&netops.Element{Shared: true, Set: set, Key: key, Label: attachment.SharedLabel("dual")})
 		}
-		h, done, err := node.Open(ctx, node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "ptp"})
+		h, done, err := node.Open(ctx, node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "ptp", Reference: migrate.ReferencePlugins{}})
 		must(t, err)
 		defer done()
 		plan, err := h.Net.Plan(ctx, spec, nil)

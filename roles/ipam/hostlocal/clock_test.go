@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -22,7 +22,7 @@ func TestClockSetBack(t *testing.T) {
 	b.Now = func() time.Time { return time.Now().Add(time.Hour) }
 	b.add(t, a, request1("one"))
 	b.add(t, a, request1("two"))
-	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); err != nil {
+	if _, err := leasefiles.Export(context.Background(), b.Host, b.dataDir()); err != nil {
 		t.Fatal(err)
 	}
 	late := time.Now().Add(time.Hour)

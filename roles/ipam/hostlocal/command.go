@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // commands returns the role's commands of the command line.
@@ -35,9 +35,9 @@ func commands() []roles.CommandVerb {
 func exportLeases(ctx context.Context, h *roles.Host, _ map[string]string, args []string) (any, error) {
 	switch len(args) {
 	case 0:
-		return migrate.Export(ctx, h, "")
+		return leasefiles.Export(ctx, h, "")
 	case 1:
-		return migrate.Export(ctx, h, args[0])
+		return leasefiles.Export(ctx, h, args[0])
 	}
 	return nil, fmt.Errorf("export leases: want at most one directory, have %d arguments", len(args))
 }

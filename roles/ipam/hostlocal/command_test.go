@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 )
 
 func TestExportVerb(t *testing.T) {
@@ -26,7 +26,7 @@ func TestExportVerb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, ok := report.(*migrate.ExportReport); !ok || r.Networks[0].Written != 1 {
+	if r, ok := report.(*leasefiles.ExportReport); !ok || r.Networks[0].Written != 1 {
 		t.Errorf("report %+v", report)
 	}
 	got, err := os.ReadFile(filepath.Join(dir, "net", "10.1.2.2"))
@@ -37,7 +37,7 @@ func TestExportVerb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, ok := report.(*migrate.ExportReport); !ok || r.Networks[0].Dir != filepath.Join(a.ID("net").DataDir, "net") {
+	if r, ok := report.(*leasefiles.ExportReport); !ok || r.Networks[0].Dir != filepath.Join(a.ID("net").DataDir, "net") {
 		t.Errorf("without a directory: report %+v", report)
 	}
 }

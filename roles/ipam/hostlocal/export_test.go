@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -33,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 	a := b.handlerFor(t, `{"mirror": false, "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8:1::/64"}]]}`)
 	b.del(t, a, request1("nobody"))
 	out := filepath.Join(b.dir, "a", "new", "place")
-	report, err := migrate.Export(context.Background(), b.Host, out)
+	report, err := leasefiles.Export(context.Background(), b.Host, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, readDir(t, filepath.Join(out, "net"))); diff != "" {
 		t.Error(diff)
 	}
-	report, err = migrate.Export(context.Background(), b.Host, b.dataDir())
+	report, err = leasefiles.Export(context.Background(), b.Host, b.dataDir())
 	if err != nil || report.Networks[0].Kept != 5 || report.Networks[0].Written != 0 {
 		t.Errorf("over itself: %+v, %v", report, err)
 	}
@@ -80,7 +80,7 @@ func TestExportForRollBack(t *testing.T) {
 	b.add(t, a, withArgs(t, request1("new"), "IP=10.1.2.4"))
 	b.add(t, a, request1("newer")) // .5, whose file is empty
 	reserveExternally(t, filepath.Join(dir, "10.1.2.77"))
-	report, err := migrate.Export(context.Background(), b.Host, b.dataDir())
+	report, err := leasefiles.Export(context.Background(), b.Host, b.dataDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestExportForRollBack(t *testing.T) {
 		t.Errorf("report %+v", n)
 	}
 	reserveExternally(t, filepath.Join(dir, "10.1.2.4"))
-	if _, err = migrate.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, migrate.ErrDirectory) || !strings.Contains(err.Error(), "10.1.2.4") {
+	if _, err = leasefiles.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, leasefiles.ErrDirectory) || !strings.Contains(err.Error(), "10.1.2.4") {
 		t.Errorf("over another program's file: %v", err)
 	}
 	if got := readDir(t, dir)["10.1.2.4"]; got != "-rw------- foreign\r\neth0" {
@@ -117,13 +117,13 @@ func TestExportIntoHostilePlaces(t *testing.T) {
 	if err := os.Symlink(victim, filepath.Join(dir, "10.1.2.2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, migrate.ErrDirectory) {
+	if _, err := leasefiles.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, leasefiles.ErrDirectory) {
 		t.Errorf("a link as file: %v", err)
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.Symlink(b.dir, dir)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, migrate.ErrDirectory) {
+	if _, err := leasefiles.Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, leasefiles.ErrDirectory) {
 		t.Errorf("a link as directory: %v", err)
 	}
 	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {
@@ -145,7 +145,7 @@ func TestExportLeavesCloudsOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := migrate.Export(context.Background(), b.Host, filepath.Join(b.dir, "out"))
+	report, err := leasefiles.Export(context.Background(), b.Host, filepath.Join(b.dir, "out"))
 	if err != nil || len(report.Networks) != 0 {
 		t.Errorf("%+v, %v", report, err)
 	}

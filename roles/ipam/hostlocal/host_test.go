@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -54,7 +54,7 @@ func storeOptions(tb testing.TB, dir, boot string) store.Options {
 	o := store.Options{
 		RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
 		BootID: boot, LockTimeout: time.Minute, Role: "host-local",
-		Mirror: func() store.Mirror { return &migrate.Mirror{Log: slog.New(slog.DiscardHandler)} },
+		Mirror: func() store.Mirror { return &leasefiles.Mirror{Log: slog.New(slog.DiscardHandler)} },
 	}
 	for _, d := range []string{o.RunDir, o.StateDir} {
 		if err := os.MkdirAll(d, 0o700); err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -135,12 +135,12 @@ func TestImportRefusals(t *testing.T) {
 			}
 			prepare(t, b)
 			a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
-			if err := b.addFails(t, a, request1("one")); !errors.Is(err, migrate.ErrDirectory) {
+			if err := b.addFails(t, a, request1("one")); !errors.Is(err, leasefiles.ErrDirectory) {
 				t.Errorf("ADD: %v", err)
 			}
 			b.releaseAll(t, a, "unusable host-local directory")
 			err := a.Status(context.Background(), b.Host, request1(""))
-			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, migrate.ErrDirectory) {
+			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, leasefiles.ErrDirectory) {
 				t.Errorf("STATUS: %v", err)
 			}
 		})
@@ -149,14 +149,14 @@ func TestImportRefusals(t *testing.T) {
 
 func TestImportOfNothing(t *testing.T) {
 	b := newBed(t)
-	if _, err := migrate.Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := leasefiles.Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 	for _, network := range []string{"..", ".", "", "a/b", "../networks/net", "a\x00b"} {
-		if _, err := migrate.Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
+		if _, err := leasefiles.Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
 			t.Errorf("network %q: imported", network)
 		}
-		if err := migrate.Importable(context.Background(), b.Host, store.PoolID{DataDir: b.dataDir(), Network: network}); err != nil {
+		if err := leasefiles.Importable(context.Background(), b.Host, store.PoolID{DataDir: b.dataDir(), Network: network}); err != nil {
 			t.Errorf("network %q: %v", network, err)
 		}
 	}

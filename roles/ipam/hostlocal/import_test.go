@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -141,7 +141,7 @@ func TestImport(t *testing.T) {
 	}
 	before := readDir(t, dir)
 
-	report, err := migrate.Import(context.Background(), b.Host, b.dataDir()+"/", "net", false)
+	report, err := leasefiles.Import(context.Background(), b.Host, b.dataDir()+"/", "net", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,11 +236,11 @@ func TestImportOnce(t *testing.T) {
 	b.add(t, a, request1("newer"))
 	want := []string{"10.1.2.2 new eth0", "10.1.2.3 late eth0", "10.1.2.4 newer eth0"}
 	expect(t, b.leases(t), want...)
-	report, err := migrate.Import(context.Background(), b.Host, b.dataDir(), "net", false)
+	report, err := leasefiles.Import(context.Background(), b.Host, b.dataDir(), "net", false)
 	if err != nil || !report.Already || len(report.Leases) > 0 {
 		t.Errorf("again: %+v, %v", report, err)
 	}
-	report, err = migrate.Import(context.Background(), b.Host, b.dataDir(), "net", true)
+	report, err = leasefiles.Import(context.Background(), b.Host, b.dataDir(), "net", true)
 	if err != nil || len(report.Leases) != 0 || len(report.Skipped) != 0 {
 		t.Errorf("forced: %+v, %v", report, err)
 	}
@@ -262,7 +262,7 @@ func TestThereAndBack(t *testing.T) {
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.add(t, a, request1("two"))
 	b.add(t, a, request1("three"))
-	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); err != nil {
+	if _, err := leasefiles.Export(context.Background(), b.Host, b.dataDir()); err != nil {
 		t.Fatal(err)
 	}
 	// The reference releases .3 and gives it to another container, and .5 to a new one. Then it gives

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -171,7 +172,7 @@ func TestExhaustionReaps(t *testing.T) {
 func TestDeadOwners(t *testing.T) {
 	b := newBed(t)
 	o := storeOptions(t, b.dir, "")
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: o.RunDir, StateDir: o.StateDir, CacheDirs: []string{b.dir}, Role: "host-local"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: o.RunDir, StateDir: o.StateDir, CacheDirs: []string{b.dir}, Role: "host-local", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		t.Fatal(err)
 	}

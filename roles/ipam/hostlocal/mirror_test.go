@@ -20,7 +20,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
@@ -109,7 +109,7 @@ func TestMirrorChecked(t *testing.T) {
 		if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "2001:db8::2") || !strings.Contains(err.Error(), "state export --format host-local "+b.dataDir()) {
 			t.Fatalf("after %q is removed: error %v", gone, err)
 		}
-		if _, err := migrate.Export(t.Context(), b.Host, b.dataDir()); err != nil {
+		if _, err := leasefiles.Export(t.Context(), b.Host, b.dataDir()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -338,7 +338,7 @@ func TestMirrorPlaces(t *testing.T) {
 			if err := os.Symlink(real, filepath.Join(b.dataDir(), "net")); err != nil {
 				t.Fatal(err)
 			}
-		}, migrate.ErrDirectory},
+		}, leasefiles.ErrDirectory},
 		"below a file": {func(t *testing.T, b *bed) {
 			t.Helper()
 			if err := os.WriteFile(b.dataDir(), nil, 0o600); err != nil {
@@ -402,11 +402,11 @@ func TestMirrorOff(t *testing.T) {
 		t.Error("dataDir was made")
 	}
 	id := store.PoolID{DataDir: defaultDataDir, Network: "net"}
-	if (migrate.LeaseFiles{}).Serves(b.Host, id) {
+	if (leasefiles.Files{}).Serves(b.Host, id) {
 		t.Error("a simulated node writes the machine's directory")
 	}
 	real := &roles.Host{Store: store.New(store.Options{RunDir: store.DefaultRunDir})}
-	if !(migrate.LeaseFiles{}).Serves(real, id) {
+	if !(leasefiles.Files{}).Serves(real, id) {
 		t.Error("a node does not write its directory")
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
@@ -26,7 +26,7 @@ func plan(c *Conf) (*handler, error) {
 		}
 	}
 	if c.IPAM.Mirror == nil || *c.IPAM.Mirror {
-		a.Files = migrate.LeaseFiles{SetOf: p.SetOf}
+		a.Files = leasefiles.Files{SetOf: p.SetOf}
 	}
 	b := setBuilder{faults: &f, exclude: leasing.ParseExclude(&f, "ipam.exclude", c.IPAM.Exclude)}
 	b.addAll("runtimeConfig.ipRanges", c.RuntimeConfig.IPRanges)

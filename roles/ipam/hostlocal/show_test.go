@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
@@ -22,7 +23,7 @@ func newNodeBed(t *testing.T) *stickyBed {
 	t.Helper()
 	b := newStickyBed(t)
 	o := storeOptions(t, b.dir, "")
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: o.RunDir, StateDir: o.StateDir, CacheDirs: []string{b.dir}, Role: "host-local"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: o.RunDir, StateDir: o.StateDir, CacheDirs: []string{b.dir}, Role: "host-local", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +291,7 @@ func TestTransferVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := c.verb("import", nil, dir)
-	if err != nil || len(report.(*migrate.ImportReport).Leases) != 1 {
+	if err != nil || len(report.(*leasefiles.ImportReport).Leases) != 1 {
 		t.Errorf("%v, %v", report, err)
 	}
 	for text, want := range map[string]string{"": "cannot decode", "[]": "is a JSON array", "{}": "schema 0", `{"schema": 1, "pools": [{"network": "n", "reservations": [{"identity": "x"}]}]}`: "no address"} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/roles/tabletest"
@@ -39,7 +40,7 @@ func dropFile(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result)
 
 func dropLeases(t *testing.T, e *rolestest.Env, _ *netopstest.NS, _ *roles.Result) {
 	t.Helper()
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test", Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		t.Fatal(err)
 	}

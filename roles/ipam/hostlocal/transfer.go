@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // importPath imports a directory of the reference plugin, or a file of ExportReservations.
@@ -29,7 +29,7 @@ func importPath(ctx context.Context, h *roles.Host, path string, force bool) (an
 		if err != nil {
 			return nil, err
 		}
-		return migrate.Import(ctx, h, filepath.Dir(clean), filepath.Base(clean), force)
+		return leasefiles.Import(ctx, h, filepath.Dir(clean), filepath.Base(clean), force)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("read %q: no regular file", path)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasefiles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -20,8 +20,8 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		if err != nil || len(released) > 0 {
 			return err
 		}
-		err = migrate.RemoveFilesOf(ctx, a.ID(req.Network), req.Key())
-		if !errors.Is(err, migrate.ErrDirectory) {
+		err = leasefiles.RemoveFilesOf(ctx, a.ID(req.Network), req.Key())
+		if !errors.Is(err, leasefiles.ErrDirectory) {
 			return err
 		}
 		h.Log.Warn("the files of an attachment stay until GC", "container", req.ContainerID, "ifname", req.IfName, "error", err)
@@ -54,7 +54,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		return err
 	}
 	if imported && a.Mirrors(h, req.Network) {
-		if err := migrate.RemoveInvalidFiles(ctx, h, a.ID(req.Network), req); err != nil {
+		if err := leasefiles.RemoveInvalidFiles(ctx, h, a.ID(req.Network), req); err != nil {
 			h.Log.Warn("files of detached containers stay until the next GC", "error", err)
 		}
 	}
@@ -64,7 +64,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 // Status returns nil if an address is available for the next ADD. See leasing.Allocator.Status. A
 // data directory that was not imported yet must be readable.
 func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := migrate.Importable(ctx, h, a.ID(req.Network)); err != nil {
+	if err := leasefiles.Importable(ctx, h, a.ID(req.Network)); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	return a.Allocator.Status(ctx, h, req)
@@ -72,15 +72,15 @@ func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 
 // importOnce imports the files of the reference plugin, once for a pool.
 func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string) error {
-	return migrate.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, migrate.LockTimeout)
+	return leasefiles.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, leasefiles.LockTimeout)
 }
 
 // importIfPossible is importOnce for verbs that must succeed although the directory cannot be read,
 // is locked for long, or keep.db, which records the import, is damaged. A later import may then lease
 // an address again that the verb releases, until GC.
 func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network string) (imported bool, err error) {
-	err = migrate.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, migrate.BriefLockTimeout)
-	if errors.Is(err, migrate.ErrDirectory) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrUnwritable) {
+	err = leasefiles.ImportOnce(ctx, h, a.ID(network), a.Plan.SetOf, leasefiles.BriefLockTimeout)
+	if errors.Is(err, leasefiles.ErrDirectory) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrUnwritable) {
 		h.Log.Warn("continue without the leases of a host-local directory", "error", err)
 		return false, nil
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/meta/multi"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -31,7 +32,7 @@ import (
 func (w *world) host() *roles.Host {
 	w.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	h, done, err := node.Open(w.t.Context(), node.Options{RunDir: w.RunDir(), StateDir: w.StateDir(), Role: "multi", Program: "test", Log: log, CacheDirs: []string{w.CacheDir()}})
+	h, done, err := node.Open(w.t.Context(), node.Options{RunDir: w.RunDir(), StateDir: w.StateDir(), Role: "multi", Program: "test", Log: log, CacheDirs: []string{w.CacheDir()}, Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
@@ -61,7 +62,7 @@ func TestAskingCall(t *testing.T) {
 func TestDHCPWithoutDaemon(t *testing.T) {
 	dir := t.TempDir()
 	conf := []byte(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lan", "ipam": {"type": "dhcp", "daemonSocketPath": %q}}`, filepath.Join(dir, "sock")))
-	h, done, err := node.Open(t.Context(), node.Options{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Role: "test", Log: slog.New(slog.DiscardHandler)})
+	h, done, err := node.Open(t.Context(), node.Options{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Role: "test", Log: slog.New(slog.DiscardHandler), Reference: migrate.ReferencePlugins{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
+	"github.com/cnibox/cnibox/roles/migrate"
 	hostnode "github.com/cnibox/cnibox/roles/node"
 )
 
@@ -24,7 +25,7 @@ func (n *node) cnibox(args ...string) (code int, said string) {
 		Table: all.Table(), Args: args, Env: os.Environ(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
 		Executable: "/proc/self/exe",
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
-			return hostnode.Open(ctx, hostnode.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), CacheDirs: []string{n.CacheDir()}, Role: role, Program: "test"})
+			return hostnode.Open(ctx, hostnode.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), CacheDirs: []string{n.CacheDir()}, Role: role, Program: "test", Reference: migrate.ReferencePlugins{}})
 		},
 	})
 	return code, out.String() + errs.String()

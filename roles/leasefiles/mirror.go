@@ -1,4 +1,4 @@
-package migrate
+package leasefiles
 
 import (
 	"bytes"
@@ -22,19 +22,19 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// LeaseFiles repeats leases in the reference's directory, so that its host-local can
+// Files repeats leases in the reference's directory, so that its host-local can
 // replace cnibox at any time: it knows our addresses, and can release them. For the
 // order of a file and its lease see store.Mirror.
-type LeaseFiles struct {
+type Files struct {
 	// SetOf returns the range set of an address.
 	SetOf func(netip.Addr) int
 }
 
-var _ leasing.LeaseFiles = LeaseFiles{}
+var _ leasing.LeaseFiles = Files{}
 
 // Serves reports whether a pool can have files. The default directory belongs to the
 // machine, so nodes that are simulated on it do not use it.
-func (LeaseFiles) Serves(h *roles.Host, id store.PoolID) bool {
+func (Files) Serves(h *roles.Host, id store.PoolID) bool {
 	return filepath.IsAbs(id.DataDir) && isComponent(id.Network) &&
 		(id.DataDir != recovery.DefaultDataDir || h.Store.RunDir() == store.DefaultRunDir)
 }
@@ -43,7 +43,7 @@ func (LeaseFiles) Serves(h *roles.Host, id store.PoolID) bool {
 // boot, because nothing else releases their addresses for the reference. If keep.db, which
 // records the import, cannot be used, no lease is imported: Create fails for each address
 // with a file.
-func (f LeaseFiles) Import(ctx context.Context, h *roles.Host, id store.PoolID) error {
+func (f Files) Import(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	err := importOnce(ctx, h, importer{id: id, timeout: LockTimeout, setOf: f.SetOf, removeStale: true})
 	if errors.Is(err, store.ErrUnwritable) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) {
 		h.Log.Warn("continue without the leases of a host-local directory", "error", err)
@@ -57,7 +57,7 @@ func (f LeaseFiles) Import(ctx context.Context, h *roles.Host, id store.PoolID) 
 // the reference. A directory that cannot be written by us cannot be written by the
 // reference, so it is no error. A full one is an error, as it may have space again when
 // the reference is back.
-func (f LeaseFiles) Create(ctx context.Context, h *roles.Host, id store.PoolID, l store.Lease) error {
+func (f Files) Create(ctx context.Context, h *roles.Host, id store.PoolID, l store.Lease) error {
 	d, err := makeDirectory(id)
 	if err == nil {
 		err = d.create(l.Address.String(), leaseContent(l.Owner))
@@ -78,7 +78,7 @@ func (f LeaseFiles) Create(ctx context.Context, h *roles.Host, id store.PoolID, 
 
 // Missing returns the mirrored leases without a file. If the directory cannot be written,
 // ADD may have made none, so it returns nothing.
-func (LeaseFiles) Missing(id store.PoolID, leases []store.Lease) (missing []store.Lease) {
+func (Files) Missing(id store.PoolID, leases []store.Lease) (missing []store.Lease) {
 	dir := directoryPath(id)
 	for _, l := range leases {
 		_, err := os.Lstat(filepath.Join(dir, l.Address.String()))
@@ -111,7 +111,7 @@ func (d *directory) replaceUnused(ctx context.Context, h *roles.Host, id store.P
 		if err != nil {
 			return err
 		}
-		if _, err := ParseLeaseFile(name, content); err != nil || !known(&entry{addr: l.Address, modified: modified}) {
+		if _, err := Parse(name, content); err != nil || !known(&entry{addr: l.Address, modified: modified}) {
 			return taken
 		}
 	}
@@ -296,7 +296,7 @@ func (d *directory) isOf(l store.Lease) bool {
 	if err != nil || len(content) == 0 {
 		return err == nil
 	}
-	f, err := ParseLeaseFile(l.Address.String(), content)
+	f, err := Parse(l.Address.String(), content)
 	return err == nil && f.ContainerID == l.Owner.ContainerID && (f.IfName == l.Owner.IfName || f.IfName == "")
 }
 

@@ -1,4 +1,4 @@
-package migrate
+package leasefiles
 
 import (
 	"context"
@@ -257,6 +257,30 @@ func (d *directory) lock(ctx context.Context, create bool, timeout time.Duration
 	}
 }
 
+// Read returns the address files of a pool's directory, and the files that it skips. It reads without the directory's lock. An absent
+// directory has no files.
+func Read(ctx context.Context, id store.PoolID) (files []File, skipped []SkippedFile, err error) {
+	if !isComponent(id.Network) {
+		return nil, nil, nil // the reference host-local cannot have this directory
+	}
+	d, err := openDirectory(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer d.close()
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range found.entries {
+		files = append(files, File{Address: e.addr, ContainerID: e.containerID, IfName: e.ifName})
+	}
+	return files, found.skipped, nil
+}
+
 // read reads every file of the directory.
 func (d *directory) read(ctx context.Context) (*foundFiles, error) {
 	found := &foundFiles{cursors: map[int]netip.Addr{}}
@@ -302,7 +326,7 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		found.cursors[set] = addr
 		return
 	}
-	f, err := ParseLeaseFile(name, content)
+	f, err := Parse(name, content)
 	if err != nil {
 		skip(err)
 		return

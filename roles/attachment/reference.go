@@ -1,6 +1,4 @@
-// Package migrate takes over from the reference plugins: it reads, checks and
-// removes the interfaces, rules and address files that they left on a node.
-package migrate
+package attachment
 
 import (
 	"context"
@@ -13,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// ReferenceAttachment describes an attachment that the reference plugins may have made.
+// ByReference describes an attachment that the reference plugins may have made.
 // It contains the addresses of the attachment's result and leases, without those that
 // another attachment has now, and the container's other addresses.
-func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.ReferencePluginAttachment, error) {
+func ByReference(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.ReferencePluginAttachment, error) {
 	f := netops.ReferencePluginAttachment{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
 	held := map[netip.Addr]bool{}
 	note := func(owner store.Key, a netip.Addr) {
@@ -30,13 +28,13 @@ func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev
 		}
 		held[a] = true
 	}
-	err := h.Store.View(ctx, func(tx *store.Tx) error { return eachAddress(tx, note) })
+	err := h.Store.View(ctx, func(tx *store.Tx) error { return EachAddress(tx, note) })
 	sorting.Func(f.Addresses, netip.Addr.Compare)
 	f.Addresses = slices.DeleteFunc(slices.Compact(f.Addresses), func(a netip.Addr) bool { return held[a] })
 	return f, err
 }
 
-// ReferenceAddresses returns ReferenceAttachment's addresses only. It is fast if neither
+// ReferenceAddresses returns ByReference's addresses only. It is fast if neither
 // the result nor a lease has an address.
 func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
 	if len(resultAddresses(prev, key.IfName)) == 0 {
@@ -50,7 +48,7 @@ func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev 
 			return nil, err
 		}
 	}
-	f, err := ReferenceAttachment(ctx, h, key, prev)
+	f, err := ByReference(ctx, h, key, prev)
 	return f.Addresses, err
 }
 
@@ -69,6 +67,33 @@ func resultAddresses(r *roles.Result, ifName string) []netip.Addr {
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
 			out = append(out, a.Unmap())
 		}
+	}
+	return out
+}
+
+// EachAddress calls each for the addresses of leases, then for those of attachments.
+func EachAddress(tx *store.Tx, each func(owner store.Key, a netip.Addr)) error {
+	leases, err := Leases(tx, "")
+	for _, l := range leases {
+		each(l.Owner, l.Address)
+	}
+	if err != nil {
+		return err
+	}
+	atts, err := tx.Attachments("")
+	for _, a := range atts {
+		for _, p := range a.Addresses {
+			each(a.Key, p.Addr())
+		}
+	}
+	return err
+}
+
+// ValidByReference returns GC's list of valid attachments in netops's type.
+func ValidByReference(req *roles.Request) []netops.ReferencePluginAttachment {
+	out := make([]netops.ReferencePluginAttachment, len(req.Valid))
+	for i, v := range req.Valid {
+		out[i] = netops.ReferencePluginAttachment{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 	}
 	return out
 }

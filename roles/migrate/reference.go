@@ -1,10 +1,12 @@
+// Package migrate takes over from the reference plugins: it finds, checks and removes
+// the attachments that they left on a node.
 package migrate
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -12,7 +14,14 @@ import (
 	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/store"
 )
+
+// ReferencePlugins implements roles.ReferencePlugins.
+type ReferencePlugins struct{}
+
+var _ roles.ReferencePlugins = ReferencePlugins{}
 
 // legacyInterface is the interface of an attachment that the reference plugin made.
 type legacyInterface struct {
@@ -29,12 +38,12 @@ func (i *legacyInterface) close() {
 	}
 }
 
-// CleanInterface removes the interface that the reference plugin of an interface role
+// RemoveInterface removes the interface that the reference plugin of an interface role
 // made for an attachment without a record, and, with masquerades, its rules. own contains
 // the objects that the role itself would make, by names and labels. An interface belongs
 // to the attachment if it has no label, and has the MAC of prevResult or one of the
 // attachment's addresses.
-func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
+func (ReferencePlugins) RemoveInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
 	if masquerades {
 		var err error
 		if masquerades, err = leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
@@ -48,7 +57,7 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 	if found != nil {
 		defer found.close()
 	}
-	f, err := ReferenceAttachment(ctx, h, req.Key(), req.PrevResult)
+	f, err := attachment.ByReference(ctx, h, req.Key(), req.PrevResult)
 	if err != nil {
 		return err
 	}
@@ -199,20 +208,11 @@ func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.
 	return false, err
 }
 
-// ValidAttachments returns GC's list of valid attachments in netops's type.
-func ValidAttachments(req *roles.Request) []netops.ReferencePluginAttachment {
-	out := make([]netops.ReferencePluginAttachment, len(req.Valid))
-	for i, v := range req.Valid {
-		out[i] = netops.ReferencePluginAttachment{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}
-	}
-	return out
-}
-
 // CheckInterface reduces the wanted objects of CHECK to those that the reference plugin of
 // an interface role makes: without our labels, and without our elements, which the
 // reference plugin replaces with rules. With masquerades it lists the addresses without
 // such rules.
-func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec *netops.Spec, masquerades bool) ([]netops.Difference, error) {
+func (ReferencePlugins) CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec *netops.Spec, masquerades bool) ([]netops.Difference, error) {
 	var kept []netops.Object
 	for _, o := range spec.Objects {
 		switch o := o.(type) {
@@ -230,30 +230,21 @@ func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec
 	if !masquerades {
 		return nil, nil
 	}
-	f, err := ReferenceAttachment(ctx, h, req.Key(), req.PrevResult)
+	f, err := attachment.ByReference(ctx, h, req.Key(), req.PrevResult)
 	if err != nil {
 		return nil, err
 	}
 	missing, err := leftovers.Of(h.Net).MissingMasquerade(ctx, f)
 	var diffs []netops.Difference
 	for _, addr := range missing {
-		diffs = append(diffs, AddressDifference(req.IfName, addr, "masqueraded"))
+		diffs = append(diffs, leftovers.AddressDifference(req.IfName, addr, "masqueraded"))
 	}
 	return diffs, err
 }
 
-// AddressDifference returns the difference that a container's address does not have a
-// property which the reference gives it, for example "masqueraded".
-func AddressDifference(ifName string, a netip.Addr, what string) netops.Difference {
-	return netops.Difference{
-		Object: &netops.Addr{In: netops.Container, Link: ifName, Address: netip.PrefixFrom(a, a.BitLen())},
-		Want:   what, Have: "not " + what,
-	}
-}
-
-// IsByReference reports whether the reference plugin made an attachment without a record.
+// IsAttached reports whether the reference plugin made an attachment without a record.
 // end is the name of the host's end of its veth pair, if it has one.
-func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, hostLink string) (end string, is bool, err error) {
+func (ReferencePlugins) IsAttached(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, hostLink string) (end string, is bool, err error) {
 	ours := func(i *roles.ResultInterface) bool { return i.Name == hostLink }
 	if slices.ContainsFunc(req.PrevResult.Interfaces, ours) {
 		return "", false, nil
@@ -279,3 +270,12 @@ func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	}
 	return end, true, nil
 }
+
+// CollectMasquerade removes the masquerade rules of a network's containers that are not
+// valid.
+func (ReferencePlugins) CollectMasquerade(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return leftovers.Of(h.Net).CollectMasquerade(ctx, req.Network, attachment.ValidByReference(req))
+}
+
+// Mirror returns the Mirror of a transaction.
+func (ReferencePlugins) Mirror(log *slog.Logger) store.Mirror { return &leasefiles.Mirror{Log: log} }

@@ -1,4 +1,4 @@
-package migrate
+package leasefiles
 
 import (
 	"strings"
@@ -18,7 +18,7 @@ func FuzzEntry(f *testing.F) {
 		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
 			t.Errorf("%q is of set %d", name, set)
 		}
-		e, err := ParseLeaseFile(name, content)
+		e, err := Parse(name, content)
 		if err != nil {
 			return
 		}
@@ -29,7 +29,7 @@ func FuzzEntry(f *testing.F) {
 		if e.IfName != "" {
 			text += LeaseBreak + e.IfName
 		}
-		again, err := ParseLeaseFile(e.Address.String(), []byte(text))
+		again, err := Parse(e.Address.String(), []byte(text))
 		if err != nil || again != e {
 			t.Errorf("%+v reads back as %+v, %v", e, again, err)
 		}
