@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 )
 
 // denials prints the connections that network policies denied, as the agent has logged them, and new ones until ctx ends. pod is the name of a
@@ -18,14 +18,14 @@ func (p *Process) denials(ctx context.Context, h *roles.Host, pod string, asJSON
 	defer ticker.Stop()
 	last := int64(0)
 	for {
-		answer, err := enforce.DeniedAfter(context.WithoutCancel(ctx), h.Store, last)
+		answer, err := control.DeniedAfter(context.WithoutCancel(ctx), h.Store, last)
 		switch {
 		case err != nil:
 			return withHint(err, "cnibox agent status")
 		case !answer.IsOn:
 			return fmt.Errorf("the agent of this node does not log denied packets: start it with -policy -policy-log, or run 'cnibox drops'")
 		case len(answer.Denied) == 0 && last > 0:
-			if answer, err = enforce.DeniedAfter(context.WithoutCancel(ctx), h.Store, 0); err == nil && len(answer.Denied) > 0 && answer.Denied[len(answer.Denied)-1].Number < last {
+			if answer, err = control.DeniedAfter(context.WithoutCancel(ctx), h.Store, 0); err == nil && len(answer.Denied) > 0 && answer.Denied[len(answer.Denied)-1].Number < last {
 				last = 0 // the agent was started again
 				continue
 			}
@@ -54,7 +54,7 @@ func (p *Process) denials(ctx context.Context, h *roles.Host, pod string, asJSON
 }
 
 // deniedText returns the line for people.
-func deniedText(d *enforce.Denied) string {
+func deniedText(d *control.Denied) string {
 	words := []string{
 		d.Time.Format("15:04:05.000"), strings.ToLower(d.Protocol), d.Client.String(), ">", d.Target(), "(" + dash(d.ClientPod), ">", dash(d.ServerPod) + ")", d.Why,
 	}

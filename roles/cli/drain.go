@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/plugindir"
 	"github.com/cnibox/cnibox/roles/recovery"
 )
@@ -44,6 +45,9 @@ func (p *Process) drain(c *cli.Context) error {
 			return err
 		}
 		return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", n, errDifferent), "the same call when their containers have ended")
+	}
+	if err := control.Stop(ctx, h); err != nil {
+		return stateHint(fmt.Errorf("end the enforcement of network policies: %w", err))
 	}
 	dir, err := recovery.RemoveNode(ctx, h)
 	if err != nil {

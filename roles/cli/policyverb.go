@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
@@ -33,7 +34,7 @@ func (p *Process) policyCommand() *cli.Command {
 			if want := len(strings.Fields(args)); c.Args().Len() != want {
 				return usagef("cnibox help "+verbOf(c.Command), "want %s", args)
 			}
-			state, err := enforce.State(c.Context, h.Store)
+			state, err := control.State(c.Context, h.Store)
 			if err != nil {
 				return withHint(err, "cnibox doctor")
 			}
@@ -81,7 +82,7 @@ examples:
 			if c.Args().Len() > 0 {
 				return usagef("cnibox help policy off", "want no arguments")
 			}
-			return enforce.Off(c.Context, h)
+			return control.Off(c.Context, h)
 		}),
 	}
 	return &cli.Command{
@@ -274,7 +275,7 @@ func (p *Process) tryPolicy(c *cli.Context, h *roles.Host, state *netpolicy.Stat
 			last = true
 		case <-time.After(tryInterval):
 		}
-		state, err = enforce.State(ctx, h.Store)
+		state, err = control.State(ctx, h.Store)
 		if err != nil {
 			break
 		}
@@ -337,7 +338,7 @@ func readPolicies(ctx context.Context, h *roles.Host, links []netops.LinkInfo) (
 	if on, err := enforce.Marked(ctx, h.Store); err != nil || !on {
 		return nil, err
 	}
-	state, err := enforce.State(ctx, h.Store)
+	state, err := control.State(ctx, h.Store)
 	if err != nil {
 		return nil, err
 	}

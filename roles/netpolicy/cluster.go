@@ -7,6 +7,9 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/podchain"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // ClusterPolicy is a ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1. v1alpha2 has the same fields.
@@ -17,13 +20,13 @@ type ClusterPolicy struct {
 	Admin    bool
 	Priority int32
 	// Namespaces and Pods select the pods that the policy is for.
-	Namespaces, Pods Selector
+	Namespaces, Pods label.Selector
 	// Rules are in their order. A direction without rules has no effect.
 	Rules [2][]ClusterRule
 	// Unenforced are the paths of valid parts that cnibox does not enforce: domain names. Their rules fail closed.
 	Unenforced []string
 	// chains and compiled are computed on first use, compiled by the verdict that leads to the next tier.
-	chains   [2]*SavedChain
+	chains   [2]*podchain.ClusterChain
 	compiled [2]map[string]*compiled
 }
 

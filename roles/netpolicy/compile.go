@@ -1,9 +1,6 @@
 package netpolicy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"math"
 	"net"
 	"slices"
@@ -11,7 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/podchain"
 	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // compiled are the kernel's objects for one direction of a policy.
@@ -43,7 +42,7 @@ type groupKey struct {
 	// network is that of the pods' addresses, or "" for the cluster's network.
 	network string
 	// selects has the selectors. Equal keys have equal selectors.
-	selects *[2]Selector
+	selects *[2]label.Selector
 }
 
 // text returns the key without selects.
@@ -68,25 +67,7 @@ func (k *groupKey) setName() string {
 	if k.port != "" {
 		kind = "e"
 	}
-	return name(kind, k.text())
-}
-
-// nameBytes is the length of the hash in a name.
-const nameBytes = 12
-
-// name returns the name of an object that follows from its contents.
-func name(kind, contents string) string {
-	sum := sha256.Sum256([]byte(contents))
-	return kind + "_" + hex.EncodeToString(sum[:nameBytes])
-}
-
-// chain returns a chain, whose name follows from its rules, and from the families of those that nft lists without one: any address of IPv4.
-func chain(kind string, rules []podfilter.Rule) *podfilter.Chain {
-	var text strings.Builder
-	for i := range rules {
-		fmt.Fprintln(&text, &rules[i], rules[i].IsOf(false), rules[i].IsOf(true))
-	}
-	return &podfilter.Chain{Name: name(kind, text.String()), Rules: rules}
+	return podchain.Name(kind, k.text())
 }
 
 // compile returns the objects of a policy for one direction.
@@ -99,7 +80,7 @@ func (p *Policy) compile(d Direction) *compiled {
 		c.add(i, c.rule(&p.Allows[d][i], d, "accept"))
 	}
 	if len(c.rules) > 0 {
-		own := chain("policy", c.rules)
+		own := podchain.New("policy", c.rules)
 		c.name, c.chains = own.Name, append(c.chains, own)
 	}
 	p.compiled[d] = c
@@ -115,7 +96,7 @@ func (p *ClusterPolicy) compile(d Direction, pass string) *compiled {
 		return c
 	}
 	c := p.build(d, pass)
-	c.name = p.chain(d).named(pass)
+	c.name = p.chain(d).Named(pass)
 	c.chains = append(c.chains, &podfilter.Chain{Name: c.name, Rules: c.rules})
 	if p.compiled[d] == nil || len(p.compiled[d]) == maxPasses {
 		p.compiled[d] = map[string]*compiled{}
@@ -125,22 +106,14 @@ func (p *ClusterPolicy) compile(d Direction, pass string) *compiled {
 }
 
 // chain returns the policy's chain.
-func (p *ClusterPolicy) chain(d Direction) *SavedChain {
+func (p *ClusterPolicy) chain(d Direction) *podchain.ClusterChain {
 	if p.chains[d] == nil {
-		p.chains[d] = &SavedChain{
-			chain("cluster", p.build(d, "pass").rules).Name,
-			slices.ContainsFunc(p.Rules[d], func(r ClusterRule) bool { return r.Action == Pass }),
+		p.chains[d] = &podchain.ClusterChain{
+			Name:   podchain.New("cluster", p.build(d, "pass").rules).Name,
+			Passes: slices.ContainsFunc(p.Rules[d], func(r ClusterRule) bool { return r.Action == Pass }),
 		}
 	}
 	return p.chains[d]
-}
-
-// named returns the name of the chain with a verdict that leads to the next tier.
-func (c *SavedChain) named(pass string) string {
-	if c.Passes {
-		return name("cluster", c.Name+"\n"+pass)
-	}
-	return c.Name
 }
 
 func (p *ClusterPolicy) build(d Direction, pass string) *compiled {
@@ -181,7 +154,7 @@ func (c *compiled) rule(r *Rule, d Direction, verdict string) []podfilter.Rule {
 	for i, peer := range peers {
 		own[i] = podfilter.Rule{Peer: peer, Verdict: verdict}
 	}
-	sub := chain("peers", own)
+	sub := podchain.New("peers", own)
 	c.chains = append(c.chains, sub)
 	var rules []podfilter.Rule
 	for _, port := range ports {
@@ -269,7 +242,7 @@ func (c *compiled) rangesOf(kind podfilter.Kind, v6 bool, all []podfilter.Range)
 	if kind == podfilter.Networks {
 		prefix, suffix = "n", podfilter.Suffix(v6)
 	}
-	s := podfilter.NewRanges(func(contents string) string { return name(prefix, contents) + suffix }, kind, v6, all)
+	s := podfilter.NewRanges(func(contents string) string { return podchain.Name(prefix, contents) + suffix }, kind, v6, all)
 	c.ranges = append(c.ranges, s)
 	return s.Name
 }
@@ -293,7 +266,7 @@ func (c *compiled) peers(peers []Peer, d Direction) []podfilter.Peer {
 			networks[family] = append(networks[family], podfilter.NetworkRange(p.Network).Without(except)...)
 			continue
 		}
-		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]Selector{p.Namespaces, p.Pods}, network: c.network}
+		k := groupKey{namespaces: p.Namespaces.String(), pods: p.Pods.String(), nodes: p.Nodes, selects: &[2]label.Selector{p.Namespaces, p.Pods}, network: c.network}
 		c.groups = append(c.groups, k)
 		for _, v6 := range []bool{false, true} {
 			matches = append(matches, podfilter.Peer{Server: d == Egress, V6: v6, Set: k.setName() + podfilter.Suffix(v6)})
@@ -313,82 +286,4 @@ func (c *compiled) peers(peers []Peer, d Direction) []podfilter.Peer {
 		matches = append(matches, m)
 	}
 	return matches
-}
-
-// Chosen is a policy that selects a pod in a direction: its name, and the name of its chain, which is "" if it allows
-// nothing.
-type Chosen struct{ Name, Chain string }
-
-// Tiers are the policies that select a pod in one direction, each tier in the order of evaluation.
-type Tiers struct {
-	Admin []Chosen
-	// Isolating are NetworkPolicies. A pod that has one has no Baseline.
-	Isolating []Chosen
-	Baseline  []Chosen
-}
-
-// rest returns the chain of the tiers behind Admin, or nil if they accept everything.
-func (t *Tiers) rest() *podfilter.Chain {
-	switch {
-	case len(t.Isolating) > 0:
-		return chain("pods", append(jumps(t.Isolating), isolatedRules()...)) // jumps first, since most packets are theirs
-	case len(t.Baseline) > 0:
-		return chain("pods", append(jumps(t.Baseline), podfilter.Rule{Verdict: "accept"}))
-	}
-	return nil
-}
-
-// isolatedRules returns what follows the NetworkPolicies that isolate a pod.
-func isolatedRules() []podfilter.Rule {
-	return []podfilter.Rule{
-		{Self: true, Verdict: "accept"},
-		{Self: true, Peer: podfilter.Peer{V6: true}, Verdict: "accept"},
-		{ToNode: true, Verdict: "accept"}, // NetworkPolicies do not apply to the pod's own node
-		{OfNode: true, Verdict: "accept"},
-		{Verdict: podfilter.Denied},
-	}
-}
-
-// jumps returns a jump to each policy that has a chain.
-func jumps(all []Chosen) (rules []podfilter.Rule) {
-	for _, c := range all {
-		if c.Chain != "" {
-			rules = append(rules, podfilter.Rule{Verdict: "jump " + c.Chain, Comment: c.Name})
-		}
-	}
-	return rules
-}
-
-// add appends a cluster policy, and returns the verdict that leads to the next tier. Those of the tier Admin come last, because
-// the verdict follows from the other tiers.
-func (t *Tiers) add(name string, admin bool, c *SavedChain) (pass string) {
-	pass, tier := "accept", &t.Baseline
-	if admin {
-		pass, tier = t.pass(), &t.Admin
-	}
-	*tier = append(*tier, Chosen{name, c.named(pass)})
-	return pass
-}
-
-// pass returns the verdict that leads from the tier Admin to the next one.
-func (t *Tiers) pass() string {
-	if rest := t.rest(); rest != nil {
-		return "goto " + rest.Name
-	}
-	return "accept"
-}
-
-// PodChains returns the chains of the pods that exactly these policies select. The first is the pods' own. There is none
-// without policies.
-func (t *Tiers) PodChains() []*podfilter.Chain {
-	var chains []*podfilter.Chain
-	rest := t.rest()
-	if rest != nil {
-		chains = append(chains, rest)
-	}
-	if len(t.Admin) == 0 {
-		return chains
-	}
-	own := chain("pods", append(jumps(t.Admin), podfilter.Rule{Verdict: t.pass()}))
-	return append([]*podfilter.Chain{own}, chains...)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cnibox/cnibox/netops/podchain"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -91,7 +92,7 @@ func reaches(all []span, most int) (out []reach, ok bool) {
 
 // podObjects returns the chains of the pods that exactly these policies select, with the maps of the chain that the NetworkPolicies share.
 // The names of the chains do not depend on the maps, which follow from the policies: an ADD without the agent knows only these names.
-func (t *Table) podObjects(tiers *Tiers, namespace string, d Direction) *compiled {
+func (t *Table) podObjects(tiers *podchain.Tiers, namespace string, d Direction) *compiled {
 	c := &compiled{chains: tiers.PodChains()}
 	if len(tiers.Isolating) == 0 {
 		return c
@@ -106,8 +107,8 @@ func (t *Table) podObjects(tiers *Tiers, namespace string, d Direction) *compile
 
 // divide replaces the jumps to the policies of the last chain by maps, or changes nothing and returns false. Without ranges it leaves
 // policies with ranges of ports to the others.
-func (c *compiled) divide(policies map[string]*Policy, isolating []Chosen, d Direction, ranges bool) bool {
-	byProtocol, others, dispatched := map[string][]span{}, []Chosen(nil), 0
+func (c *compiled) divide(policies map[string]*Policy, isolating []podchain.Chosen, d Direction, ranges bool) bool {
+	byProtocol, others, dispatched := map[string][]span{}, []podchain.Chosen(nil), 0
 	for i, policy := range isolating {
 		if policy.Chain == "" {
 			continue
@@ -140,7 +141,7 @@ func (c *compiled) divide(policies map[string]*Policy, isolating []Chosen, d Dir
 			rules = append(rules, own.dispatch(protocolNumber(protocol), all, isolating)...)
 		}
 	}
-	c.chains[len(c.chains)-1].Rules = slices.Concat(rules, jumps(others), isolatedRules())
+	c.chains[len(c.chains)-1].Rules = slices.Concat(rules, podchain.Jumps(others), podchain.Isolated())
 	c.chains, c.ranges = append(c.chains, own.chains...), append(c.ranges, own.ranges...)
 	return true
 }
@@ -155,25 +156,25 @@ func hasRange(byProtocol map[string][]span) bool {
 }
 
 // dispatch returns a rule for each address family that jumps to the policies of a server's port.
-func (c *compiled) dispatch(protocol uint8, all []reach, isolating []Chosen) (rules []podfilter.Rule) {
-	to, text := make([]Chosen, len(all)), ""
+func (c *compiled) dispatch(protocol uint8, all []reach, isolating []podchain.Chosen) (rules []podfilter.Rule) {
+	to, text := make([]podchain.Chosen, len(all)), ""
 	for i, r := range all {
 		to[i] = isolating[r.policies[0]]
 		if len(r.policies) > 1 {
-			var of []Chosen
+			var of []podchain.Chosen
 			for _, policy := range r.policies {
 				of = append(of, isolating[policy])
 			}
-			shared := chain("ports", jumps(of))
+			shared := podchain.New("ports", podchain.Jumps(of))
 			if !slices.ContainsFunc(c.chains, func(o *podfilter.Chain) bool { return o.Name == shared.Name }) {
 				c.chains = append(c.chains, shared)
 			}
-			to[i] = Chosen{Chain: shared.Name}
+			to[i] = podchain.Chosen{Chain: shared.Name}
 		}
 		text += fmt.Sprintf("%d-%d %q\n", r.first, r.last, to[i])
 	}
 	for _, v6 := range []bool{false, true} {
-		s := podfilter.NewSet(name(strings.TrimSuffix(podfilter.MapPrefix, "_"), text)+podfilter.Suffix(v6), podfilter.Verdicts, v6)
+		s := podfilter.NewSet(podchain.Name(strings.TrimSuffix(podfilter.MapPrefix, "_"), text)+podfilter.Suffix(v6), podfilter.Verdicts, v6)
 		for i, r := range all {
 			s.AddVerdict(r.first, r.last, "jump "+to[i].Chain+podfilter.Suffix(v6), to[i].Name)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // Fault is why an object is not in force as it is written.
@@ -95,7 +96,7 @@ func Denial(doc []byte, file string) *Object {
 	_ = json.Unmarshal(doc, &head) // what it lacks is not known
 	namespace := head.Metadata.Namespace
 	isMulti := head.Kind == "MultiNetworkPolicy"
-	if head.Kind != "NetworkPolicy" && !isMulti || !isWord(namespace, "-", false, maxLabelName) {
+	if head.Kind != "NetworkPolicy" && !isMulti || !label.IsWord(namespace, "-", false, label.MaxName) {
 		return nil
 	}
 	spec := Spec{PolicyTypes: head.Spec.PolicyTypes}
@@ -103,7 +104,7 @@ func Denial(doc []byte, file string) *Object {
 		spec.PolicyTypes = []string{"Ingress", "Egress"}
 	}
 	name := "invalid-" + strings.Map(func(r rune) rune { // it is in comments of rules
-		if r < 0x80 && isWord(string(r), "", true, 1) || strings.ContainsRune("-_.", r) {
+		if r < 0x80 && label.IsWord(string(r), "", true, 1) || strings.ContainsRune("-_.", r) {
 			return r
 		}
 		return '_'

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // Direction is that of a connection, seen from the pod that a policy selects.
@@ -35,7 +37,7 @@ type Policy struct {
 	// Network is that of a MultiNetworkPolicy, as NAMESPACE/NAME, or "" for the cluster's network.
 	Network string
 	// Pods selects pods of the namespace.
-	Pods Selector
+	Pods label.Selector
 	// Isolates is true for each direction in which the selected pods may only communicate as Allows says.
 	Isolates [2]bool
 	Allows   [2][]Rule
@@ -65,7 +67,7 @@ type Rule struct {
 // Peer is a set of pods or nodes, or a network.
 type Peer struct {
 	// Namespaces and Pods select pods. They are not used if Network is valid.
-	Namespaces, Pods Selector
+	Namespaces, Pods label.Selector
 	// Nodes is true if Pods selects nodes.
 	Nodes   bool
 	Network netip.Prefix
@@ -104,11 +106,8 @@ type Port struct {
 	Name string
 }
 
-// Is reports whether a pod has a UID. A runtime has another UID of a static pod than the API: the hash of its file.
-// An attachment that was recorded without a UID is of any pod of its name.
-func (p *Pod) Is(uid string) bool {
-	return uid == "" || uid == p.UID || uid == p.StaticUID && p.StaticUID != ""
-}
+// Is reports whether the pod has a UID, see choice.Pod.Is.
+func (p *Pod) Is(uid string) bool { return p.saved().Is(uid) }
 
 // Pod is a pod as far as policies depend on it.
 type Pod struct {
@@ -146,12 +145,9 @@ func (p *Pod) hasAddresses() bool { return !p.HostNetwork && !p.Finished }
 
 // equal reports whether policies see no difference between two versions of a pod.
 func (p *Pod) equal(o *Pod) bool {
-	return p.UID == o.UID && p.Node == o.Node && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && equalLabels(p.Labels, o.Labels) &&
+	return p.UID == o.UID && p.Node == o.Node && p.StaticUID == o.StaticUID && p.hasAddresses() == o.hasAddresses() && maps.Equal(p.Labels, o.Labels) &&
 		slices.Equal(p.Addresses, o.Addresses) && maps.EqualFunc(p.Networks, o.Networks, slices.Equal) && slices.Equal(p.Ports, o.Ports)
 }
-
-// NameLabel is the label with its name that the API server gives each namespace.
-const NameLabel = "kubernetes.io/metadata.name"
 
 // Object is an object of a file.
 type Object struct {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/choice"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // The types and the evaluator here follow the API's documentation alone:
@@ -63,7 +65,7 @@ func randomPeer(r *rand.Rand) object {
 	case 1:
 		p["namespaceSelector"] = randomSelector(r)
 	case 2:
-		p["namespaceSelector"] = object{"matchLabels": object{netpolicy.NameLabel: pick(r, "x", "y")}}
+		p["namespaceSelector"] = object{"matchLabels": object{label.Namespace: pick(r, "x", "y")}}
 		p["podSelector"] = randomSelector(r)
 	case 3:
 		p["namespaceSelector"], p["podSelector"] = randomSelector(r), randomSelector(r)
@@ -277,7 +279,7 @@ func evalPort(q object, c *connection) bool {
 func sameWithoutAgent(t *testing.T, table *netpolicy.Table) {
 	t.Helper()
 	content, err := json.Marshal(table.Save(false))
-	var saved netpolicy.Saved
+	var saved choice.Saved
 	if err == nil {
 		err = coldjson.Unmarshal(content, &saved)
 	}
@@ -339,7 +341,7 @@ func randomWorld(t *testing.T, r *rand.Rand, table *netpolicy.Table, pods []*pod
 	for _, ns := range []string{"x", "y"} {
 		l := map[string]string{"app": pick(r, labelValues...)}
 		table.PutNamespace(ns, l)
-		w.namespaces[ns] = map[string]string{"app": l["app"], netpolicy.NameLabel: ns}
+		w.namespaces[ns] = map[string]string{"app": l["app"], label.Namespace: ns}
 	}
 	for _, p := range pods {
 		if !p.isPod() {

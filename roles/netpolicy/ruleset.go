@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/podchain"
 	"github.com/cnibox/cnibox/netops/podfilter"
 )
 
@@ -181,11 +182,11 @@ func (t *Table) chainOf(l Local, d Direction, u *use) string {
 		form.Node = form.Node || len(t.cluster) > 0
 		return podfilter.Deny
 	}
-	var tiers Tiers
+	var tiers podchain.Tiers
 	for _, policy := range t.selecting(p, l.Network, d) {
 		c := policy.compile(d)
 		t.join(c, u)
-		tiers.Isolating = append(tiers.Isolating, Chosen{policy.Namespace + "/" + policy.Name, c.name})
+		tiers.Isolating = append(tiers.Isolating, podchain.Chosen{Name: policy.Namespace + "/" + policy.Name, Chain: c.name})
 	}
 	admin, baseline := t.clusterSelecting(p, l.Network, d)
 	if len(tiers.Isolating) > 0 {
@@ -193,7 +194,7 @@ func (t *Table) chainOf(l Local, d Direction, u *use) string {
 	}
 	form.Node = form.Node || d == Egress && len(admin)+len(baseline) > 0
 	for _, policy := range append(baseline, admin...) {
-		t.join(policy.compile(d, tiers.add(policy.Name, policy.Admin, policy.chain(d))), u)
+		t.join(policy.compile(d, tiers.Add(policy.Name, policy.Admin, policy.chain(d))), u)
 	}
 	text := fmt.Sprintf("%d %q", d, tiers)
 	own := t.podChains[text]

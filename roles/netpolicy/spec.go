@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // Spec is the specification of a NetworkPolicy in JSON.
@@ -58,7 +60,7 @@ func (s *Spec) Policy(namespace, name string) (*Policy, error) {
 	var f faults
 	p := &Policy{Namespace: namespace, Name: name, Pods: s.PodSelector.selector(&f, "spec.podSelector")}
 	if len(f) > 0 {
-		p.Pods = Selector{}
+		p.Pods = label.Selector{}
 	}
 	types := s.PolicyTypes
 	if len(types) == 0 {
@@ -175,7 +177,7 @@ func network(f *faults, path, text string) netip.Prefix {
 // isPortName reports whether text has the form of a port's name (RFC 6335, section 5.1).
 func isPortName(text string) bool {
 	const longest = 15
-	return isWord(text, "-", false, longest) && !strings.Contains(text, "--") && strings.ContainsFunc(text, func(r rune) bool { return r >= 'a' })
+	return label.IsWord(text, "-", false, longest) && !strings.Contains(text, "--") && strings.ContainsFunc(text, func(r rune) bool { return r >= 'a' })
 }
 
 func (s *specPort) port(f *faults, path string) (p Port) {

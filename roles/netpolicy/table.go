@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
 // Table has the objects of a source and the pods of this node. It is not safe for concurrent use.
@@ -19,7 +20,7 @@ type Table struct {
 	OnNode func(*Pod) bool
 	// IsSaved is true if Save would return the same again.
 	IsSaved bool
-	// ImplicitNamespaces is true if namespaces exist that the source does not name. These have no labels but NameLabel.
+	// ImplicitNamespaces is true if namespaces exist that the source does not name. These have no labels but label.Namespace.
 	ImplicitNamespaces bool
 	// namespaces has the labels of namespaces.
 	namespaces map[string]map[string]string
@@ -100,7 +101,7 @@ func (t *Table) PutNamespace(name string, labels map[string]string) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[NameLabel] = name
+	labels[label.Namespace] = name
 	t.setNamespace(name, labels)
 }
 
@@ -108,7 +109,7 @@ func (t *Table) PutNamespace(name string, labels map[string]string) {
 func (t *Table) RemoveNamespace(name string) { t.setNamespace(name, nil) }
 
 func (t *Table) setNamespace(name string, labels map[string]string) {
-	if equalLabels(t.namespaces[name], labels) {
+	if maps.Equal(t.namespaces[name], labels) {
 		return
 	}
 	if len(t.cluster) > 0 {
@@ -138,7 +139,7 @@ func (t *Table) labelsOf(namespace string) map[string]string {
 	if l, ok := t.namespaces[namespace]; ok {
 		return l
 	}
-	return map[string]string{NameLabel: namespace}
+	return map[string]string{label.Namespace: namespace}
 }
 
 // PutPod adds or changes a pod.
@@ -187,7 +188,7 @@ func (t *Table) replacePod(old, p *Pod) {
 		return
 	}
 	t.stale[expectedLabel(key)] = struct{}{}
-	t.IsSaved = t.IsSaved && was != nil && is && was.savedPod().equal(p.savedPod())
+	t.IsSaved = t.IsSaved && was != nil && is && was.saved().Equal(p.saved())
 	delete(t.own, key)
 	if is {
 		t.own[key] = p

@@ -9,16 +9,12 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveNode removes the shared objects of all networks, the nftables tables, what enforces network policies, and the state of this
-// boot, whose directory it returns. No container may be attached, and no agent may enforce policies.
+// RemoveNode removes the shared objects of all networks, the nftables tables, and the state of this boot, whose directory it
+// returns. No container may be attached, and control.Stop must have ended the enforcement of network policies.
 func RemoveNode(ctx context.Context, h *roles.Host) (dir string, err error) {
-	if err := enforce.Stop(ctx, h); err != nil {
-		return "", fmt.Errorf("end the enforcement of network policies: %w", err)
-	}
 	networks, err := store.Read(ctx, h.Store, (*store.Tx).Networks)
 	if err != nil {
 		return "", err

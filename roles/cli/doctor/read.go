@@ -29,6 +29,7 @@ import (
 	"github.com/cnibox/cnibox/roles/advice"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
@@ -595,7 +596,7 @@ func (r *reader) readPolicies(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
-	state, err := enforce.State(ctx, r.h.Store)
+	state, err := control.State(ctx, r.h.Store)
 	p.AgentErr = err
 	if err != nil {
 		return

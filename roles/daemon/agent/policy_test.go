@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -25,7 +25,7 @@ func TestPolicyFlagLost(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(allIsolated), 0o600))
 	off := func() (err error) {
 		n.ns.Do(t, func() error {
-			err = enforce.Off(t.Context(), n.host())
+			err = control.Off(t.Context(), n.host())
 			return nil
 		})
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -87,6 +88,9 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	}
 	if err := a.set.clean(ctx, a.host, (*overlay.Kernel).Remove); err != nil {
 		return err
+	}
+	if err := control.Stop(ctx, a.host); err != nil {
+		return fmt.Errorf("end the enforcement of network policies: %w", err)
 	}
 	if _, err := recovery.RemoveNode(ctx, a.host); err != nil {
 		return err

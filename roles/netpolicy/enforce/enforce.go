@@ -20,7 +20,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -103,7 +103,7 @@ func Spec(ctx context.Context, h *roles.Host, req *roles.Request, marked bool, p
 	if err != nil {
 		return spec, false, err
 	}
-	a, err := ask(ctx, Socket(h.Store), AskTime, line)
+	a, err := Ask(ctx, Socket(h.Store), AskTime, line)
 	p.ByAgent = err == nil
 	if err != nil {
 		if a, err = choose(h.Store, p, err); err != nil {
@@ -171,7 +171,7 @@ func Identify(p *netops.PodPolicy, args roles.Args, containerID string, runtime 
 		}
 	}
 	for k, v := range annotations {
-		if _, given := p.Labels[k]; given || !slices.Contains(keys, k) || netpolicy.CheckLabels(map[string]string{k: v}) != nil {
+		if _, given := p.Labels[k]; given || !slices.Contains(keys, k) || label.CheckPod(map[string]string{k: v}) != nil {
 			continue
 		}
 		if p.Labels == nil {
@@ -195,7 +195,7 @@ func Labels(text string) (map[string]string, error) {
 		}
 		labels[k] = v
 	}
-	return labels, netpolicy.CheckLabels(labels)
+	return labels, label.CheckPod(labels)
 }
 
 // ChangeTime bounds the wait for a change of a pod's elements by the agent. After half of it the agent does not begin any more.
@@ -207,18 +207,18 @@ func Change(ctx context.Context, s *store.Store, verb netops.Verb, p *netops.Pod
 	if err != nil {
 		return err
 	}
-	a, err := ask(ctx, Socket(s), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
+	a, err := Ask(ctx, Socket(s), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
 	if err == nil && a.Done != verb {
 		err = errors.New("the agent is an earlier version")
 	}
 	return err
 }
 
-// ask sends a pod to the agent.
-func ask(ctx context.Context, path string, within time.Duration, line []byte) (a Answer, err error) {
+// Ask sends a request to the agent, for example a pod.
+func Ask(ctx context.Context, path string, within time.Duration, line []byte) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	answer, err := exchange(ctx, path, line, MaxMessage)
+	answer, err := Exchange(ctx, path, line, MaxMessage)
 	if err == nil {
 		err = coldjson.Unmarshal(answer, &a)
 	}
@@ -228,8 +228,8 @@ func ask(ctx context.Context, path string, within time.Duration, line []byte) (a
 	return a, err
 }
 
-// exchange sends a line to the agent and returns its answer.
-func exchange(ctx context.Context, path string, line []byte, longest int64) ([]byte, error) {
+// Exchange sends a line to the agent and returns its answer.
+func Exchange(ctx context.Context, path string, line []byte, longest int64) ([]byte, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err
@@ -244,31 +244,4 @@ func exchange(ctx context.Context, path string, line []byte, longest int64) ([]b
 		return nil, errors.Join(err, ctx.Err())
 	}
 	return answer, nil
-}
-
-// StateRequest asks the agent for its netpolicy.State.
-const StateRequest = `{"state":true}`
-
-// StateTime bounds the wait for a State, and maxState its size in bytes: 100,000 pods have 30 MB.
-const (
-	StateTime = 30 * time.Second
-	maxState  = 1 << 30
-)
-
-// State asks the agent for all policies and pods.
-func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, StateTime)
-	defer cancel()
-	answer, err := exchange(ctx, Socket(s), []byte(StateRequest), maxState)
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent for its network policies: %w", err)
-	}
-	state := new(netpolicy.State)
-	if err := json.Unmarshal(answer, state); err != nil {
-		return nil, fmt.Errorf("the agent's network policies: %w", err)
-	}
-	if state.Error != "" {
-		return nil, errors.New(state.Error)
-	}
-	return state, nil
 }

@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/choice"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +29,7 @@ type saved struct {
 }
 
 // WriteSaved replaces the saved policies, and returns what identifies the file, or nil if another program has changed it since.
-func WriteSaved(s *store.Store, policies *netpolicy.Saved) (is fs.FileInfo, err error) {
+func WriteSaved(s *store.Store, policies *choice.Saved) (is fs.FileInfo, err error) {
 	raw, err := json.Marshal(policies)
 	var file []byte
 	if err == nil { // not Marshal, which would read all policies again
@@ -53,7 +54,7 @@ var errNeverRead = errors.New("the agent of this node has not read the network p
 var errSaved = errors.New("the saved network policies are damaged")
 
 // ReadSaved reads the saved policies.
-func ReadSaved(s *store.Store) (*netpolicy.Saved, error) {
+func ReadSaved(s *store.Store) (*choice.Saved, error) {
 	path := SavedPath(s)
 	content, err := smallfile.ReadOwn(path, maxSaved)
 	switch {
@@ -71,7 +72,7 @@ func ReadSaved(s *store.Store) (*netpolicy.Saved, error) {
 	if file.Schema != savedSchema || file.Sum != crc32.ChecksumIEEE(file.Policies) {
 		return nil, fmt.Errorf("%w: %s: its content is not what an agent of this version wrote", errSaved, path)
 	}
-	policies := new(netpolicy.Saved)
+	policies := new(choice.Saved)
 	if err := coldjson.Unmarshal(file.Policies, policies); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errSaved, path, err)
 	}
@@ -87,4 +88,17 @@ func choose(s *store.Store, p *netops.PodPolicy, asked error) (a Answer, err err
 	}
 	a.Egress, a.Ingress = policies.Choose(p.Namespace, p.Name, p.UID, p.Network, p.Labels)
 	return a, nil
+}
+
+// Marked reports whether the node enforces network policies: whether its state says so, or there are saved policies.
+func Marked(ctx context.Context, s *store.Store) (bool, error) {
+	if _, err := os.Lstat(SavedPath(s)); err == nil {
+		return true, nil
+	}
+	on, err := store.Read(ctx, s, func(tx *store.Tx) (bool, error) { return tx.Enforces(), nil })
+	if err != nil || on {
+		return on, err
+	}
+	e, err := store.ReadKeep(ctx, s, (*store.KeepTx).Enforcing)
+	return e != nil, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
@@ -118,7 +119,7 @@ func (k *Keeper) answer(ctx context.Context, r *request) {
 // end ends a Keeper that was not asked for.
 func (k *Keeper) end(r *request) {
 	if !k.Remembered {
-		r.answer(enforce.Answer{}, enforce.ErrAsked)
+		r.answer(enforce.Answer{}, control.ErrAsked)
 		return
 	}
 	select {
@@ -205,7 +206,7 @@ func (k *Keeper) sendState(r *request) {
 	if k.synced {
 		s = k.table.State()
 	}
-	_ = r.conn.SetDeadline(time.Now().Add(enforce.StateTime))
+	_ = r.conn.SetDeadline(time.Now().Add(control.StateTime))
 	go func() {
 		_ = json.NewEncoder(r.conn).Encode(s) // the client may have ended
 		_ = r.conn.Close()

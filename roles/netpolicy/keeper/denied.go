@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 )
 
 const (
@@ -25,12 +25,12 @@ type denials struct {
 	log     *packets.Log
 	packets chan packets.Drop
 	// kinds has the lines of packets that came in the last deniedTime, since began.
-	kinds map[deniedKind]*enforce.Denied
+	kinds map[deniedKind]*control.Denied
 	began time.Time
 	// titles are those of the pods when the kinds began.
 	titles map[netip.Addr]string
 	// recent are the last lines, with their numbers in order.
-	recent []enforce.Denied
+	recent []control.Denied
 	lines  int64
 }
 
@@ -77,7 +77,7 @@ func (k *Keeper) note(d packets.Drop) {
 	now := time.Now()
 	if now.Sub(k.denials.began) >= deniedTime {
 		k.endDenials()
-		k.denials.began, k.denials.kinds = now, map[deniedKind]*enforce.Denied{}
+		k.denials.began, k.denials.kinds = now, map[deniedKind]*control.Denied{}
 		k.denials.titles = k.table.Titles()
 	}
 	flow, verdict := netpolicy.NewExplainer(k.table).Packet(d.From, d.To, d.Proto) // the table changes from packet to packet
@@ -92,7 +92,7 @@ func (k *Keeper) note(d packets.Drop) {
 	if len(k.denials.kinds) >= maxKinds {
 		return
 	}
-	line := &enforce.Denied{
+	line := &control.Denied{
 		Time: now, Flow: flow, ClientPod: k.denials.titles[flow.Client], ServerPod: k.denials.titles[flow.Server], Why: "no rule of a known policy denies it now",
 	}
 	if verdict != nil {
@@ -103,12 +103,12 @@ func (k *Keeper) note(d packets.Drop) {
 }
 
 // addDenied logs and keeps a line.
-func (k *Keeper) addDenied(line enforce.Denied, n int64) {
+func (k *Keeper) addDenied(line control.Denied, n int64) {
 	k.denials.lines++
 	line.Number, line.Packets = k.denials.lines, n
 	k.denials.recent = append(k.denials.recent, line)
 	if len(k.denials.recent) > maxDenied {
-		k.denials.recent = append([]enforce.Denied{}, k.denials.recent[maxDenied/2:]...)
+		k.denials.recent = append([]control.Denied{}, k.denials.recent[maxDenied/2:]...)
 	}
 	k.counts.addDenied(&line, n)
 	k.Host.Log.Info("network policies denied packets", "client", line.Client, "clientPod", line.ClientPod, "server", line.Target(), "serverPod", line.ServerPod,
@@ -135,7 +135,7 @@ func (k *Keeper) endDenials() {
 
 // sendDenied sends the lines behind one with a number.
 func (k *Keeper) sendDenied(r *request) {
-	answer := enforce.DeniedAnswer{IsOn: k.denials.log != nil, Denied: []enforce.Denied{}}
+	answer := control.DeniedAnswer{IsOn: k.denials.log != nil, Denied: []control.Denied{}}
 	for _, line := range k.denials.recent {
 		if line.Number > r.DeniedAfter {
 			answer.Denied = append(answer.Denied, line)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/metrics"
 	"github.com/cnibox/cnibox/netops/podfilter"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -30,9 +30,9 @@ func TestDenied(t *testing.T) {
 	k, _ := n.open(&keeper.Directory{Path: n.dir, Log: n.host.Log})
 	one, web := n.add(n.pod(1, 2, "")), n.add(n.pod(1, 3, "app=web"))
 	n.flood(one, web)
-	var found []enforce.Denied
+	var found []control.Denied
 	await.Until(t, func() bool {
-		answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, 0)
+		answer, err := control.DeniedAfter(t.Context(), n.host.Store, 0)
 		if err != nil || !answer.IsOn {
 			t.Fatal(answer, err)
 		}
@@ -77,7 +77,7 @@ func TestDenied(t *testing.T) {
 			n.put("cluster.yaml", doc)
 		}
 		state := func() (count int) {
-			s, err := enforce.State(t.Context(), n.host.Store)
+			s, err := control.State(t.Context(), n.host.Store)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestDenied(t *testing.T) {
 		await.Until(t, func() bool { return n.sent.Load() > sent+50 }, func() string { return "the flood ended" })
 	}
 	last := found[len(found)-1].Number
-	answer, err := enforce.DeniedAfter(t.Context(), n.host.Store, last)
+	answer, err := control.DeniedAfter(t.Context(), n.host.Store, last)
 	if err != nil || len(answer.Denied) > 0 && answer.Denied[0].Number != last+1 {
 		t.Errorf("%+v %v", answer, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
@@ -191,7 +192,7 @@ spec:
 	n.none(denied, "after ADD")
 	n.put("web.yaml", onlyPort80)
 	n.more(allowed, "with a NetworkPolicy behind it")
-	state, err := enforce.State(t.Context(), n.host.Store)
+	state, err := control.State(t.Context(), n.host.Store)
 	if err != nil || len(state.Cluster) != 1 || len(state.Local) != 2 {
 		t.Errorf("the agent's state: %+v, %v", state, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -27,7 +28,7 @@ func TestFrozen(t *testing.T) {
 	// answers waits until the agent has answered, also what was asked before.
 	answers := func() {
 		t.Helper()
-		if _, err := enforce.State(t.Context(), n.host.Store); err != nil {
+		if _, err := control.State(t.Context(), n.host.Store); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,7 +36,7 @@ func TestFrozen(t *testing.T) {
 	known := func() {
 		t.Helper()
 		await.Until(t, func() bool {
-			s, err := enforce.State(t.Context(), n.host.Store)
+			s, err := control.State(t.Context(), n.host.Store)
 			if err != nil {
 				return false
 			}

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/cnibox/cnibox/netops/podfilter"
-	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/choice"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
@@ -59,7 +59,7 @@ func (k *Keeper) tryGuard(ctx context.Context) error {
 }
 
 // choose returns the pod with the chains that the saved policies have for it, or, without these, with the one that drops everything.
-func choose(saved *netpolicy.Saved, p *podRequest) *podRequest {
+func choose(saved *choice.Saved, p *podRequest) *podRequest {
 	want := *p
 	want.Egress, want.Ingress = podfilter.Deny, podfilter.Deny
 	if saved != nil && p.Name != "" {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/await"
@@ -43,7 +43,7 @@ func TestKubeMulti(t *testing.T) {
 	n.flood(near, web)
 	n.more(allowed, "the allowed port")
 	n.none(denied, "after ADD")
-	state, err := enforce.State(t.Context(), n.host.Store)
+	state, err := control.State(t.Context(), n.host.Store)
 	if err != nil {
 		t.Fatal(err)
 	}

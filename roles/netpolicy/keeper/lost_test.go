@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/test/await"
@@ -73,7 +74,7 @@ func TestSavedLost(t *testing.T) {
 	refused("deleted, and the state that outlives a boot", remove(path, n.host.Store.KeepPath()))
 	n.start()() // the mark is in keep.db again
 	refused("deleted, and a new boot", remove(path, n.host.Store.Path()))
-	if err := enforce.Stop(t.Context(), n.host); err != nil {
+	if err := control.Stop(t.Context(), n.host); err != nil {
 		t.Fatal(err)
 	}
 	n.add(n.pod(1, 3, "app=web"))

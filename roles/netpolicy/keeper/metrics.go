@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/metrics"
 	"github.com/cnibox/cnibox/netops/podfilter"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 )
 
 // maxDeniedPods bounds the pods with a metric of denied packets: a pod's name is a label.
@@ -55,7 +55,7 @@ func (c *counts) saved() {
 }
 
 // addDenied counts logged packets.
-func (c *counts) addDenied(line *enforce.Denied, n int64) {
+func (c *counts) addDenied(line *control.Denied, n int64) {
 	pod := line.ServerPod
 	if line.Direction == "egress" {
 		pod = line.ClientPod

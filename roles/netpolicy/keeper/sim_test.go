@@ -18,6 +18,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/choice"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/test/sim"
 )
@@ -56,7 +57,7 @@ type simNode struct {
 	received simObjects
 	listed   map[string]bool
 	// saved is what the agent saved last, and of which objects.
-	saved      netpolicy.Saved
+	saved      choice.Saved
 	savedOf    simObjects
 	containers []*simContainer
 }
@@ -131,7 +132,7 @@ func (n *simNode) settle() {
 	n.keeper.local.putInto(n.keeper.table)
 	if !n.keeper.table.IsSaved {
 		text, err := json.Marshal(n.keeper.table.Save(false))
-		n.saved = netpolicy.Saved{}
+		n.saved = choice.Saved{}
 		if err == nil {
 			err = json.Unmarshal(text, &n.saved)
 		}

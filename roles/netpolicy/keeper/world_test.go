@@ -20,6 +20,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -63,7 +64,7 @@ func newNode(t *testing.T) *node {
 		Store: store.New(store.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), BootID: bootID(), LockTimeout: time.Minute}),
 	}
 	t.Cleanup(func() {
-		_ = enforce.Stop(context.Background(), n.host)
+		_ = control.Stop(context.Background(), n.host)
 		_ = n.host.Net.Close()
 		_ = exec.Command("ip", "link", "del", "br1").Run()
 		_ = exec.Command("ip", "link", "del", "br2").Run()

@@ -1,4 +1,4 @@
-package enforce
+package control
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -40,7 +41,7 @@ const maxDeniedAnswer = 4 << 20
 func DeniedAfter(ctx context.Context, s *store.Store, number int64) (*DeniedAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, StateTime)
 	defer cancel()
-	answer, err := exchange(ctx, Socket(s), fmt.Appendf(nil, `{"denied":true,"deniedAfter":%d}`, number), maxDeniedAnswer)
+	answer, err := enforce.Exchange(ctx, enforce.Socket(s), fmt.Appendf(nil, `{"denied":true,"deniedAfter":%d}`, number), maxDeniedAnswer)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent for denied packets: %w", err)
 	}

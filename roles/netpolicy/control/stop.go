@@ -1,4 +1,4 @@
-package enforce
+package control
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,9 +20,9 @@ var ErrAsked = errors.New("the agent of this node runs with -policy: remove the 
 
 // Off asks an agent that enforces policies only because the node's state says so to end that, waits until it has, and calls Stop.
 func Off(ctx context.Context, h *roles.Host) error {
-	path := Socket(h.Store)
+	path := enforce.Socket(h.Store)
 	if isServed(ctx, path) {
-		if _, err := ask(ctx, path, StateTime, []byte(`{"off":true}`)); err != nil {
+		if _, err := enforce.Ask(ctx, path, StateTime, []byte(`{"off":true}`)); err != nil {
 			return err
 		}
 	}
@@ -52,10 +53,10 @@ func isServed(ctx context.Context, path string) bool {
 // Stop ends the enforcement of network policies on the node: it removes the rules, the saved policies, and last the mark. It fails while an
 // agent enforces policies. A call that fails can be repeated.
 func Stop(ctx context.Context, h *roles.Host) error {
-	if isServed(ctx, Socket(h.Store)) {
+	if isServed(ctx, enforce.Socket(h.Store)) {
 		return ErrAsked
 	}
-	on, err := Marked(ctx, h.Store)
+	on, err := enforce.Marked(ctx, h.Store)
 	if err != nil {
 		return err
 	}
@@ -81,22 +82,9 @@ func Stop(ctx context.Context, h *roles.Host) error {
 }
 
 func removeSaved(s *store.Store) error {
-	err := os.Remove(SavedPath(s))
+	err := os.Remove(enforce.SavedPath(s))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, os.RemoveAll(KeptPath(s)))
-}
-
-// Marked reports whether the node enforces network policies: whether its state says so, or there are saved policies.
-func Marked(ctx context.Context, s *store.Store) (bool, error) {
-	if _, err := os.Lstat(SavedPath(s)); err == nil {
-		return true, nil
-	}
-	on, err := store.Read(ctx, s, func(tx *store.Tx) (bool, error) { return tx.Enforces(), nil })
-	if err != nil || on {
-		return on, err
-	}
-	e, err := store.ReadKeep(ctx, s, (*store.KeepTx).Enforcing)
-	return e != nil, err
+	return errors.Join(err, os.RemoveAll(enforce.KeptPath(s)))
 }
