@@ -10,6 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/dhcpd"
 	"github.com/cnibox/cnibox/roles/daemon/nodeipam"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
@@ -48,7 +49,7 @@ func Table() roles.Table {
 		{Names: "vlan", Role: vlan.Role},
 
 		{Names: "cloud-ipam azure-vnet-ipam", Role: cloud.Role},
-		{Names: "dhcp", Role: dhcp.Role},
+		{Names: "dhcp", Role: func() roles.Role { return dhcp.Role(dhcpd.Run) }},
 		{Names: "host-local", Role: hostlocal.Role},
 		{Names: "range whereabouts", Role: clusterrange.Role},
 		{Names: "static", Role: static.Role},

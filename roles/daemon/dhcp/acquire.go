@@ -41,7 +41,7 @@ func (l *lease) acquire(ctx context.Context, want map[string]netip.Addr) error {
 }
 
 func (l *lease) acquireOne(ctx context.Context, family string, want netip.Addr) (*store.DHCPGrant, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.d.timing.resend, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.d.timing.Resend, errNoAnswer)
 	defer cancel()
 	for {
 		var g *store.DHCPGrant

@@ -25,7 +25,7 @@ type daemon struct {
 	ctx       context.Context
 	socket    string
 	prefix    string
-	timing    timing
+	timing    Timing
 	broadcast bool
 	// node is the node's part of a pod's identity.
 	node string
@@ -50,7 +50,7 @@ type former struct {
 	keys  []store.Key
 }
 
-func newDaemon(ctx context.Context, h *roles.Host, socket string, t timing) *daemon {
+func newDaemon(ctx context.Context, h *roles.Host, socket string, t Timing) *daemon {
 	return &daemon{
 		host: h, ctx: ctx, socket: socket, timing: t,
 		leases: map[store.Key]*lease{}, identities: map[string]int{}, busy: map[store.Key]chan struct{}{},

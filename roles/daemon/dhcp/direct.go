@@ -43,7 +43,7 @@ func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Reque
 
 // directDaemon returns a daemon that only ends leases.
 func directDaemon(ctx context.Context, h *roles.Host, socket string) *daemon {
-	return newDaemon(ctx, h, socket, timing{request: directTime, resendMax: directTime, resend: directTime})
+	return newDaemon(ctx, h, socket, Timing{Request: directTime, ResendMax: directTime, Resend: directTime})
 }
 
 // endRecorded ends a recorded lease of this socket and this boot. The record of a lease

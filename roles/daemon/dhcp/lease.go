@@ -109,7 +109,7 @@ func (l *lease) keep(ctx context.Context, i int) {
 		var until time.Time
 		switch {
 		case g.Withdrawn:
-			until = now.Add(2 * l.d.timing.resendMax)
+			until = now.Add(2 * l.d.timing.ResendMax)
 			err = l.regain(ctx, i, g)
 		case g.Expire.IsZero():
 			<-ctx.Done()
@@ -126,7 +126,7 @@ func (l *lease) keep(ctx context.Context, i int) {
 		default:
 			l.log.Warn("the lease ended, removing the address", "address", g.Address, "expired", g.Expire)
 			err = l.withdraw(ctx, i)
-			until = now.Add(2 * l.d.timing.resendMax)
+			until = now.Add(2 * l.d.timing.ResendMax)
 		}
 		if !l.handleAttempt(ctx, i, err, until) {
 			return
@@ -196,7 +196,7 @@ func (l *lease) resume(ctx context.Context, i int) {
 	if !g.Expire.IsZero() && time.Now().After(g.Expire) {
 		return
 	}
-	err := l.extend(ctx, i, time.Now().Add(l.d.timing.request), client.confirm)
+	err := l.extend(ctx, i, time.Now().Add(l.d.timing.Request), client.confirm)
 	if err != nil && !errors.Is(err, errNoAnswer) {
 		l.handleAttempt(ctx, i, err, time.Now())
 	}

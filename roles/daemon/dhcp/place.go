@@ -144,17 +144,17 @@ func (v *visit) ensure(ctx context.Context, o ...netops.Object) error {
 	return v.net.Ensure(ctx, netops.Spec{Objects: o}, v.ns)
 }
 
-// timing has the values of the daemon's flags for exchanges.
-type timing struct {
-	// request bounds one exchange with a server. A new one follows.
-	request time.Duration
-	// resendMax is the longest delay between two messages, and between two attempts.
-	resendMax time.Duration
-	// resend is the time after which ADD fails.
-	resend time.Duration
+// Timing has the values of the daemon's flags for exchanges.
+type Timing struct {
+	// Request bounds one exchange with a server. A new one follows.
+	Request time.Duration
+	// ResendMax is the longest delay between two messages, and between two attempts.
+	ResendMax time.Duration
+	// Resend is the time after which ADD fails.
+	Resend time.Duration
 }
 
 // repeat returns the retransmission of the messages of one exchange. first is the first delay.
-func (t timing) repeat(first time.Duration) retransmission {
-	return retransmission{first: first, max: t.resendMax, total: t.request}
+func (t Timing) repeat(first time.Duration) retransmission {
+	return retransmission{first: first, max: t.ResendMax, total: t.Request}
 }

@@ -38,7 +38,7 @@ type client4 struct {
 	*visit
 	udp     *packets.RawUDP
 	profile *profile
-	timing  timing
+	timing  Timing
 	// broadcast requests answers by broadcast.
 	broadcast bool
 }
@@ -54,7 +54,7 @@ type profile struct {
 	logged sync.Once
 }
 
-func newClient4(v *visit, w *profile, t timing, broadcast bool) (*client4, error) {
+func newClient4(v *visit, w *profile, t Timing, broadcast bool) (*client4, error) {
 	udp, err := packets.OpenRawUDP(v.ns, v.link.Index, clientPort4)
 	if err != nil {
 		return nil, err

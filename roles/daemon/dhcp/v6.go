@@ -35,10 +35,10 @@ type client6 struct {
 	*visit
 	udp     *packets.UDP6
 	profile *profile
-	timing  timing
+	timing  Timing
 }
 
-func newClient6(ctx context.Context, v *visit, w *profile, t timing) (*client6, error) {
+func newClient6(ctx context.Context, v *visit, w *profile, t Timing) (*client6, error) {
 	addr, err := v.net.EnsureLinkLocal(ctx, v.ns, v.link.Name)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (c *client6) release(ctx context.Context, g *store.DHCPGrant) error {
 	if err != nil {
 		return err
 	}
-	c.timing.request = releaseTime
+	c.timing.Request = releaseTime
 	_, err = c.exchange(ctx, c.message(dhcpv6.MessageTypeRelease, server, g.Address.Addr()))
 	return err
 }

@@ -24,8 +24,8 @@ const (
 	releaseTime = 30 * time.Second
 )
 
-// Role is the table entry of the IPAM role dhcp and its daemon.
-func Role() roles.Role {
+// Role is the table entry of the IPAM role dhcp. run is the main function of its daemon.
+func Role(run func(ctx context.Context, h *roles.Host, args []string) error) roles.Role {
 	return roles.Role{
 		Names:     []string{"dhcp"},
 		Kind:      roles.IPAM,
@@ -36,7 +36,7 @@ func Role() roles.Role {
 		New:       newHandler,
 		Undo:      undoHandler,
 		OverLink:  true,
-		Run:       dhcp.Run,
+		Run:       run,
 		Verbs:     commands,
 	}
 }

@@ -1,4 +1,4 @@
-package dhcp
+package dhcpd
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("-socket: %v", err)
 	}
 	s, err := parseFlags([]string{"-socketpath", "/run/x.sock", "-broadcast"})
-	if err != nil || s.socket != "/run/x.sock" || !s.broadcast {
+	if err != nil || s.Socket != "/run/x.sock" || !s.Broadcast {
 		t.Errorf("%+v, %v", s, err)
 	}
 	_, err = parseFlags([]string{"-socketpath", "x.sock", "-timeout", "0s"})
