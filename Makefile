@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: count sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role release test-release
+.PHONY: count sim model test-suites build build-matrix check go-version demo demo-azure demo-policy test vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
 
 build: bin/cnibox
 
@@ -53,9 +53,16 @@ setup: go-version
 bin/nft/%:
 	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
 
-# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see CONTRIBUTING.md.
-new-role:
-	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
+# The package of a new role, with its suite and goldens: make new-role NAME=route-override KIND=chained, see CONTRIBUTING.md. KIND is
+# interface, ipam or chained; LINK is an interface role's kind of link in the kernel. A failure changes nothing.
+new-role: go-version
+	@$(GO) mod download
+	GO='$(GO)' $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)') $(if $(LINK),-link '$(LINK)')
+
+# Everything that is generated from the code, and the outputs of commands that pages show.
+generate: setup bin/peers/bridge
+	GO='$(GO)' sh test/generate.sh code
+	$(SANDBOX) $(LOOPBACK) env GO='$(GO)' sh test/generate.sh outputs
 
 demo: build
 	@sh test/apt.sh demo

@@ -63,7 +63,7 @@ func TestDocs(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("docs/cli.md differs from the help; run: go test ./roles/cli -run TestDocs -update\n(-help +file):\n%s", diff)
+		t.Errorf("docs/cli.md differs from the help; run 'make generate'\n(-help +file):\n%s", diff)
 	}
 }
 

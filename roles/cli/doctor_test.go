@@ -742,7 +742,7 @@ func TestDoctorDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(b) {
-		t.Error("docs/doctor.md differs from the checks; run: go test ./roles/cli -run TestDoctorDocs -update")
+		t.Error("docs/doctor.md differs from the checks; run 'make generate'")
 	}
 }
 

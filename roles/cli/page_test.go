@@ -54,7 +54,7 @@ func (n *testNode) documented(page string) {
 		return
 	}
 	if !*update {
-		n.t.Errorf("%s differs from what its commands print; run the test with -update\n%s", page, got)
+		n.t.Errorf("%s differs from what its commands print; run 'make generate'\n%s", page, got)
 	} else if err := os.WriteFile(page, []byte(got), 0o600); err != nil {
 		n.t.Fatal(err)
 	}

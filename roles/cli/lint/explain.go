@@ -9,9 +9,7 @@ import (
 )
 
 // keyDocs has the structs of the roles' configurations, and after each its documented fields. It is generated from
-// their doc comments:
-//
-//	go test ./roles/cli/lint -run TestKeyDocs -update
+// their doc comments: `make generate`.
 //
 //go:embed keydocs.txt
 var keyDocs string

@@ -72,7 +72,7 @@ func TestKeyDocs(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want.String(), keyDocs); diff != "" {
-		t.Errorf("keydocs.txt differs from the doc comments; run: go test ./roles/cli/lint -run TestKeyDocs -update\n(-comments +file):\n%s", diff)
+		t.Errorf("keydocs.txt differs from the doc comments; run 'make generate'\n(-comments +file):\n%s", diff)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestMetricsDocumented(t *testing.T) {
 		return
 	}
 	if flag.Lookup("update").Value.String() != "true" { // rolestest defines the flag
-		t.Fatalf("%s differs from the code: run go test ./roles/daemon/agent -run TestMetricsDocumented -update", path)
+		t.Fatalf("%s differs from the code: run 'make generate'", path)
 	}
 	if err := os.WriteFile(path, []byte(before+start+table+end+after), 0o644); err != nil {
 		t.Fatal(err)

@@ -1,71 +1,134 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// TestWrite: the written package builds and passes its suite without changes.
+// tags are the build tags of the Makefile.
+const tags = "urfave_cli_no_docs,nethttpomithttp2"
+
+// TestWrite: what is written for each kind of role is formatted and vetted, passes its suite, and agrees with the pages, without changes.
 func TestWrite(t *testing.T) {
-	root := copyTree(t)
-	r := role{Name: "sketch", Kind: "tun"} // every kernel has this kind
-	if err := r.write(root); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(filepath.Join(root, table))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(b), "routed.Role},\n\t\t{Names: \"sketch\", Role: sketch.Role},\n\t\t{Names: \"tap\", ") {
-		t.Errorf("%s:\n%s", table, b)
-	}
-	if formatted := run(t, root, "gofmt", "-l", table, r.dir()); formatted != "" {
-		t.Errorf("not formatted: %s", formatted)
-	}
-	run(t, root, "go", "vet", "-tags", tags, "./roles/all", "./"+r.dir())
-	out := run(t, root, "go", "test", "-tags", tags, "-vet", "off", "-v", "-run", "^Test(Golden|Role)$/^(addresses|check|faults|dual)$/^(life|del|gc|tamper)", "./"+r.dir())
-	for _, want := range []string{"--- PASS: TestGolden/addresses", "--- PASS: TestRole/dual/life"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in:\n%s", want, out)
-		}
-	}
-	if err := r.write(root); err == nil {
-		t.Error("the package was written a second time")
+	for _, c := range []struct {
+		role
+		line  string
+		tests []string
+	}{
+		{
+			role{Name: "sketch", Kind: "interface", Link: "tun"}, // every kernel has this kind
+			"routed.Role},\n\t\t{Names: \"sketch\", Role: sketch.Role},\n\t\t{Names: \"tap\", ",
+			[]string{"TestGolden/addresses", "TestRole/dual/life"},
+		},
+		{
+			role{Name: "route-sketch", Kind: "chained"},
+			"portmap.Role},\n\t\t{Names: \"route-sketch\", Role: routesketch.Role},\n\t\t{Names: \"sbr\", ",
+			[]string{"TestGolden/routes", "TestRole/dual/life", "TestRole/dual/tamper/route_gone"},
+		},
+		{
+			role{Name: "a-sketch", Kind: "ipam"},
+			"vlan.Role},\n\n\t\t{Names: \"a-sketch\", Role: asketch.Role},\n\t\t{Names: \"cloud-ipam ",
+			[]string{"TestFaults", "TestUnderBridge/dual/life", "TestAlone/dual/life"},
+		},
+	} {
+		t.Run(c.Name, func(t *testing.T) {
+			root := repository(t)
+			if err := c.write(root); err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(filepath.Join(root, table))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(b), c.line) {
+				t.Errorf("%s:\n%s", table, b)
+			}
+			if formatted := output(t, root, "gofmt", "-l", table, c.dir()); formatted != "" {
+				t.Errorf("not formatted: %s", formatted)
+			}
+			out := output(t, root, "go", "test", "-tags", tags, "-v", "-run", "^Test(Golden|Role|UnderBridge|Alone|Faults)$/^(addresses|check|faults|routes|dual)$/^(life|del|gc|tamper)", "./"+c.dir())
+			for _, want := range c.tests {
+				if !strings.Contains(out, "--- PASS: "+want+" ") {
+					t.Errorf("%s did not pass:\n%s", want, out)
+				}
+			}
+			output(t, root, "go", "test", "-tags", tags, "-vet", "off", "-run", "^Test(Roles|Tree|PlainGo)$", "./test/suites/docs")
+			if err := c.write(root); err == nil {
+				t.Error("the package was written a second time")
+			}
+		})
 	}
 }
 
-// TestNames: a name is a CNI type and the name of a package.
+// TestFailed: if a step fails, nothing is changed.
+func TestFailed(t *testing.T) {
+	root := repository(t)
+	if err := os.Remove(filepath.Join(root, "api/except.txt")); err != nil { // a step reads it
+		t.Fatal(err)
+	}
+	before := listing(t, root)
+	err := role{Name: "sketch", Kind: "interface", Link: "dummy"}.write(root)
+	if err == nil || !strings.Contains(err.Error(), "except.txt") {
+		t.Errorf("the error is %v", err)
+	}
+	if diff := cmp.Diff(before, listing(t, root)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestNames: a name is a CNI type that no other role has, and without its dashes the name of a package.
 func TestNames(t *testing.T) {
-	for _, name := range []string{"", "Veth", "my-role", "a/b", "7veth"} {
-		if err := (role{Name: name}).write(t.TempDir()); err == nil || !strings.Contains(err.Error(), "lower-case") {
+	for name, want := range map[string]string{
+		"": "lower-case", "Veth": "lower-case", "a_b": "lower-case", "a/b": "lower-case", "7veth": "lower-case", "-a": "lower-case", "a--b": "lower-case",
+		"range": "lower-case", "type": "lower-case", "go-to": "lower-case", "flannel": "the role vxlan has", "host-local": "the role host-local has",
+	} {
+		err := role{Name: name, Kind: "chained"}.write(t.TempDir())
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+	if err := (role{Name: "veth", Kind: "tun"}).write(t.TempDir()); err == nil || !strings.Contains(err.Error(), "use interface, ipam or chained") {
+		t.Errorf("the kind tun: %v", err)
+	}
 }
 
-// copyTree copies the repository, without its history and build results.
-func copyTree(t *testing.T) string {
+// repository returns a copy of the repository.
+func repository(t *testing.T) string {
 	t.Helper()
-	root, to := "../../..", t.TempDir()
-	entries, err := os.ReadDir(root)
-	if err != nil {
+	to := t.TempDir()
+	if err := copyTree("../../..", to); err != nil {
 		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if e.Name() == ".git" || e.Name() == "bin" {
-			continue
-		}
-		if out, err := exec.Command("cp", "-r", filepath.Join(root, e.Name()), to).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
 	}
 	return to
 }
 
-func run(t *testing.T, dir string, args ...string) string {
+// listing returns the names, sizes and times of all files of a directory.
+func listing(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(name)
+		if err == nil {
+			out = append(out, fs.FormatFileInfo(info)+" "+name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func output(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

@@ -63,7 +63,7 @@ func TestAPI(t *testing.T) {
 		}
 	}
 	if t.Failed() {
-		t.Log("what others read changed. If that is meant: go test ./test/suites/api -update, and a line in CHANGELOG.md")
+		t.Log("what others read changed. If that is meant: make generate, and a line in CHANGELOG.md")
 	}
 }
 

@@ -76,7 +76,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("run go test ./test/suites/diff -run TestDocument -update:\n%s", diff)
+		t.Errorf("run 'make generate':\n%s", diff)
 	}
 }
 

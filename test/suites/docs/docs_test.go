@@ -51,7 +51,7 @@ func rewrite(t *testing.T, path string, generate func(string) string) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is out of date: run 'go test ./test/suites/docs -update'", path)
+		t.Fatalf("%s is out of date: run 'make generate'", path)
 	}
 	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func TestTree(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("the tree in CONTRIBUTING.md is out of date: run 'go test ./test/suites/docs -update'")
+		t.Fatal("the tree in CONTRIBUTING.md is out of date: run 'make generate'")
 	}
 	if err := os.WriteFile(treePage, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
