@@ -52,7 +52,7 @@ func TestWrite(t *testing.T) {
 			if formatted := output(t, root, "gofmt", "-l", table, c.dir()); formatted != "" {
 				t.Errorf("not formatted: %s", formatted)
 			}
-			out := output(t, root, "go", "test", "-tags", tags, "-v", "-run", "^Test(Golden|Role|UnderBridge|Alone|Faults)$/^(addresses|check|faults|routes|dual)$/^(life|del|gc|tamper)", "./"+c.dir())
+			out := output(t, root, "go", "test", "-tags", tags, "-v", "-run", "^(FuzzConf|Test(Golden|Role|UnderBridge|Alone|Faults))$/^(addresses|check|faults|routes|dual|seed.*)$/^(life|del|gc|tamper)", "./"+c.dir())
 			for _, want := range c.tests {
 				if !strings.Contains(out, "--- PASS: "+want+" ") {
 					t.Errorf("%s did not pass:\n%s", want, out)
