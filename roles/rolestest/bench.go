@@ -2,6 +2,7 @@ package rolestest
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -19,6 +20,10 @@ type bench struct {
 	warmed bool
 	// sweeps is the number of sweeps that began.
 	sweeps int
+	// chosen are the numbers of the sweeps that probe a write, if the configuration's are few.
+	chosen []int
+	// random chooses sweeps and writes.
+	random *rand.Rand
 }
 
 func (s Suite) bench(t *testing.T, c Conf) *bench {

@@ -65,6 +65,8 @@ type Storm struct {
 	// storms test the same races in different roles, so outside a soak (CNIBOX_SOAK of at
 	// least two minutes) each uses a quarter of the time and fewContainers.
 	Whole bool
+	// Short keeps the storm in the tier `make test`.
+	Short bool
 	// Meanwhile is called every 16 calls and may disturb the node.
 	Meanwhile func(*Env) error
 }
@@ -74,11 +76,14 @@ type Storm struct {
 // store. Two attached containers never have the same address.
 func (s Storm) Run(t *testing.T) {
 	t.Helper()
+	if testing.Short() && !s.Short {
+		t.Skip("make test-full runs this storm")
+	}
 	soak, seed, err := stormSettings()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if soak < soaking && !s.Whole {
+	if soak < soaking && (!s.Whole || testing.Short()) {
 		soak /= 4
 		s.Containers = min(s.Containers, fewContainers)
 	}

@@ -19,6 +19,9 @@ type Suite struct {
 	// Type is the CNI type under test.
 	Type  string
 	Confs []Conf
+	// Whole keeps every part of the suite for the first configuration in the tier `make test`, for the roles whose
+	// writes stand for those of others.
+	Whole bool
 }
 
 // Conf is one configuration of the role under test.
@@ -66,6 +69,8 @@ type Conf struct {
 	Stateless bool
 	// turn is the number of swept configurations before this one.
 	turn int
+	// few makes each sweep probe only a few writes, which the seed chooses.
+	few bool
 }
 
 // Tamper is a change of the objects that ADD made, on the host or in the container.
@@ -133,7 +138,7 @@ const newest = "1.1.0"
 func (s Suite) Run(t *testing.T) {
 	swept := 0
 	for i, c := range s.Confs {
-		c.turn = swept
+		c.turn, c.few = swept, testing.Short() && !s.Whole
 		if !c.NoSweeps {
 			swept++
 		}
@@ -166,7 +171,7 @@ func (s Suite) Run(t *testing.T) {
 				{"kill sweep", s.killSweep},
 				{"again sweep", s.againSweep},
 			} {
-				if !leavesOut(i, c, sub.name) {
+				if !s.leavesOut(i, c, sub.name) {
 					t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })
 				}
 			}
@@ -175,11 +180,22 @@ func (s Suite) Run(t *testing.T) {
 }
 
 // leavesOut reports whether a part of the suite is left out for a configuration: with a stride of more than 1, what proves little that
-// the same part did not prove for an earlier configuration of the role.
-func leavesOut(i int, c Conf, part string) bool {
+// the same part did not prove for an earlier configuration of the role. Short runs have life, DEL, GC and STATUS of each configuration
+// and sweeps of the first one. Only whole suites have the rest, because it tests little of a role that is its own.
+func (s Suite) leavesOut(i int, c Conf, part string) bool {
 	sweep := strings.HasSuffix(part, "sweep")
 	if c.NoSweeps && sweep {
 		return true
+	}
+	if testing.Short() {
+		switch part {
+		case "life", "del", "gc", "status":
+			return false
+		}
+		if sweep {
+			return c.turn > 0
+		}
+		return i > 0 || !s.Whole
 	}
 	if v := os.Getenv(strideEnv); v == "" || v == "1" || i == 0 {
 		return false

@@ -3,7 +3,9 @@ package rolestest
 import (
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,12 +24,17 @@ const (
 	// laterStride is the distance of the probed writes for a role's second and later
 	// configurations.
 	laterStride = 3
+	// fewWrites is the number of writes that each sweep probes in a short run, firstWrites the number of the first
+	// writes from which one is chosen.
+	fewWrites   = 3
+	firstWrites = 8
 )
 
 // faultSweep makes the n-th write of ADD fail, for every n, and then of DEL. Afterwards
 // kernel and store equal the first state.
 func (s Suite) faultSweep(t *testing.T, c Conf) {
 	b := s.bench(t, c)
+	b.choose(6)
 	start := b.warm()
 	for _, kind := range []string{"net:fail", "store:fail"} {
 		b.sweepAdd(t, kind, func(n int) {
@@ -49,6 +56,7 @@ func (s Suite) faultSweep(t *testing.T, c Conf) {
 // second run GC, restores the first state.
 func (s Suite) killSweep(t *testing.T, c Conf) {
 	b := s.bench(t, c)
+	b.choose(9)
 	start := b.warm()
 	for _, kind := range []string{"net:kill-before", "net:kill-after", "store:kill"} {
 		b.sweepAdd(t, kind, func(n int) {
@@ -76,6 +84,7 @@ func (s Suite) againSweep(t *testing.T, c Conf) {
 		return
 	}
 	b := s.bench(t, c)
+	b.choose(fewWrites)
 	start := b.warm()
 	for _, kind := range []string{"net:kill-before", "net:kill-after", "store:kill"} {
 		b.sweepAdd(t, kind, func(n int) {
@@ -108,6 +117,44 @@ func (b *bench) clean(n int) {
 // through reports whether the call made fewer writes than the probe needs.
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
+// choose chooses which parts of a sweep probe a write in a short run. A part is a kind of fault for ADD, DEL or the first ADD.
+func (b *bench) choose(parts int) {
+	b.t.Helper()
+	if !b.conf.few {
+		return
+	}
+	_, seed, err := stormSettings()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Logf("%s=%d repeats the choice of writes", seedEnv, seed)
+	b.random = rand.New(rand.NewPCG(seed, 0))
+	b.chosen = b.random.Perm(parts)[:fewWrites]
+}
+
+// sweep calls probe with the writes to probe, until probe reports that the call made fewer writes. In a short run it probes one write, or
+// none if the part of the sweep was not chosen.
+func (b *bench) sweep(t *testing.T, kind string, probe func(n int) (through bool)) {
+	t.Helper()
+	if b.conf.few {
+		part := b.sweeps
+		b.sweeps++
+		if !slices.Contains(b.chosen, part) {
+			return
+		}
+		for n := 1 + b.random.IntN(firstWrites); probe(n) && n > 1; {
+			n = 1 + b.random.IntN(n-1)
+		}
+		return
+	}
+	for n := range b.writes() {
+		if probe(n) {
+			return
+		}
+	}
+	t.Fatalf("%s: the call did not succeed after %d writes", kind, maxSteps)
+}
+
 // writes iterates over the writes to probe: 1, 2, 3, …. With a stride it skips writes,
 // different ones in each sweep and configuration.
 func (b *bench) writes() iter.Seq[int] {
@@ -133,7 +180,7 @@ func (b *bench) writes() iter.Seq[int] {
 // sweepAdd runs ADD with the n-th write probed, until ADD makes fewer than n writes.
 func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 	t.Helper()
-	for n := range b.writes() {
+	b.sweep(t, kind, func(n int) bool {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
@@ -141,26 +188,26 @@ func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 			b.OK(b.call("DEL"))
 		}
 		if a.through() {
-			return
+			return true
 		}
 		after(n)
-	}
-	t.Fatalf("%s: ADD did not succeed after %d writes", kind, maxSteps)
+		return false
+	})
 }
 
 // sweepDel does the same for DEL of a whole attachment.
 func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 	t.Helper()
-	for n := range b.writes() {
+	b.sweep(t, kind, func(n int) bool {
 		b.OK(b.call("ADD"))
 		call := b.call("DEL")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		if b.Run(call).through() {
-			return
+			return true
 		}
 		after(n)
-	}
-	t.Fatalf("%s: DEL did not succeed after %d writes", kind, maxSteps)
+		return false
+	})
 }
 
 // coldSweep probes the ADD that also makes the shared objects. GC with an empty list
@@ -168,7 +215,7 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 	t.Helper()
 	b.warmed = false
-	for n := range b.writes() {
+	b.sweep(t, "first ADD with "+kind, func(n int) bool {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
@@ -176,9 +223,6 @@ func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 		b.OK(b.gcCall(nil))
 		b.ns.Reset(t)
 		b.same(pristine, fmt.Sprintf("after a first ADD with %s:%d, DEL and GC", kind, n))
-		if a.through() {
-			return
-		}
-	}
-	t.Fatalf("%s: first ADD did not succeed after %d writes", kind, maxSteps)
+		return a.through()
+	})
 }

@@ -34,7 +34,7 @@ const (
 // true/false", "chain create/destroy/idempotent".
 func TestRole(t *testing.T) {
 	rolestest.Suite{
-		Table: all.Table(), Type: "portmap",
+		Whole: true, Table: all.Table(), Type: "portmap",
 		Confs: []rolestest.Conf{
 			{
 				Name: "ports", JSON: ports, Chain: bridge, Other: rolestest.WithKeys(t, ports, map[string]any{"runtimeConfig": otherPorts}),

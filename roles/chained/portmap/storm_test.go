@@ -17,7 +17,7 @@ func TestStorm(t *testing.T) {
 	network := rolestest.WithKeys(t, bridge, map[string]any{"name": "ports", "cniVersion": "1.1.0"})
 	status := rolestest.Call{Type: "bridge", Verb: "STATUS", Conf: network}
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 12, Parallel: 4,
+		Table: all.Table(), Type: "bridge", Containers: 12, Parallel: 4, Short: true,
 		Confs: []string{network},
 		Chain: []string{`{"type":"portmap","conditionsV4":["!","-s","10.9.0.0/16"]}`},
 		Runtime: func(n int) map[string]any {
@@ -48,7 +48,7 @@ func TestStorm(t *testing.T) {
 // use, with plugins that are killed at random.
 func TestStormList(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 300, Parallel: 32,
+		Table: all.Table(), Type: "bridge", Containers: 300, Parallel: 32, Short: true,
 		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
 			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/23"}]]}}`},
 		Chain: []string{

@@ -42,7 +42,7 @@ const (
 func TestRole(t *testing.T) {
 	vlans := netopstest.NeedVLANFiltering
 	rolestest.Suite{
-		Table: all.Table(), Type: "bridge",
+		Whole: true, Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
 			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, rules, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: append(layer3(), rolestest.MTUs(true)...)},

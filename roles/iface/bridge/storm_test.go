@@ -44,7 +44,7 @@ func TestStormNetworks(t *testing.T) {
 // attached and detached.
 func TestStormStateLost(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 16, Meanwhile: deleteState,
+		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 16, Short: true, Meanwhile: deleteState,
 		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
 			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeEnd":"10.1.0.100"}]]}}`},
 	}.Run(t)

@@ -19,7 +19,7 @@ import (
 func TestSuite(t *testing.T) {
 	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}, {Name: "file gone", Do: dropFile}}
 	rolestest.Suite{
-		Table: tabletest.Of(Role()), Type: "host-local",
+		Whole: true, Table: tabletest.Of(Role()), Type: "host-local",
 		Confs: []rolestest.Conf{
 			{Name: "one", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks", "subnet": "10.1.2.0/24"}}`},
 			{Name: "dual stack", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks",
