@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs from Debian 12 what the tests need, or with the argument "demo" only what the demos need. Run it as root. It asks apt only
-# when something is missing, so a second run costs nothing and works without a network. CNIBOX_APT lists further packages.
+# when something is missing, so a second run costs nothing and works without a network. CNIBOX_APT lists further packages. With the
+# argument "missing" it only names what is missing, and needs no root.
 set -eu
 
 packages="
@@ -15,7 +16,6 @@ ${CNIBOX_APT:-}
 # The benchmark's reference plugins run iptables.
 [ "${1:-}" = demo ] || packages="$packages
 binutils
-chromium-headless-shell
 containerd
 containernetworking-plugins
 curl
@@ -58,8 +58,8 @@ unpack() {
 			return 0
 		fi
 	done
-	cat "$log" >&2
-	echo "download $*: apt-get failed $try times" >&2
+	grep -E '^[EW]: ' "$log" | sort -u | head -n 3 >&2
+	echo "download $*: apt-get failed $try times: see the lines above; connect this machine to a mirror of Debian 12" >&2
 	exit 1
 }
 demo=${1:-}
@@ -73,6 +73,12 @@ missing=
 for p in $packages; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
 done
+if [ "${1:-}" = missing ]; then
+	[ -d "$bin/resolved" ] || missing="$missing systemd-resolved"
+	[ -d "$bin/prometheus" ] || missing="$missing prometheus"
+	[ -z "$missing" ] || echo "missing, and installed by 'make setup':$missing"
+	exit 0
+fi
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -95,8 +101,8 @@ done
 apt update || true
 # shellcheck disable=SC2086 # one word per package
 apt install --no-install-recommends $missing || {
-	cat "$log" >&2
-	echo "install Debian packages: apt-get failed for:$missing" >&2
+	grep -E '^[EW]: ' "$log" | sort -u | head -n 3 >&2
+	echo "install Debian packages: apt-get failed for:$missing: see the lines above; connect this machine to a mirror of Debian 12" >&2
 	exit 1
 }
 unpack_all

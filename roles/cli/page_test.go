@@ -227,6 +227,9 @@ until [ -s $WORK/address ]; do :; done
 // TestUIPage opens the page of a node in a browser: it follows the node, has the calls that the node's plugins had, and can be read. With
 // -update it takes the picture of docs/trace.md.
 func TestUIPage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	if address := os.Getenv("CLITEST_ADDRESS"); address != "" { // on the node
 		readUIPage(t, address)
 		return

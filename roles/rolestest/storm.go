@@ -21,13 +21,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/seed"
 )
 
 const (
 	// soakEnv is the duration of storms in seconds. Without it they run once.
 	soakEnv = "CNIBOX_SOAK"
-	// seedEnv repeats a storm's random choices.
-	seedEnv = "CNIBOX_SEED"
 	// soaking is the minimum duration of a soak.
 	soaking = 2 * time.Minute
 	// fewContainers is the number of containers of a storm outside a soak: a list of five
@@ -79,7 +78,7 @@ func (s Storm) Run(t *testing.T) {
 	if testing.Short() && !s.Short {
 		t.Skip("make test-full runs this storm")
 	}
-	soak, seed, err := stormSettings()
+	soak, err := soakTime()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +86,8 @@ func (s Storm) Run(t *testing.T) {
 		soak /= 4
 		s.Containers = min(s.Containers, fewContainers)
 	}
-	t.Logf("%s=%d repeats this storm's choices", seedEnv, seed)
 	r := &stormRun{
-		Storm: s, Env: NewEnv(t, s.Table), random: rand.New(rand.NewPCG(seed, 0)),
+		Storm: s, Env: NewEnv(t, s.Table), random: rand.New(rand.NewPCG(seed.Of(t), 0)),
 		owners: map[string]string{},
 	}
 	for range s.Containers {
@@ -121,20 +119,17 @@ func (s Storm) Run(t *testing.T) {
 	}
 }
 
-// stormSettings returns the duration and the random seed.
-func stormSettings() (soak time.Duration, seed uint64, err error) {
-	if v := os.Getenv(soakEnv); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			return 0, 0, fmt.Errorf("%s: %w", soakEnv, err)
-		}
-		soak = time.Duration(n) * time.Second
+// soakTime returns the duration of storms.
+func soakTime() (time.Duration, error) {
+	v := os.Getenv(soakEnv)
+	if v == "" {
+		return 0, nil
 	}
-	if v := os.Getenv(seedEnv); v != "" {
-		seed, err = strconv.ParseUint(v, 10, 64)
-		return soak, seed, err
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", soakEnv, err)
 	}
-	return soak, rand.Uint64(), nil
+	return time.Duration(n) * time.Second, nil
 }
 
 // stormRun is the state of a running Storm.

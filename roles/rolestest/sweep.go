@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/test/seed"
 )
 
 const (
@@ -123,12 +124,7 @@ func (b *bench) choose(parts int) {
 	if !b.conf.few {
 		return
 	}
-	_, seed, err := stormSettings()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Logf("%s=%d repeats the choice of writes", seedEnv, seed)
-	b.random = rand.New(rand.NewPCG(seed, 0))
+	b.random = rand.New(rand.NewPCG(seed.Of(b.t), 0))
 	b.chosen = b.random.Perm(parts)[:fewWrites]
 }
 

@@ -43,12 +43,15 @@ type message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// Open opens a page. The browser ends with the test.
+// Open opens a page. The browser ends with the test. Short runs have no browser.
 func Open(t testing.TB, url string) *Page {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("make test-full runs it, in chromium")
+	}
 	path, err := exec.LookPath("chromium-headless-shell")
 	if err != nil {
-		t.Fatal("install chromium-headless-shell, as 'make setup' does")
+		t.Fatal("install chromium-headless-shell, as 'make test-full' does")
 	}
 	requestsIn, requests := pipe(t)
 	answers, answersIn := pipe(t)

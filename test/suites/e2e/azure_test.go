@@ -133,6 +133,9 @@ func (h *host) wantFiles(t *testing.T, when string, pods []pod) (hostLinks []str
 
 // TestContainerdAzure runs pods on the article's conflist, unchanged, checks the node as the article does, and restores it.
 func TestContainerdAzure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	if otherPlugins() != "" {
 		t.Skip("the reference plugins have no azure-vnet")
 	}

@@ -160,6 +160,9 @@ func (h *multiHost) ping(t *testing.T, from pod, to string) {
 // TestContainerdMulti runs pods with a default network and three more, each of another kind, and removes them after their
 // definitions were deleted.
 func TestContainerdMulti(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	h := newMultiHost(t, "")
 	running := h.pods(t, 6, "macvlan-net,bridge-net@second,default/on-disk-net")
 	words := wantDistinct(t, running, 6, netip.MustParsePrefix(subnet))
@@ -202,6 +205,9 @@ func TestContainerdMulti(t *testing.T) {
 // TestContainerdMultiRequests requests addresses, names and devices with the annotation's long form. Some of the requests are
 // impossible.
 func TestContainerdMultiRequests(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	h := newMultiHost(t, "")
 	one := h.pods(t, 1, `[
 		{"name": "bridge-net", "interface": "lan", "ips": ["10.21.7.7"], "mac": "02:00:00:00:77:01"},
@@ -256,6 +262,9 @@ func (h *multiHost) fail(t *testing.T, args ...string) string {
 // TestContainerdMultiAgain makes a pod's next sandbox while the old one lives, as kubelet does when it has lost a pod, and removes
 // the old one late: the new one keeps everything.
 func TestContainerdMultiAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	const networks = "macvlan-net,bridge-net@second"
 	h := newMultiHost(t, "")
 	old := h.pods(t, 2, networks)
@@ -278,6 +287,9 @@ func TestContainerdMultiAgain(t *testing.T) {
 
 // TestContainerdMultiNoServer configures an API server that does not answer: the data of runtime and node is enough.
 func TestContainerdMultiNoServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, kubeconfig, `apiVersion: v1
 kind: Config

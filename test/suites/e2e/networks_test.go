@@ -52,6 +52,9 @@ func (h *host) writeExample(t *testing.T, name string, change func(plugin map[st
 
 // TestContainerdNetworks runs pods on the examples of plugins other than bridge.
 func TestContainerdNetworks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	const pods = 6
 	for _, tc := range []struct {
 		example string
@@ -95,6 +98,9 @@ func TestContainerdNetworks(t *testing.T) {
 
 // TestPodmanMacvlan runs containers on the networks that podman itself writes.
 func TestPodmanMacvlan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for _, tc := range []struct {
 		name   string
 		create []string

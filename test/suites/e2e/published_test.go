@@ -54,6 +54,9 @@ func (h *host) word(t *testing.T, url string, from ...string) string {
 
 // TestPodmanPublished runs containers with published ports on a network as podman writes it: bridge, portmap, firewall and tuning.
 func TestPodmanPublished(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	h := newHost(t)
 	h.addOutside(t)
 	p := newPodman(t, h)
@@ -132,6 +135,9 @@ func TestPodmanPublished(t *testing.T) {
 
 // TestPodmanIsolate runs containers on two networks that podman isolates from each other, and on one that it does not isolate.
 func TestPodmanIsolate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	h := newHost(t)
 	p := newPodman(t, h)
 	p.run(t, "load", "--quiet", "--input", writeImage(t, "localhost/box:1", "/bin/sh"))
@@ -180,6 +186,9 @@ const nerdctlConf = `{
 
 // TestContainerdHostPort runs pods with host ports on a list as nerdctl writes it.
 func TestContainerdHostPort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	const pods = 4
 	h := newHost(t)
 	h.addOutside(t)

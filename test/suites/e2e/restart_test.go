@@ -21,6 +21,9 @@ esac
 // containerd makes a living pod's attachment count as dead. The repeated DEL removes it. When a pod's namespace was removed without
 // DEL, its attachment is dead.
 func TestContainerdRestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	if otherPlugins() != "" {
 		t.Skip("only cnibox has a state")
 	}

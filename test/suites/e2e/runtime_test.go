@@ -31,6 +31,9 @@ mount -t tmpfs none /opt`)
 
 // TestInstallPodman: podman finds Debian's plugins before those in /opt/cni/bin, and those of cnibox after `install --runtime`.
 func TestInstallPodman(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	h := newHost(t)
 	h.writeConf(t)
 	h.ownSystem(t)
@@ -63,6 +66,9 @@ func TestInstallPodman(t *testing.T) {
 
 // TestInstallContainerd: containerd reads what install prints as install does.
 func TestInstallContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	newHost(t).installContainerd(t, `printf 'version = 2\n[plugins."io.containerd.grpc.v1.cri".cni]\n  bin_dir = "/usr/lib/cni"\n'`,
 		"io.containerd.grpc.v1.cri", `bin_dir = "/opt/cni/bin"`)
 }

@@ -30,6 +30,9 @@ const stickyConf = `{
 // addresses back. While a pod's old sandbox lives, the new one gets other addresses, or none in the mode strict, and the late
 // removal of the old one does not change it.
 func TestContainerdSticky(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	if otherPlugins() != "" {
 		t.Skip("the reference plugins keep no addresses")
 	}
