@@ -19,7 +19,7 @@ func ChangeHost(t testing.TB, name string, change LinkChange) {
 		err = change(l)
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("change %s: %v", name, err)
 	}
 }
 

@@ -265,10 +265,13 @@ func (ns *NS) Change(t testing.TB, name string, change LinkChange) {
 	t.Helper()
 	ns.Do(t, func() error {
 		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
+		if err == nil {
+			err = change(l)
 		}
-		return change(l)
+		if err != nil {
+			return fmt.Errorf("change %s in the container: %w", name, err)
+		}
+		return nil
 	})
 }
 

@@ -103,6 +103,16 @@ func handles(t *testing.T) string {
 	return string(out)
 }
 
+// found returns the part of a list that the parentheses of a pattern match.
+func found(t *testing.T, list, pattern string) string {
+	t.Helper()
+	match := regexp.MustCompile(pattern).FindStringSubmatch(list)
+	if match == nil {
+		t.Fatalf("nothing in the list matches %q:\n%s", pattern, list)
+	}
+	return match[1]
+}
+
 // TestCompared: a second Filter, as after the agent's restart, changes nothing, and restores what another program
 // changed.
 func TestCompared(t *testing.T) {
@@ -113,10 +123,10 @@ func TestCompared(t *testing.T) {
 	if after := handles(t); after != before {
 		t.Fatalf("a restart changed\n%s\nto\n%s", before, after)
 	}
-	set := regexp.MustCompile(`set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`).FindStringSubmatch(before)[1]
-	networks := regexp.MustCompile(`set (n_\w+4) \{`).FindStringSubmatch(before)[1]
-	ports := regexp.MustCompile(`map (m_\w+4) \{ # handle \d+\s+type inet_service : verdict\s+flags interval\s+elements = \{ 7000`).FindStringSubmatch(before)[1]
-	chain := regexp.MustCompile(`chain (policy_\w+)`).FindStringSubmatch(before)[1]
+	set := found(t, before, `set (a_\w+4) \{ # handle \d+\s+type ipv4_addr\s+elements`)
+	networks := found(t, before, `set (n_\w+4) \{`)
+	ports := found(t, before, `map (m_\w+4) \{ # handle \d+\s+type inet_service : verdict\s+flags interval\s+elements = \{ 7000`)
+	chain := found(t, before, `chain (policy_\w+)`)
 	handle := regexp.MustCompile(` # handle \d+`)
 	plain := func(s string) string { return handle.ReplaceAllString(s, "") }
 	for _, change := range []string{

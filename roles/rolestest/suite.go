@@ -123,7 +123,7 @@ func OnHost(name string, change func() error) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, _ *roles.Result) {
 		t.Helper()
 		if err := change(); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
 	}}
 }
