@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: count sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
+.PHONY: count sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all mutants vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
 
 build: bin/cnibox
 
@@ -116,6 +116,11 @@ test: say-missing setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 test-full: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	@CNIBOX_APT=chromium-headless-shell sh test/apt.sh
 	$(RUNTESTS) -p 2 $(QUICK) $(or $(PACKAGES),$(ORDERED))
+
+# Plants 30 faults in the product, which SEED chooses, and reports which of them the tests of `make test` find. Takes hours.
+mutants: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
+	$(GO) build -o bin/mutants ./test/cmd/mutants
+	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)')
 
 # Whether a change may land: see .ci/run.
 test-all:
