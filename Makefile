@@ -118,9 +118,10 @@ test-full: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	$(RUNTESTS) -p 2 $(QUICK) $(or $(PACKAGES),$(ORDERED))
 
 # Plants 30 faults in the product, which SEED chooses, and reports which of them the tests of `make test` find. Takes hours.
+# NEAR=1 runs only the tests of the changed package, and ONLY=netops/route.go plants only there.
 mutants: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
 	$(GO) build -o bin/mutants ./test/cmd/mutants
-	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)')
+	$(SANDBOX) $(LOOPBACK) bin/mutants -tags $(TAGS) $(if $(SEED),-seed $(SEED)) $(if $(N),-n $(N)) $(if $(ONLY),-only '$(ONLY)') $(if $(NEAR),-near $(NEAR))
 
 # Whether a change may land: see .ci/run.
 test-all:

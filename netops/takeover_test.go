@@ -186,6 +186,9 @@ func checkTaken(t testing.TB, n *netops.Net, rpFilter string) {
 // TestTakeoverFaults fails each write in turn and checks that the uplink is
 // restored.
 func TestTakeoverFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	ctx := context.Background()
 	box := newUplink(t)
 	run(t, "sysctl", "-qw", "net.ipv4.conf.eth0.rp_filter=1")
@@ -241,6 +244,9 @@ func TestTakeoverVictim(t *testing.T) {
 // takeover and of its restoration. The next process completes or reverts it from
 // the kernel's state alone. A connection survives all of it.
 func TestTakeoverKillSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	ctx := context.Background()
 	box := newUplink(t)
 	run(t, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.eth0.rp_filter=1")

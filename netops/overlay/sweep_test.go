@@ -95,6 +95,9 @@ func formerSpec(n overlayNet) Spec {
 // state to another. The next Apply must have the same result as without the
 // failure. Remove must delete everything.
 func TestOverlayFaultSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for _, n := range []overlayNet{net4(), net6()} {
 		makeNodes(t, n)
 		empty := ourState(t, n)
@@ -160,6 +163,9 @@ func TestOverlayVictim(t *testing.T) {
 // TestOverlayKillSweep kills a process before and after each of its writes. The
 // next process must make the wanted state.
 func TestOverlayKillSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	n := net4()
 	makeNodes(t, n)
 	o := openOverlay(t, n, Options{})

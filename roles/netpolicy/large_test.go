@@ -13,6 +13,9 @@ import (
 
 // TestLarge: policies with more rules than one transaction can have are put in force, and taken back.
 func TestLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	f, table := openFilter(t), netpolicy.NewTable()
 	address := netip.MustParseAddr("10.0.0.5")
 	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}})
@@ -53,6 +56,9 @@ func TestLarge(t *testing.T) {
 
 // TestManyMembers: more changed members of sets than one transaction can have are changed.
 func TestManyMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	f, table := openFilter(t), netpolicy.NewTable()
 	address := netip.MustParseAddr("192.0.2.5")
 	table.PutPod(&netpolicy.Pod{Namespace: "default", Name: "web-0", UID: "1", Addresses: []netip.Addr{address}})

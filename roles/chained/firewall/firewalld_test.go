@@ -66,6 +66,9 @@ func sources(t testing.TB, conn *dbus.Conn, zone string) string {
 // TestFirewalldRole runs the suite with the real firewalld: the reference's
 // scenarios "firewalld works", "auto-detected" and "CHECK".
 func TestFirewalldRole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	conn := startFirewalld(t)
 	removed := rolestest.Tamper{Name: "source removed", Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
 		t.Helper()
@@ -165,6 +168,9 @@ func TestFirewalldReferenceSource(t *testing.T) {
 // TestFirewalldSilent: a firewalld that was started after the container was
 // attached, and does not answer, does not block its DEL.
 func TestFirewalldSilent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)
 	_, firewalld := runFirewalld(t)

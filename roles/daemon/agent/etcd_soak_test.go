@@ -22,6 +22,9 @@ const crowd = 300
 // minute in a soak of five. At the end all pods reach each other, and each kernel has exactly the
 // entries of etcd.
 func TestEtcdSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))

@@ -18,6 +18,9 @@ import (
 // point and the kernel is tampered with. At the end the kernel has the same objects that a new
 // agent makes from the registry.
 func TestSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	seconds := 2
 	if s := os.Getenv("CNIBOX_SOAK"); s != "" {
 		var err error

@@ -97,6 +97,9 @@ func receive(l net.Listener) (n int64, silence time.Duration, err error) {
 // killed and start again, for CNIBOX_SOAK seconds. In a soak of a minute or more, which needs an
 // idle machine, it is never silent for a second.
 func TestTransferSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
 	w.reach(false, pods...)

@@ -171,6 +171,9 @@ func TestFailedAddLeavesNoBridge(t *testing.T) {
 // either many at once or so few that the bridge is removed and created
 // repeatedly. No call fails, and the bridge is removed at the end without GC.
 func TestRemoveEmptyBridgeInParallel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for _, parallel := range []int{3, 32} {
 		t.Run(strconv.Itoa(parallel), func(t *testing.T) {
 			p := newEmptyBridge(t, removableConf)

@@ -16,6 +16,9 @@ import (
 // the time of a call, with and without a record of them. Removing them one by
 // one would not.
 func TestGCOfManySubnets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	const conf = `{"cniVersion":"1.1.0","name":"many","type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"cni.dev/valid-attachments":[],
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 	for name, before := range map[string]func(*rolestest.Env) error{

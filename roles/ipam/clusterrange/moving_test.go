@@ -138,6 +138,9 @@ func TestMoves(t *testing.T) {
 // TestMoving: pods with reservations move between four nodes at random, and pods without come and go, while agents are
 // killed and clocks jump. A pod is never on three nodes, has the same addresses on both, and no other pod has them.
 func TestMoving(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))

@@ -231,6 +231,9 @@ func (c *computer) leases(fn func(netip.Addr)) error {
 // is ever given to two containers at once. In a soak the registry etcd is killed, too. Where the pages are deleted no agent is killed:
 // it would forget that.
 func TestReferee(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))

@@ -17,6 +17,9 @@ import (
 // TestFlood: clients on the same bridge and in another network send to a pod's addresses from before its ADD on. No datagram
 // arrives that the policy forbids, and those arrive that it allows. Without an agent both arrive, so the flood is there.
 func TestFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for _, enforced := range []bool{true, false} {
 		t.Run(map[bool]string{true: "policy", false: "no policy"}[enforced], func(t *testing.T) {
 			n := newNode(t)

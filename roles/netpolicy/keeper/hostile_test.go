@@ -249,6 +249,9 @@ func (s *scene) each(t *testing.T, all []attack, play func(t *testing.T, a *atta
 // TestHostile: each attack fails on each kind of interface, also after nft has loaded what it listed. It succeeds when the rules of its way are
 // deleted while no agent runs.
 func TestHostile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for _, kind := range hostileKinds() {
 		t.Run(kind, func(t *testing.T) {
 			s := newScene(t, kind)

@@ -23,6 +23,7 @@ type options struct {
 	count int
 	// limit is for all tests of one mutant.
 	limit   time.Duration
+	near    int
 	only    string
 	tags    string
 	overlay string
@@ -34,6 +35,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the mutants")
 	flag.IntVar(&o.count, "n", 30, "how many mutants")
 	flag.DurationVar(&o.limit, "limit", 20*time.Minute, "the longest time for all tests of one mutant")
+	flag.IntVar(&o.near, "near", 0, "how many packages are tested for a mutant, the nearest first; 0 is all that import it")
 	flag.StringVar(&o.only, "only", "", "a regular expression for FILE:LINE of mutants; others are left out")
 	flag.StringVar(&o.tags, "tags", "", "build tags")
 	flag.Parse()
@@ -131,7 +133,11 @@ var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^panic: (.*)`)
 func (o *options) search(ctx context.Context, tree tree, m mutant) string {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
-	for _, name := range tree.importers(m.pkg.ImportPath) {
+	packages := tree.importers(m.pkg.ImportPath)
+	if o.near > 0 && o.near < len(packages) {
+		packages = packages[:o.near]
+	}
+	for _, name := range packages {
 		out, err := o.command(ctx, "test", "-vet", "off", "-ldflags", "-s -w", "-short", "-failfast", "-timeout", "10m", name).CombinedOutput()
 		if ctx.Err() != nil {
 			break

@@ -38,6 +38,9 @@ func TestWrite(t *testing.T) {
 		},
 	} {
 		t.Run(c.Name, func(t *testing.T) {
+			if testing.Short() && c.Kind != "chained" {
+				t.Skip("make test-full runs it")
+			}
 			root := repository(t)
 			if err := c.write(root); err != nil {
 				t.Fatal(err)
