@@ -59,6 +59,9 @@ func TestDiffer(t *testing.T) {
 		"one fails":                   {Outcome{Code: 11}, Outcome{}, true},
 		"another code":                {Outcome{Code: 11}, Outcome{Code: 7}, true},
 		"an implementation's own one": {Outcome{Code: 105}, Outcome{Code: 999}, false},
+		"the first own one":           {Outcome{Code: 100}, Outcome{Code: 99}, false},
+		"the last of the spec":        {Outcome{Code: 99}, Outcome{Code: 98}, true},
+		"the first of the spec":       {Outcome{Code: 1}, Outcome{Code: 7}, true},
 	} {
 		if differ(&c.a, &c.b) != c.want || differ(&c.b, &c.a) != c.want {
 			t.Errorf("%s: want %v", name, c.want)

@@ -126,7 +126,7 @@ func (o *options) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // failure finds the first failed test in the output of go test.
-var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^panic: (.*)`)
+var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^(?:panic|fatal error): (.*)`)
 
 // search runs the tests of the mutant's package and of the packages that import it, the nearest first, until one fails. It returns the
 // package and the test, or "".
@@ -145,7 +145,7 @@ func (o *options) search(ctx context.Context, tree tree, m mutant) string {
 		if err == nil {
 			continue
 		}
-		test := "its build"
+		test := "its build or its time"
 		if match := failure.FindStringSubmatch(string(out)); match != nil {
 			test = match[1] + match[2]
 		}

@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/test/command"
@@ -37,10 +40,22 @@ func (n *traceNode) env(extra ...string) []string {
 	}, extra...)
 }
 
+// master makes the link that the network's configuration names.
+func (n *traceNode) master(name string) {
+	n.t.Helper()
+	n.ns.Do(n.t, func() error {
+		return errors.Join(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}), netopstest.LinkUp(name))
+	})
+}
+
 // call calls the network's plugin for a pod, and reports whether it succeeded.
 func (n *traceNode) call(verb, pod string, container *netopstest.NS, extra ...string) (out string, ok bool) {
 	n.t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "bridge"))
+	var conf struct{ Type string }
+	if err := json.Unmarshal([]byte(n.conf), &conf); err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(binDir, conf.Type))
 	cmd.Stdin = strings.NewReader(n.conf)
 	cmd.Env = n.env(append(extra, "CNI_COMMAND="+verb, "CNI_CONTAINERID="+pod+"-id", "CNI_NETNS="+container.Path(), "CNI_IFNAME=eth0",
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod)...)
@@ -151,6 +166,17 @@ func TestReplay(t *testing.T) {
 	}
 	n.shell("cnibox trace replay calls.json")
 	n.shell("cnibox trace replay inside <calls.json 2>err; [ $? = 1 ] && grep -q 'namespaces of its parent' err")
+}
+
+// TestReplayMaster: a replay has the links that the recorded configurations name.
+func TestReplayMaster(t *testing.T) {
+	netopstest.NeedKind(t, "macvlan")
+	n := newTraceNode(t, `{"cniVersion":"1.0.0","name":"pods","type":"macvlan","master":"lan0","ipam":{"type":"host-local","subnet":"10.22.0.0/24"}}`)
+	n.master("lan0")
+	if out, ok := n.call("ADD", "web", netopstest.New(t)); !ok {
+		t.Fatal(out)
+	}
+	n.shell("cnibox trace --json >calls.json; cnibox trace replay calls.json")
 }
 
 // TestReplayKilled: a replay that is killed while a plugin hangs leaves no process, and so none of its namespaces with what is mounted

@@ -32,6 +32,9 @@ func chains() map[string][]object {
 // TestChains does the same as TestInterfaces with all chained plugins in the list. Another container of the reference keeps
 // everything.
 func TestChains(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	for name, list := range chains() {
 		for _, w := range everyWay() {
 			t.Run(name+"/"+w.name, func(t *testing.T) { takeOverChain(t, list, w) })

@@ -187,6 +187,9 @@ func listing(t *testing.T, dir string) string {
 // TestMigrateKilled kills the migration, and in other runs the return, after the n-th change in the plugin directory, and repeats it.
 // CNIBOX_SWEEP is the distance of the tried changes in threes.
 func TestMigrateKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it")
+	}
 	stride, _ := strconv.Atoi(os.Getenv("CNIBOX_SWEEP"))
 	for _, back := range []bool{false, true} {
 		for at, killed := 1, true; killed; at += 3 * max(1, stride) {
