@@ -3,6 +3,7 @@ package netpolicy
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -56,12 +57,15 @@ const (
 
 // ClusterSpec is the specification of a ClusterNetworkPolicy in JSON.
 type ClusterSpec struct {
-	Tier     string            `json:"tier"`
-	Priority *int32            `json:"priority"`
-	Subject  json.RawMessage   `json:"subject"`
-	Ingress  []json.RawMessage `json:"ingress"`
-	Egress   []json.RawMessage `json:"egress"`
+	Tier     string          `json:"tier"`
+	Priority *int32          `json:"priority"`
+	Subject  json.RawMessage `json:"subject"`
+	Ingress  json.RawMessage `json:"ingress"`
+	Egress   json.RawMessage `json:"egress"`
 }
+
+// ErrNoList means that the rules of a direction are no list.
+var ErrNoList = errors.New("is no list of rules")
 
 type clusterRule struct {
 	Name      string            `json:"name"`
@@ -108,7 +112,7 @@ const (
 
 // Policy returns the policy. A rule with a part that is invalid or not known fails closed: with Accept it matches nothing, and
 // with another action it denies all. If the policy's tier or subject is not understood, the policy is for all pods,
-// accepts nothing, and denies what its rules match. Domain names are valid, and not known.
+// accepts nothing, and denies what its rules match. Rules that are no list deny all. Domain names are valid, and not known.
 func (s *ClusterSpec) Policy(name string) (*ClusterPolicy, error) {
 	var f faults
 	p := &ClusterPolicy{Name: name, Admin: s.Tier != "Baseline"}
@@ -129,8 +133,13 @@ func (s *ClusterSpec) Policy(name string) (*ClusterPolicy, error) {
 	if s.Priority == nil || p.Priority < 0 || p.Priority > maxClusterPriority {
 		f.add("spec.priority", "needs a number from 0 to %d", maxClusterPriority)
 	}
-	for d, rules := range [2][]json.RawMessage{Egress: s.Egress, Ingress: s.Ingress} {
+	for d, list := range [2]json.RawMessage{Egress: s.Egress, Ingress: s.Ingress} {
 		path := "spec." + strings.ToLower(Direction(d).String())
+		var rules []json.RawMessage
+		if len(list) > 0 && json.Unmarshal(list, &rules) != nil {
+			f.add(path, "%w", ErrNoList)
+			p.Rules[d] = []ClusterRule{{Name: strings.TrimPrefix(path, "spec."), Action: Deny}}
+		}
 		f.bound(path, len(rules), 0)
 		for i, text := range rules {
 			r := p.rule(&f, Direction(d), fmt.Sprintf("%s[%d]", path, i), text)

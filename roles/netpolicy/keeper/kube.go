@@ -27,11 +27,13 @@ type Kube struct {
 	Log  *slog.Logger
 	// publishing has what Publish was called with last.
 	publishing chan map[string]netpolicy.Given
+	// usable has the names of the cluster policies in the Table that had the form of their kind. The functions that change the Table own it.
+	usable map[string]bool
 }
 
 // NewKube returns a Source for a node.
 func NewKube(client *rest.Client, node string, log *slog.Logger) *Kube {
-	return &Kube{Client: client, Node: node, Log: log, publishing: make(chan map[string]netpolicy.Given, 1)}
+	return &Kube{Client: client, Node: node, Log: log, publishing: make(chan map[string]netpolicy.Given, 1), usable: map[string]bool{}}
 }
 
 // FromFiles returns false.
@@ -252,10 +254,7 @@ func (s *Kube) Run(ctx context.Context, put func(func(*netpolicy.Table))) {
 				}
 				return change
 			},
-			remove: func(t *netpolicy.Table, _, name string) {
-				t.RemoveClusterPolicy(name)
-				t.SetFault(clusterTitle(name), nil)
-			},
+			remove: func(t *netpolicy.Table, _, name string) { s.removeClusterPolicy(t, name) },
 		})
 	})
 	running.Go(func() {

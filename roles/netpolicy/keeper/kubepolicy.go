@@ -79,16 +79,41 @@ func (s *Kube) multiPolicy(o *kubeMultiPolicy) func(*netpolicy.Table) {
 	}
 }
 
-// clusterPolicy returns a policy, and the change for it. A part of it that is invalid or not known fails closed.
+// spec returns the specification. One that is no object denies everything to all pods.
+func (o *kubeClusterPolicy) spec() netpolicy.ClusterSpec {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(o.Spec.err, &wrong) && wrong.Field == "" {
+		unread := json.RawMessage("{}")
+		return netpolicy.ClusterSpec{Ingress: unread, Egress: unread}
+	}
+	return o.Spec.spec
+}
+
+// clusterPolicy returns a policy, and the change for it. In place of one that has not the form of its kind its last valid state stays in force. If
+// there is none, and for other faults, the part that is invalid or not known fails closed.
 func (s *Kube) clusterPolicy(o *kubeClusterPolicy) (*netpolicy.ClusterPolicy, func(*netpolicy.Table)) {
-	p, err := o.Spec.spec.Policy(o.Metadata.Name)
-	title := clusterTitle(o.Metadata.Name)
-	f := s.fault(title, errors.Join(o.Spec.err, err), "Accept rules with parts that are not understood match nothing, other rules deny all")
+	name, spec := o.Metadata.Name, o.spec()
+	p, err := spec.Policy(name)
+	unusable := o.Spec.err != nil || errors.Is(err, netpolicy.ErrNoList)
+	err = errors.Join(o.Spec.err, err)
 	warnUnenforced(s.Log, p)
 	return p, func(t *netpolicy.Table) {
-		t.PutClusterPolicy(p)
-		t.SetFault(title, f)
+		inForce := "Accept rules with parts that are not understood match nothing, and other rules and what is no list of rules deny all"
+		if unusable && s.usable[name] {
+			inForce = "its last valid state is in force"
+		} else {
+			t.PutClusterPolicy(p)
+			s.usable[name] = !unusable
+		}
+		t.SetFault(clusterTitle(name), s.fault(clusterTitle(name), err, inForce))
 	}
+}
+
+// removeClusterPolicy removes a policy that was deleted.
+func (s *Kube) removeClusterPolicy(t *netpolicy.Table, name string) {
+	t.RemoveClusterPolicy(name)
+	t.SetFault(clusterTitle(name), nil)
+	delete(s.usable, name)
 }
 
 // policy returns the change for a policy. An invalid part of it allows nothing.
