@@ -199,9 +199,14 @@ func (p *PodPolicy) add(ctx context.Context, client *nft.Client, entries []*nft.
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, unix.ENOENT) && p.Bridge == "" && slices.ContainsFunc(entries, isBridged): // the node may have no bridge
+			entries = slices.DeleteFunc(entries, isBridged)
 		case errors.Is(err, unix.ENOENT):
 			if failed = p.makeBridgeTable(ctx, client); failed == nil {
 				entries, failed = p.entries(deniedIf(p.Egress), deniedIf(p.Ingress))
+			}
+			if p.Bridge == "" {
+				entries = slices.DeleteFunc(entries, isBridged)
 			}
 			base = podtable.Base(podtable.Form{Node: true})
 		case errors.Is(err, unix.EEXIST) && wasBase: // another process made the table, an earlier version did, or only a chain is absent
@@ -220,6 +225,9 @@ func (p *PodPolicy) add(ctx context.Context, client *nft.Client, entries []*nft.
 	}
 	return fmt.Errorf("add %s: %w: the nftables table %s is being changed: %w", p, ErrBusy, podtable.Table(), err)
 }
+
+// isBridged reports whether an element is in the table of bridges.
+func isBridged(n *nft.Entry) bool { return n.Set.Table == podtable.BridgeTable() }
 
 // makeSets makes the sets that a table of an earlier version lacks. The agent makes the rest.
 func (p *PodPolicy) makeSets(ctx context.Context, client *nft.Client) error {
@@ -240,7 +248,7 @@ func (p *PodPolicy) makeSets(ctx context.Context, client *nft.Client) error {
 
 // makeBridgeTable makes the table of bridges for a pod that is on one, unless it exists.
 func (p *PodPolicy) makeBridgeTable(ctx context.Context, client *nft.Client) error {
-	if p.Port == "" {
+	if p.Bridge == "" {
 		return nil
 	}
 	err := client.Commit(ctx, 0, podtable.BridgeBase()...)

@@ -64,6 +64,11 @@ func (e *encoder) entries(r *Ruleset) (all, pending map[string]*nft.Entry, err e
 			}
 		}
 	}
+	if !r.hasPorts() { // there may be no table of bridges
+		for _, some := range []map[string]*nft.Entry{all, pending} {
+			maps.DeleteFunc(some, func(_ string, n *nft.Entry) bool { return n.Set.Table == podtable.BridgeTable() })
+		}
+	}
 	return all, pending, nil
 }
 

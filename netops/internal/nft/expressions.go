@@ -80,6 +80,17 @@ func (e Expressions) SetPayload(base, offset, size, register uint32, more ...uin
 	}, more...)...)
 }
 
+// Exthdr loads 1 if the packet has a header or an option of a type, or 0: an extension header with NFT_EXTHDR_OP_IPV6.
+func (e Expressions) Exthdr(op uint32, kind uint8, register uint32) {
+	e.Add("exthdr", func() {
+		e.Net32(unix.NFTA_EXTHDR_DREG, register)
+		e.Uint8(unix.NFTA_EXTHDR_TYPE, kind)
+		for _, p := range [][2]uint32{{unix.NFTA_EXTHDR_OFFSET, 0}, {unix.NFTA_EXTHDR_LEN, 1}, {unix.NFTA_EXTHDR_FLAGS, unix.NFT_EXTHDR_F_PRESENT}, {unix.NFTA_EXTHDR_OP, op}} {
+			e.Net32(uint16(p[0]), p[1])
+		}
+	})
+}
+
 // Fib loads what the kernel's routes say about an address: a NFT_FIB_RESULT_* by NFTA_FIB_F_*.
 func (e Expressions) Fib(result, flags, register uint32) {
 	e.numbers("fib", unix.NFTA_FIB_DREG, register, unix.NFTA_FIB_RESULT, result, unix.NFTA_FIB_FLAGS, flags)

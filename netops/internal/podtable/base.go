@@ -120,6 +120,8 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 		add(func(e expressions) { e.ofThisNode(op); accept(e) })
 	}
 	switch chain {
+	case egressChain:
+		rules = sourceRouteRules()
 	case Deny:
 		if f.Log {
 			return []baseRule{{fill: expressions.log}, {fill: dropCounted}}

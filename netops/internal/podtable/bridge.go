@@ -167,7 +167,9 @@ func podRules(chain string) (rules []baseRule) {
 	}
 	for _, v6 := range []bool{false, true} {
 		from, to := dhcpPorts(v6)
-		if !isSource {
+		if isSource {
+			rules = append(rules, closing(wayDHCP, func(e expressions) { e.udpOnFrame(v6, from, to); e.toNoRouter(); e.Verdict(nft.VerdictDrop, "") }))
+		} else {
 			from, to = to, from
 		}
 		back(func(e expressions) { e.udpOnFrame(v6, from, to) })
@@ -189,6 +191,17 @@ func podRules(chain string) (rules []baseRule) {
 	return rules
 }
 
+// toNoRouter matches frames to a pod that may not answer as a router or a DHCP server does.
+func (e expressions) toNoRouter() {
+	for _, is := range []struct {
+		set    string
+		invert bool
+	}{{portLinks, false}, {routerPorts, true}} {
+		e.Meta(unix.NFT_META_OIFNAME, register)
+		e.Lookup(is.set, is.invert)
+	}
+}
+
 // frameOf matches the type of a frame. Of a frame with a VLAN tag it is that of the tag.
 func (e expressions) frameOf(kind uint16) {
 	const offset = 12
@@ -196,12 +209,13 @@ func (e expressions) frameOf(kind uint16) {
 	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, kind))
 }
 
-func (e expressions) etherType(v6 bool) {
+func (e expressions) etherType(v6 bool) { e.frameOf(etherTypeOf(v6)) }
+
+func etherTypeOf(v6 bool) uint16 {
 	if v6 {
-		e.frameOf(unix.ETH_P_IPV6)
-	} else {
-		e.frameOf(unix.ETH_P_IP)
+		return unix.ETH_P_IPV6
 	}
+	return unix.ETH_P_IP
 }
 
 // icmp6 matches ICMPv6 messages by their types.

@@ -43,6 +43,7 @@ const (
 	portLinks    = PodSets + "ports"
 	portSet      = "port"
 	bridgedSet   = "bridged"
+	selectedSet  = "selected"
 	anyAddresses = "any"
 	allowedSet   = "allowed"
 	routerPorts  = PodSets + "routers"
@@ -63,13 +64,14 @@ func linkSets() (sets []*nft.Set) {
 		&nft.Set{Table: Table(), Name: bridgeSet, Key: []nft.Field{nft.IfName}})
 }
 
-// portSets returns the sets of links in BridgeTable: the ports with their own addresses, the addresses of all ports, and the ports that may
-// have other addresses.
+// portSets returns the sets of links in BridgeTable: the ports with their own addresses, the addresses of all pods and bridges, those of pods that
+// policies select for ingress, and the ports that may have other addresses.
 func portSets() (sets []*nft.Set) {
 	for _, v6 := range []bool{false, true} {
 		sets = append(sets,
 			&nft.Set{Table: BridgeTable(), Name: podSet(portSet, v6), Key: []nft.Field{nft.IfName, addressField(v6)}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(bridgedSet, v6), Key: []nft.Field{addressField(v6)}},
+			&nft.Set{Table: BridgeTable(), Name: podSet(selectedSet, v6), Key: []nft.Field{addressField(v6)}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(anyAddresses, v6), Key: []nft.Field{nft.IfName}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(allowedSet, v6), Key: []nft.Field{nft.IfName, map[bool]nft.Field{false: nft.IP4Prefix, true: nft.IP6Prefix}[v6]}})
 	}
@@ -87,26 +89,24 @@ func LinkElements(l *Link) (all []*nft.Element) {
 	}
 	label := l.Label
 	add := func(set string, key ...string) { all = append(all, &nft.Element{Set: set, Key: key, Label: label}) }
-	own, others := routedSet, ""
+	own := routedSet
 	if l.Bridge == "" {
 		add(routedLinks, l.Name)
 	} else {
-		own, others = portSet, bridgedSet
+		own = portSet
 		add(portLinks, l.Name)
 	}
-	addresses := func(name, own, others string, some ...netip.Addr) {
+	addresses := func(name, own string, some ...netip.Addr) {
 		for _, a := range some {
 			add(podSet(own, a.Is6()), name, a.String())
-			if others != "" {
-				add(podSet(others, a.Is6()), a.String())
-			}
+			add(podSet(bridgedSet, a.Is6()), a.String())
 		}
 	}
 	for _, a := range l.Addresses {
 		add(podSet(addressSet, a.Is6()), a.String())
 		add(podSet(self, a.Is6()), a.String(), a.String())
 	}
-	addresses(l.Name, own, others, l.Addresses...)
+	addresses(l.Name, own, l.Addresses...)
 	if l.Bridge == "" {
 		return all
 	}
@@ -125,7 +125,7 @@ func LinkElements(l *Link) (all []*nft.Element) {
 		if mac != "" {
 			add(portMACs, name, mac)
 			add(allMACs, mac)
-			addresses(name, portSet, bridgedSet, linkLocal(mac)...)
+			addresses(name, portSet, linkLocal(mac)...)
 		}
 	}
 	macs(l.Name, l.MAC)

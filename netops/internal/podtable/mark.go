@@ -94,14 +94,41 @@ func judgedRules(chain string) []baseRule {
 			e.Verdict(unix.NFT_JUMP, unmarkedChain)
 		}}
 	}
-	rules := []baseRule{unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter)}
+	rules := append(weakHostRules(), unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter))
 	if chain == judgedChain {
 		rules = append(rules, unmarked(unix.NFT_META_IIFNAME, egressPorts, mayLeave))
+	} else {
+		rules = append(rules, closing(wayDHCP, func(e expressions) { // of a pod that policies select for egress, through the bridge's MAC
+			client, server := dhcpPorts(false)
+			e.udpOnFrame(false, client, server)
+			e.marked(unix.NFT_CMP_NEQ, mayLeave)
+			e.toNoRouter()
+			e.Verdict(nft.VerdictDrop, "")
+		}))
 	}
 	return append(rules, baseRule{fill: func(e expressions) {
 		e.marked(unix.NFT_CMP_NEQ, mayEnter|mayLeave)
 		e.setMark(mayEnter|mayLeave, 0)
 	}})
+}
+
+// weakHostRules drop frames that bring a packet for a pod that policies select to another pod's port, or to another port of the same pod: Linux
+// accepts a packet for each of its addresses on each interface. A router receives packets for others.
+func weakHostRules() (rules []baseRule) {
+	for _, v6 := range []bool{false, true} {
+		rules = append(rules, closing(wayWeakHost, func(e expressions) {
+			e.kind(etherTypeOf(v6))
+			e.address(v6, false, register)
+			e.Lookup(podSet(selectedSet, v6), false)
+			e.Meta(unix.NFT_META_OIFNAME, register)
+			e.address(v6, false, register+unix.IFNAMSIZ/4)
+			e.Lookup(podSet(portSet, v6), true)
+			e.toNoRouter()
+			e.Counter()
+			e.Verdict(nft.VerdictDrop, "")
+		}))
+	}
+	return rules
 }
 
 // unmarkedRules returns the rules for packets without a mark. The first let pass what a bridge, and servers by raw sockets, send without Table: the

@@ -14,6 +14,7 @@ const (
 	fromPortsChain = "from_ports"
 	fromJailChain  = "from_jail"
 	fromARPChain   = "from_arp"
+	fromDADChain   = "from_dad"
 	fromIPChain    = "from_ip"
 	// bridgePreRouting is NF_BR_PRE_ROUTING. The priority is before NF_BR_PRI_NAT_DST_BRIDGED.
 	bridgePreRouting = 0
@@ -25,6 +26,7 @@ func portChains() []nft.Chain {
 	return []nft.Chain{
 		{Name: fromJailChain},
 		{Name: fromARPChain},
+		{Name: fromDADChain},
 		{Name: fromIPChain + Suffix(false)},
 		{Name: fromIPChain + Suffix(true)},
 		{Name: fromPortsChain, Kind: "filter", Hook: bridgePreRouting, Priority: portsPriority},
@@ -40,6 +42,8 @@ func portRules(chain string) []baseRule {
 		return fromJailRules()
 	case fromARPChain:
 		return fromARPRules()
+	case fromDADChain:
+		return fromDADRules()
 	case fromIPChain + Suffix(false), fromIPChain + Suffix(true):
 		return fromIPRules(chain == fromIPChain+Suffix(true))
 	}
@@ -112,7 +116,7 @@ func fromJailRules() (rules []baseRule) {
 	return append(rules, closing(wayFrames, drop))
 }
 
-// The places of the sender's addresses in a message of ARP, and of the target in a neighbour advertisement (RFC 826, RFC 4861 section 4.4).
+// The places of the sender's addresses in a message of ARP (RFC 826).
 const (
 	arpMAC, arpAddress = 8, 14
 )
@@ -121,14 +125,61 @@ func fromARPRules() []baseRule {
 	arp := func(e expressions) { e.kind(unix.ETH_P_ARP) }
 	return append([]baseRule{takenMAC(arp, unix.NFT_PAYLOAD_NETWORK_HEADER, arpMAC)}, claimRules(wayForgedARP, false, arp, func(e expressions, to uint32) {
 		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, arpAddress, 4, to)
-	})...)
+	}, accept)...)
+}
+
+// The messages of neighbour discovery that claim an address, the target in them, and its place (RFC 4861, sections 4.3 and 4.4).
+const (
+	neighbourSolicitation, neighbourAdvertisement = 135, 136
+	targetOffset, targetSize                      = 8, 16
+)
+
+// source6Offset is the place of the source in the header of IPv6.
+const source6Offset = 8
+
+// targetRules write the address that a message of neighbour discovery claims into the packet's source, so the rules for sources judge it. nft cannot
+// load a lookup of the target itself. An advertisement's source has no other use. A solicitation claims its target if its source is unspecified.
+// The hop limit comes first: by it nft finds the messages behind a VLAN tag, too, after it has loaded a saved table.
+func targetRules() []baseRule {
+	message := func(e expressions, kind byte) {
+		e.kind(unix.ETH_P_IPV6)
+		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
+		e.Compare(unix.NFT_CMP_EQ, register, []byte{ndHopLimit})
+		if kind == neighbourSolicitation {
+			e.address(true, true, register)
+			e.Compare(unix.NFT_CMP_EQ, register, make([]byte, targetSize))
+		}
+		e.icmp6(kind, kind)
+		e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, targetOffset, targetSize, register)
+		e.setSource6()
+	}
+	return []baseRule{
+		closing(wayForgedND, func(e expressions) { message(e, neighbourAdvertisement) }),
+		closing(wayForgedND, func(e expressions) { message(e, neighbourSolicitation); e.Verdict(unix.NFT_GOTO, fromDADChain) }),
+	}
+}
+
+// setSource6 writes a loaded address into the source of an IPv6 packet, and corrects the checksum of its payload.
+func (e expressions) setSource6() {
+	e.SetPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, source6Offset, targetSize, register, unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE,
+		unix.NFTA_PAYLOAD_CSUM_OFFSET, 0, unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+}
+
+// fromDADRules judge the target of a solicitation that targetRules wrote into its source, and restore the source.
+func fromDADRules() []baseRule {
+	ip := func(e expressions) { e.kind(unix.ETH_P_IPV6) }
+	return claimRules(wayForgedND, true, ip, func(e expressions, to uint32) { e.address(true, true, to) }, func(e expressions) {
+		e.Immediate(register, make([]byte, targetSize))
+		e.setSource6()
+		accept(e)
+	})
 }
 
 // The types of messages by which routers tell hosts where to send (RFC 4861, section 4).
 const routerAdvertisement, redirect = 134, 137
 
 func fromIPRules(v6 bool) (rules []baseRule) {
-	ip := func(e expressions) { e.kind(map[bool]uint16{false: unix.ETH_P_IP, true: unix.ETH_P_IPV6}[v6]) }
+	ip := func(e expressions) { e.kind(etherTypeOf(v6)) }
 	rules = append(rules, closing(waySelf, func(e expressions) { // no socket's packet to itself leaves a pod, and a Service's address is another one
 		ip(e)
 		e.ofPort(podSet(portSet, v6), false, func(to uint32) { e.address(v6, false, to) })
@@ -149,8 +200,9 @@ func fromIPRules(v6 bool) (rules []baseRule) {
 		for _, message := range []byte{routerAdvertisement, redirect} {
 			notOfRouter(func(e expressions) { e.icmp6(message, message) })
 		}
+		rules = append(rules, targetRules()...)
 	}
-	return append(rules, claimRules(wayForgedFrame, v6, ip, func(e expressions, to uint32) { e.address(v6, true, to) })...)
+	return append(rules, claimRules(wayForgedFrame, v6, ip, func(e expressions, to uint32) { e.address(v6, true, to) }, accept)...)
 }
 
 // datagram matches UDP from one port to another.
@@ -160,12 +212,12 @@ func (e expressions) datagram(from, to uint16) {
 	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to))
 }
 
-// claimRules accept an address that a port may claim, and drop others: its own, the unspecified one, and a link-local one that is no other
+// claimRules pass an address that a port may claim, and drop others: its own, the unspecified one, and a link-local one that is no other
 // port's. Then those that its network allows, and any if its own ones are not known, unless another port has them. Each rule matches the protocol:
 // without it nft does not know the fields.
-func claimRules(way string, v6 bool, match func(expressions), load func(e expressions, to uint32)) (rules []baseRule) {
+func claimRules(way string, v6 bool, match func(expressions), load func(e expressions, to uint32), pass func(expressions)) (rules []baseRule) {
 	add := func(fill func(expressions)) {
-		rules = append(rules, baseRule{fill: func(e expressions) { match(e); fill(e); accept(e) }})
+		rules = append(rules, baseRule{fill: func(e expressions) { match(e); fill(e); pass(e) }})
 	}
 	size := addressField(v6).Size()
 	add(func(e expressions) { e.ofPort(podSet(portSet, v6), false, func(to uint32) { load(e, to) }) })

@@ -76,3 +76,49 @@ func relatedRules(pods string, isSource bool) (rules []baseRule) {
 	}
 	return rules
 }
+
+// The options of IPv4 by which a packet names its next hops (RFC 791, section 3.1), the operation of exthdr for options, which x/sys lacks, and the
+// size of a header without options.
+const (
+	looseRoute, strictRoute = 131, 137
+	ipv4Options             = 2
+	plainHeader             = 5
+)
+
+// sourceRouteRules drop packets with a source route that leave a pod that policies select for egress, or that go to a pod. The node follows such
+// routes where an administrator allowed it (accept_source_route, seg6_enabled). Then the address that the chains see is not the one to
+// which the packet goes, or its connection is another one. BridgeTable drops those to a pod on a bridge, which have no mark.
+func sourceRouteRules() (rules []baseRule) {
+	routed := func(match, ends func(expressions)) {
+		rules = append(rules, closing(waySourceRoute, func(e expressions) { match(e); ends(e); dropCounted(e) }))
+	}
+	of := func(v6, isSource bool, direction string) func(expressions) {
+		return func(e expressions) {
+			e.address(v6, isSource, register)
+			e.Lookup(podSet(direction+strays, v6), false)
+		}
+	}
+	for _, option := range []uint8{looseRoute, strictRoute} {
+		match := func(e expressions) {
+			e.family(false)
+			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
+			e.Mask(register, []byte{0xf}, nil)
+			e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
+			e.Exthdr(ipv4Options, option, register)
+			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+		}
+		routed(match, of(false, true, egressChain))
+		routed(match, func(e expressions) {
+			e.Meta(unix.NFT_META_OIFNAME, register)
+			e.Lookup(routedLinks, false)
+		})
+	}
+	match := func(e expressions) {
+		e.family(true)
+		e.Exthdr(unix.NFT_EXTHDR_OP_IPV6, unix.IPPROTO_ROUTING, register)
+		e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+	}
+	routed(match, of(true, true, egressChain))
+	routed(match, of(true, false, ingressChain))
+	return rules
+}

@@ -105,6 +105,9 @@ func Elements(a netip.Addr, p *Pod) (all []*nft.Element) {
 			&nft.Element{Set: podSet(d.name, a.Is6()), Key: []string{text}, Value: []string{"goto " + d.chain}, Label: p.Label},
 			&nft.Element{Set: podSet(d.name+strays, a.Is6()), Key: []string{text}, Label: p.Label})
 	}
+	if p.Ingress != "" {
+		all = append(all, &nft.Element{Set: podSet(selectedSet, a.Is6()), Key: []string{text}, Label: p.Label})
+	}
 	if len(all) > 0 && p.Port != "" {
 		all = append(all, portElements(a, p)...)
 	}

@@ -34,6 +34,10 @@ const (
 	wayForgedFrame  = "forged-frame"
 	waySelf         = "to-itself"
 	wayRouter       = "router"
+	wayForgedND     = "forged-nd"
+	wayWeakHost     = "weak-host"
+	wayDHCP         = "dhcp"
+	waySourceRoute  = "source-route"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
@@ -46,13 +50,17 @@ func Ways() []Way {
 		{wayRelated, "inet", "forward", "sends ICMP errors that quote a connection of other pods"},
 		{wayForgedPod, "inet", "prerouting", "sends from outside with the address of a pod of this node"},
 		{wayForgedSource, "inet", "prerouting", "sends with another address than its own, also to itself, so that conntrack takes its next packets for answers"},
+		{waySourceRoute, "inet", "forward", "sends packets whose source route names a pod, where the node follows source routes"},
 		{wayUnjudged, "bridge", "forward, output", "sends packets that reach a port of a bridge without passing the chains of policies: link-local ones through the bridge's MAC, those that wait for the pod's answer to ARP, those of a device on the bridge, or all where br_netfilter is switched off"},
 		{wayTags, "bridge", "prerouting", "hides a forged packet behind two VLAN tags"},
 		{wayForgedMAC, "bridge", "prerouting", "sends with the MAC of another pod or of the bridge, which then sends it the other one's frames"},
 		{wayForgedARP, "bridge", "prerouting", "claims the address of another pod by ARP"},
+		{wayForgedND, "bridge", "prerouting", "claims the address of another pod by neighbour discovery"},
 		{wayForgedFrame, "bridge", "prerouting", "sends with the address of another pod, or one that is not its own"},
 		{waySelf, "bridge", "prerouting", "sends itself a packet from outside, after which conntrack takes its packets for answers"},
 		{wayRouter, "bridge", "prerouting", "sends router advertisements, redirects or answers of DHCP"},
+		{wayWeakHost, "bridge", "forward, output", "sends to a pod's address by another interface of that pod, which no policy selects"},
+		{wayDHCP, "bridge", "forward, output", "sends to another pod as if that were a DHCP server: policies let requests of DHCP pass"},
 		{wayFrames, "bridge", "forward, prerouting", "sends frames that the chains of policies do not receive: broadcast, link-local, with VLAN tags, of other protocols"},
 	}
 }

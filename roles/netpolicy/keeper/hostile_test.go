@@ -35,7 +35,7 @@ type attack struct {
 
 // attacks are all rows.
 func attacks() []attack {
-	return slices.Concat(connectionAttacks(), sourceAttacks(), bridgeAttacks())
+	return slices.Concat(connectionAttacks(), sourceAttacks(), routeAttacks(), bridgeAttacks(), claimAttacks(), otherBridgeAttacks())
 }
 
 // healthy are what must arrive beside the rules of ways.
@@ -46,6 +46,11 @@ func healthy() []attack {
 		s.routed(from, unreachable(from.addresses[f], to.addresses[f], udp(to.at(f, 80), s.client.at(f, 1000), text)))
 	}
 	return []attack{
+		{name: "a datagram in fragments", ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			for _, p := range fragments(udp(from.at(f, 1000), to.at(f, 7), strings.Repeat(" ", 8)+text), 16) {
+				s.routed(from, p)
+			}
+		}},
 		{name: "an error by a router", ends: outsideToWeb, send: errorOfWeb},
 		{name: "an error by the client", ends: clientToWeb, send: errorOfWeb},
 		{name: "a Service to itself", ends: func(s *scene) (from, to *pod) { return s.web, s.web }, send: func(s *scene, from, to *pod, f int, text string) {
@@ -82,9 +87,11 @@ func (s *scene) service(t *testing.T) {
 type scene struct {
 	*node
 	kind string
-	// evil is a pod that no policy selects. web accepts port 80 from client, and jail reaches nobody. Everybody may send to port 7 of
+	// evil is a pod that no policy selects. web accepts port 80 from client, and jail reaches nobody but the node. Everybody may send to port 7 of
 	// web, and jail to port 7 of everybody. outside is a host beyond the node.
 	evil, client, web, jail, outside *pod
+	// web1 is an interface of web on another bridge, which no policy selects. second is a pod there, and free one there without recorded addresses.
+	web1, second, free *pod
 }
 
 // hostilePolicies are those of a scene.
@@ -98,12 +105,15 @@ func newScene(t *testing.T, kind string) *scene {
 		{"ports":[{"port":7,"protocol":"UDP"}]},
 		{"ports":[{"port":80},{"port":80,"protocol":"UDP"}],"from":[{"podSelector":{"matchLabels":{"app":"client"}}}]}]`))
 	n.put("jail.json", fmt.Sprintf(hostilePolicies, "jail", `"podSelector":{"matchLabels":{"app":"jail"}},"policyTypes":["Egress"],
-		"egress":[{"ports":[{"port":7,"protocol":"UDP"}]}]`))
-	return &scene{
+		"egress":[{"ports":[{"port":7,"protocol":"UDP"}]},{"to":[{"ipBlock":{"cidr":"192.0.2.1/32"}},{"ipBlock":{"cidr":"fd00:192::1/128"}}]}]`))
+	s := &scene{
 		node: n, kind: kind,
 		evil: n.podOf(kind, 2, "app=evil"), client: n.podOf(kind, 4, "app=client"), web: n.podOf(kind, 3, "app=web"), jail: n.podOf(kind, 5, "app=jail"),
-		outside: n.host2(t),
+		outside: n.host2(t), web1: n.pod(2, 3, "app=web"), second: n.pod(2, 2, "app=evil"), free: n.pod(2, 9, "app=evil"),
 	}
+	s.web1.ns, s.web1.call.Netns, s.web1.call.IfName = s.web.ns, s.web.call.Netns, "net1"
+	s.free.call.Conf = `{"cniVersion":"1.1.0","name":"net2","type":"bridge","bridge":"br2"}`
+	return s
 }
 
 // hostileKinds are the kinds of interfaces in the order of their networks: bridge has 10.1.0.0/24.
@@ -256,7 +266,7 @@ func TestHostile(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			s := newScene(t, kind)
 			stop := s.start()
-			for _, p := range []*pod{s.evil, s.client, s.web, s.jail} {
+			for _, p := range []*pod{s.evil, s.client, s.web, s.jail, s.web1, s.second, s.free} {
 				s.add(p)
 			}
 			awaitRules(t, s.web.addresses[0].String())

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +49,57 @@ func checksum(b []byte) uint16 {
 		sum = sum>>16 + sum&0xffff
 	}
 	return ^uint16(sum)
+}
+
+// sourceRouted returns a packet that goes on to another address from where it was sent to: with a loose source route of IPv4, or a segment routing
+// header of IPv6 (RFC 791, section 3.1, and RFC 8754, section 2).
+func sourceRouted(packet []byte, to netip.Addr) []byte {
+	if to.Is4() {
+		options := append([]byte{1, 131, 7, 4}, to.AsSlice()...)
+		b := slices.Concat(packet[:20], options, packet[20:])
+		b[0] += byte(len(options) / 4)
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+		binary.BigEndian.PutUint16(b[10:], 0)
+		binary.BigEndian.PutUint16(b[10:], checksum(b[:20+len(options)]))
+		return b
+	}
+	const header, segments, left, kind = 40, 2, 1, 4
+	route := slices.Concat([]byte{packet[6], 2 * segments, kind, left, segments - 1, 0, 0, 0}, to.AsSlice(), packet[24:header])
+	return withHeader(packet, unix.IPPROTO_ROUTING, route)
+}
+
+// withHeader returns a packet of IPv6 with an extension header.
+func withHeader(packet []byte, kind byte, extension []byte) []byte {
+	const header = 40
+	b := slices.Concat(packet[:header], extension, packet[header:])
+	b[6] = kind
+	binary.BigEndian.PutUint16(b[4:], uint16(len(b)-header))
+	return b
+}
+
+// fragments returns a packet in two fragments. The first one has so many bytes of the payload, a multiple of 8.
+func fragments(packet []byte, first int) [][]byte { return overlapping(packet, packet, first, first) }
+
+// overlapping returns a fragment with the first bytes of one packet, and one with those of the other from a place on.
+func overlapping(one, other []byte, first, from int) [][]byte {
+	if one[0]>>4 == 4 {
+		const header, more = 20, 0x2000
+		part := func(b []byte, flags int) []byte {
+			b = slices.Clone(b)
+			binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+			binary.BigEndian.PutUint16(b[4:], 77)
+			binary.BigEndian.PutUint16(b[6:], uint16(flags))
+			binary.BigEndian.PutUint16(b[10:], 0)
+			binary.BigEndian.PutUint16(b[10:], checksum(b[:header]))
+			return b
+		}
+		return [][]byte{part(one[:header+first], more), part(slices.Concat(other[:header], other[header+from:]), from/8)}
+	}
+	const header, more = 40, 1
+	part := func(b []byte, flags int) []byte {
+		return withHeader(b, unix.IPPROTO_FRAGMENT, append(binary.BigEndian.AppendUint16([]byte{b[6], 0}, uint16(flags)), 0, 0, 0, 77))
+	}
+	return [][]byte{part(one[:header+first], more), part(slices.Concat(other[:header], other[header+from:]), from)}
 }
 
 // udp returns a packet with a datagram.
