@@ -94,7 +94,7 @@ func judgedRules(chain string) []baseRule {
 			e.Verdict(unix.NFT_JUMP, unmarkedChain)
 		}}
 	}
-	rules := append(weakHostRules(), unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter))
+	rules := append(portRouteRules(), unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter))
 	if chain == judgedChain {
 		rules = append(rules, unmarked(unix.NFT_META_IIFNAME, egressPorts, mayLeave))
 	} else {
@@ -112,9 +112,18 @@ func judgedRules(chain string) []baseRule {
 	}})
 }
 
-// weakHostRules drop frames that bring a packet for a pod that policies select to another pod's port, or to another port of the same pod: Linux
-// accepts a packet for each of its addresses on each interface. A router receives packets for others.
-func weakHostRules() (rules []baseRule) {
+// portRouteRules drop frames that bring a packet for a pod that policies select to another pod's port, or to another port of the same pod: Linux
+// accepts a packet for each of its addresses on each interface. A router receives packets for others. Nor does a pod receive source routes, which a
+// pod that follows them takes to its other address.
+func portRouteRules() (rules []baseRule) {
+	for _, option := range []uint8{looseRoute, strictRoute} {
+		rules = append(rules, closing(waySourceRoute, func(e expressions) {
+			e.kind(unix.ETH_P_IP)
+			e.option(option)
+			e.toNoRouter()
+			e.Verdict(nft.VerdictDrop, "")
+		}))
+	}
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules, closing(wayWeakHost, func(e expressions) {
 			e.kind(etherTypeOf(v6))

@@ -85,6 +85,15 @@ const (
 	plainHeader             = 5
 )
 
+// option matches packets of IPv4 with an option. Most headers have none, which is seen first.
+func (e expressions) option(kind uint8) {
+	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
+	e.Mask(register, []byte{0xf}, nil)
+	e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
+	e.Exthdr(ipv4Options, kind, register)
+	e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+}
+
 // sourceRouteRules drop packets with a source route that leave a pod that policies select for egress, or that go to a pod. The node follows such
 // routes where an administrator allowed it (accept_source_route, seg6_enabled). Then the address that the chains see is not the one to
 // which the packet goes, or its connection is another one. BridgeTable drops those to a pod on a bridge, which have no mark.
@@ -99,14 +108,7 @@ func sourceRouteRules() (rules []baseRule) {
 		}
 	}
 	for _, option := range []uint8{looseRoute, strictRoute} {
-		match := func(e expressions) {
-			e.family(false)
-			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
-			e.Mask(register, []byte{0xf}, nil)
-			e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
-			e.Exthdr(ipv4Options, option, register)
-			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
-		}
+		match := func(e expressions) { e.family(false); e.option(option) }
 		routed(match, of(false, true, egressChain))
 		routed(match, func(e expressions) {
 			e.Meta(unix.NFT_META_OIFNAME, register)

@@ -50,7 +50,7 @@ func Ways() []Way {
 		{wayRelated, "inet", "forward", "sends ICMP errors that quote a connection of other pods"},
 		{wayForgedPod, "inet", "prerouting", "sends from outside with the address of a pod of this node"},
 		{wayForgedSource, "inet", "prerouting", "sends with another address than its own, also to itself, so that conntrack takes its next packets for answers"},
-		{waySourceRoute, "inet", "forward", "sends packets whose source route names a pod, where the node follows source routes"},
+		{waySourceRoute, "inet", "forward, and of bridges forward, output", "sends packets whose source route names a pod, where the node or the pod follows source routes"},
 		{wayUnjudged, "bridge", "forward, output", "sends packets that reach a port of a bridge without passing the chains of policies: link-local ones through the bridge's MAC, those that wait for the pod's answer to ARP, those of a device on the bridge, or all where br_netfilter is switched off"},
 		{wayTags, "bridge", "prerouting", "hides a forged packet behind two VLAN tags"},
 		{wayForgedMAC, "bridge", "prerouting", "sends with the MAC of another pod or of the bridge, which then sends it the other one's frames"},

@@ -10,8 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Recorded returns the pod for which an attachment's ADD asked for policies, or nil.
-func Recorded(a *store.Attachment) *netops.PodPolicy {
+// Recorded returns the pod for which an attachment's ADD asked for policies, or nil. An ADD that makes the interface before it has addresses, as for
+// DHCP, records the pod twice: the last one has them.
+func Recorded(a *store.Attachment) (p *netops.PodPolicy) {
 	for i := range a.Parts {
 		var changes []struct {
 			Undo struct {
@@ -23,11 +24,11 @@ func Recorded(a *store.Attachment) *netops.PodPolicy {
 		}
 		for _, c := range changes {
 			if c.Undo.PodPolicy != nil {
-				return c.Undo.PodPolicy
+				p = c.Undo.PodPolicy
 			}
 		}
 	}
-	return nil
+	return p
 }
 
 // lostTime is the time after which Lost looks again at what the kernel lacks: the agent may be changing it.

@@ -41,7 +41,9 @@ func routeAttacks() []attack {
 		}
 	}
 	// padded is a datagram whose second fragment has the text.
-	padded := func(from, to *pod, f int, port uint16, text string) []byte { return udp(from.at(f, 1000), to.at(f, port), "pad pad "+text) }
+	padded := func(from, to *pod, f int, port uint16, text string) []byte {
+		return udp(from.at(f, 1000), to.at(f, port), "pad pad "+text)
+	}
 	return []attack{
 		{name: "a source route", ways: []string{"source-route", "unjudged"}, ends: toWeb, send: routed, after: ignore},
 		{name: "a source route of a pod without egress", ways: []string{"source-route"}, ends: jailToOutside, send: routed, after: ignore},
@@ -101,6 +103,10 @@ func otherBridgeAttacks() []attack {
 		{name: "another interface", ways: []string{"weak-host"}, ends: func(s *scene) (from, to *pod) { return s.second, s.web }, send: func(s *scene, from, to *pod, f int, text string) {
 			p := udp(from.at(f, 1000), to.at(f, 81), text)
 			from.sendFrame(s.t, frame(from.mac(s.t), toWeb1(s), append([]byte{0x81, 0, 0, 0}, etherType(p)...), p))
+		}},
+		{name: "a source route by another interface", ways: []string{"source-route"}, not6: true, ends: func(s *scene) (from, to *pod) { return s.second, s.web }, send: func(s *scene, from, to *pod, f int, text string) {
+			p := sourceRouted(udp(from.at(f, 1000), netip.AddrPortFrom(s.web1.addresses[f], 81), text), to.addresses[f])
+			from.sendFrame(s.t, frame(from.mac(s.t), toWeb1(s), etherType(p), p))
 		}},
 		{name: "a frame to all ports", ways: []string{"weak-host"}, kinds: onBridge(), ends: func(s *scene) (from, to *pod) { return s.client, s.evil }, send: func(s *scene, from, _ *pod, f int, text string) {
 			_ = exec.Command("bridge", "fdb", "del", s.web.mac(s.t).String(), "dev", s.web.link(), "master").Run() // web has not sent for 5 minutes
