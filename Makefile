@@ -143,7 +143,7 @@ VMTESTS := \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/daemon/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$' './store/cluster/kube/election=TestClock'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/daemon/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1 -skip '$(VMSKIP)'
 
 .PHONY: bin/vm/run
@@ -164,7 +164,7 @@ test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' \
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
 		'./roles/daemon/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
-		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$' './store/cluster/kube/election=TestClock'
+		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 
 # The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
 ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \

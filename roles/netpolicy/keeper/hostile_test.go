@@ -51,6 +51,11 @@ func healthy() []attack {
 				s.routed(from, p)
 			}
 		}},
+		{name: "a datagram in fragments on the bridge", kinds: onBridge(), ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
+			for _, p := range fragments(udp(from.at(f, 1000), to.at(f, 7), strings.Repeat(" ", 8)+text), 16) {
+				s.direct(from, to, p)
+			}
+		}},
 		{name: "an error by a router", ends: outsideToWeb, send: errorOfWeb},
 		{name: "an error by the client", ends: clientToWeb, send: errorOfWeb},
 		{name: "a Service to itself", ends: func(s *scene) (from, to *pod) { return s.web, s.web }, send: func(s *scene, from, to *pod, f int, text string) {

@@ -39,6 +39,11 @@ func routeAttacks() []attack {
 		for _, p := range packets {
 			s.routed(from, p)
 		}
+		for _, p := range packets {
+			if s.kind == "bridge" {
+				s.direct(from, s.web, p)
+			}
+		}
 	}
 	// padded is a datagram whose second fragment has the text.
 	padded := func(from, to *pod, f int, port uint16, text string) []byte {
