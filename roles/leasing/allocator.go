@@ -1,3 +1,5 @@
+// Package leasing allocates addresses for the IPAM roles that keep leases in this node's
+// store.
 package leasing
 
 import (

@@ -11,7 +11,6 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/leasing"
 )
 
 // master is the node's interface on the cloud's network.
@@ -36,7 +35,7 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 		}
 		return masterOf(l), nil
 	}
-	macs, err := leasing.CloudNICs(ctx, h, in.Key)
+	macs, err := attachment.CloudNICs(ctx, h, in.Key)
 	if err != nil {
 		return master{}, err
 	}

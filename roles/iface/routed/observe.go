@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -131,13 +131,13 @@ func (s *observation) findInUplinks(c *Conf, ips []attach.IPConfig) error {
 
 // findInCloud finds the addresses' NICs in what the cloud reported about them.
 func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPConfig) error {
-	locations, err := leasing.CloudLocations(s.ctx, h, key)
+	locations, err := attachment.CloudLocations(s.ctx, h, key)
 	if err != nil {
 		return err
 	}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		i := slices.IndexFunc(locations, func(h leasing.CloudLocation) bool { return h.Address == a && h.Subnet.Prefix.IsValid() })
+		i := slices.IndexFunc(locations, func(h attachment.CloudLocation) bool { return h.Address == a && h.Subnet.Prefix.IsValid() })
 		if i < 0 {
 			link, err := s.defaultLink(a.Is4())
 			if err == nil {
@@ -156,7 +156,7 @@ func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.IPC
 }
 
 // addCloudAddress adds the NIC of one address of the cloud.
-func (s *observation) addCloudAddress(c *leasing.CloudLocation) error {
+func (s *observation) addCloudAddress(c *attachment.CloudLocation) error {
 	found := addressNIC{Address: c.Address, Gateway: c.Subnet.Gateway, Network: sameFamily(c.NIC.Network, c.Address)}
 	if len(found.Network) > 0 && !slices.ContainsFunc(found.Network, func(p netip.Prefix) bool { return p.Contains(c.Address) }) {
 		found.Network = append(found.Network, c.Subnet.Prefix.Masked())
@@ -204,7 +204,7 @@ func firstNIC(nics []store.CloudNIC) *store.CloudNIC {
 
 // checkDevice requires a unique number of a NIC that is not the first, because
 // the number selects its routing table.
-func checkDevice(c *leasing.CloudLocation) error {
+func checkDevice(c *attachment.CloudLocation) error {
 	n := c.NIC.Device
 	same := func(o store.CloudNIC) bool { return o.Device == n && o.MAC != c.NIC.MAC }
 	if n < 1 || n > maxDevice || slices.ContainsFunc(c.NICs, same) {
@@ -216,7 +216,7 @@ func checkDevice(c *leasing.CloudLocation) error {
 // firstLink is the interface of the first NIC. If only this NIC is in use, it
 // is the interface of the route to the NIC's gateway. That saves reading all
 // interfaces.
-func (s *observation) firstLink(c *leasing.CloudLocation, several bool) (string, error) {
+func (s *observation) firstLink(c *attachment.CloudLocation, several bool) (string, error) {
 	if several {
 		return s.linkOf(&c.NIC)
 	}

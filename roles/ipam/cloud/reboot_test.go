@@ -11,7 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/attachment"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/roles/tabletest"
 	"github.com/cnibox/cnibox/store"
@@ -48,7 +48,7 @@ func TestReboot(t *testing.T) {
 	expect(t, b.leases(t), "")
 	expect(t, b.add(t, stuck, pod("c")), "10.240.0.37")
 	expect(t, b.add(t, plain, request("d")), "10.240.0.36")
-	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("d").Key())
+	locations, err := attachment.CloudLocations(context.Background(), b.Host, request("d").Key())
 	if err != nil || len(locations) != 1 || locations[0].NIC.MAC != macA || !locations[0].Subnet.Gateway.IsValid() {
 		t.Errorf("locations %+v, %v", locations, err)
 	}
@@ -72,7 +72,7 @@ func TestHomeBeforeTheCloudAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("b").Key())
+	locations, err := attachment.CloudLocations(context.Background(), b.Host, request("b").Key())
 	if err != nil || len(locations) != 1 || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
 		t.Errorf("locations %+v, %v", locations, err)
 	}

@@ -38,7 +38,7 @@ func TestResult(t *testing.T) {
 	const want = `{"cniVersion":"1.1.0","dns":{"nameservers":["168.63.129.16"]},"ips":[{"address":"10.240.0.36/16","gateway":"10.240.0.1"}],` +
 		`"routes":[{"dst":"0.0.0.0/0","gw":"10.240.0.1"}]}`
 	expect(t, string(raw), want)
-	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("a").Key())
+	locations, err := attachment.CloudLocations(context.Background(), b.Host, request("a").Key())
 	if err != nil || len(locations) != 1 || locations[0].NIC.MAC != macA || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
 		t.Errorf("locations %+v, %v", locations, err)
 	}
@@ -401,7 +401,7 @@ func TestRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, b.add(t, a, request("a")), "10.240.0.37")
-	locations, err := leasing.CloudLocations(context.Background(), b.Host, request("old").Key())
+	locations, err := attachment.CloudLocations(context.Background(), b.Host, request("old").Key())
 	if err != nil || len(locations) != 1 || locations[0].Subnet.Prefix.String() != "10.240.0.0/16" {
 		t.Errorf("locations %+v, %v", locations, err)
 	}

@@ -1,6 +1,4 @@
-// Package leasing allocates addresses for the IPAM roles that keep leases in this node's
-// store.
-package leasing
+package attachment
 
 import (
 	"context"
