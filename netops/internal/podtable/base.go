@@ -37,6 +37,7 @@ const unestablished = "_unestablished"
 func (f Form) chains() []nft.Chain {
 	all := []nft.Chain{
 		{Name: Deny},
+		{Name: sourceRouteChain},
 		{Name: egressChain + unestablished},
 		{Name: ingressChain + unestablished},
 		{Name: egressChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: egressPriority, Drop: true},
@@ -121,7 +122,9 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 	}
 	switch chain {
 	case egressChain:
-		rules = sourceRouteRules()
+		rules = toSourceRoute()
+	case sourceRouteChain:
+		return sourceRouteRules()
 	case Deny:
 		if f.Log {
 			return []baseRule{{fill: expressions.log}, {fill: dropCounted}}

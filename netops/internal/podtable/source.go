@@ -4,8 +4,9 @@ import "golang.org/x/sys/unix"
 
 // The chains that check sources: sources that of all packets, and of_link that of packets from a pod that is not on a bridge.
 const (
-	sourcesChain = "sources"
-	ofLinkChain  = "of_link"
+	sourcesChain     = "sources"
+	ofLinkChain      = "of_link"
+	sourceRouteChain = "source_route"
 )
 
 // sourceRules drop packets with the address of a pod of this node that arrive on a link to which no route to the pod leads. BridgeTable checks
@@ -94,33 +95,57 @@ func (e expressions) option(kind uint8) {
 	e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
 }
 
+// toSourceRoute are the first rules of a packet: those with options of IPv4, or a routing header of IPv6, go on to the chain source_route.
+func toSourceRoute() []baseRule {
+	return []baseRule{
+		{fill: func(e expressions) {
+			e.family(false)
+			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
+			e.Mask(register, []byte{0xf}, nil)
+			e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
+			e.Verdict(unix.NFT_JUMP, sourceRouteChain)
+		}},
+		{fill: func(e expressions) {
+			e.family(true)
+			e.Exthdr(unix.NFT_EXTHDR_OP_IPV6, unix.IPPROTO_ROUTING, register)
+			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+			e.Verdict(unix.NFT_JUMP, sourceRouteChain)
+		}},
+	}
+}
+
 // sourceRouteRules drop packets with a source route that leave a pod that policies select for egress, or that go to a pod. The node follows such
 // routes where an administrator allowed it (accept_source_route, seg6_enabled). Then the address that the chains see is not the one to
 // which the packet goes, or its connection is another one. BridgeTable drops those to a pod on a bridge, which have no mark.
 func sourceRouteRules() (rules []baseRule) {
-	routed := func(match, ends func(expressions)) {
-		rules = append(rules, closing(waySourceRoute, func(e expressions) { match(e); ends(e); dropCounted(e) }))
+	add := func(match ...func(expressions)) {
+		rules = append(rules, closing(waySourceRoute, func(e expressions) {
+			for _, fill := range match {
+				fill(e)
+			}
+			dropCounted(e)
+		}))
 	}
 	of := func(v6, isSource bool, direction string) func(expressions) {
 		return func(e expressions) {
+			e.family(v6)
 			e.address(v6, isSource, register)
 			e.Lookup(podSet(direction+strays, v6), false)
 		}
 	}
 	for _, option := range []uint8{looseRoute, strictRoute} {
-		match := func(e expressions) { e.family(false); e.option(option) }
-		routed(match, of(false, true, egressChain))
-		routed(match, func(e expressions) {
+		has := func(e expressions) {
+			e.family(false)
+			e.Exthdr(ipv4Options, option, register)
+			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+		}
+		add(has, of(false, true, egressChain))
+		add(has, func(e expressions) {
 			e.Meta(unix.NFT_META_OIFNAME, register)
 			e.Lookup(routedLinks, false)
 		})
 	}
-	match := func(e expressions) {
-		e.family(true)
-		e.Exthdr(unix.NFT_EXTHDR_OP_IPV6, unix.IPPROTO_ROUTING, register)
-		e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
-	}
-	routed(match, of(true, true, egressChain))
-	routed(match, of(true, false, ingressChain))
+	add(of(true, true, egressChain))
+	add(of(true, false, ingressChain))
 	return rules
 }

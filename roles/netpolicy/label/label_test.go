@@ -1,14 +1,14 @@
-package netpolicy_test
+package label_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/label"
 )
 
-// TestCheckLabels: the keys and values that the API server refuses are refused.
-func TestCheckLabels(t *testing.T) {
+// TestCheck: the keys and values that the API server refuses are refused.
+func TestCheck(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	for _, c := range []struct {
 		key, value string
@@ -28,7 +28,7 @@ func TestCheckLabels(t *testing.T) {
 		{"app", long + "a", false},
 		{long + "a", "web", false},
 	} {
-		if err := netpolicy.CheckLabels(map[string]string{c.key: c.value}); (err == nil) != c.ok {
+		if err := label.Check(map[string]string{c.key: c.value}); (err == nil) != c.ok {
 			t.Errorf("%q: %q: %v", c.key, c.value, err)
 		}
 	}
