@@ -204,14 +204,7 @@ func linkChecks() []Check {
 		{ID: "bridge-taken", Title: "a network's bridge has an address of another network", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
 			for _, n := range f.Networks {
 				for _, a := range f.foreignAddresses(n) {
-					fix := fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge)
-					switch {
-					case f.isNodes(n.Bridge, a):
-						fix = "edit " + n.Path
-					case len(f.pods(a.Contains)) > 0: // pods use it as their gateway, with another prefix length
-						fix += " && cnibox repair"
-					}
-					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), fix)
+					add(n.Bridge, fmt.Sprintf("it has %s, %s has %s", a, n.Path, n.Ranges[0].Subnet), f.foreignFix(n, a))
 				}
 			}
 		}},
@@ -233,6 +226,18 @@ func (f *Facts) foreignAddresses(n *Network) (all []netip.Prefix) {
 		}
 	}
 	return all
+}
+
+// foreignFix returns what to do about an address of foreignAddresses.
+func (f *Facts) foreignFix(n *Network, a netip.Prefix) string {
+	fix := fmt.Sprintf("ip addr del %s dev %s", a, n.Bridge)
+	switch {
+	case f.isNodes(n.Bridge, a):
+		fix = "edit " + n.Path
+	case len(f.pods(a.Contains)) > 0: // pods use it as their gateway, with another prefix length
+		fix += " && cnibox repair"
+	}
+	return fix
 }
 
 // defaultBridge is the bridge of networks that name none.
