@@ -109,7 +109,8 @@ func TestClaimNames(t *testing.T) {
 	}
 }
 
-// TestHandOver: of a container's attachments that await ports, the first one gets those that nobody has.
+// TestHandOver: of a container's attachments that await ports, the first one gets those that nobody has, and later calls report that it has
+// them. An attachment that ends does not count.
 func TestHandOver(t *testing.T) {
 	key := func(network, id string) store.Key {
 		return store.Key{Network: network, ContainerID: id, IfName: "eth0"}
@@ -144,10 +145,19 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("%s: %v, %v, want %v", r, have, err, first)
 			}
 		}
-		handed, err := tx.HandOver(holder, testTime)
-		if handed {
-			t.Error("handed over twice")
+		if !tx.Awaits("a") || tx.Awaits("b") {
+			t.Error("it is not known who awaits ports")
 		}
-		return err
+		for from, want := range map[store.Key]bool{holder: true, first: false} {
+			if handed, err := tx.HandOver(from, testTime); err != nil || handed != want {
+				t.Errorf("again from %v: %t, %v", from, handed, err)
+			}
+		}
+		for _, r := range []store.Resource{free, range4} {
+			if have, err := tx.Holder(r, holder); err != nil || have == nil || have.Owner != first {
+				t.Errorf("%s after later calls: %v, %v, want %v", r, have, err, first)
+			}
+		}
+		return nil
 	})
 }
