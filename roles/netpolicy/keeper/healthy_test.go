@@ -131,6 +131,7 @@ func TestOtherPorts(t *testing.T) {
 			if kind == "VLAN" {
 				netopstest.NeedVLANFiltering(t)
 			}
+			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br1.100").Run() }) // the gateway is a veth, which outlives the bridge
 			n := newNode(t)
 			forward(t)
 			n.put("web.yaml", onlyPort80)
