@@ -1,5 +1,5 @@
-// Package leftovers finds, lists and removes the packet filter rules of the reference plugins, flanneld and kube-proxy,
-// of all backends.
+// Package leftovers finds, lists and removes the packet filter rules of the reference plugins and of flanneld, of all
+// backends, and finds kube-proxy's node ports.
 package leftovers
 
 import (

@@ -1,4 +1,5 @@
-// Package look reads what other programs' packet filters do with packets. It changes and sends nothing.
+// Package look reads what other programs' packet filters do with packets, and to which endpoints kube-proxy translates services.
+// It changes and sends nothing.
 package look
 
 import (

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
@@ -330,7 +329,7 @@ func (w *walker) forwards(in string) bool {
 // path goes on.
 func (w *walker) translate() bool {
 	service := netip.AddrPortFrom(w.found.To, w.port)
-	endpoints, found, err := leftovers.Of(w.net).Service(w.ctx, service)
+	endpoints, found, err := look.Service(w.ctx, w.net, service)
 	switch {
 	case w.fail(err):
 		return false

@@ -20,7 +20,6 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/leftovers"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/podfilter"
@@ -139,7 +138,7 @@ func (r *reader) readKernel(ctx context.Context) {
 		},
 		func() (err error) { w.Labelled, err = n.Labelled(ctx, attachment.LabelPrefix); return err },
 		func() (err error) { w.StrayTrace, err = packets.HasStrayTrace(ctx); return err },
-		func() (err error) { w.KubeProxy, err = leftovers.Of(n).HasKubeProxy(ctx); return err },
+		func() (err error) { w.KubeProxy, err = look.HasKubeProxy(ctx, n); return err },
 	} {
 		r.unread("packet filter", read())
 	}

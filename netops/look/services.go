@@ -1,4 +1,4 @@
-package leftovers
+package look
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -15,6 +16,7 @@ import (
 // The services of kube-proxy: the chain of its iptables backend in the tables nat and filter, and
 // the maps of its nftables backend.
 const (
+	kubeProxyTable = "kube-proxy"
 	serviceChain   = "KUBE-SERVICES"
 	serviceMap     = "service-ips"
 	noEndpointsMap = "no-endpoint-services"
@@ -22,16 +24,17 @@ const (
 
 // Service returns the endpoints to which kube-proxy translates the address of a service, and
 // whether it is one. Port 0 is any port. A service without endpoints has none.
-func (n *Leftovers) Service(ctx context.Context, to netip.AddrPort) (all []netip.AddrPort, found bool, err error) {
+func Service(ctx context.Context, n *netops.Net, to netip.AddrPort) (all []netip.AddrPort, found bool, err error) {
 	defer func() { err = nlconn.Explain(err, "read the services of kube-proxy") }()
-	f := serviceFinder{Leftovers: n, ctx: ctx, to: to, address: nft.IP4Addr}
+	tables := n.FilterTables()
+	f := serviceFinder{Tables: tables, ctx: ctx, to: to, address: nft.IP4Addr}
 	if to.Addr().Is6() {
 		f.address = nft.IP6Addr
 	}
 	family := iptables.FamilyOf(to.Addr().Is6())
 	for _, name := range []string{"nat", "filter"} { // the filter refuses services without endpoints
 		table := nft.Table{Family: family, Name: name}
-		rules, err := n.rules(ctx, table, serviceChain)
+		rules, err := f.rules(table, serviceChain)
 		if err != nil {
 			return nil, false, err
 		}
@@ -45,7 +48,7 @@ func (n *Leftovers) Service(ctx context.Context, to netip.AddrPort) (all []netip
 	for _, name := range []string{serviceMap, noEndpointsMap} {
 		table := nft.Table{Family: family, Name: kubeProxyTable}
 		s := &nft.Set{Table: table, Name: name, Key: []nft.Field{f.address, nft.InetProto, nft.InetService}, Data: []nft.Field{nft.Verdict}}
-		services, err := n.NFT.ListSet(ctx, s)
+		services, err := tables.NFT.ListSet(ctx, s)
 		if err != nil {
 			return nil, false, err
 		}
@@ -62,13 +65,18 @@ func (n *Leftovers) Service(ctx context.Context, to netip.AddrPort) (all []netip
 
 // serviceFinder collects the endpoints of a service.
 type serviceFinder struct {
-	*Leftovers
+	*iptables.Tables
 	ctx     context.Context
 	to      netip.AddrPort
 	address nft.Field
 	chains  []string // those that were read
 	all     []netip.AddrPort
 	err     error
+}
+
+// rules reads the rules of a chain. An absent one has none.
+func (f *serviceFinder) rules(table nft.Table, chain string) ([]*iptables.HeldRule, error) {
+	return nft.Rules(f.ctx, f.NFT, table, chain, iptables.ReadRule)
 }
 
 // matches reports whether a rule of the iptables backend is about the service.
@@ -83,7 +91,7 @@ func (f *serviceFinder) follow(table nft.Table, chain string) {
 		return
 	}
 	f.chains = append(f.chains, chain)
-	rules, err := f.rules(f.ctx, table, chain)
+	rules, err := f.rules(table, chain)
 	f.err = err
 	for _, r := range rules {
 		f.add(r.DNAT)
@@ -116,13 +124,14 @@ func (f *serviceFinder) add(a netip.AddrPort) {
 }
 
 // HasKubeProxy reports whether kube-proxy's rules are there, of any backend.
-func (n *Leftovers) HasKubeProxy(ctx context.Context) (bool, error) {
+func HasKubeProxy(ctx context.Context, n *netops.Net) (bool, error) {
+	all := n.FilterTables()
 	for _, family := range iptables.Families() {
-		tables, err := n.NFT.Tables(ctx, family)
+		tables, err := all.NFT.Tables(ctx, family)
 		if err != nil || slices.Contains(tables, kubeProxyTable) {
 			return err == nil, err
 		}
-		for _, t := range []iptables.Table{n.nat(family), n.Legacy(family, "nat")} {
+		for _, t := range []iptables.Table{all.Native(nft.Table{Family: family, Name: "nat"}), all.Legacy(family, "nat")} {
 			if has, err := t.Has(ctx, serviceChain); err != nil || has {
 				return has, err
 			}
