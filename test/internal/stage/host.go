@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,8 +13,12 @@ import (
 // privateHost makes mounts private, mounts an empty /run and a new /proc, brings lo up, and turns off forwarding, which a new
 // namespace inherits.
 func privateHost() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
+	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("make mounts private: %w: the root directory is not a mount point: for a chroot in DIR, run 'mount --bind DIR DIR' before chroot", err)
+	}
+	if err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	for _, m := range []struct{ kind, at, options string }{{"proc", "/proc", ""}, {"tmpfs", "/run", "mode=0755"}, {"sysfs", "/sys", ""}} {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, m.options); err != nil {
