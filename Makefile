@@ -110,12 +110,12 @@ ORDERED  = $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/
 # Before a commit: at most eight minutes on two processors, once what they need is there. test/README.md has the budget. Half of the time
 # the tests wait for the kernel, so four packages run at a time.
 test: say-missing setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
-	$(RUNTESTS) -short -p 4 $(or $(PACKAGES),$(ORDERED))
+	@$(if $(ALL),CNIBOX_APT=chromium-headless-shell sh test/apt.sh)
+	$(RUNTESTS) $(if $(ALL),-p 2 $(QUICK),-short -p 4) $(or $(PACKAGES),$(ORDERED))
 
 # All tests except those of other targets.
-test-full: setup build bin/peers/bridge bin/nft/bullseye bin/nft/trixie
-	@CNIBOX_APT=chromium-headless-shell sh test/apt.sh
-	$(RUNTESTS) -p 2 $(QUICK) $(or $(PACKAGES),$(ORDERED))
+test-full:
+	$(MAKE) test ALL=1
 
 # Plants 30 faults in the product, which SEED chooses, and reports which of them the tests of `make test` find. Takes hours.
 # NEAR=1 runs only the tests of the changed package, and ONLY=netops/route.go plants only there.
