@@ -210,7 +210,7 @@ const ianaVXLANPort = 4789
 func (l *Link) kindState(s *session) *rtnl.Link {
 	k := &rtnl.Link{Kind: l.Kind, KindState: rtnl.KindState{
 		Mode: l.Mode, BCQueueLen: l.BCQueueLen, VLANID: uint16(l.VLANID), VNI: uint32(l.VNI),
-		VLANFiltering: l.Bridge != nil && l.Bridge.VLANFiltering, Filter: l.Bridge != nil && l.Bridge.Filter,
+		VLANFiltering: l.Bridge != nil && l.Bridge.VLANFiltering, Filter4: l.Bridge != nil && l.Bridge.Filter, Filter6: l.Bridge != nil && l.Bridge.Filter,
 	}}
 	if l.Kind == rtnl.KindVXLAN { // the group receives frames to unknown addresses
 		k.Peer = s.index[linkRef{l.parentIn(), l.Parent}]

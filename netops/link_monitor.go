@@ -23,9 +23,12 @@ type LinkMonitor struct {
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	changes *nlconn.Debouncer
-	// seen is the last known state of each link, by index.
-	seen map[int]seenLink
+	// isRelevant reports whether a notification is a change.
+	isRelevant func(kind uint16, data []byte) bool
 }
+
+// links are the last known states of links, by index.
+type links map[int]seenLink
 
 type seenLink struct {
 	name  string
@@ -35,21 +38,29 @@ type seenLink struct {
 
 // OpenLinkMonitor starts a LinkMonitor in the host's namespace.
 func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
-	m := &LinkMonitor{changes: nlconn.NewDebouncer(linkQuiet), seen: map[int]seenLink{}}
-	err := n.host.visit(func() (err error) {
-		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{
-			unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		})
-		return err
-	})
+	m, err := n.openMonitor(links{}.isRelevant, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	m.events.OnlyDefaultRoutes()
+	m.start()
+	return m, nil
+}
+
+// openMonitor begins to listen to groups of notifications. start begins to read them.
+func (n *Net) openMonitor(isRelevant func(kind uint16, data []byte) bool, groups ...int) (*LinkMonitor, error) {
+	m := &LinkMonitor{changes: nlconn.NewDebouncer(linkQuiet), isRelevant: isRelevant}
+	err := n.host.visit(func() (err error) {
+		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups)
+		return err
+	})
+	return m, err
+}
+
+func (m *LinkMonitor) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() { m.listen(ctx) })
-	return m, nil
 }
 
 // Changes returns a channel that receives one value for all changes within 50 ms. The
@@ -77,7 +88,7 @@ func (m *LinkMonitor) listen(ctx context.Context) {
 }
 
 // isRelevant reports whether a notification may change the result of HostLinks.
-func (m *LinkMonitor) isRelevant(kind uint16, data []byte) bool {
+func (s links) isRelevant(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true
@@ -95,11 +106,11 @@ func (m *LinkMonitor) isRelevant(kind uint16, data []byte) bool {
 		}
 		now := seenLink{l.Name, l.MTU, l.Flags & (unix.IFF_UP | unix.IFF_RUNNING)}
 		if kind == unix.RTM_DELLINK {
-			delete(m.seen, l.Index)
+			delete(s, l.Index)
 			return true
 		}
-		was, known := m.seen[l.Index]
-		m.seen[l.Index] = now
+		was, known := s[l.Index]
+		s[l.Index] = now
 		return !known || was != now
 	}
 	return false

@@ -27,6 +27,7 @@ type LinkInfo struct {
 	// state is never known, such as VXLAN.
 	Up, OperUp, Running bool
 	Alias               string
+	Group               uint32
 	// Master is the bridge or other link that the link is enslaved to.
 	Master      string
 	MasterIndex int
@@ -159,7 +160,7 @@ const portListening, portLearning, portForwarding = 1, 2, 3
 func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
-		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias,
+		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias, Group: l.Group,
 		MasterIndex: l.Master, PeerIndex: l.Peer, PeerElsewhere: l.PeerElsewhere, Promisc: l.IsPromisc(),
 		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0, NoARP: l.Flags&unix.IFF_NOARP != 0,
 	}

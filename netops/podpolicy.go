@@ -2,6 +2,7 @@ package netops
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -350,7 +351,7 @@ func (s *session) filterBridge(ctx context.Context, bridge string) (*rtnl.Link, 
 		return nil, nlconn.Explain(err, "read bridge "+bridge)
 	}
 	m := rtnl.LinkMessage(unix.RTM_NEWLINK, br.Index)
-	set := rtnl.Link{Kind: rtnl.KindBridge, KindState: rtnl.KindState{Filter: true}}
+	set := rtnl.Link{Kind: rtnl.KindBridge, KindState: rtnl.KindState{Filter4: true, Filter6: true}}
 	set.AddKind(&m.Body)
 	return br, nlconn.Explain(c.One(ctx, m), "filter the packets of bridge "+bridge)
 }
@@ -362,6 +363,24 @@ func (n *Net) FilterBridge(ctx context.Context, bridge string) (mac string, err 
 		return "", err
 	}
 	return br.MAC.String(), nil
+}
+
+// GroupPodLink puts the link of a pod that was attached without policies into the group of such links: a later name then does not free it from the
+// rules.
+func (n *Net) GroupPodLink(ctx context.Context, index int) error {
+	c, err := n.host.socket()
+	if err != nil {
+		return err
+	}
+	m := rtnl.LinkMessage(unix.RTM_NEWLINK, index)
+	m.Uint32(unix.IFLA_GROUP, podtable.Group)
+	return nlconn.Explain(c.One(ctx, m), "set the group of a pod's link")
+}
+
+// HasPodPorts reports whether a link of the host is a bridge with links of pods for which the node enforces policies.
+func (n *Net) HasPodPorts(ctx context.Context, bridge string) (bool, error) {
+	all, err := n.Links(ctx, nil)
+	return slices.ContainsFunc(all, func(l LinkInfo) bool { return l.Group == podtable.Group && l.Master == bridge }), err
 }
 
 // forgetNeighbours deletes what a link knows of addresses, with the packets that wait for an answer to ARP or ND: these were sent before the
@@ -389,7 +408,8 @@ func (s *session) forgetNeighbours(ctx context.Context, link int, addresses []ne
 // of a veth pair, its bridge and the MAC of its peer.
 func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	at := 0
-	for i, o := range s.Objects {
+	objects := slices.Clone(s.Objects)
+	for i, o := range objects {
 		l, ok := o.(*Link)
 		if !ok {
 			continue
@@ -398,14 +418,18 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 			at = i
 			if l.Kind == "veth" && l.Peer != nil {
 				p.Port, p.Bridge, p.MAC = l.Name, l.Master, l.Peer.MAC
+				own := *l
+				own.DevGroup = cmp.Or(own.DevGroup, podtable.Group)
+				objects[i] = &own
 			}
 			break
 		}
 		at = i + 1
 	}
-	out := Spec{Objects: append([]Object(nil), s.Objects[:at]...)}
+	var out Spec
+	out.Add(objects[:at]...)
 	out.Add(p)
-	out.Add(s.Objects[at:]...)
+	out.Add(objects[at:]...)
 	return out
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 
 // Upper is the common part of the roles macvlan, ipvlan and vlan: their interface is an
@@ -31,6 +32,7 @@ type Upper struct {
 type MasterLink struct {
 	Name, MAC string
 	MTU       int
+	IsBridge  bool
 }
 
 // Shared returns nil: attachments do not change the master.
@@ -61,9 +63,28 @@ func (u *Upper) Observe(ctx context.Context, h *roles.Host, in *Input, container
 	} else if ns == nil {
 		return &roles.ConfError{Path: "master", Reason: "is not set, and its default, the device of the container's default route, is unknown without a container: set master or CNI_NETNS"}
 	}
-	var err error
-	in.Observed, err = u.readMaster(ctx, h, ns)
+	m, err := u.readMaster(ctx, h, ns)
+	if err == nil && ns == nil {
+		err = u.filters(ctx, h, m)
+	}
+	in.Observed = m
 	return err
+}
+
+// filters returns an error if the interface would receive what network policies forbid to pods: the master is their bridge, on which the interface is
+// neither a port nor the node. No key allows it: a port of the bridge has the same connections.
+func (u *Upper) filters(ctx context.Context, h *roles.Host, m MasterLink) error {
+	if !m.IsBridge {
+		return nil
+	}
+	on, err := enforce.Marked(ctx, h.Store)
+	if err != nil || !on {
+		return err
+	}
+	if on, err = h.Net.HasPodPorts(ctx, m.Name); err != nil || !on {
+		return err
+	}
+	return &roles.ConfError{Path: "master", Reason: fmt.Sprintf("%q is a bridge of pods, and this node enforces network policies, which an interface of type %s on it bypasses: use the type bridge for it, or another master", m.Name, u.Kind)}
 }
 
 // readMaster reads the master in a namespace; nil means the host's.
@@ -78,7 +99,7 @@ func (u *Upper) readMaster(ctx context.Context, h *roles.Host, ns *netops.Namesp
 	if err != nil {
 		return MasterLink{}, fmt.Errorf("master in the %s: %w", u.place(), err)
 	}
-	return MasterLink{Name: l.Name, MAC: l.MAC, MTU: l.MTU}, nil
+	return MasterLink{Name: l.Name, MAC: l.MAC, MTU: l.MTU, IsBridge: l.Kind == "bridge"}, nil
 }
 
 // fits returns an error if the MTU is larger than the master's. The master's MTU is 0 if

@@ -140,6 +140,7 @@ func framesRules() []baseRule {
 		}}
 	}
 	return []baseRule{
+		renamedTo(portLinks),
 		leads(unix.NFT_META_OIFNAME, ingressPorts, toPodChain),
 		leads(unix.NFT_META_IIFNAME, egressPorts, fromPodChain),
 		{fill: accept},

@@ -95,6 +95,9 @@ func judgedRules(chain string) []baseRule {
 		}}
 	}
 	rules := append(portRouteRules(), unmarked(unix.NFT_META_OIFNAME, ingressPorts, mayEnter))
+	if chain == ofBridgeChain {
+		rules = append([]baseRule{renamedTo(portLinks)}, rules...)
+	}
 	if chain == judgedChain {
 		rules = append(rules, unmarked(unix.NFT_META_IIFNAME, egressPorts, mayLeave))
 	} else {

@@ -79,6 +79,7 @@ func fromPortsRules() (rules []baseRule) {
 		return func(e expressions) { e.Meta(unix.NFT_META_IIFNAME, register); e.Lookup(set, invert) }
 	}
 	kind := func(protocol uint16) func(expressions) { return func(e expressions) { e.kind(protocol) } }
+	rules = append(rules, renamedFrom(portLinks))
 	leads(port(portLinks, true), nft.VerdictAccept, "")
 	const source = 6 // in the frame
 	rules = append(rules, takenMAC(func(expressions) {}, unix.NFT_PAYLOAD_LL_HEADER, source))

@@ -12,7 +12,7 @@ const (
 // sourceRules drop packets with the address of a pod of this node that arrive on a link to which no route to the pod leads. BridgeTable checks
 // those between the ports of a bridge.
 func sourceRules() []baseRule {
-	rules := []baseRule{{fill: func(e expressions) {
+	rules := []baseRule{renamedFrom(routedLinks), {fill: func(e expressions) {
 		e.Meta(unix.NFT_META_IIFNAME, register)
 		e.Lookup(routedLinks, false)
 		e.Verdict(unix.NFT_GOTO, ofLinkChain)

@@ -38,6 +38,7 @@ const (
 	wayWeakHost     = "weak-host"
 	wayDHCP         = "dhcp"
 	waySourceRoute  = "source-route"
+	wayRenamed      = "renamed"
 )
 
 // Ways returns all ways. docs/policy.md has a table of them, and the tests in roles/netpolicy/keeper play each attack.
@@ -61,6 +62,7 @@ func Ways() []Way {
 		{wayRouter, "bridge", "prerouting", "sends router advertisements, redirects or answers of DHCP"},
 		{wayWeakHost, "bridge", "forward, output", "sends to a pod's address by another interface of that pod, which no policy selects"},
 		{wayDHCP, "bridge", "forward, output", "sends to another pod as if that were a DHCP server: policies let requests of DHCP pass"},
+		{wayRenamed, "inet", "prerouting, and bridge prerouting, forward, output", "sends by a link that was renamed on the host, whose name no rule has"},
 		{wayFrames, "bridge", "forward, prerouting", "sends frames that the chains of policies do not receive: broadcast, link-local, with VLAN tags, of other protocols"},
 	}
 }

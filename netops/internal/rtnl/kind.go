@@ -76,7 +76,8 @@ type KindState struct {
 	VNI           uint32
 	Table         int // a VRF's table
 	VLANFiltering bool
-	Filter        bool   // a bridge's packets of IPv4 and IPv6 pass nftables' inet family
+	Filter4       bool   // a bridge's packets of IPv4 pass nftables' inet family
+	Filter6       bool   // and those of IPv6
 	STP           uint32 // the state of a bridge's spanning tree protocol
 	Tap           Tap
 	VXLAN         VXLAN
@@ -102,8 +103,8 @@ func (l *Link) attrs() []nlconn.Attr {
 		return []nlconn.Attr{
 			{Kind: nl.IFLA_BR_VLAN_FILTERING, At: &l.VLANFiltering},
 			{Kind: nl.IFLA_BR_STP_STATE, At: &l.STP},
-			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter},
-			{Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter},
+			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter4},
+			{Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter6},
 		}
 	case KindMACVLAN:
 		return []nlconn.Attr{{Kind: nl.IFLA_MACVLAN_MODE, At: &l.mode}, {Kind: nl.IFLA_MACVLAN_BC_QUEUE_LEN, At: &l.BCQueueLen}}

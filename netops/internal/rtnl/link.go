@@ -25,7 +25,7 @@ const OperUp = 6
 // Link is a link as the kernel reports it.
 type Link struct {
 	Index, Master, Peer, MTU int
-	Flags, TxQLen            uint32
+	Flags, TxQLen, Group     uint32
 	Oper                     uint8
 	Name, Kind, Alias        string
 	MAC                      net.HardwareAddr
@@ -142,6 +142,7 @@ func ParseLink(b []byte) (*Link, error) {
 		{Kind: unix.IFLA_MASTER, At: &l.Master},
 		{Kind: unix.IFLA_LINK, At: &l.Peer},
 		{Kind: unix.IFLA_IFALIAS, At: &l.Alias},
+		{Kind: unix.IFLA_GROUP, At: &l.Group},
 		{Kind: unix.IFLA_OPERSTATE, At: &l.Oper},
 		{Kind: unix.IFLA_LINKINFO, At: &info},
 		{Kind: unix.IFLA_AF_SPEC, At: &families},

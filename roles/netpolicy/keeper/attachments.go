@@ -38,6 +38,8 @@ type attachments struct {
 	unfiltered map[string]bool
 	// macs has the MACs of bridges by name.
 	macs map[string]string
+	// named are the links of recorded pods.
+	named *podLinks
 	// unknown is true if a pod's identity is not known.
 	unknown bool
 	// changed is true if the table lacks a change.
@@ -61,7 +63,7 @@ const endTime = 2 * time.Second
 func newAttachments(h *roles.Host, arePods bool) attachments {
 	return attachments{
 		host: h, arePods: arePods, recorded: map[string]*podRequest{}, announced: map[string]announcement{}, ended: map[string]time.Time{},
-		found: map[string]*netpolicy.Pod{}, macs: map[string]string{},
+		found: map[string]*netpolicy.Pod{}, macs: map[string]string{}, named: new(podLinks),
 	}
 }
 
@@ -112,6 +114,11 @@ func (l *attachments) read(ctx context.Context) error {
 		return fmt.Errorf("read attachments: %w", err)
 	}
 	created := map[string]time.Time{} // by label
+	named, err := l.readLinks(ctx)
+	if err != nil {
+		return err
+	}
+	l.named = named
 	recorded, derived := map[string]*podRequest{}, map[string]*podRequest{}
 	l.unfiltered, l.unknown = map[string]bool{}, false
 	maps.DeleteFunc(l.ended, func(_ string, at time.Time) bool { return time.Since(at) > endTime })
@@ -120,6 +127,9 @@ func (l *attachments) read(ctx context.Context) error {
 	})
 	for i := range all {
 		a := &all[i]
+		if master, title := stackedBy(a); master != "" {
+			named.stacked[master] = append(named.stacked[master], title)
+		}
 		p, label := enforce.Recorded(a), attachment.Label(a.Key)
 		if !a.Created.After(l.ended[label]) {
 			continue
@@ -137,7 +147,7 @@ func (l *attachments) read(ctx context.Context) error {
 			p.AnyAddress = true
 			l.findLink(ctx, a, p)
 		}
-		recorded[label], created[label] = p, a.Created
+		recorded[label], created[label] = named.at(label, p), a.Created
 		if a.HostLink == "" || len(p.Addresses) == 0 {
 			l.unfiltered[label] = true
 		}
@@ -295,7 +305,7 @@ func (l *attachments) bypassing(t *netpolicy.Table) error {
 	for _, label := range slices.Sorted(maps.Keys(conflicts)) {
 		errs = append(errs, errors.New(conflicts[label]+": its packets are dropped: use networks with different addresses"))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.besides(t))...)
 }
 
 // forgetFound removes the pods from a table that the source has not sent and whose attachments have ended: if they were deleted before,

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -163,6 +166,46 @@ func TestStacked(t *testing.T) {
 			t.Error("a packet of a macvlan arrived: family", f)
 		}
 	}
+}
+
+// TestStackedMaster: while policies are enforced no interface is attached to a pods' bridge beside its ports, and the agent names those that were
+// attached before, and those of other programs.
+func TestStackedMaster(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	web := n.pod(1, 3, "app=web")
+	n.add(n.pod(1, 2, ""))
+	on := func(kind, id string) rolestest.Call {
+		p := n.pod(1, 9, "")
+		p.call.Type, p.call.ID = kind, id
+		p.call.Conf = `{"cniVersion":"1.1.0","name":"` + kind + `","type":"` + kind + `","master":"br1","vlanId":5,"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}}`
+		return p.call
+	}
+	before := on("macvlan", "before")
+	n.OK(before)
+	k, stop := n.open(&keeper.Directory{Path: n.dir, Keep: enforce.KeptPath(n.host.Store), Log: n.host.Log})
+	n.add(web)
+	says := func(text string, is bool) {
+		t.Helper()
+		await.Until(t, func() bool { return strings.Contains(k.Fault(), text) == is }, func() string { return fmt.Sprintf("the fault is %q: %q %v", k.Fault(), text, is) })
+	}
+	says("macvlan eth0 of container before on bridge br1", true)
+	for _, kind := range []string{"macvlan", "vlan"} {
+		if a := n.Fail(on(kind, "after"), 7); !strings.Contains(a.Stdout, "is a bridge of pods, and this node enforces network policies") {
+			t.Error(kind, a.Stdout)
+		}
+	}
+	before.Verb = "DEL"
+	n.OK(before)
+	run(t, "ip link add mv0 link br1 type macvlan")
+	says("macvlan mv0 on bridge br1", true)
+	run(t, "ip link del mv0")
+	says("bridge br1", false)
+	stop()
+	if err := enforce.Stop(t.Context(), n.host); err != nil {
+		t.Fatal(err)
+	}
+	n.OK(on("macvlan", "after"))
 }
 
 // TestBridgeMarks: the bits by which the chains say that a packet was judged do not leave the bridge, and a pod cannot bring them. Other bits stay.

@@ -35,7 +35,7 @@ type attack struct {
 
 // attacks are all rows.
 func attacks() []attack {
-	return slices.Concat(connectionAttacks(), sourceAttacks(), routeAttacks(), bridgeAttacks(), claimAttacks(), otherBridgeAttacks())
+	return slices.Concat(connectionAttacks(), sourceAttacks(), routeAttacks(), renamedAttacks(), bridgeAttacks(), claimAttacks(), otherBridgeAttacks())
 }
 
 // healthy are what must arrive beside the rules of ways.

@@ -67,6 +67,7 @@ const (
 type Keeper struct {
 	Options
 	filter *podfilter.Filter
+	links  *netops.LinkMonitor
 	socket *process.Socket
 	table  *netpolicy.Table
 	local  attachments
@@ -128,6 +129,9 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	if err == nil {
 		err = k.socket.Open()
 	}
+	if err == nil {
+		k.links, err = o.Host.Net.OpenPortMonitor(ctx)
+	}
 	if err != nil {
 		if k.denials.log != nil {
 			err = errors.Join(err, k.denials.log.Close())
@@ -140,6 +144,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 // Run enforces policies until ctx ends. The kernel's rules stay after that.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.filter.Close()   //nolint:errcheck // it changes nothing
+	defer k.links.Close()    //nolint:errcheck // it changes nothing
 	defer k.Host.Net.Close() //nolint:errcheck // it changes nothing
 	defer k.socket.Close()
 	defer k.endSaving()
@@ -197,6 +202,8 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.note(d)
 			idle = true
 		case <-k.filter.Changes():
+			read = true
+		case <-k.links.Changes():
 			read = true
 		case <-resync.C:
 			k.filter.Recheck()
@@ -318,7 +325,10 @@ func (k *Keeper) ensure(ctx context.Context, records bool) error {
 		}
 	}
 	k.local.putInto(k.table)
-	return errors.Join(append(errs, k.filter.Ensure(ctx, k.rules()))...)
+	if err := k.filter.Ensure(ctx, k.rules()); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(append(errs, k.local.named.group(ctx, k.Host.Net))...)
 }
 
 // rules returns what the kernel should have.
