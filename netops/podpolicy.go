@@ -49,6 +49,8 @@ type PodPolicy struct {
 	// Allowed are networks whose addresses it may have too. Router is true if it may send router advertisements and answers of DHCP.
 	Allowed []netip.Prefix `json:"allowed,omitempty"`
 	Router  bool           `json:"router,omitempty"`
+	// Gateways are the addresses that the pod's network has on the node.
+	Gateways []netip.Addr `json:"gateways,omitempty"`
 	// ByAgent is true if the agent chose the chains in this call.
 	ByAgent bool `json:"-"`
 }
@@ -73,7 +75,7 @@ func (p *PodPolicy) String() string {
 
 func (p *PodPolicy) validate() error {
 	var errs []error
-	for _, a := range p.Addresses {
+	for _, a := range slices.Concat(p.Addresses, p.Gateways) {
 		errs = append(errs, checkAddr("pod address", a))
 		if !a.IsValid() {
 			errs = append(errs, fmt.Errorf("pod address without a value: %w", ErrInvalid))
@@ -112,7 +114,7 @@ func (p *PodPolicy) verify(context.Context, *session) ([]Difference, error) { re
 func (p *PodPolicy) Link() podtable.Link {
 	return podtable.Link{
 		Label: p.Label, Name: p.Port, Bridge: p.Bridge, MAC: p.MAC, BridgeMAC: p.BridgeMAC, Addresses: p.Addresses, AnyAddress: p.AnyAddress,
-		Allowed: p.Allowed, Router: p.Router,
+		Allowed: p.Allowed, Router: p.Router, Gateways: p.Gateways,
 	}
 }
 
@@ -377,6 +379,9 @@ func (n *Net) GroupPodLink(ctx context.Context, index int) error {
 	return nlconn.Explain(c.One(ctx, m), "set the group of a pod's link")
 }
 
+// WidestNetworks returns networks in their order without those within others.
+func WidestNetworks(all []netip.Prefix) []netip.Prefix { return podtable.Widest(all) }
+
 // HasPodPorts reports whether a link of the host is a bridge with links of pods for which the node enforces policies.
 func (n *Net) HasPodPorts(ctx context.Context, bridge string) (bool, error) {
 	all, err := n.Links(ctx, nil)
@@ -410,6 +415,9 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	at := 0
 	objects := slices.Clone(s.Objects)
 	for i, o := range objects {
+		if a, ok := o.(*Addr); ok && a.Shared && a.In == Host {
+			p.Gateways = append(p.Gateways, a.Address.Addr())
+		}
 		l, ok := o.(*Link)
 		if !ok {
 			continue

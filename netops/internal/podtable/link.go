@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
@@ -25,12 +26,33 @@ type Link struct {
 	// and answers of DHCP.
 	Allowed []netip.Prefix
 	Router  bool
+	// Gateways are the addresses of the node on Bridge, and GatewayMACs the MACs of its interfaces there beside the bridge.
+	Gateways    []netip.Addr
+	GatewayMACs []string
+	// Networks are those of Bridge, and PodNetworks those of all pods. A pod that can have other addresses than its own has none of another network.
+	Networks, PodNetworks []netip.Prefix
 }
 
 // Equal reports whether l and o have the same values.
 func (l *Link) Equal(o *Link) bool {
 	return l.Label == o.Label && l.Name == o.Name && l.Bridge == o.Bridge && l.MAC == o.MAC && l.BridgeMAC == o.BridgeMAC &&
-		l.AnyAddress == o.AnyAddress && l.Router == o.Router && slices.Equal(l.Allowed, o.Allowed) && slices.Equal(l.Addresses, o.Addresses)
+		l.AnyAddress == o.AnyAddress && l.Router == o.Router && slices.Equal(l.Allowed, o.Allowed) && slices.Equal(l.Addresses, o.Addresses) &&
+		slices.Equal(l.Gateways, o.Gateways) && slices.Equal(l.GatewayMACs, o.GatewayMACs) && slices.Equal(l.Networks, o.Networks) && slices.Equal(l.PodNetworks, o.PodNetworks)
+}
+
+// mayHaveOthers reports whether the pod can have other addresses of a family than its own.
+func (l *Link) mayHaveOthers(v6 bool) bool {
+	return l.AnyAddress || !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })
+}
+
+// Widest returns networks in their order without those within others: the kernel refuses these.
+func Widest(all []netip.Prefix) (out []netip.Prefix) {
+	for _, p := range sorting.Sorted(all, netip.Prefix.Compare) {
+		if p = p.Masked(); !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Overlaps(p) }) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // The sets of links. Those of addresses get the family's suffix. Those of Table have all addresses of pods, each as a pair with itself, and the
@@ -46,6 +68,7 @@ const (
 	selectedSet  = "selected"
 	anyAddresses = "any"
 	allowedSet   = "allowed"
+	refusedSet   = "refused"
 	routerPorts  = PodSets + "routers"
 	portMACs     = PodSets + "port_mac"
 	allMACs      = PodSets + "mac"
@@ -73,13 +96,21 @@ func portSets() (sets []*nft.Set) {
 			&nft.Set{Table: BridgeTable(), Name: podSet(bridgedSet, v6), Key: []nft.Field{addressField(v6)}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(selectedSet, v6), Key: []nft.Field{addressField(v6)}},
 			&nft.Set{Table: BridgeTable(), Name: podSet(anyAddresses, v6), Key: []nft.Field{nft.IfName}},
-			&nft.Set{Table: BridgeTable(), Name: podSet(allowedSet, v6), Key: []nft.Field{nft.IfName, map[bool]nft.Field{false: nft.IP4Prefix, true: nft.IP6Prefix}[v6]}})
+			&nft.Set{Table: BridgeTable(), Name: podSet(allowedSet, v6), Key: []nft.Field{nft.IfName, prefixField(v6)}},
+			&nft.Set{Table: BridgeTable(), Name: podSet(refusedSet, v6), Key: []nft.Field{nft.IfName, prefixField(v6)}})
 	}
 	return append(sets,
 		&nft.Set{Table: BridgeTable(), Name: portLinks, Key: []nft.Field{nft.IfName}},
 		&nft.Set{Table: BridgeTable(), Name: routerPorts, Key: []nft.Field{nft.IfName}},
 		&nft.Set{Table: BridgeTable(), Name: portMACs, Key: []nft.Field{nft.IfName, nft.EtherAddr}},
 		&nft.Set{Table: BridgeTable(), Name: allMACs, Key: []nft.Field{nft.EtherAddr}})
+}
+
+func prefixField(v6 bool) nft.Field {
+	if v6 {
+		return nft.IP6Prefix
+	}
+	return nft.IP4Prefix
 }
 
 // LinkElements returns the elements of a link. Those of its bridge are the same for each link, and have the bridge's label.
@@ -111,12 +142,18 @@ func LinkElements(l *Link) (all []*nft.Element) {
 		return all
 	}
 	for _, v6 := range []bool{false, true} {
-		if l.AnyAddress || !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 }) {
+		allowed, others := slices.Clone(l.Allowed), l.mayHaveOthers(v6)
+		if others {
 			add(podSet(anyAddresses, v6), l.Name)
+			allowed = append(allowed, l.Networks...)
 		}
-	}
-	for _, p := range l.Allowed {
-		add(podSet(allowedSet, p.Addr().Is6()), l.Name, p.String())
+		for set, networks := range map[string][]netip.Prefix{allowedSet: Widest(allowed), refusedSet: l.PodNetworks} {
+			for _, p := range networks {
+				if p.Addr().Is6() == v6 && (others || set == allowedSet) {
+					add(podSet(set, v6), l.Name, p.String())
+				}
+			}
+		}
 	}
 	if l.Router {
 		add(routerPorts, l.Name)
@@ -132,6 +169,12 @@ func LinkElements(l *Link) (all []*nft.Element) {
 	label = "bridge " + l.Bridge
 	add(bridgeSet, l.Bridge)
 	macs(l.Bridge, l.BridgeMAC)
+	for _, a := range l.Gateways {
+		add(podSet(bridgedSet, a.Is6()), a.String())
+	}
+	for _, mac := range l.GatewayMACs {
+		add(allMACs, mac)
+	}
 	return all
 }
 

@@ -214,7 +214,8 @@ func (e expressions) datagram(from, to uint16) {
 }
 
 // claimRules pass an address that a port may claim, and drop others: its own, the unspecified one, and a link-local one that is no other
-// port's. Then those that its network allows, and any if its own ones are not known, unless another port has them. Each rule matches the protocol:
+// port's. Then those that its network allows, and any if its own ones are not known, unless another port has them or the
+// network is that of other pods. Each rule matches the protocol:
 // without it nft does not know the fields.
 func claimRules(way string, v6 bool, match func(expressions), load func(e expressions, to uint32), pass func(expressions)) (rules []baseRule) {
 	add := func(fill func(expressions)) {
@@ -232,6 +233,12 @@ func claimRules(way string, v6 bool, match func(expressions), load func(e expres
 		add(func(e expressions) { load(e, register); e.network(linkLocalNetwork()) })
 	}
 	add(func(e expressions) { e.ofPort(podSet(allowedSet, v6), false, func(to uint32) { load(e, to) }) })
+	rules = append(rules, closing(way, func(e expressions) { // of the pods of another network or node
+		match(e)
+		e.ofPort(podSet(refusedSet, v6), false, func(to uint32) { load(e, to) })
+		e.Counter()
+		drop(e)
+	}))
 	add(func(e expressions) {
 		e.Meta(unix.NFT_META_IIFNAME, register)
 		e.Lookup(podSet(anyAddresses, v6), false)

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
-	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy/label"
@@ -135,19 +134,9 @@ func identify(p *netops.PodPolicy, req *roles.Request) error {
 		return &roles.ConfError{Path: "runtimeConfig or policyLabels", Reason: err.Error()}
 	}
 	p.Network, p.Other, p.AnyAddress = req.Secondary, req.IfName != Interface && req.Secondary == "", conf.IPAM.Type == dhcpType
-	p.Allowed = widest(conf.Allowed)
+	p.Allowed = netops.WidestNetworks(conf.Allowed)
 	p.Router = slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return slices.Contains(conf.Routers, a) })
 	return Identify(p, req.Args, req.ContainerID, conf.RuntimeConfig, conf.PolicyLabels)
-}
-
-// widest returns networks in their order without those within others: the kernel refuses these.
-func widest(all []netip.Prefix) (out []netip.Prefix) {
-	for _, p := range sorting.Sorted(all, netip.Prefix.Compare) {
-		if p = p.Masked(); !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Overlaps(p) }) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // Identify sets what CNI_ARGS and the runtime's values by capability tell of a pod. Annotations with one of the keys

@@ -40,6 +40,8 @@ type attachments struct {
 	macs map[string]string
 	// named are the links of recorded pods.
 	named *podLinks
+	// networks are those of pods.
+	networks []netip.Prefix
 	// unknown is true if a pod's identity is not known.
 	unknown bool
 	// changed is true if the table lacks a change.
@@ -153,6 +155,7 @@ func (l *attachments) read(ctx context.Context) error {
 		}
 	}
 	l.recorded, l.derived, l.changed = recorded, derived, true
+	l.networks = l.podNetworks()
 	maps.DeleteFunc(l.announced, func(label string, a announcement) bool {
 		if a.byAgent || recorded[label] != nil || time.Since(a.at) > announcedTime {
 			return true
@@ -239,6 +242,7 @@ func (l *attachments) links() map[string]podfilter.Link {
 		if mac := l.macs[p.Bridge]; mac != "" {
 			link.BridgeMAC = mac
 		}
+		l.addGateway(&link)
 		all[p.Label] = link
 	}
 	for _, p := range l.recorded {

@@ -58,14 +58,14 @@ func TestLinks(t *testing.T) {
 	want("pod_link4", quoted(pods[2])+" . 10.8.0.4", quoted(pods[3])+" . 10.8.0.5")
 	want("pod_ports", quoted(pods[0]), quoted(pods[1]), quoted(pods[4]))
 	want("pod_port4", quoted(pods[0])+" . 10.1.0.2", quoted(pods[1])+" . 10.1.0.3", quoted(pods[4])+" . 10.2.0.6")
-	want("pod_bridged4", "10.1.0.2", "10.1.0.3", "10.8.0.4", "10.8.0.5", "10.2.0.6")
+	want("pod_bridged4", "10.1.0.1", "10.2.0.1", "10.1.0.2", "10.1.0.3", "10.8.0.4", "10.8.0.5", "10.2.0.6")
 	want("pod_selected4", "10.1.0.3")
 	want("pod_ports_ingress", quoted(pods[1]))
 	want("pod_bridges", `"br1"`, `"br2"`)
 	want("pod_any4")
 	macs := []string{link(t, "br1"), link(t, "br2"), pods[0].mac(t).String(), pods[1].mac(t).String(), second.ns.Link(t, "net1").Attrs().HardwareAddr.String()}
 	want("pod_mac", macs...)
-	if len(made["pod_bridged6"]) != 10 { // with those of MACs
+	if len(made["pod_bridged6"]) != 12 { // with those of MACs
 		t.Errorf("addresses of bridges' ports: %q", made["pod_bridged6"])
 	}
 	same := func(what string) {

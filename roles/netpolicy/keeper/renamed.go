@@ -18,6 +18,8 @@ type podLinks struct {
 	ungrouped []int
 	// stacked has the names of what is stacked on links, by their names.
 	stacked map[string][]string
+	// gateways are those of the bridges.
+	gateways map[string]*gateway
 }
 
 // readLinks reads the links of pods.
@@ -26,7 +28,7 @@ func (l *attachments) readLinks(ctx context.Context) (*podLinks, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the links of pods: %w", err)
 	}
-	found := &podLinks{byLabel: map[string]*netops.LinkInfo{}, bridges: map[string]bool{}, stacked: stackedHere(all)}
+	found := &podLinks{byLabel: map[string]*netops.LinkInfo{}, bridges: map[string]bool{}, stacked: stackedHere(all), gateways: gatewaysOf(all)}
 
 	for i := range all {
 		link := &all[i]
