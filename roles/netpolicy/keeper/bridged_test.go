@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -202,7 +203,7 @@ func TestStackedMaster(t *testing.T) {
 	run(t, "ip link del mv0")
 	says("bridge br1", false)
 	stop()
-	if err := enforce.Stop(t.Context(), n.host); err != nil {
+	if err := control.Stop(t.Context(), n.host); err != nil {
 		t.Fatal(err)
 	}
 	n.OK(on("macvlan", "after"))
