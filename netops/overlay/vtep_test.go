@@ -158,6 +158,8 @@ func TestOverlayRefuses(t *testing.T) {
 		{"no parent", "", "", func(s *Spec) { s.Device.Parent = "nosuch0" }, nlconn.ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
 		{"a large MTU", "", "", func(s *Spec) { s.Device.MTU = 1490 }, nlconn.ErrInvalid, "mtu 1490"},
 		{"no VNI", "", "", func(s *Spec) { s.Device.VNI = 0 }, nlconn.ErrInvalid, "VNI 0"},
+		{"a network as the device's address", "", "", func(s *Spec) { s.Device.Address = netip.MustParsePrefix("10.244.1.0/24") }, nlconn.ErrInvalid, "device address"},
+		{"pod networks of the other family", "", "", func(s *Spec) { s.Device.Network = netip.MustParsePrefix("fd00::/48") }, nlconn.ErrInvalid, "pod network"},
 		{"the other family", "", "", func(s *Spec) { s.Device.Local = netip.MustParseAddr("fd50::1") }, nlconn.ErrInvalid, "local address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

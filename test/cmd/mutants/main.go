@@ -88,9 +88,12 @@ func (o *options) run(ctx context.Context) error {
 			break
 		}
 		outcome := "lived"
-		if by != "" {
+		switch {
+		case by != "":
 			found++
 			outcome = "found by " + by
+		case time.Since(begin) >= o.limit:
+			outcome = "not found in time"
 		}
 		fmt.Printf("%s: %s: %s (%s)\n", m.at, m.change, outcome, time.Since(begin).Round(time.Second))
 	}
