@@ -94,7 +94,7 @@ count:
 # SEED=N plays one seed and prints the logs of its nodes.
 SEEDS ?= 1000
 sim: setup
-	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/daemon/nodeipam ./roles/netpolicy/keeper ./roles/daemon/agent
+	$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=$(SEEDS) SEED=$(SEED) $(GOTEST) -count 1 -timeout 12h -v -run '^TestSim$$' ./roles/ipam/clusterrange ./roles/cluster/nodeipam ./roles/netpolicy/keeper ./roles/cluster/agent
 	$(if $(SEED),,$(SANDBOX) $(LOOPBACK) env CNIBOX_SEEDS=1000 CNIBOX_BROKEN=$(if $(FULL),all) $(GOTEST) -count 1 -timeout 60m -run '^TestBroken$$' ./test/sim)
 
 # All histories of a small model of how machines lease blocks of ranges, and of its broken variants: see docs/model.
@@ -143,7 +143,7 @@ VMTESTS := \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/daemon/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
+	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/cluster/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1 -skip '$(VMSKIP)'
 
 .PHONY: bin/vm/run
@@ -163,12 +163,12 @@ test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 		'./roles/iface/bridge=TestRole/(vlan|trunk)$(LIVES)|TestVLANsIdle' './roles/iface/macvlan=TestRole/layer3$(LIVES)' './roles/iface/ipvlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' \
 		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' \
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
-		'./roles/daemon/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
+		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
 		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 
 # The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
 ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \
-	'./roles/chained/portmap=TestTraffic' './store=TestAttachment|TestClaims|TestPoolLikeModel|TestLock|TestTruncated' ./store/internal/kv ./roles/leasing \
+	'./roles/chained/portmap=TestTraffic' './store=TestAttachment|TestClaims|TestPoolLikeModel|TestLock|TestTruncated' ./store/internal/kv ./roles/call/leasing \
 	./netops/internal/nft ./netops/internal/rtnl './netops/internal/nlconn=Fuzz|TestListenerOverrun' ./internal/rawjson ./internal/coldjson
 test-arm64: setup bin/vm/run
 	CNIBOX_APT=qemu-system-arm sh test/apt.sh
@@ -242,8 +242,8 @@ bin/kube/cyclonus: test/peers/policy/go.sum test/peers/policy/cyclonus/main.go
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kube/whereabouts bin/kube/cyclonus
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/daemon/nodeipam # bench-scale measures many Nodes
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/cluster/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/cluster/nodeipam # bench-scale measures many Nodes
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange
 	$(SANDBOX) $(GOTEST) -tags $(TAGS),kube -run '^TestCyclonus' -count 1 -timeout 20m ./roles/netpolicy # CNIBOX_SETS=10000 takes minutes
 
@@ -314,7 +314,7 @@ test-release: setup bin/nfpm
 bench-scale: setup build bin/kube/kube-apiserver
 	$(GO) build -o bin/bench-scale ./test/cmd/bench-scale
 	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out BENCHMARKS.md -svg docs/scale.svg
-	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/daemon/nodeipam
+	CNIBOX_NODES=5000 $(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run ManyNodes -v -count 1 -timeout 20m ./roles/cluster/nodeipam
 
 # Addresses from one range on 10 nodes, beside whereabouts, on a real kube-apiserver. Takes up to 11 minutes.
 bench-ranges: setup build bin/kube/kube-apiserver bin/kube/whereabouts bin/peers/bridge

@@ -13,13 +13,13 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/advice"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/cli/doctor"
-	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/call/result"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/cli/bench"
-	"github.com/cnibox/cnibox/roles/result"
 )
 
 func (p *Process) benchCommand() *cli.Command {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 )
 
 // A call that takes this long is reported: a plugin hangs, or waits for another program.

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/capture"
+	"github.com/cnibox/cnibox/roles/see/capture"
 )
 
 const (

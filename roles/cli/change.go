@@ -5,7 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
 )
 
 // change is what install or uninstall did, or what the administrator has to do.

@@ -21,7 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/bench"
 	"github.com/cnibox/cnibox/roles/cli/lab"
-	"github.com/cnibox/cnibox/roles/cli/trace"
+	"github.com/cnibox/cnibox/roles/see/trace"
 )
 
 // Exit codes of the program.

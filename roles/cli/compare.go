@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -16,9 +16,9 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/cli/doctor"
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -22,8 +22,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/store"
 )
 

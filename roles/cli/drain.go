@@ -8,10 +8,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
-	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/recovery"
 )
 
 // drain returns the node to the previous plugins if no container is attached, and lists the

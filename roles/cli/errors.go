@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // errDifferent ends a verb that worked and found a problem. The problem was printed, or is in the

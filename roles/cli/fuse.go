@@ -13,8 +13,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles/cli/lint"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // defaultConfDir is the directory in which runtimes look for networks.

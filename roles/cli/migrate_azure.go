@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/azureview"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 const (

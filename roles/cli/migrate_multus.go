@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // Multus's plugin is either "multus", which does everything itself, or "multus-shim", which

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles/cli/lint"
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // lookReference are the steps from the reference plugins. Their leases, rules and interfaces are

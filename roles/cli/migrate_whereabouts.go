@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/cli/lint"
-	"github.com/cnibox/cnibox/roles/plugindir"
-	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/lint"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // netnsDir is the directory of the namespaces of `ip netns`.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/advice"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
-	"github.com/cnibox/cnibox/roles/cli/doctor"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 )
 
 // tunnelled is the way of a packet through a VXLAN device to another node.

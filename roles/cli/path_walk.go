@@ -13,10 +13,10 @@ import (
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/advice"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/see/advice"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
 )
 
 // process is a running process.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 )
 

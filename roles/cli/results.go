@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/store"
 )
 

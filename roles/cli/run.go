@@ -16,10 +16,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
-	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/roles/result"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/call/result"
 )
 
 func (p *Process) statusCommand() *cli.Command {

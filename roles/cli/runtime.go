@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 // containerRuntime is a container runtime, and its configuration of the directories of plugins.

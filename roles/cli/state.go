@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 

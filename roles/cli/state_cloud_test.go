@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/topo"
+	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/store"
 )
 

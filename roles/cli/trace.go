@@ -11,7 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cnibox/cnibox/roles/cli/trace"
+	"github.com/cnibox/cnibox/roles/see/trace"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/sandbox"
-	"github.com/cnibox/cnibox/roles/cli/trace"
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
+	"github.com/cnibox/cnibox/roles/see/trace"
 	"github.com/cnibox/cnibox/store"
 )
 

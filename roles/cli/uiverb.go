@@ -19,9 +19,9 @@ import (
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/topo"
-	"github.com/cnibox/cnibox/roles/cli/ui"
-	daemon "github.com/cnibox/cnibox/roles/daemon/process"
+	daemon "github.com/cnibox/cnibox/roles/cluster/process"
+	"github.com/cnibox/cnibox/roles/see/topo"
+	"github.com/cnibox/cnibox/roles/see/ui"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/plugindir"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/call/plugindir"
 )
 
 func (p *Process) uninstallCommand() *cli.Command {

@@ -10,7 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 func (p *Process) versionCommand() *cli.Command {

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/call/result"
 )
 
 // FuzzBuild is the fuzz target of an interface role: no configuration and no result of

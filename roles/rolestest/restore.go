@@ -8,9 +8,9 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles/dispatch"
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/dispatch"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 )
 
 // restorers restore what attachments need after another program flushed nftables: STATUS does the

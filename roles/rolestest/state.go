@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/store"
 )
 

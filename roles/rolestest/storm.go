@@ -19,7 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/test/await"
 	"github.com/cnibox/cnibox/test/seed"
 )

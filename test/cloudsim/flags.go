@@ -14,7 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/cluster/process"
 )
 
 // settings are the arguments of a simulator.

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/dispatch"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/cli"
-	"github.com/cnibox/cnibox/roles/dispatch"
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // builder computes the spec of one attachment.

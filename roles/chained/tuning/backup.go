@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // maxBackup is the maximum size in bytes of the reference plugin's file, which

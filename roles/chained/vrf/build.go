@@ -10,8 +10,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
 // Build removes the interface's routes, attaches the interface to the VRF and

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/sandbox"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 )
 
 // uplink is the interface of a worker's default route.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/call/dispatch"
 	"github.com/cnibox/cnibox/roles/cli/lab"
-	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/await"
 )

@@ -3,8 +3,8 @@ package azurevnet
 import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
 // buildBridged connects the container to a bridge that replaces the master.

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/azureview"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
 )
 
 // Conf is the network configuration of the azure-vnet role.

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/azureview"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
 )
 
 // handler runs the verbs of all interface roles, and then writes azure's state

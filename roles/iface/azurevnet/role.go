@@ -9,8 +9,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/azureview"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
 )
 
 // Role is the azure-vnet role's entry in the table.

@@ -21,9 +21,9 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/test/await"
 )

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // hostMAC is the MAC of every host's end in the transparent modes. Azure's plugin uses

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // Conf is the network configuration of the bridge role.

@@ -2,7 +2,7 @@ package bridge
 
 import (
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
 // RemovableShared is the bridge and the VLAN's gateway interface if removeEmptyBridge

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/sysfs"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 

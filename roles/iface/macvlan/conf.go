@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // Conf is the network configuration of the macvlan role.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // Role is the routed role's entry in the table.

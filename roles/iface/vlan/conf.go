@@ -4,7 +4,7 @@ package vlan
 
 import (
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // Conf is the network configuration of the vlan role.

@@ -3,7 +3,7 @@ package vlan
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 

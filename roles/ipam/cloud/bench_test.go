@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/cloud/metadata"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/metadata"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -4,9 +4,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/azureview"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/call/sticky"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
 )
 
 // Conf is the role's network configuration. The role gets the complete configuration of the plugin

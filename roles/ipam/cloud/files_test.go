@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/azureview"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
 )
 
 // TestAzureFile: azure-vnet-ipam.json has the container of every address after each ADD,

@@ -15,7 +15,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/rolestest"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 )
 
 // fabric is a server for Azure's host agent with configurable faults.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/cloud/metadata"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/metadata"
 	"github.com/cnibox/cnibox/store"
 )
 

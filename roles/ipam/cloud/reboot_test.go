@@ -11,9 +11,9 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/rolestest"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 

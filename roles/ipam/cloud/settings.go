@@ -11,11 +11,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/azureview"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/call/sticky"
+	"github.com/cnibox/cnibox/roles/cloud/azureview"
+	"github.com/cnibox/cnibox/roles/cloud/metadata"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/metadata"
-	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 

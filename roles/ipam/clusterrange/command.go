@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/roles/call/sticky"
 )
 
 // Conf is the network configuration of the role range. Its keys in "ipam" are those of whereabouts.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/store"
 )
 

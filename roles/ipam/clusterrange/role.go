@@ -14,9 +14,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/ranges"
-	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/call/sticky"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ranges"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/sim"
 )
@@ -79,7 +79,7 @@ type simContainer struct {
 
 const (
 	simDrift = 0.05
-	simGrace = 30 * time.Minute // see roles/ranges
+	simGrace = 30 * time.Minute // see roles/cluster/ranges
 )
 
 func newSimWorld(t *testing.T, n int, r *rand.Rand) *simWorld {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/test/await"

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/daemon/dhcp"
-	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
+	"github.com/cnibox/cnibox/roles/call/attach"
+	"github.com/cnibox/cnibox/roles/cluster/dhcp"
+	"github.com/cnibox/cnibox/roles/cluster/dhcp/protocol"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 

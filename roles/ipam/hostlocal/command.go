@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasefiles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 )
 
 // commands returns the role's commands of the command line.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
 )
 
 func TestExportVerb(t *testing.T) {

@@ -2,8 +2,8 @@ package hostlocal
 
 import (
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/call/sticky"
 )
 
 // defaultDataDir is the reference plugin's default directory.

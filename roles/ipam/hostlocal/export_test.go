@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 

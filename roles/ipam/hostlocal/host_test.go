@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasefiles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -20,9 +20,9 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
 	"github.com/cnibox/cnibox/roles/rolestest"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 	"github.com/cnibox/cnibox/roles/rolestest"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 )
 
 // TestMain also runs the test binary as a process that allocates, as one that waits, and as the

@@ -8,8 +8,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/call/sticky"
 )
 
 // Role returns the entry of the IPAM role host-local in the table of roles.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 )
 
 // setBuilder parses the range sets of a configuration and collects the faults.

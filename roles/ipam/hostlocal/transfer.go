@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasefiles"
-	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/call/leasefiles"
+	"github.com/cnibox/cnibox/roles/call/leasing"
 )
 
 // importPath imports a directory of the reference plugin, or a file of ExportReservations.

@@ -12,8 +12,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/tabletest"
+	"github.com/cnibox/cnibox/roles/call/leasing"
+	"github.com/cnibox/cnibox/roles/rolestest/tabletest"
 	"github.com/cnibox/cnibox/store"
 )
 

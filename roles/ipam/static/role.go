@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // Role returns the entry of the IPAM role static in the table of roles.

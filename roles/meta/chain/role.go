@@ -16,7 +16,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 )
 
 // Conf is a network list as one plugin's configuration.

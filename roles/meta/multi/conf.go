@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/roles/meta/multi/nad"
-	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // Conf is multi's network configuration: Multus's keys and additional ones.

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -20,11 +20,11 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/dispatch"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/meta/multi"
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 

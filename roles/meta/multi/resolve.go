@@ -7,9 +7,9 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/roles/meta/multi/nad"
 	"github.com/cnibox/cnibox/roles/meta/multi/wish"
-	"github.com/cnibox/cnibox/roles/netlist"
 	"github.com/cnibox/cnibox/store"
 )
 

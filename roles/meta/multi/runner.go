@@ -9,8 +9,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/netlist"
+	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/recovery"
-	"github.com/cnibox/cnibox/roles/result"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/store"
 )
 

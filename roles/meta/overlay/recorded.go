@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
-	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/netlist"
 	"github.com/cnibox/cnibox/store"
 )
 

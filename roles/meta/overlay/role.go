@@ -11,7 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -14,10 +14,10 @@ import (
 
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
-	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 

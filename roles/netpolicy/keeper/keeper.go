@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"

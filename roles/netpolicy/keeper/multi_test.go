@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 

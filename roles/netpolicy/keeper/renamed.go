@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
 // podLinks are the links of pods on the host as they are now, by the labels in their aliases, and the bridges by name. A record has the names

@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/attachment"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/netpolicy/control"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"

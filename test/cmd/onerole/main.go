@@ -8,9 +8,9 @@ import (
 	"os"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/call/dispatch"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
-	"github.com/cnibox/cnibox/roles/node"
 )
 
 func main() {

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/see/lint"
 )
 
 var update = flag.Bool("update", false, "write api/next.txt")

@@ -75,7 +75,7 @@ func readCode(t *testing.T) []string {
 			if len(words) > 0 {
 				say("metric %s %s", strings.ToLower(call.callee.Name()), strings.Join(words, " "))
 			}
-		case call.callee.Name() == "HandleFunc" && call.in("roles/daemon"):
+		case call.callee.Name() == "HandleFunc" && call.in("roles/cluster"):
 			if s, ok := c.text(call.args[0]); ok {
 				say("socket %s %s", call.pkg.Name(), s)
 			}
@@ -87,7 +87,7 @@ func readCode(t *testing.T) []string {
 			return 1, true
 		case call.named("roles/cli", "writeElements"):
 			return 0, true
-		case call.named("encoding/json", "Encode") && (call.in("roles/cli") || call.in("roles/daemon") || call.in("roles/netpolicy")):
+		case call.named("encoding/json", "Encode") && (call.in("roles/cli") || call.in("roles/see") || call.in("roles/cluster") && !call.in("roles/cluster/ranges") || call.in("roles/netpolicy")):
 			return 0, true
 		}
 		return 0, false
@@ -202,7 +202,7 @@ func (c *code) verbs(p place, seen []types.Object) []string {
 			out = append(out, strings.TrimSpace(above+" "+p.command))
 		}
 	}
-	if len(out) == 0 && !p.in("roles/cli") {
+	if len(out) == 0 && !p.in("roles/cli") && !p.in("roles/see") {
 		out = []string{strings.TrimSpace(p.pkg.Name() + " … " + p.command)}
 	}
 	slices.Sort(out)

@@ -23,19 +23,19 @@ func apart() map[string]string {
 		"netops/internal/verdict":     looks,
 		"netops/tunnel":               looks,
 		"roles/cli":                   looks,
+		"roles/see":                   looks,
 		"roles/netpolicy/control":     looks,
 		"netops/overlay":              cluster,
 		"netops/podfilter":            cluster,
 		"roles/netpolicy/keeper":      cluster,
-		"roles/ranges":                cluster,
-		"roles/daemon/agent":          cluster,
-		"roles/daemon/nodeipam":       cluster,
-		"roles/daemon/process":        cluster,
+		"roles/cluster/ranges":        cluster,
+		"roles/cluster/agent":         cluster,
+		"roles/cluster/nodeipam":      cluster,
+		"roles/cluster/process":       cluster,
 		"store/cluster":               cluster,
-		"roles/migrate":               "takes over from the reference plugins: a role reaches it through roles.Host",
+		"roles/call/migrate":          "takes over from the reference plugins: a role reaches it through roles.Host",
 		"test":                        "tests",
 		"roles/rolestest":             "tests",
-		"roles/tabletest":             "tests",
 		"netops/netopstest":           "tests",
 		"netops/internal/nstest":      "tests",
 		"store/cluster/etcd/etcdtest": "tests",
@@ -60,7 +60,7 @@ func TestClosures(t *testing.T) {
 	if len(paths) < 20 {
 		t.Fatalf("these are not all roles: %q", paths)
 	}
-	for _, path := range append(slices.Sorted(slices.Values(paths)), "roles/dispatch", "roles/node") {
+	for _, path := range append(slices.Sorted(slices.Values(paths)), "roles/call/dispatch", "roles/call/node") {
 		lines := packages[path].lines
 		for _, dep := range packages[path].deps {
 			lines += packages[dep].lines

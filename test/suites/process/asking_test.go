@@ -16,8 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/migrate"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )

@@ -48,7 +48,7 @@ func denied() map[string]string {
 		"github.com/safchain/ethtool":             "the two ioctls that are needed are written out",
 		"github.com/networkplumbing/go-nft":       "executes nft",
 		"net/http/pprof":                          "no role serves profiles",
-		"net/rpc":                                 "6 % of a start; roles/daemon/dhcp/netrpc speaks its protocol",
+		"net/rpc":                                 "6 % of a start; roles/cluster/dhcp/netrpc speaks its protocol",
 		"expvar":                                  "brings net/http",
 		"encoding/xml":                            "0.06 MB, and a map of 250 entities at each start: 7 page faults",
 		"github.com/godbus/":                      "0.17 MB, 6 page faults; internal/dbus calls methods",
@@ -61,7 +61,7 @@ func denied() map[string]string {
 
 func TestDependencies(t *testing.T) {
 	deps := dependencies(t, "../../..")
-	if !slices.Contains(deps, "github.com/cnibox/cnibox/roles/dispatch") {
+	if !slices.Contains(deps, "github.com/cnibox/cnibox/roles/call/dispatch") {
 		t.Errorf("these are not the product's dependencies: %q", deps)
 	}
 	deny(t, deps, denied())

@@ -12,9 +12,9 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/call/migrate"
+	hostnode "github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/roles/cli"
-	"github.com/cnibox/cnibox/roles/migrate"
-	hostnode "github.com/cnibox/cnibox/roles/node"
 )
 
 // cnibox runs a command line on the node and returns its exit code and output.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/metadata"
+	"github.com/cnibox/cnibox/roles/cloud/metadata"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/metadata"
+	"github.com/cnibox/cnibox/roles/cloud/metadata"
 	"github.com/cnibox/cnibox/store"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/call/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )

@@ -1,0 +1,394 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/cluster/process"
+	"github.com/cnibox/cnibox/roles/cluster/ranges"
+	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// resyncInterval is the time between two complete comparisons with the kernel.
+const resyncInterval = time.Minute
+
+// startTime is the time after which a fault of a starting agent is worth a warning.
+const startTime = 5 * time.Second
+
+// agent keeps one node's pod network connected. The loop in run owns the fields, except where a
+// field's comment says otherwise.
+type agent struct {
+	host     *roles.Host
+	log      *slog.Logger
+	set      *settings
+	registry *registryClient
+	memory   memory
+	// ranges leases blocks of cluster-wide ranges.
+	ranges *ranges.Keeper
+
+	// updates carries the latest state of the registry. acquired carries the results of publishing
+	// this node. The loop receives from both.
+	updates  *cluster.Relay
+	acquired chan acquisition
+	// publish requests that this node is published. ready requests that the registry learns that
+	// the pod network works.
+	publish chan publishRequest
+	ready   chan struct{}
+	// policies enforces network policies. It is nil if the node enforces none. policiesKnown is closed when it has read them, and nil
+	// after that.
+	policies      *keeper.Keeper
+	policiesKnown <-chan struct{}
+	// current is the state that status and health report. Every goroutine may load it.
+	current atomic.Pointer[agentState]
+
+	links []netops.HostLink
+	// bridges requests that deleted bridges of containers are restored.
+	bridges chan struct{}
+	// config, underlay and snapshot are the last valid ones.
+	config    *cluster.Config
+	configErr error
+	underlay  underlay
+	linkErr   error
+	snapshot  *cluster.Snapshot
+	// overrides are the ones that an operator set for this node in the registry.
+	overrides cluster.Overrides
+	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
+	freeMemory bool
+	// registryErr is set while the registry cannot be read, or has not answered since unread.
+	registryErr error
+	unread      time.Time
+	macs        map[string]string
+	// key is this node's private key of WireGuard. It is zero before the first use of this backend.
+	key overlay.Secret
+
+	// requested is the last request to publish. own is the record as it was published.
+	requested *publishRequest
+	own       *cluster.Node
+	// checked is the last snapshot that requestPublish compared with own. Each snapshot leads to
+	// one new request at most.
+	checked    *cluster.Snapshot
+	acquireErr error
+	announced  bool
+	// macChecked is the last snapshot that was searched for nodes with the same VTEP MAC address.
+	macChecked *cluster.Snapshot
+
+	// saves carries the state of the cluster to saveClusters. unsaved is true if the state may have
+	// changed since then.
+	saves   chan clusterMemory
+	unsaved bool
+	// saved is the state that a former agent saved, until it is used. fromMemory is true while
+	// snapshot is that state.
+	saved      *clusterMemory
+	fromMemory bool
+	// formerErr names addresses of this node in other nodes' pod networks.
+	formerErr error
+
+	// received is the time of the first snapshot that is not programmed yet.
+	received time.Time
+	counters counters
+	// datagrams are counted at two past times, the older one first.
+	datagrams [2]datagrams
+
+	// unheard are the nodes that do not answer through the tunnel.
+	unheard unheard
+
+	known verdicts
+	// peers are computed from the snapshot in peersFrom.
+	peers     *peers
+	peersFrom *cluster.Snapshot
+	// leftOut are the logged entries of peers.left.
+	leftOut     map[leftOut]bool
+	families    [2]*family
+	filter      *overlay.Filter
+	files       files
+	socket      *process.Socket
+	fileMonitor *fileMonitor
+	install     *installation
+	// reason is the last logged reason. A repeated reason is not logged. quiet is true if it was
+	// logged for debugging only, because the agent was starting.
+	reason string
+	// warned are the last logged warnings.
+	warned   []string
+	quiet    bool
+	started  time.Time
+	wasReady bool
+}
+
+// run is the loop of the agent. Every event leads to a full comparison of the desired with the
+// actual state, and to a repair of the difference. run ends with ctx, or returns true if the
+// registry must be opened again.
+func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool) {
+	a.readLinks(ctx)
+	resync := time.Now().Add(resyncInterval)
+	for {
+		next := min(a.reconcile(ctx), time.Until(resync))
+		timer, idle := time.NewTimer(next), a.memoryTimer()
+		select {
+		case <-ctx.Done():
+		case <-a.updates.Changes():
+			a.applyUpdate(a.updates.Take())
+		case r := <-a.acquired:
+			a.setOwn(ctx, r)
+		case <-links.Changes():
+			a.readLinks(ctx)
+		case <-a.families[0].changes():
+		case <-a.families[1].changes():
+		case <-a.filter.Changes():
+		case <-a.ranges.Changes():
+		case <-a.policiesKnown:
+			a.policiesKnown = nil
+		case <-a.fileMonitor.changes():
+			a.install.hasPlugins, a.install.hasNetwork = false, false
+		case <-idle:
+			debug.FreeOSMemory()
+			a.freeMemory = false
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return false
+		}
+		// Frequent events must not delay this.
+		if now := time.Now(); !now.Before(resync) {
+			resync = now.Add(resyncInterval)
+			if a.resync(ctx) {
+				return true
+			}
+		}
+	}
+}
+
+// resync makes the next reconciliation compare everything with the kernel, because a notification
+// may have been lost. It returns true if the registry must be opened again.
+func (a *agent) resync(ctx context.Context) (again bool) {
+	a.readLinks(ctx)
+	a.unsaved = true // the last save may have failed
+	a.install.hasNetwork = false
+	a.countDatagrams()
+	if a.key != (overlay.Secret{}) {
+		if err := a.loadKey(ctx); err != nil { // 'agent rotate-key' may have run
+			a.log.Warn("the agent uses the WireGuard key that it has", "error", err)
+		}
+	}
+	for _, f := range a.families {
+		if f.overlay != nil {
+			f.overlay.Recheck()
+		}
+	}
+	a.filter.Recheck()
+	return a.configChanged()
+}
+
+// The memory for a snapshot of manyNodes nodes or more is returned to the kernel after
+// freeMemoryDelay, and that for saving one after the save, because most of it is not needed again.
+const (
+	freeMemoryDelay = 2 * time.Second
+	manyNodes       = 1000
+)
+
+// memoryTimer returns a channel that fires when the memory of a large snapshot can be returned. It
+// returns nil if there is nothing to return.
+func (a *agent) memoryTimer() <-chan time.Time {
+	if !a.freeMemory || a.snapshot == nil || len(a.snapshot.Nodes) < manyNodes {
+		return nil
+	}
+	return time.After(freeMemoryDelay)
+}
+
+// applyUpdate stores an update of the registry.
+func (a *agent) applyUpdate(n cluster.Update) {
+	switch {
+	case n.Err == nil && n.Snapshot == nil:
+		return // it came with the last one
+	case n.Err != nil && a.registryErr == nil && a.snapshot != nil && !a.fromMemory:
+		a.log.Warn("the registry cannot be read: the agent maintains the nodes that it knows", "registry", a.registry.name, "error", n.Err)
+	case n.Err == nil && a.registryErr != nil:
+		a.log.Warn("the registry can be read", "registry", a.registry.name)
+	}
+	if n.Err == nil {
+		a.unread = time.Time{}
+	} else if a.unread.IsZero() {
+		a.unread = time.Now()
+	}
+	a.registryErr = n.Err
+	if n.Snapshot == nil {
+		return
+	}
+	if a.received.IsZero() {
+		a.received = n.Since
+	}
+	own := a.registry.node
+	if a.own != nil {
+		own = a.own.Name
+	}
+	a.overrides = n.Snapshot.Overrides
+	a.freeMemory, a.unsaved, a.fromMemory, a.saved = true, true, false, nil
+	a.snapshot = keepLastGood(a.snapshot, n.Snapshot, own)
+	if a.registry.config != nil {
+		a.setConfig(a.registry.config)
+		return
+	}
+	a.setConfig(n.Snapshot.Config)
+	for name, err := range n.Snapshot.Faults {
+		if isConfig(name) { // the snapshot has the last valid configuration
+			a.configErr = err
+		}
+	}
+}
+
+// isConfig reports whether a registry's fault concerns the configuration. No node name begins with
+// a slash.
+func isConfig(name string) bool { return strings.HasPrefix(name, "/") }
+
+// setConfig stores a configuration. An invalid one is reported, and the last valid one stays in
+// force.
+func (a *agent) setConfig(c *cluster.Config) {
+	var err error
+	if c == nil {
+		err = errors.New("the registry holds no network configuration")
+	} else {
+		c = a.set.withFlags(c)
+	}
+	if err == nil && a.config != nil {
+		if _, overlap := a.chooseUnderlay(c); errors.Is(overlap, errContainsNodes) {
+			err = overlap
+		}
+	}
+	a.configErr = err
+	if err == nil && (a.config == nil || *a.config != *c) {
+		a.config, a.peers = c, nil
+	}
+}
+
+// configChanged reports whether the configuration is a file whose content has changed. An invalid
+// file leaves the last configuration in force.
+func (a *agent) configChanged() bool {
+	if a.registry.config == nil {
+		return false
+	}
+	c, err := readNetConf(a.set.netConf, func(string) {})
+	a.configErr = err
+	return err == nil && *c != *a.registry.config
+}
+
+// readLinks reads the node's interfaces. After the loss of an address it closes the registry's
+// connections from that address, so that a new address is published at once. After the loss of a
+// bridge of containers it requests its restoration.
+func (a *agent) readLinks(ctx context.Context) {
+	links, err := a.host.Net.HostLinks(ctx)
+	if err != nil {
+		a.linkErr = err
+		a.counters.addError(err)
+		return
+	}
+	before := a.links
+	a.links, a.linkErr = links, nil
+	if slices.ContainsFunc(before, func(l netops.HostLink) bool { return l.Alias == attachment.SharedAlias && !hasLink(links, l.Index) }) {
+		sendLatest(a.bridges, struct{}{})
+	}
+	if r, ok := a.registry.Registry.(cluster.Remote); ok {
+		r.CloseFrom(func(addr netip.Addr) bool { return hasAddress(before, addr) && !hasAddress(links, addr) })
+	}
+}
+
+func hasLink(links []netops.HostLink, index int) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return l.Index == index })
+}
+
+func hasAddress(links []netops.HostLink, addr netip.Addr) bool {
+	return slices.ContainsFunc(links, func(l netops.HostLink) bool { return has(&l, addr) })
+}
+
+// reconcile compares the desired with the actual state once and repairs the difference. It returns
+// the longest time to wait until the next call.
+func (a *agent) reconcile(ctx context.Context) time.Duration {
+	a.recall(ctx)
+	faults := a.prepare(ctx)
+	switch {
+	case len(faults) > 0:
+	case a.fromMemory:
+		faults = a.ownFaults()
+	default:
+		a.resolveMACConflict(ctx)
+		a.requestPublish(ctx)
+		faults = a.ownFaults()
+	}
+	next := resyncInterval
+	if a.own != nil && a.config != nil && a.underlay.link != "" {
+		failed := a.program(ctx, &next)
+		if faults = append(faults, failed...); len(failed) == 0 && !a.received.IsZero() {
+			a.counters.addProgramming(time.Since(a.received))
+			a.received = time.Time{}
+		}
+	}
+	a.publishState(ctx, faults)
+	a.remember()
+	if a.quiet {
+		next = min(next, time.Until(a.started.Add(startTime)))
+	}
+	return next
+}
+
+// prepare checks the configuration and selects the underlay. A fault keeps new pods from being
+// attached. Existing connections continue.
+func (a *agent) prepare(ctx context.Context) (faults []error) {
+	switch {
+	case a.snapshot == nil && a.registryErr != nil:
+		return []error{fmt.Errorf("the registry has not answered yet: %w", a.registryErr)}
+	case a.snapshot == nil:
+		return []error{errors.New("the registry has not answered yet")}
+	case a.config == nil:
+		return []error{a.configErr}
+	}
+	if a.linkErr != nil {
+		return []error{a.linkErr}
+	}
+	if a.key == (overlay.Secret{}) && a.config.Backend.Type == backendWireGuard {
+		if err := a.loadKey(ctx); err != nil {
+			return []error{err}
+		}
+	}
+	u, err := a.chooseUnderlay(a.config)
+	if err != nil {
+		return []error{err} // the last underlay stays in force
+	}
+	if u != a.underlay {
+		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)
+		a.underlay, a.unsaved = u, true
+	}
+	if slices.ContainsFunc(a.links, func(l netops.HostLink) bool { return l.Name == u.link && !l.OperUp }) {
+		return []error{fmt.Errorf("interface %q is down or has no carrier", u.link)}
+	}
+	return nil
+}
+
+// keepLastGood returns the next snapshot. It takes the previous record of each other node whose
+// record cannot be read now.
+func keepLastGood(before, next *cluster.Snapshot, own string) *cluster.Snapshot {
+	if before == nil || len(next.Faults) == 0 {
+		return next
+	}
+	kept := *next
+	kept.Nodes = slices.Clone(next.Nodes)
+	for _, n := range before.Nodes {
+		if _, faulty := next.Faults[n.Name]; faulty && n.Name != own {
+			kept.Nodes = append(kept.Nodes, n)
+		}
+	}
+	sorting.Func(kept.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+	return &kept
+}

@@ -1,0 +1,640 @@
+package doctor
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
+	"github.com/cnibox/cnibox/netops/packets"
+	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/netops/tunnel"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/attachment"
+	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/netpolicy"
+	"github.com/cnibox/cnibox/roles/netpolicy/control"
+	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
+	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/store"
+)
+
+// The maximum times of parts that wait for another process.
+const (
+	stateTime = 2 * time.Second
+	agentTime = 3 * time.Second
+	auditTime = 20 * time.Second
+)
+
+// subnetEnv is flannel's file with the subnet of the node.
+const subnetEnv = "/run/flannel/subnet.env"
+
+// Options are what the command line knows and this package does not.
+type Options struct {
+	Table     roles.Table
+	Program   string
+	Runtimes  []Runtime
+	Netavark  bool
+	CacheDirs []string
+	// StateDir is the directory of keep.db.
+	StateDir string
+	// Home is the directory of this program's plugins, and Install the command that installs them there.
+	Home, Install string
+	// Look finds the plugin of a type as a runtime does.
+	Look func(dirs []string, typ string) Plugin
+	// Calls are those that take long.
+	Calls []Call
+	// Audit compares the recorded attachments with the kernel.
+	Audit func(ctx context.Context, dump *store.Dump) ([]Difference, error)
+}
+
+// reader collects the facts.
+type reader struct {
+	h *roles.Host
+	o Options
+	f *Facts
+}
+
+// Read reads the node. What cannot be read is in Facts.Unread.
+func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
+	name, _ := os.Hostname() // the report is for this node, whatever its name
+	r := &reader{h: h, o: o, f: &Facts{Node: name, Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
+	r.readConf()
+	r.readKernel(ctx)
+	r.readState(ctx)
+	r.readCaches()
+	r.readUnrecorded(ctx)
+	r.readOverlay(ctx)
+	r.readPolicies(ctx)
+	r.readFeatures(ctx)
+	caches := map[string]*recovery.CacheEntry{}
+	for _, c := range r.f.Caches {
+		caches[attachment.Label(c.Key())] = c
+	}
+	r.f.Records = advice.New(r.f.State.Dump, caches, r.f.Links)
+	return r.f
+}
+
+// unread notes that a fact could not be read.
+func (r *reader) unread(what string, err error) {
+	if err != nil {
+		r.f.Unread = append(r.f.Unread, Unread{what, err})
+	}
+}
+
+// readKernel reads the host's namespace.
+func (r *reader) readKernel(ctx context.Context) {
+	var err error
+	f, n := r.f, r.h.Net
+	f.Links, err = n.Links(ctx, nil)
+	r.unread("interfaces", err)
+	f.Routes, err = n.Routes(ctx, nil, 0)
+	r.unread("routes", err)
+	f.Forwarding, err = n.BridgeEntries(ctx)
+	r.unread("forwarding entries", err)
+	f.Managed = managed(f.Links)
+	f.Firewall.Unknown = map[string]string{}
+	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
+	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter", trackedKey, trackedMaxKey}
+	for _, l := range f.Links {
+		if f.isRouted(&l) {
+			keys = append(keys, linkForwardingKey(l.Name))
+		}
+		if l.Kind == kindVXLAN {
+			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
+			r.unread("entries of "+l.Name, err)
+			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
+		}
+	}
+	r.readTunnels(ctx)
+	for _, key := range keys {
+		if v, err := n.Sysctl(ctx, nil, key); err == nil {
+			f.Sysctls[key] = v // a missing one is of a missing module
+		}
+	}
+	w := &f.Firewall
+	for _, read := range []func() error{
+		func() (err error) {
+			w.Lost, err = n.LostSets(ctx)
+			if err == nil && len(w.Lost) == 0 {
+				w.Lost, err = n.FlushedSets(ctx)
+			}
+			return err
+		},
+		func() (err error) { w.Labelled, err = n.Labelled(ctx, attachment.LabelPrefix); return err },
+		func() (err error) { w.StrayTrace, err = packets.HasStrayTrace(ctx); return err },
+		func() (err error) { w.KubeProxy, err = look.HasKubeProxy(ctx, n); return err },
+	} {
+		r.unread("packet filter", read())
+	}
+}
+
+// readTunnels looks for what keeps the packets of the tunnels from other nodes.
+func (r *reader) readTunnels(ctx context.Context) {
+	_, err := store.ReadOverlay(r.h.Store.OverlayPath())
+	managed := err == nil
+	tunnels, err := tunnel.List(ctx, r.h.Net)
+	for i := range tunnels {
+		found, failed := tunnel.Faults(ctx, r.h.Net, &tunnels[i], managed)
+		r.f.TunnelFaults, err = append(r.f.TunnelFaults, found...), errors.Join(err, failed)
+	}
+	r.unread("tunnels", err)
+}
+
+// readState reads node.db and keep.db, and compares the attachments.
+func (r *reader) readState(ctx context.Context) {
+	s := &r.f.State
+	st := r.h.Store
+	s.RunDir, s.StateDir = st.RunDir(), filepath.Dir(st.KeepPath())
+	for _, path := range []string{s.RunDir, filepath.Dir(st.Path()), st.Path(), s.StateDir, st.KeepPath()} {
+		s.addMode(path)
+	}
+	r.f.DirErrors = map[string]error{s.RunDir: st.CheckRunDir(), s.StateDir: st.CheckStateDir()}
+	bounded := func(check func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, stateTime)
+		defer cancel()
+		return check(ctx)
+	}
+	s.Keep = bounded(func(ctx context.Context) error { return st.KeepCheck(ctx, (*store.KeepTx).Sound) })
+	s.Node = bounded(func(ctx context.Context) error {
+		return st.Check(ctx, func(tx *store.Tx) (err error) {
+			s.Dump, err = tx.Export()
+			return err
+		})
+	})
+	eachFile(r.f, func(name string, err error) {
+		known := errors.Is(err, store.ErrBusy) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema)
+		if !known && len(s.Modes) == 0 {
+			r.unread(name, err)
+		}
+	})
+	if s.Node != nil {
+		s.Dump = nil
+		return
+	}
+	r.unread("packet filter", r.readPodDrops(ctx))
+	r.unread("routes", r.readEgress(ctx))
+	var published []attachment.PublishedPorts
+	for _, c := range s.Dump.Claims {
+		if c.Kind == store.KindPort {
+			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
+		}
+	}
+	r.unread("routes", r.readPublished(ctx))
+	var err error
+	r.f.Listeners, err = attachment.PortListeners(ctx, published)
+	r.unread("sockets", err)
+	s.Census, err = attachment.NewCensus(ctx, r.h)
+	r.unread("interfaces", err)
+	if err != nil || s.Keep != nil || len(s.Dump.Attachments) == 0 {
+		return // CHECK waits for keep.db, and would rebuild a missing node.db
+	}
+	ctx, cancel := context.WithTimeout(ctx, auditTime)
+	defer cancel()
+	r.f.Differences, err = r.o.Audit(ctx, s.Dump)
+	if !errors.Is(err, store.ErrUnwritable) { // it needs locks; the check disk reports it
+		r.unread("attachments", err)
+	}
+}
+
+// elsewhere returns an address of another network that no rule names (RFC 2544, RFC 5180).
+func elsewhere(is6 bool) netip.Addr {
+	if is6 {
+		return netip.MustParseAddr("2001:2::1")
+	}
+	return netip.MustParseAddr("198.18.0.1")
+}
+
+// readPodDrops computes what the rules of other programs do with packets of the pods to and from the node's uplink: what is
+// certain whatever the other address, and what is not known of a connection to an ordinary one.
+func (r *reader) readPodDrops(ctx context.Context) error {
+	uplinks := map[bool]netops.Way{}
+	for _, is6 := range []bool{false, true} {
+		uplinks[is6], _ = r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
+	}
+	programs, err := r.h.Net.DeviceFilters(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var packets, frames []look.Packet
+	var probes []string
+	for _, one := range r.f.attachments() {
+		l := r.f.link(one.HostLink)
+		if l == nil {
+			continue // the host does not forward its packets
+		}
+		device := cmp.Or(l.Master, l.Name)
+		for _, p := range one.Addresses {
+			if l.Master != "" {
+				for _, isARP := range []bool{false, true}[:map[bool]int{true: 2, false: 1}[p.Addr().Is4()]] {
+					frames = append(frames, look.Packet{In: l.Name, From: p.Addr(), IsFrame: true, IsARP: isARP},
+						look.Packet{Out: l.Name, To: p.Addr(), IsFrame: true, IsReply: true, IsARP: isARP})
+				}
+			}
+			if p.Addr().Is4() {
+				frames = append(frames, look.Packet{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
+					look.Packet{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
+			}
+			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
+			packets = append(packets,
+				look.Packet{In: device, Out: uplink, From: a}, look.Packet{In: uplink, Out: device, To: a, IsReply: true},
+				look.Packet{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
+				look.Packet{In: uplink, Out: device, From: other, To: a, Protocol: "tcp", Port: 443, IsReply: true})
+			to := uplinks[a.Is6()].Via
+			if !to.IsValid() {
+				to = other
+			}
+			probe := "cnibox path --probe " + one.ContainerID + " " + to.String()
+			probes = append(probes, probe)
+			for _, link := range []string{l.Name, device, uplink} {
+				for _, p := range programs[link] {
+					if p.Limits != "" {
+						if link != uplink && !slices.Contains(r.f.Firewall.Limits, p) {
+							r.f.Firewall.Limits = append(r.f.Firewall.Limits, p)
+						}
+						continue
+					}
+					if !p.IsAlways {
+						r.f.Firewall.Unknown[p.Name] = probe
+					} else if !slices.Contains(r.f.Firewall.Programs, p) {
+						r.f.Firewall.Programs = append(r.f.Firewall.Programs, p)
+					}
+				}
+			}
+		}
+	}
+	verdicts, err := look.Verdicts(ctx, r.h.Net, append(packets, frames...)...)
+	for i := range verdicts {
+		if i >= len(packets) {
+			p := frames[i-len(packets)]
+			for _, d := range verdicts[i].Drops {
+				r.f.Firewall.addDrop(d, p.IsReply, cmp.Or(p.In, p.Out))
+			}
+			continue
+		}
+		device := packets[i].In
+		if packets[i].IsReply {
+			device = packets[i].Out
+		}
+		if i%4 < 2 {
+			for _, d := range verdicts[i].Drops {
+				r.f.Firewall.addDrop(d, packets[i].IsReply, device)
+			}
+		} else if len(verdicts[i].Drops) == 0 {
+			for _, chain := range verdicts[i].MayDrop {
+				r.f.Firewall.Unknown[chain] = probes[i/4]
+			}
+		}
+	}
+	return err
+}
+
+// readPublished looks for published ports on addresses that the node does not have. A local route also gives it one.
+func (r *reader) readPublished(ctx context.Context) error {
+	for _, c := range r.f.State.Dump.Claims {
+		p := c.Resource().Ports
+		if !p.Address.IsValid() || p.Address.IsUnspecified() {
+			continue
+		}
+		has := func(l netops.LinkInfo) bool {
+			return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr() == p.Address })
+		}
+		if slices.ContainsFunc(r.f.Links, has) {
+			continue
+		}
+		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: p.Address})
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return err
+		}
+		if !way.Local {
+			r.f.Strayed = append(r.f.Strayed, StrayedPort{What: c.Resource().String(), Evidence: fmt.Sprintf("no interface has %s; container %s on %s", p.Address, c.Owner.ContainerID, c.Owner.Network), Owner: c.Owner})
+		}
+	}
+	return nil
+}
+
+// readEgress asks the kernel for the route of pods' packets to other networks: one pod of each device and address family.
+func (r *reader) readEgress(ctx context.Context) error {
+	type family struct {
+		device string
+		is6    bool
+	}
+	asked := map[family]bool{}
+	for _, one := range r.f.attachments() {
+		l := r.f.link(one.HostLink)
+		if l == nil {
+			continue
+		}
+		device := cmp.Or(l.Master, l.Name)
+		for _, p := range one.Addresses {
+			k := family{device, p.Addr().Is6()}
+			routes := slices.ContainsFunc(one.Routes, func(text string) bool {
+				return strings.HasPrefix(text, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[k.is6])
+			})
+			if asked[k] || !routes || r.f.uplink(k.is6) == nil {
+				continue
+			}
+			asked[k] = true
+			mark, err := look.RoutingMark(ctx, r.h.Net, look.Packet{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
+			if err != nil {
+				return err
+			}
+			way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device, Mark: mark})
+			e := Egress{Devices: []string{device}}
+			refusal := &netops.RouteRefusal{}
+			out := r.f.link(way.Link)
+			switch {
+			case errors.As(err, &refusal):
+				e.Object, e.Evidence, e.Fix = refusal.By, "it refuses packets from "+p.Masked().String(), refusal.Accept("from "+p.Masked().String())
+			case errors.Is(err, netops.ErrNotExist):
+				if _, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6)}); err == nil {
+					continue // the node does not forward
+				}
+				up := r.f.uplink(k.is6)
+				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", r.f.configure(up.Name)
+				if k.is6 {
+					e.Evidence = "no default route for IPv6"
+				}
+				if !up.Up {
+					e.Evidence, e.Fix = "it is down", "ip link set "+up.Name+" up"
+				}
+			case err != nil:
+				return err
+			case out != nil && !out.Running:
+				e.Object, e.Evidence, e.Fix = out.Name, "it has no carrier", "check the cable of "+out.Name+" and the port of the switch"
+			default:
+				key := linkForwardingKey(way.Link) // for the answers
+				if v, err := r.h.Net.Sysctl(ctx, nil, key); err == nil && v == "0" && !k.is6 && r.f.Sysctls[forwardingKey4] == "1" {
+					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
+					break
+				}
+				hop := r.silentRouter(ctx, way)
+				if hop.Link == "" {
+					continue
+				}
+				e.Object, e.Evidence, e.Fix = hop.Link, "the next router "+hop.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
+			}
+			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
+			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {
+				if have := &r.f.Egress[i]; !slices.Contains(have.Devices, device) {
+					have.Devices = append(have.Devices, device)
+				}
+				continue
+			}
+			r.f.Egress = append(r.f.Egress, e)
+		}
+	}
+	return nil
+}
+
+// silentRouter returns the next router of a way if it does not answer, or another one that its default route uses for other packets. Of
+// IPv6 the kernel uses those that answer.
+func (r *reader) silentRouter(ctx context.Context, way netops.Way) netops.Way {
+	hops := []netops.Way{way}
+	isDefault := func(o netops.Route) bool { return o.Dst.Bits() == 0 && o.Dst.Addr().Is4() }
+	i := slices.IndexFunc(r.f.Routes, func(o netops.Route) bool { return isDefault(o) && o.Link == way.Link && o.Via == way.Via })
+	for _, o := range r.f.Routes {
+		if i >= 0 && isDefault(o) && o.Table == r.f.Routes[i].Table && o.Priority == r.f.Routes[i].Priority {
+			hops = append(hops, netops.Way{Link: o.Link, Via: o.Via})
+		}
+	}
+	for _, hop := range hops {
+		if entry, err := r.h.Net.Neighbour(ctx, nil, hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
+			return hop
+		}
+	}
+	return netops.Way{}
+}
+
+// uplink returns an interface that is not of pods with an address of a family that other networks can reach, or nil. An interface
+// that is down has none of IPv6.
+func (f *Facts) uplink(is6 bool) *netops.LinkInfo {
+	for i := range f.Links {
+		l := &f.Links[i]
+		reachable := func(p netip.Prefix) bool {
+			return p.Addr().Is6() == is6 && p.Addr().IsGlobalUnicast() && (!is6 || !p.Addr().IsPrivate()) && !p.IsSingleIP()
+		}
+		if !f.isOwn(l) && !isTunnel(l) && slices.ContainsFunc(l.Addresses, reachable) {
+			return l
+		}
+	}
+	return nil
+}
+
+// addDrop adds a rule that drops packets of a device.
+func (w *Firewall) addDrop(d look.Drop, to bool, device string) {
+	i := slices.IndexFunc(w.Rules, func(have PodDrop) bool { return have.Rule == d.Rule && have.To == to })
+	if i < 0 {
+		i, w.Rules = len(w.Rules), append(w.Rules, PodDrop{Drop: d, To: to})
+	}
+	if one := &w.Rules[i]; !slices.Contains(one.Links, device) {
+		one.Links = append(one.Links, device)
+	}
+}
+
+// addMode checks owner and mode of a file or directory of the state.
+func (s *State) addMode(path string) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	mode := Mode{Path: path}
+	switch {
+	case err != nil:
+		return // it does not exist, or opening it fails too
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		mode.Fault, mode.Fix = "is a symbolic link", "rm "+path
+		to, err := filepath.EvalSymlinks(path)
+		var target unix.Stat_t
+		if err == nil && unix.Lstat(to, &target) == nil && int(target.Uid) == os.Geteuid() && !strings.ContainsFunc(to, isSpecial) {
+			mode.Fix += " && mv " + to + " " + path // the state is there
+		}
+	case int(st.Uid) != os.Geteuid():
+		mode.Fault, mode.Fix = fmt.Sprintf("belongs to user %d", st.Uid), fmt.Sprintf("chown %d %s", os.Geteuid(), path)
+	case st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o077 != 0:
+		mode.Fault, mode.Fix = fmt.Sprintf("has mode %04o", st.Mode&0o7777), "chmod go= "+path
+	default:
+		return
+	}
+	s.Modes = append(s.Modes, mode)
+}
+
+// isSpecial reports whether a shell or a terminal may not take a rune of a path as it is.
+func isSpecial(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/-_.", r)
+}
+
+// readCaches reads the runtimes' cached results.
+func (r *reader) readCaches() {
+	r.f.Caches = map[string]*recovery.CacheEntry{}
+	for _, dir := range r.o.CacheDirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.unread("cached results in "+dir, err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			c, err := recovery.ReadCache(path)
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+			case err != nil || c.Kind != recovery.CacheKind:
+				r.f.Damaged = append(r.f.Damaged, path)
+			default:
+				r.f.Caches[path] = c
+			}
+		}
+	}
+}
+
+// readUnrecorded finds rules without a record. Those of a cached result may have lost it.
+func (r *reader) readUnrecorded(ctx context.Context) {
+	if r.f.State.Dump == nil {
+		return
+	}
+	cached := map[string]bool{}
+	for _, c := range r.f.Caches {
+		cached[attachment.Label(c.Key())] = true
+	}
+	o, err := recovery.LastingOrphans(ctx, r.h, cached)
+	r.unread("rules without a record", err)
+	if err == nil {
+		r.f.Firewall.Unrecorded = o.Unbound()
+	}
+}
+
+// readOverlay reads the agent's files and asks the agent.
+func (r *reader) readOverlay(ctx context.Context) {
+	o := &r.f.Overlay
+	o.BootID = r.h.Store.BootID()
+	o.File, o.FileErr = store.ReadOverlay(r.h.Store.OverlayPath())
+	if errors.Is(o.FileErr, store.ErrNotFound) {
+		o.File, o.FileErr = nil, nil
+	}
+	o.Env = readSubnetEnv()
+	for _, n := range r.f.Networks {
+		for _, p := range o.subnets() {
+			if n.Overlay {
+				n.addRange(rangeConf{Subnet: p.String()})
+			}
+		}
+	}
+	o.Agent, o.AgentErr = AskAgent(ctx, r.h, r.o.Table)
+	r.readHops(ctx)
+}
+
+// readHops reads the neighbour entries on the way to the nodes that do not answer.
+func (r *reader) readHops(ctx context.Context) {
+	o := &r.f.Overlay
+	o.Hops = map[string][2]string{}
+	if o.Agent == nil {
+		return
+	}
+	for _, u := range o.Agent.Unheard {
+		i := slices.IndexFunc(o.Agent.Nodes, func(p Peer) bool { return p.Peer == u.Peer && p.VTEP.IsValid() })
+		if i < 0 {
+			continue
+		}
+		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: o.Agent.Nodes[i].VTEP})
+		if err != nil || way.Local {
+			continue // a fault of the tunnel
+		}
+		hop := way.Via
+		if !hop.IsValid() {
+			hop = o.Agent.Nodes[i].VTEP
+		}
+		entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, hop)
+		r.unread("neighbours", err)
+		switch {
+		case entry.Permanent: // it stays, and the kernel asks whether it is right
+			o.Hops[u.Peer] = [2]string{fmt.Sprintf("the permanent entry for %s on %s, %s, may be old", hop, way.Link, entry.MAC), fmt.Sprintf("ip neigh change %s dev %s nud stale", hop, way.Link)}
+		case entry.Failed || entry.Asked:
+			o.Hops[u.Peer] = [2]string{hop.String() + " does not answer on " + way.Link + " (ARP or neighbour discovery)", ""}
+		}
+	}
+}
+
+// readPolicies asks the agent of a node that enforces network policies. The state files say whether the node does: without them it would wait
+// for their locks again.
+func (r *reader) readPolicies(ctx context.Context) {
+	if s := &r.f.State; s.Node != nil || s.Keep != nil {
+		return
+	}
+	p := &r.f.Policies
+	var err error
+	p.On, err = enforce.Marked(ctx, r.h.Store)
+	r.unread("network policies", err)
+	if !p.On {
+		return
+	}
+	_, p.SavedErr = enforce.ReadSaved(r.h.Store)
+	if saved, err := os.Lstat(enforce.SavedPath(r.h.Store)); err == nil && p.SavedErr == nil {
+		p.Saved = saved.ModTime()
+	}
+	p.HasTable, err = podfilter.Exists(ctx)
+	r.unread("network policies", err)
+	rules, err := podfilter.Counters(ctx)
+	r.unread("network policies", err)
+	p.IsFlushed = p.HasTable && len(rules) == 0
+	lost, err := enforce.Lost(ctx, r.h)
+	r.unread("network policies", err)
+	for _, pod := range lost {
+		p.Lost = append(p.Lost, pod.Namespace+"/"+pod.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	state, err := control.State(ctx, r.h.Store)
+	p.AgentErr = err
+	if err != nil {
+		return
+	}
+	for _, l := range netpolicy.NewExplainer(state.Table()).List() {
+		if l.Denied {
+			p.Denied = append(p.Denied, l.Pod)
+		}
+	}
+}
+
+// AskAgent runs `cnibox agent status`. Without an agent it returns nil and why.
+func AskAgent(ctx context.Context, h *roles.Host, table roles.Table) (*Agent, error) {
+	role, ok := table.Lookup("agent")
+	if !ok {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	status, err := role.Verb("agent status").Run(ctx, h, nil, nil)
+	raw, encodeErr := json.Marshal(status)
+	if encodeErr != nil || string(raw) == "null" {
+		return nil, err
+	}
+	a := new(Agent)
+	return a, json.Unmarshal(raw, a)
+}
+
+// readSubnetEnv returns the node's subnets in flannel's file.
+func readSubnetEnv() (all []netip.Prefix) {
+	raw, err := smallfile.Read(subnetEnv, 64<<10)
+	if err != nil {
+		return nil
+	}
+	for sc := bufio.NewScanner(bytes.NewReader(raw)); sc.Scan(); {
+		key, value, _ := strings.Cut(strings.TrimSpace(sc.Text()), "=")
+		if p, err := netip.ParsePrefix(value); err == nil && (key == "FLANNEL_SUBNET" || key == "FLANNEL_IPV6_SUBNET") {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
