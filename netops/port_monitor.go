@@ -46,7 +46,7 @@ func (n *Net) OpenPortMonitor(ctx context.Context) (*LinkMonitor, error) {
 	for _, l := range links {
 		seen[l.Index] = newSeenPort(l)
 	}
-	m.start()
+	m.start() //nolint:contextcheck // it outlives the call
 	return m, nil
 }
 
