@@ -105,7 +105,7 @@ model:
 # Three tiers of tests: check, test, and test-all, which is .ci/run. PACKAGES and RUN, a regular expression, select tests. The packages that
 # take longest begin first, so that no processor is idle at the end.
 RUNTESTS = $(SANDBOX) $(LOOPBACK) $(GOTEST) -timeout 40m $(if $(RUN),-count 1 -run '$(RUN)')
-ORDERED  = $$($(GO) list ./test/suites/... ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
+ORDERED  = $$($(GO) list ./test/suites/... ./roles/netpolicy/... ./roles/cluster/... ./roles/cli ./netops ./roles/chained/... ./roles/... ./... | grep -v /test/suites/diff$$)
 
 # Before a commit: at most eight minutes on two processors, once what they need is there. test/README.md has the budget. Half of the time
 # the tests wait for the kernel, so four packages run at a time.
