@@ -15,7 +15,7 @@ import (
 const (
 	// minPolicies is the number of policies from which a map costs a packet less than a jump to each of those in the map, of which there
 	// must be two.
-	minPolicies, minDispatched = 4, 2
+	minPolicies, minDispatched = 3, 2
 	// maxJumps bounds how often the map leads to a policy, on average. The kernel follows each way through all chains at each change, so a
 	// map of policies whose ranges overlap in many ways would make changes slow.
 	maxJumps = 4

@@ -33,7 +33,7 @@ func TestDispatch(t *testing.T) {
 	}
 	const tail = 5 // of a pod that is isolated
 	table := onePod()
-	for n, want := range []int{1 + tail, 2 + tail, 3 + tail, 2 + tail, 2 + tail} {
+	for n, want := range []int{1 + tail, 2 + tail, 2 + tail, 2 + tail, 2 + tail} {
 		putAllowing(t, table, fmt.Sprint("p", n), fmt.Sprintf(`{"port":%d},{"port":%d}`, 100+n, 200+n))
 		if have := chain(table); len(have.Rules) != want {
 			t.Errorf("%d policies: %s", n+1, have)

@@ -12,11 +12,11 @@ const (
 // sourceRules drop packets with the address of a pod of this node that arrive on a link to which no route to the pod leads. BridgeTable checks
 // those between the ports of a bridge.
 func sourceRules() []baseRule {
-	rules := []baseRule{renamedFrom(routedLinks), {fill: func(e expressions) {
+	rules := []baseRule{{fill: func(e expressions) {
 		e.Meta(unix.NFT_META_IIFNAME, register)
 		e.Lookup(routedLinks, false)
 		e.Verdict(unix.NFT_GOTO, ofLinkChain)
-	}}}
+	}}, renamedFrom(routedLinks)}
 	for _, v6 := range []bool{false, true} {
 		rules = append(rules, closing(wayForgedPod, func(e expressions) {
 			e.family(v6)
