@@ -402,93 +402,116 @@ func randomRounds() int {
 	return 20
 }
 
-// random plays rounds. judge is called with the connections of each, unless it is nil.
-func random(t *testing.T, rounds int, cluster bool, judge func(*world, []connection)) {
+// arena has pods with sockets of UDP at ports, and the connections between all of them.
+type arena struct {
+	pods     []*pod
+	all      []connection
+	senders  map[*pod][2]*net.UDPConn
+	arrivals chan arrival
+}
+
+func newArena(t *testing.T, some []netpolicy.Pod, ports ...int) *arena {
 	forwarding(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
-	f := openFilter(t)
-	ports := []int{80, 81, 82}
-	arrivals := make(chan arrival, 10000)
-	var pods []*pod
-	senders := map[*pod][2]*net.UDPConn{}
-	for i, one := range randomPods(cluster) {
+	a := &arena{senders: map[*pod][2]*net.UDPConn{}, arrivals: make(chan arrival, 10000)}
+	for i, one := range some {
 		p := routed(t, i, one)
-		pods = append(pods, p)
+		a.pods = append(a.pods, p)
 		var s [2]*net.UDPConn
 		for v := range s {
 			s[v] = p.listen(t, 2000+v)
 		}
-		senders[p] = s
+		a.senders[p] = s
 		for _, port := range ports {
 			c := p.listen(t, port)
 			go func() {
 				b := make([]byte, 100)
 				for n, err := c.Read(b); err == nil; n, err = c.Read(b) {
-					arrivals <- arrival{string(b[:n]), p, port}
+					a.arrivals <- arrival{string(b[:n]), p, port}
 				}
 			}()
 		}
 	}
-	var all []connection
-	for _, client := range pods {
-		for _, server := range pods {
+	for _, client := range a.pods {
+		for _, server := range a.pods {
 			for _, port := range ports {
 				for _, v6 := range []bool{false, true} {
-					all = append(all, connection{client, server, v6, "UDP", port})
+					a.all = append(a.all, connection{client, server, v6, "UDP", port})
 				}
 			}
 		}
 	}
-	name := func(text string, c *connection) string { return fmt.Sprintf("%s %s %v", text, c.client.Name, c.v6) }
-	send := func(text string) {
-		for i := range all {
-			c := &all[i]
-			v := map[bool]int{true: 1}[c.v6]
-			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.server.address(c.v6), uint16(c.port)))
-			if _, err := senders[c.client][v].WriteTo([]byte(name(text, c)), to); err != nil {
-				t.Fatal(err)
-			}
+	return a
+}
+
+func (c *connection) text(of string) string { return fmt.Sprintf("%s %s %v", of, c.client.Key(), c.v6) }
+
+// send sends a datagram on each connection.
+func (a *arena) send(t *testing.T, text string) {
+	t.Helper()
+	for i := range a.all {
+		c := &a.all[i]
+		v := map[bool]int{true: 1}[c.v6]
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.server.address(c.v6), uint16(c.port)))
+		if _, err := a.senders[c.client][v].WriteTo([]byte(c.text(text)), to); err != nil {
+			t.Fatal(err)
 		}
 	}
+}
+
+// passed reports which connections pass. open removes the policies: a marker then follows on the way of each probe, and what has not arrived
+// before it was dropped.
+func (a *arena) passed(t *testing.T, name string, open func()) func(*connection) bool {
+	t.Helper()
+	probe, mark := "probe "+name, "mark "+name
+	a.send(t, probe)
+	open()
+	a.send(t, mark)
+	got := map[arrival]bool{}
+	for marks := 0; marks < len(a.all); {
+		select {
+		case one := <-a.arrivals:
+			got[one] = true
+			if strings.HasPrefix(one.text, mark+" ") {
+				marks++
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: only %d markers arrived", name, marks)
+		}
+	}
+	return func(c *connection) bool { return got[arrival{c.text(probe), c.server, c.port}] }
+}
+
+// random plays rounds. judge is called with the connections of each, unless it is nil.
+func random(t *testing.T, rounds int, cluster bool, judge func(*world, []connection)) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	f := openFilter(t)
+	a := newArena(t, randomPods(cluster), 80, 81, 82)
 	table := netpolicy.NewTable()
 	for round := range rounds {
 		var docs documents
-		w := randomWorld(t, r, table, pods, docs.add(t))
+		w := randomWorld(t, r, table, a.pods, docs.add(t))
 		if cluster {
-			w.addCluster(r, table, pods[6], docs.add(t))
+			w.addCluster(r, table, a.pods[6], docs.add(t))
 		}
 		ensure(t, f, table)
 		sameWithoutAgent(t, table)
 		explainer := netpolicy.NewExplainer(transferred(t, table))
-		probe, mark := fmt.Sprintf("probe%d", round), fmt.Sprintf("mark%d", round)
-		send(probe)
-		for i := range w.policies {
-			for _, ns := range []string{"x", "y"} {
-				table.RemovePolicy(ns, fmt.Sprint("n", i))
-			}
-		}
-		for _, p := range w.cluster {
-			table.RemoveClusterPolicy(p["metadata"].(object)["name"].(string))
-		}
-		ensure(t, f, table)
-		send(mark)
-		got := map[arrival]bool{}
-		for marks := 0; marks < len(all); {
-			select {
-			case a := <-arrivals:
-				got[a] = true
-				if strings.HasPrefix(a.text, mark+" ") {
-					marks++
+		passed := a.passed(t, fmt.Sprint(round), func() {
+			for i := range w.policies {
+				for _, ns := range []string{"x", "y"} {
+					table.RemovePolicy(ns, fmt.Sprint("n", i))
 				}
-			case <-time.After(20 * time.Second):
-				t.Fatalf("round %d: only %d markers arrived", round, marks)
 			}
-		}
-		for i := range all {
-			c := &all[i]
-			have, want := got[arrival{name(probe, c), c.server, c.port}], w.passes(c)
+			for _, p := range w.cluster {
+				table.RemoveClusterPolicy(p["metadata"].(object)["name"].(string))
+			}
+			ensure(t, f, table)
+		})
+		for i := range a.all {
+			c := &a.all[i]
+			have, want := passed(c), w.passes(c)
 			if have != want {
 				t.Errorf("round %d: %s: passed %v, want %v, namespaces %v", round, c, have, want, w.namespaces)
 			}
@@ -498,7 +521,7 @@ func random(t *testing.T, rounds int, cluster bool, judge func(*world, []connect
 			}
 		}
 		if judge != nil {
-			judge(w, all)
+			judge(w, a.all)
 		}
 		if t.Failed() {
 			t.Fatalf("policies:\n%s", strings.Join(docs, "\n"))
