@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -120,6 +121,10 @@ func flagError(cmd *cli.Command, err error) error {
 	if len(given) == 1 {
 		text = strings.Replace(text, "--", "-", 1)
 	}
+	if head, ok := strings.CutSuffix(text, ": parse error"); ok {
+		_, name, _ := strings.Cut(head, " for --")
+		text = head + ": want " + wanted(cmd, name)
+	}
 	verb := verbOf(cmd)
 	if verb == "" {
 		return usagef("cnibox help", "%s", text)
@@ -135,6 +140,22 @@ func flagError(cmd *cli.Command, err error) error {
 		}
 	}
 	return &verbError{verb, usagef(hint, "%s", text)}
+}
+
+// wanted returns what the value of a flag should be.
+func wanted(cmd *cli.Command, name string) string {
+	for _, f := range cmd.Flags {
+		if !slices.Contains(f.Names(), name) {
+			continue
+		}
+		switch f.(type) {
+		case *cli.BoolFlag:
+			return "true or false"
+		case *cli.DurationFlag:
+			return "a duration, such as 30s or 5m"
+		}
+	}
+	return "a whole number"
 }
 
 // unknownVerb returns an error that suggests a known verb or role.

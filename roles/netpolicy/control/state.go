@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
@@ -27,6 +30,9 @@ func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, StateTime)
 	defer cancel()
 	answer, err := enforce.Exchange(ctx, enforce.Socket(s), []byte(StateRequest), maxState)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, fmt.Errorf("no agent with -policy runs on this node: no process listens on %q", enforce.Socket(s))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent for its network policies: %w", err)
 	}
