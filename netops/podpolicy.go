@@ -254,7 +254,7 @@ func (p *PodPolicy) makeBridgeTable(ctx context.Context, client *nft.Client) err
 	if p.Bridge == "" {
 		return nil
 	}
-	err := client.Commit(ctx, 0, podtable.BridgeBase()...)
+	err := client.Commit(ctx, 0, podtable.BridgeBase(false)...)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}

@@ -183,7 +183,7 @@ func (f *Filter) ensure(ctx context.Context, want *Ruleset) error {
 		}
 	}
 	if !f.have.frames && want.hasPorts() {
-		if err := f.makeTable(ctx, podtable.BridgeTable(), podtable.BridgeBase(), want); err != nil {
+		if err := f.makeTable(ctx, podtable.BridgeTable(), podtable.BridgeBase(true), want); err != nil {
 			return err
 		}
 	}

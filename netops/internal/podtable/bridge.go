@@ -56,14 +56,18 @@ func bridgeChains() []nft.Chain {
 	}...)
 }
 
-// BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST.
-func BridgeBase() []nlconn.Message {
+// BridgeBase returns the requests that make BridgeTable. If it exists, the kernel refuses them with EEXIST. With ofAllPods the caller adds the
+// elements of all pods in the same transaction. An ADD knows one pod: without the agent, the links of the other pods must not count as renamed
+// after another program deleted the table.
+func BridgeBase(ofAllPods bool) []nlconn.Message {
 	f := bridgeFeature()
 	f.Chains = bridgeChains
 	msgs := f.Messages()
 	for _, c := range bridgeChains() {
 		for _, r := range bridgeRules(c.Name) {
-			msgs = append(msgs, r.message(f.Table, c.Name))
+			if ofAllPods || r.way != wayRenamed {
+				msgs = append(msgs, r.message(f.Table, c.Name))
+			}
 		}
 	}
 	return msgs

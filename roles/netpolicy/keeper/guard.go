@@ -36,6 +36,7 @@ func (k *Keeper) tryGuard(ctx context.Context) error {
 	}
 	denied, count := podfilter.NewRuleset(), 0
 	denied.Form.KeepEstablished = k.KeepEstablished
+	denied.SetLinks(k.local.links()) // pods that no policy selects are open
 	for _, p := range k.local.all() {
 		want := choose(saved, p)
 		if want.Egress+want.Ingress == "" {

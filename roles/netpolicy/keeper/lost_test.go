@@ -147,3 +147,27 @@ func TestFlushedBeforeRead(t *testing.T) {
 	run(t, "nft flush ruleset")
 	restored("10.1.0.4")
 }
+
+// TestFlushedBeforeADD: without the agent, an ADD after another program's flush makes the tables again and knows one pod. Pods that no policy selects
+// go on, and so do all when the agent is back.
+func TestFlushedBeforeADD(t *testing.T) {
+	n := newNode(t)
+	n.put("web.yaml", onlyPort80)
+	stop := n.start()
+	near, other := n.add(n.pod(1, 2, "")), n.add(n.pod(1, 4, ""))
+	open := n.sink(other, 81)
+	n.flood(near, other)
+	n.more(open, "with the agent")
+	stop()
+	run(t, "nft flush ruleset")
+	web := n.add(n.pod(1, 3, "app=web"))
+	allowed, denied := n.sink(web, 80), n.sink(web, 81)
+	n.flood(near, web)
+	n.more(open, "after ADD")
+	n.stops(allowed, open, "after ADD") // the chains of its policies are lost
+	n.stops(denied, open, "after ADD")
+	n.start()
+	n.more(allowed, "with the agent again")
+	n.more(open, "with the agent again")
+	n.stops(denied, open, "with the agent again")
+}
