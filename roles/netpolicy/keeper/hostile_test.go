@@ -296,9 +296,9 @@ func TestHostile(t *testing.T) {
 			s.each(t, attacks(), fails)
 			s.each(t, attacks(), func(t *testing.T, a *attack, f int) {
 				if len(a.ways) > 0 {
+					defer run(t, "nft -f "+saved)
 					deleteWays(t, a.ways)
 					a.try(t, s, f, true)
-					run(t, "nft -f "+saved)
 				}
 			})
 		})
