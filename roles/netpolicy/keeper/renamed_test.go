@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cnibox/cnibox/test/await"
@@ -13,14 +14,12 @@ import (
 
 // renamedAttacks send while an administrator has renamed the pod's link on the host, which no rule knows by then.
 func renamedAttacks() []attack {
+	if !renamesLinks() {
+		return nil
+	}
 	rename := func(s *scene, from, to string) {
 		s.t.Helper()
-		if out, err := exec.Command("ip", "link", "set", from, "name", to).CombinedOutput(); err != nil {
-			if strings.Contains(string(out), "busy") {
-				s.t.Skip("this kernel renames no link that is up")
-			}
-			s.t.Fatal(string(out))
-		}
+		run(s.t, "ip link set "+from+" name "+to)
 	}
 	return []attack{
 		{name: "another pod's address by a renamed link", ways: []string{"renamed", "forged-pod"}, ends: toWeb, send: func(s *scene, from, to *pod, f int, text string) {
@@ -32,6 +31,16 @@ func renamedAttacks() []attack {
 		}},
 	}
 }
+
+// renamesLinks reports whether the kernel renames a link that is up, as Linux 6.2 does.
+var renamesLinks = sync.OnceValue(func() bool {
+	for _, line := range []string{"add rename0 up type veth peer name rename1", "set rename0 name rename2"} {
+		if exec.Command("ip", append([]string{"link"}, strings.Fields(line)...)...).Run() != nil {
+			break
+		}
+	}
+	return exec.Command("ip", "link", "del", "rename2").Run() == nil || exec.Command("ip", "link", "del", "rename0").Run() != nil
+})
 
 // TestRenamed: the rules follow the names of links, and a bridge whose packets an administrator has freed from nftables passes them to it again, both
 // at once. A pod that was attached without policies is equal.
