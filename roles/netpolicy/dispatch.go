@@ -18,7 +18,7 @@ const (
 	minPolicies, minDispatched = 3, 2
 	// maxJumps bounds how often the map leads to a policy, on average. The kernel follows each way through all chains at each change, so a
 	// map of policies whose ranges overlap in many ways would make changes slow.
-	maxJumps = 4
+	maxJumps = 2
 )
 
 // span is a range of ports that a policy allows.
