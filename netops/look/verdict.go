@@ -6,9 +6,8 @@ import (
 	"context"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
@@ -66,7 +65,7 @@ func Verdicts(ctx context.Context, n *netops.Net, packets ...Packet) ([]Verdict,
 	for i, p := range packets {
 		q := verdict.Packet{
 			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-			Protocol: protocolNumber(p.Protocol), State: verdict.New, IsTranslated: p.IsTranslated, IsARP: p.IsARP,
+			Protocol: nft.ProtocolNumber(p.Protocol), State: verdict.New, IsTranslated: p.IsTranslated, IsARP: p.IsARP,
 		}
 		if p.Port != 0 {
 			q.Source = netip.AddrPortFrom(p.From, ephemeral)
@@ -101,7 +100,7 @@ func RoutingMark(ctx context.Context, n *netops.Net, p Packet) (uint32, error) {
 	}
 	q := verdict.Packet{
 		Direction: verdict.Forwarded, In: p.In, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
-		Protocol: protocolNumber(p.Protocol), State: verdict.New,
+		Protocol: nft.ProtocolNumber(p.Protocol), State: verdict.New,
 	}
 	mark, known, err := filter.RoutingMark(ctx, q)
 	if !known {
@@ -117,19 +116,6 @@ func TranslatedBefore(ctx context.Context, n *netops.Net, in string, to netip.Ad
 	if err != nil {
 		return nil, err
 	}
-	p := verdict.Packet{Direction: verdict.Received, In: in, Destination: to, Protocol: protocolNumber(protocol), State: verdict.New}
+	p := verdict.Packet{Direction: verdict.Received, In: in, Destination: to, Protocol: nft.ProtocolNumber(protocol), State: verdict.New}
 	return filter.Translates(ctx, p, ruleset.PriorityPublished)
-}
-
-// protocolNumber returns the number of an IP protocol, or 0 for "".
-func protocolNumber(name string) byte {
-	switch name {
-	case "tcp":
-		return unix.IPPROTO_TCP
-	case "udp":
-		return unix.IPPROTO_UDP
-	case "sctp":
-		return unix.IPPROTO_SCTP
-	}
-	return 0
 }
