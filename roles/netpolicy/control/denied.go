@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles/netpolicy"
-	"github.com/cnibox/cnibox/roles/netpolicy/enforce"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,9 +40,9 @@ const maxDeniedAnswer = 4 << 20
 func DeniedAfter(ctx context.Context, s *store.Store, number int64) (*DeniedAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, StateTime)
 	defer cancel()
-	answer, err := enforce.Exchange(ctx, enforce.Socket(s), fmt.Appendf(nil, `{"denied":true,"deniedAfter":%d}`, number), maxDeniedAnswer)
+	answer, err := ask(ctx, s, fmt.Sprintf(`{"denied":true,"deniedAfter":%d}`, number), maxDeniedAnswer)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent for denied packets: %w", err)
+		return nil, err
 	}
 	a := new(DeniedAnswer)
 	if err := json.Unmarshal(answer, a); err != nil {

@@ -29,12 +29,9 @@ const (
 func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, StateTime)
 	defer cancel()
-	answer, err := enforce.Exchange(ctx, enforce.Socket(s), []byte(StateRequest), maxState)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, fmt.Errorf("no agent with -policy runs on this node: no process listens on %q", enforce.Socket(s))
-	}
+	answer, err := ask(ctx, s, StateRequest, maxState)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent for its network policies: %w", err)
+		return nil, err
 	}
 	state := new(netpolicy.State)
 	if err := json.Unmarshal(answer, state); err != nil {
@@ -44,4 +41,16 @@ func State(ctx context.Context, s *store.Store) (*netpolicy.State, error) {
 		return nil, errors.New(state.Error)
 	}
 	return state, nil
+}
+
+// ask sends a request to the agent that enforces policies, and returns its answer.
+func ask(ctx context.Context, s *store.Store, request string, longest int64) ([]byte, error) {
+	answer, err := enforce.Exchange(ctx, enforce.Socket(s), []byte(request), longest)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, fmt.Errorf("no agent with -policy runs on this node: no process listens on %q", enforce.Socket(s))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent about network policies: %w", err)
+	}
+	return answer, nil
 }
