@@ -142,18 +142,20 @@ func LinkElements(l *Link) (all []*nft.Element) {
 		return all
 	}
 	for _, v6 := range []bool{false, true} {
-		allowed, others := slices.Clone(l.Allowed), l.mayHaveOthers(v6)
-		if others {
-			add(podSet(anyAddresses, v6), l.Name)
-			allowed = append(allowed, l.Networks...)
-		}
-		for set, networks := range map[string][]netip.Prefix{allowedSet: Widest(allowed), refusedSet: l.PodNetworks} {
-			for _, p := range networks {
-				if p.Addr().Is6() == v6 && (others || set == allowedSet) {
+		networks := func(set string, some []netip.Prefix) {
+			for _, p := range some {
+				if p.Addr().Is6() == v6 {
 					add(podSet(set, v6), l.Name, p.String())
 				}
 			}
 		}
+		if !l.mayHaveOthers(v6) {
+			networks(allowedSet, l.Allowed)
+			continue
+		}
+		add(podSet(anyAddresses, v6), l.Name)
+		networks(allowedSet, Widest(slices.Concat(l.Allowed, l.Networks)))
+		networks(refusedSet, l.PodNetworks)
 	}
 	if l.Router {
 		add(routerPorts, l.Name)

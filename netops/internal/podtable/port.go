@@ -214,9 +214,8 @@ func (e expressions) datagram(from, to uint16) {
 }
 
 // claimRules pass an address that a port may claim, and drop others: its own, the unspecified one, and a link-local one that is no other
-// port's. Then those that its network allows, and any if its own ones are not known, unless another port has them or the
-// network is that of other pods. Each rule matches the protocol:
-// without it nft does not know the fields.
+// port's. Then those that its network allows, and any if its own ones are not known, unless another port has them or they are of another network of
+// pods. Each rule matches the protocol: without it nft does not know the fields.
 func claimRules(way string, v6 bool, match func(expressions), load func(e expressions, to uint32), pass func(expressions)) (rules []baseRule) {
 	add := func(fill func(expressions)) {
 		rules = append(rules, baseRule{fill: func(e expressions) { match(e); fill(e); pass(e) }})

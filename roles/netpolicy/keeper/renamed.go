@@ -29,7 +29,6 @@ func (l *attachments) readLinks(ctx context.Context) (*podLinks, error) {
 		return nil, fmt.Errorf("read the links of pods: %w", err)
 	}
 	found := &podLinks{byLabel: map[string]*netops.LinkInfo{}, bridges: map[string]bool{}, stacked: stackedHere(all), gateways: gatewaysOf(all)}
-
 	for i := range all {
 		link := &all[i]
 		if link.Kind == "bridge" {
