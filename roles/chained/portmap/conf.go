@@ -45,11 +45,11 @@ type Conf struct {
 	// port counts once for each protocol and hostIP. Without the key there is no limit.
 	MaxPorts int `json:"maxPorts,omitempty"`
 	// RefuseListeners makes ADD refuse a port on which a process of the node listens at
-	// all addresses or at hostIP. A process that listens at another single address keeps
-	// that address. With false the container gets the process's connections, except
-	// those to loopback addresses. Default true for pods of Kubernetes, whose owners
-	// could take the kubelet's port, and false for other containers, as with the
-	// reference plugin.
+	// all addresses or at hostIP. A process that listens at one other address keeps its
+	// connections, and the container gets those to the rest. With false the container
+	// gets the process's connections, except those to loopback addresses. Default true
+	// for pods of Kubernetes, because the owner of a pod could take the kubelet's port,
+	// and false for other containers, as with the reference plugin.
 	RefuseListeners *bool `json:"refuseListeners,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
