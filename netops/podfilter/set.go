@@ -310,3 +310,6 @@ type Pod = podtable.Pod
 
 // Link is the interface of a pod on the host.
 type Link = podtable.Link
+
+// GatewayLink is an interface of the node on a bridge of pods.
+type GatewayLink = podtable.GatewayLink

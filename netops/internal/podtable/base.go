@@ -122,7 +122,9 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 	}
 	switch chain {
 	case egressChain:
-		rules = toSourceRoute()
+		rules = append(toSourceRoute(), ofGateway())
+	case ingressChain:
+		rules = []baseRule{ofGateway()}
 	case sourceRouteChain:
 		return sourceRouteRules()
 	case Deny:

@@ -143,12 +143,11 @@ func framesRules() []baseRule {
 			e.Verdict(unix.NFT_JUMP, chain)
 		}}
 	}
-	return []baseRule{
+	return append([]baseRule{
 		renamedTo(portLinks),
 		leads(unix.NFT_META_OIFNAME, ingressPorts, toPodChain),
 		leads(unix.NFT_META_IIFNAME, egressPorts, fromPodChain),
-		{fill: accept},
-	}
+	}, gatewayFrameRules()...)
 }
 
 // podRules returns the rules for frames to or from a pod that policies select.

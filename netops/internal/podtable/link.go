@@ -26,18 +26,21 @@ type Link struct {
 	// and answers of DHCP.
 	Allowed []netip.Prefix
 	Router  bool
-	// Gateways are the addresses of the node on Bridge, and GatewayMACs the MACs of its interfaces there beside the bridge.
-	Gateways    []netip.Addr
-	GatewayMACs []string
+	// Gateways are the addresses of the node on Bridge, and GatewayLinks its interfaces there beside the bridge.
+	Gateways     []netip.Addr
+	GatewayLinks []GatewayLink
 	// Networks are those of Bridge, and PodNetworks those of all pods. A pod that can have other addresses than its own has none of another network.
 	Networks, PodNetworks []netip.Prefix
 }
+
+// GatewayLink is an interface of the node on a VLAN of a bridge, or the end of a pair whose other end is the bridge's port Port.
+type GatewayLink struct{ Name, MAC, Port string }
 
 // Equal reports whether l and o have the same values.
 func (l *Link) Equal(o *Link) bool {
 	return l.Label == o.Label && l.Name == o.Name && l.Bridge == o.Bridge && l.MAC == o.MAC && l.BridgeMAC == o.BridgeMAC &&
 		l.AnyAddress == o.AnyAddress && l.Router == o.Router && slices.Equal(l.Allowed, o.Allowed) && slices.Equal(l.Addresses, o.Addresses) &&
-		slices.Equal(l.Gateways, o.Gateways) && slices.Equal(l.GatewayMACs, o.GatewayMACs) && slices.Equal(l.Networks, o.Networks) && slices.Equal(l.PodNetworks, o.PodNetworks)
+		slices.Equal(l.Gateways, o.Gateways) && slices.Equal(l.GatewayLinks, o.GatewayLinks) && slices.Equal(l.Networks, o.Networks) && slices.Equal(l.PodNetworks, o.PodNetworks)
 }
 
 // mayHaveOthers reports whether the pod can have other addresses of a family than its own.
@@ -72,6 +75,9 @@ const (
 	routerPorts  = PodSets + "routers"
 	portMACs     = PodSets + "port_mac"
 	allMACs      = PodSets + "mac"
+	// The ports behind which the node has an interface, with its MAC, and their bridges.
+	gatewayPorts   = PodSets + "gateway"
+	gatewayBridges = PodSets + "gateway_bridges"
 )
 
 // linkSets returns the sets of links in Table.
@@ -84,7 +90,8 @@ func linkSets() (sets []*nft.Set) {
 	}
 	return append(sets,
 		&nft.Set{Table: Table(), Name: routedLinks, Key: []nft.Field{nft.IfName}},
-		&nft.Set{Table: Table(), Name: bridgeSet, Key: []nft.Field{nft.IfName}})
+		&nft.Set{Table: Table(), Name: bridgeSet, Key: []nft.Field{nft.IfName}},
+		&nft.Set{Table: Table(), Name: gatewayBridges, Key: []nft.Field{nft.IfName}})
 }
 
 // portSets returns the sets of links in BridgeTable: the ports with their own addresses, the addresses of all pods and bridges, those of pods that
@@ -102,6 +109,7 @@ func portSets() (sets []*nft.Set) {
 	return append(sets,
 		&nft.Set{Table: BridgeTable(), Name: portLinks, Key: []nft.Field{nft.IfName}},
 		&nft.Set{Table: BridgeTable(), Name: routerPorts, Key: []nft.Field{nft.IfName}},
+		&nft.Set{Table: BridgeTable(), Name: gatewayPorts, Key: []nft.Field{nft.IfName, nft.EtherAddr}},
 		&nft.Set{Table: BridgeTable(), Name: portMACs, Key: []nft.Field{nft.IfName, nft.EtherAddr}},
 		&nft.Set{Table: BridgeTable(), Name: allMACs, Key: []nft.Field{nft.EtherAddr}})
 }
@@ -174,8 +182,13 @@ func LinkElements(l *Link) (all []*nft.Element) {
 	for _, a := range l.Gateways {
 		add(podSet(bridgedSet, a.Is6()), a.String())
 	}
-	for _, mac := range l.GatewayMACs {
-		add(allMACs, mac)
+	for _, g := range l.GatewayLinks {
+		add(allMACs, g.MAC)
+		add(bridgeSet, g.Name)
+		if g.Port != "" {
+			add(gatewayBridges, l.Bridge)
+			add(gatewayPorts, g.Port, g.MAC)
+		}
 	}
 	return all
 }

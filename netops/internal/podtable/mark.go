@@ -73,6 +73,46 @@ func (f Form) markRules(chain string) (rules []baseRule) {
 	return rules
 }
 
+// gatewayFrameRules accept frames. Those to a port behind which the node has an interface become packets to the node: the chains judge them when
+// they arrive on that interface, so here they get a mark. Those from there keep theirs. br_netfilter is next.
+func gatewayFrameRules() []baseRule {
+	const destination, source, size = 0, 6, 6 // in the frame
+	gateway := func(key, mac uint32, then func(expressions)) baseRule {
+		return baseRule{fill: func(e expressions) {
+			e.Meta(key, register)
+			e.Payload(unix.NFT_PAYLOAD_LL_HEADER, mac, size, register+unix.IFNAMSIZ/4)
+			e.Lookup(gatewayPorts, false)
+			then(e)
+			accept(e)
+		}}
+	}
+	return []baseRule{
+		gateway(unix.NFT_META_OIFNAME, destination, func(e expressions) { e.setMark(mayEnter, mayLeave) }),
+		gateway(unix.NFT_META_IIFNAME, source, func(expressions) {}),
+		clearMarks(),
+		{fill: accept},
+	}
+}
+
+// clearMarks clears the marks, so that another program's are none.
+func clearMarks() baseRule {
+	return baseRule{fill: func(e expressions) {
+		e.marked(unix.NFT_CMP_NEQ, mayEnter|mayLeave)
+		e.setMark(mayEnter|mayLeave, 0)
+	}}
+}
+
+// ofGateway accepts what a bridge forwards to and from the node's interface behind a port. Other chains judge it: when it comes from the node, or
+// has arrived there.
+func ofGateway() baseRule {
+	return baseRule{fill: func(e expressions) {
+		e.marked(unix.NFT_CMP_NEQ, mayEnter|mayLeave)
+		e.Meta(unix.NFT_META_IIFNAME, register)
+		e.Lookup(gatewayBridges, false)
+		accept(e)
+	}}
+}
+
 // The chains of BridgeTable that drop packets without marks: behind br_netfilter, and in what the node sends to its bridge.
 const (
 	judgedChain   = "judged"
@@ -109,10 +149,7 @@ func judgedRules(chain string) []baseRule {
 			e.Verdict(nft.VerdictDrop, "")
 		}))
 	}
-	return append(rules, baseRule{fill: func(e expressions) {
-		e.marked(unix.NFT_CMP_NEQ, mayEnter|mayLeave)
-		e.setMark(mayEnter|mayLeave, 0)
-	}})
+	return append(rules, clearMarks())
 }
 
 // portRouteRules drop frames that bring a packet for a pod that policies select to another pod's port, or to another port of the same pod: Linux

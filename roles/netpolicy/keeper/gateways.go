@@ -3,6 +3,7 @@ package keeper
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
@@ -10,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// gateway is what the node has on a bridge: its addresses and their networks, and the MACs of its interfaces beside the bridge.
+// gateway is what the node has on a bridge: its addresses and their networks, and its interfaces beside the bridge.
 type gateway struct {
 	addresses []netip.Addr
 	networks  []netip.Prefix
-	macs      []string
+	links     []podfilter.GatewayLink
 }
 
 // gatewaysOf returns what the node has on bridges, by their names: on the bridge, on a VLAN of it, and on a pair whose other end is a port.
@@ -28,24 +29,32 @@ func gatewaysOf(all []netops.LinkInfo) map[string]*gateway {
 	}
 	for i := range all {
 		l, peer := &all[i], byIndex[all[i].PeerIndex]
-		g := gateways[l.Name]
+		g, port := gateways[l.Name], ""
 		switch {
 		case g != nil || l.PeerElsewhere || peer == nil:
 		case l.Kind == "veth":
 			g = gateways[peer.Master]
+			if l.Master == "" { // else it is no end of the packet's way
+				port = peer.Name
+			}
 		case l.Kind == "vlan":
 			g = gateways[peer.Name]
 		}
 		if g != nil {
-			g.add(l)
+			g.add(l, port)
 		}
 	}
 	return gateways
 }
 
-func (g *gateway) add(l *netops.LinkInfo) {
+// add adds an interface. With a port its peer is that port of the bridge. One without an address is not the node's end of anything: a hypervisor,
+// for instance, reads its frames.
+func (g *gateway) add(l *netops.LinkInfo, port string) {
 	if l.Kind != "bridge" {
-		g.macs = append(g.macs, l.MAC)
+		if !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return !a.Addr().IsLinkLocalUnicast() }) {
+			port = ""
+		}
+		g.links = append(g.links, podfilter.GatewayLink{Name: l.Name, MAC: l.MAC, Port: port})
 	}
 	for _, a := range l.Addresses {
 		g.addresses = append(g.addresses, a.Addr())
@@ -54,7 +63,7 @@ func (g *gateway) add(l *netops.LinkInfo) {
 		}
 	}
 	sorting.Stable(g.addresses, netip.Addr.Compare)
-	slices.Sort(g.macs)
+	sorting.Stable(g.links, func(a, b podfilter.GatewayLink) int { return strings.Compare(a.Name, b.Name) })
 	g.networks = netops.WidestNetworks(g.networks)
 }
 
@@ -78,7 +87,7 @@ func (l *attachments) podNetworks() (all []netip.Prefix) {
 // addGateway adds what the node has on the link's bridge, and the networks of pods.
 func (l *attachments) addGateway(link *podfilter.Link) {
 	if g := l.named.gateways[link.Bridge]; g != nil {
-		link.Gateways, link.GatewayMACs, link.Networks = g.addresses, g.macs, g.networks
+		link.Gateways, link.GatewayLinks, link.Networks = g.addresses, g.links, g.networks
 	}
 	if link.Bridge != "" {
 		link.PodNetworks = l.networks

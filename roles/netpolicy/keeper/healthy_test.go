@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +124,15 @@ func TestDHCP(t *testing.T) {
 	n.del(web)
 }
 
+// shutPolicy forbids the pods app=shut to send.
+const shutPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: shut}
+spec:
+  podSelector: {matchLabels: {app: shut}}
+  policyTypes: [Egress]
+`
+
 // TestOtherPorts: policies hold, and allow what they should, for pods whose MAC tuning has changed, promiscuous pods, and bridges in promiscuous mode
 // or that filter VLANs.
 func TestOtherPorts(t *testing.T) {
@@ -136,8 +146,9 @@ func TestOtherPorts(t *testing.T) {
 			forward(t)
 			n.put("web.yaml", onlyPort80)
 			n.start()
-			near, far, web := n.pod(1, 2, ""), n.pod(2, 2, ""), n.pod(1, 3, "app=web")
-			for _, p := range []*pod{near, web} {
+			n.put("shut.yaml", shutPolicy)
+			near, far, web, shut := n.pod(1, 2, ""), n.pod(2, 2, ""), n.pod(1, 3, "app=web"), n.pod(1, 4, "app=shut")
+			for _, p := range []*pod{near, web, shut} {
 				p.call.Conf = strings.Replace(p.call.Conf, `"isDefaultGateway"`, keys+`"isDefaultGateway"`, 1)
 				tuned := p.call
 				a := n.OK(tuned)
@@ -148,6 +159,7 @@ func TestOtherPorts(t *testing.T) {
 			}
 			n.add(far)
 			awaitRules(t, "10.1.0.3")
+			await.Until(t, func() bool { return strings.Contains(listed(t, "pod_egress4"), "10.1.0.4 : goto pod") }, func() string { return listed(t, "pod_egress4") })
 			allowed, denied := n.sink(web, 80), n.sink(web, 81)
 			n.flood(near, web)
 			n.more(allowed, "the allowed port from the bridge")
@@ -157,6 +169,37 @@ func TestOtherPorts(t *testing.T) {
 			run(t, "nft -f "+n.file("saved", saved(t)))
 			n.more(allowed, "the allowed port after nft loaded what it listed")
 			n.none(denied, "the denied port after nft loaded what it listed")
+			run(t, "nft -f "+n.file("marks", "table inet marks {\nchain c {\ntype filter hook prerouting priority mangle; policy accept;\nmeta mark set 0x1040\n}\n}\n"))
+			t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "inet", "marks").Run() })
+			n.more(allowed, "the allowed port while another program sets marks")
+			n.none(denied, "the denied port while another program sets marks")
+			if kind == "VLAN" { // by the MAC of the gateway, so that the node routes it
+				gateway, err := net.InterfaceByName("br1.100")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, a := range web.addresses {
+					near.inside(t, fmt.Sprintf("ip neigh replace %s lladdr %s dev eth0", a, gateway.HardwareAddr))
+				}
+				n.more(allowed, "the allowed port through the gateway")
+				n.none(denied, "the denied port through the gateway")
+			}
+			if err := n.floodFromHere(web); err != nil {
+				t.Fatal(err)
+			}
+			n.more(denied, "the node's own packets, which pass no policy")
+
+			node := &pod{addresses: [2]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00:1::1")}}
+			here, err := n.sinkHere(80)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.flood(shut, node)
+			n.more(here, "packets of a pod that may send to nobody, to its own node")
+			fromShut := n.sink(near, 80)
+			n.flood(shut, near)
+			n.more(here, "packets to the node")
+			n.none(fromShut, "packets of that pod to another pod")
 		})
 	}
 }

@@ -177,64 +177,70 @@ func (n *node) del(p *pod) {
 // sink counts the datagrams that arrive at a port of a pod, by address family.
 type sink [2]atomic.Int64
 
-func (n *node) sink(p *pod, port int) *sink {
+func (n *node) sink(p *pod, port int) (s *sink) {
 	n.t.Helper()
+	p.ns.Do(n.t, func() (err error) { s, err = n.sinkHere(port); return err })
+	return s
+}
+
+// sinkHere does it in the namespace of the calling thread.
+func (n *node) sinkHere(port int) (*sink, error) {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+	if err != nil {
+		return nil, err
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
 	var s sink
-	p.ns.Do(n.t, func() error {
-		c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
-		if err != nil {
-			return err
-		}
-		n.t.Cleanup(func() { _ = c.Close() })
-		go func() {
-			b := make([]byte, 10)
-			for {
-				_, from, err := c.ReadFromUDPAddrPort(b)
-				if err != nil {
-					return
-				}
-				if from.Addr().Unmap().Is4() {
-					s[0].Add(1)
-				} else {
-					s[1].Add(1)
-				}
+	go func() {
+		b := make([]byte, 10)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
 			}
-		}()
-		return nil
-	})
-	return &s
+			if from.Addr().Unmap().Is4() {
+				s[0].Add(1)
+			} else {
+				s[1].Add(1)
+			}
+		}
+	}()
+	return &s, nil
 }
 
 // flood sends datagrams from a pod to two ports of another pod's addresses, until the test ends.
 func (n *node) flood(from, to *pod) {
 	n.t.Helper()
+	from.ns.Do(n.t, func() error { return n.floodFromHere(to) })
+}
+
+// floodFromHere does it from the namespace of the calling thread.
+func (n *node) floodFromHere(to *pod) error {
+	c, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		return err
+	}
 	stop := make(chan struct{})
 	var running sync.WaitGroup
 	n.t.Cleanup(func() { close(stop); running.Wait() })
-	from.ns.Do(n.t, func() error {
-		c, err := net.ListenUDP("udp", nil)
-		if err != nil {
-			return err
-		}
-		running.Go(func() {
-			defer c.Close()
-			for tick := time.NewTicker(100 * time.Microsecond); ; {
-				select {
-				case <-stop:
-					tick.Stop()
-					return
-				case <-tick.C:
-				}
-				n.sent.Add(1)
-				for _, a := range to.addresses {
-					for _, port := range []uint16{81, 80} {
-						_, _ = c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(a, port)) // there may be no route yet
-					}
+	running.Go(func() {
+		defer c.Close()
+		for tick := time.NewTicker(100 * time.Microsecond); ; {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			n.sent.Add(1)
+			for _, a := range to.addresses {
+				for _, port := range []uint16{81, 80} {
+					_, _ = c.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(a, port)) // there may be no route yet
 				}
 			}
-		})
-		return nil
+		}
 	})
+	return nil
 }
 
 // more waits until more datagrams of both families have arrived.
