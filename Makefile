@@ -2,8 +2,8 @@
 
 SHELL   := /bin/sh
 GO      ?= go
-# urfave_cli_no_docs leaves out a Markdown renderer. nethttpomithttp2 leaves out HTTP/2, which etcd's gateway and API servers do not need.
-TAGS    := urfave_cli_no_docs,nethttpomithttp2
+# urfave_cli_no_docs leaves out a Markdown renderer.
+TAGS    := urfave_cli_no_docs
 # Tests, demos and benchmarks run in private namespaces and never use the machine's network.
 SANDBOX := unshare --net --mount --propagation private
 # Tests of clients and servers use the loopback interface, which is down in a new namespace.

@@ -10,7 +10,7 @@ export CGO_ENABLED=0 GOFLAGS=-trimpath
 update() {
 	tests=$1
 	shift
-	"${GO:-go}" test -tags urfave_cli_no_docs,nethttpomithttp2 -vet off -ldflags '-s -w' -count 1 -run "^Test($tests)\$" "$@" -update
+	"${GO:-go}" test -tags urfave_cli_no_docs -vet off -ldflags '-s -w' -count 1 -run "^Test($tests)\$" "$@" -update
 }
 case "${1:-}" in
 code)

@@ -4,7 +4,6 @@
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/coldjson FuzzUnmarshal internal_coldjson_FuzzUnmarshal
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzDecode internal_dbus_FuzzDecode
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/dbus FuzzMessage internal_dbus_FuzzMessage
-compile_native_go_fuzzer github.com/cnibox/cnibox/internal/grpc FuzzReceive internal_grpc_FuzzReceive
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/rawjson FuzzSet internal_rawjson_FuzzSet
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/redact FuzzJSON internal_redact_FuzzJSON
 compile_native_go_fuzzer github.com/cnibox/cnibox/internal/yaml FuzzToJSON internal_yaml_FuzzToJSON

@@ -5,151 +5,159 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
-// encode encodes header fields as a server does that was told not to use its dynamic table.
-func encode(fields ...hpack.HeaderField) []byte {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	e.SetMaxDynamicTableSize(0)
-	for _, f := range fields {
-		if err := e.WriteField(f); err != nil {
-			panic(err)
+// serve serves gRPC calls on a socket.
+func serve(t *testing.T, answer http.HandlerFunc) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Handler: answer, Protocols: protocols, ReadHeaderTimeout: time.Minute}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return socket
+}
+
+// sends accepts one connection, sends bytes, and reads until the client closes it.
+func sends(t *testing.T, b []byte) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
 		}
-	}
-	return b.Bytes()
+		_ = l.Close() // HTTP/2 tries some requests again
+		read := make(chan struct{})
+		go func() { _, _ = io.Copy(io.Discard, c); close(read) }()
+		_, _ = c.Write(b)
+		_ = c.(*net.UnixConn).CloseWrite() //nolint:forcetypeassert // of a Unix socket
+		<-read
+		_ = c.Close()
+	}()
+	return socket
 }
 
-// reply encodes a server's answer: its settings, a ping, header fields, a message and trailers.
-func reply(message []byte, status, text string) []byte {
-	b := appendFrame(nil, typeSettings, 0, 0, []byte{0, 5, 0, 0x10, 0, 0})
-	b = appendFrame(b, typeSettings, flagAck, 0, nil)
-	b = appendFrame(b, typePing, 0, 0, []byte("12345678"))
-	head := encode(hpack.HeaderField{Name: ":status", Value: "200"}, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
-	b = appendFrame(b, typeHeaders, 0, 1, head[:1])
-	b = appendFrame(b, typeContinuation, flagEndHeaders, 1, head[1:])
-	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	for part := range slices.Chunk(data, 16000) {
-		b = appendFrame(b, typeData, 0, 1, part)
-	}
-	trailers := encode(hpack.HeaderField{Name: "grpc-status", Value: status}, hpack.HeaderField{Name: "grpc-message", Value: text})
-	return appendFrame(b, typeHeaders, flagEndStream|flagEndHeaders, 1, trailers)
+func call(t *testing.T, socket string) ([]byte, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return Call(ctx, socket, "/v1.Service/Method", []byte("question"))
 }
 
-// conn is a connection whose server has sent all that it will send.
-type conn struct {
-	io.Reader
-	sent bytes.Buffer
+func framed(message []byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-func (c *conn) Write(p []byte) (int, error) { return c.sent.Write(p) }
-
-func receive(b []byte) ([]byte, *conn, error) {
-	c := &conn{Reader: bytes.NewReader(b)}
-	var a answer
-	if err := a.read(c); err != nil {
-		return nil, c, err
-	}
-	m, err := a.message()
-	return m, c, err
-}
-
-// TestReply: an answer as another implementation of HTTP/2 encodes it.
+// TestReply: messages of all sizes, and a refusal with and without a message.
 func TestReply(t *testing.T) {
 	for _, size := range []int{0, 1, 15_000, 40_000, maxReply} {
 		want := bytes.Repeat([]byte{7}, size)
-		have, c, err := receive(reply(want, "0", ""))
+		have, err := call(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+			b, err := io.ReadAll(r.Body)
+			if r.URL.Path != "/v1.Service/Method" || r.Header.Get("Content-Type") != "application/grpc" || r.Header.Get("Te") != "trailers" || string(b) != "\x00\x00\x00\x00\x08question" || err != nil {
+				t.Errorf("%s %v %q, %v", r.URL, r.Header, b, err)
+			}
+			w.Header().Set("Trailer", "Grpc-Status")
+			_, _ = w.Write(framed(want))
+			w.Header().Set("Grpc-Status", "0")
+		}))
 		if err != nil || !bytes.Equal(have, want) {
-			t.Fatalf("%d bytes: %d, %v", size, len(have), err)
-		}
-		acks := appendFrame(appendFrame(nil, typeSettings, flagAck, 0, nil), typePing, flagAck, 0, []byte("12345678"))
-		if !bytes.Equal(c.sent.Bytes(), acks) {
-			t.Errorf("sent % x", c.sent.Bytes())
+			t.Errorf("%d bytes: %d, %v", size, len(have), err)
 		}
 	}
-	_, _, err := receive(reply(nil, "8", "rejected by rate limit: 100%25 ä"))
-	var refused *StatusError
-	if !errors.As(err, &refused) || refused.Code != ResourceExhausted || refused.Message != "rejected by rate limit: 100% ä" {
-		t.Errorf("have %v", err)
+	for _, early := range []bool{false, true} {
+		_, err := call(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if !early {
+				w.Header().Set("Trailer", "Grpc-Status, Grpc-Message")
+				w.WriteHeader(http.StatusOK)
+			}
+			w.Header().Set("Grpc-Status", "8")
+			w.Header().Set("Grpc-Message", "rejected by rate limit: 100%25 ä")
+		}))
+		var refused *StatusError
+		if !errors.As(err, &refused) || refused.Code != ResourceExhausted || refused.Message != "rejected by rate limit: 100% ä" {
+			t.Errorf("early %v: have %v", early, err)
+		}
 	}
 }
 
-// TestHostile: each answer is an error that says what is wrong.
+// TestHostile: each answer is an error that says what is wrong, before the deadline.
 func TestHostile(t *testing.T) {
-	good := reply([]byte("x"), "0", "")
-	frame := func(kind, flags byte, stream uint32, payload string) []byte {
-		return appendFrame(nil, kind, flags, stream, []byte(payload))
+	status := func(code int, body, grpc string) string {
+		return serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "Grpc-Status")
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(body))
+			w.Header().Set("Grpc-Status", grpc)
+		})
 	}
-	for _, c := range []struct {
-		name string
-		sent []byte
-		want string
-	}{
-		{"nothing", nil, "unexpected EOF"},
-		{"cut", good[:len(good)-3], "unexpected EOF"},
-		{"HTTP/1", []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), "frame 48 54 54 50"},
-		{"push", frame(5, 0, 1, "abcd"), "frame 00 00 04 05"},
-		{"reset", frame(3, 0, 1, "\x00\x00\x00\x08"), "frame 00 00 04 03 00 00 00 00 01: 00 00 00 08"},
-		{"goaway", frame(7, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00"), "frame 00 00 08 07"},
-		{"stream", frame(typeData, 0, 3, "abcd"), "frame 00 00 04 00 00 00 00 00 03"},
-		{"padding", frame(typeData, flagPadded, 1, "\xff"), "frame 00 00 01 00 08"},
-		{"no fields", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, ""), `HTTP status ""`},
-		{"large", reply(make([]byte, maxReply+1), "0", ""), "more than 1048576 bytes"},
-		{"endless pings", bytes.Repeat(frame(typePing, 0, 0, "12345678"), maxBytes/17+1), "unexpected EOF"},
-		{"endless fields", bytes.Repeat(frame(typeContinuation, 0, 1, strings.Repeat("x", 1000)), 17), "more than"},
-		{"dynamic table", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\xbe"), "invalid header fields"},
-		{"number", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\xff\xff\xff\xff\xff\xff"), "invalid header fields"},
-		{"end of string in a string", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\x00\x84\xff\xff\xff\xff\x00"), "invalid header fields"},
-		{"zero padding", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\x00\x81\x00\x00"), "invalid header fields"},
-		{"status", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\x8d"), `HTTP status "404"`},
-		{"no grpc-status", frame(typeHeaders, flagEndHeaders|flagEndStream, 1, "\x88"), `grpc-status ""`},
-		{"length", bytes.Replace(good, []byte{1, 'x', 0, 0}, []byte{2, 'x', 0, 0}, 1), "want one message"},
+	frames := func(write func(f *http2.Framer)) string {
+		var b bytes.Buffer
+		f := http2.NewFramer(&b, nil)
+		_ = f.WriteSettings()
+		write(f)
+		return sends(t, b.Bytes())
+	}
+	var fields bytes.Buffer
+	e := hpack.NewEncoder(&fields)
+	_ = e.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
+	for i := range 100 {
+		_ = e.WriteField(hpack.HeaderField{Name: fmt.Sprint("x", i), Value: strings.Repeat("x", 1000)})
+	}
+	for name, c := range map[string]struct{ socket, want string }{
+		"nothing": {sends(t, nil), ""},
+		"HTTP/1":  {sends(t, []byte("HTTP/1.1 400 Bad Request\r\n\r\n")), "http2"},
+		"garbage": {sends(t, bytes.Repeat([]byte{0xff}, 1<<16)), "http2"},
+		"reset":   {frames(func(f *http2.Framer) { _ = f.WriteRSTStream(1, http2.ErrCodeRefusedStream) }), "no such file"},
+		"goaway":  {frames(func(f *http2.Framer) { _ = f.WriteGoAway(0, http2.ErrCodeNo, nil) }), "no such file"},
+		"endless ping": {frames(func(f *http2.Framer) {
+			for range 100_000 {
+				_ = f.WritePing(false, [8]byte{})
+			}
+		}), ""},
+		"fields": {frames(func(f *http2.Framer) {
+			b := fields.Bytes()
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: b[:16000]})
+			for b = b[16000:]; len(b) > 16000; b = b[16000:] {
+				_ = f.WriteContinuation(1, false, b[:16000])
+			}
+			_ = f.WriteContinuation(1, true, b)
+		}), "PROTOCOL_ERROR"},
+		"status":         {status(http.StatusNotFound, "", "0"), "HTTP status 404"},
+		"no grpc-status": {status(http.StatusOK, string(framed([]byte("x"))), ""), `grpc-status ""`},
+		"large":          {status(http.StatusOK, string(framed(make([]byte, maxReply+1))), "0"), "more than 1048576 bytes"},
+		"length":         {status(http.StatusOK, "\x00\x00\x00\x00\x02x", "0"), "want one message"},
+		"compressed":     {status(http.StatusOK, "\x01\x00\x00\x00\x01x", "0"), "want one message"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if m, _, err := receive(c.sent); err == nil || !strings.Contains(err.Error(), c.want) {
+		t.Run(name, func(t *testing.T) {
+			if m, err := call(t, c.socket); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("have %q, %v; want %q", m, err, c.want)
 			}
 		})
-	}
-}
-
-// TestFields compares the decoder with another one, for every byte and for the whole static table.
-func TestFields(t *testing.T) {
-	var all []hpack.HeaderField
-	for i := range 256 {
-		all = append(all, hpack.HeaderField{Name: "grpc-message", Value: strings.Repeat(string([]byte{byte(i), 'a'}), 3) + strings.Repeat("0", i)})
-	}
-	for _, f := range all {
-		var a answer
-		if err := a.readFields(encode(hpack.HeaderField{Name: ":status", Value: "200"}, f)); err != nil || a.text != f.Value || a.http != "200" {
-			t.Errorf("%q: have %q, %v", f.Value, a.text, err)
-		}
-	}
-	for i := 1; i <= 61; i++ {
-		var a answer
-		if err := a.readFields([]byte{0x80 | byte(i)}); err != nil {
-			t.Errorf("%d: %v", i, err)
-		}
-		var want string
-		_, _ = hpack.NewDecoder(0, func(f hpack.HeaderField) {
-			if f.Name == ":status" {
-				want = f.Value
-			}
-		}).Write([]byte{0x80 | byte(i)})
-		if a.http != want {
-			t.Errorf("%d: status %q, want %q", i, a.http, want)
-		}
 	}
 }
 
@@ -169,35 +177,4 @@ func TestCallEnds(t *testing.T) {
 	if _, err := Call(ctx, socket, "/x", nil); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("silent server: %v", err)
 	}
-}
-
-// FuzzReceive: bytes of a server are a reply or an error, and the decoder of header fields agrees with another one.
-func FuzzReceive(f *testing.F) {
-	f.Add(reply([]byte("x"), "0", ""))
-	f.Add(reply(nil, "2", "a b"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if m, _, err := receive(b); err == nil && len(m) > maxReply {
-			t.Errorf("%d bytes", len(m))
-		}
-		var a, want answer
-		d := hpack.NewDecoder(0, func(f hpack.HeaderField) {
-			switch f.Name {
-			case ":status":
-				want.http = f.Value
-			case "grpc-status":
-				want.status = f.Value
-			case "grpc-message":
-				want.text = f.Value
-			}
-		})
-		_, err := d.Write(b)
-		if err == nil {
-			err = d.Close()
-		}
-		if mine := a.readFields(b); err == nil && mine == nil && (a.http != want.http || a.status != want.status || a.text != want.text) {
-			t.Errorf("have %+v, want %+v", a, want)
-		} else if err != nil && mine == nil {
-			t.Errorf("accepted, but %v", err)
-		}
-	})
 }

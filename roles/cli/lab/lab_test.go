@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { netopstest.Main(m) }
 // tests' namespaces.
 var built = sync.OnceValues(func() (string, error) {
 	const path = "/run/cnibox-under-test"
-	out, err := exec.Command("go", "build", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-o", path, "github.com/cnibox/cnibox").CombinedOutput()
+	out, err := exec.Command("go", "build", "-tags", "urfave_cli_no_docs", "-o", path, "github.com/cnibox/cnibox").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
 	}

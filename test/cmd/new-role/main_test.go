@@ -12,7 +12,7 @@ import (
 )
 
 // tags are the build tags of the Makefile.
-const tags = "urfave_cli_no_docs,nethttpomithttp2"
+const tags = "urfave_cli_no_docs"
 
 // TestWrite: what is written for each kind of role is formatted and vetted, passes its suite, and agrees with the pages, without changes.
 func TestWrite(t *testing.T) {

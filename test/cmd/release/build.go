@@ -10,7 +10,7 @@ import (
 )
 
 // tags are the build tags of the Makefile.
-const tags = "urfave_cli_no_docs,nethttpomithttp2"
+const tags = "urfave_cli_no_docs"
 
 // build compiles the tag for each architecture, in two clones with different paths. It fails if the two
 // programs are not the same, byte for byte.

@@ -177,7 +177,7 @@ func nameSuites(o options) ([]suite, error) {
 }
 
 // buildTags are those of the product, so that Go's build cache already has the packages.
-const buildTags = "urfave_cli_no_docs,nethttpomithttp2"
+const buildTags = "urfave_cli_no_docs"
 
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
 func buildSuites(ctx context.Context, root, work, arch string, suites []suite) error {

@@ -323,7 +323,7 @@ func load(t *testing.T) *code {
 		GoFiles                 []string
 		Error                   *struct{ Err string }
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Error", "-tags", "urfave_cli_no_docs,nethttpomithttp2", ".")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Error", "-tags", "urfave_cli_no_docs", ".")
 	cmd.Dir, cmd.Stderr = "../../..", os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // the Makefile's, with whose build cache it compiles nothing
 	text, err := cmd.Output()

@@ -96,7 +96,7 @@ type productPackage struct {
 // productPackages reads all packages of this module by their paths.
 func productPackages(t *testing.T) map[string]productPackage {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-json=ImportPath,Dir,GoFiles,Deps", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-tags", "urfave_cli_no_docs", "-json=ImportPath,Dir,GoFiles,Deps", "./...")
 	cmd.Dir = repository
 	out, err := cmd.Output()
 	if err != nil {
@@ -133,7 +133,7 @@ func productPackages(t *testing.T) map[string]productPackage {
 // TestOneRole links a program with one role, and prints how much machine code it has.
 func TestOneRole(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "dummy")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-ldflags", "-s -w", "-o", program, "./test/cmd/onerole")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", program, "./test/cmd/onerole")
 	cmd.Dir, cmd.Env = repository, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -121,7 +121,7 @@ func buildCripods(t *testing.T) string {
 func buildProgram(t *testing.T, dir string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), filepath.Base(dir))
-	cmd := exec.Command("go", "build", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-o", file, ".")
+	cmd := exec.Command("go", "build", "-tags", "urfave_cli_no_docs", "-o", file, ".")
 	cmd.Dir = filepath.Join(root(t), "test", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build test/%s: %v\n%s", dir, err, out)

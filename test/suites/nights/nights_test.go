@@ -59,7 +59,7 @@ func run(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	product = filepath.Join(dir, "cnibox")
-	if out, err := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-ldflags", "-s -w", "-o", product, "../../..").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", product, "../../..").CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return m.Run(), nil

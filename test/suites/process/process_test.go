@@ -22,7 +22,7 @@ import (
 
 // buildTags and ldFlags are those of the product, as in the Makefile.
 const (
-	buildTags = "urfave_cli_no_docs,nethttpomithttp2"
+	buildTags = "urfave_cli_no_docs"
 	ldFlags   = "-s -w"
 )
 
