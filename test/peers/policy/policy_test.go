@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	extensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,8 +44,10 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := api.Install(c.Scheme()); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{api.Install, extensions.AddToScheme} {
+		if err := add(c.Scheme()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	o := suite.Options{Client: c, ClientSet: kubernetes.NewForConfigOrDie(cfg), KubeConfig: *cfg, EnableAllSupportedFeatures: true}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
