@@ -31,7 +31,7 @@ var (
 )
 
 // usesSCTP matches the names of the tests that connect by SCTP.
-var usesSCTP = regexp.MustCompile("SCTP|Gress$|InlineCIDRPeers|NodePeers")
+var usesSCTP = regexp.MustCompile("SCTP|Gress$|InlineCIDRPeers|NodePeers|PortRange")
 
 // TestConformance runs all tests. Without SCTP in the kernel it leaves out the tests that connect by SCTP, and the containers that serve
 // it, which would not start.
