@@ -216,9 +216,5 @@ func (p *Process) getenv(key string) string {
 
 // host opens the node for a role; an empty role is the command line itself.
 func (p *Process) host(ctx context.Context, role string) (*roles.Host, func(), error) {
-	h, done, err := p.OpenHost(ctx, role)
-	if err != nil {
-		return nil, nil, asRoot(err)
-	}
-	return h, done, nil
+	return p.OpenHost(ctx, role)
 }

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/see/lint"
 )
@@ -65,12 +67,22 @@ func withHint(err error, hint string) error {
 	return &hintError{err, hint}
 }
 
-// asRoot adds the advice to be root to an error about missing rights.
-func asRoot(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return withHint(err, "run it as root")
+// beRoot is the advice for missing rights. Other users get it in place of any other.
+const beRoot = "run it as root"
+
+// hintOf returns the advice of an error, or "".
+func hintOf(err error) string {
+	var he *hintError
+	if errors.As(err, &he) && (os.Geteuid() == 0 || strings.HasPrefix(he.hint, beRoot)) {
+		return he.hint
 	}
-	return err
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, netops.ErrPermission) {
+		return beRoot
+	}
+	if he != nil {
+		return he.hint
+	}
+	return ""
 }
 
 // usagef returns an error for wrong arguments, with advice.
@@ -202,11 +214,7 @@ func (p *Process) report(err error) int {
 	if errors.As(err, &ve) {
 		prefix, inner, verb = appName+": "+ve.verb+": ", ve.err, ve.verb
 	}
-	var he *hintError
-	hint := ""
-	if errors.As(err, &he) {
-		hint = he.hint
-	}
+	hint := hintOf(err)
 	if inner == errDifferent || inner == errWarnings { //nolint:errorlint // bare: everything has been printed
 		return code
 	}

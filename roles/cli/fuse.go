@@ -73,7 +73,7 @@ func (p *Process) fuse(file string, split, write bool) error {
 		_, err := p.Stdout.Write(out.Bytes())
 		return err
 	}
-	return asRoot(smallfile.Rewrite(file, out.Bytes()))
+	return smallfile.Rewrite(file, out.Bytes())
 }
 
 // fuseHint returns the hint to run lint if lint finds a fault in the file.

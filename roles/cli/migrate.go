@@ -327,7 +327,7 @@ func (m *migrator) save() error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
-		return asRoot(err)
+		return err
 	}
-	return asRoot(smallfile.ReplaceSynced(m.path, append(raw, '\n'), 0o600))
+	return smallfile.ReplaceSynced(m.path, append(raw, '\n'), 0o600)
 }

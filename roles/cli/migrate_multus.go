@@ -159,7 +159,7 @@ func (m *migrator) rewrite(old savedFile, content []byte) error {
 		}
 	}
 	if err := smallfile.Rewrite(old.Path, append(content, '\n')); err != nil {
-		return asRoot(err)
+		return err
 	}
 	m.changed(change{Action: "wrote", Name: old.Path})
 	return nil
@@ -180,7 +180,7 @@ func (m *migrator) backMultus() ([]step, error) {
 		s := step{Name: f.stepName(), State: stepDone, What: f.Path + " is Multus's again"}
 		if !bytes.Equal(now, f.Content) {
 			s.State, s.What, s.do = stepTodo, "restore "+f.Path, func() error {
-				return asRoot(smallfile.ReplaceSynced(f.Path, f.Content, 0o600))
+				return smallfile.ReplaceSynced(f.Path, f.Content, 0o600)
 			}
 		}
 		steps = append(steps, s)

@@ -82,8 +82,6 @@ func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
 // planHint adds a hint to the error of a plugin's plan.
 func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
-	case errors.Is(err, netops.ErrPermission):
-		return withHint(err, "run it as root")
 	case errors.Is(err, roles.ErrConf):
 		return withHint(err, p.lintHint(c))
 	case errors.Is(err, netops.ErrNoNetns):

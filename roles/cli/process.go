@@ -55,7 +55,7 @@ func findProgram(name string, ours bool) (*process, error) {
 			continue
 		}
 		if err != nil {
-			return nil, asRoot(err)
+			return nil, err
 		}
 		if _, isOurs, err := plugindir.Identify(filepath.Join(dir, "exe")); err != nil || isOurs != ours {
 			continue // it ended, or it is another program by that name

@@ -225,10 +225,10 @@ func (p *Process) configure(r *containerRuntime, dir string, names []string) err
 		return fmt.Errorf("directory %q: cannot be written to %s", dirs[i], r.dropIn)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.dropIn), 0o755); err != nil {
-		return asRoot(err)
+		return err
 	}
 	if err := smallfile.Replace(r.dropIn, []byte(dropInMark+r.setting(dirs, nil)), 0o644); err != nil {
-		return asRoot(fmt.Errorf("configure %s: %w", r.name, err))
+		return fmt.Errorf("configure %s: %w", r.name, err)
 	}
 	p.changed(change{Action: "wrote", Name: r.dropIn})
 	p.afterChange(r)
@@ -338,7 +338,7 @@ func (p *Process) removeDropIns(dir string) error {
 			continue
 		}
 		if err := os.Remove(r.dropIn); err != nil {
-			return asRoot(err)
+			return err
 		}
 		p.changed(change{Action: "removed", Name: r.dropIn})
 		p.afterChange(&r)

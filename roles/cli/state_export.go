@@ -109,8 +109,6 @@ func stateHint(err error) error {
 		return withHint(err, "a newer cnibox, or cnibox state repair --force")
 	case errors.Is(err, store.ErrBusy):
 		return withHint(err, "the same call when that process has ended")
-	case errors.Is(err, os.ErrPermission):
-		return withHint(err, "run it as root")
 	case errors.Is(err, store.ErrInvalid):
 		return withHint(err, "correct it or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}

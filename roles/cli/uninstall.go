@@ -96,7 +96,7 @@ func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
 		}
 	}
 	if err := d.Remove(gone, p.fileChanged); err != nil {
-		return asRoot(err)
+		return err
 	}
 	if whole {
 		if err := p.removeDropIns(dir); err != nil {
@@ -133,7 +133,7 @@ func (p *Process) removeCommand(dir string) error {
 			continue
 		}
 		if err := os.Remove(link); err != nil {
-			return asRoot(err)
+			return err
 		}
 		p.changed(change{Action: "removed", Name: link})
 	}

@@ -158,8 +158,10 @@ func checkOwned(fd int, path string) (unix.Stat_t, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return st, fmt.Errorf("stat %q: %w", path, err)
 	}
-	if int(st.Uid) != os.Geteuid() {
-		return st, dirError(fmt.Sprintf("open directory %q: owned by user %d, not by %d", path, st.Uid, os.Geteuid()))
+	if euid := os.Geteuid(); euid != 0 && st.Uid == 0 {
+		return st, fmt.Errorf("open directory %q: owned by root: %w", path, unix.EACCES)
+	} else if int(st.Uid) != euid {
+		return st, dirError(fmt.Sprintf("open directory %q: owned by user %d, not by %d", path, st.Uid, euid))
 	}
 	if st.Mode&0o022 != 0 {
 		return st, dirError(fmt.Sprintf("open directory %q: mode %04o lets others write: chmod go-w it", path, st.Mode&0o7777))
