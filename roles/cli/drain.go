@@ -29,22 +29,16 @@ func (p *Process) drain(c *cli.Context) error {
 	if _, err := attachment.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
+	if c.Bool("if-idle") {
+		if err := p.refuseAttached(c, h); err != nil {
+			return err
+		}
+	}
 	if err := p.handBack(ctx, c, h); err != nil {
 		return stateHint(err)
 	}
-	state, err := readState(ctx, h)
-	if err != nil {
-		return stateHint(err)
-	}
-	if n := len(state.Attachments); n > 0 {
-		if p.changes != nil {
-			for _, a := range state.Attachments {
-				p.changed(change{Action: "kept", Name: a.ContainerID, Reason: "network " + a.Network + " has it attached"})
-			}
-		} else if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
-			return err
-		}
-		return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", n, errDifferent), "the same call when their containers have ended")
+	if err := p.refuseAttached(c, h); err != nil {
+		return err
 	}
 	if err := control.Stop(ctx, h); err != nil {
 		return stateHint(fmt.Errorf("end the enforcement of network policies: %w", err))
@@ -55,6 +49,22 @@ func (p *Process) drain(c *cli.Context) error {
 	}
 	p.changed(change{Action: "removed", Name: dir})
 	return p.uninstall(c, nil, true)
+}
+
+// refuseAttached lists the attached containers, and returns an error if there are some.
+func (p *Process) refuseAttached(c *cli.Context, h *roles.Host) error {
+	state, err := readState(c.Context, h)
+	if err != nil || len(state.Attachments) == 0 {
+		return stateHint(err)
+	}
+	if p.changes != nil {
+		for _, a := range state.Attachments {
+			p.changed(change{Action: "kept", Name: a.ContainerID, Reason: "network " + a.Network + " has it attached"})
+		}
+	} else if err := p.writeAttachments(state.Attachments, h.Now(), p.style(c)); err != nil {
+		return err
+	}
+	return withHint(fmt.Errorf("%d interfaces are still attached by cnibox: %w", len(state.Attachments), errDifferent), "the same call when their containers have ended")
 }
 
 // handBack replaces cnibox's plugins by the previous ones. It exports the leases before, so that the

@@ -27,7 +27,8 @@ attach new containers from then on, and exports the leases of host-local to the
 directory of the reference plugin. While containers are attached by cnibox, it lists
 them, keeps the binary and the state, and exits with 3: detach them, or wait, and
 repeat the call. When there are none, it also removes cnibox's kernel objects, the
-node's state and DIR/cnibox. See docs/migrate.md.
+node's state and DIR/cnibox. With --if-idle it changes nothing while containers are
+attached. See docs/migrate.md.
 
 examples:
   cnibox uninstall --drain
@@ -37,6 +38,7 @@ examples:
 			quietFlag(),
 			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the directory of networks; while one of them is a fused list, nothing is removed"},
 			&cli.BoolFlag{Name: "drain", Usage: "restore the previous plugins, and remove the rest when no container is attached"},
+			&cli.BoolFlag{Name: "if-idle", Usage: "with --drain, restore the previous plugins only then, too"},
 		},
 		Action: p.withChanges(func(c *cli.Context) error {
 			names := c.Args().Slice()
@@ -47,6 +49,9 @@ examples:
 			}
 			if c.String("dir") == "" {
 				return usagef("cnibox help uninstall", "--dir: want a directory")
+			}
+			if c.Bool("if-idle") && !c.Bool("drain") {
+				return usagef("cnibox uninstall --drain --if-idle", "--if-idle is for --drain")
 			}
 			if !c.Bool("drain") {
 				return p.uninstall(c, names, len(names) == 0)

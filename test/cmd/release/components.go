@@ -12,7 +12,7 @@ import (
 )
 
 // component is a Go module in the program, or Go's standard library.
-type component struct{ name, version string }
+type component struct{ name, version, licence string }
 
 // purl returns the component's package URL. Scanners look vulnerabilities up by it.
 func (c component) purl() string { return "pkg:golang/" + c.name + "@" + url.QueryEscape(c.version) }
@@ -32,12 +32,12 @@ func (r *release) materials(n int, arch string) error {
 	if err != nil {
 		return err
 	}
-	all := []component{{"stdlib", strings.TrimPrefix(info.GoVersion, "go")}}
+	all := []component{{"stdlib", strings.TrimPrefix(info.GoVersion, "go"), r.licence["stdlib"]}}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			return fmt.Errorf("module %s is replaced by %s: a release has no replaced modules", m.Path, m.Replace.Path)
 		}
-		all = append(all, component{m.Path, m.Version})
+		all = append(all, component{m.Path, m.Version, r.licence[m.Path+" "+m.Version]})
 	}
 	id := r.commit[:8] + "-" + r.commit[8:12] + "-4" + r.commit[13:16] + "-8" + r.commit[17:20] + "-" + fmt.Sprintf("%s%02x", r.commit[20:30], n)
 	for file, doc := range map[string]object{r.binary(arch) + ".spdx.json": r.spdx(id, all), r.binary(arch) + ".cdx.json": r.cycloneDX(id, all)} {
@@ -54,13 +54,13 @@ func (r *release) materials(n int, arch string) error {
 
 // self is the program as a component.
 func (r *release) self() component {
-	return component{strings.TrimPrefix(source, "https://"), r.version}
+	return component{strings.TrimPrefix(source, "https://"), r.version, "Apache-2.0"}
 }
 
 // cycloneDX returns a CycloneDX 1.5 document. id is a UUID.
 func (r *release) cycloneDX(id string, all []component) object {
 	describe := func(kind string, c component) object {
-		return object{"type": kind, "bom-ref": c.purl(), "name": c.name, "version": c.version, "purl": c.purl()}
+		return object{"type": kind, "bom-ref": c.purl(), "name": c.name, "version": c.version, "purl": c.purl(), "licenses": []object{{"expression": c.licence}}}
 	}
 	var libraries []object
 	var refs []string
@@ -84,6 +84,7 @@ func (r *release) spdx(id string, all []component) object {
 	for i, c := range append([]component{r.self()}, all...) {
 		packages = append(packages, object{
 			"SPDXID": ref(i), "name": c.name, "versionInfo": c.version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
+			"licenseConcluded": c.licence, "licenseDeclared": c.licence, "copyrightText": "NOASSERTION",
 			"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": c.purl()}},
 		})
 		if i > 0 {

@@ -51,6 +51,8 @@ type release struct {
 	at     time.Time
 	// src is a clone of the repository at the tag, and dist the directory of results.
 	src, dist string
+	// licence has the SPDX expression of each module in the program, by path and version, and of "stdlib".
+	licence map[string]string
 }
 
 // versions are semantic ones, as Go wants them.

@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,23 +228,32 @@ func checkSums(t *testing.T, dir, key, commit string) {
 func checkComponents(t *testing.T, dir string) {
 	var cyclone struct {
 		BomFormat  string
-		Components []struct{ Name, Version string }
+		Components []struct {
+			Name, Version string
+			Licenses      []struct{ Expression string }
+		}
 	}
 	decode(t, read(t, dir, "cnibox-v0.1.0-linux-amd64.cdx.json"), &cyclone)
 	var spdx struct {
 		SpdxVersion string
-		Packages    []struct{ Name, VersionInfo string }
+		Packages    []struct{ Name, VersionInfo, LicenseConcluded string }
 	}
 	decode(t, read(t, dir, "cnibox-v0.1.0-linux-arm64.spdx.json"), &spdx)
 	if cyclone.BomFormat != "CycloneDX" || !strings.HasPrefix(spdx.SpdxVersion, "SPDX-") {
 		t.Fatalf("forms %q and %q", cyclone.BomFormat, spdx.SpdxVersion)
 	}
-	have := map[string]int{}
+	have, licence := map[string]int{}, regexp.MustCompile(`^(Apache-2\.0|MIT|BSD-[23]-Clause)( AND (Apache-2\.0|MIT|BSD-[23]-Clause))*$`)
 	for _, c := range cyclone.Components {
 		have[c.Name+" "+c.Version] |= 1
+		if len(c.Licenses) != 1 || !licence.MatchString(c.Licenses[0].Expression) {
+			t.Errorf("licences of %s: %v", c.Name, c.Licenses)
+		}
 	}
 	for _, p := range spdx.Packages {
 		have[p.Name+" "+p.VersionInfo] |= 2
+		if !licence.MatchString(p.LicenseConcluded) {
+			t.Errorf("licence of %s: %q", p.Name, p.LicenseConcluded)
+		}
 	}
 	n := 0
 	for line := range strings.Lines(run(t, "", nil, "go", "version", "-m", filepath.Join(dir, "cnibox-v0.1.0-linux-amd64"))) {
@@ -400,8 +411,15 @@ func checkPackages(t *testing.T, m manager, first, next string) {
 		}
 	}
 	call("ADD")
+	before, err := os.Lstat(filepath.Join(plugins, "bridge"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if out, err := m.do(t, m.remove); err == nil || !strings.Contains(out, "containers are attached") {
 		t.Fatalf("removed with an attached container: %v, %s", err, out)
+	}
+	if after, err := os.Lstat(filepath.Join(plugins, "bridge")); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the refused removal replaced a plugin: %v", err)
 	}
 	// The runtime can still detach containers.
 	call("DEL")
@@ -418,6 +436,11 @@ func checkPackages(t *testing.T, m manager, first, next string) {
 	left, err := filepath.Glob(plugins + "/*")
 	if err != nil || !slices.Equal(left, []string{foreign}) {
 		t.Errorf("left in the plugin directory: %q, %v", left, err)
+	}
+	if state := filepath.Join(string(m.root), "var/lib/cnibox"); slices.Contains(m.remove, "--purge") {
+		if _, err := os.Lstat(state); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the purge left %s: %v", state, err)
+		}
 	}
 	if found, _ := filepath.Glob(string(m.root) + "/usr/*/*cnibox*"); len(found) > 0 {
 		t.Errorf("left behind: %q", found)
