@@ -231,10 +231,17 @@ func (p *Process) writeReport(r *doctor.Report, s style) error {
 		return err
 	}
 	t := findingTable("SEVERITY", "CHECK", "OBJECT", "WHAT", "EVIDENCE", "FIX")
+	var all []finding
 	for _, f := range r.Findings {
 		t.add(string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix)
+		all = append(all, finding{Finding: f})
 	}
-	if err := t.write(p.Stdout, s); err != nil {
+	if s.prose {
+		fmt.Fprintln(p.Stdout)
+		if err := p.writeProse(all, s); err != nil {
+			return err
+		}
+	} else if err := t.write(p.Stdout, s); err != nil {
 		return err
 	}
 	fmt.Fprintf(p.Stderr, "cnibox: doctor: %s; the other %d checks passed\n", counted(len(r.Findings), "finding"), r.Passed)
@@ -244,15 +251,10 @@ func (p *Process) writeReport(r *doctor.Report, s style) error {
 // findingTable returns a table with the severity in the first column.
 func findingTable(head ...string) *table {
 	return &table{head: head, paint: func(column int, cell string) string {
-		switch {
-		case column > 0:
+		if column > 0 {
 			return ""
-		case cell == string(doctor.Error):
-			return red
-		case cell == string(doctor.Warning):
-			return yellow
 		}
-		return ""
+		return severityColour(cell)
 	}}
 }
 
@@ -298,8 +300,10 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 	s := p.style(c)
 	t := findingTable("SEVERITY", "CHECK", "NODES", "OBJECT", "WHAT", "EVIDENCE", "FIX", "NAMES")
 	var worst doctor.Severity
+	var all []finding
 	for _, m := range merged {
 		worst = cmp.Or(worst, m.Severity)
+		all = append(all, finding{m.Finding, fmt.Sprintf("%d of %d nodes (%s)", len(m.Nodes), len(reports), strings.Join(m.Nodes, " "))})
 		t.add(string(m.Severity), m.ID, fmt.Sprintf("%d of %d", len(m.Nodes), len(reports)), m.Object, m.What, m.Evidence, m.Fix, strings.Join(m.Nodes, " "))
 	}
 	switch {
@@ -307,6 +311,8 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 		err = writeJSON(p.Stdout, merged)
 	case len(merged) == 0:
 		_, err = fmt.Fprintf(p.Stdout, "all checks passed on %d nodes\n", len(reports))
+	case s.prose:
+		err = p.writeProse(all, s)
 	default:
 		err = t.write(p.Stdout, s)
 	}

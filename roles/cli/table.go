@@ -16,6 +16,8 @@ import (
 // style defines the form of the output.
 type style struct {
 	table, color bool
+	// prose means that a reader looks at a terminal and did not ask for a table.
+	prose bool
 }
 
 // tableFlags returns the flags of verbs that print a table.
@@ -27,6 +29,7 @@ func tableFlags() []cli.Flag {
 func (p *Process) style(c *cli.Context) style {
 	return style{
 		table: p.IsTerminal || c.Bool("table"),
+		prose: p.IsTerminal && !c.Bool("table"),
 		color: p.IsTerminal && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb",
 	}
 }
