@@ -22,7 +22,7 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 		cmd, cmds = next, next.Subcommands
 		path, args = append(path, args[0]), args[1:]
 	}
-	if wantsHelp(args) {
+	if wantsHelp(args) && (cmd == nil || !cmd.SkipFlagParsing || strings.HasPrefix(args[0], "-")) {
 		if cmd == nil {
 			words := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
 			path = words[:min(1, len(words))] // a verb after --help, a role, or an unknown word
@@ -46,6 +46,10 @@ func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 			break
 		}
 		if len(a) < 2 || a[0] != '-' {
+			if cmd.SkipFlagParsing { // what follows is a command line of its own
+				words = args[i:]
+				break
+			}
 			words = append(words, a)
 			continue
 		}

@@ -50,6 +50,15 @@ examples:
 				Action:      p.labStatus,
 			},
 			{
+				Name:            "run",
+				Usage:           "run a verb of cnibox on a node",
+				ArgsUsage:       "NODE VERB…",
+				Description:     "examples:\n  cnibox lab run node1 agent status\n  cnibox lab run node1 path --probe lab-node1-pod1 10.244.1.2",
+				SkipFlagParsing: true,
+				Flags:           []cli.Flag{dir},
+				Action:          p.labRun,
+			},
+			{
 				Name:        "down",
 				Usage:       "stop the agents and remove everything",
 				Description: "Also removes an incomplete lab.\n\nexamples:\n  cnibox lab down",
@@ -116,6 +125,23 @@ func (p *Process) labDown(c *cli.Context) error {
 		return withHint(err, "name the directory of the lab with --dir")
 	}
 	return err
+}
+
+// labRun is `cnibox lab run`. The verb takes the place of this process, with its terminal, signals and exit code.
+func (p *Process) labRun(c *cli.Context) error {
+	if c.Args().Len() < 2 {
+		return usagef("cnibox help lab run", "want NODE and VERB")
+	}
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = l.Become(c.Args().First(), p.Env, c.Args().Tail())
+	if errors.Is(err, lab.ErrInvalid) {
+		return usagef("cnibox lab status", "%w", err)
+	}
+	return labHint(err)
 }
 
 func (p *Process) labForward(c *cli.Context) error {

@@ -174,10 +174,21 @@ func policyEnd(s *netpolicy.State, name string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return []netip.Addr{a.Unmap()}, nil
 	}
+	var found []*netpolicy.Pod
 	for _, pod := range s.Pods {
-		if pod.Title() == name && len(pod.Addresses) > 0 {
+		if len(pod.Addresses) == 0 {
+			continue
+		}
+		title := pod.Title()
+		if title == name {
 			return pod.Addresses, nil
 		}
+		if _, plain, _ := strings.Cut(title, "/"); plain == name {
+			found = append(found, pod)
+		}
+	}
+	if len(found) == 1 { // a container without a pod has its ID as the name
+		return found[0].Addresses, nil
 	}
 	return nil, withHint(fmt.Errorf("%q is neither an address nor a pod that the agent knows", name), "cnibox policy list")
 }

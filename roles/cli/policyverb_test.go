@@ -53,6 +53,7 @@ func TestPolicyVerbs(t *testing.T) {
 policy list
 policy explain default/client default/web:80
 policy explain default/other default/web:80
+policy explain other web:81 2>&1 | sed "s/^/short: /"
 policy explain default/client 192.0.2.7:25
 policy explain default/client 192.0.2.1:25
 policy explain 192.0.2.1 default/web:81
@@ -129,6 +130,7 @@ until grep -q http $WORK/ui.out; do :; done
 		"10.244.0.4 -> 192.0.2.7:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t0\ta rule matches: Deny\t",
 		"10.244.0.4 -> 192.0.2.1:25 TCP\tdefault/client\tegress\tdenied\tguard\tno-smtp\t", // the own node
 		"192.0.2.1 -> 10.244.0.3:81 TCP\t-\t-\tallowed\t",
+		"short: 10.244.0.5 -> 10.244.0.3:81 TCP\tdefault/web\tingress\tdenied",
 		`"default/nobody" is neither an address nor a pod`,
 		"ICMP\tdefault/other\tingress\tdenied\t",
 		"cnibox: policy try: breaks 1 flow of default/other\n",

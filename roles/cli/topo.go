@@ -60,6 +60,9 @@ examples:
 			if draw == nil {
 				return writeJSON(p.Stdout, t)
 			}
+			if format == "text" && len(t.Attachments) == 0 {
+				fmt.Fprintln(p.Stderr, "cnibox: topo: no container is attached by cnibox here; the nodes of a lab have pictures of their own: cnibox lab run NODE topo")
+			}
 			_, err = fmt.Fprint(p.Stdout, draw(t))
 			return err
 		}),

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops"
 )
 
@@ -73,6 +75,19 @@ func (s Self) Isolated(ctx context.Context, env, args []string, in io.Reader, ou
 		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
 	}
 	return nil
+}
+
+// Become replaces this process by one in a network namespace, on a host of a name.
+func (s Self) Become(ns *netops.Namespace, host string, env, args []string) error {
+	return ns.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+			return fmt.Errorf("make UTS namespace: %w", err)
+		}
+		if err := unix.Sethostname([]byte(host)); err != nil {
+			return fmt.Errorf("set host name: %w", err)
+		}
+		return fmt.Errorf("execute %s: %w", s.Executable, unix.Exec(s.Executable, append([]string{"cnibox"}, args...), env))
+	})
 }
 
 // command sets the arguments, environment and working directory of cmd. The program's

@@ -52,6 +52,8 @@ type Self interface {
 	Start(ns *netops.Namespace, env, args []string, log *os.File) (int, error)
 	// Output runs a process in a namespace and returns its output.
 	Output(ctx context.Context, ns *netops.Namespace, env, args []string) ([]byte, error)
+	// Become replaces this process by one in a namespace, on a host of a name.
+	Become(ns *netops.Namespace, host string, env, args []string) error
 }
 
 // Lab is a directory with or without a running lab.

@@ -125,6 +125,20 @@ func TestUpAndDown(t *testing.T) {
 			t.Errorf("%s to %s: %s", p.From, p.To, p.Error)
 		}
 	}
+	out, err := exec.CommandContext(t.Context(), build(t), "lab", "run", "--dir", l.Dir, "node1", "topo", "--format", "json").Output()
+	var drawn struct {
+		Node        string
+		Attachments []struct {
+			Container string
+			Problems  []string
+		}
+	}
+	if err != nil || json.Unmarshal(out, &drawn) != nil || drawn.Node != "node1" || len(drawn.Attachments) != 2 || len(drawn.Attachments[0].Problems) > 0 {
+		t.Errorf("topo on node1: %v, %s", err, out)
+	}
+	if err := l.Become("node9", nil, nil); !errors.Is(err, lab.ErrInvalid) {
+		t.Errorf("no such node: %v", err)
+	}
 	if err := unix.Kill(r.Nodes[1].Agents[0], unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // NodeAt returns the node with an address that the other nodes reach. It returns nil if
@@ -39,6 +41,28 @@ func (l *Lab) NodeAt(a netip.Addr) (*Node, error) {
 		return nil, nil
 	}
 	return found, nil
+}
+
+// Become runs this program on the node of a name in place of this process. It returns only if it fails.
+func (l *Lab) Become(name string, env, args []string) error {
+	s, err := l.Load()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		names = append(names, n.Name)
+		if n.Name != name {
+			continue
+		}
+		ns, err := l.open(n.Netns)
+		if err != nil {
+			return err
+		}
+		return errors.Join(l.Self.Become(ns, n.Name, append(env, l.env(n)...), args), ns.Close())
+	}
+	return fmt.Errorf("%w: no node %q: there are %s", ErrInvalid, name, strings.Join(names, ", "))
 }
 
 // Run runs this program on a node and returns its output, also after a failure.

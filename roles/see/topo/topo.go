@@ -77,10 +77,13 @@ type Attachment struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// name returns the pod, or the beginning of the container's ID.
+// name returns the pod, or the container's ID. Of one that a runtime made of random digits it returns the beginning.
 func (a *Attachment) name() string {
-	const short = 12
-	return cmp.Or(a.Pod, a.Container[:min(len(a.Container), short)])
+	const long, short = 64, 12
+	if len(a.Container) == long && strings.Trim(a.Container, "0123456789abcdef") == "" {
+		return cmp.Or(a.Pod, a.Container[:short])
+	}
+	return cmp.Or(a.Pod, a.Container)
 }
 
 func (a *Attachment) id() string { return a.Container + " " + a.IfName + " " + a.Network }
