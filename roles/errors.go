@@ -89,6 +89,11 @@ func (usageError) Is(target error) bool { return target == ErrUsage }
 // Unwrap returns the formatted error.
 func (e usageError) Unwrap() error { return e.error }
 
+// Warning ends a command that worked. What it printed fails in some cases, or will fail; the process exits with 4.
+type Warning string
+
+func (w Warning) Error() string { return string(w) }
+
 // UndoError means that the changes of a failed ADD could not be undone completely. If the
 // error of a failed ADD wraps no UndoError, nothing is left.
 type UndoError struct{ Err error }

@@ -206,7 +206,7 @@ func (p *Process) report(err error) int {
 		code = ExitUsage
 	case errors.Is(err, errDifferent):
 		code = ExitDifferent
-	case errors.Is(err, errWarnings):
+	case errors.Is(err, errWarnings), errors.As(err, new(roles.Warning)):
 		code = ExitWarnings
 	}
 	var ve *verbError

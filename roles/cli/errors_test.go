@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // TestReport: it is not an error if the reader of the output closes it, as `| head` does.
@@ -30,6 +32,7 @@ func TestReport(t *testing.T) {
 		{fmt.Errorf("write: %w", unix.EROFS), ExitFailed, "cnibox: write: read-only file system\n", nil},
 		{withHint(unix.EPERM, "sudo"), ExitFailed, "cnibox: operation not permitted\ntry: sudo\n", []string{"state", "--", "--json"}},
 		{&verbError{"state", withHint(usagef("", "x"), "y")}, ExitUsage, "{\n  \"verb\": \"state\",\n  \"error\": \"x\",\n  \"fix\": \"y\",\n  \"exitCode\": 2\n}\n", []string{"state", "--json", "x"}},
+		{&verbError{"agent status", roles.Warning("x")}, ExitWarnings, "cnibox: agent status: x\n", nil},
 		{&verbError{"check", errDifferent}, ExitDifferent, "", []string{"check", "--json"}},
 	} {
 		var b bytes.Buffer

@@ -17,7 +17,7 @@ const exitCodes = `exit codes:
   2  wrong arguments
   3  done, with findings: faults (lint), differences (check), errors (doctor),
      other programs' files that were kept (install, uninstall)
-  4  done, with warnings only (doctor)
+  4  done, with warnings only: doctor, and agent status if a node does not answer
 `
 
 const environment = `environment:

@@ -31,7 +31,8 @@ func (p *Process) pathCommand() *cli.Command {
 		ArgsUsage: "FROM TO[:PORT], or with --dns FROM",
 		Description: `FROM is a container's ID or the beginning of one, a pod as NAMESPACE/NAME, a container's
 address, a namespace's path, or "host". TO is one of these or any address; with PORT also
-a published port of this node, or a service of kube-proxy (not with iptables-legacy). The
+a published port of this node, or a service of kube-proxy (not with iptables-legacy). With
+a port an IPv6 address is in brackets: [2001:db8::9]:80. The
 kernel answers each question: routes in every namespace, neighbours, forwarding tables,
 rules that drop by addresses or devices. Nothing is sent and nothing is changed. A chain of
 another program that drops by its policy is mentioned.

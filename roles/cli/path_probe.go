@@ -276,7 +276,7 @@ func (w *walker) judge(to netip.AddrPort, a *packets.Answers, places []tracedPla
 		w.stop(w.limits[0].Fix, "the %s limits the packets: %s", w.limits[0].Name, w.limits[0].Limits)
 	case answered && a.Small && !a.Large && !slices.ContainsFunc(a.Refusals, func(r packets.Refusal) bool { return r.MTU != 0 }):
 		w.reportDrops(l, "icmp")
-		w.stop("cnibox doctor", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
+		w.stop("", "packets of %d bytes are lost and small ones arrive: a link on the path has a smaller MTU, and no router reports it", a.MTU)
 	case answered:
 		if w.found.Stopped != "" && !w.isTracked {
 			w.step(hostName, "answered", "although: %s", w.found.Stopped)
@@ -519,13 +519,13 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 	case last == nil:
 		w.stop("", "the %s does not leave %s", name, w.found.Steps[0].Where)
 	case strings.HasSuffix(last.Hook, "postrouting"):
-		w.stop("cnibox drops", "the %s leaves %s by %s and is not seen any more", name, where, last.Out)
+		w.stop("", "the %s leaves %s by %s and is not seen any more", name, where, last.Out)
 	case last.Hook == "input" && last.Reply:
 		w.stop("", "the %s reaches %s, which does not accept it", name, where)
 	case last.Hook == "input":
 		w.stop("", "the %s arrives at %s, which does not answer", name, where)
 	default:
-		w.stop("cnibox drops", "%s loses the %s after the hook %s: by routing (rp_filter, forwarding), iptables-legacy or a full queue", where, name, last.Hook)
+		w.stop("", "%s loses the %s after the hook %s: by routing (rp_filter, forwarding), iptables-legacy or a full queue", where, name, last.Hook)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (a *agent) checksumFault(s *agentState) *checksumFault {
 		Fix:      "give all agents --vxlan-tx-checksum-offload=false, or set Backend.TxChecksumOffload to false",
 	}
 	if s.TxChecksum == cluster.Switch(false) {
-		f.Fix = "cnibox drops" // it names the senders
+		f.Fix = "ethtool -K INTERFACE tx off, on the nodes that send them: 'cnibox drops' names these where the kernel reports drops"
 	}
 	return f
 }

@@ -21,6 +21,9 @@ const (
 	probedPeers   = 16
 )
 
+// joining is how long a node may be silent that does not answer yet. A new node makes its device after it is known.
+const joining = 10 * time.Second
+
 // unheardPeer is a node that does not answer through the tunnel.
 type unheardPeer struct {
 	Peer  string    `json:"peer"`
@@ -60,11 +63,14 @@ func (u *unheard) has(peer string) bool {
 	return !u.since[peer].IsZero()
 }
 
-// list returns the nodes by name.
+// list returns the nodes that do not answer for some time, by name.
 func (u *unheard) list() (all []unheardPeer) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for name, since := range u.since {
+		if time.Since(since) < joining {
+			continue
+		}
 		all = append(all, unheardPeer{name, since.UTC()})
 	}
 	sorting.Func(all, func(x, y unheardPeer) int { return cmp.Compare(x.Peer, y.Peer) })

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // TestUnheardPeers: the tunnel between two of three nodes drops packets. Both name each other, and the third node names none.
@@ -33,6 +35,9 @@ func TestUnheardPeers(t *testing.T) {
 	}
 	out, err := w.nodes[0].verb("agent status", nil)
 	must(t, err)
+	if want := roles.Warning("1 of 2 nodes do not answer through the tunnel"); w.nodes[0].exit != want { //nolint:errorlint // nothing wraps it
+		t.Errorf("error %v, want %v", w.nodes[0].exit, want)
+	}
 	if text := fmt.Sprint(out); !strings.Contains(text, "warning: k8s-dev-1 does not answer k8s-dev-0 through the tunnel since ") {
 		t.Errorf("status: %s", text)
 	}

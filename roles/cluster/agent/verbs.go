@@ -37,6 +37,8 @@ func verbs() []roles.CommandVerb {
 					return is, fmt.Errorf("%w: %s", errNotReady, is.Reason)
 				case is.Peers.Programmed < is.Peers.Wanted:
 					return is, fmt.Errorf("%w: %d of %d", errPeersMissing, is.Peers.Programmed, is.Peers.Wanted)
+				case len(is.Unheard) > 0:
+					return is, roles.Warning(fmt.Sprintf("%d of %d nodes do not answer through the tunnel", len(is.Unheard), is.Peers.Wanted))
 				}
 				return is, nil
 			},

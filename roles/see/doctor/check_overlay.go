@@ -119,13 +119,10 @@ func tunnelChecks() []Check {
 		}},
 		{ID: "tunnel-peer", Title: "another node does not answer through the tunnel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
 			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() && len(f.TunnelFaults) == 0 {
-				const joining = 10 * time.Second // a new node makes its device after it is known
 				for _, u := range a.Unheard {
-					if f.Now.Sub(u.Since) >= joining {
-						hop := f.Overlay.Hops[u.Peer]
-						add(f.Node+" and "+u.Peer, "no answer since "+u.Since.Format(time.RFC3339)+", and "+cmp.Or(hop[0], "this node has no fault"),
-							cmp.Or(hop[1], fmt.Sprintf("run 'cnibox doctor' on %s; without a fault there, open the tunnel's UDP port between the nodes", u.Peer)))
-					}
+					hop := f.Overlay.Hops[u.Peer]
+					add(f.Node+" and "+u.Peer, "no answer since "+u.Since.Format(time.RFC3339)+", and "+cmp.Or(hop[0], "this node has no fault"),
+						cmp.Or(hop[1], fmt.Sprintf("run 'cnibox doctor' on %s; without a fault there, open the tunnel's UDP port between the nodes", u.Peer)))
 				}
 			}
 		}},

@@ -16,7 +16,7 @@ func stateChecks() []Check {
 	return []Check{
 		{ID: "unreadable", Title: "a part of the node could not be read", Reads: "the errors of all readers", Severity: Warning, find: func(f *Facts, add add) {
 			for _, u := range f.Unread {
-				add(u.What, u.Err.Error(), "cnibox doctor")
+				add(u.What, u.Err.Error(), "correct what the error names, and examine the node again")
 			}
 		}},
 		{ID: "state-locked", Title: "a process holds the lock of a state file", Reads: "node.db, keep.db", Severity: Error, find: func(f *Facts, add add) {

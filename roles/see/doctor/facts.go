@@ -47,9 +47,9 @@ type Facts struct {
 	Sysctls map[string]string
 	// Restart is the command that starts the agent again. Empty means that of its unit.
 	Restart string
-	// Managed are the interfaces that NetworkManager configures.
-	Managed  []string
-	Firewall Firewall
+	// Reconfigured has the command that configures an interface again, if the program that manages it is known.
+	Reconfigured map[string]string
+	Firewall     Firewall
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener
 	Tunnels   map[string]netops.TunnelEntries

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"strconv"
@@ -10,28 +11,40 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// managed returns the interfaces that NetworkManager configures.
-func managed(links []netops.LinkInfo) (names []string) {
-	dir, err := os.OpenRoot("/run/NetworkManager/devices")
-	if err != nil {
-		return nil // it does not run
-	}
-	defer dir.Close()
-	const most = 1 << 16
-	for _, l := range links {
-		if text, err := smallfile.ReadTrusted(dir, strconv.Itoa(l.Index), most); err == nil && slices.Contains(strings.Split(string(text), "\n"), "managed=true") {
-			names = append(names, l.Name)
+// reconfigured returns, by interface, the command by which the program that manages it gives it its addresses and routes again.
+// netplan leaves that to one of these programs.
+func reconfigured(links []netops.LinkInfo) map[string]string {
+	commands := map[string]string{}
+	by := func(dir, command string, file func(l *netops.LinkInfo) string, manages func(l *netops.LinkInfo, line string) bool) {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return // the program does not run
+		}
+		defer root.Close()
+		const most = 1 << 16
+		for i := range links {
+			l := &links[i]
+			text, err := smallfile.ReadTrusted(root, file(l), most)
+			if err == nil && slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool { return manages(l, line) }) {
+				commands[l.Name] = strings.ReplaceAll(command, "LINK", l.Name)
+			}
 		}
 	}
-	return names
+	index := func(l *netops.LinkInfo) string { return strconv.Itoa(l.Index) }
+	by("/run/network", "ifdown --force LINK; ifup LINK", func(*netops.LinkInfo) string { return "ifstate" }, func(l *netops.LinkInfo, line string) bool {
+		name, _, _ := strings.Cut(line, "=")
+		return name == l.Name
+	})
+	by("/run/systemd/netif/links", "networkctl reconfigure LINK", index, func(_ *netops.LinkInfo, line string) bool {
+		return slices.Contains([]string{"ADMIN_STATE=configured", "ADMIN_STATE=configuring", "ADMIN_STATE=failed"}, line)
+	})
+	by("/run/NetworkManager/devices", "nmcli device reapply LINK", index, func(_ *netops.LinkInfo, line string) bool { return line == "managed=true" })
+	return commands
 }
 
 // configure returns the command that gives an interface its addresses and routes again.
 func (f *Facts) configure(link string) string {
-	if slices.Contains(f.Managed, link) {
-		return "nmcli device reapply " + link
-	}
-	return "networkctl reconfigure " + link
+	return cmp.Or(f.Reconfigured[link], "configure "+link+" again, as at the start of the node")
 }
 
 const (

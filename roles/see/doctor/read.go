@@ -99,7 +99,7 @@ func (r *reader) readKernel(ctx context.Context) {
 	r.unread("routes", err)
 	f.Forwarding, err = n.BridgeEntries(ctx)
 	r.unread("forwarding entries", err)
-	f.Managed = managed(f.Links)
+	f.Reconfigured = reconfigured(f.Links)
 	f.Firewall.Unknown = map[string]string{}
 	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
 	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter", trackedKey, trackedMaxKey}
