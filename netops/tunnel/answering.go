@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/reach"
 )
 
-// End is the other end of a tunnel: the MAC and the IPv4 address of a node's VXLAN device.
+// End is the other end of a tunnel: the MAC and an address of a node's VXLAN device.
 type End = reach.Host
 
-// Answering asks the ends through a VXLAN device, and returns the addresses of those that answered within three seconds. Without the
+// Answering asks the ends, which are of one address family, through a VXLAN device, and returns the addresses of those that answered within three seconds. Without the
 // device, or while it is down or has no address, asked is false.
 func Answering(ctx context.Context, n *netops.Net, device string, ends []End) (answered map[netip.Addr]bool, asked bool, err error) {
 	l, err := n.Link(ctx, nil, device)
@@ -24,7 +24,10 @@ func Answering(ctx context.Context, n *netops.Net, device string, ends []End) (a
 	if err != nil {
 		return nil, false, err
 	}
-	i := slices.IndexFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is4() })
+	same := func(p netip.Prefix) bool {
+		return len(ends) > 0 && p.Addr().Is4() == ends[0].Addr.Is4() && p.Addr().IsGlobalUnicast()
+	}
+	i := slices.IndexFunc(addresses, same)
 	mac, err := net.ParseMAC(l.MAC)
 	if err != nil || i < 0 {
 		return nil, false, err

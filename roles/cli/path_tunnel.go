@@ -98,7 +98,7 @@ func (w *walker) peerOf(agent *doctor.Agent) (peer *doctor.Peer, silentSince tim
 // answersTunnel asks the other node's device through the tunnel.
 func (w *walker) answersTunnel(t *tunnelled) (bool, error) {
 	mac, err := net.ParseMAC(t.mac)
-	if err != nil || !t.next.Is4() {
+	if err != nil {
 		return false, nil //nolint:nilerr // it cannot be asked
 	}
 	answered, _, err := tunnel.Answering(w.ctx, w.net, t.device, []tunnel.End{{MAC: mac, Addr: t.next}})

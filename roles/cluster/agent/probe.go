@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/netops/tunnel"
 )
@@ -30,58 +31,67 @@ type unheardPeer struct {
 	Since time.Time `json:"since"`
 }
 
-// unheard are the nodes that do not answer. It may be used concurrently.
+// unheard are the nodes that do not answer, in each address family. It may be used concurrently.
 type unheard struct {
 	mu    sync.Mutex
-	since map[string]time.Time
+	since [2]map[string]time.Time
 }
 
 // note notes whether a node answered.
-func (u *unheard) note(peer string, answered bool) {
+func (u *unheard) note(family int, peer string, answered bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if answered {
-		delete(u.since, peer)
-	} else if u.since[peer].IsZero() {
-		u.since[peer] = time.Now()
+	switch since := u.since[family]; {
+	case answered:
+		delete(since, peer)
+	case since == nil:
+		u.since[family] = map[string]time.Time{peer: time.Now()}
+	case since[peer].IsZero():
+		since[peer] = time.Now()
 	}
 }
 
 // keep forgets the nodes that are not among all.
-func (u *unheard) keep(all []overlay.PeerState) {
+func (u *unheard) keep(family int, all []overlay.PeerState) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	maps.DeleteFunc(u.since, func(name string, _ time.Time) bool {
+	maps.DeleteFunc(u.since[family], func(name string, _ time.Time) bool {
 		return !slices.ContainsFunc(all, func(p overlay.PeerState) bool { return p.Name == name })
 	})
 }
 
 // has reports whether a node does not answer.
-func (u *unheard) has(peer string) bool {
+func (u *unheard) has(family int, peer string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return !u.since[peer].IsZero()
+	return !u.since[family][peer].IsZero()
 }
 
-// list returns the nodes that do not answer for some time, by name.
+// list returns the nodes that do not answer for some time in a family, by name.
 func (u *unheard) list() (all []unheardPeer) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for name, since := range u.since {
-		if time.Since(since) < joining {
-			continue
+	for _, family := range u.since {
+		for name, since := range family {
+			i := slices.IndexFunc(all, func(p unheardPeer) bool { return p.Peer == name })
+			switch {
+			case time.Since(since) < joining:
+			case i < 0:
+				all = append(all, unheardPeer{name, since.UTC()})
+			case since.Before(all[i].Since):
+				all[i].Since = since.UTC()
+			}
 		}
-		all = append(all, unheardPeer{name, since.UTC()})
 	}
 	sorting.Func(all, func(x, y unheardPeer) int { return cmp.Compare(x.Peer, y.Peer) })
 	return all
 }
 
-// probePeers asks the nodes behind the VXLAN device of IPv4 in rotation, until the context ends.
+// probePeers asks the nodes behind the VXLAN devices in rotation, until the context ends.
 func (a *agent) probePeers(ctx context.Context) {
 	n := a.host.Net.Clone()
-	defer n.Close()                     //nolint:errcheck // nothing is deleted
-	var left, again []overlay.PeerState // again are those that did not answer just now
+	defer n.Close() //nolint:errcheck // nothing is deleted
+	rounds := [2]round{{family: 0}, {family: 1}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,38 +99,50 @@ func (a *agent) probePeers(ctx context.Context) {
 		case <-time.After(probeInterval*3/4 + rand.N(probeInterval/2)):
 		}
 		s := a.current.Load()
-		o := s.overlays[0]
-		if o == nil || s.Backend != backendVXLAN || s.IPv4 == nil {
-			a.unheard.keep(nil)
-			continue
-		}
-		if len(left) == 0 {
-			left = slices.DeleteFunc(o.Peers(ctx), func(p overlay.PeerState) bool { return !p.Tunnelled || p.State != overlay.Programmed })
-			a.unheard.keep(left)
-		}
-		next := min(probedPeers, len(left))
-		some := left[:next:next]
-		for _, p := range again[:min(probedPeers, len(again))] {
-			if !slices.ContainsFunc(some, func(q overlay.PeerState) bool { return q.Name == p.Name }) && a.unheard.has(p.Name) {
-				some = append(some, p)
+		for i, f := range []*familySummary{s.IPv4, s.IPv6} {
+			if s.Backend != backendVXLAN || f == nil || s.overlays[i] == nil {
+				a.unheard.keep(i, nil)
+				continue
 			}
-		}
-		left, again = left[next:], nil
-		ends := make([]tunnel.End, len(some))
-		for i := range some {
-			ends[i] = tunnel.End{MAC: some[i].MAC[:], Addr: some[i].Subnet.Masked().Addr()}
-		}
-		answered, asked, err := tunnel.Answering(ctx, n, s.IPv4.Device, ends)
-		if err != nil && ctx.Err() == nil {
-			a.log.Debug("cannot ask other nodes through the tunnel", "error", err)
-		}
-		for i := range some {
-			if asked {
-				a.unheard.note(some[i].Name, answered[ends[i].Addr])
-			}
-			if !answered[ends[i].Addr] {
-				again = append(again, some[i])
+			if err := rounds[i].next(ctx, n, &a.unheard, s.overlays[i], f.Device); err != nil && ctx.Err() == nil {
+				a.log.Debug("cannot ask other nodes through the tunnel", "error", err)
 			}
 		}
 	}
+}
+
+// round is a round of requests to all nodes in one family: left are those that were not asked yet, and again those that did not answer just now.
+type round struct {
+	family      int
+	left, again []overlay.PeerState
+}
+
+// next asks the next nodes through a device.
+func (r *round) next(ctx context.Context, n *netops.Net, u *unheard, o *overlay.Kernel, device string) error {
+	if len(r.left) == 0 {
+		r.left = slices.DeleteFunc(o.Peers(ctx), func(p overlay.PeerState) bool { return !p.Tunnelled || p.State != overlay.Programmed })
+		u.keep(r.family, r.left)
+	}
+	next := min(probedPeers, len(r.left))
+	some := r.left[:next:next]
+	for _, p := range r.again[:min(probedPeers, len(r.again))] {
+		if !slices.ContainsFunc(some, func(q overlay.PeerState) bool { return q.Name == p.Name }) && u.has(r.family, p.Name) {
+			some = append(some, p)
+		}
+	}
+	r.left, r.again = r.left[next:], nil
+	ends := make([]tunnel.End, len(some))
+	for i := range some {
+		ends[i] = tunnel.End{MAC: some[i].MAC[:], Addr: some[i].Subnet.Masked().Addr()}
+	}
+	answered, asked, err := tunnel.Answering(ctx, n, device, ends)
+	for i := range some {
+		if asked {
+			u.note(r.family, some[i].Name, answered[ends[i].Addr])
+		}
+		if !answered[ends[i].Addr] {
+			r.again = append(r.again, some[i])
+		}
+	}
+	return err
 }

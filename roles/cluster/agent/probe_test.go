@@ -9,9 +9,9 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestUnheardPeers: the tunnel between two of three nodes drops packets. Both name each other, and the third node names none.
+// TestUnheardPeers: the tunnel between two of three nodes drops packets of one address family. Both name each other, and the third node names none.
 func TestUnheardPeers(t *testing.T) {
-	w := newWorld(t, 3, `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
+	w := newWorld(t, 3, dual)
 	w.startAll("-healthz-ip=127.0.0.1", "-healthz-port=8081")
 	peer := regexp.MustCompile(`cnibox_peer_unheard\{peer="(.*)"} 1`)
 	unheard := func(n *node) string {
@@ -42,5 +42,9 @@ func TestUnheardPeers(t *testing.T) {
 		t.Errorf("status: %s", text)
 	}
 	w.nodes[0].exec("nft", "delete table ip x")
+	want("", "", "")
+	w.nodes[0].exec("nft", fmt.Sprintf("table ip6 x { chain i { type filter hook input priority -200; ip6 saddr %s udp dport 8472 drop; }; }", w.nodes[1].addr6))
+	want("k8s-dev-1", "k8s-dev-0", "")
+	w.nodes[0].exec("nft", "delete table ip6 x")
 	want("", "", "")
 }

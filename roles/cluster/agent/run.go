@@ -81,7 +81,6 @@ func newAgent(h *roles.Host, set *settings) *agent {
 		macs:     map[string]string{},
 		started:  time.Now(),
 		unread:   time.Now(),
-		unheard:  unheard{since: map[string]time.Time{}},
 		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
 		families: [2]*family{{}, {v6: true}},
 		install:  newInstallation(set, h.Executable),
