@@ -23,6 +23,7 @@ dbus-daemon
 dnsmasq-base
 etcd-server
 firewalld
+fish
 iptables
 isc-dhcp-server
 minisign
@@ -36,6 +37,7 @@ strace
 systemd
 tcpdump
 wireshark-common
+zsh
 "
 
 # Unpacks packages into bin/NAME. systemd-resolved is only unpacked, for tests that start it in namespaces of their own:

@@ -55,7 +55,9 @@ const (
 }
 complete -o default -F _cnibox cnibox
 `
-	zshScript  = "#compdef cnibox\nautoload -Uz bashcompinit && bashcompinit\n" + bashScript
+	// zsh loads the file at the first completion, which the last line answers, too.
+	zshScript = "#compdef cnibox\nautoload -Uz bashcompinit && bashcompinit\n" + bashScript +
+		"[[ ${funcstack[1]} != _cnibox ]] || _bash_complete -o default -F _cnibox\n"
 	fishScript = `function __cnibox_words
   set -l words (cnibox completion words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
   if test (count $words) -gt 0
