@@ -251,7 +251,8 @@ func readUIPage(t *testing.T, address string) {
 	for _, want := range []string{
 		`<span class="line">default/half</span>`, ">! ADD of portmap failed: error ", " calls of plugins, 2 failed</h2>",
 		"ADD bridge default/web-1\neth0 on network net, called by cnibox: ", "ADD bridge default/db-0\n",
-		">192.0.2.5</span>", "uplink: has the default route", ">masqueraded by eth0<", ">policies default/web, guard<", ">! denied ",
+		`<span class="line">n5</span><span class="line">192.0.2.5</span>`, "<h2>4 other nodes</h2>", "uplink: has the default route",
+		"<p>Policies have denied packets. With -policy-log the agent says of which pods.</p>", " of pods</h2>", ">masqueraded by eth0<", ">policies default/web, guard<", ">! denied ",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)

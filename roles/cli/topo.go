@@ -52,7 +52,7 @@ examples:
 			}
 			t, err := p.readTopology(c.Context, h)
 			if err == nil {
-				_, err = policyTables(c.Context, h, t)
+				_, _, err = policyTables(c.Context, h, t)
 			}
 			if err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	daemon "github.com/cnibox/cnibox/roles/cluster/process"
@@ -35,8 +36,9 @@ func (p *Process) uiCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ui",
 		Usage: "serve the page of topo, live, with doctor's findings, the pools and the last calls, until it is interrupted",
-		Description: `The page only reads, and the node is read only while a page is open. Without --port it is on a
-unix socket that only root can use. Reach it from another machine with ssh:
+		Description: `The page only reads. While a page is open the node is read every five seconds, otherwise only
+the counters of its links, for the lines of the last hour. Without --port it is on a unix
+socket that only root can use. Reach it from another machine with ssh:
 
   ssh -L 8009:/run/cnibox/ui.sock root@NODE      then open http://localhost:8009/
 
@@ -66,7 +68,12 @@ examples:
 func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) error {
 	quiet := *p
 	quiet.ErrIsTerminal = false // no progress
-	s := &ui.Server{Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) }}
+	counting := h.Net.Clone()   // it counts beside a reading
+	defer func() { _ = counting.Close() }()
+	s := &ui.Server{
+		Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) },
+		Count: func(ctx context.Context) (map[string]ui.Counted, error) { return countLinks(ctx, counting) },
+	}
 	var l net.Listener
 	var address string
 	if c.IsSet("port") {
@@ -98,6 +105,25 @@ func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) er
 	return s.Serve(ctx, l)
 }
 
+// countLinks returns what each link of the host has received and sent.
+func countLinks(ctx context.Context, n *netops.Net) (map[string]ui.Counted, error) {
+	links, err := n.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	counters, err := n.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]ui.Counted{}
+	for _, l := range links {
+		if c, known := counters[l.Index]; known {
+			all[l.Name] = ui.Counted{Received: c.ReceivedBytes, Sent: c.SentBytes}
+		}
+	}
+	return all, nil
+}
+
 // readUI reads what the page shows.
 func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) {
 	t, err := p.readTopology(ctx, h)
@@ -108,7 +134,7 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	findings := ui.Table{Title: fmt.Sprintf("%d findings of cnibox doctor, %d checks passed", len(r.Findings), r.Passed), Head: []string{"severity", "check", "object", "what", "evidence", "fix"}}
+	findings := ui.Table{Title: fmt.Sprintf("%s of cnibox doctor, %d checks passed", counted(len(r.Findings), "finding"), r.Passed), Head: []string{"severity", "check", "object", "what", "evidence", "fix"}}
 	for _, f := range r.Findings {
 		findings.Rows = append(findings.Rows, []string{string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix})
 	}
@@ -129,7 +155,11 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 		}
 		break
 	}
-	policies, err := policyTables(ctx, h, t)
+	policies, view, err := policyTables(ctx, h, t)
+	if err != nil {
+		return nil, err
+	}
+	connections, err := connectionsTable(ctx, h, t, view)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +167,11 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	state := &ui.State{Topology: t, Tables: append([]ui.Table{findings, pools}, policies...)}
+	tables := slices.Concat([]ui.Table{findings}, p.peersTable(ctx, h, t), deniedTable(ctx, h, t), connections, policies)
+	if len(pools.Rows) > 0 {
+		tables = append(tables, pools)
+	}
+	state := &ui.State{Topology: t, Tables: tables}
 	for _, one := range calls[max(0, len(calls)-uiCalls):] {
 		state.Calls = append(state.Calls, drawnCall(one))
 	}
@@ -146,14 +180,18 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 
 // policyTables adds the network policies of pods to a Topology, and returns the table of their rules. A node whose agent enforces none, or
 // does not answer, has none: doctor's findings say so.
-func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Table, error) {
-	view, _ := readPolicies(ctx, h, nil)
+func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Table, *policyView, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	view, _ := readPolicies(ctx, h, links)
 	if view == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	counters, err := podfilter.Counters(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	view.explainer.Counters = counters
 	for _, l := range view.explainer.List() {
@@ -174,13 +212,13 @@ func policyTables(ctx context.Context, h *roles.Host, t *topo.Topology) ([]ui.Ta
 		rules.Rows = append(rules.Rows, countRow(&counts[i]))
 	}
 	if len(view.state.Faults) == 0 {
-		return []ui.Table{rules}, nil
+		return []ui.Table{rules}, view, nil
 	}
 	faults := ui.Table{Title: "network policies that are not in force as they are written", Head: []string{"OBJECT", "LINE", "FIELD", "REASON", "IN FORCE"}}
 	for _, f := range view.state.Faults {
 		faults.Rows = append(faults.Rows, []string{f.Object, strconv.Itoa(f.Line), dash(f.Field), f.Reason, f.InForce})
 	}
-	return []ui.Table{faults, rules}, nil
+	return []ui.Table{faults, rules}, view, nil
 }
 
 // drawnCall returns what the page shows of a call.

@@ -3,6 +3,7 @@ package topo
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -15,7 +16,9 @@ type node struct {
 	// edge is at the line from the box above, lines are in the box.
 	edge, lines []string
 	// details are shown if the box is chosen. Their first line is unique.
-	details  string
+	details string
+	// drawing is markup below the lines.
+	drawing  string
 	children []*node
 }
 
@@ -39,7 +42,7 @@ func (t *Topology) graph() []*node {
 	boxes, roots, groups, uplink := map[string]*node{}, []*node{}, append(used, bare...), ""
 	for i := range groups {
 		g := &groups[i]
-		boxes[g.title()] = g.box()
+		boxes[g.title()] = g.box(t)
 		if g.device != nil && g.device.Uplink {
 			uplink = g.device.Name
 		}
@@ -97,7 +100,7 @@ func (g *group) above(uplink string) (device, edge string) {
 }
 
 // box returns the box of a device, with those of its attachments and peers.
-func (g *group) box() *node {
+func (g *group) box(t *Topology) *node {
 	n := &node{class: "device", lines: []string{g.title()}, details: g.title()}
 	if d := g.device; d != nil {
 		kind := cmp.Or(d.Kind, "device")
@@ -115,23 +118,38 @@ func (g *group) box() *node {
 		}
 		n.lines = slices.Concat(n.lines, []string{kind}, texts(d.Addresses), d.Traffic.lines("rx", "tx"))
 		n.details += "\n" + d.details()
+		n.drawing = t.Rates[d.Name].draw("rx", "tx")
 		for _, peer := range d.Peers[:min(len(d.Peers), drawnPeers)] {
-			n.children = append(n.children, &node{class: "peer", lines: []string{peer.String()}, details: peer.String() + " behind " + d.Name})
+			n.children = append(n.children, t.peer(peer, d.Name))
 		}
 	}
 	for _, a := range g.attachments {
-		n.children = append(n.children, a.box())
+		n.children = append(n.children, a.box(t.Rates))
 	}
 	return n
 }
 
-func (a *Attachment) box() *node {
+// peer returns the box of another node behind a tunnel.
+func (t *Topology) peer(a netip.Addr, tunnel string) *node {
+	n := &node{class: "peer", lines: []string{a.String()}, details: a.String() + " behind " + tunnel}
+	if known, ok := t.Nodes[a]; ok {
+		n.lines = []string{known.Name, a.String()}
+		n.details = known.Name + " at " + n.details
+		if known.Problem != "" {
+			n.class, n.lines, n.details = n.class+problemClass, append(n.lines, mark+known.Problem), n.details+"\n"+known.Problem
+		}
+	}
+	return n
+}
+
+func (a *Attachment) box(rates map[string]*Rates) *node {
 	title := a.IfName + " on " + a.Network
 	n := &node{
-		class: "attachment", lines: slices.Concat([]string{a.name()}, texts(a.Addresses), []string{title}),
-		details: strings.Join(append([]string{a.name() + " " + title, a.details()}, a.Problems...), "\n"),
+		class: "attachment", lines: slices.Concat([]string{a.Title()}, texts(a.Addresses), []string{title}),
+		details: strings.Join(append([]string{a.Title() + " " + title, a.details()}, a.Problems...), "\n"),
 	}
 	if a.HostLink != "" {
+		n.drawing = rates[a.HostLink].draw("sent", "received")
 		n.edge = append([]string{a.HostLink}, a.Traffic.lines("sent", "received")...)
 	}
 	policies := slices.Concat(a.Egress, a.Ingress)

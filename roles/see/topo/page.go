@@ -58,7 +58,7 @@ func writeList(b *strings.Builder, all []*node) {
 		writeLines(b, n.edge)
 		writeButton(b, "box "+n.class, n.details)
 		writeLines(b, n.lines)
-		b.WriteString("</button>")
+		b.WriteString(n.drawing + "</button>")
 		writeList(b, n.children)
 		b.WriteString("</li>\n")
 	}

@@ -48,9 +48,12 @@ if (location.hash !== "") {
 const live = document.getElementById("live");
 if (live !== null) {
   const events = new EventSource("events");
+  let seen = new Date().toLocaleTimeString();
   events.onmessage = (e) => {
     const focused = content.contains(document.activeElement) ? name(document.activeElement) : "";
     content.innerHTML = JSON.parse(e.data);
+    seen = new Date().toLocaleTimeString();
+    document.body.classList.remove("stale");
     live.textContent = "live";
     find();
     boxes().forEach((b) => {
@@ -58,5 +61,8 @@ if (live !== null) {
       if (name(b) === focused) b.focus({ preventScroll: true });
     });
   };
-  events.onerror = () => { live.textContent = "not connected"; };
+  events.onerror = () => {
+    document.body.classList.add("stale");
+    live.textContent = "not connected: this is the node at " + seen;
+  };
 }

@@ -16,6 +16,17 @@ type Topology struct {
 	Node        string       `json:"node"`
 	Devices     []Device     `json:"devices"`
 	Attachments []Attachment `json:"attachments"`
+	// Rates are those of the host's links in the last hour, by name.
+	Rates map[string]*Rates `json:"rates,omitempty"`
+	// Nodes are other nodes by their addresses, as far as the agent knows them.
+	Nodes map[netip.Addr]Node `json:"nodes,omitempty"`
+}
+
+// Node is another node.
+type Node struct {
+	Name string `json:"name"`
+	// Problem says what is wrong with the way to it, or is "".
+	Problem string `json:"problem,omitempty"`
 }
 
 // Traffic has the counters of a link on the host.
@@ -77,8 +88,8 @@ type Attachment struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// name returns the pod, or the container's ID. Of one that a runtime made of random digits it returns the beginning.
-func (a *Attachment) name() string {
+// Title returns the pod, or the container's ID. Of one that a runtime made of random digits it returns the beginning.
+func (a *Attachment) Title() string {
 	const long, short = 64, 12
 	if len(a.Container) == long && strings.Trim(a.Container, "0123456789abcdef") == "" {
 		return cmp.Or(a.Pod, a.Container[:short])
@@ -264,7 +275,7 @@ func (t *Topology) Text(mark func(string) string) string {
 			if i == len(g.attachments)-1 {
 				branch, next = "└─ ", "     "
 			}
-			fmt.Fprintf(&b, "  %s%s  %s\n", branch, a.name(), a.details())
+			fmt.Fprintf(&b, "  %s%s  %s\n", branch, a.Title(), a.details())
 			for _, p := range a.Problems {
 				fmt.Fprintf(&b, "  %s%s\n", next, mark("! "+p))
 			}
@@ -297,7 +308,7 @@ func (t *Topology) DOT() string {
 	for _, g := range used {
 		for _, a := range g.attachments {
 			id := quote(a.id())
-			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.name(), a.details()}, a.Problems...), "\n")), color(len(a.Problems) > 0))
+			fmt.Fprintf(&b, "  %s [label=%s%s];\n", id, quote(strings.Join(append([]string{a.Title(), a.details()}, a.Problems...), "\n")), color(len(a.Problems) > 0))
 			if g.device != nil {
 				fmt.Fprintf(&b, "  %s -- %s;\n", quote("device "+g.device.Name), id)
 			}

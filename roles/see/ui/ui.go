@@ -43,7 +43,7 @@ type State struct {
 	Calls []topo.Call `json:"calls"`
 }
 
-// Table is shown under the drawing. The first cell of a row of findings is a severity.
+// Table is shown under the drawing. The first cell of a row of findings is a severity. Without rows the title is a sentence.
 type Table struct {
 	Title string     `json:"title"`
 	Head  []string   `json:"head"`
@@ -55,6 +55,10 @@ type Server struct {
 	// Read reads the node, at most once per Interval.
 	Read     func(ctx context.Context) (*State, error)
 	Interval time.Duration
+	// Count reads the counters of the host's links, also while no page is open, for the rates of the last hour. It may be nil.
+	Count func(ctx context.Context) (map[string]Counted, error)
+	// Span is the time between two counts. 0 is 15 seconds.
+	Span time.Duration
 	// Secret is the first element of all paths, if it is not empty.
 	Secret string
 	// Timeout is the maximum time to read a request, and to write one answer or event. 0 is 10 seconds.
@@ -63,10 +67,11 @@ type Server struct {
 	// open is the number of connections.
 	open atomic.Int64
 
-	mu    sync.Mutex
-	state *State
-	err   error
-	read  time.Time
+	mu      sync.Mutex
+	state   *State
+	err     error
+	read    time.Time
+	history history
 }
 
 // Serve serves until ctx ends.
@@ -77,6 +82,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: s.count,
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	s.history.span = cmp.Or(s.Span, defaultSpan)
+	if s.Count != nil {
+		var sampling sync.WaitGroup
+		defer sampling.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		sampling.Go(func() { s.sample(ctx) })
+	}
 	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -165,6 +178,9 @@ func (s *Server) current(ctx context.Context) (*State, error) {
 	if elapsed := time.Since(s.read); state != nil && s.state != nil && elapsed < rateIntervals*s.Interval {
 		state.Topology.Since(s.state.Topology, elapsed)
 	}
+	if state != nil {
+		state.Topology.Rates = s.history.rates
+	}
 	if ctx.Err() == nil { // otherwise the page was closed
 		s.state, s.err, s.read = state, err, time.Now()
 	}
@@ -220,6 +236,10 @@ func content(s *State, err error) string {
 	var b strings.Builder
 	b.WriteString(s.Topology.Content())
 	for _, t := range s.Tables {
+		if len(t.Rows) == 0 {
+			fmt.Fprintf(&b, "<p>%s</p>\n", topo.Escaped(t.Title))
+			continue
+		}
 		fmt.Fprintf(&b, "<h2>%s</h2>\n<table><tr>", topo.Escaped(t.Title))
 		for _, name := range t.Head {
 			fmt.Fprintf(&b, "<th>%s</th>", topo.Escaped(name))

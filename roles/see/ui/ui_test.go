@@ -38,6 +38,13 @@ func node(reads *atomic.Int64) func(context.Context) (*State, error) {
 // serve returns the address of a server on loopback.
 func serve(t *testing.T, s *Server) string {
 	t.Helper()
+	addr, _ := serveUntil(t, s)
+	return addr
+}
+
+// serveUntil also returns a function that ends the server.
+func serveUntil(t *testing.T, s *Server) (addr string, stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +58,7 @@ func serve(t *testing.T, s *Server) string {
 			t.Error(err)
 		}
 	})
-	return l.Addr().String()
+	return l.Addr().String(), cancel
 }
 
 // TestRefused: other sites' names and pages, other methods and paths without the secret get nothing of the node,
@@ -238,11 +245,18 @@ func TestTimeout(t *testing.T) {
 func TestBrowser(t *testing.T) {
 	var reads atomic.Int64
 	read := node(&reads)
-	addr := serve(t, &Server{Interval: 50 * time.Millisecond, Secret: "abc", Read: func(ctx context.Context) (*State, error) {
+	counted := uint64(0)
+	server := &Server{Interval: 50 * time.Millisecond, Span: 50 * time.Millisecond, Secret: "abc"}
+	server.Count = func(context.Context) (map[string]Counted, error) {
+		counted += 51 << 10
+		return map[string]Counted{"eth0": {counted, 0}}, nil
+	}
+	server.Read = func(ctx context.Context) (*State, error) {
 		state, err := read(ctx)
 		state.Topology.Devices = []topo.Device{{Name: "eth0", Up: true, Traffic: topo.Traffic{ReceivedPackets: 1000 * uint64(reads.Load())}}}
 		return state, err
-	}})
+	}
+	addr, stop := serveUntil(t, server)
 	p := browser.Open(t, "http://"+addr+"/abc/#pod-")
 	p.Wait("document.activeElement === search")
 	p.Press("Tab") // to the first box
@@ -273,7 +287,10 @@ func TestBrowser(t *testing.T) {
 	if have := failed.Text("details.textContent"); !strings.HasPrefix(have, "2 DEL bridge") {
 		t.Errorf("a search finds %q", have)
 	}
+	p.Wait(`content.querySelector(".rates title")?.textContent.startsWith("rx at most 1020 KiB/s, tx at most 0 B/s in the last") === true`)
 	if all := append(p.Messages(), failed.Messages()...); len(all) > 0 {
 		t.Errorf("errors of the page: %v", all)
 	}
+	stop()
+	p.Wait(`document.body.className === "stale" && live.textContent.startsWith("not connected: this is the node at ")`)
 }
