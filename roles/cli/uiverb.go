@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -13,12 +15,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
+	"github.com/cnibox/cnibox/netops/rates"
 	"github.com/cnibox/cnibox/roles"
 	daemon "github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/see/topo"
@@ -70,10 +73,13 @@ func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) er
 	quiet.ErrIsTerminal = false // no progress
 	counting := h.Net.Clone()   // it counts beside a reading
 	defer func() { _ = counting.Close() }()
-	s := &ui.Server{
-		Interval: uiInterval, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) },
-		Count: func(ctx context.Context) (map[string]ui.Counted, error) { return countLinks(ctx, counting) },
-	}
+	history := rates.New(rates.Span, formerRates(ctx, h))
+	ctx, stop := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer stop()
+	following.Go(func() { history.Follow(ctx, rates.Count(counting)) })
+	s := &ui.Server{Interval: uiInterval, Rates: history, Read: func(ctx context.Context) (*ui.State, error) { return quiet.readUI(ctx, h) }}
 	var l net.Listener
 	var address string
 	if c.IsSet("port") {
@@ -105,23 +111,16 @@ func (p *Process) serveUI(ctx context.Context, c *cli.Context, h *roles.Host) er
 	return s.Serve(ctx, l)
 }
 
-// countLinks returns what each link of the host has received and sent.
-func countLinks(ctx context.Context, n *netops.Net) (map[string]ui.Counted, error) {
-	links, err := n.Links(ctx, nil)
+// formerRates returns the rates that the agent has kept, or none.
+func formerRates(ctx context.Context, h *roles.Host) (former map[string]*rates.Rates) {
+	const most = 64 << 20
+	err := daemon.Ask(ctx, filepath.Join(h.Store.RunDir(), rates.SocketFile), func(c net.Conn) error {
+		return json.NewDecoder(io.LimitReader(c, most)).Decode(&former)
+	})
 	if err != nil {
-		return nil, err
+		return nil // without an agent the page begins now
 	}
-	counters, err := n.Counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]ui.Counted{}
-	for _, l := range links {
-		if c, known := counters[l.Index]; known {
-			all[l.Name] = ui.Counted{Received: c.ReceivedBytes, Sent: c.SentBytes}
-		}
-	}
-	return all, nil
+	return former
 }
 
 // readUI reads what the page shows.

@@ -143,6 +143,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		defer end()
 	}
 	running.Go(func() { s.Answer(ctx, h.Log, a.writeStatus) })
+	running.Go(func() { a.keepRates(ctx) })
 	running.Go(func() { _ = a.registry.Watch(ctx, a.updates) })
 	running.Go(func() { keepAttachments(ctx) })
 	running.Go(func() { a.collect(ctx, time.NewTicker(collectInterval).C) })

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/rates"
 )
 
 // node is a box of the graph: a device, another node to which a tunnel sends, or an attachment.
@@ -118,7 +119,7 @@ func (g *group) box(t *Topology) *node {
 		}
 		n.lines = slices.Concat(n.lines, []string{kind}, texts(d.Addresses), d.Traffic.lines("rx", "tx"))
 		n.details += "\n" + d.details()
-		n.drawing = t.Rates[d.Name].draw("rx", "tx")
+		n.drawing = drawRates(t.Rates[d.Name], "rx", "tx")
 		for _, peer := range d.Peers[:min(len(d.Peers), drawnPeers)] {
 			n.children = append(n.children, t.peer(peer, d.Name))
 		}
@@ -142,14 +143,14 @@ func (t *Topology) peer(a netip.Addr, tunnel string) *node {
 	return n
 }
 
-func (a *Attachment) box(rates map[string]*Rates) *node {
+func (a *Attachment) box(all map[string]*rates.Rates) *node {
 	title := a.IfName + " on " + a.Network
 	n := &node{
 		class: "attachment", lines: slices.Concat([]string{a.Title()}, texts(a.Addresses), []string{title}),
 		details: strings.Join(append([]string{a.Title() + " " + title, a.details()}, a.Problems...), "\n"),
 	}
 	if a.HostLink != "" {
-		n.drawing = rates[a.HostLink].draw("sent", "received")
+		n.drawing = drawRates(all[a.HostLink], "sent", "received")
 		n.edge = append([]string{a.HostLink}, a.Traffic.lines("sent", "received")...)
 	}
 	policies := slices.Concat(a.Egress, a.Ingress)

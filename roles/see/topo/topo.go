@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cnibox/cnibox/netops/rates"
 )
 
 // Topology is a node with its devices and attachments.
@@ -17,7 +19,7 @@ type Topology struct {
 	Devices     []Device     `json:"devices"`
 	Attachments []Attachment `json:"attachments"`
 	// Rates are those of the host's links in the last hour, by name.
-	Rates map[string]*Rates `json:"rates,omitempty"`
+	Rates map[string]*rates.Rates `json:"rates,omitempty"`
 	// Nodes are other nodes by their addresses, as far as the agent knows them.
 	Nodes map[netip.Addr]Node `json:"nodes,omitempty"`
 }

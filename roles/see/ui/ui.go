@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/rates"
 	"github.com/cnibox/cnibox/roles/see/topo"
 )
 
@@ -55,10 +56,8 @@ type Server struct {
 	// Read reads the node, at most once per Interval.
 	Read     func(ctx context.Context) (*State, error)
 	Interval time.Duration
-	// Count reads the counters of the host's links, also while no page is open, for the rates of the last hour. It may be nil.
-	Count func(ctx context.Context) (map[string]Counted, error)
-	// Span is the time between two counts. 0 is 15 seconds.
-	Span time.Duration
+	// Rates are those of the host's links. It may be nil.
+	Rates *rates.History
 	// Secret is the first element of all paths, if it is not empty.
 	Secret string
 	// Timeout is the maximum time to read a request, and to write one answer or event. 0 is 10 seconds.
@@ -67,11 +66,10 @@ type Server struct {
 	// open is the number of connections.
 	open atomic.Int64
 
-	mu      sync.Mutex
-	state   *State
-	err     error
-	read    time.Time
-	history history
+	mu    sync.Mutex
+	state *State
+	err   error
+	read  time.Time
 }
 
 // Serve serves until ctx ends.
@@ -82,14 +80,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: s.count,
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	s.history.span = cmp.Or(s.Span, defaultSpan)
-	if s.Count != nil {
-		var sampling sync.WaitGroup
-		defer sampling.Wait()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		sampling.Go(func() { s.sample(ctx) })
-	}
 	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -178,8 +168,8 @@ func (s *Server) current(ctx context.Context) (*State, error) {
 	if elapsed := time.Since(s.read); state != nil && s.state != nil && elapsed < rateIntervals*s.Interval {
 		state.Topology.Since(s.state.Topology, elapsed)
 	}
-	if state != nil {
-		state.Topology.Rates = s.history.rates
+	if state != nil && s.Rates != nil {
+		state.Topology.Rates = s.Rates.Links()
 	}
 	if ctx.Err() == nil { // otherwise the page was closed
 		s.state, s.err, s.read = state, err, time.Now()

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/rates"
 	"github.com/cnibox/cnibox/roles/see/topo"
 	"github.com/cnibox/cnibox/test/browser"
 )
@@ -245,11 +246,9 @@ func TestTimeout(t *testing.T) {
 func TestBrowser(t *testing.T) {
 	var reads atomic.Int64
 	read := node(&reads)
-	counted := uint64(0)
-	server := &Server{Interval: 50 * time.Millisecond, Span: 50 * time.Millisecond, Secret: "abc"}
-	server.Count = func(context.Context) (map[string]Counted, error) {
-		counted += 51 << 10
-		return map[string]Counted{"eth0": {counted, 0}}, nil
+	server := &Server{Interval: 50 * time.Millisecond, Rates: rates.New(rates.Span, nil), Secret: "abc"}
+	for i := range uint64(5) {
+		server.Rates.Add(map[string]rates.Counted{"eth0": {Received: i * 15 << 20}})
 	}
 	server.Read = func(ctx context.Context) (*State, error) {
 		state, err := read(ctx)
@@ -287,7 +286,7 @@ func TestBrowser(t *testing.T) {
 	if have := failed.Text("details.textContent"); !strings.HasPrefix(have, "2 DEL bridge") {
 		t.Errorf("a search finds %q", have)
 	}
-	p.Wait(`content.querySelector(".rates title")?.textContent.startsWith("rx at most 1020 KiB/s, tx at most 0 B/s in the last") === true`)
+	p.Wait(`content.querySelector(".rates title")?.textContent.startsWith("rx at most 1.0 MiB/s, tx at most 0 B/s in the last 1m0s") === true`)
 	if all := append(p.Messages(), failed.Messages()...); len(all) > 0 {
 		t.Errorf("errors of the page: %v", all)
 	}
