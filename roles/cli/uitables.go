@@ -104,7 +104,11 @@ func connectionsTable(ctx context.Context, h *roles.Host, t *topo.Topology, view
 	if err != nil {
 		return nil, nil //nolint:nilerr // the kernel tracks no connections
 	}
-	if n, _ := strconv.Atoi(count); n > mostTracked {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return nil, err
+	}
+	if n > mostTracked {
 		return []ui.Table{{Title: "This node tracks " + count + " connections, too many for a list."}}, nil
 	}
 	names := map[netip.Addr]string{}
