@@ -418,7 +418,7 @@ func TestDoctorTunnel(t *testing.T) {
 healthy() {
 	product doctor >$WORK/out || { cat $WORK/out; exit 1; }
 	grep -q 'checks passed' $WORK/out
-	product agent status >$WORK/out 2>&1
+	product agent status >$WORK/out 2>&1 || [ $? = 4 ]
 	if grep warning $WORK/out; then exit 1; fi
 	product path p4 10.244.7.5 >$WORK/out || { cat $WORK/out; exit 1; }
 }
@@ -428,7 +428,7 @@ says() { # TEXT FILE
 broken() { # CHECK RULE
 	if product path p4 10.244.7.5 >$WORK/path.out; then exit 1; fi
 	says "^stopped: flannel.1, node 192.0.2.2: what the tunnel .* is dropped: $2" path.out
-	product agent status >$WORK/status.out 2>&1
+	product agent status >$WORK/status.out 2>&1 || [ $? = 4 ]
 	says "^warning: flannel.1, node 192.0.2.2: what the tunnel .* is dropped: $2: run 'nft insert rule " status.out
 	if product doctor --json >$WORK/doctor.out; then exit 1; fi
 	says ""$1"" doctor.out
@@ -450,17 +450,17 @@ ip -6 addr add 2001:db8::1/64 dev eth0 nodad
 ip route add 192.0.2.2 dev eth0 mtu 1200 # as after an ICMP message that anyone can send
 product path p4 10.244.7.5 >$WORK/path.out
 says "mtu	flannel.1, node 192.0.2.2: .* the route over eth0 has 1200, and flannel.1 needs 1500: 'cnibox state'" path.out
-product agent status >$WORK/status.out 2>&1
+product agent status >$WORK/status.out 2>&1 || [ $? = 4 ]
 says "^warning: flannel.1, node 192.0.2.2: .*: no command is safe: with an MTU below 1280 eth0 loses its IPv6 addresses$" status.out
 ip -6 addr flush dev eth0 scope global
 ip route replace 192.0.2.2 dev eth0 mtu 1400
 product path p4 10.244.7.5 >$WORK/path.out
 says "mtu	flannel.1, node 192.0.2.2: the MTU of the route is too small: the route over eth0 has 1400, and flannel.1 needs 1500: 'ip link set eth0 mtu 1400'" path.out
-product agent status >$WORK/status.out 2>&1
+product agent status >$WORK/status.out 2>&1 || [ $? = 4 ]
 says "^warning: flannel.1, node 192.0.2.2: the MTU of the route is too small: .*: run 'ip link set eth0 mtu 1400'" status.out
 ip link set eth0 mtu 1400
 until ip link show flannel.1 | grep -q 'mtu 1350'; do :; done
-product agent status >$WORK/out 2>&1
+product agent status >$WORK/out 2>&1 || [ $? = 4 ]
 if grep warning $WORK/out; then exit 1; fi
 product doctor --json >$WORK/out && exit 1
 if grep mtu-tunnel $WORK/out; then exit 1; fi

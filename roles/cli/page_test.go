@@ -211,7 +211,9 @@ func TestHalfADD(t *testing.T) {
 // uiNode is a node with the overlay, policies, and pods of which one lost its address, one has only what the first plugin of its
 // list made, and one could not be attached.
 const uiNode = policies + `
-for i in 3 4 5; do sed "s/n2/n$i/; s/244.7/244.$i/; s/192.0.2.2/192.0.2.$i/; s/c2:00:02/c2:00:0$i/" /var/lib/cnibox/cluster/nodes/n2.json >$WORK/n$i.json; done
+own=$(sed -n 's/.*10\.244\.\([0-9]*\)\..*/\1/p' /var/lib/cnibox/cluster/nodes/n1.json | head -n 1)
+free=$([ $own -lt 100 ] && echo 200 || echo 20) # the agent has chosen its network at random
+for i in 3 4 5; do sed "s/n2/n$i/; s/244.7/244.$((free + i))/; s/192.0.2.2/192.0.2.$i/; s/c2:00:02/c2:00:0$i/" /var/lib/cnibox/cluster/nodes/n2.json >$WORK/n$i.json; done
 mv $WORK/n[345].json /var/lib/cnibox/cluster/nodes
 for i in 1 2 3 4; do pod $net web-$i-id --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-$i"; done
 product add $net db-0-id /run/ns/db-0 --args "K8S_POD_NAMESPACE=default;K8S_POD_NAME=db-0" 2>$WORK/failed && exit 1

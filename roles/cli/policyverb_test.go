@@ -40,7 +40,7 @@ E
 agent --iface eth0 --node-name n1 --ip-masq -policy -policy-dir $WORK/policy.d >>$WORK/agent.log 2>&1 &
 agent=$!
 trap 'kill $agent' EXIT
-until [ -s /var/lib/cnibox/policy.json ] && product agent status >$WORK/status 2>&1; do :; done
+until [ -s /var/lib/cnibox/policy.json ] && { product agent status >$WORK/status 2>&1 || [ $? = 4 ]; }; do :; done
 pod $overlay web --label app=web
 pod $overlay client --label role=client
 pod $overlay other
