@@ -17,13 +17,8 @@ var ErrRaced = errors.New("another node wrote first")
 // addresses. A name of a page begins and ends with a letter or digit and has only lower case letters,
 // digits and '-' between.
 type Ranges interface {
-	// Pages calls each with every page. The text of one that cannot be read is nil.
-	Pages(ctx context.Context, each func(name string, page []byte)) error
-	// ReadPage returns a page and the version of its object, which is "" if there is no page.
-	ReadPage(ctx context.Context, name string) (page []byte, version string, err error)
-	// WritePage creates or replaces a page. If its version is not the given one any more, it writes
-	// nothing and returns ErrRaced. After another error the page may have been written.
-	WritePage(ctx context.Context, name string, page []byte, version string) error
+	// Pages returns the collection of the pages. No page is deleted.
+	Pages() Collection
 	// Join records that this node exists, until it does not renew the record for long or an operator
 	// deletes it. It may be repeated.
 	Join(ctx context.Context) error
@@ -53,7 +48,7 @@ type ForeignRange struct {
 	Returning bool
 }
 
-// Collection is a set of small texts by name in a registry without an API server. A name meets CheckName.
+// Collection is a set of small texts by name. For a name that does not meet CheckName, Read and Write return ErrInvalid.
 type Collection interface {
 	// List calls each with every text and its version. The text of one that cannot be read is nil.
 	List(ctx context.Context, each func(name string, text []byte, version string)) error
@@ -61,7 +56,8 @@ type Collection interface {
 	Read(ctx context.Context, name string) (text []byte, version string, err error)
 	// Write creates or replaces a text, or deletes it if text is nil, and returns the new version. If the
 	// version is not the given one any more, it writes nothing and returns ErrRaced. After another error it may
-	// have written.
+	// have written. Kubernetes does not delete: its nodes have no permission for that, and the error is
+	// errors.ErrUnsupported.
 	Write(ctx context.Context, name string, text []byte, version string) (next string, err error)
 }
 

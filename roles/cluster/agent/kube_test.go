@@ -246,15 +246,18 @@ func (w *world) leasePages(kubeconfig string) func() error {
 	r, err := kube.Open(kube.Options{Client: client, Node: "node", Config: &cluster.Config{}})
 	must(t, err)
 	t.Cleanup(func() { must(t, r.Close()) })
-	must(t, r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), ""))
+	pages := r.Pages()
+	_, err = pages.Write(t.Context(), "10-1-0-0", []byte("{}"), "")
+	must(t, err)
 	n := 0
 	return func() error {
 		n++
 		name := fmt.Sprintf("10-0-0-%d", n)
-		_, version, err := r.ReadPage(t.Context(), "10-1-0-0")
+		_, version, err := pages.Read(t.Context(), "10-1-0-0")
 		_, foreignErr := r.ForeignRanges(t.Context())
-		return errors.Join(err, foreignErr, r.WritePage(t.Context(), name, []byte("{}"), ""), r.WritePage(t.Context(), "10-1-0-0", []byte("{}"), version),
-			r.Pages(t.Context(), func(string, []byte) {}))
+		_, createErr := pages.Write(t.Context(), name, []byte("{}"), "")
+		_, patchErr := pages.Write(t.Context(), "10-1-0-0", []byte("{}"), version)
+		return errors.Join(err, foreignErr, createErr, patchErr, pages.List(t.Context(), func(string, []byte, string) {}))
 	}
 }
 

@@ -90,7 +90,7 @@ func (k *Keeper) verify(ctx context.Context) error {
 func (k *Keeper) list(ctx context.Context) error {
 	now, sinceBoot := k.Host.Now(), k.Host.SinceBoot()
 	pages := map[string]*heldPage{}
-	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+	err := k.Registry.Pages().List(ctx, func(name string, raw []byte, _ string) {
 		if isRegister(name) {
 			g, err := decodeRegister(name, raw)
 			if err == nil {
@@ -200,7 +200,7 @@ func changePage(ctx context.Context, r cluster.Ranges, name string, fn func(p *p
 func swap(ctx context.Context, r cluster.Ranges, name string, fn func(raw []byte) ([]byte, error)) (written bool, err error) {
 	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 200 * time.Millisecond}
 	for try := 1; ; try++ {
-		raw, version, err := r.ReadPage(ctx, name)
+		raw, version, err := r.Pages().Read(ctx, name)
 		if err == nil && version != "" && len(raw) == 0 {
 			raw = []byte(" ") // it exists and is damaged
 		}
@@ -210,7 +210,7 @@ func swap(ctx context.Context, r cluster.Ranges, name string, fn func(raw []byte
 		if err != nil || raw == nil {
 			return false, err
 		}
-		err = r.WritePage(ctx, name, raw, version)
+		_, err = r.Pages().Write(ctx, name, raw, version)
 		if errors.Is(err, cluster.ErrRaced) && try < raceLimit && wait.Wait(ctx, 0) == nil {
 			continue
 		}

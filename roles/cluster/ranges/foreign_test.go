@@ -29,10 +29,13 @@ func (s *shared) ForeignRanges(context.Context) ([]cluster.ForeignRange, error) 
 	return s.foreign, s.err
 }
 
-func (s *shared) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	err := s.Ranges.WritePage(ctx, name, page, version)
-	s.wrote()
-	return err
+func (s *shared) Pages() cluster.Collection {
+	pages := s.Ranges.Pages()
+	return writes{pages, func(ctx context.Context, name string, page []byte, version string) (string, error) {
+		next, err := pages.Write(ctx, name, page, version)
+		s.wrote()
+		return next, err
+	}}
 }
 
 // share makes a member's registry one that another program uses too.
@@ -229,7 +232,7 @@ func TestHandOver(t *testing.T) {
 	if got := m.addresses(); len(got) > 0 {
 		t.Errorf("addresses of whereabouts: %v", got)
 	}
-	raw, _, err := m.Registry.ReadPage(t.Context(), pageName("", ip("10.1.0.0")))
+	raw, _, err := m.Registry.Pages().Read(t.Context(), pageName("", ip("10.1.0.0")))
 	if err != nil {
 		t.Fatal(err)
 	}

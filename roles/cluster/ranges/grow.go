@@ -230,7 +230,7 @@ func (k *Keeper) takeListed(ctx context.Context, d *store.RangeDemand, all []net
 	pages := map[netip.Addr]*page{}
 	damaged := map[string]error{}
 	claims := map[string]time.Time{} // those that still exist
-	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+	err := k.Registry.Pages().List(ctx, func(name string, raw []byte, _ string) {
 		if isRegister(name) {
 			return
 		}

@@ -248,7 +248,7 @@ func (k *Keeper) freeUnused(ctx context.Context, r *reservation, due bool) error
 // reclaim frees what nodes that do not exist any more have left, because no address of a pool is free.
 func (k *Keeper) reclaim(ctx context.Context, pool string) error {
 	var all []*reservation
-	err := k.Registry.Pages(ctx, func(name string, raw []byte) {
+	err := k.Registry.Pages().List(ctx, func(name string, raw []byte, _ string) {
 		if !isRegister(name) {
 			return
 		}

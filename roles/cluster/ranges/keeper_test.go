@@ -391,15 +391,29 @@ func TestFailedClaim(t *testing.T) {
 
 type readOnly struct{ cluster.Ranges }
 
-func (readOnly) WritePage(context.Context, string, []byte, string) error {
-	return cluster.ErrUnavailable
+func (r readOnly) Pages() cluster.Collection {
+	return writes{r.Ranges.Pages(), func(context.Context, string, []byte, string) (string, error) { return "", cluster.ErrUnavailable }}
+}
+
+// writes is a collection with another Write.
+type writes struct {
+	cluster.Collection
+	write func(ctx context.Context, name string, page []byte, version string) (string, error)
+}
+
+func (w writes) Write(ctx context.Context, name string, page []byte, version string) (string, error) {
+	return w.write(ctx, name, page, version)
 }
 
 // unsure writes a page and then fails, as when the answer is lost.
 type unsure struct{ cluster.Ranges }
 
-func (u unsure) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	return errors.Join(u.Ranges.WritePage(ctx, name, page, version), cluster.ErrUnavailable)
+func (u unsure) Pages() cluster.Collection {
+	pages := u.Ranges.Pages()
+	return writes{pages, func(ctx context.Context, name string, page []byte, version string) (string, error) {
+		_, err := pages.Write(ctx, name, page, version)
+		return "", errors.Join(err, cluster.ErrUnavailable)
+	}}
 }
 
 // TestUnsure: a block whose leasing has no answer is found by the next pass.
@@ -558,8 +572,15 @@ type refusing struct {
 	lists int
 }
 
-func (r *refusing) Pages(context.Context, func(string, []byte)) error {
-	r.lists++
+func (r *refusing) Pages() cluster.Collection { return refusingPages{r.Ranges.Pages(), &r.lists} }
+
+type refusingPages struct {
+	cluster.Collection
+	lists *int
+}
+
+func (r refusingPages) List(context.Context, func(string, []byte, string)) error {
+	*r.lists++
 	return cluster.ErrUnavailable
 }
 
@@ -691,7 +712,7 @@ func TestDeletedPages(t *testing.T) {
 			if err := b.step("net"); err == nil || slices.Contains(b.addresses(), before[0]) {
 				t.Errorf("%v: %v", b.addresses(), err)
 			}
-			if raw, _, err := a.Registry.ReadPage(t.Context(), "10-1-0-0"); err != nil || len(raw) == 0 {
+			if raw, _, err := a.Registry.Pages().Read(t.Context(), "10-1-0-0"); err != nil || len(raw) == 0 {
 				t.Errorf("%q %v", raw, err)
 			}
 		})
@@ -739,13 +760,19 @@ type late struct {
 	finish func() error
 }
 
-func (l *late) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	if !l.armed {
-		return l.Ranges.WritePage(ctx, name, page, version)
-	}
-	l.armed = false
-	l.finish = func() error { return l.Ranges.WritePage(context.WithoutCancel(ctx), name, page, version) }
-	return cluster.ErrUnavailable
+func (l *late) Pages() cluster.Collection {
+	pages := l.Ranges.Pages()
+	return writes{pages, func(ctx context.Context, name string, page []byte, version string) (string, error) {
+		if !l.armed {
+			return pages.Write(ctx, name, page, version)
+		}
+		l.armed = false
+		l.finish = func() error {
+			_, err := pages.Write(context.WithoutCancel(ctx), name, page, version)
+			return err
+		}
+		return "", cluster.ErrUnavailable
+	}}
 }
 
 // TestLate: the return of a block that is executed long after its request, when the node uses the block again,
@@ -938,9 +965,16 @@ type counting struct {
 	n int
 }
 
-func (c *counting) ReadPage(ctx context.Context, name string) ([]byte, string, error) {
-	c.n++
-	return c.Ranges.ReadPage(ctx, name)
+func (c *counting) Pages() cluster.Collection { return countingPages{c.Ranges.Pages(), &c.n} }
+
+type countingPages struct {
+	cluster.Collection
+	n *int
+}
+
+func (c countingPages) Read(ctx context.Context, name string) ([]byte, string, error) {
+	*c.n++
+	return c.Collection.Read(ctx, name)
 }
 
 func (c *counting) ForeignRanges(ctx context.Context) ([]cluster.ForeignRange, error) {

@@ -30,7 +30,7 @@ func (k *Keeper) choose(ctx context.Context, d *Reserve, i int, except []netip.A
 		}
 	}
 	full := map[string]bool{}
-	err = k.Registry.Pages(ctx, func(name string, raw []byte) {
+	err = k.Registry.Pages().List(ctx, func(name string, raw []byte, _ string) {
 		p, err := decodePage(name, raw)
 		full[name] = err != nil || len(p.free(of)) == 0 // the pass reports a damaged page
 	})

@@ -116,7 +116,7 @@ func TestReserve(t *testing.T) {
 	if r := a.registered(d); r != nil {
 		t.Errorf("after the time to live: %+v", r)
 	}
-	raw, _, err := a.Registry.ReadPage(t.Context(), pageName("", pageOf(addrs[0])))
+	raw, _, err := a.Registry.Pages().Read(t.Context(), pageName("", pageOf(addrs[0])))
 	if err != nil || strings.Contains(string(raw), "reserved") {
 		t.Errorf("%s, %v", raw, err)
 	}
@@ -245,13 +245,13 @@ func TestReserveLost(t *testing.T) {
 	d := reserveRequest("k", "192.168.2.1-192.168.2.20")
 	addrs := m.mustAttach(d)
 	for _, name := range []string{registerOf(d.ReservationID), pageName("", pageOf(addrs[0]))} {
-		_, version, err := m.Registry.ReadPage(t.Context(), name)
+		_, version, err := m.Registry.Pages().Read(t.Context(), name)
 		if err == nil {
 			text := `{"first":"192.168.2.0","revision":9,"blocks":[]}`
 			if isRegister(name) {
 				text = `{}`
 			}
-			err = m.Registry.WritePage(t.Context(), name, []byte(text), version)
+			_, err = m.Registry.Pages().Write(t.Context(), name, []byte(text), version)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +264,7 @@ func TestReserveLost(t *testing.T) {
 	if r := m.registered(d); r == nil || !slices.Equal(r.Addresses, addrs) || r.holders() != "a" {
 		t.Errorf("%+v", r)
 	}
-	raw, _, _ := m.Registry.ReadPage(t.Context(), pageName("", pageOf(addrs[0])))
+	raw, _, _ := m.Registry.Pages().Read(t.Context(), pageName("", pageOf(addrs[0])))
 	if !strings.Contains(string(raw), m.registered(d).ID) {
 		t.Errorf("%s", raw)
 	}
@@ -305,7 +305,7 @@ func TestDecodeRegister(t *testing.T) {
 	d := reserveRequest("k", "192.168.2.1-192.168.2.20")
 	m.mustAttach(d)
 	name := registerOf(d.ReservationID)
-	good, _, err := m.Registry.ReadPage(t.Context(), name)
+	good, _, err := m.Registry.Pages().Read(t.Context(), name)
 	if _, decodeErr := decodeRegister(name, good); err != nil || decodeErr != nil {
 		t.Fatal(err, decodeErr)
 	}

@@ -250,7 +250,7 @@ func (t *Takeover) place(ctx context.Context, p *movedPool, holders []container)
 // eachBlock calls fn with each block of a pool.
 func (t *Takeover) eachBlock(ctx context.Context, p *movedPool, fn func(*block) error) error {
 	var faults []error
-	err := t.pages.Pages(ctx, func(name string, raw []byte) {
+	err := t.pages.Pages().List(ctx, func(name string, raw []byte, _ string) {
 		if isRegister(name) {
 			return
 		}

@@ -161,7 +161,7 @@ func TestIPAMClaims(t *testing.T) {
 		found := false
 		r, err := openRegistry(kubeconfig, "node-3")
 		if err == nil {
-			err = r.Pages(t.Context(), func(_ string, raw []byte) { found = found || strings.Contains(string(raw), "default/vm") })
+			err = r.Pages().List(t.Context(), func(_ string, raw []byte, _ string) { found = found || strings.Contains(string(raw), "default/vm") })
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -328,7 +328,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 		t.Fatal(err)
 	}
 	pages := 0
-	if err := reg.Pages(t.Context(), func(string, []byte) { pages++ }); err != nil || pages != 1 {
+	if err := reg.Pages().List(t.Context(), func(string, []byte, string) { pages++ }); err != nil || pages != 1 {
 		t.Errorf("%d pages, %v", pages, err)
 	}
 }

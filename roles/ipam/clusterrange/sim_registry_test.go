@@ -110,7 +110,12 @@ func (c simClient) do(what string, execute func() error, delay bool) error {
 	return err
 }
 
-func (c simClient) Pages(_ context.Context, each func(string, []byte)) error {
+func (c simClient) Pages() cluster.Collection { return simPages{c} }
+
+// simPages is the pages as one node reads and writes them.
+type simPages struct{ simClient }
+
+func (c simPages) List(_ context.Context, each func(string, []byte, string)) error {
 	names := slices.Sorted(maps.Keys(c.r.pages))
 	got := map[string][]byte{}
 	read := func(of []string) func() error {
@@ -131,12 +136,12 @@ func (c simClient) Pages(_ context.Context, each func(string, []byte)) error {
 		return err
 	}
 	for _, name := range names {
-		each(name, got[name])
+		each(name, got[name], "") // no keeper uses it
 	}
 	return nil
 }
 
-func (c simClient) ReadPage(_ context.Context, name string) (raw []byte, version string, err error) {
+func (c simPages) Read(_ context.Context, name string) (raw []byte, version string, err error) {
 	err = c.do("read "+name, func() error {
 		if p := c.r.pages[name]; p != nil {
 			raw, version = p.raw, strconv.Itoa(p.version)
@@ -149,9 +154,9 @@ func (c simClient) ReadPage(_ context.Context, name string) (raw []byte, version
 	return raw, version, nil
 }
 
-func (c simClient) WritePage(_ context.Context, name string, raw []byte, version string) error {
+func (c simPages) Write(_ context.Context, name string, raw []byte, version string) (string, error) {
 	raw, machine, began := slices.Clone(raw), c.n.machine, c.n.began
-	return c.do("write "+name, func() error { return c.r.write(c.n, machine, began, name, raw, version) }, true)
+	return "", c.do("write "+name, func() error { return c.r.write(c.n, machine, began, name, raw, version) }, true)
 }
 
 func (c simClient) Join(context.Context) error {

@@ -118,7 +118,7 @@ func TestKilledWriter(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
 	r := open(t, dir, "node-1")
-	pages := r.rangePages()
+	pages := r.Pages()
 	if _, err := pages.Write(t.Context(), "page", []byte("{}"), ""); err != nil {
 		t.Fatal(err)
 	}

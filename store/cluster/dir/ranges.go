@@ -20,23 +20,8 @@ const (
 	rangeNodes = "range-nodes"
 )
 
-func (r *Registry) rangePages() cluster.Collection { return r.Collection(rangesDir) }
-
-// Pages calls each with every page.
-func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
-	return r.rangePages().List(ctx, func(name string, text []byte, _ string) { each(name, text) })
-}
-
-// ReadPage returns the hash of the page as the version.
-func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, version string, err error) {
-	return r.rangePages().Read(ctx, name)
-}
-
-// WritePage compares and writes the page under the directory's lock.
-func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	_, err := r.rangePages().Write(ctx, name, page, version)
-	return err
-}
+// Pages returns the files of the pages.
+func (r *Registry) Pages() cluster.Collection { return r.Collection(rangesDir) }
 
 // DeletedPages returns what inotify(7) reports, which is what programs of this machine do.
 func (r *Registry) DeletedPages() (names []string) {

@@ -46,6 +46,9 @@ func (l collection) List(ctx context.Context, each func(name string, text []byte
 
 // Read reads the key.
 func (l collection) Read(ctx context.Context, name string) (text []byte, version string, err error) {
+	if err := cluster.CheckName(name); err != nil {
+		return nil, "", err
+	}
 	kv, err := l.c.get(ctx, l.prefix+name)
 	if err != nil {
 		return nil, "", fmt.Errorf("read %s%s: %w", l.prefix, name, err)
@@ -58,6 +61,9 @@ func (l collection) Read(ctx context.Context, name string) (text []byte, version
 
 // Write writes the key in a transaction.
 func (l collection) Write(ctx context.Context, name string, text []byte, version string) (next string, err error) {
+	if err := cluster.CheckName(name); err != nil {
+		return "", err
+	}
 	key := []byte(l.prefix + name)
 	revision := int64(0)
 	if version != "" {

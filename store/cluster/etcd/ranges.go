@@ -12,25 +12,10 @@ import (
 //
 //	<prefix>-ranges/pages/10-1-2-0   a page
 //	<prefix>-ranges/nodes/NAME       a node, with a lease of 24 hours
-func (r *Registry) rangePages() cluster.Collection { return r.Collection("ranges/pages") }
-
 func (r *Registry) rangeNode(name string) string { return r.o.Prefix + "-ranges/nodes/" + name }
 
-// Pages reads the pages one list after the other, each at its own revision.
-func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
-	return r.rangePages().List(ctx, func(name string, text []byte, _ string) { each(name, text) })
-}
-
-// ReadPage returns the revision of the key as the version.
-func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, version string, err error) {
-	return r.rangePages().Read(ctx, name)
-}
-
-// WritePage writes the key in a transaction.
-func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	_, err := r.rangePages().Write(ctx, name, page, version)
-	return err
-}
+// Pages returns the keys of the pages.
+func (r *Registry) Pages() cluster.Collection { return r.Collection("ranges/pages") }
 
 // Join renews the lease of the node's key, or makes the key with a new lease.
 func (r *Registry) Join(ctx context.Context) error {

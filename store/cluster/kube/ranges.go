@@ -38,54 +38,73 @@ type pageWrite struct {
 	Data map[string]string `json:"data"`
 }
 
-func (r *Registry) pages(name ...string) string {
-	return rest.Path(append([]string{"api", "v1", "namespaces", r.namespace, "configmaps"}, name...)...)
+// pages is the ConfigMaps of the pages in a namespace. The version of a page is its resourceVersion.
+type pages struct {
+	client    *rest.Client
+	namespace string
 }
 
-// Pages needs the verb list on configmaps of the namespace.
-func (r *Registry) Pages(ctx context.Context, each func(name string, page []byte)) error {
+// Pages returns the ConfigMaps of the pages.
+func (r *Registry) Pages() cluster.Collection { return pages{r.client, r.namespace} }
+
+// path returns the path of a page's ConfigMap, or of all without a name.
+func (p pages) path(name ...string) string {
+	return rest.Path(append([]string{"api", "v1", "namespaces", p.namespace, "configmaps"}, name...)...)
+}
+
+// List needs the verb list on configmaps of the namespace.
+func (p pages) List(ctx context.Context, each func(name string, text []byte, version string)) error {
 	where := url.Values{"labelSelector": {pageLabel}}
-	_, err := rest.ListWhere(ctx, r.client, r.pages(), where, func(m *configMap) {
+	_, err := rest.ListWhere(ctx, p.client, p.path(), where, func(m *configMap) {
 		if name, ok := cluster.CutPageName(pagePrefix, m.Metadata.Name); ok {
-			each(name, []byte(m.Data[pageKey]))
+			each(name, []byte(m.Data[pageKey]), m.Metadata.ResourceVersion)
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("list ranges in namespace %s: %w", r.namespace, err)
+		return fmt.Errorf("list ranges in namespace %s: %w", p.namespace, err)
 	}
 	return nil
 }
 
-// ReadPage needs the verb get on configmaps of the namespace.
-func (r *Registry) ReadPage(ctx context.Context, name string) (page []byte, version string, err error) {
+// Read needs the verb get on configmaps of the namespace.
+func (p pages) Read(ctx context.Context, name string) (text []byte, version string, err error) {
+	if err := rest.CheckName("page", name); err != nil {
+		return nil, "", err
+	}
 	var m configMap
-	err = r.client.Get(ctx, r.pages(pagePrefix+name), &m)
+	err = p.client.Get(ctx, p.path(pagePrefix+name), &m)
 	if errors.Is(err, rest.ErrNotFound) {
 		return nil, "", nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("read range in ConfigMap %s/%s%s: %w", r.namespace, pagePrefix, name, err)
+		return nil, "", fmt.Errorf("read range in ConfigMap %s/%s%s: %w", p.namespace, pagePrefix, name, err)
 	}
 	return []byte(m.Data[pageKey]), m.Metadata.ResourceVersion, nil
 }
 
-// WritePage needs the verbs create and patch on configmaps of the namespace.
-func (r *Registry) WritePage(ctx context.Context, name string, page []byte, version string) error {
-	w := pageWrite{APIVersion: "v1", Kind: "ConfigMap", Data: map[string]string{pageKey: string(page)}}
+// Write needs the verbs create and patch on configmaps of the namespace.
+func (p pages) Write(ctx context.Context, name string, text []byte, version string) (next string, err error) {
+	if err := rest.CheckName("page", name); err != nil {
+		return "", err
+	}
+	if text == nil {
+		return "", fmt.Errorf("delete range in ConfigMap %s/%s%s: %w", p.namespace, pagePrefix, name, errors.ErrUnsupported)
+	}
+	w := pageWrite{APIVersion: "v1", Kind: "ConfigMap", Data: map[string]string{pageKey: string(text)}}
 	w.Metadata.Name, w.Metadata.ResourceVersion, w.Metadata.Labels = pagePrefix+name, version, map[string]string{pageLabel: "page"}
-	var err error
+	var written rest.Object
 	if version == "" {
-		err = r.client.Create(ctx, r.pages(), &w, nil)
+		err = p.client.Create(ctx, p.path(), &w, &written)
 	} else {
-		err = r.client.Patch(ctx, r.pages(w.Metadata.Name), rest.MergePatch, &w, nil)
+		err = p.client.Patch(ctx, p.path(w.Metadata.Name), rest.MergePatch, &w, &written)
 	}
 	if errors.Is(err, rest.ErrConflict) || version != "" && errors.Is(err, rest.ErrNotFound) {
-		return cluster.ErrRaced
+		return "", cluster.ErrRaced
 	}
 	if err != nil {
-		return fmt.Errorf("write range to ConfigMap %s/%s: %w", r.namespace, w.Metadata.Name, err)
+		return "", fmt.Errorf("write range to ConfigMap %s/%s: %w", p.namespace, w.Metadata.Name, err)
 	}
-	return nil
+	return written.Metadata.ResourceVersion, nil
 }
 
 // Join does nothing: the Node object is the record that the node exists.
