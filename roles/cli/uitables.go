@@ -128,7 +128,8 @@ func connectionsTable(ctx context.Context, h *roles.Host, t *topo.Topology, view
 		if names[c.Client] == "" && names[c.Server] == "" {
 			continue
 		}
-		if pods++; pods > uiConnections {
+		pods++
+		if pods > uiConnections {
 			continue
 		}
 		server := "-"
