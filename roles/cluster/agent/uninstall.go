@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
@@ -95,7 +94,7 @@ func (a *agent) tryUninstall(ctx context.Context) error {
 	if _, err := recovery.RemoveNode(ctx, a.host); err != nil {
 		return err
 	}
-	if err := os.Remove(a.set.socket + ".lock"); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := a.set.removeLocks(); err != nil {
 		return err
 	}
 	return a.install.removePlugins(a.logChange)

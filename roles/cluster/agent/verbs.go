@@ -114,7 +114,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 			return err
 		}
 	}
-	errs = append(errs, s.clean(ctx, h, remove), os.Remove(s.socket+".lock"))
+	errs = append(errs, s.clean(ctx, h, remove), s.removeLocks())
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
