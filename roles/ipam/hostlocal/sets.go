@@ -108,7 +108,7 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 	}
 	good := b.address(path+".rangeStart", r.RangeStart, &p.Bounds.Lo)
 	good = b.address(path+".rangeEnd", r.RangeEnd, &p.Bounds.Hi) && good
-	b.address(path+".gateway", r.Gateway, &p.Gateway)
+	hasGateway := b.address(path+".gateway", r.Gateway, &p.Gateway)
 	inside := func(key string, a netip.Addr) {
 		if !subnet.Contains(a) {
 			b.faults.Addf(path+key, "%s is not in %s", a, subnet)
@@ -122,6 +122,10 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 	if good && p.Bounds.Hi.Less(p.Bounds.Lo) {
 		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.Bounds.Hi, p.Bounds.Lo)
 		good = false
+	}
+	isTiny := subnet.Bits() >= subnet.Addr().BitLen()-1 // there is no room for a gateway, so it may be elsewhere
+	if hasGateway && r.Gateway != "" && (!isTiny || p.Gateway.Is4() != subnet.Addr().Is4()) {
+		inside(".gateway", p.Gateway)
 	}
 	p.cuts = leasing.ParseExclude(b.faults, path+".exclude", r.Exclude)
 	for i, c := range p.cuts {
