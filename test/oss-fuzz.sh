@@ -45,6 +45,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/call/sticky FuzzRequeste
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/bandwidth FuzzLatency roles_chained_bandwidth_FuzzLatency
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/firewall FuzzConf roles_chained_firewall_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/portmap FuzzConf roles_chained_portmap_FuzzConf
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/routeoverride FuzzConf roles_chained_routeoverride_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/tuning FuzzSettings roles_chained_tuning_FuzzSettings
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/chained/vrf FuzzConf roles_chained_vrf_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cli FuzzArrange roles_cli_FuzzArrange

@@ -6,6 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/bandwidth"
 	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/chained/portmap"
+	"github.com/cnibox/cnibox/roles/chained/routeoverride"
 	"github.com/cnibox/cnibox/roles/chained/sbr"
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
@@ -57,6 +58,7 @@ func Table() roles.Table {
 		{Names: "bandwidth", Role: bandwidth.Role},
 		{Names: "firewall", Role: firewall.Role},
 		{Names: "portmap", Role: portmap.Role},
+		{Names: "route-override", Role: routeoverride.Role},
 		{Names: "sbr", Role: sbr.Role},
 		{Names: "tuning", Role: tuning.Role},
 		{Names: "vrf", Role: vrf.Role},
