@@ -56,7 +56,7 @@ modules: go-version
 bin/nft/%:
 	$(GO) run ./test/cmd/debian $@ $* nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6 libc6
 
-# The package of a new role, with its suite and goldens: make new-role NAME=route-override KIND=chained, see CONTRIBUTING.md. KIND is
+# The package of a new role, with its suite and goldens: make new-role NAME=mark-packets KIND=chained, see CONTRIBUTING.md. KIND is
 # interface, ipam or chained; LINK is an interface role's kind of link in the kernel. A failure changes nothing.
 new-role: modules
 	GO='$(GO)' $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)') $(if $(LINK),-link '$(LINK)')

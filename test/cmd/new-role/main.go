@@ -72,7 +72,7 @@ func (r role) dir() string { return path.Join(kinds[r.Kind].dir, r.Package()) }
 // validate returns an error if the role cannot be added to the repository in root.
 func (r role) validate(root string) error {
 	if !names.MatchString(r.Name) || token.IsKeyword(r.Package()) {
-		return fmt.Errorf("name %q: use lower-case letters, digits and dashes, and no word of Go, such as 'make new-role NAME=route-override KIND=chained'", r.Name)
+		return fmt.Errorf("name %q: use lower-case letters, digits and dashes, and no word of Go, such as 'make new-role NAME=mark-packets KIND=chained'", r.Name)
 	}
 	if _, ok := kinds[r.Kind]; !ok {
 		return fmt.Errorf("kind %q: use interface, ipam or chained", r.Kind)
