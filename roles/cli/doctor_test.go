@@ -768,11 +768,18 @@ func checkCommand(t *testing.T, command string) {
 	cmds := p.root().Subcommands
 	var cmd *cli.Command
 	for _, w := range words[1:] {
+		if strings.HasPrefix(w, "[") || strings.HasSuffix(w, "…") { // of a synopsis
+			continue
+		}
 		if next := find(cmds, w); next != nil {
 			cmd, cmds = next, next.Subcommands
 			continue
 		}
 		name, isFlag := strings.CutPrefix(w, "--")
+		if cmd != nil && cmd.SkipFlagParsing && !isFlag { // after the node there is a command line
+			cmd, cmds = nil, p.root().Subcommands
+			continue
+		}
 		if cmd == nil || isFlag && !slices.ContainsFunc(cmd.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) }) {
 			t.Errorf("command %q: %q is unknown", command, w)
 		}
