@@ -79,8 +79,8 @@ func TestClaimPorts(t *testing.T) {
 	}
 }
 
-// TestClaimNames: claims are stored under the names that older programs, which run beside this one,
-// store and read. A name that is not one of ports is a resource of its own.
+// TestClaimNames: claims of ports are stored under the names that an export shows, and are found again by them. A name that is not one of
+// ports is a resource of its own.
 func TestClaimNames(t *testing.T) {
 	s := newStore(t)
 	owner := store.Key{Network: "n", ContainerID: "a", IfName: "eth0"}

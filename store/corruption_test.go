@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/store"
@@ -297,32 +296,6 @@ func TestMendKeep(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-// TestOlderVersionKilled checks that a file is used in which an older version, which knows
-// no seals, committed once and was killed before the end of its second commit.
-func TestOlderVersionKilled(t *testing.T) {
-	o, path := filled(t, 40)
-	commit := func() []byte {
-		db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true, FreelistType: bolt.FreelistArrayType})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = db.Update(func(tx *bolt.Tx) error {
-			b := tx.Bucket([]byte("attachments"))
-			k, v := b.Cursor().First()
-			return b.Put(bytes.Clone(k), bytes.Clone(v))
-		})
-		if err := errors.Join(err, db.Close()); err != nil {
-			t.Fatal(err)
-		}
-		return contents(t, path)
-	}
-	first := commit()
-	second := commit()
-	copy(second[:2*4096], first) // without the second commit's meta page
-	overwrite(t, path, second)
-	checkSound(t, store.New(o), 40)
 }
 
 // TestReplacedWhileOpen checks that a store that keeps its file open seals correctly after

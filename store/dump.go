@@ -27,8 +27,8 @@ type Dump struct {
 	Cloud             []CloudSource      `json:"cloud,omitempty"`
 	Delegated         []Delegated        `json:"delegated,omitempty"`
 	DelegatedNetworks []DelegatedNetwork `json:"delegatedNetworks,omitempty"`
-	// Delegations are those of keep.db; see KeepTx.ImportDelegations. Nil means that the
-	// export has none, not that keep.db has none.
+	// Delegations are those of keep.db; see KeepTx.ImportDelegations. An export has an empty
+	// list if there are none: a file without the list is not an export.
 	Delegations []Delegation `json:"delegations"`
 }
 

@@ -49,7 +49,7 @@ type imported struct {
 // Import adds a dump to both files, or with replace replaces their records; see [Tx.Import].
 // It changes both files or none, even if the process is killed.
 func (s *Store) Import(ctx context.Context, d *Dump, replace bool) error {
-	if len(d.Delegations) == 0 && (!replace || d.Delegations == nil) { // nil: an export of an older version
+	if len(d.Delegations) == 0 && !replace {
 		return s.Update(ctx, func(tx *Tx) error { return tx.Import(d, replace) })
 	}
 	p := pendingImport{rand.Text(), replace, d.Delegations}

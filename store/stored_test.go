@@ -18,8 +18,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestStoredState: testdata/stored has the state that each release left on a node with containers of many networks, and what it exported.
-// This version reads the same of it. The records that it writes for that are the same bytes, so the release reads them.
+// TestStoredState: testdata/stored has the state that each release left on a node with containers of many networks, and what it exported. It
+// begins with the first release: until then v0 is what the present format is, and changes with it. This version reads the same of it. The
+// records that it writes for that are the same bytes, so the release reads them.
 func TestStoredState(t *testing.T) {
 	dirs, err := filepath.Glob("testdata/stored/*")
 	if err != nil || len(dirs) == 0 {

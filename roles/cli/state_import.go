@@ -65,7 +65,7 @@ func (p *Process) readDump(file string) (*store.Dump, error) {
 	if err := dec.Decode(&dump); err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, roles.Mismatch(err)), "a file that cnibox state export wrote")
 	}
-	if _, err := dec.Token(); err != io.EOF || dump == nil || dump.Info.Schema == 0 { //nolint:errorlint // the decoder returns it bare
+	if _, err := dec.Token(); err != io.EOF || dump == nil || dump.Info.Schema == 0 || dump.Delegations == nil { //nolint:errorlint // the decoder returns it bare
 		return nil, withHint(fmt.Errorf("%s: is not an export of the state", file), "a file that cnibox state export wrote")
 	}
 	return dump, nil

@@ -238,7 +238,7 @@ func (c *compiled) portMatches(ports []Port, d Direction) []portMatch {
 
 // rangesOf returns the name of a set of ranges.
 func (c *compiled) rangesOf(kind podfilter.Kind, v6 bool, all []podfilter.Range) string {
-	prefix, suffix := "r", "" // earlier versions had sets p_ of single ports, whose text can be the same
+	prefix, suffix := "r", ""
 	if kind == podfilter.Networks {
 		prefix, suffix = "n", podfilter.Suffix(v6)
 	}

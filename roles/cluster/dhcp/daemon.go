@@ -154,13 +154,9 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 			rec.Identity = own
 		}
 	}
-	at := place{netns: rec.Netns, index: rec.Link, ifName: rec.Owner.IfName}
-	for _, g := range rec.Grants {
-		at.macs = append(at.macs, g.MAC)
-	}
 	log := d.host.Log.With("network", rec.Owner.Network, "container", rec.Owner.ContainerID, "ifname", rec.Owner.IfName)
 	return &lease{
-		d: d, rec: rec, place: at, log: log,
+		d: d, rec: rec, place: place{netns: rec.Netns, index: rec.Link, ifName: rec.Owner.IfName}, log: log,
 		profile: &profile{conf: conf, identity: rec.Identity, options: options, log: log},
 	}, nil
 }

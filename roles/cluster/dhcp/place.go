@@ -25,11 +25,9 @@ const kindIPvlan = "ipvlan"
 // because an open namespace would outlive its container.
 type place struct {
 	netns store.Netns
-	// index is the interface's index; 0 in records of older versions.
 	index int
-	// ifName and macs are as they were at ADD. The interface may have been renamed since.
+	// ifName is the interface's name at ADD. It may have been renamed since.
 	ifName string
-	macs   []string
 }
 
 // visit is an open place.
@@ -71,9 +69,7 @@ func (p place) open(ctx context.Context) (*visit, error) {
 	return v, err
 }
 
-// find returns the place's link: by index, else by name, else, if the index is unknown, by hardware
-// address. If several links have that address, as ipvlans do, any of them may be the link, so the
-// error is not errGone.
+// find returns the place's link: by index, else by name.
 func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
 	for _, is := range []func(netops.LinkInfo) bool{
 		func(l netops.LinkInfo) bool { return l.Index == p.index },
@@ -83,19 +79,7 @@ func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
 			return links[i], nil
 		}
 	}
-	var same []netops.LinkInfo
-	for _, l := range links {
-		if p.index == 0 && slices.Contains(p.macs, l.MAC) {
-			same = append(same, l)
-		}
-	}
-	switch len(same) {
-	case 0:
-		return netops.LinkInfo{}, fmt.Errorf("%w: no %q in %q, nor under another name", errGone, p.ifName, p.netns.Path)
-	case 1:
-		return same[0], nil
-	}
-	return netops.LinkInfo{}, fmt.Errorf("link %q: %w: %d others have its hardware address", p.ifName, netops.ErrNotExist, len(same))
+	return netops.LinkInfo{}, fmt.Errorf("%w: no %q in %q, nor under another name", errGone, p.ifName, p.netns.Path)
 }
 
 // enter opens a namespace and, in it, the link that look finds.

@@ -198,7 +198,7 @@ func Change(ctx context.Context, s *store.Store, verb netops.Verb, p *netops.Pod
 	}
 	a, err := Ask(ctx, Socket(s), ChangeTime, append([]byte(`{"verb":"`+string(verb)+`",`), line[1:]...))
 	if err == nil && a.Done != verb {
-		err = errors.New("the agent is an earlier version")
+		err = errors.New("the agent did not do it")
 	}
 	return err
 }

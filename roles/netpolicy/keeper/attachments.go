@@ -145,9 +145,6 @@ func (l *attachments) read(ctx context.Context) error {
 			}
 			derived[label] = p
 			l.unknown = l.unknown || p.Name == "" && !p.Other
-		} else if p.MAC == "" && a.HostLink != "" { // an earlier version recorded it, without what it may send
-			p.AnyAddress = true
-			l.findLink(ctx, a, p)
 		}
 		recorded[label], created[label] = named.at(label, p), a.Created
 		if a.HostLink == "" || len(p.Addresses) == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestDeleted: after DEL the kernel has no element of the pod, whether the agent deletes it, is absent, or does not answer. While the
-// agent answers, neither DEL nor ADD changes elements: it would wait for the kernel. An answer without "done" is of an earlier version.
+// agent answers, neither DEL nor ADD changes elements: it would wait for the kernel. An answer without "done" is none.
 func TestDeleted(t *testing.T) {
 	n := newNode(t)
 	n.put("web.yaml", onlyPort80)

@@ -23,7 +23,7 @@ type saving struct {
 func (k *Keeper) mark(ctx context.Context) error {
 	path := enforce.SavedPath(k.Host.Store)
 	if is, err := os.Lstat(path); err == nil && is.Size() > 0 {
-		k.hasSaved = true // an earlier version has no mark
+		k.hasSaved = true // the agent was killed before it marked that
 	}
 	e := &store.Enforcing{Since: k.Host.Now(), Source: k.From, Known: k.hasSaved}
 	if err := k.Host.Store.SetEnforcing(ctx, e); err != nil {

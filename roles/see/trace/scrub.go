@@ -12,7 +12,7 @@ import (
 )
 
 // Scrub replaces names of pods, namespaces and containers, and IP addresses, by names and addresses that are
-// the same in all calls. Secrets are redacted again, because an older version can have recorded them.
+// the same in all calls. Secrets are redacted again, because a report leaves the node.
 func Scrub(calls []*store.TracedCall, names, addresses bool) {
 	s := &scrubber{names: map[string]string{}, counts: map[string]int{}, networks: map[string]int{}, addresses: addresses}
 	if names {

@@ -21,8 +21,8 @@ import (
 //
 // A commit writes only pages that were free before it. So the sum changes by those of
 // the pages that the commit freed and took. A process that is killed before it sealed
-// its commit leaves zeros, as an older version of the program does. Such a file is
-// used: the pages of the commit before can be overwritten already.
+// its commit leaves zeros. Such a file is used: the pages of the commit before can be
+// overwritten already.
 const (
 	sealAt   = pageHeader + metaSize
 	sealSize = 24
