@@ -28,17 +28,23 @@ import (
 
 const mirrored = `{"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "2001:db8::/64"}]]}`
 
-// reference runs the reference's host-local on the bed's directory and returns its addresses.
-func (b *bed) reference(tb testing.TB, verb, id, ipam string) ([]string, error) {
+// peer returns the path of the reference's host-local.
+func peer(tb testing.TB) string {
 	tb.Helper()
 	peer, err := filepath.Abs("../../../bin/peers/host-local")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := os.Stat(peer); err != nil {
-		tb.Skip("the reference's plugins are not built: run make bin/peers/host-local")
+		tb.Skip("the reference's plugins are not built: run make bin/peers/bridge")
 	}
-	cmd := exec.Command(peer)
+	return peer
+}
+
+// reference runs the reference's host-local on the bed's directory and returns its addresses.
+func (b *bed) reference(tb testing.TB, verb, id, ipam string) ([]string, error) {
+	tb.Helper()
+	cmd := exec.Command(peer(tb))
 	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_NETNS=/none", "CNI_IFNAME=eth0", "CNI_PATH=/none"}
 	cmd.Stdin = strings.NewReader(b.conf(ipam))
 	out, err := cmd.Output()
