@@ -21,14 +21,13 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// Images of Kubernetes 1.36's tests. Agnhost is Kubernetes' own program, with the programs that the tests run in it. Of nginx the
+// Images of Kubernetes 1.37's tests. Agnhost is Kubernetes' own program, with the programs that the tests run in it. Of nginx the
 // tests need only that it runs.
 const (
 	e2eImages   = "registry.k8s.io/e2e-test-images/"
-	agnhost     = e2eImages + "agnhost:2.63.0"
-	agnhostNext = e2eImages + "agnhost:2.66.1" // of the tests of Kubernetes 1.37
-	dnsTesting  = e2eImages + "glibc-dns-testing:2.0.0"
-	nginx       = e2eImages + "nginx:1.15-4"
+	agnhost     = e2eImages + "agnhost:2.66.1"
+	dnsTesting  = e2eImages + "glibc-dns-testing:2.1.1"
+	nginx       = e2eImages + "nginx:1.27.0-2"
 	pause       = "registry.k8s.io/pause:3.10.2"
 	dnsImage    = "localhost/coredns:1"
 	dnsManifest = `apiVersion: v1
@@ -158,7 +157,7 @@ func (c *cluster) prepare(t *testing.T) {
 	programs = append(programs, dynamic(t, "curl", "dash", "dig", "getent", "nc")...)
 	// The shell of busybox prefers its own nc.
 	programs = append(append(programs, applets(t)...), entry{name: "bin/sh", link: "dash"})
-	c.load(t, writeImageWith(t, []string{agnhost, agnhostNext, dnsTesting, dnsImage}, programs, []string{"/agnhost"}, []string{"pause"}))
+	c.load(t, writeImageWith(t, []string{agnhost, dnsTesting, dnsImage}, programs, []string{"/agnhost"}, []string{"pause"}))
 	c.load(t, writeImage(t, nginx, "/bin/busybox", "httpd", "-f", "-p", "80"))
 	c.load(t, writeImage(t, pause, "/bin/sleep", "100000"))
 	c.install(t)
@@ -265,7 +264,7 @@ func conformanceSection(former string, run []testcase, column int) string {
 It builds kube-proxy, `+"`agnhost`"+` and CoreDNS from their Go modules. The image of `+"`agnhost`"+` has curl, dig and nc of Debian 12, and that
 of nginx has busybox's web server: the tests need only that it runs.
 
-With containerd 1.6, %d tests of version 1.36.3 ran: %d passed and %d failed. With containerd 2.4, %d ran: %d passed and %d failed.
+With containerd 1.6, %d tests of version 1.37.2 ran: %d passed and %d failed. With containerd 2.4, %d ran: %d passed and %d failed.
 
 | test | containerd 1.6 | containerd 2.4 |
 |---|---|---|
