@@ -72,10 +72,18 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		out.Spec.Add(&netops.Route{In: netops.Container, Link: o.Link, Dst: o.Dst, Via: o.Via, Priority: o.Priority, Table: unix.RT_TABLE_MAIN, Absent: true})
 	}
 	for _, a := range added {
+		if in.Prev == nil && has(observed, in.Key.IfName, a) && !has(gone, in.Key.IfName, a) {
+			continue // it is not the role's: DEL leaves it
+		}
 		out.Spec.Add(&netops.Route{In: netops.Container, Link: in.Key.IfName, Dst: a.dst, Via: a.via})
 	}
 	out.Result = r.result(in.Chained, deleted, added)
 	return &out, nil
+}
+
+// has reports whether the routes over a link contain one.
+func has(all []netops.Route, link string, one route) bool {
+	return slices.ContainsFunc(all, func(r netops.Route) bool { return r.Link == link && r.Dst == one.dst && r.Via == one.via })
 }
 
 func hasNextHop(r *netops.Route) int {
@@ -86,8 +94,11 @@ func hasNextHop(r *netops.Route) int {
 }
 
 // deletes reports whether the configuration deletes a route of the interface. ADD deletes only routes of delroutes that prevResult has, so the
-// subnet's own route stays.
+// subnet's own route stays. CHECK sees only what is left of prevResult, so it ignores the routes that the kernel and router advertisements make.
 func (r *role) deletes(o *netops.Route, deleted []route, in *attach.Input) bool {
+	if in.Prev != nil && (o.Protocol == unix.RTPROT_KERNEL || o.Protocol == unix.RTPROT_RA) {
+		return false
+	}
 	isDefault := o.Dst.Bits() == 0
 	if isDefault && (isSet(r.keys.FlushGateway) || isSet(r.keys.FlushRoutes)) {
 		return true

@@ -1,6 +1,7 @@
 package routeoverride_test
 
 import (
+	"net"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -36,6 +37,14 @@ func TestRole(t *testing.T) {
 				Tamper: []rolestest.Tamper{
 					route("an added route is gone", "198.51.100.0/24", netlink.RouteDel), route("a deleted route is back", "192.168.0.0/16", netlink.RouteAdd),
 				},
+			},
+			{
+				// The subnet's own route is not prevResult's, so it stays, and CHECK does not miss its deletion. The route that exists already is not the role's.
+				Name: "present", Chain: bridge, ContainerOnly: true, NoSweeps: true,
+				JSON: `{"name":"present","type":"route-override","delroutes":[{"dst":"10.1.0.0/24"}],"addroutes":[{"dst":"172.16.0.0/12","gw":"10.1.0.9"}]}`,
+				Tamper: []rolestest.Tamper{rolestest.Inside("an added route is gone", func(l netlink.Link) error {
+					return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: &net.IPNet{IP: []byte{172, 16, 0, 0}, Mask: net.CIDRMask(12, 32)}, Gw: []byte{10, 1, 0, 9}})
+				})},
 			},
 			{
 				Name: "flush", Chain: bridge, ContainerOnly: true, NoSweeps: true,
