@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"runtime/debug"
@@ -34,7 +33,6 @@ const startTime = 5 * time.Second
 type agent struct {
 	host     *roles.Host
 	log      *slog.Logger
-	set      *settings
 	registry *registryClient
 	memory   memory
 	// ranges leases blocks of cluster-wide ranges.
@@ -55,34 +53,20 @@ type agent struct {
 	// current is the state that status and health report. Every goroutine may load it.
 	current atomic.Pointer[agentState]
 
-	links []netops.HostLink
+	knowledge
 	// bridges requests that deleted bridges of containers are restored.
 	bridges chan struct{}
-	// config, underlay and snapshot are the last valid ones.
-	config    *cluster.Config
-	configErr error
-	underlay  underlay
-	linkErr   error
-	snapshot  *cluster.Snapshot
-	// overrides are the ones that an operator set for this node in the registry.
-	overrides cluster.Overrides
 	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
 	freeMemory bool
-	// registryErr is set while the registry cannot be read, or has not answered since unread.
-	registryErr error
-	unread      time.Time
-	macs        map[string]string
-	// key is this node's private key of WireGuard. It is zero before the first use of this backend.
-	key overlay.Secret
+	// unread is the time since which the registry cannot be read or has not answered.
+	unread time.Time
 
-	// requested is the last request to publish. own is the record as it was published.
+	// requested is the last request to publish.
 	requested *publishRequest
-	own       *cluster.Node
 	// checked is the last snapshot that requestPublish compared with own. Each snapshot leads to
 	// one new request at most.
-	checked    *cluster.Snapshot
-	acquireErr error
-	announced  bool
+	checked   *cluster.Snapshot
+	announced bool
 	// macChecked is the last snapshot that was searched for nodes with the same VTEP MAC address.
 	macChecked *cluster.Snapshot
 
@@ -90,10 +74,8 @@ type agent struct {
 	// changed since then.
 	saves   chan clusterMemory
 	unsaved bool
-	// saved is the state that a former agent saved, until it is used. fromMemory is true while
-	// snapshot is that state.
-	saved      *clusterMemory
-	fromMemory bool
+	// saved is the state that a former agent saved, until it is used.
+	saved *clusterMemory
 	// formerErr names addresses of this node in other nodes' pod networks.
 	formerErr error
 
@@ -107,8 +89,7 @@ type agent struct {
 	unheard unheard
 
 	known verdicts
-	// peers are computed from the snapshot in peersFrom.
-	peers     *peers
+	// peersFrom is the snapshot from which peers were computed.
 	peersFrom *cluster.Snapshot
 	// leftOut are the logged entries of peers.left.
 	leftOut     map[leftOut]bool
@@ -264,7 +245,7 @@ func (a *agent) setConfig(c *cluster.Config) {
 		c = a.set.withFlags(c)
 	}
 	if err == nil && a.config != nil {
-		if _, overlap := a.chooseUnderlay(c); errors.Is(overlap, errContainsNodes) {
+		if _, overlap := a.chooseUnderlay(c, a.routeLink); errors.Is(overlap, errContainsNodes) {
 			err = overlap
 		}
 	}
@@ -324,7 +305,8 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 		faults = a.ownFaults()
 	default:
 		a.resolveMACConflict(ctx)
-		a.requestPublish(ctx)
+		a.chooseMACs(ctx)
+		a.requestPublish()
 		faults = a.ownFaults()
 	}
 	next := resyncInterval
@@ -346,23 +328,15 @@ func (a *agent) reconcile(ctx context.Context) time.Duration {
 // prepare checks the configuration and selects the underlay. A fault keeps new pods from being
 // attached. Existing connections continue.
 func (a *agent) prepare(ctx context.Context) (faults []error) {
-	switch {
-	case a.snapshot == nil && a.registryErr != nil:
-		return []error{fmt.Errorf("the registry has not answered yet: %w", a.registryErr)}
-	case a.snapshot == nil:
-		return []error{errors.New("the registry has not answered yet")}
-	case a.config == nil:
-		return []error{a.configErr}
-	}
-	if a.linkErr != nil {
-		return []error{a.linkErr}
+	if err := a.inputFault(); err != nil {
+		return []error{err}
 	}
 	if a.key == (overlay.Secret{}) && a.config.Backend.Type == backendWireGuard {
 		if err := a.loadKey(ctx); err != nil {
 			return []error{err}
 		}
 	}
-	u, err := a.chooseUnderlay(a.config)
+	u, err := a.chooseUnderlay(a.config, a.routeLink)
 	if err != nil {
 		return []error{err} // the last underlay stays in force
 	}
@@ -370,8 +344,8 @@ func (a *agent) prepare(ctx context.Context) (faults []error) {
 		a.log.Info("underlay", "interface", u.link, "mtu", u.mtu, "ipv4", u.local4, "ipv6", u.local6)
 		a.underlay, a.unsaved = u, true
 	}
-	if slices.ContainsFunc(a.links, func(l netops.HostLink) bool { return l.Name == u.link && !l.OperUp }) {
-		return []error{fmt.Errorf("interface %q is down or has no carrier", u.link)}
+	if err := a.carrierFault(u.link); err != nil {
+		return []error{err}
 	}
 	return nil
 }

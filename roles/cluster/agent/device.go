@@ -61,24 +61,35 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	return left, nil
 }
 
-// vtepMAC returns the MAC address of one family's VTEP. Sources, in this order: the remembered
+// chooseMAC chooses the MAC address of one family's VTEP, if it is not chosen yet. Sources, in this order: the remembered
 // address, the existing device, this node's record, a new random address. The address must stay the
 // same, because peers have it in their neighbour tables.
-func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
+func (a *agent) chooseMAC(ctx context.Context, v6 bool) {
 	device := deviceName(a.config.Backend.VNI, v6)
-	if mac, ok := a.macs[device]; ok {
-		return mac
+	if _, ok := a.macs[device]; ok {
+		return
 	}
 	mac := a.memory.load(ctx).MACs[device]
 	switch other := a.nodeWithSameMAC(mac, v6); {
 	case other != nil:
-		return a.changeMAC(ctx, device, other)
+		a.changeMAC(ctx, device, other)
 	case isUnicast(mac):
 		a.macs[device] = mac
 	default:
 		a.keepMAC(ctx, device, a.formerMAC(device, v6))
 	}
-	return a.macs[device]
+}
+
+// chooseMACs chooses the MAC addresses of the VTEPs that the configuration needs.
+func (a *agent) chooseMACs(ctx context.Context) {
+	if a.config.Backend.Type != backendVXLAN {
+		return
+	}
+	for _, v6 := range []bool{false, true} {
+		if a.enabled(v6) {
+			a.chooseMAC(ctx, v6)
+		}
+	}
 }
 
 // keepMAC sets and remembers the MAC address of a device.
@@ -93,24 +104,23 @@ func (a *agent) keepMAC(ctx context.Context, device, mac string) {
 }
 
 // changeMAC gives a device a new MAC address, because another node uses the old one.
-func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Node) string {
+func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Node) {
 	mac := newMAC()
 	a.log.Warn("another node has the same VTEP MAC address: this node changes its own", "node", other.Name, "mac", mac)
 	a.keepMAC(ctx, device, mac)
-	return mac
 }
 
 // nodeWithSameMAC returns another node whose VTEP has this node's MAC address, or nil. That happens
 // when the state of one node was copied to the other. Skipped are this node's own record, whatever its address
 // is, and a record with this node's public address, which is of this node under a former name.
-func (a *agent) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
-	for _, n := range a.snapshot.Nodes {
+func (k *knowledge) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
+	for _, n := range k.snapshot.Nodes {
 		public, data := n.Family(v6)
-		_, own := a.underlay.family(v6)
-		if mac == "" || !bytes.Contains(data, []byte(mac)) || a.isOwn(n) || public == own {
+		_, own := k.underlay.family(v6)
+		if mac == "" || !bytes.Contains(data, []byte(mac)) || k.isOwn(n) || public == own {
 			continue
 		}
-		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) && v.MAC.String() == mac {
+		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(k.config.Backend.VNI) && v.MAC.String() == mac {
 			return n
 		}
 	}
@@ -173,50 +183,50 @@ func isUnicast(s string) bool {
 }
 
 // isOwn reports whether a record is this node's. In etcd a record has no node's name, except in its author.
-func (a *agent) isOwn(n *cluster.Node) bool {
-	return n.Name == a.registry.node || a.own != nil && n.Name == a.own.Name || a.registry.anonymous && a.registry.owner.Related(n.Author)
+func (k *knowledge) isOwn(n *cluster.Node) bool {
+	return n.Name == k.self.node || k.own != nil && n.Name == k.own.Name || k.self.anonymous && k.self.owner.Related(n.Author)
 }
 
 // ownRecord returns this node's record in the registry, or nil. In etcd a record without an author is found by its public
 // address.
-func (a *agent) ownRecord() *cluster.Node {
-	if a.snapshot == nil {
+func (k *knowledge) ownRecord() *cluster.Node {
+	if k.snapshot == nil {
 		return nil
 	}
 	find := func(is func(*cluster.Node) bool) *cluster.Node {
-		if i := slices.IndexFunc(a.snapshot.Nodes, is); i >= 0 {
-			return a.snapshot.Nodes[i]
+		if i := slices.IndexFunc(k.snapshot.Nodes, is); i >= 0 {
+			return k.snapshot.Nodes[i]
 		}
 		return nil
 	}
-	if a.own != nil {
-		return find(func(n *cluster.Node) bool { return n.Name == a.own.Name })
+	if k.own != nil {
+		return find(func(n *cluster.Node) bool { return n.Name == k.own.Name })
 	}
-	if n := find(a.isOwn); n != nil || !a.registry.anonymous {
+	if n := find(k.isOwn); n != nil || !k.self.anonymous {
 		return n
 	}
-	u := a.underlay
+	u := k.underlay
 	return find(func(n *cluster.Node) bool {
 		return u.public4.IsValid() && n.PublicIP == u.public4 || u.public6.IsValid() && n.PublicIPv6 == u.public6
 	})
 }
 
 // vtep returns one family's tunnel device, or nil for host-gw.
-func (a *agent) vtep(ctx context.Context, subnet, network netip.Prefix, mtu int) *overlay.VTEP {
+func (k *knowledge) vtep(subnet, network netip.Prefix, mtu int) *overlay.VTEP {
 	v6 := subnet.Addr().Is6()
-	b := &a.config.Backend
+	b := &k.config.Backend
 	v := &overlay.VTEP{MTU: mtu, Address: netip.PrefixFrom(subnet.Addr(), subnet.Addr().BitLen()), Network: network}
 	switch b.Type {
 	case backendHostGW:
 		return nil
 	case backendWireGuard:
-		of := deviceFamily(a.config, v6)
-		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), a.wireGuardSettings(v6)
+		of := deviceFamily(k.config, v6)
+		v.Name, v.Port, v.WireGuard = wireGuardDevice(of), listenPort(b, of), k.wireGuardSettings(v6)
 		return v
 	}
 	v.Name, v.VNI, v.Port, v.Learning, v.GBP = deviceName(b.VNI, v6), b.VNI, b.VXLANPort(), b.Learning, b.GBP
 	v.TxChecksum = b.TxChecksum
-	v.Parent, v.MAC = a.underlay.link, a.vtepMAC(ctx, v6)
-	v.Local, _ = a.underlay.family(v6)
+	v.Parent, v.MAC = k.underlay.link, k.macs[v.Name]
+	v.Local, _ = k.underlay.family(v6)
 	return v
 }

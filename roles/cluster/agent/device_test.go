@@ -12,8 +12,8 @@ import (
 func TestSameMAC(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	ip := netip.MustParseAddr
-	a := &agent{
-		registry: &registryClient{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
+	k := &knowledge{
+		self: identity{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
 		underlay: underlay{public4: ip("192.0.2.2"), public6: ip("2001:db8::2")},
 	}
 	for _, c := range []struct {
@@ -29,10 +29,10 @@ func TestSameMAC(t *testing.T) {
 		{"another VNI", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":7,"VtepMAC":"` + mac + `"}`)}, [2]string{}},
 		{"another address", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}`)}, [2]string{}},
 	} {
-		a.snapshot = &cluster.Snapshot{Nodes: []*cluster.Node{&c.node}}
+		k.snapshot = &cluster.Snapshot{Nodes: []*cluster.Node{&c.node}}
 		for i, v6 := range []bool{false, true} {
 			got := ""
-			if twin := a.nodeWithSameMAC(mac, v6); twin != nil {
+			if twin := k.nodeWithSameMAC(mac, v6); twin != nil {
 				got = twin.Name
 			}
 			if got != c.want[i] {
@@ -55,15 +55,15 @@ func TestPublishedKey(t *testing.T) {
 	_, before := key(8)
 	kept, after := key(16)
 	record := &cluster.Node{Name: "me", BackendV6Data: cluster.WireGuard{PublicKey: before, Port: 1}.JSON(), BackendData: []byte(`{"VNI":1}`)}
-	a := &agent{registry: &registryClient{node: "me"}, snapshot: &cluster.Snapshot{Nodes: []*cluster.Node{record}}, key: kept, config: &cluster.Config{}, families: [2]*family{{}, {}}}
-	if got := a.publicKey(true); got != before {
+	k := &knowledge{self: identity{node: "me"}, snapshot: &cluster.Snapshot{Nodes: []*cluster.Node{record}}, key: kept, config: &cluster.Config{}}
+	if got := k.publicKey(true); got != before {
 		t.Errorf("before the device has the new key: %s", got)
 	}
-	if got := a.publicKey(false); got != after {
+	if got := k.publicKey(false); got != after {
 		t.Errorf("the record has no key: %s", got)
 	}
-	a.families[1].key = kept
-	if got := a.publicKey(true); got != after {
+	k.devices[1].key = kept
+	if got := k.publicKey(true); got != after {
 		t.Errorf("when the device has the new key: %s", got)
 	}
 }

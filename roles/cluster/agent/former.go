@@ -58,10 +58,10 @@ func detourError(all ...[]overlay.Detour) error {
 }
 
 // peerOf returns the peer whose pod network has an address, or nil.
-func (a *agent) peerOf(addr netip.Addr) *overlay.Peer {
-	all := a.peers.family(addr.Is6())
-	network, _ := a.config.Family(addr.Is6())
-	if own, ok := a.own.PodCIDR(addr.Is6()); !network.IsValid() || !network.Contains(addr) || ok && own.Contains(addr) {
+func (k *knowledge) peerOf(addr netip.Addr) *overlay.Peer {
+	all := k.peers.family(addr.Is6())
+	network, _ := k.config.Family(addr.Is6())
+	if own, ok := k.own.PodCIDR(addr.Is6()); !network.IsValid() || !network.Contains(addr) || ok && own.Contains(addr) {
 		return nil // most addresses; the peers need not be searched
 	}
 	if i := slices.IndexFunc(all, func(p overlay.Peer) bool { return p.Subnet.Contains(addr) }); i >= 0 {

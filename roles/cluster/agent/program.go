@@ -20,8 +20,6 @@ type family struct {
 	err    error
 	// mtu is the MTU of pods.
 	mtu int
-	// key is the private key of WireGuard that the device was given last. It is zero before the first.
-	key overlay.Secret
 	// tried is true after every peer was tried once.
 	tried bool
 	// repaired is the time of the last logged repair.
@@ -59,14 +57,15 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 	if a.peers.conflict != nil {
 		faults = append(faults, a.peers.conflict)
 	}
+	a.chooseMACs(ctx)
 	mtu := a.underlayMTU()
 	for i, v6 := range []bool{false, true} {
 		err := a.programFamily(ctx, a.families[i], v6)
 		if err == nil {
 			f := a.families[i]
 			f.after = 0
-			if key := a.deviceKey(v6); f.key != key {
-				f.key = key
+			if key, d := a.deviceKey(v6), a.device(v6); d.key != key {
+				d.key = key
 				*next = 0 // publish it
 			}
 			continue
@@ -138,16 +137,17 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 			return err
 		}
 		err := f.overlay.Close()
-		*f = family{off: true}
+		*f, *a.device(v6) = family{off: true}, device{}
 		return err
 	}
 	f.off = false
-	f.spec, f.mtu, err = a.spec(ctx, v6)
+	f.spec, f.mtu, err = a.spec(v6)
 	if err != nil {
 		return err
 	}
 	losses := f.report.Losses
 	f.report, err = f.overlay.Apply(ctx, f.spec)
+	a.device(v6).links = f.report.Links
 	a.counters.addReport(&f.report)
 	if r := &f.report; len(r.Repaired) > 0 && time.Since(f.repaired) > repairLogInterval {
 		f.repaired = time.Now()
@@ -164,23 +164,23 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 }
 
 // spec returns the desired state of one family and the MTU of pods.
-func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
-	network, _ := a.config.Family(v6)
-	spec := overlay.Spec{Network: network, Peers: a.peers.family(v6), Prune: !a.fromMemory}
-	subnet, ok := a.own.PodCIDR(v6)
+func (k *knowledge) spec(v6 bool) (overlay.Spec, int, error) {
+	network, _ := k.config.Family(v6)
+	spec := overlay.Spec{Network: network, Peers: k.peers.family(v6), Prune: !k.fromMemory}
+	subnet, ok := k.own.PodCIDR(v6)
 	switch {
 	case !ok:
 		return spec, 0, errors.New("this node has no pod network")
 	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
 		return spec, 0, fmt.Errorf("this node's pod network %s is not within %s", subnet, network)
 	}
-	mtu, err := podMTU(a.config, a.underlayMTU(), v6)
+	mtu, err := podMTU(k.config, k.underlayMTU(), v6)
 	if err != nil {
 		return spec, 0, err
 	}
-	spec.Device = a.vtep(ctx, subnet, network, mtu)
-	if a.config.Backend.Type == backendWireGuard {
-		spec.Nodes = a.nodeAddresses(v6)
+	spec.Device = k.vtep(subnet, network, mtu)
+	if k.config.Backend.Type == backendWireGuard {
+		spec.Nodes = k.nodeAddresses(v6)
 	}
 	return spec, mtu, nil
 }
@@ -190,36 +190,47 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 	var all []overlay.NAT
 	for i, v6 := range []bool{false, true} {
 		f := a.families[i]
-		subnet, ok := a.own.PodCIDR(v6)
-		if f.off || f.overlay == nil || !ok {
+		if f.off || f.overlay == nil {
 			continue
 		}
-		network, _ := a.config.Family(v6)
-		nat := overlay.NAT{Network: network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
-		for _, p := range a.set.exceptions {
-			if p.Addr().Is6() == v6 {
-				nat.Exceptions = append(nat.Exceptions, p)
-			}
+		if nat, ok := a.nat(v6, f.spec.Device); ok {
+			all = append(all, nat)
 		}
-		if f.spec.Device != nil {
-			nat.Tunnel = &overlay.TunnelFilter{
-				Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, AnySource: !a.set.sourceFilter, Sources: a.peers.gateways(v6),
-			}
-		}
-		if f.spec.Device != nil && a.config.Backend.Type == backendWireGuard {
-			nat.Encrypted, nat.Local = f.spec.Device.Name, a.localNetworks(nat.Network)
-		}
-		all = append(all, nat)
 	}
 	return a.filter.Ensure(ctx, all)
 }
 
+// nat returns the packet filter's rules of one family, whose tunnel device is nil for host-gw. It returns false if this
+// node has no pod network of the family.
+func (k *knowledge) nat(v6 bool, tunnel *overlay.VTEP) (overlay.NAT, bool) {
+	subnet, ok := k.own.PodCIDR(v6)
+	if !ok {
+		return overlay.NAT{}, false
+	}
+	network, _ := k.config.Family(v6)
+	nat := overlay.NAT{Network: network, Subnet: subnet, Masquerade: k.set.ipMasq, KeepPorts: k.set.keepPorts, Forward: k.set.forward}
+	for _, p := range k.set.exceptions {
+		if p.Addr().Is6() == v6 {
+			nat.Exceptions = append(nat.Exceptions, p)
+		}
+	}
+	if tunnel != nil {
+		nat.Tunnel = &overlay.TunnelFilter{
+			Port: tunnel.Port, VNI: tunnel.VNI, AnySource: !k.set.sourceFilter, Sources: k.peers.gateways(v6),
+		}
+	}
+	if tunnel != nil && k.config.Backend.Type == backendWireGuard {
+		nat.Encrypted, nat.Local = tunnel.Name, k.localNetworks(nat.Network)
+	}
+	return nat, true
+}
+
 // localNetworks returns the parts of a pod network that interfaces of this node are in. After a change of its pod network
 // the node can have pods in the former one, until another node has that.
-func (a *agent) localNetworks(network netip.Prefix) (all []netip.Prefix) {
-	for i := range a.links {
-		for _, addr := range a.links[i].Addresses {
-			if p := addr.Prefix.Masked(); network.Contains(p.Addr()) && p.Bits() > network.Bits() && !p.IsSingleIP() && a.peerOf(p.Addr()) == nil {
+func (k *knowledge) localNetworks(network netip.Prefix) (all []netip.Prefix) {
+	for i := range k.links {
+		for _, addr := range k.links[i].Addresses {
+			if p := addr.Prefix.Masked(); network.Contains(p.Addr()) && p.Bits() > network.Bits() && !p.IsSingleIP() && k.peerOf(p.Addr()) == nil {
 				all = append(all, p)
 			}
 		}

@@ -24,7 +24,7 @@ func TestFailedRotation(t *testing.T) {
 	defer filter.Close() //nolint:errcheck // the test ends
 	old := overlay.Secret{8}
 	a := newAgent(&roles.Host{Net: n, Store: store.New(store.Options{}), Log: slog.New(slog.DiscardHandler)}, &settings{})
-	a.families[0].key, a.families[1].key, a.key, a.filter = old, old, overlay.Secret{16}, filter
+	a.devices[0].key, a.devices[1].key, a.key, a.filter = old, old, overlay.Secret{16}, filter
 	a.config, a.own, a.snapshot = &cluster.Config{EnableIPv4: true, EnableIPv6: true}, &cluster.Node{}, &cluster.Snapshot{}
 	next := time.Hour
 	if faults := a.program(t.Context(), &next); len(faults) != 2 {

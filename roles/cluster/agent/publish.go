@@ -26,8 +26,8 @@ func (r publishRequest) same(o publishRequest) bool {
 
 // requestPublish requests that this node's record is published, if the record changed or the
 // registry shows a different one.
-func (a *agent) requestPublish(ctx context.Context) {
-	want := publishRequest{node: a.buildRecord(ctx), config: *a.config}
+func (a *agent) requestPublish() {
+	want := publishRequest{node: a.buildRecord(), config: *a.config}
 	if a.configErr != nil {
 		want.configErr = a.configErr.Error()
 	}
@@ -52,22 +52,22 @@ func (a *agent) requestPublish(ctx context.Context) {
 }
 
 // buildRecord returns the record that this node publishes for the others.
-func (a *agent) buildRecord(ctx context.Context) cluster.Node {
-	n := cluster.Node{Name: a.registry.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
+func (k *knowledge) buildRecord() cluster.Node {
+	n := cluster.Node{Name: k.self.node, BackendType: k.config.Backend.Type, BackendData: []byte("null")}
 	data := func(v6 bool) []byte {
 		switch n.BackendType {
 		case backendHostGW:
 			return []byte("null")
 		case backendWireGuard:
-			return a.wireGuardData(v6)
+			return k.wireGuardData(v6)
 		}
-		return cluster.VTEP{VNI: a.config.Backend.VNI, Port: a.config.Backend.PublishedPort(), MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
+		return cluster.VTEP{VNI: k.config.Backend.VNI, Port: k.config.Backend.PublishedPort(), MAC: parseMAC(k.macs[deviceName(k.config.Backend.VNI, v6)])}.JSON()
 	}
-	if a.config.EnableIPv4 {
-		n.PublicIP, n.BackendData = a.underlay.public4, data(false)
+	if k.config.EnableIPv4 {
+		n.PublicIP, n.BackendData = k.underlay.public4, data(false)
 	}
-	if a.config.EnableIPv6 {
-		n.PublicIPv6, n.BackendV6Data = a.underlay.public6, data(true)
+	if k.config.EnableIPv6 {
+		n.PublicIPv6, n.BackendV6Data = k.underlay.public6, data(true)
 	}
 	return n
 }
@@ -88,18 +88,18 @@ func (a *agent) setOwn(ctx context.Context, r acquisition) {
 }
 
 // ownFaults returns the faults of the record that this node received.
-func (a *agent) ownFaults() (faults []error) {
-	switch err := a.acquireErr; {
-	case a.own == nil && err != nil:
+func (k *knowledge) ownFaults() (faults []error) {
+	switch err := k.acquireErr; {
+	case k.own == nil && err != nil:
 		return []error{fmt.Errorf("this node is not published: %w", err)}
-	case a.own == nil:
+	case k.own == nil:
 		return []error{errors.New("this node is not published yet")}
 	case errors.Is(err, cluster.ErrConflict):
 		faults = append(faults, err)
 	}
 	for _, v6 := range []bool{false, true} {
-		if _, ok := a.own.PodCIDR(v6); !ok && a.enabled(v6) {
-			faults = append(faults, fmt.Errorf("the registry assigned no %s pod network to node %q", familyName(v6), a.own.Name))
+		if _, ok := k.own.PodCIDR(v6); !ok && k.enabled(v6) {
+			faults = append(faults, fmt.Errorf("the registry assigned no %s pod network to node %q", familyName(v6), k.own.Name))
 		}
 	}
 	return faults

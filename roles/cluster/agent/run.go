@@ -74,11 +74,11 @@ func (s *settings) setDefaultPaths(run string) {
 // newAgent returns an agent without any state.
 func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
-		host: h, log: h.Log, set: set, memory: memory{h},
-		updates: cluster.NewRelay(), acquired: make(chan acquisition),
+		host: h, log: h.Log, memory: memory{h},
+		knowledge: knowledge{set: set, macs: map[string]string{}},
+		updates:   cluster.NewRelay(), acquired: make(chan acquisition),
 		publish: make(chan publishRequest, 1), ready: make(chan struct{}, 1), saves: make(chan clusterMemory, 1),
 		bridges:  make(chan struct{}, 1),
-		macs:     map[string]string{},
 		started:  time.Now(),
 		unread:   time.Now(),
 		counters: counters{repairs: map[string]int{}, errnos: map[string]int{}},
@@ -98,6 +98,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *process.Socket)
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
+	a.self = a.registry.identity()
 	a.ranges = newKeeper(ctx, h, a.registry, set)
 	a.countDatagrams()
 	a.countDatagrams() // as the older count too

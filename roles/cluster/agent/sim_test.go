@@ -101,6 +101,7 @@ func (w *simWorld) start() {
 	s := store.New(store.Options{RunDir: w.dir, StateDir: w.dir, BootID: "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01", LockTimeout: time.Minute})
 	w.a = newAgent(&roles.Host{Now: time.Now, Store: s, Log: slog.New(slog.DiscardHandler)}, &settings{})
 	w.a.registry = &registryClient{name: "sim", node: simOwn}
+	w.a.self = w.a.registry.identity()
 	w.a.links = []netops.HostLink{{
 		Name: "eth0", Index: 2, MTU: 1500, Up: true, OperUp: true, Default4: true,
 		Addresses: []netops.HostAddr{{Prefix: netip.MustParsePrefix("172.16.0.1/12")}},
@@ -289,7 +290,8 @@ func (w *simWorld) reconcile() error {
 	if a.peers == nil || a.peersFrom != a.snapshot {
 		a.peers, a.peersFrom = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
 	}
-	spec, _, err := a.spec(ctx, false)
+	a.chooseMACs(ctx)
+	spec, _, err := a.spec(false)
 	if err != nil {
 		return err
 	}

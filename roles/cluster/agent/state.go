@@ -120,14 +120,6 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 	}
 }
 
-func (a *agent) enabled(v6 bool) bool {
-	if a.config == nil {
-		return false
-	}
-	_, enabled := a.config.Family(v6)
-	return enabled
-}
-
 // buildState returns the present state.
 func (a *agent) buildState(fault error) *agentState {
 	if a.policies != nil {

@@ -82,19 +82,19 @@ func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink
 // not reach each other.
 var errContainsNodes = errors.New("choose one without addresses of nodes")
 
-// chooseUnderlay selects the underlay for a configuration.
-func (a *agent) chooseUnderlay(c *cluster.Config) (underlay, error) {
-	selection := a.set.underlay
-	selection.override(a.overrides)
-	u, err := selection.choose(a.links, c.EnableIPv4, c.EnableIPv6, a.routeLink)
+// chooseUnderlay selects the underlay for a configuration. See choose for routeLink.
+func (k *knowledge) chooseUnderlay(c *cluster.Config, routeLink func(netip.Addr) (string, error)) (underlay, error) {
+	selection := k.set.underlay
+	selection.override(k.overrides)
+	u, err := selection.choose(k.links, c.EnableIPv4, c.EnableIPv6, routeLink)
 	if err != nil {
 		return u, err
 	}
 	if c.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
 		return u, errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
 	}
-	for i := range a.links {
-		for _, h := range a.links[i].Addresses {
+	for i := range k.links {
+		for _, h := range k.links[i].Addresses {
 			for network, local := range map[netip.Prefix]netip.Addr{c.Network: u.local4, c.IPv6Network: u.local6} {
 				if h.Prefix.Addr() == local && network.Contains(local) {
 					return u, fmt.Errorf("pod network %s contains %s of interface %q to the other nodes: %w", network, h.Prefix.Masked(), u.link, errContainsNodes)

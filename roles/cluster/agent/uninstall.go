@@ -26,7 +26,7 @@ var errAttached = errors.New("pods are still attached: drain the node")
 // it reports that it is ready and waits for ctx, so that the rollout of a DaemonSet shows which nodes are
 // done.
 func uninstall(ctx context.Context, h *roles.Host, set *settings) error {
-	a := &agent{host: h, log: h.Log, set: set, install: newInstallation(set, h.Executable)}
+	a := &agent{host: h, log: h.Log, knowledge: knowledge{set: set}, install: newInstallation(set, h.Executable)}
 	a.setUninstalled(errors.New("starting"))
 	if addr := set.healthAddr(); addr != "" {
 		end, err := a.serveHealth(ctx, addr)

@@ -111,19 +111,16 @@ func saveNewKey(ctx context.Context, s *store.Store) (key overlay.Secret, err er
 // publicKey returns the public key of a family that this node's record has: that of the key in the kernel, so
 // that the other nodes do not use a new key before this node does. Before this agent has given the device
 // a key, it is the key that a former agent published.
-func (a *agent) publicKey(v6 bool) string {
-	key := a.families[0].key
-	if v6 {
-		key = a.families[1].key
-	}
+func (k *knowledge) publicKey(v6 bool) string {
+	key := k.device(v6).key
 	if key == (overlay.Secret{}) {
-		if n := a.ownRecord(); n != nil {
+		if n := k.ownRecord(); n != nil {
 			_, data := n.Family(v6)
 			if w, err := cluster.ParseWireGuard(data); err == nil {
 				return w.PublicKey
 			}
 		}
-		key = a.deviceKey(v6)
+		key = k.deviceKey(v6)
 	}
 	public, err := key.PublicKey()
 	if err != nil {
@@ -135,16 +132,16 @@ func (a *agent) publicKey(v6 bool) string {
 // deviceKey returns the private key of a family's device. Those of the two devices differ. With one key, a device
 // accepts handshakes of the other node's device of the other family, and then sends to that device (roaming),
 // which drops the packets. This happens while the ports of a cluster change.
-func (a *agent) deviceKey(v6 bool) overlay.Secret {
-	if a.key == (overlay.Secret{}) || !deviceFamily(a.config, v6) {
-		return a.key
+func (k *knowledge) deviceKey(v6 bool) overlay.Secret {
+	if k.key == (overlay.Secret{}) || !deviceFamily(k.config, v6) {
+		return k.key
 	}
-	return clamp(sha256.Sum256(append([]byte("cnibox WireGuard IPv6"), a.key[:]...)))
+	return clamp(sha256.Sum256(append([]byte("cnibox WireGuard IPv6"), k.key[:]...)))
 }
 
 // wireGuardData returns the backend data of one family of this node's record.
-func (a *agent) wireGuardData(v6 bool) []byte {
-	return cluster.WireGuard{PublicKey: a.publicKey(v6), Port: listenPort(&a.config.Backend, deviceFamily(a.config, v6))}.JSON()
+func (k *knowledge) wireGuardData(v6 bool) []byte {
+	return cluster.WireGuard{PublicKey: k.publicKey(v6), Port: listenPort(&k.config.Backend, deviceFamily(k.config, v6))}.JSON()
 }
 
 func listenPort(b *cluster.Backend, v6 bool) uint16 {
@@ -155,9 +152,9 @@ func listenPort(b *cluster.Backend, v6 bool) uint16 {
 }
 
 // wireGuardSettings returns one family's keys and the interval of keepalive packets.
-func (a *agent) wireGuardSettings(v6 bool) overlay.WireGuard {
-	w := overlay.WireGuard{PrivateKey: a.deviceKey(v6), Keepalive: a.config.Backend.Keepalive}
-	if psk, err := base64.StdEncoding.DecodeString(a.config.Backend.PSK); err == nil { // the configuration was checked
+func (k *knowledge) wireGuardSettings(v6 bool) overlay.WireGuard {
+	w := overlay.WireGuard{PrivateKey: k.deviceKey(v6), Keepalive: k.config.Backend.Keepalive}
+	if psk, err := base64.StdEncoding.DecodeString(k.config.Backend.PSK); err == nil { // the configuration was checked
 		copy(w.PresharedKey[:], psk)
 	}
 	return w
@@ -165,25 +162,25 @@ func (a *agent) wireGuardSettings(v6 bool) overlay.WireGuard {
 
 // underlayMTU returns the smallest MTU of the interfaces to the other nodes. A VXLAN device has the selected
 // interface, and the packets of WireGuard have those of the routes to its peers.
-func (a *agent) underlayMTU() int {
+func (k *knowledge) underlayMTU() int {
 	mtu := 0
-	for _, f := range a.families {
-		for i := range a.links {
-			if l := &a.links[i]; slices.Contains(f.report.Links, l.Index) && (mtu == 0 || l.MTU < mtu) {
+	for _, d := range k.devices {
+		for i := range k.links {
+			if l := &k.links[i]; slices.Contains(d.links, l.Index) && (mtu == 0 || l.MTU < mtu) {
 				mtu = l.MTU
 			}
 		}
 	}
-	return cmp.Or(mtu, a.underlay.mtu)
+	return cmp.Or(mtu, k.underlay.mtu)
 }
 
 // nodeAddresses returns the public addresses of the other nodes by their pod networks, whatever their
 // backend is.
-func (a *agent) nodeAddresses(v6 bool) map[netip.Prefix]netip.Addr {
-	all := make(map[netip.Prefix]netip.Addr, len(a.snapshot.Nodes))
-	for _, n := range a.snapshot.Nodes {
+func (k *knowledge) nodeAddresses(v6 bool) map[netip.Prefix]netip.Addr {
+	all := make(map[netip.Prefix]netip.Addr, len(k.snapshot.Nodes))
+	for _, n := range k.snapshot.Nodes {
 		public, _ := n.Family(v6)
-		if subnet, ok := n.PodCIDR(v6); ok && public.IsValid() && n.Name != a.own.Name {
+		if subnet, ok := n.PodCIDR(v6); ok && public.IsValid() && n.Name != k.own.Name {
 			all[subnet] = public
 		}
 	}
