@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every eighth write there. 1 is each.
 SWEEP   ?= 8
 
-.PHONY: count sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all mutants vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
+.PHONY: count libraries sim model test-suites build build-matrix check go-version modules say-missing demo demo-azure demo-policy test test-full test-all mutants vulncheck test-diff test-kube test-cluster conformance conformance-policy test-vm test-kernels test-arm64 lint bench bench-storm bench-scale bench-ranges bench-policy soak fuzz fmt clean setup new-role generate release test-release
 
 build: bin/cnibox
 
@@ -89,6 +89,10 @@ check: modules build
 # Lines of Go by room, and words of documentation. Nothing bounds them.
 count:
 	@sh test/count.sh
+
+# Builds the program with each of some libraries, and prints what they would cost. It fetches those that go.mod has not.
+libraries: go-version
+	@$(GO) run ./test/cmd/libraries -tags $(TAGS) $(if $(ONLY),-only '$(ONLY)')
 
 # Simulations of many nodes with 1,000 seeds, and whether they find what three patches of test/sim/testdata break, or all with FULL=1.
 # SEED=N plays one seed and prints the logs of its nodes.
