@@ -80,7 +80,7 @@ type Input struct {
 	// Chained is the previous plugin's result on ADD; nil if the role is the first of its
 	// list. On CHECK a chained role has Prev here too.
 	Chained *roles.Result
-	// Recorded is set for a LegacyCleaner. It is true if the attachment has a record
+	// Recorded is set for a ReferenceCleaner. It is true if the attachment has a record
 	// without a part of this role.
 	Recorded bool
 	// Observed is set by Observe.

@@ -164,7 +164,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err != nil {
 		return err
 	}
-	cleaner, cleans := c.role.(LegacyCleaner)
+	cleaner, cleans := c.role.(ReferenceCleaner)
 	cleans = cleans && c.wants(req)
 	if !cleans { // without a part no lock is needed
 		if rec, err := recovery.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
@@ -193,11 +193,11 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if !cleans {
 		return nil
 	}
-	return errors.Join(c.cleanLegacy(ctx, h, req, rec, ns, cleaner), attachment.TakeFree(ctx, h, req.ContainerID))
+	return errors.Join(c.cleanReference(ctx, h, req, rec, ns, cleaner), attachment.TakeFree(ctx, h, req.ContainerID))
 }
 
-// cleanLegacy removes what an ADD without a record of the role left.
-func (c *ChainedHandler) cleanLegacy(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment, ns *netops.Namespace, cleaner LegacyCleaner) error {
+// cleanReference removes what an ADD without a record of the role left.
+func (c *ChainedHandler) cleanReference(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment, ns *netops.Namespace, cleaner ReferenceCleaner) error {
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
@@ -208,9 +208,9 @@ func (c *ChainedHandler) cleanLegacy(ctx context.Context, h *roles.Host, req *ro
 		if anothers {
 			ns = nil
 		}
-		return cleaner.CleanLegacy(ctx, h, in, ns)
+		return cleaner.CleanReference(ctx, h, in, ns)
 	}
-	return attachment.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanLegacy(ctx, h, in, ns) })
+	return attachment.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return cleaner.CleanReference(ctx, h, in, ns) })
 }
 
 // removePart removes a part of this role. It locks the namespace if the role is a
@@ -262,7 +262,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
-	missing, err := c.checkLegacy(ctx, h, req, in, ns, &w.Spec)
+	missing, err := c.checkReference(ctx, h, req, in, ns, &w.Spec)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Reque
 			return nil
 		}
 		return collect(ctx, h, a.Key, c.name, func() error { return c.removeParts(ctx, h, a.Key) })
-	}, c.collectLegacy)
+	}, c.collectReference)
 }
 
 // removeParts removes the role's parts of one attachment.

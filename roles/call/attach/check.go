@@ -51,7 +51,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	byReference := false
 	if rec == nil {
-		if byReference, err = isLegacy(ctx, h, req, in, ns); err != nil {
+		if byReference, err = madeByReference(ctx, h, req, in, ns); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	var missing []netops.Difference
 	if byReference {
-		if missing, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {
+		if missing, err = a.checkReference(ctx, h, req, &w.Spec); err != nil {
 			return err
 		}
 	}

@@ -54,7 +54,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		err = attachment.UndoParts(ctx, h, rec, ns)
 	} else {
 		spec := netops.Spec{Objects: append(orphanNeighbours(ctx, h, a.newInput(req)), a.orphans(req).Objects...)}
-		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, spec, ns))
+		err = errors.Join(a.cleanReference(ctx, h, req, ns), h.Net.Remove(ctx, spec, ns))
 	}
 	if err != nil {
 		return err // the address may be in use: keep it until the next DEL
@@ -136,7 +136,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult = roles.Del, old.ContainerID, old.IfName, "", nil
 		return collect(ctx, h, old.Key, a.name, func() error { return a.remove(ctx, h, &del, nil) })
 	}, func(ctx context.Context, h *roles.Host, req *roles.Request) error {
-		errs := []error{a.collectLegacy(ctx, h, req)}
+		errs := []error{a.collectReference(ctx, h, req)}
 		if a.ipam != "" {
 			errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
 		}

@@ -22,7 +22,7 @@ func Role() roles.Role {
 	}, func(c *Conf) attach.Chained { return newRole(c) })
 }
 
-// role implements attach.Chained and attach.LegacyCleaner for one configuration. The
+// role implements attach.Chained and attach.ReferenceCleaner for one configuration. The
 // filter of a direction without a limit is nil.
 type role struct {
 	conf            *Conf

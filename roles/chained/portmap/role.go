@@ -23,7 +23,7 @@ func Role() roles.Role {
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
-// role implements attach.Chained and attach.LegacyCleaner for one configuration.
+// role implements attach.Chained and attach.ReferenceCleaner for one configuration.
 type role struct{ conf *Conf }
 
 // Wants reports whether there is a port to map.
@@ -183,9 +183,9 @@ func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip
 	return nil
 }
 
-// CleanLegacy removes what an ADD without a record left, identified by the
+// CleanReference removes what an ADD without a record left, identified by the
 // attachment's label, and what the reference plugin left.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	return errors.Join(removeOwn(ctx, h, in), removeForeign(ctx, h, in))
 }
 

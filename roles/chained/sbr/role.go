@@ -57,10 +57,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// CleanLegacy removes the rules for the interface's addresses that the reference
+// CleanReference removes the rules for the interface's addresses that the reference
 // plugin, or an ADD without a record, left. The tables' routes are removed with
 // the interface.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if container == nil {
 		return nil
 	}

@@ -29,12 +29,12 @@ type backup struct {
 	TxQLen   *int   `json:"txQLen"`
 }
 
-// CleanLegacy restores an interface that the reference plugin tuned, and removes
+// CleanReference restores an interface that the reference plugin tuned, and removes
 // the plugin's file. If the container no longer exists, neither does the
 // interface. Values of the file that no interface can have are ignored, and a
 // value that the kernel refuses is logged only: the interface is about to be
 // deleted.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := r.conf.backupFile(in.Key.ContainerID, in.Key.IfName)
 	raw, err := smallfile.ReadOwn(file, maxBackup)
 	if err != nil && !errors.Is(err, smallfile.ErrTooLarge) {

@@ -21,7 +21,7 @@ func Role() roles.Role {
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
-// role implements attach.Chained, NetnsLocker and LegacyCleaner for one configuration.
+// role implements attach.Chained, NetnsLocker and ReferenceCleaner for one configuration.
 type role struct{ conf *Conf }
 
 // Wants is always true: the role always attaches the interface to the VRF.
@@ -101,9 +101,9 @@ func mustMove(route netops.Route, prev *roles.Result) bool {
 	})
 }
 
-// CleanLegacy detaches the interface from the VRF that the reference plugin, or an
+// CleanReference detaches the interface from the VRF that the reference plugin, or an
 // ADD without a record, attached it to.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if r.conf.Validate() != nil || in.Key.IfName == r.conf.VRFName {
 		return nil // ADD refuses such a configuration
 	}

@@ -18,7 +18,7 @@ func TestReferenceScenarios(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, b *bed){
 		"two ifnames of one container":                  scenarioTwoIfNames,
 		"repeated ADD errors, others continue":          scenarioRepeated,
-		"DEL of a legacy file without ifname":           scenarioLegacyFile,
+		"DEL of a file without ifname":                  scenarioNoIfName,
 		"whitespace in stored ids is trimmed":           scenarioTrim,
 		"unknown id DEL":                                scenarioUnknown,
 		"quiet first use":                               scenarioQuiet,
@@ -66,7 +66,7 @@ func scenarioRepeated(t *testing.T, b *bed) {
 	expect(t, b.add(t, a, request1("two")), "10.1.2.3", "10.2.2.3")
 }
 
-func scenarioLegacyFile(t *testing.T, b *bed) {
+func scenarioNoIfName(t *testing.T, b *bed) {
 	t.Helper()
 	b.writeDir(t, "net", map[string]string{"10.1.2.9": "one"})
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)

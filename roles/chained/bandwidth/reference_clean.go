@@ -26,10 +26,10 @@ func referenceIFB(key store.Key) string {
 	return referencePrefix + hex.EncodeToString(sum[:6])
 }
 
-// CleanLegacy removes the limits and our ifb interface of an attachment without a
+// CleanReference removes the limits and our ifb interface of an attachment without a
 // record, and the reference plugin's ifb interface. Everything else is removed
 // with the container's interface.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	own := ifb(in)
 	var left netops.Spec
 	left.Add(own)
@@ -96,16 +96,16 @@ func redirectTargets(ctx context.Context, h *roles.Host, container *netops.Names
 	return nil, err
 }
 
-// CheckLegacy changes nothing: Build already expects the reference plugin's ifb
+// CheckReference changes nothing: Build already expects the reference plugin's ifb
 // interface if prevResult lists it.
-func (r *role) CheckLegacy(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckReference(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
 	return nil, nil
 }
 
-// CollectLegacy removes the reference plugin's ifb interfaces of containers
+// CollectReference removes the reference plugin's ifb interfaces of containers
 // that no longer exist. Their names are hashes, so it computes the names for
 // the containers that host-local's files list for the network.
-func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectReference(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err

@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
-// CheckLegacy requires the reference plugin's two rules for each address, or
+// CheckReference requires the reference plugin's two rules for each address, or
 // the sources of the zone with firewalld.
-func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckReference(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.ZoneSource)
 		return !is
@@ -34,10 +34,10 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	return diffs, err
 }
 
-// CollectLegacy removes the reference plugin's rules of containers that no
+// CollectReference removes the reference plugin's rules of containers that no
 // longer exist. The rules contain only addresses, so it uses the addresses that
 // host-local's files list for the network.
-func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectReference(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if !r.conf.usesBackend(iptables) && !r.conf.usesBackend(firewalld) {
 		return nil
 	}

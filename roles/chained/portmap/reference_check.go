@@ -63,9 +63,9 @@ func byNumber(ports []port, v4 bool) map[string][]port {
 	return all
 }
 
-// CheckLegacy requires that the reference plugin's rules cover at least as
+// CheckReference requires that the reference plugin's rules cover at least as
 // many ports as are mapped, and that its sysctl for loopback addresses is set.
-func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckReference(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.Sysctl)
 		return !is
@@ -97,11 +97,11 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 	return diffs, nil
 }
 
-// CollectLegacy removes the reference plugin's chains of containers that no
+// CollectReference removes the reference plugin's chains of containers that no
 // longer exist. The rules of its nftables backend do not contain the network,
 // so they are removed only for containers that host-local's files list for this
 // network.
-func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectReference(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{leftovers.Of(h.Net).CollectHostPorts(ctx, req.Network, attachment.ValidByReference(req))}
 	there, err := leftovers.Of(h.Net).Has(ctx, netops.ReferencePluginAttachment{Network: req.Network})
 	if err != nil || !there {

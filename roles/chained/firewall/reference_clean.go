@@ -13,9 +13,9 @@ import (
 	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
-// CleanLegacy removes the reference plugin's objects for the container's addresses. Its
+// CleanReference removes the reference plugin's objects for the container's addresses. Its
 // rules contain only addresses, so addresses that another attachment has are left out.
-func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanReference(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	present, err := leftovers.Of(h.Net).HasForward(ctx)
 	if err != nil || !present {
 		return err
