@@ -208,7 +208,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 			return nil, err
 		}
 	}
-	if err := recovery.ClaimLeases(tx, id, a.Plan.adopts); err != nil {
+	if err := recovery.MoveLeases(tx, id, a.Plan.adopts); err != nil {
 		return nil, err
 	}
 	owned, err := pool.Owned(t.lease.Owner)

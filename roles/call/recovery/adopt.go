@@ -168,10 +168,10 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	return a, nil
 }
 
-// ClaimLeases moves the rebuilt leases of a network to a pool if they are in the pool's
+// MoveLeases moves the rebuilt leases of a network to a pool if they are in the pool's
 // ranges; only the ranges show the pool of such a lease. belongs reports whether a lease
 // is in the ranges, and completes the lease.
-func ClaimLeases(tx *store.Tx, id store.PoolID, belongs func(*store.Lease) bool) error {
+func MoveLeases(tx *store.Tx, id store.PoolID, belongs func(*store.Lease) bool) error {
 	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
 	pools, err := tx.Pools()
 	if err != nil || !slices.Contains(pools, from) {

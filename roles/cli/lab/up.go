@@ -27,7 +27,7 @@ func (l *Lab) Up(ctx context.Context, p Plan, report func(string)) (s *State, er
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	if s, err = l.claim(p); err != nil {
+	if s, err = l.begin(p); err != nil {
 		return nil, err
 	}
 	made := s
@@ -57,8 +57,8 @@ func (l *Lab) Up(ctx context.Context, p Plan, report func(string)) (s *State, er
 	return s, nil
 }
 
-// claim records the lab before anything is made. It fails if a lab exists.
-func (l *Lab) claim(p Plan) (*State, error) {
+// begin records the lab before anything is made. It fails if a lab exists.
+func (l *Lab) begin(p Plan) (*State, error) {
 	if !filepath.IsAbs(l.Dir) {
 		return nil, fmt.Errorf("%w: --dir %q: not an absolute path", ErrInvalid, l.Dir)
 	}

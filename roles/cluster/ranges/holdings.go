@@ -232,12 +232,12 @@ func (k *Keeper) updateReservation(ctx context.Context, r *reservation, v *holdi
 // freeUnused frees a reservation that has expired or whose IPAMClaim was deleted.
 func (k *Keeper) freeUnused(ctx context.Context, r *reservation, due bool) error {
 	unused := r.expired(k.Host.Now())
-	if !unused && due && r.ClaimUID != "" && len(r.Holders) == 0 && k.Claims != nil {
+	if !unused && due && r.IPAMClaimUID != "" && len(r.Holders) == 0 && k.Claims != nil {
 		o, err := k.ipamClaim(ctx, r.Key)
 		if err != nil {
 			return err
 		}
-		unused = o == nil || o.UID != r.ClaimUID
+		unused = o == nil || o.UID != r.IPAMClaimUID
 	}
 	if !unused {
 		return nil

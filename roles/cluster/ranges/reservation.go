@@ -44,8 +44,8 @@ type reservation struct {
 	Until time.Time `json:"until,omitzero"`
 	// Last is the node that changed the holders last. Its agent frees the reservation.
 	Last string `json:"last"`
-	// ClaimUID is the UID of the IPAMClaim object with the addresses, if there is one.
-	ClaimUID string `json:"claimUID,omitempty"`
+	// IPAMClaimUID is the UID of the IPAMClaim object with the addresses, if there is one.
+	IPAMClaimUID string `json:"claimUID,omitempty"`
 }
 
 type state string
@@ -75,11 +75,11 @@ type holder struct {
 	Fence string `json:"fence,omitempty"`
 }
 
-// claimPrefix begins the keys of reservations for IPAMClaim objects.
-const claimPrefix = "ipamclaim:"
+// ipamClaimPrefix begins the keys of reservations for IPAMClaim objects.
+const ipamClaimPrefix = "ipamclaim:"
 
-// ClaimKey returns the key of the reservation for an IPAMClaim object.
-func ClaimKey(namespace, name string) string { return claimPrefix + namespace + "/" + name }
+// IPAMClaimKey returns the key of the reservation for an IPAMClaim object.
+func IPAMClaimKey(namespace, name string) string { return ipamClaimPrefix + namespace + "/" + name }
 
 // self returns this node's entry, or nil.
 func (r *reservation) self(k *Keeper) *holder {

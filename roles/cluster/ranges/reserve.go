@@ -106,8 +106,8 @@ func (k *Keeper) serve(ctx context.Context, d *Reserve) error {
 		if object, err = k.ipamClaim(ctx, d.Key); err != nil {
 			return err
 		}
-		if object == nil && k.Claims != nil && strings.HasPrefix(d.Key, claimPrefix) {
-			return fmt.Errorf("IPAMClaim %s does not exist: create it", strings.TrimPrefix(d.Key, claimPrefix))
+		if object == nil && k.Claims != nil && strings.HasPrefix(d.Key, ipamClaimPrefix) {
+			return fmt.Errorf("IPAMClaim %s does not exist: create it", strings.TrimPrefix(d.Key, ipamClaimPrefix))
 		}
 	}
 	for range maxSteps {
@@ -133,7 +133,7 @@ func (k *Keeper) step(ctx context.Context, d *Reserve, object *cluster.IPAMClaim
 		return true, k.free(ctx, r)
 	case r == nil:
 		return false, k.begin(ctx, d, object)
-	case r.State == freeing || len(r.Holders) == 0 && object != nil && r.ClaimUID != object.UID:
+	case r.State == freeing || len(r.Holders) == 0 && object != nil && r.IPAMClaimUID != object.UID:
 		return false, k.free(ctx, r)
 	case r.State == taking:
 		return false, k.complete(ctx, d, r, object)
@@ -143,7 +143,7 @@ func (k *Keeper) step(ctx context.Context, d *Reserve, object *cluster.IPAMClaim
 
 // ipamClaim returns the IPAMClaim object of a reservation, or nil if there is none.
 func (k *Keeper) ipamClaim(ctx context.Context, key string) (*cluster.IPAMClaim, error) {
-	key, is := strings.CutPrefix(key, claimPrefix)
+	key, is := strings.CutPrefix(key, ipamClaimPrefix)
 	namespace, name, _ := strings.Cut(key, "/")
 	if k.Claims == nil || !is {
 		return nil, nil
@@ -200,7 +200,7 @@ func (k *Keeper) changeRegister(ctx context.Context, name string, fn func(*regis
 func (k *Keeper) begin(ctx context.Context, d *Reserve, object *cluster.IPAMClaim) (err error) {
 	n := &reservation{ReservationID: d.ReservationID, ID: rand.Text(), State: taking, TTL: d.TTL, Last: k.Node, Until: k.Host.Now().UTC().Add(takingTime)}
 	if object != nil {
-		n.ClaimUID, n.TTL = object.UID, store.KeepForever // until the object is deleted
+		n.IPAMClaimUID, n.TTL = object.UID, store.KeepForever // until the object is deleted
 		if len(object.IPs) > 0 {
 			n.Addresses, err = d.addresses(object)
 		}
@@ -258,7 +258,7 @@ func (k *Keeper) hold(ctx context.Context, d *Reserve, seen *reservation, object
 		if len(object.IPs) > 0 {
 			given, err = d.addresses(object)
 		}
-		if err == nil && (seen.ClaimUID != object.UID || !slices.Equal(given, seen.Addresses)) {
+		if err == nil && (seen.IPAMClaimUID != object.UID || !slices.Equal(given, seen.Addresses)) {
 			err = fmt.Errorf("IPAMClaim %s/%s was replaced or its status.ips changed: %s still has %v: delete the pods there, or restore it", object.Namespace, object.Name, seen.holders(), seen.Addresses)
 		}
 		if err != nil {

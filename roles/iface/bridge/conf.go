@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"net/netip"
+	"strconv"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attach"
@@ -150,7 +151,7 @@ func (c *Conf) validateVLANs(f *roles.Faults) {
 }
 
 func (t Trunk) validate(f *roles.Faults, i int) {
-	p := "vlanTrunk[" + itoa(i) + "]"
+	p := "vlanTrunk[" + strconv.Itoa(i) + "]"
 	for _, v := range []struct {
 		name string
 		id   *int
@@ -179,7 +180,7 @@ func (c *Conf) gatewayLink() string {
 	if c.VLAN == 0 {
 		return c.Bridge
 	}
-	return c.Bridge + "." + itoa(c.VLAN)
+	return c.Bridge + "." + strconv.Itoa(c.VLAN)
 }
 
 // masquerade is the configured masquerading.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2" // crypto/rand would slow down every start of the binary
 	"net"
-	"strconv"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -140,5 +139,3 @@ func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	}
 	return nil
 }
-
-func itoa(i int) string { return strconv.Itoa(i) }

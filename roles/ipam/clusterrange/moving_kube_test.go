@@ -91,7 +91,7 @@ func TestIPAMClaims(t *testing.T) {
 	handler := func(claim string) *handler {
 		t.Helper()
 		a := handlerFor(t, "lan", `"range": "192.168.2.0/24", "ipRanges": [{"range": "fd00::/64"}]`)
-		a.claim = claim
+		a.ipamClaim = claim
 		return a
 	}
 	add := func(node int, claim, pod string) (ips []string, err error) {

@@ -47,7 +47,7 @@ func newHandler(conf []byte) (*handler, error) {
 		h.add(&f, fmt.Sprintf("ipam.ipRanges[%d]", i), r, gateway)
 	}
 	h.checkFamilies(&f, c.CNIVersion)
-	h.claim = c.Args.CNI.IPAMClaim
+	h.ipamClaim = c.Args.CNI.IPAMClaim
 	if s := ipam.Sticky; s != nil {
 		if s.Key == "none" {
 			f.Addf("ipam.sticky.key", "%q keeps no address: use \"pod\", \"container-name\" or \"mac\"", s.Key)

@@ -13,7 +13,7 @@ import (
 )
 
 // moves reports whether the addresses are those of a reservation, which moves between nodes.
-func (a *handler) moves() bool { return a.sticky != nil || a.claim != "" }
+func (a *handler) moves() bool { return a.sticky != nil || a.ipamClaim != "" }
 
 // reservation returns the request for an attachment's reservation, and an allocator of its addresses.
 func (a *handler) reservation(req *roles.Request, now time.Time) (*ranges.Reserve, *leasing.Allocator, error) {
@@ -24,11 +24,11 @@ func (a *handler) reservation(req *roles.Request, now time.Time) (*ranges.Reserv
 	if a.sticky != nil {
 		d.TTL = a.sticky.TTL
 	}
-	if a.claim == "" {
+	if a.ipamClaim == "" {
 		d.Key = a.sticky.Identity(req, req.Args.Get("MAC"))
 	} else {
 		namespace := req.Args.Get("K8S_POD_NAMESPACE")
-		d.Key = ranges.ClaimKey(namespace, a.claim)
+		d.Key = ranges.IPAMClaimKey(namespace, a.ipamClaim)
 		if namespace == "" {
 			return nil, nil, &roles.EnvError{Name: "CNI_ARGS: K8S_POD_NAMESPACE", Reason: "is missing: an IPAMClaim is of the pod's namespace"}
 		}

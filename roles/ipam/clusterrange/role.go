@@ -47,11 +47,11 @@ type handler struct {
 	*leasing.Allocator
 	// network is the network's name, pool the name of its pool of blocks.
 	network, pool string
-	// sticky is nil if addresses are not kept. claim is the name of an IPAMClaim, or "".
-	sticky *sticky.Rules
-	claim  string
-	routes []*types.Route
-	dns    types.DNS
+	// sticky is nil if addresses are not kept. ipamClaim is the name of an IPAMClaim, or "".
+	sticky    *sticky.Rules
+	ipamClaim string
+	routes    []*types.Route
+	dns       types.DNS
 }
 
 var (

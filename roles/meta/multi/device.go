@@ -21,7 +21,7 @@ type devices struct {
 	// held counts the devices in use by resource.
 	held map[string]int
 	// claimed has the devices of the pod's claims once kubelet has been asked.
-	claimed []nad.Claimed
+	claimed []nad.ClaimedDevice
 }
 
 func newDevices(pod *roles.Request, api kubeAPI) devices {
@@ -58,7 +58,7 @@ func (d *devices) ofClaims(ctx context.Context, resource string) (ids []string, 
 		return nil, nil
 	}
 	if d.claimed == nil {
-		d.claimed, err = nad.Claims(ctx, nad.KubeletSocket, namespace, pod)
+		d.claimed, err = nad.ClaimedDevices(ctx, nad.KubeletSocket, namespace, pod)
 		if err != nil {
 			return nil, err
 		}

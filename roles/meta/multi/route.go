@@ -35,7 +35,7 @@ func (c *runner) route(ctx context.Context, all []store.Delegate, ns *netops.Nam
 	for i := range all {
 		n := &all[i]
 		for _, gw := range n.Gateways {
-			p.claimDefaultRoute(n.IfName, gw)
+			p.setDefaultRoute(n.IfName, gw)
 		}
 		p.addPolicyRoutes(n, c.result(n.IfName))
 	}
@@ -121,8 +121,8 @@ type router struct {
 	spec   netops.Spec
 }
 
-// claimDefaultRoute makes the route through gw the only default route of its family.
-func (p *router) claimDefaultRoute(link string, gw netip.Addr) {
+// setDefaultRoute makes the route through gw the only default route of its family.
+func (p *router) setDefaultRoute(link string, gw netip.Addr) {
 	there := false
 	for _, r := range p.routes {
 		if r.Table != unix.RT_TABLE_MAIN || r.Dst.Bits() != 0 || r.Dst.Addr().Is4() != gw.Is4() {

@@ -24,8 +24,8 @@ const (
 	kubeletTime = 2 * time.Second
 )
 
-// Claimed is a device of a ResourceClaim (Dynamic Resource Allocation) that kubelet has prepared for a pod.
-type Claimed struct {
+// ClaimedDevice is a device of a ResourceClaim (Dynamic Resource Allocation) that kubelet has prepared for a pod.
+type ClaimedDevice struct {
 	Claim string
 	// Driver, Pool and Device name the device. They are empty for a claim without devices.
 	Driver, Pool, Device string
@@ -33,7 +33,7 @@ type Claimed struct {
 	PCI string
 }
 
-func (c *Claimed) String() string {
+func (c *ClaimedDevice) String() string {
 	if c.Device == "" {
 		return fmt.Sprintf("claim %q has none", c.Claim)
 	}
@@ -66,8 +66,8 @@ type (
 	}
 )
 
-// Claims returns the devices of the pod's claims from kubelet's pod-resources API. An error says what to do where the API is off.
-func Claims(ctx context.Context, socket, namespace, pod string) ([]Claimed, error) {
+// ClaimedDevices returns the devices of the pod's claims from kubelet's pod-resources API. An error says what to do where the API is off.
+func ClaimedDevices(ctx context.Context, socket, namespace, pod string) ([]ClaimedDevice, error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
 	defer cancel()
 	var request []byte
@@ -76,8 +76,8 @@ func Claims(ctx context.Context, socket, namespace, pod string) ([]Claimed, erro
 	}
 	raw, err := grpc.Call(ctx, socket, "/v1.PodResourcesLister/Get", request)
 	if err == nil {
-		var all []Claimed
-		all, err = readClaims(raw)
+		var all []ClaimedDevice
+		all, err = readClaimedDevices(raw)
 		if err == nil {
 			return all, nil
 		}
@@ -93,20 +93,20 @@ func Claims(ctx context.Context, socket, namespace, pod string) ([]Claimed, erro
 	return nil, fmt.Errorf("%w: ResourceClaims of pod %s/%s: kubelet: %w%s", class, namespace, pod, err, fix)
 }
 
-// readClaims reads kubelet's answer.
-func readClaims(raw []byte) ([]Claimed, error) {
+// readClaimedDevices reads kubelet's answer.
+func readClaimedDevices(raw []byte) ([]ClaimedDevice, error) {
 	var answer podResponse
 	if err := rest.ReadMessage(raw, &answer); err != nil {
 		return nil, err
 	}
-	var all []Claimed // containers can share a claim
+	var all []ClaimedDevice // containers can share a claim
 	for _, container := range answer.Pod.Containers {
 		for _, claim := range container.Claims {
 			if len(claim.Devices) == 0 {
 				claim.Devices = make([]podDevice, 1)
 			}
 			for _, d := range claim.Devices {
-				c := Claimed{claim.Name, d.Driver, d.Pool, d.Device, d.pci()}
+				c := ClaimedDevice{claim.Name, d.Driver, d.Pool, d.Device, d.pci()}
 				if !slices.Contains(all, c) {
 					all = append(all, c)
 				}

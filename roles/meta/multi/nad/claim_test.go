@@ -18,7 +18,7 @@ func TestPCIAddress(t *testing.T) {
 func FuzzClaims(f *testing.F) {
 	f.Add([]byte("\x0a\x24\x1a\x22\x2a\x20\x12\x01c\x22\x1b\x0a\x0c\x0a\x0av/c=0000-03\x12\x01d\x1a\x01p\x22\x0c0000-03-02-1"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		all, err := readClaims(b)
+		all, err := readClaimedDevices(b)
 		if err != nil && all != nil {
 			t.Errorf("%v and %v", all, err)
 		}
