@@ -46,6 +46,25 @@ type Spent struct{ Rtnetlink, Nftables atomic.Int64 }
 // Net reads and changes the kernel's networking. It opens its sockets on first
 // use, in the network namespace of the calling thread, and keeps them open until
 // Close. It must not be used concurrently; see Clone.
+//
+// Its methods are for
+//
+//   - the Net itself: [Net.Options], [Net.Clone], [Net.Remember], [Net.Close], [Net.Rtnetlink], [Net.Probed]
+//   - what is supported: [Net.HasFeature], [Net.HasKind], [Net.Firewalld]
+//   - namespaces: [Net.OpenNamespace], [Net.MakeNamespace], [Net.RemoveNamespace], [Net.IsHost]
+//   - specifications: [Net.Plan], [Net.Apply], [Net.Undo], [Net.AwaitOperation], [Net.Ensure], [Net.Verify], [Net.Remove],
+//     [Net.PlanRepair]
+//   - single changes: [Net.DeleteLinks], [Net.EnsureLinkLocal], [Net.RemoveZoneSource], [Net.RestoreUplink]
+//   - what a namespace has: [Net.Link], [Net.Links], [Net.HostEnd], [Net.HostLinks], [Net.Counters], [Net.Addresses],
+//     [Net.Routes], [Net.DefaultRouteLink], [Net.Rules], [Net.Sysctl], [Net.VLANs], [Net.TunnelEntries], [Net.DeviceFilters],
+//     [Net.Redirects], [Net.Takeovers]
+//   - where packets go: [Net.Way], [Net.KernelRoute], [Net.RouteLink], [Net.LinkToward], [Net.CheckRoute], [Net.Neighbour],
+//     [Net.ForwardingEntry], [Net.BridgeEntries], [Net.Connections], [Net.SeenSources]
+//   - the rules and sets that cnibox installed: [Net.Elements], [Net.Labelled], [Net.BoundRules], [Net.SharedPolicy],
+//     [Net.LostSets], [Net.FlushedSets], [Net.RestoreRules], [Net.RemoveTables], [Net.FilterTables]
+//   - the policies of one pod: [Net.RestorePodPolicy], [Net.DeletePodPolicy], [Net.LacksPodPolicy], [Net.FilterBridge],
+//     [Net.GroupPodLink], [Net.HasPodPorts]
+//   - monitors: [Net.OpenLinkMonitor], [Net.OpenPortMonitor], [Net.OpenRulesMonitor]
 type Net struct {
 	probe Probe
 	host  *Namespace
