@@ -34,8 +34,8 @@ type reservation struct {
 	ID string `json:"id"`
 	// State is written before a page is changed and after: a node that finds another node's unfinished work can
 	// finish it, because the addresses are known.
-	State     state        `json:"state"`
-	Addresses []netip.Addr `json:"addresses"`
+	State     reservationState `json:"state"`
+	Addresses []netip.Addr     `json:"addresses"`
 	// Holders are the nodes with a container that has the addresses, in the order of their ADDs.
 	Holders []*holder `json:"holders,omitempty"`
 	// TTL is the time in seconds from the end of the last holder to Until, or store.KeepForever. Until is zero
@@ -48,16 +48,16 @@ type reservation struct {
 	IPAMClaimUID string `json:"claimUID,omitempty"`
 }
 
-type state string
+type reservationState string
 
 // The states of a reservation.
 const (
 	// taking: some of the addresses may belong to others. There are no holders.
-	taking state = "taking"
+	taking reservationState = "taking"
 	// reserved: the pages show all addresses as those of the reservation.
-	reserved state = "reserved"
+	reserved reservationState = "reserved"
 	// freeing: there are no holders, and there will be none. The addresses are being removed from the pages.
-	freeing state = "freeing"
+	freeing reservationState = "freeing"
 )
 
 // maxHolders are the nodes that may have the addresses at once: both sides of a live migration.

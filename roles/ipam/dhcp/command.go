@@ -26,11 +26,11 @@ type leased struct {
 	Former bool `json:"former,omitempty"`
 }
 
-// table is a list of leases that the command line prints.
-type table []leased
+// leaseTable is a list of leases that the command line prints.
+type leaseTable []leased
 
 // Table returns a row for each lease.
-func (t table) Table() (head []string, rows [][]string) {
+func (t leaseTable) Table() (head []string, rows [][]string) {
 	for _, l := range t {
 		state := "leased"
 		switch {
@@ -64,8 +64,8 @@ func commands() []roles.CommandVerb {
 }
 
 // leases reads the recorded leases.
-func leases(ctx context.Context, h *roles.Host) (table, error) {
-	out := table{}
+func leases(ctx context.Context, h *roles.Host) (leaseTable, error) {
+	out := leaseTable{}
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		all, err := tx.DHCPLeases("")
 		for _, l := range all {
