@@ -118,7 +118,10 @@ func (c *Conf) bridgeOf(index int) string {
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
-	if !slices.Contains([]string{modeBridge, modeTunnel, modeTransparent, modeVLAN}, c.Mode) {
+	switch {
+	case c.Mode == "transparent-tunnel":
+		f.Addf("mode", "%q is not supported: use \"tunnel\", which also sends the packets between pods of one node through Azure's network, where its security groups apply", c.Mode)
+	case !slices.Contains([]string{modeBridge, modeTunnel, modeTransparent, modeVLAN}, c.Mode):
 		f.Addf("mode", "%q is not known on Linux: use \"bridge\", \"tunnel\", \"transparent\" or \"transparent-vlan\"", c.Mode)
 	}
 	switch {
@@ -141,8 +144,12 @@ func (c *Conf) Validate() error {
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the master's) to 65535", c.MTU)
 	}
-	if c.IPAM.Type == "" {
-		f.Addf("ipam.type", "is missing: use \"azure-vnet-ipam\", which gives addresses of the cloud")
+	const useOurs = "use \"azure-vnet-ipam\", which gives addresses of the cloud"
+	switch c.IPAM.Type {
+	case "":
+		f.Addf("ipam.type", "is missing: %s", useOurs)
+	case "azure-cns":
+		f.Addf("ipam.type", "%q is not a plugin, but Azure's daemon CNS, which cnibox does not ask for addresses: %s", c.IPAM.Type, useOurs)
 	}
 	c.viaHost(&f)
 	c.Check(&f)

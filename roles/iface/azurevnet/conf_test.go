@@ -24,6 +24,7 @@ func TestValidate(t *testing.T) {
 		{Name: "a VLAN in a mode without", Conf: `{"mode":"transparent","vlanId":7,"ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"vlanId"}},
 		{Name: "empty", Conf: `{}`, Paths: []string{"ipam.type"}},
 		{Name: "Windows' mode", Conf: `{"mode":"l2bridge","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"mode"}},
+		{Name: "a mode and addresses of Azure only", Conf: `{"mode":"transparent-tunnel","ipam":{"type":"azure-cns"}}`, Paths: []string{"mode", "ipam.type"}},
 		{Name: "tenants without CNS", Conf: `{"mode":"bridge","multiTenancy":true,"ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"multiTenancy"}},
 		{Name: "one link for two", Conf: `{"mode":"bridge","master":"eth0","bridge":"eth0","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"bridge"}},
 		{
