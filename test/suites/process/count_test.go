@@ -19,12 +19,6 @@ const (
 	// runs is the number of calls of which the one with the fewest page faults counts: what the kernel maps around a fault, and whether
 	// the runtime starts a thread, differs between calls.
 	runs = 21
-	// These are shares of the reference's page faults: of VERSION, and of bridge + host-local + ipMasq where the bridge exists.
-	// The reference takes 282 to 302 for VERSION and 2,040 to 2,215 for ADD, depending on how the page cache holds its files: usual are
-	// 1.31, 0.25 and 0.21.
-	maxVersionFaults = 1.42
-	maxAddFaults     = 0.28
-	maxDelFaults     = 0.24
 	// maxAddCalls and maxDelCalls bound the system calls under strace -f, without those of waiting, of which a busy machine has 70 to 160.
 	maxAddCalls = 430
 	maxDelCalls = 350
@@ -32,6 +26,17 @@ const (
 	maxAddFunctions = 785
 	maxAddPackages  = 31
 )
+
+// faultBudget bounds the page faults of one verb of bridge + host-local + ipMasq where the bridge exists.
+type faultBudget struct {
+	// share is of the reference's page faults. Those of v1.9.1 are 282 to 302 for VERSION and 2,040 to 2,215 for ADD, depending on how the
+	// page cache holds its files: usual are 1.31, 0.25 and 0.21. Of those of v1.10.0, 419 and 2,314, the shares are 0.97, 0.23 and 0.20.
+	share float64
+	// count is absolute, because the reference may need more in its next version. It is for pages of 4 KiB.
+	count int64
+}
+
+var faultBudgets = map[string]faultBudget{"VERSION": {1.42, 430}, "ADD": {0.28, 570}, "DEL": {0.24, 535}} //nolint:gochecknoglobals // a constant
 
 const peers = "../../../bin/peers"
 
@@ -105,11 +110,14 @@ func TestFaults(t *testing.T) {
 	}
 	container := netopstest.New(t)
 	ours, theirs := newCounted(t, binDir).faults(container), newCounted(t, peers).faults(container)
-	for verb, most := range map[string]float64{"VERSION": maxVersionFaults, "ADD": maxAddFaults, "DEL": maxDelFaults} {
+	for verb, most := range faultBudgets {
 		share := float64(ours[verb]) / float64(theirs[verb])
 		t.Logf("%s takes %d page faults, the reference's %d: %.3f", verb, ours[verb], theirs[verb], share)
-		if share > most {
-			t.Errorf("%s takes %.3f of the reference's page faults, at most %.3f are wanted", verb, share, most)
+		if share > most.share {
+			t.Errorf("%s takes %.3f of the reference's page faults, at most %.3f are wanted", verb, share, most.share)
+		}
+		if ours[verb] > most.count && os.Getpagesize() == 4096 {
+			t.Errorf("%s takes %d page faults, at most %d are wanted", verb, ours[verb], most.count)
 		}
 	}
 }
