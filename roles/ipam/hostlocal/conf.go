@@ -67,7 +67,7 @@ type Range struct {
 	// one before the broadcast address for IPv4 prefixes up to 30 bits.
 	RangeEnd string `json:"rangeEnd,omitempty"`
 	// Gateway is in the result and is not allocated. Default: the first host address of the subnet,
-	// none for /32 and /128. It is in the subnet, or a link-local address of IPv6; that of a subnet of one or two addresses may be elsewhere.
+	// none for /32 and /128. It is in the subnet, or a link-local address; that of a subnet of one or two addresses may be elsewhere.
 	Gateway string `json:"gateway,omitempty"`
 	// Exclude has addresses and CIDRs of the subnet that are not allocated.
 	Exclude []string `json:"exclude,omitempty"`

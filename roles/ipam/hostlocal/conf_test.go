@@ -82,6 +82,10 @@ func TestConf(t *testing.T) {
 			netConf(`{"subnet": "2001:db8::/126", "gateway": "fe80::1"}`),
 			"0: 2001:db8::/126 gateway fe80::1 free 2001:db8::1-2001:db8::3",
 		},
+		"a link-local gateway of IPv4, as for ptp's hostAddressing": {
+			netConf(`{"subnet": "10.1.2.0/30", "gateway": "169.254.1.1"}`),
+			"0: 10.1.2.0/30 gateway 169.254.1.1 free 10.1.2.1-10.1.2.2",
+		},
 		"/31":  {netConf(`{"subnet": "10.1.0.0/31"}`), "0: 10.1.0.0/31 gateway 10.1.0.0 free 10.1.0.1-10.1.0.1"},
 		"/127": {netConf(`{"subnet": "2001:db8::/127"}`), "0: 2001:db8::/127 gateway 2001:db8:: free 2001:db8::1-2001:db8::1"},
 		"/32":  {netConf(`{"subnet": "10.1.0.5/32"}`), "0: 10.1.0.5/32 gateway none free 10.1.0.5-10.1.0.5"},

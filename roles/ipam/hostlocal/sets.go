@@ -123,8 +123,8 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.Bounds.Hi, p.Bounds.Lo)
 		good = false
 	}
-	// A subnet without room for a gateway may have it elsewhere. A link-local gateway of IPv6 is on each link.
-	mayBeElsewhere := subnet.Bits() >= subnet.Addr().BitLen()-1 || p.Gateway.Is6() && p.Gateway.IsLinkLocalUnicast()
+	// A subnet without room for a gateway may have it elsewhere. A link-local gateway is on each link.
+	mayBeElsewhere := subnet.Bits() >= subnet.Addr().BitLen()-1 || p.Gateway.IsLinkLocalUnicast()
 	if hasGateway && r.Gateway != "" && (!mayBeElsewhere || p.Gateway.Is4() != subnet.Addr().Is4()) {
 		inside(".gateway", p.Gateway)
 	}

@@ -31,7 +31,7 @@ func TestWrite(t *testing.T) {
 		},
 		{
 			role{Name: "route-sketch", Kind: "chained"},
-			"portmap.Role},\n\t\t{Names: \"route-sketch\", Role: routesketch.Role},\n\t\t{Names: \"sbr\", ",
+			"routeoverride.Role},\n\t\t{Names: \"route-sketch\", Role: routesketch.Role},\n\t\t{Names: \"sbr\", ",
 			[]string{"TestGolden/routes", "TestRole/dual/life", "TestRole/dual/tamper/route_gone"},
 		},
 		{
