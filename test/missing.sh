@@ -2,6 +2,10 @@
 # Says, before `make test` begins, what it fetches and builds and how long that takes, and that later runs need no network.
 set -eu
 cd "$(dirname "$0")/.."
+if [ "$(id -u)" = 0 ] && ! unshare --mount --propagation private true 2>/dev/null; then
+	echo "make test: this process may not make mounts private: for a chroot in DIR, run 'mount --bind DIR DIR' before chroot; in a container, allow CAP_SYS_ADMIN" >&2
+	exit 1
+fi
 packages=$(sh test/apt.sh missing)
 lacks=
 [ -z "$packages" ] || lacks="$lacks
