@@ -13,9 +13,12 @@ import (
 // End is the other end of a tunnel: the MAC and an address of a node's VXLAN device.
 type End = reach.Host
 
-// Answering asks the ends, which are of one address family, through a VXLAN device, and returns the addresses of those that answered within three seconds. Without the
-// device, or while it is down or has no address, asked is false.
-func Answering(ctx context.Context, n *netops.Net, device string, ends []End) (answered map[netip.Addr]bool, asked bool, err error) {
+// AskTimes is how often an end is asked that does not answer.
+const AskTimes = reach.AskTimes
+
+// Answering asks the ends, which are of one address family, through a VXLAN device, and returns the addresses of those that answered within three seconds, with the
+// number of requests until then. Without the device, or while it is down or has no address, asked is false.
+func Answering(ctx context.Context, n *netops.Net, device string, ends []End) (answered map[netip.Addr]int, asked bool, err error) {
 	l, err := n.Link(ctx, nil, device)
 	if err != nil || !l.Up {
 		return nil, false, err

@@ -102,7 +102,7 @@ func (w *walker) answersTunnel(t *tunnelled) (bool, error) {
 		return false, nil //nolint:nilerr // it cannot be asked
 	}
 	answered, _, err := tunnel.Answering(w.ctx, w.net, t.device, []tunnel.End{{MAC: mac, Addr: t.next}})
-	return answered[t.next], err
+	return answered[t.next] > 0, err
 }
 
 // judgeNode asks a node that does not answer through the tunnel outside of it.

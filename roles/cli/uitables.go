@@ -79,6 +79,8 @@ func (p *Process) peersTable(ctx context.Context, h *roles.Host, t *topo.Topolog
 		severity, answers, problem := "", "answers", ""
 		if n.Direct {
 			answers = "without a tunnel"
+		} else if n.Loss > 0 {
+			answers = fmt.Sprintf("answers, %d %% lost", n.Loss)
 		}
 		for _, u := range agent.Unheard {
 			if u.Peer == n.Peer {

@@ -14,9 +14,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// A host that does not answer is asked askTimes times, askTime apart.
+// A host that does not answer is asked AskTimes times, askTime apart.
 const (
-	askTimes = 3
+	AskTimes = 3
 	askTime  = time.Second
 )
 
@@ -35,8 +35,9 @@ type asker struct {
 }
 
 // Answering asks each host for its address, by an ARP request to its MAC or by a neighbour solicitation, and returns the addresses that
-// were answered. The kernel answers ARP before all rules for IP packets. link, mac and sender are those of this host.
-func Answering(ctx context.Context, link int, mac net.HardwareAddr, sender netip.Addr, hosts []Host) (map[netip.Addr]bool, error) {
+// were answered, with the number of requests until then. The kernel answers ARP before all rules for IP packets. link, mac and sender are
+// those of this host.
+func Answering(ctx context.Context, link int, mac net.HardwareAddr, sender netip.Addr, hosts []Host) (map[netip.Addr]int, error) {
 	open := askARP
 	if sender.Is6() {
 		open = askNeighbour
@@ -46,10 +47,10 @@ func Answering(ctx context.Context, link int, mac net.HardwareAddr, sender netip
 		return nil, nlconn.Explain(err, "open a socket for the requests")
 	}
 	defer unix.Close(a.fd) //nolint:errcheck // nothing is stored
-	answered := map[netip.Addr]bool{}
-	for range askTimes {
+	answered := map[netip.Addr]int{}
+	for asked := 1; asked <= AskTimes; asked++ {
 		for _, h := range hosts {
-			if !answered[h.Addr] {
+			if answered[h.Addr] == 0 {
 				_ = a.ask(h) // the link can be full or down; then there is no answer
 			}
 		}
@@ -57,7 +58,7 @@ func Answering(ctx context.Context, link int, mac net.HardwareAddr, sender netip
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			if err := a.receive(time.Until(until), hosts, answered); err != nil {
+			if err := a.receive(time.Until(until), hosts, answered, asked); err != nil {
 				return nil, nlconn.Explain(err, "receive answers")
 			}
 		}
@@ -68,8 +69,8 @@ func Answering(ctx context.Context, link int, mac net.HardwareAddr, sender netip
 	return answered, nil
 }
 
-// receive waits for a packet, and notes it if it is an answer of one of the hosts.
-func (a *asker) receive(wait time.Duration, hosts []Host, answered map[netip.Addr]bool) error {
+// receive waits for a packet, and notes it if it is the first answer of one of the hosts.
+func (a *asker) receive(wait time.Duration, hosts []Host, answered map[netip.Addr]int, asked int) error {
 	_, err := unix.Poll([]unix.PollFd{{Fd: int32(a.fd), Events: unix.POLLIN}}, int(wait/time.Millisecond)+1)
 	var m [64]byte
 	n := 0
@@ -82,8 +83,9 @@ func (a *asker) receive(wait time.Duration, hosts []Host, answered map[netip.Add
 	if err != nil {
 		return err
 	}
-	if from, ok := a.answer(m[:n]); ok && slices.ContainsFunc(hosts, func(h Host) bool { return h.Addr == from }) {
-		answered[from] = true
+	from, ok := a.answer(m[:n])
+	if ok && answered[from] == 0 && slices.ContainsFunc(hosts, func(h Host) bool { return h.Addr == from }) {
+		answered[from] = asked
 	}
 	return nil
 }

@@ -85,8 +85,8 @@ type agent struct {
 	// datagrams are counted at two past times, the older one first.
 	datagrams [2]datagrams
 
-	// unheard are the nodes that do not answer through the tunnel.
-	unheard unheard
+	// answers has the other nodes' answers through the tunnel.
+	answers answers
 
 	known verdicts
 	// peersFrom is the snapshot from which peers were computed.

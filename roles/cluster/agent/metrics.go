@@ -84,8 +84,15 @@ func (a *agent) writeMetrics(ctx context.Context, w *metrics.Writer) {
 	w.Gauge("cnibox_peers_left_out", "Records of nodes that are not wanted, for example because of another backend. 'cnibox agent status' has the reasons.").Add(float64(len(s.left)))
 	perFamily(w.Counter("cnibox_lost_notifications_total", "How often notifications of the kernel were lost. The agent read the kernel again each time.", "family"), func(r *overlay.Report) int { return r.Losses })
 	silent := w.Gauge("cnibox_peer_unheard", "1 for each node that does not answer this node through the tunnel.", "peer")
-	for _, u := range a.unheard.list() {
+	for _, u := range a.answers.silent() {
 		silent.Add(1, u.Peer)
+	}
+	loss := w.Gauge("cnibox_peer_loss_ratio", "Share of the last 64 requests to a node through the tunnel that it did not answer. Absent if it answered all.", "peer", "family")
+	for i := range s.overlays {
+		percent := a.answers.loss(i)
+		for _, peer := range slices.Sorted(maps.Keys(percent)) {
+			loss.Add(float64(percent[peer])/100, peer, familyName(i == 1))
+		}
 	}
 	var age time.Duration
 	if !s.unread.IsZero() {

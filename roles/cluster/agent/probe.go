@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,55 +32,96 @@ type unheardPeer struct {
 	Since time.Time `json:"since"`
 }
 
-// unheard are the nodes that do not answer, in each address family. It may be used concurrently.
-type unheard struct {
+// lossWindow is the number of a node's last requests that its loss is of.
+const lossWindow = 64
+
+// answers has what the nodes did not answer, in each address family: a node that answered its last lossWindow requests is absent, so that
+// most nodes take no memory. It may be used concurrently.
+type answers struct {
 	mu    sync.Mutex
-	since [2]map[string]time.Time
+	nodes [2]map[string]unanswered
 }
 
-// note notes whether a node answered.
-func (u *unheard) note(family int, peer string, answered bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch since := u.since[family]; {
-	case answered:
-		delete(since, peer)
-	case since == nil:
-		u.since[family] = map[string]time.Time{peer: time.Now()}
-	case since[peer].IsZero():
-		since[peer] = time.Now()
+// unanswered are a node's requests without an answer.
+type unanswered struct {
+	// since is when the node did not answer for the first time since its last answer, or zero.
+	since time.Time
+	// lost has a bit for each of the last lossWindow requests, the newest in the lowest.
+	lost uint64
+}
+
+// lose notes requests without an answer.
+func (n *unanswered) lose(requests int) {
+	for range requests {
+		n.lost = n.lost<<1 | 1
+	}
+}
+
+// note notes after how many requests a node answered, 0 if it did not.
+func (a *answers) note(family int, peer string, requests int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.nodes[family][peer]
+	if requests > 0 {
+		n.since = time.Time{}
+		n.lose(requests - 1)
+		n.lost <<= 1
+	} else {
+		if n.since.IsZero() {
+			n.since = time.Now()
+		}
+		n.lose(tunnel.AskTimes)
+	}
+	switch {
+	case n == unanswered{}:
+		delete(a.nodes[family], peer)
+	case a.nodes[family] == nil:
+		a.nodes[family] = map[string]unanswered{peer: n}
+	default:
+		a.nodes[family][peer] = n
 	}
 }
 
 // keep forgets the nodes that are not among all.
-func (u *unheard) keep(family int, all []overlay.PeerState) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	maps.DeleteFunc(u.since[family], func(name string, _ time.Time) bool {
+func (a *answers) keep(family int, all []overlay.PeerState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.nodes[family], func(name string, _ unanswered) bool {
 		return !slices.ContainsFunc(all, func(p overlay.PeerState) bool { return p.Name == name })
 	})
 }
 
-// has reports whether a node does not answer.
-func (u *unheard) has(family int, peer string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return !u.since[family][peer].IsZero()
+// isSilent reports whether a node did not answer when it was asked last.
+func (a *answers) isSilent(family int, peer string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.nodes[family][peer].since.IsZero()
 }
 
-// list returns the nodes that do not answer for some time in a family, by name.
-func (u *unheard) list() (all []unheardPeer) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, family := range u.since {
-		for name, since := range family {
+// loss returns how many percent of the last requests to each node were not answered. A node that answered all is absent.
+func (a *answers) loss(family int) map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	percent := make(map[string]int, len(a.nodes[family]))
+	for peer, n := range a.nodes[family] {
+		percent[peer] = (bits.OnesCount64(n.lost)*100 + lossWindow - 1) / lossWindow
+	}
+	return percent
+}
+
+// silent returns the nodes that do not answer for some time in a family, by name.
+func (a *answers) silent() (all []unheardPeer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, family := range a.nodes {
+		for name, n := range family {
 			i := slices.IndexFunc(all, func(p unheardPeer) bool { return p.Peer == name })
 			switch {
-			case time.Since(since) < joining:
+			case n.since.IsZero() || time.Since(n.since) < joining:
 			case i < 0:
-				all = append(all, unheardPeer{name, since.UTC()})
-			case since.Before(all[i].Since):
-				all[i].Since = since.UTC()
+				all = append(all, unheardPeer{name, n.since.UTC()})
+			case n.since.Before(all[i].Since):
+				all[i].Since = n.since.UTC()
 			}
 		}
 	}
@@ -101,10 +143,10 @@ func (a *agent) probePeers(ctx context.Context) {
 		s := a.current.Load()
 		for i, f := range []*familySummary{s.IPv4, s.IPv6} {
 			if s.Backend != backendVXLAN || f == nil || s.overlays[i] == nil {
-				a.unheard.keep(i, nil)
+				a.answers.keep(i, nil)
 				continue
 			}
-			if err := rounds[i].next(ctx, n, &a.unheard, s.overlays[i], f.Device); err != nil && ctx.Err() == nil {
+			if err := rounds[i].next(ctx, n, &a.answers, s.overlays[i], f.Device); err != nil && ctx.Err() == nil {
 				a.log.Debug("cannot ask other nodes through the tunnel", "error", err)
 			}
 		}
@@ -118,15 +160,15 @@ type round struct {
 }
 
 // next asks the next nodes through a device.
-func (r *round) next(ctx context.Context, n *netops.Net, u *unheard, o *overlay.Kernel, device string) error {
+func (r *round) next(ctx context.Context, n *netops.Net, a *answers, o *overlay.Kernel, device string) error {
 	if len(r.left) == 0 {
 		r.left = slices.DeleteFunc(o.Peers(ctx), func(p overlay.PeerState) bool { return !p.Tunnelled || p.State != overlay.Programmed })
-		u.keep(r.family, r.left)
+		a.keep(r.family, r.left)
 	}
 	next := min(probedPeers, len(r.left))
 	some := r.left[:next:next]
 	for _, p := range r.again[:min(probedPeers, len(r.again))] {
-		if !slices.ContainsFunc(some, func(q overlay.PeerState) bool { return q.Name == p.Name }) && u.has(r.family, p.Name) {
+		if !slices.ContainsFunc(some, func(q overlay.PeerState) bool { return q.Name == p.Name }) && a.isSilent(r.family, p.Name) {
 			some = append(some, p)
 		}
 	}
@@ -138,9 +180,9 @@ func (r *round) next(ctx context.Context, n *netops.Net, u *unheard, o *overlay.
 	answered, asked, err := tunnel.Answering(ctx, n, device, ends)
 	for i := range some {
 		if asked {
-			u.note(r.family, some[i].Name, answered[ends[i].Addr])
+			a.note(r.family, some[i].Name, answered[ends[i].Addr])
 		}
-		if !answered[ends[i].Addr] {
+		if answered[ends[i].Addr] == 0 {
 			r.again = append(r.again, some[i])
 		}
 	}

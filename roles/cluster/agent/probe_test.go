@@ -43,6 +43,14 @@ func TestUnheardPeers(t *testing.T) {
 	}
 	w.nodes[0].exec("nft", "delete table ip x")
 	want("", "", "")
+	for _, p := range w.nodes[0].status().Nodes {
+		if isLost := p.LossPercent > 0; isLost != (p.Peer == "k8s-dev-1" && p.Family == "IPv4") {
+			t.Errorf("%s, %s: %d %% of the requests lost", p.Peer, p.Family, p.LossPercent)
+		}
+	}
+	if _, page := w.nodes[0].get("/metrics"); !regexp.MustCompile(`(?m)^cnibox_peer_loss_ratio\{peer="k8s-dev-1",family="IPv4"} 0\.`).MatchString(page) {
+		t.Errorf("metrics: %s", page)
+	}
 	w.nodes[0].exec("nft", fmt.Sprintf("table ip6 x { chain i { type filter hook input priority -200; ip6 saddr %s udp dport 8472 drop; }; }", w.nodes[1].addr6))
 	want("k8s-dev-1", "k8s-dev-0", "")
 	w.nodes[0].exec("nft", "delete table ip6 x")

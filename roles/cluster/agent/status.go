@@ -51,6 +51,8 @@ type peerStatus struct {
 	Sent      uint64    `json:"sent,omitempty"`
 	// Direct is true if packets are sent without a tunnel.
 	Direct bool `json:"direct,omitempty"`
+	// Loss is how many percent of the last 64 requests through the VXLAN tunnel the node did not answer.
+	Loss int `json:"lossPercent,omitempty"`
 	// State is "programmed", "pending", "failed", or "left out". Error has the reason.
 	State string    `json:"state"`
 	Since time.Time `json:"since,omitzero"`
@@ -92,7 +94,7 @@ func policyWarnings(k *keeper.Keeper) (texts []string) {
 func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 	s := a.current.Load()
 	out, sum := json.NewEncoder(w), s.summary
-	sum.Checksums, sum.Unheard = a.checksumFault(s), a.unheard.list()
+	sum.Checksums, sum.Unheard = a.checksumFault(s), a.answers.silent()
 	sum.Warnings = append(slices.Clip(sum.Warnings), policyWarnings(a.policies)...)
 	if err := out.Encode(&sum); err != nil {
 		return err
@@ -101,8 +103,11 @@ func (a *agent) writeStatus(ctx context.Context, w io.Writer) error {
 		if o == nil {
 			continue
 		}
+		loss := a.answers.loss(i)
 		for _, p := range o.Peers(ctx) {
-			if err := out.Encode(statusOf(&p, i == 1)); err != nil {
+			line := statusOf(&p, i == 1)
+			line.Loss = loss[p.Name]
+			if err := out.Encode(line); err != nil {
 				return err
 			}
 		}

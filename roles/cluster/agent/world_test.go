@@ -346,6 +346,7 @@ type answer struct {
 		Route, FDB, Neighbour      bool
 		Direct                     bool
 		PublicKey, Endpoint        string
+		LossPercent                int
 		Handshake                  time.Time
 		Received, Sent             uint64
 	}

@@ -305,6 +305,8 @@ type Peer struct {
 	FDB       bool         `json:"fdb"`
 	Neighbour bool         `json:"neighbour"`
 	Direct    bool         `json:"direct"`
+	// Loss is how many percent of the last requests through the tunnel were not answered.
+	Loss int `json:"lossPercent"`
 	// Key is the public key with WireGuard, which has no FDB and Neighbour.
 	Key   string `json:"publicKey"`
 	State string `json:"state"`
