@@ -131,13 +131,10 @@ func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn
 func detourMessages(table, device string, to int) []nlconn.Message {
 	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}
 	ingress := &nft.Chain{Name: "ingress", Kind: "filter", Hook: unix.NF_NETDEV_INGRESS, Device: device}
-	rule := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, ingress.Name)
-	rule.Nest(unix.NFTA_RULE_EXPRESSIONS, func() {
-		e := nft.Expressions{Body: &rule.Body}
-		e.Meta(unix.NFT_META_PKTTYPE, nft.FirstRegister)
-		e.Compare(unix.NFT_CMP_EQ, nft.FirstRegister, []byte{unix.PACKET_HOST})
-		e.Immediate(nft.FirstRegister, binary.NativeEndian.AppendUint32(nil, uint32(to)))
-		e.Add("fwd", func() { e.Net32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister) })
-	})
-	return []nlconn.Message{t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL), ingress.Message(t), rule}
+	forward := func(b *nft.Builder) {
+		b.Immediate(nft.FirstRegister, binary.NativeEndian.AppendUint32(nil, uint32(to)))
+		b.Add("fwd", func() { b.Net32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister) })
+	}
+	rule := nft.NewRule(nft.CompareMeta(unix.NFT_META_PKTTYPE, unix.NFT_CMP_EQ, []byte{unix.PACKET_HOST}), forward)
+	return []nlconn.Message{t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL), ingress.Message(t), rule.Message(t, ingress.Name)}
 }

@@ -108,7 +108,7 @@ func (w *NAT) masqueradeRules() []nft.Rule {
 		multicast, l3, source, destination = "ff00::/8", unix.NFPROTO_IPV6, nft.Source6, nft.Destination6
 	}
 	rules := []nft.Rule{
-		nft.NewRule(nft.OfFamily(l3), marked(kubeMasqueradeMark), nft.Return()),
+		nft.NewRule(nft.OfFamily(l3), nft.CompareMark(kubeMasqueradeMark, unix.NFT_CMP_EQ, kubeMasqueradeMark), nft.Return()),
 		nft.NewRule(nft.SourceIn(subnet), nft.DestinationIn(network), nft.Return()),
 		nft.NewRule(nft.SourceIn(network), nft.DestinationIn(subnet), nft.Return()),
 		// The node's own pods see the real addresses of clients outside the pod
@@ -136,11 +136,11 @@ func (w *NAT) tunnelled(more ...nft.Part) []nft.Part {
 		l3 = unix.NFPROTO_IPV6
 	}
 	parts := []nft.Part{
-		nft.OfFamily(l3), nft.TransportProtocol(), equals([]byte{unix.IPPROTO_UDP}), nft.Next(),
-		nft.TransportPort(), equals(binary.BigEndian.AppendUint16(nil, w.Tunnel.Port)), nft.Next(),
+		nft.OfFamily(l3), nft.OfProtocol(unix.IPPROTO_UDP),
+		nft.TransportPort(), nft.Is(binary.BigEndian.AppendUint16(nil, w.Tunnel.Port)),
 	}
 	if w.Encrypted == "" {
-		parts = append(parts, loadVNI(), equals(vniBytes(w.Tunnel.VNI)), nft.Next())
+		parts = append(parts, matchVNI(w.Tunnel.VNI))
 	}
 	return append(parts, more...)
 }
@@ -158,10 +158,10 @@ func (w *NAT) inputRules(set *nft.Set) (rules []nft.Rule) {
 		return rules
 	}
 	if !w.Tunnel.AnySource {
-		add(source, notIn(set))
+		add(source, nft.NotIn(set))
 	}
 	for _, kind := range []string{"veth", "bridge"} {
-		add(nft.InputKind(), equals(append([]byte(kind), make([]byte, unix.IFNAMSIZ-len(kind))...)), nft.Next(), source, nft.In(set), hasNoRouteBack())
+		add(nft.InputKind(), nft.Is(nameBytes(kind)), source, nft.In(set), nft.NoRouteBack())
 	}
 	return rules
 }
@@ -174,14 +174,14 @@ func (w *NAT) tunnelledRules(set *nft.Set) []nft.Rule {
 	if w.Network.Addr().Is6() {
 		destination = nft.Destination6()
 	}
-	rules := []nft.Rule{nft.NewRule(source, notIn(set), destination, nft.In(set), nft.Drop())}
+	rules := []nft.Rule{nft.NewRule(source, nft.NotIn(set), destination, nft.In(set), nft.Drop())}
 	if w.Encrypted != "" {
 		return rules
 	}
 	return append(rules,
 		nft.NewRule(nft.SourceIn(w.Network.String()), nft.Next(), destinationNotIn(w.Network.String()), nft.Drop()),
-		nft.NewRule(source, nft.In(set), hasNoRouteBack(), nft.Drop()),
-		nft.NewRule(fromThisNode(), nft.Drop()),
+		nft.NewRule(source, nft.In(set), nft.NoRouteBack(), nft.Drop()),
+		nft.NewRule(nft.FromThisNode(unix.NFT_CMP_EQ), nft.Drop()),
 	)
 }
 
@@ -192,21 +192,13 @@ func sourceOf(set *nft.Set) nft.Part {
 	return nft.Source4()
 }
 
-// fromThisNode matches packets whose source is an address of the node (fib saddr type local).
-func fromThisNode() nft.Part {
-	return func(b *nft.Builder) {
-		b.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_SADDR, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
-	}
-}
-
 // receivedRules drop unencrypted packets whose source is a pod of another node, or a pod of this node although they come from
 // elsewhere: the route to the source does not lead over the link by which they arrive.
 func (w *NAT) receivedRules() []nft.Rule {
 	from := []nft.Part{notByLink(unix.NFT_META_IIFNAME, w.Encrypted), nft.Next(), nft.SourceIn(w.Network.String()), nft.Next()}
 	return []nft.Rule{
 		nft.NewRule(slices.Concat(from, w.outsideLocal(sourceNotIn), []nft.Part{nft.Drop()})...),
-		nft.NewRule(slices.Concat(from, []nft.Part{hasNoRouteBack(), nft.Drop()})...),
+		nft.NewRule(slices.Concat(from, []nft.Part{nft.NoRouteBack(), nft.Drop()})...),
 	}
 }
 
@@ -227,48 +219,19 @@ func (w *NAT) outsideLocal(not func(prefix string) nft.Part) (parts []nft.Part) 
 
 // notByLink matches if the link of the key has another name.
 func notByLink(key uint32, name string) nft.Part {
-	return func(b *nft.Builder) {
-		data := make([]byte, unix.IFNAMSIZ)
-		copy(data, name)
-		b.Meta(key, b.Next)
-		b.Compare(unix.NFT_CMP_NEQ, b.Next, data)
-	}
+	return nft.CompareMeta(key, unix.NFT_CMP_NEQ, nameBytes(name))
 }
 
-// hasNoRouteBack matches if the route to the packet's source does not lead over the link by which it arrived (fib saddr . iif oif missing).
-func hasNoRouteBack() nft.Part {
-	return func(b *nft.Builder) {
-		b.Fib(unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, make([]byte, 4)) // nft lists fewer bytes as "missing/8", which it does not load
-	}
+// nameBytes returns a name as the kernel compares it.
+func nameBytes(name string) []byte {
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return data
 }
 
-// equals compares the field in the first register with data.
-func equals(data []byte) nft.Part {
-	return func(b *nft.Builder) { b.Compare(unix.NFT_CMP_EQ, nft.FirstRegister, data) }
-}
-
-// loadVNI loads the VNI of a VXLAN packet.
-func loadVNI() nft.Part {
-	return func(b *nft.Builder) { b.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, vxlanVNIOffset, 3, b.Next) }
-}
-
-// notIn matches if the loaded key is not in the set.
-func notIn(set *nft.Set) nft.Part {
-	return func(b *nft.Builder) {
-		b.Lookup(set.Name, true)
-		b.Next = nft.FirstRegister
-	}
-}
-
-// marked matches if the packet's mark has all of the bits. Other bits may be set.
-func marked(bits uint32) nft.Part {
-	return func(b *nft.Builder) {
-		mask := binary.NativeEndian.AppendUint32(nil, bits)
-		b.Meta(unix.NFT_META_MARK, b.Next)
-		b.Mask(b.Next, mask, nil)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, mask)
-	}
+// matchVNI matches VXLAN packets with a VNI.
+func matchVNI(vni uint32) nft.Part {
+	return func(b *nft.Builder) { b.Match(unix.NFT_PAYLOAD_TRANSPORT_HEADER, vxlanVNIOffset, vniBytes(vni)) }
 }
 
 func sourceNotIn(prefix string) nft.Part {

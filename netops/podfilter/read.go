@@ -172,10 +172,8 @@ func (f *Filter) CanLog(ctx context.Context) error {
 	table := podtable.Table()
 	table.Name += "_probe"
 	const chain = "log"
-	rule := table.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
-	podtable.FillLog(&rule)
-	err := f.nft.Commit(ctx, 0, table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), table.ChainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, chain), rule,
-		table.Message(unix.NFT_MSG_DELTABLE, 0))
+	err := f.nft.Commit(ctx, 0, table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), table.ChainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, chain),
+		podtable.LogRule().Message(table, chain), table.Message(unix.NFT_MSG_DELTABLE, 0))
 	return nlconn.Explain(err, "log packets by nftables")
 }
 

@@ -130,13 +130,12 @@ func (t *nftTable) opMessage(op Op) nlconn.Message {
 	if op.Held != nil {
 		m.Bytes(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, op.Held.handle))
 	}
-	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { op.Rule.encode(nft.Expressions{Body: &m.Body}) })
-	m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
+	nft.NewRule(op.Rule.encode, nft.Comment(op.Rule.Comment)).Fill(&m)
 	return m
 }
 
-// encode appends the rule's expressions in the form that iptables-nft writes.
-func (r *Rule) encode(e nft.Expressions) {
+// encode appends the rule's expressions in the form that iptables-nft writes: it loads each field into the first register of 16 bytes.
+func (r *Rule) encode(b *nft.Builder) {
 	for _, l := range []struct {
 		key  uint32
 		name string
@@ -148,29 +147,29 @@ func (r *Rule) encode(e nft.Expressions) {
 		if begin, isPattern := strings.CutSuffix(l.name, "*"); isPattern {
 			data = []byte(begin)
 		}
-		e.Meta(l.key, unix.NFT_REG_1)
-		e.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, data)
+		b.Meta(l.key, unix.NFT_REG_1)
+		b.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, data)
 	}
-	matchPrefix(e, r.Src, 12, 8)
-	matchPrefix(e, r.Dst, 16, 24)
+	matchPrefix(b, r.Src, 12, 8)
+	matchPrefix(b, r.Dst, 16, 24)
 	if r.state != 0 {
-		e.Add("match", func() {
-			e.Text(unix.NFTA_MATCH_NAME, "conntrack")
-			e.Net32(unix.NFTA_MATCH_REV, 3)
-			e.Bytes(unix.NFTA_MATCH_INFO, conntrackInfo(r.state))
+		b.Add("match", func() {
+			b.Text(unix.NFTA_MATCH_NAME, "conntrack")
+			b.Net32(unix.NFTA_MATCH_REV, 3)
+			b.Bytes(unix.NFTA_MATCH_INFO, conntrackInfo(r.state))
 		})
 	}
-	e.Counter()
+	nft.Counter()(b)
 	if r.Target == TargetAccept {
-		e.Verdict(nft.VerdictAccept, "")
+		nft.Accept()(b)
 	} else {
-		e.Verdict(unix.NFT_JUMP, r.Target)
+		nft.Jump(r.Target)(b)
 	}
 }
 
 // matchPrefix compares an address with a prefix. offset4 is the address's offset
 // in the IPv4 header (RFC 791 §3.1), offset6 in the IPv6 header (RFC 8200 §3).
-func matchPrefix(e nft.Expressions, p netip.Prefix, offset4, offset6 uint32) {
+func matchPrefix(b *nft.Builder, p netip.Prefix, offset4, offset6 uint32) {
 	if !p.IsValid() {
 		return
 	}
@@ -178,11 +177,11 @@ func matchPrefix(e nft.Expressions, p netip.Prefix, offset4, offset6 uint32) {
 	if p.Addr().Is6() {
 		offset, size = offset6, 16
 	}
-	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(size), unix.NFT_REG_1)
+	b.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(size), unix.NFT_REG_1)
 	if p.Bits() < 8*size {
-		e.Mask(unix.NFT_REG_1, net.CIDRMask(p.Bits(), 8*size), nil)
+		b.Mask(unix.NFT_REG_1, net.CIDRMask(p.Bits(), 8*size), nil)
 	}
-	e.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, p.Addr().AsSlice())
+	b.Compare(unix.NFT_CMP_EQ, unix.NFT_REG_1, p.Addr().AsSlice())
 }
 
 // conntrackInfo returns struct xt_conntrack_mtinfo3 that matches states.

@@ -178,7 +178,7 @@ func (c *Chain) Message(t Table) nlconn.Message {
 // Message returns the request that appends the rule to a chain.
 func (r Rule) Message(t Table, chain string) nlconn.Message {
 	m := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
-	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.encode(&m.Body) })
+	r.Fill(&m)
 	return m
 }
 

@@ -17,22 +17,60 @@ func OutputLink() Part {
 
 // Tracked matches if any of the bits is set in a field of the connection tracking
 // entry.
-func Tracked(key uint32, bits uint32) Part {
+func Tracked(key, bits uint32) Part { return tracked(key, bits, unix.NFT_CMP_NEQ) }
+
+// NotTracked matches if none of them is.
+func NotTracked(key, bits uint32) Part { return tracked(key, bits, unix.NFT_CMP_EQ) }
+
+func tracked(key, bits, op uint32) Part {
 	return func(b *Builder) {
 		b.Ct(key, b.Next)
 		b.Mask(b.Next, binary.NativeEndian.AppendUint32(nil, bits), nil)
-		b.Compare(unix.NFT_CMP_NEQ, b.Next, make([]byte, 4))
+		b.Compare(op, b.Next, make([]byte, 4))
 	}
 }
 
 // ToThisNode matches packets to a local address of the node (fib daddr type
 // local).
-func ToThisNode() Part {
+func ToThisNode() Part { return ofThisNode(unix.NFTA_FIB_F_DADDR, unix.NFT_CMP_EQ) }
+
+// FromThisNode matches packets whose source is an address of the node (fib saddr type local), or with NFT_CMP_NEQ others.
+func FromThisNode(op uint32) Part { return ofThisNode(unix.NFTA_FIB_F_SADDR, op) }
+
+func ofThisNode(address, op uint32) Part {
 	return func(b *Builder) {
-		b.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_DADDR, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+		b.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, address, b.Next)
+		b.Compare(op, b.Next, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 	}
 }
+
+// NoRouteBack matches packets that arrived on a link over which no route leads to the source (fib saddr . iif oif missing). It does not match the
+// unspecified address where a host without an address uses it.
+func NoRouteBack() Part {
+	return func(b *Builder) {
+		b.Fib(unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, make([]byte, 4)) // nft lists fewer bytes as "missing/8", which it does not load
+	}
+}
+
+// CompareMeta compares what the kernel knows about a packet, NFT_META_*, with data.
+func CompareMeta(key, op uint32, data []byte) Part {
+	return func(b *Builder) {
+		b.Meta(key, b.Next)
+		b.Compare(op, b.Next, data)
+	}
+}
+
+// HasHeader matches packets that have a header or an option of a type: an extension header with NFT_EXTHDR_OP_IPV6.
+func HasHeader(op uint32, kind uint8) Part {
+	return func(b *Builder) {
+		b.Exthdr(op, kind, b.Next)
+		b.Compare(unix.NFT_CMP_EQ, b.Next, []byte{1})
+	}
+}
+
+// InFamily matches packets of one address family, NFPROTO_*, where it stands. OfFamily does at the begin of the rule.
+func InFamily(l3 byte) Part { return CompareMeta(unix.NFT_META_NFPROTO, unix.NFT_CMP_EQ, []byte{l3}) }
 
 // OfFamily limits a rule to one address family. Rules that load an address do not
 // need it.
@@ -50,10 +88,7 @@ func TransportProtocol() Part {
 
 // OfProtocol limits a rule to one transport protocol, IPPROTO_*.
 func OfProtocol(protocol byte) Part {
-	return func(b *Builder) {
-		b.Meta(unix.NFT_META_L4PROTO, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, []byte{protocol})
-	}
+	return CompareMeta(unix.NFT_META_L4PROTO, unix.NFT_CMP_EQ, []byte{protocol})
 }
 
 // TransportPort loads the destination port (th dport). TCP, UDP and SCTP have it
@@ -90,11 +125,12 @@ func DestinationFrom(set *Set, l3 byte) Part {
 }
 
 // Goto continues in another chain of the table and does not return to this chain.
-func Goto(chain string) Part {
-	return func(b *Builder) {
-		b.Verdict(unix.NFT_GOTO, chain)
-	}
-}
+func Goto(chain string) Part { return leadTo(unix.NFT_GOTO, chain) }
+
+// Jump continues in another chain of the table, and returns to this one.
+func Jump(chain string) Part { return leadTo(unix.NFT_JUMP, chain) }
+
+func leadTo(code int32, chain string) Part { return func(b *Builder) { b.Verdict(code, chain) } }
 
 // Within compares an address with a fixed prefix. four and six load the address
 // of each family. With NFT_CMP_EQ the address must be in the prefix, with NFT_CMP_NEQ
@@ -114,13 +150,23 @@ func Within(prefix string, four, six func() Part, op uint32) Part {
 	}
 }
 
-// SetMarkBit sets one bit of the packet's mark and keeps the others.
-func SetMarkBit(bit int) Part {
+// CompareMark compares some bits of the packet's mark.
+func CompareMark(bits, op, with uint32) Part {
 	return func(b *Builder) {
-		mask := binary.NativeEndian.AppendUint32(nil, ^uint32(0)^1<<bit)
-		xor := binary.NativeEndian.AppendUint32(nil, 1<<bit)
 		b.Meta(unix.NFT_META_MARK, b.Next)
-		b.Mask(b.Next, mask, xor)
+		b.Mask(b.Next, binary.NativeEndian.AppendUint32(nil, bits), nil)
+		b.Compare(op, b.Next, binary.NativeEndian.AppendUint32(nil, with))
+	}
+}
+
+// SetMarkBit sets one bit of the packet's mark and keeps the others.
+func SetMarkBit(bit int) Part { return SetMark(0, 1<<bit) }
+
+// SetMark clears bits of the packet's mark, sets others, and keeps the rest.
+func SetMark(clear, set uint32) Part {
+	return func(b *Builder) {
+		b.Meta(unix.NFT_META_MARK, b.Next)
+		b.Mask(b.Next, binary.NativeEndian.AppendUint32(nil, ^(clear|set)), binary.NativeEndian.AppendUint32(nil, set))
 		b.SetMeta(unix.NFT_META_MARK, b.Next)
 	}
 }

@@ -1,6 +1,9 @@
 package nft
 
 import (
+	"bytes"
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -17,9 +20,10 @@ type Part func(*Builder)
 // Builder loads the fields to match into consecutive registers. A lookup uses the
 // registers as one concatenated key.
 type Builder struct {
-	Expressions
-	Next   uint32 // the register that the next field is loaded into
-	Family byte   // the NFPROTO_* to which the rule is limited, 0 for any
+	*nlconn.Body
+	Next    uint32 // the register that the next field is loaded into
+	Family  byte   // the NFPROTO_* to which the rule is limited, 0 for any
+	comment string
 }
 
 // FirstRegister is NFT_REG32_00. Concatenations need registers of 4 bytes.
@@ -29,19 +33,29 @@ const FirstRegister = unix.NFT_REG32_00
 // Masquerade()).
 func NewRule(parts ...Part) Rule { return parts }
 
-// encode appends the rule's expressions in order.
-func (r Rule) encode(to *nlconn.Body) {
-	b := &Builder{Expressions: Expressions{new(nlconn.Body)}, Next: FirstRegister}
-	for _, part := range r {
-		part(b)
-	}
+// build appends the rule's expressions to a body.
+func (r Rule) build(to *nlconn.Body) *Builder {
+	b, start := &Builder{Body: to, Next: FirstRegister}, len(*to)
+	Together(r...)(b)
 	if b.Family != 0 { // before the fields of the network header, which depend on it
-		e := Expressions{to}
-		e.Meta(unix.NFT_META_NFPROTO, FirstRegister)
-		e.Compare(unix.NFT_CMP_EQ, FirstRegister, []byte{b.Family})
+		first := &Builder{Body: new(nlconn.Body), Next: FirstRegister}
+		InFamily(b.Family)(first)
+		*to = slices.Insert(*to, start, *first.Body...)
 	}
-	*to = append(*to, *b.Body...)
+	return b
 }
+
+// Fill gives a request the rule's expressions and comment.
+func (r Rule) Fill(m *nlconn.Message) {
+	comment := ""
+	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { comment = r.build(&m.Body).comment })
+	if comment != "" {
+		m.Bytes(unix.NFTA_RULE_USERDATA, LabelUserData(comment))
+	}
+}
+
+// Comment returns the rule's comment, or "".
+func (r Rule) Comment() string { return r.build(new(nlconn.Body)).comment }
 
 // Take reserves the registers for one field and returns the first.
 func (b *Builder) Take(f Field) uint32 {
@@ -88,10 +102,7 @@ func InputGroup() Part {
 
 // InputBegins matches input devices whose name has a prefix (iifname "veth*").
 func InputBegins(prefix string) Part {
-	return func(b *Builder) {
-		b.Meta(unix.NFT_META_IIFNAME, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, []byte(prefix))
-	}
+	return CompareMeta(unix.NFT_META_IIFNAME, unix.NFT_CMP_EQ, []byte(prefix))
 }
 
 // Source4 loads ip saddr and limits the rule to IPv4 (offsets: RFC 791 §3.1).
@@ -113,18 +124,52 @@ func Destination6() Part {
 // SourceMAC loads ether saddr.
 func SourceMAC() Part { return Load(unix.NFT_PAYLOAD_LL_HEADER, 6, EtherAddr, 0) }
 
+// DestinationMAC loads ether daddr.
+func DestinationMAC() Part { return Load(unix.NFT_PAYLOAD_LL_HEADER, 0, EtherAddr, 0) }
+
 // DestinationIn matches packets whose destination address is within a prefix.
 func DestinationIn(prefix string) Part {
 	return Within(prefix, Destination4, Destination6, unix.NFT_CMP_EQ)
 }
 
 // In matches if the loaded key is in the set.
-func In(set *Set) Part {
+func In(set *Set) Part { return lookUp(set, false) }
+
+// NotIn matches if it is not.
+func NotIn(set *Set) Part { return lookUp(set, true) }
+
+func lookUp(set *Set, invert bool) Part {
 	return func(b *Builder) {
-		b.Lookup(set.Name, false)
+		b.Lookup(set.Name, invert)
 		b.Next = FirstRegister
 	}
 }
+
+// Is compares the only loaded field with data.
+func Is(data []byte) Part { return Compared(unix.NFT_CMP_EQ, data) }
+
+// Compared is Is with another comparison, NFT_CMP_*.
+func Compared(op uint32, data []byte) Part {
+	return func(b *Builder) {
+		b.Compare(op, FirstRegister, data)
+		b.Next = FirstRegister
+	}
+}
+
+// Among matches if the only loaded field is in a range.
+func Among(first, last []byte) Part {
+	if bytes.Equal(first, last) {
+		return Is(first)
+	}
+	return func(b *Builder) {
+		b.Compare(unix.NFT_CMP_GTE, FirstRegister, first)
+		b.Compare(unix.NFT_CMP_LTE, FirstRegister, last)
+		b.Next = FirstRegister
+	}
+}
+
+// Masked keeps the bits of a mask in the only loaded field.
+func Masked(mask []byte) Part { return func(b *Builder) { b.Mask(FirstRegister, mask, nil) } }
 
 // Return ends the chain for the packet. In a base chain the chain's policy
 // decides then.
@@ -133,7 +178,25 @@ func Return() Part { return endWith(unix.NFT_RETURN) }
 // Drop drops the packet.
 func Drop() Part { return endWith(VerdictDrop) }
 
+// Accept ends the base chain for the packet.
+func Accept() Part { return endWith(VerdictAccept) }
+
 func endWith(code int32) Part { return func(b *Builder) { b.Verdict(code, "") } }
+
+// Counter counts the packets that reach it.
+func Counter() Part { return func(b *Builder) { b.Add("counter", func() {}) } }
+
+// Comment is shown by nft.
+func Comment(text string) Part { return func(b *Builder) { b.comment = text } }
+
+// Together makes one part of several.
+func Together(parts ...Part) Part {
+	return func(b *Builder) {
+		for _, part := range parts {
+			part(b)
+		}
+	}
+}
 
 // Masquerade translates the packet's source to the address of the output device.
 func Masquerade() Part {

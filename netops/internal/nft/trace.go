@@ -120,14 +120,7 @@ func (f *Flow) rules() []Rule {
 		ether, icmp, source, destination = unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6, 8, 24
 	}
 	rule := func(proto byte, address, id uint32) Rule {
-		return NewRule(func(b *Builder) {
-			for _, m := range []struct {
-				key  uint32
-				want []byte
-			}{{unix.NFT_META_PROTOCOL, binary.BigEndian.AppendUint16(nil, ether)}, {unix.NFT_META_L4PROTO, []byte{proto}}} {
-				b.Meta(m.key, b.Next)
-				b.Compare(unix.NFT_CMP_EQ, b.Next, m.want)
-			}
+		return NewRule(CompareMeta(unix.NFT_META_PROTOCOL, unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, ether)), OfProtocol(proto), func(b *Builder) {
 			b.Match(unix.NFT_PAYLOAD_NETWORK_HEADER, address, f.From.AsSlice())
 			b.Match(unix.NFT_PAYLOAD_TRANSPORT_HEADER, id, binary.BigEndian.AppendUint16(nil, f.ID))
 			b.Immediate(b.Next, []byte{1})

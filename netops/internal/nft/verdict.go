@@ -18,13 +18,13 @@ const (
 
 // A verdict is encoded as its code (4 bytes, big endian) and the chain's name.
 
-// ParseVerdict returns the code of a verdict in nft's syntax, and the chain of "jump CHAIN" and "goto CHAIN".
-func ParseVerdict(text string) (code int32, chain string, err error) {
+// VerdictOf returns the part of a rule for a verdict in nft's syntax.
+func VerdictOf(text string) (Part, error) {
 	b, err := encodeVerdict(text)
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
-	return int32(binary.BigEndian.Uint32(b)), string(b[4:]), nil
+	return leadTo(int32(binary.BigEndian.Uint32(b)), string(b[4:])), nil
 }
 
 func encodeVerdict(text string) ([]byte, error) {

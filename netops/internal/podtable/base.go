@@ -84,10 +84,7 @@ func RepairBase(form Form, have map[string]int) (msgs []nlconn.Message) {
 		if _, exists := have[c.Name]; exists {
 			m = Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, c.Name)
 		}
-		msgs = append(msgs, m)
-		for _, r := range form.baseRules(c.Name) {
-			msgs = append(msgs, r.message(Table(), c.Name))
-		}
+		msgs = append(append(msgs, m), ruleMessages(Table(), c.Name, form.baseRules(c.Name))...)
 	}
 	return msgs
 }
@@ -105,33 +102,24 @@ const (
 	stateUntracked   = 1 << 6
 )
 
-func accept(e expressions) { e.Verdict(nft.VerdictAccept, "") }
-
-func dropCounted(e expressions) {
-	e.Counter()
-	e.Verdict(nft.VerdictDrop, "")
-}
-
 // baseRules returns the rules of a chain of Base. The policy of the base chains at the forward hook is drop and their
 // last rule accepts, so that the node forwards nothing when another program flushes the table, until the agent or an administrator
 // makes the rules again.
-func (f Form) baseRules(chain string) (rules []baseRule) {
-	add := func(fill func(expressions)) { rules = append(rules, baseRule{fill: fill}) }
-	leave := func(op uint32) { // what the node made has one of its addresses here: IPVS translates the source later
-		add(func(e expressions) { e.ofThisNode(op); accept(e) })
-	}
+func (f Form) baseRules(chain string) (rules []nft.Rule) {
+	add := func(parts ...nft.Part) { rules = append(rules, parts) }
+	leave := func(op uint32) { add(nft.FromThisNode(op), nft.Accept()) } // what the node made has one of its addresses here: IPVS translates the source later
 	switch chain {
 	case egressChain:
 		rules = append(toSourceRoute(), ofGateway())
 	case ingressChain:
-		rules = []baseRule{ofGateway()}
+		rules = []nft.Rule{ofGateway()}
 	case sourceRouteChain:
 		return sourceRouteRules()
 	case Deny:
 		if f.Log {
-			return []baseRule{{fill: expressions.log}, {fill: dropCounted}}
+			rules = append(rules, LogRule())
 		}
-		return []baseRule{{fill: dropCounted}}
+		return append(rules, nft.NewRule(denied()))
 	case egressChain + unestablished, ingressChain + unestablished:
 		return f.unestablishedRules(chain)
 	case sourcesChain:
@@ -150,51 +138,48 @@ func (f Form) baseRules(chain string) (rules []baseRule) {
 		leave(unix.NFT_CMP_EQ)
 	}
 	if f.KeepEstablished {
-		add(func(e expressions) { e.state(stateEstablished); accept(e) })
-		add(func(e expressions) { e.Verdict(unix.NFT_JUMP, chain+unestablished) })
+		add(state(stateEstablished), nft.Accept())
+		add(nft.Jump(chain + unestablished))
 	} else {
-		add(func(e expressions) { e.notState(stateEstablished); e.Verdict(unix.NFT_JUMP, chain+unestablished) })
+		add(nft.NotTracked(unix.NFT_CT_STATE, stateEstablished), nft.Jump(chain+unestablished))
 	}
 	direction, from, to := uint8(original), uint16(dhcpClient4), uint16(dhcpServer4)
 	if chain == ingressChain {
 		direction, from, to = reply, to, from
 	}
-	add(func(e expressions) { e.dhcp(from, to); e.onBridge(direction); accept(e) })
+	add(dhcp(from, to), onBridge(direction), nft.Accept())
 	for _, v6 := range []bool{false, true} {
 		add(podsOf(chain, v6, direction))
 	}
-	add(accept)
+	add(nft.Accept())
 	return rules
 }
 
 // podsOf looks up the chain of a pod: the client of its egress, or the server of its ingress.
-func podsOf(chain string, v6 bool, direction uint8) func(expressions) {
-	return func(e expressions) {
-		e.tuple(addressKey(v6), direction, register)
-		e.LookupInto(podSet(chain, v6), unix.NFT_REG_VERDICT)
-	}
+func podsOf(chain string, v6 bool, direction uint8) nft.Part {
+	return nft.Together(sourceOf(v6, direction), verdictFrom(podSet(chain, v6)))
 }
 
 // icmpErrors returns rules that accept errors that belong to a connection.
-func icmpErrors() (rules []baseRule) {
+func icmpErrors() (rules []nft.Rule) {
 	for _, p := range []uint8{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
-		rules = append(rules, baseRule{fill: func(e expressions) { e.protocol(p); e.state(stateRelated); accept(e) }})
+		rules = append(rules, nft.NewRule(nft.OfProtocol(p), state(stateRelated), nft.Accept()))
 	}
 	return rules
 }
 
 // nodeRules returns the rules of the chains for connections of pods to their own node. A packet without a connection cannot be told from an
 // answer to the node.
-func (f Form) nodeRules(chain string) (rules []baseRule) {
-	add := func(fill func(expressions)) { rules = append(rules, baseRule{fill: fill}) }
+func (f Form) nodeRules(chain string) (rules []nft.Rule) {
+	add := func(parts ...nft.Part) { rules = append(rules, parts) }
 	if chain == ofNodeChain && f.Services {
-		add(func(e expressions) { e.ofThisNode(unix.NFT_CMP_NEQ); accept(e) })
+		add(nft.FromThisNode(unix.NFT_CMP_NEQ), nft.Accept())
 	}
 	if f.KeepEstablished {
-		add(func(e expressions) { e.state(stateEstablished); accept(e) })
+		add(state(stateEstablished), nft.Accept())
 	}
 	rules = append(rules, icmpErrors()...)
-	add(func(e expressions) { e.dhcp(dhcpClient4, dhcpServer4); accept(e) })
+	add(dhcp(dhcpClient4, dhcpServer4), nft.Accept())
 	for _, v6 := range []bool{false, true} {
 		if chain == ofNodeChain && !f.KeepEstablished {
 			rules = append(rules, midstreamRules(podSet(egressChain+strays, v6), v6, false)...)
@@ -206,40 +191,26 @@ func (f Form) nodeRules(chain string) (rules []baseRule) {
 
 // unestablishedRules returns the rules for packets that are not part of an established connection. Packets of a connection do not pass
 // them, so they cost these nothing.
-func (f Form) unestablishedRules(chain string) []baseRule {
+func (f Form) unestablishedRules(chain string) []nft.Rule {
 	pods, isSource := egressChain, true
 	if chain == ingressChain+unestablished {
 		pods, isSource = ingressChain, false
 	}
-	rules := append([]baseRule{
-		closing(wayRoutedND, func(e expressions) {
-			e.family(true)
-			e.icmp6(ndFirst, ndLast)
-			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
-			e.Compare(unix.NFT_CMP_NEQ, register, []byte{ndHopLimit})
-			dropCounted(e)
-		}),
-		{fill: func(e expressions) { e.family(true); e.icmp6(ndFirst, ndLast); accept(e) }},
+	discovery := nft.Together(family(true), icmp6(ndFirst, ndLast))
+	rules := append([]nft.Rule{
+		closing(wayRoutedND, discovery, hopLimit(unix.NFT_CMP_NEQ, ndHopLimit), denied()),
+		nft.NewRule(discovery, nft.Accept()),
 	}, relatedRules(pods, isSource)...)
 	rules = append(rules, icmpErrors()...)
 	for _, v6 := range []bool{false, true} {
-		rules = append(rules, closing(wayStray, func(e expressions) { // not by the map of chains, which the kernel validates for each rule that uses it
-			e.state(stateInvalid | stateUntracked)
-			e.family(v6)
-			e.address(v6, isSource, register)
-			e.Lookup(podSet(pods+strays, v6), false)
-			dropCounted(e)
-		}))
+		// Not by the map of chains, which the kernel validates for each rule that uses it.
+		rules = append(rules, closing(wayStray,
+			state(stateInvalid|stateUntracked), family(v6), address(v6, isSource), in(podSet(pods+strays, v6)), denied()))
 		if !f.KeepEstablished {
 			rules = append(rules, midstreamRules(podSet(pods+strays, v6), v6, !isSource)...)
 		}
 		if pods == ingressChain {
-			rules = append(rules, closing(wayOwnAddress, func(e expressions) {
-				e.tuple(addressKey(v6), original, register)
-				e.destination(v6, next(v6))
-				e.Lookup(podSet(self, v6), false)
-				dropCounted(e)
-			}))
+			rules = append(rules, closing(wayOwnAddress, sourceOf(v6, original), destination(v6), in(podSet(self, v6)), denied()))
 		}
 	}
 	return rules
@@ -250,6 +221,10 @@ const (
 	hopLimitOffset = 7
 	ndHopLimit     = 255
 )
+
+func hopLimit(op uint32, hops byte) nft.Part {
+	return nft.Together(nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, nft.InetProto, 0), nft.Compared(op, []byte{hops}))
+}
 
 // The flags in the header of TCP, and the type of the first chunk of SCTP (RFC 9293, section 3.1, and RFC 9260, section 3).
 const (
@@ -263,28 +238,14 @@ const (
 // midstreamRules return rules that drop packets that look like the first one of a connection, and are not: conntrack has lost the connection's
 // entry, or never had one. A server's packet would make an entry with the server as the client, and so pass the policies for its clients. Which end
 // is the server is unknown: no packet of a pod whose clients policies select makes an entry, and none to a pod whose servers they select.
-func midstreamRules(pods string, v6, isSource bool) (rules []baseRule) {
-	for _, first := range []func(expressions){
-		func(e expressions) {
-			e.protocol(unix.IPPROTO_TCP)
-			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, tcpFlagsOffset, 1, register)
-			e.Mask(register, []byte{tcpFlags}, nil)
-			e.Compare(unix.NFT_CMP_NEQ, register, []byte{tcpSYN})
-		},
-		func(e expressions) {
-			e.protocol(unix.IPPROTO_SCTP)
-			e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, sctpChunkOffset, 1, register)
-			e.Compare(unix.NFT_CMP_NEQ, register, []byte{sctpINIT})
-		},
-	} {
-		rules = append(rules, closing(wayMidstream, func(e expressions) {
-			first(e)
-			e.state(stateNew)
-			e.family(v6)
-			e.address(v6, isSource, register)
-			e.Lookup(pods, false)
-			dropCounted(e)
-		}))
+func midstreamRules(pods string, v6, isSource bool) []nft.Rule {
+	later := func(protocol byte, offset uint32, mask nft.Part, first byte) nft.Rule {
+		return closing(wayMidstream,
+			nft.OfProtocol(protocol), nft.Load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, nft.InetProto, 0), mask, nft.Compared(unix.NFT_CMP_NEQ, []byte{first}),
+			state(stateNew), family(v6), address(v6, isSource), in(pods), denied())
 	}
-	return rules
+	return []nft.Rule{
+		later(unix.IPPROTO_TCP, tcpFlagsOffset, nft.Masked([]byte{tcpFlags}), tcpSYN),
+		later(unix.IPPROTO_SCTP, sctpChunkOffset, nft.Together(), sctpINIT),
+	}
 }

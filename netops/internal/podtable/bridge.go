@@ -1,8 +1,8 @@
 package podtable
 
 import (
-	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -64,11 +64,9 @@ func BridgeBase(ofAllPods bool) []nlconn.Message {
 	f.Chains = bridgeChains
 	msgs := f.Messages()
 	for _, c := range bridgeChains() {
-		for _, r := range bridgeRules(c.Name) {
-			if ofAllPods || r.way != wayRenamed {
-				msgs = append(msgs, r.message(f.Table, c.Name))
-			}
-		}
+		msgs = append(msgs, ruleMessages(f.Table, c.Name, slices.DeleteFunc(bridgeRules(c.Name), func(r nft.Rule) bool {
+			return !ofAllPods && r.Comment() == wayRenamed
+		}))...)
 	}
 	return msgs
 }
@@ -91,19 +89,13 @@ func groups() []group {
 	return []group{{first, last, mldHops}, {report2, report2, mldHops}, {ndFirst, ndLast, ndHopLimit}}
 }
 
-func (g group) match(e expressions) {
-	e.etherType(true)
-	e.icmp6(g.first, g.last)
-	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
-	e.Compare(unix.NFT_CMP_EQ, register, []byte{g.hops})
+func (g group) match() nft.Part {
+	return nft.Together(etherType(true), icmp6(g.first, g.last), hopLimit(unix.NFT_CMP_EQ, g.hops))
 }
 
 // dhcpPorts returns the ports of DHCP (RFC 2131, section 4.1, and RFC 8415, section 7.2).
 func dhcpPorts(v6 bool) (client, server uint16) {
-	if v6 {
-		return dhcpClient6, dhcpServer6
-	}
-	return dhcpClient4, dhcpServer4
+	return either(v6, uint16(dhcpClient4), dhcpClient6), either(v6, uint16(dhcpServer4), dhcpServer6)
 }
 
 const (
@@ -112,15 +104,12 @@ const (
 )
 
 // udpOnFrame matches UDP datagrams of a frame from one port to another.
-func (e expressions) udpOnFrame(v6 bool, from, to uint16) {
-	e.etherType(v6)
-	e.protocol(unix.IPPROTO_UDP)
-	e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to))
+func udpOnFrame(v6 bool, from, to uint16) nft.Part {
+	return nft.Together(etherType(v6), datagram(from, to))
 }
 
 // bridgeRules returns the rules of a chain of BridgeTable.
-func bridgeRules(chain string) []baseRule {
+func bridgeRules(chain string) []nft.Rule {
 	switch chain {
 	case framesChain:
 		return framesRules()
@@ -135,101 +124,62 @@ func bridgeRules(chain string) []baseRule {
 	return podRules(chain)
 }
 
-func framesRules() []baseRule {
-	leads := func(key uint32, set, chain string) baseRule {
-		return baseRule{fill: func(e expressions) {
-			e.Meta(key, register)
-			e.Lookup(set, false)
-			e.Verdict(unix.NFT_JUMP, chain)
-		}}
-	}
-	return append([]baseRule{
+func framesRules() []nft.Rule {
+	return append([]nft.Rule{
 		renamedTo(portLinks),
-		leads(unix.NFT_META_OIFNAME, ingressPorts, toPodChain),
-		leads(unix.NFT_META_IIFNAME, egressPorts, fromPodChain),
+		nft.NewRule(nft.OutputLink(), in(ingressPorts), nft.Jump(toPodChain)),
+		nft.NewRule(nft.InputLink(), in(egressPorts), nft.Jump(fromPodChain)),
 	}, gatewayFrameRules()...)
 }
 
 // podRules returns the rules for frames to or from a pod that policies select.
-func podRules(chain string) (rules []baseRule) {
-	port, isSource := uint32(unix.NFT_META_OIFNAME), chain == fromPodChain
+func podRules(chain string) (rules []nft.Rule) {
+	port, isSource := nft.OutputLink(), chain == fromPodChain
 	if isSource {
-		port = unix.NFT_META_IIFNAME
+		port = nft.InputLink()
 	}
-	back := func(fill func(expressions)) {
-		rules = append(rules, baseRule{fill: func(e expressions) { fill(e); e.Verdict(unix.NFT_RETURN, "") }})
-	}
-	drop := func(fill func(expressions)) {
-		rules = append(rules, closing(wayFrames, func(e expressions) { fill(e); e.Verdict(nft.VerdictDrop, "") }))
-	}
+	back := func(parts ...nft.Part) { rules = append(rules, append(parts, nft.Return())) }
+	drop := func(parts ...nft.Part) { rules = append(rules, closing(wayFrames, append(parts, nft.Drop())...)) }
 	// Later rules would match the protocol in a tag if nft loads a saved table: it compares "meta protocol" then.
-	drop(func(e expressions) { e.frameOf(unix.ETH_P_8021Q) })
-	drop(func(e expressions) { e.frameOf(unix.ETH_P_8021AD) })
-	back(func(e expressions) { e.frameOf(unix.ETH_P_ARP) })
+	drop(frameOf(unix.ETH_P_8021Q))
+	drop(frameOf(unix.ETH_P_8021AD))
+	back(frameOf(unix.ETH_P_ARP))
 	for _, g := range groups() {
-		back(g.match)
+		back(g.match())
 	}
 	for _, v6 := range []bool{false, true} {
 		from, to := dhcpPorts(v6)
 		if isSource {
-			rules = append(rules, closing(wayDHCP, func(e expressions) { e.udpOnFrame(v6, from, to); e.toNoRouter(); e.Verdict(nft.VerdictDrop, "") }))
+			rules = append(rules, closing(wayDHCP, udpOnFrame(v6, from, to), toNoRouter(), nft.Drop()))
 		} else {
 			from, to = to, from
 		}
-		back(func(e expressions) { e.udpOnFrame(v6, from, to) })
+		back(udpOnFrame(v6, from, to))
 	}
-	drop(func(e expressions) { // which Table does not know
-		e.etherType(true)
-		e.address(true, isSource, register)
-		e.network(linkLocalNetwork())
-	})
+	drop(etherType(true), address(true, isSource), within(linkLocalNetwork())) // which Table does not know
 	for _, v6 := range []bool{false, true} {
-		back(func(e expressions) {
-			e.etherType(v6)
-			e.Meta(port, register)
-			e.address(v6, isSource, register+unix.IFNAMSIZ/4)
-			e.Lookup(podSet(portSet, v6), false)
-		})
+		back(etherType(v6), port, address(v6, isSource), in(podSet(portSet, v6)))
 	}
-	drop(func(expressions) {})
+	drop()
 	return rules
 }
 
 // toNoRouter matches frames to a pod that may not answer as a router or a DHCP server does.
-func (e expressions) toNoRouter() {
-	for _, is := range []struct {
-		set    string
-		invert bool
-	}{{portLinks, false}, {routerPorts, true}} {
-		e.Meta(unix.NFT_META_OIFNAME, register)
-		e.Lookup(is.set, is.invert)
-	}
+func toNoRouter() nft.Part {
+	return nft.Together(nft.OutputLink(), in(portLinks), nft.OutputLink(), notIn(routerPorts))
 }
 
 // frameOf matches the type of a frame. Of a frame with a VLAN tag it is that of the tag.
-func (e expressions) frameOf(kind uint16) {
+func frameOf(kind uint16) nft.Part {
 	const offset = 12
-	e.Payload(unix.NFT_PAYLOAD_LL_HEADER, offset, 2, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, kind))
+	return nft.Together(nft.Load(unix.NFT_PAYLOAD_LL_HEADER, offset, nft.InetService, 0), isNumber(kind))
 }
 
-func (e expressions) etherType(v6 bool) { e.frameOf(etherTypeOf(v6)) }
+func etherType(v6 bool) nft.Part { return frameOf(etherTypeOf(v6)) }
 
-func etherTypeOf(v6 bool) uint16 {
-	if v6 {
-		return unix.ETH_P_IPV6
-	}
-	return unix.ETH_P_IP
-}
+func etherTypeOf(v6 bool) uint16 { return either(v6, uint16(unix.ETH_P_IP), unix.ETH_P_IPV6) }
 
 // icmp6 matches ICMPv6 messages by their types.
-func (e expressions) icmp6(first, last byte) {
-	e.protocol(unix.IPPROTO_ICMPV6)
-	e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, register)
-	if first == last {
-		e.Compare(unix.NFT_CMP_EQ, register, []byte{first})
-		return
-	}
-	e.Compare(unix.NFT_CMP_GTE, register, []byte{first})
-	e.Compare(unix.NFT_CMP_LTE, register, []byte{last})
+func icmp6(first, last byte) nft.Part {
+	return nft.Together(nft.OfProtocol(unix.IPPROTO_ICMPV6), nft.Load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, nft.InetProto, 0), nft.Among([]byte{first}, []byte{last}))
 }

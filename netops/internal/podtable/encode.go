@@ -17,211 +17,150 @@ const (
 	reply    = 1
 )
 
-// register is NFT_REG32_00, the first register of all expressions.
-const register = nft.FirstRegister
+func in(set string) nft.Part    { return nft.In(&nft.Set{Name: set}) }
+func notIn(set string) nft.Part { return nft.NotIn(&nft.Set{Name: set}) }
 
-// expressions appends the expressions of a rule.
-type expressions struct{ nft.Expressions }
+func verdictFrom(set string) nft.Part { return nft.VerdictFrom(&nft.Set{Name: set}) }
+
+// denied counts a packet and drops it.
+func denied() nft.Part { return nft.Together(nft.Counter(), nft.Drop()) }
+
+// either returns what belongs to an address family.
+func either[T any](v6 bool, four, six T) T {
+	if v6 {
+		return six
+	}
+	return four
+}
 
 // tuple loads a field of the connection's tuple of one direction.
-func (e expressions) tuple(key uint32, direction uint8, to uint32) {
-	e.Add("ct", func() {
-		e.Net32(unix.NFTA_CT_KEY, key)
-		e.Net32(unix.NFTA_CT_DREG, to)
-		e.Uint8(unix.NFTA_CT_DIRECTION, direction)
-	})
+func tuple(f nft.Field, key uint32, direction uint8) nft.Part {
+	return func(b *nft.Builder) {
+		to := b.Take(f)
+		b.Add("ct", func() {
+			b.Net32(unix.NFTA_CT_KEY, key)
+			b.Net32(unix.NFTA_CT_DREG, to)
+			b.Uint8(unix.NFTA_CT_DIRECTION, direction)
+		})
+	}
+}
+
+// sourceOf loads the source address of the tuple of one direction.
+func sourceOf(v6 bool, direction uint8) nft.Part {
+	return tuple(addressField(v6), either(v6, uint32(unix.NFT_CT_SRC_IP), unix.NFT_CT_SRC_IP6), direction)
 }
 
 // destination loads the address to which the connection's client sent the first packet.
-func (e expressions) destination(v6 bool, to uint32) {
-	key := uint32(unix.NFT_CT_DST_IP)
-	if v6 {
-		key = unix.NFT_CT_DST_IP6
-	}
-	e.tuple(key, original, to)
-}
-
-// protocol matches the transport protocol.
-func (e expressions) protocol(number uint8) {
-	e.Meta(unix.NFT_META_L4PROTO, register)
-	e.Compare(unix.NFT_CMP_EQ, register, []byte{number})
-}
-
-// family matches the address family.
-func (e expressions) family(v6 bool) {
-	e.Meta(unix.NFT_META_NFPROTO, register)
-	number := byte(unix.NFPROTO_IPV4)
-	if v6 {
-		number = unix.NFPROTO_IPV6
-	}
-	e.Compare(unix.NFT_CMP_EQ, register, []byte{number})
-}
-
-// state matches packets in one of the states of connection tracking.
-func (e expressions) state(bits uint32) {
-	e.Ct(unix.NFT_CT_STATE, register)
-	e.Mask(register, binary.NativeEndian.AppendUint32(nil, bits), nil)
-	e.Compare(unix.NFT_CMP_NEQ, register, make([]byte, 4))
-}
-
-// notState matches packets in none of the states.
-func (e expressions) notState(bits uint32) {
-	e.Ct(unix.NFT_CT_STATE, register)
-	e.Mask(register, binary.NativeEndian.AppendUint32(nil, bits), nil)
-	e.Compare(unix.NFT_CMP_EQ, register, make([]byte, 4))
-}
-
-// address loads the packet's source or destination.
-func (e expressions) address(v6, isSource bool, to uint32) {
-	offset := map[bool]uint32{false: 16, true: 24}[v6]
-	size := uint32(addressField(v6).Size())
-	if isSource {
-		offset -= size
-	}
-	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, to)
-}
-
-// network matches a loaded address within a network.
-func (e expressions) network(p netip.Prefix) {
-	if !p.IsSingleIP() {
-		e.Mask(register, net.CIDRMask(p.Bits(), p.Addr().BitLen()), nil)
-	}
-	e.Compare(unix.NFT_CMP_EQ, register, p.Masked().Addr().AsSlice())
-}
-
-// ofThisNode compares whether the source is an address of the node (fib saddr type).
-func (e expressions) ofThisNode(op uint32) {
-	e.Fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_SADDR, register)
-	e.Compare(op, register, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
-}
-
-// dhcp matches UDP connections from one port to another.
-func (e expressions) dhcp(from, to uint16) {
-	e.protocol(unix.IPPROTO_UDP)
-	e.tuple(unix.NFT_CT_PROTO_SRC, original, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, from))
-	e.tuple(unix.NFT_CT_PROTO_DST, original, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, to))
-}
-
-// onBridge matches what the pod's bridge forwards. direction is that of the tuple whose source is the pod.
-func (e expressions) onBridge(direction uint8) {
-	e.Meta(unix.NFT_META_IIFNAME, register)
-	e.Meta(unix.NFT_META_OIFNAME, register+unix.IFNAMSIZ/4)
-	e.tuple(unix.NFT_CT_SRC_IP, direction, register+2*unix.IFNAMSIZ/4)
-	e.Lookup(dhcpSet, false)
-}
-
-// addressKey returns the key of a tuple's source address.
-func addressKey(v6 bool) uint32 {
-	if v6 {
-		return unix.NFT_CT_SRC_IP6
-	}
-	return unix.NFT_CT_SRC_IP
+func destination(v6 bool) nft.Part {
+	return tuple(addressField(v6), either(v6, uint32(unix.NFT_CT_DST_IP), unix.NFT_CT_DST_IP6), original)
 }
 
 // port loads the server's port.
-func (e expressions) port(to uint32) { e.tuple(unix.NFT_CT_PROTO_SRC, reply, to) }
+func port() nft.Part { return tuple(nft.InetService, unix.NFT_CT_PROTO_SRC, reply) }
 
-// next returns the register behind an address in the first one.
-func next(v6 bool) uint32 {
-	if v6 {
-		return register + 4
-	}
-	return register + 1
+// family matches the address family.
+func family(v6 bool) nft.Part {
+	return nft.InFamily(either(v6, byte(unix.NFPROTO_IPV4), unix.NFPROTO_IPV6))
 }
 
-// encode appends the expressions of the rule.
-func (r *Rule) encode(e expressions) error {
+// state matches packets in one of the states of connection tracking.
+func state(bits uint32) nft.Part { return nft.Tracked(unix.NFT_CT_STATE, bits) }
+
+// address loads the packet's source or destination.
+func address(v6, isSource bool) nft.Part {
+	offset := either(v6, uint32(16), 24)
+	if isSource {
+		offset -= uint32(addressField(v6).Size())
+	}
+	return nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, addressField(v6), 0)
+}
+
+// within matches a loaded address within a network.
+func within(p netip.Prefix) nft.Part {
+	is := nft.Is(p.Masked().Addr().AsSlice())
+	if p.IsSingleIP() {
+		return is
+	}
+	return nft.Together(nft.Masked(net.CIDRMask(p.Bits(), p.Addr().BitLen())), is)
+}
+
+func isNumber(number uint16) nft.Part { return nft.Is(binary.BigEndian.AppendUint16(nil, number)) }
+
+// dhcp matches UDP connections from one port to another.
+func dhcp(from, to uint16) nft.Part {
+	return nft.Together(nft.OfProtocol(unix.IPPROTO_UDP),
+		tuple(nft.InetService, unix.NFT_CT_PROTO_SRC, original), isNumber(from), tuple(nft.InetService, unix.NFT_CT_PROTO_DST, original), isNumber(to))
+}
+
+// onBridge matches what the pod's bridge forwards. direction is that of the tuple whose source is the pod.
+func onBridge(direction uint8) nft.Part {
+	return nft.Together(nft.InputLink(), nft.OutputLink(), sourceOf(false, direction), in(dhcpSet))
+}
+
+// encode returns the rule as nftables has it.
+func (r *Rule) encode() (rule nft.Rule, err error) {
+	rule = make(nft.Rule, 0, 8)
+	add := func(parts ...nft.Part) { rule = append(rule, parts...) }
 	if r.Protocol != 0 {
-		e.protocol(r.Protocol)
+		add(nft.OfProtocol(r.Protocol))
 	}
 	if r.Ports != "" {
-		e.port(register)
-		e.Lookup(r.Ports, false)
+		add(port(), in(r.Ports))
 	}
 	if r.Last != 0 {
-		e.port(register)
-		if r.First == r.Last {
-			e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, r.First))
-		} else {
-			e.Compare(unix.NFT_CMP_GTE, register, binary.BigEndian.AppendUint16(nil, r.First))
-			e.Compare(unix.NFT_CMP_LTE, register, binary.BigEndian.AppendUint16(nil, r.Last))
-		}
+		add(port(), nft.Among(binary.BigEndian.AppendUint16(nil, r.First), binary.BigEndian.AppendUint16(nil, r.Last)))
 	}
-	for key, is := range map[uint32]bool{unix.NFT_META_OIF: r.ToNode, unix.NFT_META_IIF: r.OfNode} {
-		if is {
-			e.Meta(key, register)
-			e.Compare(unix.NFT_CMP_EQ, register, make([]byte, 4))
-		}
+	if r.ToNode {
+		add(nft.CompareMeta(unix.NFT_META_OIF, unix.NFT_CMP_EQ, make([]byte, 4)))
 	}
 	if r.OfNode {
-		e.ofThisNode(unix.NFT_CMP_EQ)
+		add(nft.CompareMeta(unix.NFT_META_IIF, unix.NFT_CMP_EQ, make([]byte, 4)), nft.FromThisNode(unix.NFT_CMP_EQ))
 	}
 	p := &r.Peer
 	if r.Self {
-		e.tuple(addressKey(p.V6), original, register)
-		e.tuple(addressKey(p.V6), reply, next(p.V6))
-		e.Lookup(podSet(self, p.V6), false)
+		add(sourceOf(p.V6, original), sourceOf(p.V6, reply), in(podSet(self, p.V6)))
 	}
 	if r.Named != "" {
-		e.tuple(addressKey(p.V6), reply, register)
-		e.port(next(p.V6))
-		e.Lookup(r.Named, false)
+		add(sourceOf(p.V6, reply), port(), in(r.Named))
 	}
-	load := func() {
-		direction := uint8(original)
-		if p.Server {
-			direction = reply
-		}
-		e.tuple(addressKey(p.V6), direction, register)
+	direction := uint8(original)
+	if p.Server {
+		direction = reply
 	}
 	if p.Set != "" {
-		load()
-		e.Lookup(p.Set, false)
+		add(sourceOf(p.V6, direction), in(p.Set))
 	}
 	if p.within() {
-		load()
-		e.network(p.In)
+		add(sourceOf(p.V6, direction), within(p.In))
 	}
 	if r.counts() {
-		e.Counter()
+		add(nft.Counter())
+	}
+	if r.Comment != "" {
+		add(nft.Comment(nft.CleanLabel(r.Comment)))
 	}
 	if r.Map != "" {
-		e.port(register)
-		e.LookupInto(r.Map, unix.NFT_REG_VERDICT)
-		return nil
+		return append(rule, port(), verdictFrom(r.Map)), nil
 	}
-	code, chain, err := nft.ParseVerdict(r.Verdict)
-	if err == nil {
-		e.Verdict(code, chain)
+	verdict, err := nft.VerdictOf(r.Verdict)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return append(rule, verdict), nil
 }
 
-// message returns the request that appends the rule to a chain.
-func (r *Rule) message(chain string) (m nlconn.Message, err error) {
-	m = ruleMessage(Table(), chain, func(e expressions) { err = r.encode(e) })
-	if r.Comment != "" {
-		m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(nft.CleanLabel(r.Comment)))
+// LogRule returns a rule that passes some packets to the reader of LogGroup.
+func LogRule() nft.Rule {
+	return nft.NewRule(func(b *nft.Builder) {
+		b.Limit(LoggedPackets)
+		b.Log(LogGroup)
+	})
+}
+
+// ruleMessages returns the requests that append rules to a chain.
+func ruleMessages(t nft.Table, chain string, rules []nft.Rule) (msgs []nlconn.Message) {
+	for _, r := range rules {
+		msgs = append(msgs, r.Message(t, chain))
 	}
-	return m, err
-}
-
-// log passes some packets to the reader of LogGroup.
-func (e expressions) log() {
-	e.Limit(LoggedPackets)
-	e.Log(LogGroup)
-}
-
-// FillLog gives a rule the expressions that log packets.
-func FillLog(m *nlconn.Message) {
-	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { expressions{nft.Expressions{Body: &m.Body}}.log() })
-}
-
-// ruleMessage returns the request that appends a rule of some expressions to a chain.
-func ruleMessage(t nft.Table, chain string, fill func(expressions)) nlconn.Message {
-	m := t.RuleMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain)
-	m.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { fill(expressions{nft.Expressions{Body: &m.Body}}) })
-	return m
+	return msgs
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // Group is the group of the links of pods on the host. Sets have the links' names, which an administrator or udev can change, and the group stays:
@@ -11,21 +13,15 @@ import (
 const Group = 0x636e69
 
 // renamed drops packets by a link of the group whose name is not in a set.
-func renamed(group, name uint32, set string) baseRule {
-	return closing(wayRenamed, func(e expressions) {
-		e.Meta(group, register)
-		e.Compare(unix.NFT_CMP_EQ, register, binary.NativeEndian.AppendUint32(nil, Group))
-		e.Meta(name, register)
-		e.Lookup(set, true)
-		e.Counter()
-		drop(e)
-	})
+func renamed(group uint32, name nft.Part, set string) nft.Rule {
+	return closing(wayRenamed,
+		nft.CompareMeta(group, unix.NFT_CMP_EQ, binary.NativeEndian.AppendUint32(nil, Group)), name, notIn(set), denied())
 }
 
-func renamedFrom(set string) baseRule {
-	return renamed(unix.NFT_META_IIFGROUP, unix.NFT_META_IIFNAME, set)
+func renamedFrom(set string) nft.Rule {
+	return renamed(unix.NFT_META_IIFGROUP, nft.InputLink(), set)
 }
 
-func renamedTo(set string) baseRule {
-	return renamed(unix.NFT_META_OIFGROUP, unix.NFT_META_OIFNAME, set)
+func renamedTo(set string) nft.Rule {
+	return renamed(unix.NFT_META_OIFGROUP, nft.OutputLink(), set)
 }

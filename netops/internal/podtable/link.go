@@ -114,12 +114,7 @@ func portSets() (sets []*nft.Set) {
 		&nft.Set{Table: BridgeTable(), Name: allMACs, Key: []nft.Field{nft.EtherAddr}})
 }
 
-func prefixField(v6 bool) nft.Field {
-	if v6 {
-		return nft.IP6Prefix
-	}
-	return nft.IP4Prefix
-}
+func prefixField(v6 bool) nft.Field { return either(v6, nft.IP4Prefix, nft.IP6Prefix) }
 
 // LinkElements returns the elements of a link. Those of its bridge are the same for each link, and have the bridge's label.
 func LinkElements(l *Link) (all []*nft.Element) {

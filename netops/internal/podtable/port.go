@@ -34,7 +34,7 @@ func portChains() []nft.Chain {
 }
 
 // portRules returns the rules of one of them, or nil.
-func portRules(chain string) []baseRule {
+func portRules(chain string) []nft.Rule {
 	switch chain {
 	case fromPortsChain:
 		return fromPortsRules()
@@ -50,71 +50,45 @@ func portRules(chain string) []baseRule {
 	return nil
 }
 
-func drop(e expressions) { e.Verdict(nft.VerdictDrop, "") }
-
-// kind matches the protocol of a frame, or of that in its VLAN tag: unlike frameOf it looks behind one tag.
-func (e expressions) kind(protocol uint16) {
-	e.Meta(unix.NFT_META_PROTOCOL, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(nil, protocol))
-}
-
-// ofPort looks up a port with what load loads. With invert it matches if the port does not have it.
-func (e expressions) ofPort(set string, invert bool, load func(to uint32)) {
-	e.Meta(unix.NFT_META_IIFNAME, register)
-	load(register + unix.IFNAMSIZ/4)
-	e.Lookup(set, invert)
-}
-
-func (e expressions) inSet(set string, load func(to uint32)) {
-	load(register)
-	e.Lookup(set, false)
+// ofKind matches the protocol of a frame, or of that in its VLAN tag: unlike frameOf it looks behind one tag.
+func ofKind(protocol uint16) nft.Part {
+	return nft.CompareMeta(unix.NFT_META_PROTOCOL, unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, protocol))
 }
 
 // fromPortsRules lead on by the kind of a frame.
-func fromPortsRules() (rules []baseRule) {
-	leads := func(match func(expressions), verdict int32, chain string) {
-		rules = append(rules, baseRule{fill: func(e expressions) { match(e); e.Verdict(verdict, chain) }})
-	}
-	port := func(set string, invert bool) func(expressions) {
-		return func(e expressions) { e.Meta(unix.NFT_META_IIFNAME, register); e.Lookup(set, invert) }
-	}
-	kind := func(protocol uint16) func(expressions) { return func(e expressions) { e.kind(protocol) } }
-	rules = append(rules, renamedFrom(portLinks))
-	leads(port(portLinks, true), nft.VerdictAccept, "")
+func fromPortsRules() []nft.Rule {
 	const source = 6 // in the frame
-	rules = append(rules, takenMAC(func(expressions) {}, unix.NFT_PAYLOAD_LL_HEADER, source))
-	for _, protocol := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} { // a second tag, behind which no rule looks
-		rules = append(rules, closing(wayTags, func(e expressions) { e.kind(protocol); drop(e) }))
+	rules := []nft.Rule{
+		renamedFrom(portLinks),
+		nft.NewRule(nft.InputLink(), notIn(portLinks), nft.Accept()),
+		takenMAC(nft.Together(), unix.NFT_PAYLOAD_LL_HEADER, source),
 	}
-	leads(port(egressPorts, false), unix.NFT_JUMP, fromJailChain)
-	leads(kind(unix.ETH_P_ARP), unix.NFT_GOTO, fromARPChain)
-	leads(kind(unix.ETH_P_IP), unix.NFT_GOTO, fromIPChain+Suffix(false))
-	leads(kind(unix.ETH_P_IPV6), unix.NFT_GOTO, fromIPChain+Suffix(true))
-	return rules
+	for _, protocol := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} { // a second tag, behind which no rule looks
+		rules = append(rules, closing(wayTags, ofKind(protocol), nft.Drop()))
+	}
+	return append(rules,
+		nft.NewRule(nft.InputLink(), in(egressPorts), nft.Jump(fromJailChain)),
+		nft.NewRule(ofKind(unix.ETH_P_ARP), nft.Goto(fromARPChain)),
+		nft.NewRule(ofKind(unix.ETH_P_IP), nft.Goto(fromIPChain+Suffix(false))),
+		nft.NewRule(ofKind(unix.ETH_P_IPV6), nft.Goto(fromIPChain+Suffix(true))))
 }
 
 // takenMAC drops what has the MAC of a bridge or of another pod. Others pass: of a virtual machine behind the pod, or of one that the role
 // tuning gave to the pod.
-func takenMAC(match func(expressions), header, offset uint32) baseRule {
-	const size = 6
-	return closing(wayForgedMAC, func(e expressions) {
-		match(e)
-		load := func(to uint32) { e.Payload(header, offset, size, to) }
-		e.inSet(allMACs, load)
-		e.ofPort(portMACs, true, load)
-		drop(e)
-	})
+func takenMAC(match nft.Part, header, offset uint32) nft.Rule {
+	mac := nft.Load(header, offset, nft.EtherAddr, 0)
+	return closing(wayForgedMAC, match, mac, in(allMACs), nft.InputLink(), mac, notIn(portMACs), nft.Drop())
 }
 
 // fromJailRules drop what a pod that policies select for egress sends beside IP, also to the node.
-func fromJailRules() (rules []baseRule) {
+func fromJailRules() (rules []nft.Rule) {
 	for _, protocol := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
-		rules = append(rules, closing(wayFrames, func(e expressions) { e.frameOf(protocol); drop(e) }))
+		rules = append(rules, closing(wayFrames, frameOf(protocol), nft.Drop()))
 	}
 	for _, protocol := range []uint16{unix.ETH_P_ARP, unix.ETH_P_IP, unix.ETH_P_IPV6} {
-		rules = append(rules, baseRule{fill: func(e expressions) { e.frameOf(protocol); e.Verdict(unix.NFT_RETURN, "") }})
+		rules = append(rules, nft.NewRule(frameOf(protocol), nft.Return()))
 	}
-	return append(rules, closing(wayFrames, drop))
+	return append(rules, closing(wayFrames, nft.Drop()))
 }
 
 // The places of the sender's addresses in a message of ARP (RFC 826).
@@ -122,11 +96,10 @@ const (
 	arpMAC, arpAddress = 8, 14
 )
 
-func fromARPRules() []baseRule {
-	arp := func(e expressions) { e.kind(unix.ETH_P_ARP) }
-	return append([]baseRule{takenMAC(arp, unix.NFT_PAYLOAD_NETWORK_HEADER, arpMAC)}, claimRules(wayForgedARP, false, arp, func(e expressions, to uint32) {
-		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, arpAddress, 4, to)
-	}, accept)...)
+func fromARPRules() []nft.Rule {
+	arp := ofKind(unix.ETH_P_ARP)
+	return append([]nft.Rule{takenMAC(arp, unix.NFT_PAYLOAD_NETWORK_HEADER, arpMAC)},
+		claimRules(wayForgedARP, false, arp, nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, arpAddress, nft.IP4Addr, 0), nft.Accept())...)
 }
 
 // The messages of neighbour discovery that claim an address, the target in them, and its place (RFC 4861, sections 4.3 and 4.4).
@@ -141,106 +114,77 @@ const source6Offset = 8
 // targetRules write the address that a message of neighbour discovery claims into the packet's source, so the rules for sources judge it. nft cannot
 // load a lookup of the target itself. An advertisement's source has no other use. A solicitation claims its target if its source is unspecified.
 // The hop limit comes first: by it nft finds the messages behind a VLAN tag, too, after it has loaded a saved table.
-func targetRules() []baseRule {
-	message := func(e expressions, kind byte) {
-		e.kind(unix.ETH_P_IPV6)
-		e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimitOffset, 1, register)
-		e.Compare(unix.NFT_CMP_EQ, register, []byte{ndHopLimit})
-		if kind == neighbourSolicitation {
-			e.address(true, true, register)
-			e.Compare(unix.NFT_CMP_EQ, register, make([]byte, targetSize))
-		}
-		e.icmp6(kind, kind)
-		e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, targetOffset, targetSize, register)
-		e.setSource6()
-	}
-	return []baseRule{
-		closing(wayForgedND, func(e expressions) { message(e, neighbourAdvertisement) }),
-		closing(wayForgedND, func(e expressions) { message(e, neighbourSolicitation); e.Verdict(unix.NFT_GOTO, fromDADChain) }),
+func targetRules() []nft.Rule {
+	first := nft.Together(ofKind(unix.ETH_P_IPV6), hopLimit(unix.NFT_CMP_EQ, ndHopLimit))
+	move := nft.Together(nft.Load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, targetOffset, nft.IP6Addr, 0), setSource6())
+	return []nft.Rule{
+		closing(wayForgedND, first, icmp6(neighbourAdvertisement, neighbourAdvertisement), move),
+		closing(wayForgedND, first, address(true, true), nft.Is(make([]byte, targetSize)),
+			icmp6(neighbourSolicitation, neighbourSolicitation), move, nft.Goto(fromDADChain)),
 	}
 }
 
 // setSource6 writes a loaded address into the source of an IPv6 packet, and corrects the checksum of its payload.
-func (e expressions) setSource6() {
-	e.SetPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, source6Offset, targetSize, register, unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE,
-		unix.NFTA_PAYLOAD_CSUM_OFFSET, 0, unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+func setSource6() nft.Part {
+	return func(b *nft.Builder) {
+		b.SetPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, source6Offset, targetSize, nft.FirstRegister, unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_NONE,
+			unix.NFTA_PAYLOAD_CSUM_OFFSET, 0, unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+		b.Next = nft.FirstRegister
+	}
 }
 
 // fromDADRules judge the target of a solicitation that targetRules wrote into its source, and restore the source.
-func fromDADRules() []baseRule {
-	ip := func(e expressions) { e.kind(unix.ETH_P_IPV6) }
-	return claimRules(wayForgedND, true, ip, func(e expressions, to uint32) { e.address(true, true, to) }, func(e expressions) {
-		e.Immediate(register, make([]byte, targetSize))
-		e.setSource6()
-		accept(e)
-	})
+func fromDADRules() []nft.Rule {
+	unspecified := func(b *nft.Builder) { b.Immediate(nft.FirstRegister, make([]byte, targetSize)) }
+	return claimRules(wayForgedND, true, ofKind(unix.ETH_P_IPV6), address(true, true), nft.Together(unspecified, setSource6(), nft.Accept()))
 }
 
 // The types of messages by which routers tell hosts where to send (RFC 4861, section 4).
 const routerAdvertisement, redirect = 134, 137
 
-func fromIPRules(v6 bool) (rules []baseRule) {
-	ip := func(e expressions) { e.kind(etherTypeOf(v6)) }
-	rules = append(rules, closing(waySelf, func(e expressions) { // no socket's packet to itself leaves a pod, and a Service's address is another one
-		ip(e)
-		e.ofPort(podSet(portSet, v6), false, func(to uint32) { e.address(v6, false, to) })
-		drop(e)
-	}))
-	notOfRouter := func(match func(expressions)) {
-		rules = append(rules, closing(wayRouter, func(e expressions) {
-			ip(e)
-			match(e)
-			e.Meta(unix.NFT_META_IIFNAME, register)
-			e.Lookup(routerPorts, true)
-			drop(e)
-		}))
+func fromIPRules(v6 bool) []nft.Rule {
+	ip := ofKind(etherTypeOf(v6))
+	notOfRouter := func(match nft.Part) nft.Rule {
+		return closing(wayRouter, ip, match, nft.InputLink(), notIn(routerPorts), nft.Drop())
 	}
 	client, server := dhcpPorts(v6)
-	notOfRouter(func(e expressions) { e.datagram(server, client) })
+	rules := []nft.Rule{ // no socket's packet to itself leaves a pod, and a Service's address is another one
+		closing(waySelf, ip, nft.InputLink(), address(v6, false), in(podSet(portSet, v6)), nft.Drop()),
+		notOfRouter(datagram(server, client)),
+	}
 	if v6 {
 		for _, message := range []byte{routerAdvertisement, redirect} {
-			notOfRouter(func(e expressions) { e.icmp6(message, message) })
+			rules = append(rules, notOfRouter(icmp6(message, message)))
 		}
 		rules = append(rules, targetRules()...)
 	}
-	return append(rules, claimRules(wayForgedFrame, v6, ip, func(e expressions, to uint32) { e.address(v6, true, to) }, accept)...)
+	return append(rules, claimRules(wayForgedFrame, v6, ip, address(v6, true), nft.Accept())...)
 }
 
 // datagram matches UDP from one port to another.
-func (e expressions) datagram(from, to uint16) {
-	e.protocol(unix.IPPROTO_UDP)
-	e.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, register)
-	e.Compare(unix.NFT_CMP_EQ, register, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to))
+func datagram(from, to uint16) nft.Part {
+	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
+	return func(b *nft.Builder) {
+		nft.OfProtocol(unix.IPPROTO_UDP)(b)
+		b.Match(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, ports)
+	}
 }
 
 // claimRules pass an address that a port may claim, and drop others: its own, the unspecified one, and a link-local one that is no other
 // port's. Then those that its network allows, and any if its own ones are not known, unless another port has them or they are of another network of
 // pods. Each rule matches the protocol: without it nft does not know the fields.
-func claimRules(way string, v6 bool, match func(expressions), load func(e expressions, to uint32), pass func(expressions)) (rules []baseRule) {
-	add := func(fill func(expressions)) {
-		rules = append(rules, baseRule{fill: func(e expressions) { match(e); fill(e); pass(e) }})
+func claimRules(way string, v6 bool, match, load, pass nft.Part) []nft.Rule {
+	rules := []nft.Rule{
+		nft.NewRule(match, nft.InputLink(), load, in(podSet(portSet, v6)), pass),
+		nft.NewRule(match, load, nft.Is(make([]byte, addressField(v6).Size())), pass),
+		closing(way, match, load, in(podSet(bridgedSet, v6)), nft.Drop()),
 	}
-	size := addressField(v6).Size()
-	add(func(e expressions) { e.ofPort(podSet(portSet, v6), false, func(to uint32) { load(e, to) }) })
-	add(func(e expressions) { load(e, register); e.Compare(unix.NFT_CMP_EQ, register, make([]byte, size)) })
-	rules = append(rules, closing(way, func(e expressions) {
-		match(e)
-		e.inSet(podSet(bridgedSet, v6), func(to uint32) { load(e, to) })
-		drop(e)
-	}))
 	if v6 {
-		add(func(e expressions) { load(e, register); e.network(linkLocalNetwork()) })
+		rules = append(rules, nft.NewRule(match, load, within(linkLocalNetwork()), pass))
 	}
-	add(func(e expressions) { e.ofPort(podSet(allowedSet, v6), false, func(to uint32) { load(e, to) }) })
-	rules = append(rules, closing(way, func(e expressions) { // of the pods of another network or node
-		match(e)
-		e.ofPort(podSet(refusedSet, v6), false, func(to uint32) { load(e, to) })
-		e.Counter()
-		drop(e)
-	}))
-	add(func(e expressions) {
-		e.Meta(unix.NFT_META_IIFNAME, register)
-		e.Lookup(podSet(anyAddresses, v6), false)
-	})
-	return append(rules, closing(way, func(e expressions) { e.Counter(); drop(e) }))
+	return append(rules,
+		nft.NewRule(match, nft.InputLink(), load, in(podSet(allowedSet, v6)), pass),
+		closing(way, match, nft.InputLink(), load, in(podSet(refusedSet, v6)), denied()), // of the pods of another network or node
+		nft.NewRule(match, nft.InputLink(), in(podSet(anyAddresses, v6)), pass),
+		closing(way, denied()))
 }

@@ -1,6 +1,10 @@
 package podtable
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
 
 // The chains that check sources: sources that of all packets, and of_link that of packets from a pod that is not on a bridge.
 const (
@@ -11,69 +15,31 @@ const (
 
 // sourceRules drop packets with the address of a pod of this node that arrive on a link to which no route to the pod leads. BridgeTable checks
 // those between the ports of a bridge.
-func sourceRules() []baseRule {
-	rules := []baseRule{{fill: func(e expressions) {
-		e.Meta(unix.NFT_META_IIFNAME, register)
-		e.Lookup(routedLinks, false)
-		e.Verdict(unix.NFT_GOTO, ofLinkChain)
-	}}, renamedFrom(routedLinks)}
+func sourceRules() []nft.Rule {
+	rules := []nft.Rule{nft.NewRule(nft.InputLink(), in(routedLinks), nft.Goto(ofLinkChain)), renamedFrom(routedLinks)}
 	for _, v6 := range []bool{false, true} {
-		rules = append(rules, closing(wayForgedPod, func(e expressions) {
-			e.family(v6)
-			e.address(v6, true, register)
-			e.Lookup(podSet(addressSet, v6), false)
-			e.Meta(unix.NFT_META_IIFNAME, register)
-			e.Lookup(bridgeSet, true)
-			e.noRouteBack()
-			dropCounted(e)
-		}))
+		rules = append(rules, closing(wayForgedPod,
+			family(v6), address(v6, true), in(podSet(addressSet, v6)), nft.InputLink(), notIn(bridgeSet), nft.NoRouteBack(), denied()))
 	}
 	return rules
 }
 
 // ofLinkRules drop packets from a pod whose source no route to the pod's link has. The first rules only save the search for a route.
-func ofLinkRules() (rules []baseRule) {
+func ofLinkRules() (rules []nft.Rule) {
 	for _, v6 := range []bool{false, true} {
-		rules = append(rules, baseRule{fill: func(e expressions) {
-			e.family(v6)
-			e.Meta(unix.NFT_META_IIFNAME, register)
-			e.address(v6, true, register+unix.IFNAMSIZ/4)
-			e.Lookup(podSet(routedSet, v6), false)
-			accept(e)
-		}})
+		rules = append(rules, nft.NewRule(family(v6), nft.InputLink(), address(v6, true), in(podSet(routedSet, v6)), nft.Accept()))
 	}
-	return append(rules, closing(wayForgedSource, func(e expressions) { e.noRouteBack(); dropCounted(e) }))
-}
-
-// noRouteBack matches packets that arrived on a link to which no route to the source leads (fib saddr . iif oif missing). It does not match the
-// unspecified address where a host without an address uses it.
-func (e expressions) noRouteBack() {
-	e.Fib(unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, register)
-	e.Compare(unix.NFT_CMP_EQ, register, make([]byte, 4)) // nft lists fewer bytes as "missing/8", which it does not load
+	return append(rules, closing(wayForgedSource, nft.NoRouteBack(), denied()))
 }
 
 // relatedRules drop ICMP errors to or from a selected pod by a pod that is no end of the quoted connection. Those of routers pass.
-func relatedRules(pods string, isSource bool) (rules []baseRule) {
+func relatedRules(pods string, isSource bool) (rules []nft.Rule) {
 	for _, v6 := range []bool{false, true} {
-		protocol := byte(unix.IPPROTO_ICMP)
-		if v6 {
-			protocol = unix.IPPROTO_ICMPV6
+		noEnd := func(direction uint8) nft.Part {
+			return nft.Together(address(v6, true), sourceOf(v6, direction), notIn(podSet(self, v6)))
 		}
-		rules = append(rules, closing(wayRelated, func(e expressions) {
-			e.protocol(protocol)
-			e.state(stateRelated)
-			e.family(v6)
-			e.address(v6, isSource, register)
-			e.Lookup(podSet(pods+strays, v6), false)
-			e.address(v6, true, register)
-			e.Lookup(podSet(addressSet, v6), false)
-			for _, direction := range []uint8{original, reply} {
-				e.address(v6, true, register)
-				e.tuple(addressKey(v6), direction, next(v6))
-				e.Lookup(podSet(self, v6), true)
-			}
-			dropCounted(e)
-		}))
+		rules = append(rules, closing(wayRelated, nft.OfProtocol(either(v6, byte(unix.IPPROTO_ICMP), unix.IPPROTO_ICMPV6)), state(stateRelated), family(v6),
+			address(v6, isSource), in(podSet(pods+strays, v6)), address(v6, true), in(podSet(addressSet, v6)), noEnd(original), noEnd(reply), denied()))
 	}
 	return rules
 }
@@ -86,66 +52,36 @@ const (
 	plainHeader             = 5
 )
 
-// option matches packets of IPv4 with an option. Most headers have none, which is seen first.
-func (e expressions) option(kind uint8) {
-	e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
-	e.Mask(register, []byte{0xf}, nil)
-	e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
-	e.Exthdr(ipv4Options, kind, register)
-	e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
+// hasOptions matches packets of IPv4 whose header has options, hasOption those with one of them, and hasRouting those of IPv6 with a routing header.
+func hasOptions() nft.Part {
+	return nft.Together(nft.Load(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, nft.InetProto, 0), nft.Masked([]byte{0xf}), nft.Compared(unix.NFT_CMP_NEQ, []byte{plainHeader}))
 }
 
+func hasOption(kind uint8) nft.Part { return nft.HasHeader(ipv4Options, kind) }
+func hasRouting() nft.Part          { return nft.HasHeader(unix.NFT_EXTHDR_OP_IPV6, unix.IPPROTO_ROUTING) }
+
 // toSourceRoute are the first rules of a packet: those with options of IPv4, or a routing header of IPv6, go on to the chain source_route.
-func toSourceRoute() []baseRule {
-	return []baseRule{
-		{fill: func(e expressions) {
-			e.family(false)
-			e.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1, register)
-			e.Mask(register, []byte{0xf}, nil)
-			e.Compare(unix.NFT_CMP_NEQ, register, []byte{plainHeader})
-			e.Verdict(unix.NFT_JUMP, sourceRouteChain)
-		}},
-		{fill: func(e expressions) {
-			e.family(true)
-			e.Exthdr(unix.NFT_EXTHDR_OP_IPV6, unix.IPPROTO_ROUTING, register)
-			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
-			e.Verdict(unix.NFT_JUMP, sourceRouteChain)
-		}},
+func toSourceRoute() []nft.Rule {
+	return []nft.Rule{
+		nft.NewRule(family(false), hasOptions(), nft.Jump(sourceRouteChain)),
+		nft.NewRule(family(true), hasRouting(), nft.Jump(sourceRouteChain)),
 	}
 }
 
 // sourceRouteRules drop packets with a source route that leave a pod that policies select for egress, or that go to a pod. The node follows such
 // routes where an administrator allowed it (accept_source_route, seg6_enabled). Then the address that the chains see is not the one to
 // which the packet goes, or its connection is another one. BridgeTable drops those to a pod on a bridge, which have no mark.
-func sourceRouteRules() (rules []baseRule) {
-	add := func(match ...func(expressions)) {
-		rules = append(rules, closing(waySourceRoute, func(e expressions) {
-			for _, fill := range match {
-				fill(e)
-			}
-			dropCounted(e)
-		}))
-	}
-	of := func(v6, isSource bool, direction string) func(expressions) {
-		return func(e expressions) {
-			e.family(v6)
-			e.address(v6, isSource, register)
-			e.Lookup(podSet(direction+strays, v6), false)
-		}
+func sourceRouteRules() (rules []nft.Rule) {
+	of := func(v6, isSource bool, direction string) nft.Part {
+		return nft.Together(family(v6), address(v6, isSource), in(podSet(direction+strays, v6)))
 	}
 	for _, option := range []uint8{looseRoute, strictRoute} {
-		has := func(e expressions) {
-			e.family(false)
-			e.Exthdr(ipv4Options, option, register)
-			e.Compare(unix.NFT_CMP_EQ, register, []byte{1})
-		}
-		add(has, of(false, true, egressChain))
-		add(has, func(e expressions) {
-			e.Meta(unix.NFT_META_OIFNAME, register)
-			e.Lookup(routedLinks, false)
-		})
+		has := nft.Together(family(false), hasOption(option))
+		rules = append(rules,
+			closing(waySourceRoute, has, of(false, true, egressChain), denied()),
+			closing(waySourceRoute, has, nft.OutputLink(), in(routedLinks), denied()))
 	}
-	add(of(true, true, egressChain))
-	add(of(true, false, ingressChain))
-	return rules
+	return append(rules,
+		closing(waySourceRoute, of(true, true, egressChain), denied()),
+		closing(waySourceRoute, of(true, false, ingressChain), denied()))
 }

@@ -61,22 +61,12 @@ func Schema() nft.Schema {
 	return nft.Schema{f, bridgeFeature()}
 }
 
-func addressField(v6 bool) nft.Field {
-	if v6 {
-		return nft.IP6Addr
-	}
-	return nft.IP4Addr
-}
+func addressField(v6 bool) nft.Field { return either(v6, nft.IP4Addr, nft.IP6Addr) }
 
 func podSet(what string, v6 bool) string { return PodSets + what + Suffix(v6) }
 
 // Suffix returns the end of the name of a set of one address family.
-func Suffix(v6 bool) string {
-	if v6 {
-		return "6"
-	}
-	return "4"
-}
+func Suffix(v6 bool) string { return either(v6, "4", "6") }
 
 // IsPodSet reports whether a set has the pods of this node.
 func IsPodSet(name string) bool { return strings.HasPrefix(name, PodSets) }
@@ -122,8 +112,8 @@ func (c *Chain) Message() nlconn.Message {
 // RuleMessages returns the requests that append the chain's rules.
 func (c *Chain) RuleMessages() (msgs []nlconn.Message, err error) {
 	for i := range c.Rules {
-		m, failed := c.Rules[i].message(c.Name)
-		msgs, err = append(msgs, m), errors.Join(err, failed)
+		r, failed := c.Rules[i].encode()
+		msgs, err = append(msgs, r.Message(Table(), c.Name)), errors.Join(err, failed)
 	}
 	return msgs, err
 }

@@ -1,11 +1,6 @@
 package podtable
 
-import (
-	"golang.org/x/sys/unix"
-
-	"github.com/cnibox/cnibox/netops/internal/nft"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
-)
+import "github.com/cnibox/cnibox/netops/internal/nft"
 
 // Way is a way of packets to or from a pod that does not lead through the chains of its policies.
 type Way struct {
@@ -67,20 +62,5 @@ func Ways() []Way {
 	}
 }
 
-// baseRule is a rule of a chain that every table has. way names the way that it closes, or is "".
-type baseRule struct {
-	way  string
-	fill func(expressions)
-}
-
 // closing returns a rule that closes a way.
-func closing(way string, fill func(expressions)) baseRule { return baseRule{way, fill} }
-
-// message returns the request that appends the rule to a chain.
-func (r *baseRule) message(t nft.Table, chain string) nlconn.Message {
-	m := ruleMessage(t, chain, r.fill)
-	if r.way != "" {
-		m.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(r.way))
-	}
-	return m
-}
+func closing(way string, parts ...nft.Part) nft.Rule { return append(parts, nft.Comment(way)) }

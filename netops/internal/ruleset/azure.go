@@ -143,10 +143,7 @@ func optionRule(uplinks *nft.Set, message byte, offset uint32, option byte) nft.
 // etherType matches the network protocol (meta protocol). The bridge family has
 // no other expression for it.
 func etherType(kind uint16) nft.Part {
-	return func(b *nft.Builder) {
-		b.Meta(unix.NFT_META_PROTOCOL, b.Next)
-		b.Compare(unix.NFT_CMP_EQ, b.Next, binary.BigEndian.AppendUint16(nil, kind))
-	}
+	return nft.CompareMeta(unix.NFT_META_PROTOCOL, unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, kind))
 }
 
 // frameDestination4 loads ip daddr. The rule must match the protocol before it.

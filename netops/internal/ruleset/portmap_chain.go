@@ -258,13 +258,10 @@ func (c *PortCondition) parts() (all []nft.Rule) {
 
 // fromDevice compares the input device's name, or its beginning before a final "*".
 func fromDevice(input string, op uint32) nft.Part {
-	return func(b *nft.Builder) {
-		name, pattern := strings.CutSuffix(input, "*")
-		data := []byte(name)
-		if !pattern {
-			data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)
-		}
-		b.Meta(unix.NFT_META_IIFNAME, b.Next)
-		b.Compare(op, b.Next, data)
+	name, pattern := strings.CutSuffix(input, "*")
+	data := []byte(name)
+	if !pattern {
+		data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)
 	}
+	return nft.CompareMeta(unix.NFT_META_IIFNAME, op, data)
 }
