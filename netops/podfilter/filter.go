@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/podtable"
@@ -240,18 +242,25 @@ func (f *Filter) makeTable(ctx context.Context, table nft.Table, base []nlconn.M
 // uses reports whether packets of pods can match the set.
 func (f *Filter) uses(s *Set) bool { return s.Kind == Ports || f.families[family(s.V6)] }
 
-// differing returns the sets of want that the kernel may lack: those that changed since it got want, or all.
-func (f *Filter) differing(want *Ruleset, all map[string]*Set) map[string]*Set {
-	if want != f.last {
-		return all
+// setChange is a difference of sets by name.
+type setChange = keyed.Change[string, *Set, *Set]
+
+// changedSets returns how the kernel's sets differ from those of want. A set that another process may have changed differs.
+func (f *Filter) changedSets(want *Ruleset) iter.Seq[setChange] {
+	wanted := func(name string) (*Set, bool) {
+		s := want.Sets[name]
+		return s, s != nil && f.uses(s)
 	}
-	some := map[string]*Set{}
-	for name := range want.changed {
-		if s := all[name]; s != nil {
-			some[name] = s
-		}
+	return keyed.Diff(names(f, want, f.have.sets, want.Sets), keyed.Of(f.have.sets), wanted, keyed.Same)
+}
+
+// names returns the names that are compared: those of the Ruleset that have changed since the kernel got it, or, if the kernel may differ anywhere,
+// all.
+func names[H, W any](f *Filter, want *Ruleset, have map[string]H, all map[string]W) iter.Seq[string] {
+	if want == f.last {
+		return maps.Keys(want.changed)
 	}
-	return some
+	return keyed.Keys(have, all)
 }
 
 // maxElements bounds the elements of one transaction that makes sets. A transaction is one write.
@@ -261,16 +270,15 @@ const maxElements = 20_000
 // make the last ones.
 func (f *Filter) makeSets(ctx context.Context, want *Ruleset) (last []nlconn.Message, err error) {
 	var fresh []*Set
-	for name, s := range f.differing(want, want.Sets) {
-		have, exists := f.have.sets[name]
-		switch {
-		case !f.uses(s):
-		case !exists:
+	for c := range f.changedSets(want) {
+		switch s := c.Want; {
+		case c.Kind == keyed.Remove: // when nothing uses it any more
+		case c.Kind == keyed.Add:
 			fresh = append(fresh, s)
-		case have != nil && have != s && s.hasRanges(): // its name follows from its members
+		case c.Have != nil && s.hasRanges(): // its name follows from its members
 			clear(s.changed)
-			f.have.sets[name] = s
-		case have != s:
+			f.have.sets[c.Key] = s
+		default:
 			if err := f.compareSet(ctx, s); err != nil {
 				return nil, err
 			}

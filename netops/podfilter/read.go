@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/podtable"
@@ -121,19 +122,13 @@ func (f *Filter) compareSet(ctx context.Context, s *Set) error {
 	if err != nil {
 		return err
 	}
-	s.changed = map[string]struct{}{}
-	has := make(map[string]bool, len(all))
+	have := make(map[string]struct{}, len(all))
 	for _, n := range all {
-		m := memberOf(n)
-		has[m] = true
-		if !s.Has(m) {
-			s.note(m)
-		}
+		have[memberOf(n)] = struct{}{}
 	}
-	for m := range s.members {
-		if !has[m] {
-			s.note(m)
-		}
+	s.changed = map[string]struct{}{}
+	for c := range keyed.Maps(have, s.members, keyed.Same) {
+		s.changed[c.Key] = struct{}{}
 	}
 	f.have.sets[s.Name] = s
 	return nil

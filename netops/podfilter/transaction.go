@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/podtable"
@@ -22,26 +23,23 @@ type transaction struct {
 	want   *Ruleset
 	// pods are the elements of the Ruleset's pods, and pending those that an ADD adds itself.
 	pods, pending map[string]*nft.Entry
-	// isNew is true if the kernel does not have an earlier state of want.
-	isNew bool
 	// changed are the sets of the Ruleset whose members change.
 	changed []*Set
 	// partial is true if the kernel has elements of pods that may be of an ADD that the caller does not know yet. Then
 	// they stay, with all chains and sets, which they may use.
 	partial bool
 
-	// sets, chains, verdicts and rules are new: nothing refers to them yet. verdicts are the elements of maps, which name chains.
-	sets, chains, verdicts, rules []nlconn.Message
-	repairs                       []nlconn.Message
-	add, del                      []*nft.Entry
-	emptied                       []nlconn.Message
-	flushed, oldChains, oldSets   []nlconn.Message
+	// sets, newChains, verdicts and rules are new: nothing refers to them yet. verdicts are the elements of maps, which name chains.
+	sets, newChains, verdicts, rules []nlconn.Message
+	repairs                          []nlconn.Message
+	add, del                         []*nft.Entry
+	emptied                          []nlconn.Message
+	flushed, oldChains, oldSets      []nlconn.Message
 }
 
 func (t *transaction) build() (err error) {
 	t.changeMembers()
-	t.isNew = t.want != t.filter.last
-	if !t.isNew && len(t.want.changed) == 0 && !t.want.podsChanged && !t.filter.comparesPods {
+	if t.want == t.filter.last && len(t.want.changed) == 0 && !t.want.podsChanged && !t.filter.comparesPods {
 		return nil
 	}
 	t.pods, t.pending, err = t.filter.encoded.entries(t.want)
@@ -52,14 +50,14 @@ func (t *transaction) build() (err error) {
 	if err := t.changeChains(); err != nil {
 		return err
 	}
-	for name := range names(t, t.filter.have.sets) {
-		s := t.want.Sets[name]
-		if _, exists := t.filter.have.sets[name]; exists && (s == nil || !t.filter.uses(s)) && !t.partial {
-			if strings.HasPrefix(name, MapPrefix) { // Linux 5.10 gives up the chains of a map's elements only when these are deleted
-				t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSETELEM, name))
-			}
-			t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSET, name))
+	for c := range t.filter.changedSets(t.want) {
+		if c.Kind != keyed.Remove || t.partial {
+			continue
 		}
+		if strings.HasPrefix(c.Key, MapPrefix) { // Linux 5.10 gives up the chains of a map's elements only when these are deleted
+			t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSETELEM, c.Key))
+		}
+		t.oldSets = append(t.oldSets, setMessage(unix.NFT_MSG_DELSET, c.Key))
 	}
 	return nil
 }
@@ -70,14 +68,6 @@ func setMessage(kind uint16, name string) nlconn.Message {
 	m.Text(unix.NFTA_SET_TABLE, podtable.Table().Name) // NFTA_SET_ELEM_LIST_TABLE and _SET have the same numbers
 	m.Text(unix.NFTA_SET_NAME, name)
 	return m
-}
-
-// names returns the names that a transaction compares: those of the Ruleset that have changed, or, if the kernel may differ anywhere, all.
-func names[V any](t *transaction, all map[string]V) iter.Seq[string] {
-	if t.isNew {
-		return maps.Keys(all)
-	}
-	return maps.Keys(t.want.changed)
 }
 
 // changeMembers finds the members of sets that have changed.
@@ -122,97 +112,75 @@ func (t *transaction) changeVerdicts(s *Set) {
 // changePods finds the elements of pods that differ. An element gets another chain by its deletion and addition, which no
 // packet sees between.
 func (t *transaction) changePods() {
-	have := t.filter.have.pods
-	for key, n := range t.pods {
-		if h := have[key]; h == nil || !h.Equal(n) {
-			if h != nil {
-				t.del = append(t.del, h.Bare())
-			}
-			t.add = append(t.add, n)
-		}
-	}
-	for key, h := range have {
+	for c := range keyed.Maps(t.filter.have.pods, t.pods, (*nft.Entry).Equal) {
 		switch {
-		case t.pods[key] != nil:
-		case t.pending[key] != nil && t.pending[key].Equal(h):
-			t.pods[key] = h // it stays
+		case c.Kind == keyed.Add:
+			t.add = append(t.add, c.Want)
+		case c.Kind == keyed.Replace:
+			t.del, t.add = append(t.del, c.Have.Bare()), append(t.add, c.Want)
+		case t.pending[c.Key] != nil && t.pending[c.Key].Equal(c.Have):
+			t.pods[c.Key] = c.Have // it stays
 		case t.filter.prune:
-			t.del = append(t.del, h.Bare())
+			t.del = append(t.del, c.Have.Bare())
 		default:
 			t.partial = true
 		}
 	}
 }
 
-// changeChains finds the chains that are new, damaged or not used any more.
+// kernelChain is a chain of a Ruleset for one address family, which pods have.
+type kernelChain struct {
+	*Chain
+	v6 bool
+}
+
+// chains returns the Ruleset's chains by their names in the kernel, and the names that are compared.
+func (t *transaction) chains() (wanted map[string]kernelChain, compared iter.Seq[string]) {
+	wanted = map[string]kernelChain{}
+	some := map[string]int{} // by name
+	for name := range names(t.filter, t.want, map[string]int{}, t.want.Chains) {
+		for _, v6 := range []bool{false, true} {
+			some[name+Suffix(v6)] = 0
+			if c := t.want.Chains[name]; c != nil && t.filter.families[family(v6)] {
+				wanted[name+Suffix(v6)] = kernelChain{c, v6}
+			}
+		}
+	}
+	if t.want != t.filter.last {
+		some = t.filter.have.rules
+	}
+	return wanted, keyed.Keys(some, wanted)
+}
+
+// changeChains finds the chains that are new, damaged or not used any more. A chain with the wanted number of rules has these: its name follows
+// from them.
 func (t *transaction) changeChains() error {
 	form := t.filter.form(t.want)
 	have, base := t.filter.have.rules, podtable.BaseChains(form)
-	for name, n := range base {
-		if have[name] != n && t.repairs == nil {
-			t.repairs = podtable.RepairBase(form, have)
-		}
+	if keyed.Any(keyed.Diff(maps.Keys(base), keyed.Of(have), keyed.Of(base), keyed.Same)) {
+		t.repairs = podtable.RepairBase(form, have)
 	}
-	for name := range names(t, t.want.Chains) {
-		for _, v6 := range []bool{false, true} {
-			if err := t.changeChain(name, v6); err != nil {
-				return err
+	wanted, compared := t.chains()
+	for c := range keyed.Diff(compared, keyed.Of(have), keyed.Of(wanted), func(rules int, c kernelChain) bool { return rules == c.Count(c.v6) }) {
+		if _, isBase := base[c.Key]; c.Kind == keyed.Remove {
+			if !isBase && !t.partial {
+				t.flushed = append(t.flushed, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, c.Key))
+				t.oldChains = append(t.oldChains, podtable.Table().ChainMessage(unix.NFT_MSG_DELCHAIN, 0, c.Key))
 			}
+			continue
 		}
-	}
-	for name := range t.kernelNames() {
-		_, exists := have[name]
-		if _, isBase := base[name]; exists && !isBase && !t.wants(name) && !t.partial {
-			t.flushed = append(t.flushed, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, name))
-			t.oldChains = append(t.oldChains, podtable.Table().ChainMessage(unix.NFT_MSG_DELCHAIN, 0, name))
+		own := c.Want.Of(c.Want.v6)
+		rules, err := own.RuleMessages()
+		if err != nil {
+			return err
+		}
+		if c.Kind == keyed.Replace {
+			t.repairs = append(append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, own.Name)), rules...)
+		} else {
+			t.newChains, t.rules = append(t.newChains, own.Message()), append(t.rules, rules...)
 		}
 	}
 	return nil
-}
-
-// changeChain makes the kernel's chain for a family if that is new, and its rules if their number differs.
-func (t *transaction) changeChain(name string, v6 bool) error {
-	c := t.want.Chains[name]
-	if c == nil || !t.filter.families[family(v6)] {
-		return nil
-	}
-	n, exists := t.filter.have.rules[name+Suffix(v6)]
-	if exists && n == c.Count(v6) {
-		return nil
-	}
-	own := c.Of(v6)
-	rules, err := own.RuleMessages()
-	if exists {
-		t.repairs = append(append(t.repairs, podtable.Table().RuleMessage(unix.NFT_MSG_DELRULE, 0, own.Name)), rules...)
-	} else {
-		t.chains, t.rules = append(t.chains, own.Message()), append(t.rules, rules...)
-	}
-	return err
-}
-
-// wants reports whether the Ruleset has a chain of the kernel.
-func (t *transaction) wants(chain string) bool {
-	for _, v6 := range []bool{false, true} {
-		name, is := strings.CutSuffix(chain, Suffix(v6))
-		if is && t.want.Chains[name] != nil && t.filter.families[family(v6)] {
-			return true
-		}
-	}
-	return false
-}
-
-// kernelNames returns the names of the kernel's chains that may not be wanted any more.
-func (t *transaction) kernelNames() iter.Seq[string] {
-	if t.isNew {
-		return maps.Keys(t.filter.have.rules)
-	}
-	return func(yield func(string) bool) {
-		for name := range t.want.changed {
-			if !yield(name+Suffix(false)) || !yield(name+Suffix(true)) {
-				return
-			}
-		}
-	}
 }
 
 // commit makes the change in one transaction. If that would be too large, new chains precede it, and the removal of what is not used
@@ -231,7 +199,7 @@ func (t *transaction) commit(ctx context.Context) (again bool, err error) {
 	}
 	change(unix.NFT_MSG_DELSETELEM, 0, t.del)
 	change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, t.add)
-	first := slices.Concat(t.sets, t.chains, t.verdicts, t.rules)
+	first := slices.Concat(t.sets, t.newChains, t.verdicts, t.rules)
 	atOnce := slices.Concat(t.repairs, members, pods)
 	last := slices.Concat(t.flushed, t.oldSets, t.oldChains)
 	if all := slices.Concat(first, atOnce, last); fitting(all, maxTransaction) == len(all) {
@@ -321,24 +289,18 @@ func (t *transaction) done() {
 	for _, s := range t.changed {
 		clear(s.changed)
 	}
-	base := podtable.BaseChains(t.filter.form(t.want))
-	if t.isNew && !t.partial {
-		have.rules, have.sets = map[string]int{}, map[string]*Set{}
+	wanted, compared := t.chains()
+	for name := range compared {
+		if c, is := wanted[name]; is {
+			have.rules[name] = c.Count(c.v6)
+		} else if !t.partial {
+			delete(have.rules, name)
+		}
 	}
-	maps.Copy(have.rules, base)
-	for name := range names(t, t.want.users) {
-		if !t.partial {
-			delete(have.sets, name)
-			delete(have.rules, name+Suffix(false))
-			delete(have.rules, name+Suffix(true))
-		}
-		if s := t.want.Sets[name]; s != nil && t.filter.uses(s) {
-			have.sets[name] = s
-		}
-		for _, v6 := range []bool{false, true} {
-			if c := t.want.Chains[name]; c != nil && t.filter.families[family(v6)] {
-				have.rules[name+Suffix(v6)] = c.Count(v6)
-			}
+	maps.Copy(have.rules, podtable.BaseChains(t.filter.form(t.want)))
+	for c := range t.filter.changedSets(t.want) {
+		if !t.partial { // all others are made
+			delete(have.sets, c.Key)
 		}
 	}
 	clear(t.want.changed)
