@@ -245,16 +245,21 @@ func TestNFTRemoveBaseTooLate(t *testing.T) {
 	remover, adder := openNFT(t), openNFT(t)
 	mustAdd(t, remover, masq("one", "cni0", "10.1.0.0/16"))
 	mustDel(t, remover, masq("one", "cni0", "10.1.0.0/16"))
-	generation, err := remover.Generation(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if empty, err := remover.IsEmpty(t.Context(), inetTable()); !empty || err != nil {
-		t.Fatalf("empty %v, error %v", empty, err)
-	}
-	mustAdd(t, adder, masq("two", "cni1", "10.2.0.0/16"))
-	if removed, err := remover.RemoveUnchanged(t.Context(), inetTable(), generation); removed || err != nil {
-		t.Errorf("removed %v, error %v", removed, err)
+	tries := 0
+	err := remover.Unchanged(t.Context(), func(generation uint32) error {
+		tries++
+		empty, err := remover.IsEmpty(t.Context(), inetTable())
+		if err != nil || empty != (tries == 1) {
+			t.Fatalf("try %d: empty %v, error %v", tries, empty, err)
+		}
+		if !empty {
+			return nil
+		}
+		mustAdd(t, adder, masq("two", "cni1", "10.2.0.0/16"))
+		return remover.Commit(t.Context(), generation, inetTable().Message(unix.NFT_MSG_DELTABLE, 0))
+	})
+	if err != nil || tries != 2 {
+		t.Errorf("%d tries, error %v", tries, err)
 	}
 	wantKeys(t, adder, "masq4", map[string]string{"cni1 10.2.0.0/16": "two"})
 }

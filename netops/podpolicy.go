@@ -300,17 +300,13 @@ func (n *Net) DeletePodPolicy(ctx context.Context, p *PodPolicy) error {
 		return err
 	}
 	entries = slices.DeleteFunc(entries, func(n *nft.Entry) bool { return n.Label() != nft.CleanLabel(p.Label) })
-	for range nft.Tries {
-		generation, own, err := n.nft.Held(ctx, entries)
-		if err != nil || len(own) == 0 {
+	return n.nft.Unchanged(ctx, func(generation uint32) error { // else the address may be another pod's
+		own, err := n.nft.Held(ctx, entries)
+		if err != nil {
 			return err
 		}
-		err = n.nft.Commit(ctx, generation, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
-		if !errors.Is(err, unix.ERESTART) { // else nftables has changed: the address may be another pod's
-			return err
-		}
-	}
-	return fmt.Errorf("delete %s: %w: nftables is being changed", p, ErrBusy)
+		return n.nft.Commit(ctx, generation, nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, own)...)
+	})
 }
 
 // LacksPodPolicy reports whether the kernel lacks an element of p that leads to a chain. Which chain does not count, because the agent changes

@@ -14,7 +14,7 @@ type encoder struct {
 	links map[string]encodedLink
 }
 
-// encodedPod has the elements of an address of a pod by podKey, and encodedLink those of a link.
+// encodedPod has the elements of an address of a pod by their IDs, and encodedLink those of a link.
 type encodedPod struct {
 	pod      Pod
 	elements map[string]*nft.Entry
@@ -27,7 +27,7 @@ type encodedLink struct {
 
 func newEncoder() encoder { return encoder{map[netip.Addr]encodedPod{}, map[string]encodedLink{}} }
 
-// entries returns the elements of a Ruleset by podKey, and those that an ADD adds itself. If two links have an element, it is that of the lesser
+// entries returns the elements of a Ruleset by their IDs, and those that an ADD adds itself. If two links have an element, it is that of the lesser
 // label.
 func (e *encoder) entries(r *Ruleset) (all, pending map[string]*nft.Entry, err error) {
 	maps.DeleteFunc(e.pods, func(a netip.Addr, c encodedPod) bool { return r.Pods[a] != c.pod })
@@ -72,7 +72,7 @@ func (e *encoder) entries(r *Ruleset) (all, pending map[string]*nft.Entry, err e
 	return all, pending, nil
 }
 
-// encode adds elements to entries by podKey.
+// encode adds elements to entries by their IDs.
 func encode(to map[string]*nft.Entry, elements []*nft.Element) error {
 	schema := podtable.Schema()
 	for _, e := range elements {
@@ -80,7 +80,7 @@ func encode(to map[string]*nft.Entry, elements []*nft.Element) error {
 		if err != nil {
 			return err
 		}
-		to[podKey(n)] = n
+		to[n.ID()] = n
 	}
 	return nil
 }

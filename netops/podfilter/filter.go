@@ -357,7 +357,11 @@ func (f *Filter) Delete(ctx context.Context, label string) (bool, error) {
 	if !f.knowsPods || len(known) == 0 {
 		return false, nil
 	}
-	generation, own, err := f.nft.Held(ctx, known)
+	generation, err := f.nft.Generation(ctx)
+	var own []*nft.Entry
+	if err == nil {
+		own, err = f.nft.Held(ctx, known)
+	}
 	if err == nil && len(own) < len(known) { // an address may be another pod's
 		f.knowsPods = false
 		return false, nil

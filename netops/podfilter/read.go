@@ -29,11 +29,9 @@ type kernel struct {
 	// sets has the other sets than those of pods: a Set of the Ruleset if its members are in the kernel, except those in
 	// changed, or nil if the members are not known.
 	sets map[string]*Set
-	// pods are the elements of pods by podKey.
+	// pods are the elements of pods by their IDs.
 	pods map[string]*nft.Entry
 }
-
-func podKey(n *nft.Entry) string { return n.Set.Name + "\x00" + string(n.Key) }
 
 // readRules reads the chains, the number of their rules, and the names of the sets.
 func (f *Filter) readRules(ctx context.Context) error {
@@ -110,7 +108,7 @@ func (f *Filter) readPods(ctx context.Context) error {
 			return err
 		}
 		for _, n := range all {
-			f.have.pods[podKey(n)] = n
+			f.have.pods[n.ID()] = n
 		}
 	}
 	return nil

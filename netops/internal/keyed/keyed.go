@@ -73,6 +73,18 @@ func Of[K comparable, V any](all map[K]V) func(K) (V, bool) {
 	}
 }
 
+// Index returns objects by their keys, the first of each, and these keys in the order of the objects.
+func Index[K comparable, V any](all []V, key func(V) K) (keys []K, byKey map[K]V) {
+	byKey = make(map[K]V, len(all))
+	for _, v := range all {
+		k := key(v)
+		if _, again := byKey[k]; !again {
+			keys, byKey[k] = append(keys, k), v
+		}
+	}
+	return keys, byKey
+}
+
 // Any reports whether there is a difference.
 func Any[C any](differences iter.Seq[C]) bool {
 	for range differences {

@@ -93,3 +93,11 @@ func TestStop(t *testing.T) {
 		}
 	}
 }
+
+// TestIndex: of objects with one key the first counts.
+func TestIndex(t *testing.T) {
+	keys, byKey := Index([]string{"banana", "apple", "blueberry", "cherry", "avocado"}, func(s string) byte { return s[0] })
+	if !slices.Equal(keys, []byte("bac")) || !maps.Equal(byKey, map[byte]string{'a': "apple", 'b': "banana", 'c': "cherry"}) {
+		t.Errorf("%q %q", keys, byKey)
+	}
+}

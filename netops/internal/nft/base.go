@@ -65,8 +65,8 @@ func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 		if err != nil {
 			continue
 		}
-		if key := n.Set.Name + "\x00" + string(n.Key) + string(n.end); !seen[key] {
-			seen[key] = true
+		if !seen[n.ID()] {
+			seen[n.ID()] = true
 			entries = append(entries, n)
 		}
 	}
@@ -116,26 +116,7 @@ func (c *Client) makeEmptyFeature(ctx context.Context, f *Feature, base []nlconn
 	if err := c.makeOndemand(ctx, f, chains); err != nil {
 		return err
 	}
-	return c.addAccepted(ctx, restored)
-}
-
-// addAccepted adds entries in one transaction. If the kernel refuses it,
-// addAccepted adds each entry separately and ignores further refusals.
-func (c *Client) addAccepted(ctx context.Context, entries []*Entry) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
-	if !IsRefused(err) {
-		return err
-	}
-	for _, n := range entries {
-		err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, []*Entry{n})
-		if err != nil && !IsRefused(err) {
-			return err
-		}
-	}
-	return nil
+	return c.commitOrEach(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, restored, IsRefused, "add")
 }
 
 // IsRefused reports whether the kernel refused a request because an object exists
@@ -157,34 +138,17 @@ func (c *Client) RemoveBase(ctx context.Context) error {
 
 // removeTable deletes t if it has no elements.
 func (c *Client) removeTable(ctx context.Context, t Table) error {
-	for range Tries {
-		generation, err := c.Generation(ctx)
-		if err != nil {
-			return err
-		}
+	return c.Unchanged(ctx, func(generation uint32) error {
 		empty, err := c.IsEmpty(ctx, t)
 		if err != nil || !empty {
 			return err
 		}
-		removed, err := c.RemoveUnchanged(ctx, t, generation)
-		if err != nil || removed {
-			return err
+		err = c.Commit(ctx, generation, t.Message(unix.NFT_MSG_DELTABLE, 0))
+		if errors.Is(err, unix.ENOENT) {
+			return nil
 		}
-	}
-	return fmt.Errorf("%w: nftables is being changed", nlconn.ErrBusy)
-}
-
-// RemoveUnchanged deletes t if it exists. If any nftables object changed since
-// generation, it deletes nothing and returns false.
-func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
-	err := c.Commit(ctx, generation, t.Message(unix.NFT_MSG_DELTABLE, 0))
-	if errors.Is(err, unix.ERESTART) {
-		return false, nil
-	}
-	if errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-	return err == nil, err
+		return err
+	})
 }
 
 // IsEmpty reports whether all sets of t are empty. If the table is changed meanwhile, the answer

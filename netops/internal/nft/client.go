@@ -84,23 +84,19 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
-// Held returns those of some entries whose elements in the kernel have the same label, and the generation of nftables before they were read: a
-// transaction with it is refused if one of them can be another owner's by then.
-func (c *Client) Held(ctx context.Context, all []*Entry) (generation uint32, held []*Entry, err error) {
-	generation, err = c.Generation(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
+// Held returns those of some entries whose elements in the kernel have the same label. A transaction with an earlier generation is refused if one
+// of them can be another owner's by then.
+func (c *Client) Held(ctx context.Context, all []*Entry) (held []*Entry, err error) {
 	for _, n := range all {
 		have, err := c.Holder(ctx, n)
 		if err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		if have != nil && have.Label() == n.Label() {
 			held = append(held, have.Bare())
 		}
 	}
-	return generation, held, nil
+	return held, nil
 }
 
 // Holder returns the entry that has want's key or covers it, or nil.
@@ -214,14 +210,13 @@ func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := n.Set.Name + "\x00" + string(n.Key) + string(n.end)
-		if other := byKey[key]; other != nil {
+		if other := byKey[n.ID()]; other != nil {
 			if !n.allows(other) {
 				return nil, fmt.Errorf("add %s: %w: requested twice", n, nlconn.ErrExists)
 			}
 			continue
 		}
-		byKey[key] = n
+		byKey[n.ID()] = n
 		entries = append(entries, n)
 	}
 	// One message holds the elements of one set.

@@ -70,6 +70,38 @@ func (c *Client) Commit(ctx context.Context, generation uint32, msgs ...nlconn.M
 	return conn.Transact(ctx, conn.Append(b, end), len(msgs)+2)
 }
 
+// Unchanged calls try, which reads and then commits with the generation, until no other program changes nftables between both. The commit's
+// error is then not ERESTART.
+func (c *Client) Unchanged(ctx context.Context, try func(generation uint32) error) error {
+	for range Tries {
+		generation, err := c.Generation(ctx)
+		if err == nil {
+			err = try(generation)
+		}
+		if !errors.Is(err, unix.ERESTART) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: nftables is being changed", nlconn.ErrBusy)
+}
+
+// commitOrEach commits entries in one transaction. If the kernel refuses it for a reason that is accepted, commitOrEach commits each in one of its
+// own, and goes on after refusals.
+func (c *Client) commitOrEach(ctx context.Context, kind, flags uint16, entries []*Entry, accepted func(error) bool, verb string) error {
+	err := c.commitEntries(ctx, kind, flags, entries)
+	if err == nil || !accepted(err) {
+		return nlconn.Explain(err, describe(verb, entries))
+	}
+	if len(entries) == 1 {
+		return nil
+	}
+	var failed error
+	for i := range entries {
+		failed = errors.Join(failed, c.commitOrEach(ctx, kind, flags, entries[i:i+1], accepted, verb))
+	}
+	return failed
+}
+
 // batchMark returns the message that begins or ends a transaction.
 func batchMark(kind uint16, generation uint32) nlconn.Message {
 	m := nlconn.Message{Kind: kind, Body: nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)}

@@ -3,12 +3,10 @@ package nft
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/sorting"
-	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Del deletes the elements. An absent element, set or table is not an error. An
@@ -34,32 +32,10 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 		}
 	}
 	sorting.Stable(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
-	err := c.delPlain(ctx, plain)
+	isAbsent := func(err error) bool { return errors.Is(err, unix.ENOENT) }
+	err := c.commitOrEach(ctx, unix.NFT_MSG_DELSETELEM, 0, plain, isAbsent, "delete")
 	for _, of := range prefixes {
 		err = errors.Join(err, c.delPrefixes(ctx, of))
 	}
 	return err
-}
-
-// delPlain deletes the entries in one transaction. If one of them is absent, the
-// kernel refuses the transaction, and delPlain deletes the entries one by one.
-func (c *Client) delPlain(ctx context.Context, entries []*Entry) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, entries)
-	if err == nil || errors.Is(err, unix.ENOENT) && len(entries) == 1 {
-		return nil
-	}
-	if !errors.Is(err, unix.ENOENT) {
-		return nlconn.Explain(err, describe("delete", entries))
-	}
-	var failed error
-	for _, n := range entries {
-		err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, []*Entry{n})
-		if !errors.Is(err, unix.ENOENT) {
-			failed = errors.Join(failed, nlconn.Explain(err, fmt.Sprintf("delete %s", n)))
-		}
-	}
-	return failed
 }

@@ -112,6 +112,9 @@ func (n *Entry) last() []byte {
 	return n.end
 }
 
+// ID returns what identifies an element among those of all sets of the schema.
+func (n *Entry) ID() string { return n.Set.Name + "\x00" + string(n.Key) + string(n.end) }
+
 // Label returns the element's comment.
 func (n *Entry) Label() string { return n.label }
 

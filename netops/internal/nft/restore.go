@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -81,20 +80,17 @@ func (c *Client) isOutdated(ctx context.Context, f *Feature) (outdated bool, err
 
 // renewOutdated is renew for a feature that isOutdated.
 func (c *Client) renewOutdated(ctx context.Context, f *Feature) (elements int, err error) {
-	for range Tries {
-		if is, err := c.isOutdated(ctx, f); err != nil || !is {
-			return 0, err
-		}
-		generation, err := c.Generation(ctx)
-		if err != nil {
-			return 0, err
-		}
-		elements, err = c.renew(ctx, f, generation)
-		if !errors.Is(err, unix.ERESTART) {
-			return elements, nlconn.Explain(err, fmt.Sprintf("make the rules of nftables table %s", f.Table))
-		}
+	if is, err := c.isOutdated(ctx, f); err != nil || !is {
+		return 0, err
 	}
-	return 0, fmt.Errorf("make the rules of nftables table %s: %w: nftables is being changed", f.Table, nlconn.ErrBusy)
+	err = c.Unchanged(ctx, func(generation uint32) error {
+		is, err := c.isOutdated(ctx, f) // still, or another program may have deleted the table
+		if err == nil && is {
+			elements, err = c.renew(ctx, f, generation)
+		}
+		return err
+	})
+	return elements, nlconn.Explain(err, fmt.Sprintf("make the rules of nftables table %s", f.Table))
 }
 
 // renew makes the rules of the feature's chains again, also of those to which elements refer, and the
@@ -159,27 +155,11 @@ func (c *Client) Restore(ctx context.Context) (int, error) {
 		restored += renewed
 		var absent []*Entry
 		for _, s := range f.Sets {
-			wanted := slices.DeleteFunc(slices.Clone(recorded), func(n *Entry) bool { return n.Set != s })
-			if len(wanted) == 0 {
-				continue
-			}
-			have, err := c.Entries(ctx, s)
+			lacking, err := c.lacking(ctx, ofSet(recorded, s))
 			if err != nil {
 				return restored, err
 			}
-			known, intervals := map[string]bool{}, []*Entry(nil)
-			for _, n := range have {
-				known[string(n.Key)+string(n.end)] = true
-				if s.isInterval() {
-					intervals = append(intervals, n)
-				}
-			}
-			for _, n := range wanted {
-				covers := func(o *Entry) bool { return o.covers(n) }
-				if !known[string(n.Key)+string(n.end)] && !slices.ContainsFunc(intervals, covers) {
-					absent = append(absent, n)
-				}
-			}
+			absent = append(absent, lacking...)
 		}
 		if len(absent) == 0 {
 			continue
