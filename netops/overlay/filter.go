@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
@@ -75,11 +75,10 @@ type Filter struct {
 	// have has the NATs from which the table was made. sources has the tunnels'
 	// sources by family (true for IPv6). Both are valid only if known is set.
 	have    []NAT
-	sources map[bool][]netip.Addr
+	sources map[bool]*sources
 	known   bool
-	// ordered has the last sources of each family, as given and sorted. It saves
-	// sorting, because sources rarely change.
-	ordered map[bool]orderedSources
+	// last has the last sources of each family, because they rarely change.
+	last map[bool]*sources
 	// restored counts how often the table was made again without a change of the NATs.
 	restored int
 	// forwarded has the networks that iptables' FORWARD chains accept, by family, as far as forwardKnown is
@@ -89,7 +88,11 @@ type Filter struct {
 	blocked      error
 }
 
-type orderedSources struct{ given, ordered []netip.Addr }
+// sources has addresses as they were given, and those of one family.
+type sources struct {
+	given []netip.Addr
+	all   map[netip.Addr]struct{}
+}
 
 // OpenFilter opens a Filter in the network namespace of the process. It does not
 // change the kernel.
@@ -97,7 +100,7 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 	client := nft.New(nil, nil)
 	f := &Filter{
 		nft: client, net: n, tables: iptables.Tables{NFT: client, Run: n.Options().IPTables},
-		ordered: map[bool]orderedSources{},
+		last: map[bool]*sources{},
 	}
 	var err error
 	f.monitor, err = nft.OpenMonitor(client, f.disturbed, append(forwardChains(), nft.Watched{Table: ownTable()})...)
@@ -158,7 +161,7 @@ func (f *Filter) Ensure(ctx context.Context, want []NAT) error {
 	return errors.Join(f.ensureTable(ctx, want, sources), f.ensureForward(ctx, want))
 }
 
-func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool][]netip.Addr) error {
+func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool]*sources) error {
 	if f.known && reflect.DeepEqual(f.have, want) {
 		err := f.ensureSources(ctx, sources)
 		if err == nil {
@@ -184,15 +187,19 @@ func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool][
 }
 
 // ensureSources adds and deletes the elements that differ in the sets of sources.
-func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
+func (f *Filter) ensureSources(ctx context.Context, want map[bool]*sources) error {
 	var add, del []*nft.Entry
 	for _, is6 := range []bool{false, true} {
-		set := sourceSet(is6)
-		for a := range without(want[is6], f.sources[is6]) {
-			add = append(add, &nft.Entry{Set: set, Key: a.AsSlice()})
+		if f.sources[is6] == want[is6] { // they are many
+			continue
 		}
-		for a := range without(f.sources[is6], want[is6]) {
-			del = append(del, &nft.Entry{Set: set, Key: a.AsSlice()})
+		for c := range keyed.Maps(f.sources[is6].all, want[is6].all, keyed.Same) {
+			n := &nft.Entry{Set: sourceSet(is6), Key: c.Key.AsSlice()}
+			if c.Kind == keyed.Add {
+				add = append(add, n)
+			} else {
+				del = append(del, n)
+			}
 		}
 	}
 	if len(add)+len(del) == 0 {
@@ -229,9 +236,9 @@ func (f *Filter) Remove(ctx context.Context) error {
 }
 
 // normalized checks want and separates the tunnels' sources from it.
-func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
+func (f *Filter) normalized(want []NAT) ([]NAT, map[bool]*sources, error) {
 	want = slices.Clone(want)
-	sources, seen := map[bool][]netip.Addr{}, map[bool]bool{}
+	of, seen := map[bool]*sources{}, map[bool]bool{}
 	for i := range want {
 		w := &want[i]
 		is6 := w.Network.Addr().Is6()
@@ -250,13 +257,13 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 		}
 		t := *w.Tunnel
 		w.Tunnel = &t
-		sources[is6] = f.order(is6, t.Sources)
+		of[is6] = f.sourcesOf(is6, t.Sources)
 		w.Tunnel.Sources = nil
 	}
 	sorting.Func(want, func(a, b NAT) int {
 		return cmp.Compare(a.Network.Addr().BitLen(), b.Network.Addr().BitLen())
 	})
-	return want, sources, nil
+	return want, of, nil
 }
 
 // disjoint sorts networks and omits those within others, because the kernel
@@ -278,36 +285,19 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// order sorts the addresses of one family and omits duplicates.
-func (f *Filter) order(is6 bool, given []netip.Addr) []netip.Addr {
-	if last := f.ordered[is6]; last.ordered != nil && slices.Equal(last.given, given) {
-		return last.ordered
+// sourcesOf returns the addresses of one family.
+func (f *Filter) sourcesOf(is6 bool, given []netip.Addr) *sources {
+	if last := f.last[is6]; last != nil && slices.Equal(last.given, given) {
+		return last
 	}
-	all := make([]netip.Addr, 0, len(given))
+	s := &sources{given, make(map[netip.Addr]struct{}, len(given))}
 	for _, a := range given {
 		if a.Is6() == is6 && a.IsValid() {
-			all = append(all, a.WithZone(""))
+			s.all[a.WithZone("")] = struct{}{}
 		}
 	}
-	sorting.Func(all, netip.Addr.Compare)
-	all = slices.Compact(all)
-	f.ordered[is6] = orderedSources{given, all}
-	return all
-}
-
-// without yields the elements of all that are not in some. Both must be sorted.
-func without(all, some []netip.Addr) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		rest := some
-		for _, a := range all {
-			for len(rest) > 0 && rest[0].Less(a) {
-				rest = rest[1:]
-			}
-			if (len(rest) == 0 || rest[0] != a) && !yield(a) {
-				return
-			}
-		}
-	}
+	f.last[is6] = s
+	return s
 }
 
 // vniBytes returns a VNI in the form of the VXLAN header (RFC 7348, section 5).

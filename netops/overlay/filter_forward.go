@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
@@ -90,37 +91,39 @@ func (f *Filter) changeForwards(ctx context.Context, networks [2]netip.Prefix) (
 	return blocked, err
 }
 
-// changeForward makes the changes of one chain. It reads the chain again if
-// another program changes the table at the same time.
+// changeForward makes the changes of one chain.
 func (f *Filter) changeForward(ctx context.Context, table iptables.Table, network netip.Prefix, program string) (blocked, err error) {
-	for range iptables.Tries {
-		st, err := table.Read(ctx, iptables.ForwardChain)
-		if err != nil {
-			return nil, err
-		}
+	_, err = iptables.Change(ctx, probedTable{table, f.net}, []string{iptables.ForwardChain}, func(st *iptables.State) []iptables.Op {
 		c := st.Chains[iptables.ForwardChain]
 		if c == nil {
-			return nil, nil
+			return nil
 		}
 		ops, isBlocked := forwardOps(c, network)
+		blocked = nil
 		if isBlocked {
 			n := c.Refusal() + 1
 			blocked = fmt.Errorf("%s: rule %d of chain %s refuses all packets before those of %s are accepted: run '%s -D %s %d'", program, n, iptables.ForwardChain, network, program, iptables.ForwardChain, n)
 		}
-		if len(ops) == 0 {
-			return blocked, nil
-		}
-		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
-		done := false
-		err = f.net.Probed(func() string { return what }, func() (err error) {
-			done, err = table.Commit(ctx, st, ops)
-			return err
-		})
-		if err != nil || done {
-			return blocked, err
-		}
+		return ops
+	})
+	return blocked, err
+}
+
+// probedTable is a table whose changes can be made to fail.
+type probedTable struct {
+	iptables.Table
+	net *netops.Net
+}
+
+func (t probedTable) Commit(ctx context.Context, st *iptables.State, ops []iptables.Op) (done bool, err error) {
+	what := func() string {
+		return fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
 	}
-	return nil, fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
+	err = t.net.Probed(what, func() (err error) {
+		done, err = t.Table.Commit(ctx, st, ops)
+		return err
+	})
+	return done, err
 }
 
 // forwardOps returns the changes after which the chain has the rules of a network, of none for the zero Prefix.

@@ -2,11 +2,13 @@ package overlay
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
@@ -41,7 +43,7 @@ func exceptionSet(is6 bool) *nft.Set {
 
 // tableMessages returns the messages that replace the whole table. If want is
 // empty, they only delete it.
-func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
+func tableMessages(want []NAT, sources map[bool]*sources) ([]nlconn.Message, error) {
 	// Deleting an absent table is an error, so make it first.
 	msgs := []nlconn.Message{ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), ownTable().Message(unix.NFT_MSG_DELTABLE, 0)}
 	f, entries, err := tableFeature(want, sources)
@@ -53,7 +55,7 @@ func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message,
 
 // tableFeature returns the table's sets and chains as a feature, and its
 // elements.
-func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*nft.Entry, error) {
+func tableFeature(want []NAT, sources map[bool]*sources) (*nft.Feature, []*nft.Entry, error) {
 	f := &nft.Feature{Table: ownTable()}
 	nat := nft.Chain{Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT}
 	input := nft.Chain{Name: "input", Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: nft.PriorityFilter}
@@ -87,7 +89,7 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 			tunnelled = append(tunnelled, chain)
 			forward.Rules = append(forward.Rules, nft.NewRule(w.tunnelled(nft.Goto(chain.Name))...))
 			input.Rules = append(input.Rules, w.inputRules(set)...)
-			for _, a := range sources[is6] {
+			for _, a := range sorting.Sorted(slices.Collect(maps.Keys(sources[is6].all)), netip.Addr.Compare) {
 				entries = append(entries, &nft.Entry{Set: set, Key: a.AsSlice()})
 			}
 		}
