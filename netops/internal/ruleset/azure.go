@@ -59,8 +59,6 @@ const (
 //     arrive at the port go to this MAC, so that frames for the same node also
 //     leave by the uplink and come back. ARP and neighbour discovery are
 //     unchanged.
-//   - macnat_host4 is macnat_node4 of older versions, with a port or a name
-//     pattern in the key.
 //
 // The keys are ports, because a kernel without nft_meta_bridge cannot match the
 // name of the bridge.
@@ -71,16 +69,14 @@ func macNATFeature() nft.Feature {
 	pods4 := &nft.Set{Table: table, Name: "macnat_pods4", Key: []nft.Field{nft.IfName, nft.IP4Addr}, Data: to}
 	pods6 := &nft.Set{Table: table, Name: "macnat_pods6", Key: []nft.Field{nft.IfName, nft.IP6Addr}, Data: to}
 	tunnel := &nft.Set{Table: table, Name: "macnat_tunnel", Key: []nft.Field{nft.IfName}, Data: to}
-	host4 := &nft.Set{Table: table, Name: "macnat_host4", Key: []nft.Field{nft.IfPattern, nft.IP4Addr}, Data: to}
 	return nft.Feature{
 		Table: table,
-		Sets:  []*nft.Set{uplinks, pods4, pods6, tunnel, host4},
+		Sets:  []*nft.Set{uplinks, pods4, pods6, tunnel},
 		Chains: func() []nft.Chain {
 			return []nft.Chain{
 				{
 					Name: "macnat_prerouting", Kind: "filter", Hook: bridgePrerouting, Priority: priorityBridgeFirst,
 					Rules: []nft.Rule{
-						nft.NewRule(etherType(unix.ETH_P_IP), nft.InputLink(), frameDestination4(), fromMap(host4), setDestinationMAC(), toHostItself(), nft.Return()),
 						nft.NewRule(etherType(unix.ETH_P_IP), nft.InputLink(), frameDestination4(), fromMap(pods4), setDestinationMAC()),
 						nft.NewRule(etherType(unix.ETH_P_IPV6), nft.InputLink(), frameDestination6(), fromMap(pods6), setDestinationMAC()),
 						nft.NewRule(arp(arpReply), nft.InputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),

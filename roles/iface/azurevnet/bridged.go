@@ -42,10 +42,7 @@ func (r *role) addUplink(s *netops.Spec, in *attach.Input, o observed) {
 	}
 	var none roles.Faults
 	for _, a := range r.conf.viaHost(&none) {
-		s.Add(&netops.Element{
-			Shared: true, Set: "macnat_node4", Key: []string{a.String()}, Value: []string{o.Master.MAC}, Label: label,
-			OrSet: "macnat_host4", OrKey: []string{in.HostLink, a.String()}, // of an older version
-		})
+		s.Add(&netops.Element{Shared: true, Set: "macnat_node4", Key: []string{a.String()}, Value: []string{o.Master.MAC}, Label: label})
 	}
 }
 
