@@ -139,13 +139,14 @@ func (o *Kernel) evaluateRoute(r routeState, del bool) (disturbed, moved bool) {
 		}
 	}
 	have, ok := o.have.routes[r.dst]
+	_, wanted := o.peers.subnet(r.dst)
 	switch {
 	case del:
 		disturbed = ok && have == r.routeTo
 	case ok && have == r.routeTo:
 	default:
 		disturbed = r.protocol == Protocol || over && r.isFromFlannel() ||
-			r.priority == o.priority() && o.peers.subnet(r.dst) != nil
+			r.priority == o.priority() && wanted
 	}
 	if r.protocol == Protocol {
 		return disturbed, false

@@ -126,43 +126,41 @@ type opWriter struct {
 	conn *nlconn.Conn
 	ops  []kernelOp
 	buf  []byte
+	// err is an error of the socket or of the device. Nothing is sent after it.
+	err error
 }
 
 // writer returns a writer of all ops except opPeer.
 func (o *Kernel) writer() *opWriter { return &opWriter{Kernel: o, conn: o.conn.Conn} }
 
-// add queues an op. It sends the queue if the queue is full.
-func (w *opWriter) add(ctx context.Context, op kernelOp) error {
+// add queues an op. It sends the queue if the queue is full. The next flush returns an error.
+func (w *opWriter) add(ctx context.Context, op kernelOp) {
 	w.ops = append(w.ops, op)
-	if len(w.ops) < nlconn.MaxWrite {
-		return nil
+	if len(w.ops) >= nlconn.MaxWrite {
+		_ = w.flush(ctx)
 	}
-	return w.flush(ctx)
 }
 
-// flush sends the queued ops. It returns errors of the socket and of the device.
+// flush sends the queued ops. It returns the first error of the socket or of the device since the writer was made.
 // The refusal of an op is recorded in its peer.
 func (w *opWriter) flush(ctx context.Context) error {
 	ops := w.ops
 	defer func() { w.ops = w.ops[:0] }()
 	for range writeTries {
-		if len(ops) == 0 {
-			return nil
+		if w.err != nil || len(ops) == 0 {
+			return w.err
 		}
 		var again []kernelOp
-		err := w.net.Probed(func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
+		w.err = w.net.Probed(func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
 			again, err = w.send(ctx, ops)
 			return err
 		})
-		if err != nil {
-			return err
-		}
 		ops = again
 	}
 	for i := range ops {
 		w.recordRefusal(&ops[i], fmt.Errorf("%s: %w", &ops[i], nlconn.ErrBusy))
 	}
-	return nil
+	return w.err
 }
 
 // send sends ops in one write. It returns the ops for which the kernel had no

@@ -59,31 +59,27 @@ type peerIndex struct {
 	names  map[string]*peerEntry
 }
 
-// subnet returns the peer with a subnet, or nil.
-func (x *peerIndex) subnet(p netip.Prefix) *peerEntry {
-	if one := x.firsts[p.Addr()]; one != nil && one.Subnet == p {
-		return one
-	}
-	return nil
+// subnet returns the peer with a subnet.
+func (x *peerIndex) subnet(p netip.Prefix) (one *peerEntry, has bool) {
+	one, has = x.firsts[p.Addr()]
+	return one, has && one.Subnet == p
 }
 
 // containing returns the peer whose subnet contains a network, or nil.
 func (x *peerIndex) containing(p netip.Prefix) *peerEntry {
 	for bits := p.Bits(); bits > 0; bits-- {
 		up, _ := p.Addr().Prefix(bits)
-		if one := x.subnet(up); one != nil {
+		if one, has := x.subnet(up); has {
 			return one
 		}
 	}
 	return nil
 }
 
-// gateway returns the peer whose tunnel has a gateway address, or nil.
-func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
-	if one := x.firsts[a]; one != nil && one.tunnel {
-		return one
-	}
-	return nil
+// gateway returns the peer whose tunnel has a gateway address.
+func (x *peerIndex) gateway(a netip.Addr) (one *peerEntry, has bool) {
+	one, has = x.firsts[a]
+	return one, has && one.tunnel
 }
 
 func newPeerIndex(n int) *peerIndex {

@@ -3,6 +3,8 @@ package overlay
 import (
 	"context"
 	"errors"
+	"iter"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -10,17 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // program makes the missing objects of peers. It makes a peer's route last:
 // without the route the kernel does not send requests for the gateway's MAC.
 func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error {
-	one := o.programPeer
+	programPeer := o.peerProgrammer(ctx, w)
 	if o.isWireGuard() {
-		w, one = &opWriter{Kernel: o, conn: o.wg.Conn}, o.programWGPeer
-	} else if err := o.deleteSurplus(ctx, w); err != nil {
-		return err
+		w = &opWriter{Kernel: o, conn: o.wg.Conn}
+		programPeer = func(p *peerEntry) { o.programWGPeer(ctx, w, p) }
+	} else {
+		o.deleteSurplus(ctx, w)
 	}
 	var tried []*peerEntry
 	for _, p := range o.order {
@@ -29,11 +33,8 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 		}
 		tried = append(tried, p)
 		p.refused = nil
-		if p.invalid != nil {
-			continue
-		}
-		if err := one(ctx, w, p); err != nil {
-			return err
+		if p.invalid == nil {
+			programPeer(p)
 		}
 	}
 	if err := w.flush(ctx); err != nil {
@@ -51,61 +52,38 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 }
 
 // deleteSurplus deletes additional objects.
-func (o *Kernel) deleteSurplus(ctx context.Context, w *opWriter) error {
+func (o *Kernel) deleteSurplus(ctx context.Context, w *opWriter) {
 	surplus := o.have.surplus
 	o.have.surplus = nil
 	for _, op := range surplus {
-		if err := w.add(ctx, op); err != nil {
-			return err
-		}
+		w.add(ctx, op)
 	}
-	return nil
 }
 
-func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
-	first := p.Subnet.Addr()
-	op := kernelOp{peer: p, link: o.device.Index, mac: p.MAC, hop: p.hop}
-	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.MAC) {
-		op.kind, op.ip = opNeigh, first
-		if err := w.add(ctx, op); err != nil {
-			return err
+// peerProgrammer returns a function that makes the missing objects of a peer without WireGuard.
+func (o *Kernel) peerProgrammer(ctx context.Context, w *opWriter) func(*peerEntry) {
+	neighs, fdb, routes := o.neighs(), o.fdb(), o.routes()
+	return func(p *peerEntry) {
+		if p.tunnel {
+			neighs.ensure(ctx, w, p, p.Subnet.Addr())
+			fdb.ensure(ctx, w, p, p.MAC)
 		}
-	}
-	if p.tunnel && o.have.fdb[p.MAC] != p.Gateway {
-		op.kind, op.ip = opFDB, p.Gateway
-		if err := w.add(ctx, op); err != nil {
-			return err
+		if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.Link {
+			// The tunnel's gateway is in the subnet. While a route to the subnet uses
+			// another link, IPv6 refuses the gateway on this link (net/ipv6/route.c,
+			// ip6_route_check_nh_onlink).
+			w.add(ctx, kernelOp{kind: opRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority})
 		}
-	}
-	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.Link {
-		// The tunnel's gateway is in the subnet. While a route to the subnet uses
-		// another link, IPv6 refuses the gateway on this link (net/ipv6/route.c,
-		// ip6_route_check_nh_onlink).
-		if err := w.add(ctx, kernelOp{kind: opRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority}); err != nil {
-			return err
-		}
-	}
-	if !o.noHops {
-		id, ok := o.have.ids[p.hop]
-		if !ok {
-			id = o.freeHop()
-			op.kind, op.id = opHop, id
+		if _, ok := o.have.ids[p.hop]; !ok && !o.noHops {
+			id := o.freeHop()
 			// Later peers with the same hop share it.
 			o.have.ids[p.hop], o.have.hops[id] = id, p.hop
-			if err := w.add(ctx, op); err != nil {
-				return err
-			}
+			w.add(ctx, kernelOp{kind: opHop, peer: p, hop: p.hop, id: id})
 		}
-		op.id = id
+		if o.noHops || o.have.ids[p.hop] != 0 { // else the kernel has just refused the object
+			routes.ensure(ctx, w, p, p.Subnet)
+		}
 	}
-	op.kind, op.dst, op.protocol = opRoute, p.Subnet, Protocol
-	want := op.route()
-	want.priority = o.priority()
-	if o.have.routes[p.Subnet] == want {
-		return nil
-	}
-	op.priority = o.priority()
-	return w.add(ctx, op)
 }
 
 // linkOf returns the index of the link that a route uses.
@@ -145,35 +123,28 @@ func (o *Kernel) prune(ctx context.Context, w *opWriter) error {
 		o.sweep = false // refuse sets it again
 		return o.pruneAll(ctx, w)
 	}
+	neighs, fdb, routes := o.neighs(), o.fdb(), o.routes()
 	for _, c := range released {
-		if err := o.pruneRoute(ctx, w, c.subnet); err != nil {
-			return err
-		}
+		routes.prune(ctx, w, only(c.subnet))
 	}
 	for _, c := range released {
 		first := c.subnet.Addr()
-		if id, ok := o.have.ids[c.hop]; ok && o.peers.gateway(first) == nil {
-			if err := w.add(ctx, kernelOp{kind: opHop, del: true, id: id}); err != nil {
-				return err
-			}
+		_, wanted := o.peers.gateway(first)
+		if id, ok := o.have.ids[c.hop]; ok && !wanted {
+			w.add(ctx, kernelOp{kind: opHop, del: true, id: id})
 		}
-		if err := o.pruneFDB(ctx, w, c.mac); err != nil {
-			return err
-		}
-		if err := o.pruneNeigh(ctx, w, first); err != nil {
-			return err
-		}
+		fdb.prune(ctx, w, only(c.mac))
+		neighs.prune(ctx, w, only(first))
 	}
 	return w.flush(ctx)
 }
 
+// only yields one key.
+func only[K any](key K) iter.Seq[K] { return func(yield func(K) bool) { yield(key) } }
+
 // pruneAll checks all objects of the overlay.
 func (o *Kernel) pruneAll(ctx context.Context, w *opWriter) error {
-	for dst := range o.have.routes {
-		if err := o.pruneRoute(ctx, w, dst); err != nil {
-			return err
-		}
-	}
+	o.routes().prune(ctx, w, maps.Keys(o.have.routes))
 	if err := w.flush(ctx); err != nil {
 		return err
 	}
@@ -181,48 +152,12 @@ func (o *Kernel) pruneAll(ctx context.Context, w *opWriter) error {
 	for _, r := range o.have.routes {
 		used[r.id] = true
 	}
-	for id := range o.have.hops {
-		if used[id] {
-			continue
-		}
-		if err := w.add(ctx, kernelOp{kind: opHop, del: true, id: id}); err != nil {
-			return err
-		}
+	for c := range keyed.Diff(maps.Keys(o.have.hops), keyed.Of(o.have.hops), keyed.Of(used), keyed.Always) {
+		w.add(ctx, kernelOp{kind: opHop, del: true, id: c.Key})
 	}
-	for mac := range o.have.fdb {
-		if err := o.pruneFDB(ctx, w, mac); err != nil {
-			return err
-		}
-	}
-	for ip := range o.have.neighs {
-		if err := o.pruneNeigh(ctx, w, ip); err != nil {
-			return err
-		}
-	}
+	o.fdb().prune(ctx, w, maps.Keys(o.have.fdb))
+	o.neighs().prune(ctx, w, maps.Keys(o.have.neighs))
 	return w.flush(ctx)
-}
-
-func (o *Kernel) pruneRoute(ctx context.Context, w *opWriter, dst netip.Prefix) error {
-	r, ok := o.have.routes[dst]
-	if !ok || !o.isWireGuard() && o.peers.subnet(dst) != nil || o.isWireGuard() && dst == o.network {
-		return nil
-	}
-	return w.add(ctx, kernelOp{kind: opRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
-}
-
-func (o *Kernel) pruneFDB(ctx context.Context, w *opWriter, mac MAC) error {
-	ip, ok := o.have.fdb[mac]
-	if !ok || !ip.IsValid() || o.peers.macs[mac] != nil {
-		return nil
-	}
-	return w.add(ctx, kernelOp{kind: opFDB, del: true, link: o.device.Index, mac: mac, ip: ip})
-}
-
-func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) error {
-	if _, ok := o.have.neighs[ip]; !ok || o.peers.gateway(ip) != nil {
-		return nil
-	}
-	return w.add(ctx, kernelOp{kind: opNeigh, del: true, link: o.device.Index, ip: ip})
 }
 
 // pruneDevices deletes the labelled devices of the family except the wanted one, and the family's addresses of the other
@@ -276,9 +211,7 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 	defer func() { o.have, o.device, o.peers = before, device, peers }()
 	o.have, o.peers, o.device.Index = have, newPeerIndex(0), link
 	w := o.writer()
-	if err := o.deleteSurplus(ctx, w); err != nil {
-		return err
-	}
+	o.deleteSurplus(ctx, w)
 	return o.pruneAll(ctx, w)
 }
 

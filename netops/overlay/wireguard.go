@@ -5,6 +5,7 @@ import (
 	"crypto/ecdh"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/keyed"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -194,7 +196,7 @@ func (o *Kernel) PodLink(ctx context.Context) (string, error) {
 }
 
 // programWGPeer makes a peer of the WireGuard device. The device's route is made after the peers.
-func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
+func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) {
 	settings := &o.wanted.WireGuard
 	want := wgPeer{
 		endpoint: netip.AddrPortFrom(p.Gateway, p.Port), psk: settings.PresharedKey, keepalive: settings.Keepalive, allowed: p.networks(),
@@ -205,7 +207,7 @@ func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) e
 		// router that translates addresses. Only a new record replaces that address.
 		p.endpoint, want.endpoint = want.endpoint, netip.AddrPort{}
 		if have.allowed == want.allowed && have.psk == want.psk && have.keepalive == want.keepalive {
-			return nil
+			return
 		}
 	}
 	op := kernelOp{kind: opPeer, peer: p, link: o.device.Index, key: p.key, wg: &want}
@@ -217,12 +219,10 @@ func (o *Kernel) programWGPeer(ctx context.Context, w *opWriter, p *peerEntry) e
 		first.keepalive = 1
 		start := op
 		start.wg = &first
-		if err := w.add(ctx, start); err != nil {
-			return err
-		}
+		w.add(ctx, start)
 	}
 	p.endpoint = netip.AddrPortFrom(p.Gateway, p.Port)
-	return w.add(ctx, op)
+	w.add(ctx, op)
 }
 
 // networks returns the networks that a WireGuard device sends to the peer.
@@ -242,9 +242,7 @@ func (o *Kernel) routeToWG(ctx context.Context) error {
 	w := o.writer()
 	op := kernelOp{kind: opRoute, dst: o.network, protocol: Protocol, priority: o.priority(), hop: hop{Link: int32(o.device.Index)}}
 	if o.have.routes[o.network] != op.route() {
-		if err := w.add(ctx, op); err != nil {
-			return err
-		}
+		w.add(ctx, op)
 		// No other route may be deleted if this one is refused.
 		if err := w.flush(ctx); err != nil {
 			return err
@@ -259,27 +257,16 @@ func (o *Kernel) routeToWG(ctx context.Context) error {
 			o.have.surplus = append(o.have.surplus, kernelOp{kind: opRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority, hop: hop{Via: r.via}})
 		}
 	}
-	for dst, r := range o.have.routes {
-		if dst != o.network {
-			o.have.surplus = append(o.have.surplus, kernelOp{kind: opRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
-		}
-	}
-	if err := o.deleteSurplus(ctx, w); err != nil {
-		return err
-	}
+	o.deleteSurplus(ctx, w)
+	o.routes().prune(ctx, w, maps.Keys(o.have.routes))
 	return w.flush(ctx)
 }
 
 // pruneWG removes the peers that no record has.
 func (o *Kernel) pruneWG(ctx context.Context) error {
 	w := &opWriter{Kernel: o, conn: o.wg.Conn}
-	for key := range o.have.wg {
-		if o.peers.keys[key] != nil {
-			continue
-		}
-		if err := w.add(ctx, kernelOp{kind: opPeer, del: true, link: o.device.Index, key: key}); err != nil {
-			return err
-		}
+	for c := range keyed.Diff(maps.Keys(o.have.wg), keyed.Of(o.have.wg), keyed.Of(o.peers.keys), keyed.Always) {
+		w.add(ctx, kernelOp{kind: opPeer, del: true, link: o.device.Index, key: c.Key})
 	}
 	return w.flush(ctx)
 }

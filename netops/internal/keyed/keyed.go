@@ -26,22 +26,26 @@ type Change[K comparable, H, W any] struct {
 func Diff[K comparable, H, W any](keys iter.Seq[K], have func(K) (H, bool), want func(K) (W, bool), equal func(H, W) bool) iter.Seq[Change[K, H, W]] {
 	return func(yield func(Change[K, H, W]) bool) {
 		for key := range keys {
-			h, has := have(key)
-			w, wants := want(key)
-			c := Change[K, H, W]{Key: key, Have: h, Want: w}
-			switch {
-			case !has && !wants, has && wants && equal(h, w):
-				continue
-			case has && wants:
-				c.Kind = Replace
-			case has:
-				c.Kind = Remove
-			}
-			if !yield(c) {
+			if c, differs := At(key, have, want, equal); differs && !yield(c) {
 				return
 			}
 		}
 	}
+}
+
+// At is Diff for one key.
+func At[K comparable, H, W any](key K, have func(K) (H, bool), want func(K) (W, bool), equal func(H, W) bool) (c Change[K, H, W], differs bool) {
+	h, has := have(key)
+	w, wants := want(key)
+	c = Change[K, H, W]{Key: key, Have: h, Want: w}
+	switch {
+	case has && wants:
+		c.Kind = Replace
+		return c, !equal(h, w)
+	case has:
+		c.Kind = Remove
+	}
+	return c, has || wants
 }
 
 // Maps is Diff for all keys of two maps: first those that are wanted, then the others. Neither are in an order.
@@ -93,5 +97,8 @@ func Any[C any](differences iter.Seq[C]) bool {
 	return false
 }
 
-// Same is equal for objects that compare, and for those that have only keys.
+// Same is equal for values.
 func Same[V comparable](have, want V) bool { return have == want }
+
+// Always is equal if only the keys count.
+func Always[H, W any](H, W) bool { return true }

@@ -21,7 +21,7 @@ func (c *Client) lacking(ctx context.Context, wanted []*Entry) (absent []*Entry,
 	}
 	ids, want := keyed.Index(wanted, (*Entry).ID)
 	_, have := keyed.Index(all, (*Entry).ID)
-	for d := range keyed.Diff(slices.Values(ids), keyed.Of(have), keyed.Of(want), func(_, _ *Entry) bool { return true }) {
+	for d := range keyed.Diff(slices.Values(ids), keyed.Of(have), keyed.Of(want), keyed.Always) {
 		covers := func(o *Entry) bool { return o.covers(d.Want) }
 		if !set.isInterval() || !slices.ContainsFunc(all, covers) {
 			absent = append(absent, d.Want)
