@@ -114,8 +114,9 @@ func (p *Peer) link() *Link {
 // bridge is created. An existing bridge is not reconfigured, except for KeepMAC.
 type Bridge struct {
 	VLANFiltering bool `json:"vlanFiltering,omitempty"`
-	// KeepMAC sets the MAC of an existing bridge to its present value. A
-	// bridge whose MAC was never set uses the lowest MAC of its ports.
+	// KeepMAC sets the MAC of an existing bridge to its present value, or to
+	// the link's MAC if it has none. A bridge whose MAC was never set uses the
+	// lowest MAC of its ports, and has none when it loses the last.
 	KeepMAC bool `json:"keepMAC,omitempty"`
 	// Filter makes the packets between ports pass nftables' inet family, as a PodPolicy does.
 	Filter bool `json:"filter,omitempty"`

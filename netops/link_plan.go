@@ -3,6 +3,7 @@ package netops
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -81,7 +82,10 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]
 	set.Up = l.Up && !have.IsUp()
 	set.Promisc = l.Promisc && !have.IsPromisc()
 	if l.Bridge != nil && l.Bridge.KeepMAC {
-		set.MAC = have.MAC.String()
+		set.MAC = l.MAC
+		if slices.ContainsFunc(have.MAC, func(b byte) bool { return b != 0 }) {
+			set.MAC = have.MAC.String()
+		}
 	}
 	if !set.Up && !set.Promisc && set.MAC == "" && set.VXLAN == nil {
 		return nil, nil

@@ -91,18 +91,22 @@ func checkVerbVersion(verb roles.Verb, version string) error {
 	return nil
 }
 
-// valid decodes GC's list of valid attachments. It returns nil if the runtime sent
-// none. An entry without a container ID or interface name is an error: GC removes
+// valid decodes GC's list of valid attachments. It returns nil if the configuration
+// has no such key. null is an empty list, because libcni sends it for a network without
+// attachments whose runtime keeps its lists in maps, as CRI-O does. An entry without a container ID or interface name is an error: GC removes
 // every attachment that is not listed, so a misread list would cut off running containers.
 func (h *header) valid() ([]roles.AttachmentID, error) {
 	for _, list := range []struct {
 		key string
 		raw json.RawMessage
 	}{{"cni.dev/valid-attachments", h.ValidAttachments}, {"cni.dev/attachments", h.Attachments}} {
-		if absent(list.raw) {
+		if len(list.raw) == 0 {
 			continue
 		}
-		var ids []roles.AttachmentID // "[]" is decoded into a list that is not nil
+		ids := []roles.AttachmentID{}
+		if absent(list.raw) {
+			return ids, nil
+		}
 		if err := json.Unmarshal(list.raw, &ids); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", list.key, roles.ErrDecode, roles.Mismatch(err))
 		}

@@ -133,8 +133,8 @@ func (r *role) addBridge(s *netops.Spec, in *attach.Input, o observed) {
 		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: attachment.SharedAlias,
 		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: o.followsPorts},
 	}
-	if !o.bridge.Exists {
-		br.MAC = o.bridge.MAC
+	if !o.bridge.HasMAC {
+		br.MAC = o.bridge.MAC // a bridge keeps a MAC that it got in the meantime
 	}
 	if in.Prev != nil {
 		br.MAC, br.MTU, br.Alias = prevMAC(in.Prev, r.conf.Bridge), 0, ""
@@ -196,7 +196,7 @@ func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: attachment.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
 	}
-	if !o.gateway.Exists {
+	if !o.gateway.HasMAC {
 		l.MAC = o.gateway.MAC
 	}
 	s.Add(l, &netops.PortVLANs{

@@ -17,26 +17,40 @@ import (
 
 // TestForeignBridge is the reference's "reuse existing" and "stable bridge MAC"
 // on a bridge that another program created without setting a MAC: the kernel
-// would change its MAC to our port's. The result has the MAC that the bridge
+// would change its MAC to our port's. If such a bridge has lost its last port and
+// with it its MAC, ADD gives it one. The result has the MAC that the bridge
 // keeps, so CHECK succeeds.
 func TestForeignBridge(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
-		port       bool
+		port, lost bool
 	}{
-		{"gateway, no ports", gateway, false},
-		{"layer 2, no ports", layer2, false},
-		{"gateway, a port with a higher MAC", gateway, true},
-		{"layer 2, a port with a higher MAC", layer2, true},
+		{name: "gateway, no ports", conf: gateway},
+		{name: "layer 2, no ports", conf: layer2},
+		{name: "gateway, a port with a higher MAC", conf: gateway, port: true},
+		{name: "layer 2, a port with a higher MAC", conf: layer2, port: true},
+		{name: "gateway, the last port lost", conf: gateway, port: true, lost: true},
+		{name: "layer 2, the last port lost", conf: layer2, port: true, lost: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
 			if c.port {
 				attrs := netlink.LinkAttrs{Name: "port", HardwareAddr: []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff}, MasterIndex: link(t, "br0").Attrs().Index}
 				must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
-				t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "port"))) })
+				remove := func() { must(t, netlink.LinkDel(link(t, "port"))) }
+				if c.lost {
+					remove()
+				} else {
+					t.Cleanup(remove)
+				}
 			}
 			before := link(t, "br0").Attrs().HardwareAddr.String()
+			if c.lost {
+				if roles.UnicastMAC(before) != "" {
+					t.Fatalf("the bridge has the MAC %s without a port", before)
+				}
+				before = "" // the first ADD chooses one
+			}
 			e := rolestest.NewEnv(t, all.Table())
 			ns := netopstest.New(t)
 			call := rolestest.Call{Type: "bridge", ID: "c1", Netns: ns.Path(), IfName: "eth0"}
@@ -53,7 +67,11 @@ func TestForeignBridge(t *testing.T) {
 					call.Conf = rolestest.WithKeys(t, call.Conf, map[string]any{"prevResult": json.RawMessage(results[0])})
 				}
 				a := e.OK(call)
-				if now := link(t, "br0").Attrs().HardwareAddr.String(); now != before {
+				now := link(t, "br0").Attrs().HardwareAddr.String()
+				if before == "" {
+					before = roles.UnicastMAC(now)
+				}
+				if now != before {
 					t.Fatalf("after %s the bridge has the MAC %s, it had %s", verb, now, before)
 				}
 				if verb != "ADD" {

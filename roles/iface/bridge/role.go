@@ -43,11 +43,11 @@ type observed struct {
 
 // hostLink is an interface of the host that ADD creates if it is missing.
 type hostLink struct {
-	// MAC is the existing interface's MAC, or the MAC for the new one.
+	// MAC is the existing interface's MAC, or one for a new interface and for
+	// one that has none.
 	MAC string
-	// Exists reports that the interface exists, so that MAC was read from the
-	// kernel.
-	Exists bool
+	// HasMAC reports that the interface has this MAC.
+	HasMAC bool
 }
 
 // Observe reads the MACs of the bridge and of the gateway interface. For a
@@ -64,7 +64,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		h.Log.Warn("the bridge does not filter VLANs: the keys vlan and vlanTrunk have no effect and CHECK fails; run 'ip link set "+
 			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
 	}
-	if o.bridge.Exists && bridge.Alias != attachment.SharedAlias && in.Prev == nil {
+	if bridge.Index != 0 && bridge.Alias != attachment.SharedAlias && in.Prev == nil {
 		o.followsPorts, err = followsPorts(ctx, h, bridge)
 		if err != nil {
 			return err
@@ -87,15 +87,16 @@ func (r *role) vlansIdle(bridge netops.LinkInfo) bool {
 	return r.conf.vlanAware() && bridge.Kind == "bridge" && !bridge.VLANFiltering
 }
 
-// observeLink reads a host link. For a missing link it chooses a random MAC.
+// observeLink reads a host link. For a missing link it chooses a random MAC, and
+// for a bridge that lost its last port: the kernel takes the MAC away with that.
 func observeLink(ctx context.Context, h *roles.Host, name string, o *hostLink) (netops.LinkInfo, error) {
 	l, err := h.Net.Link(ctx, nil, name)
-	if err == nil {
-		*o = hostLink{MAC: l.MAC, Exists: true}
-		return l, nil
-	}
-	if !errors.Is(err, netops.ErrNotExist) {
+	if err != nil && !errors.Is(err, netops.ErrNotExist) {
 		return l, err
+	}
+	if roles.UnicastMAC(l.MAC) != "" {
+		*o = hostLink{MAC: l.MAC, HasMAC: true}
+		return l, nil
 	}
 	m := net.HardwareAddr(binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6])
 	m[0] = m[0]&^1 | 2
