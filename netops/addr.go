@@ -129,9 +129,13 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	if err != nil {
 		return nil, err
 	}
+	return []nlconn.Message{a.message(index, v)}, nil
+}
+
+func (a *Addr) message(index int, v Verb) nlconn.Message {
 	have := rtnl.Addr{Link: index, Prefix: a.Address}
 	if v == VerbDel {
-		return []nlconn.Message{have.Message(unix.RTM_DELADDR)}, nil
+		return have.Message(unix.RTM_DELADDR)
 	}
 	if a.Address.Addr().Is6() && !a.DAD {
 		have.Flags |= unix.IFA_F_NODAD
@@ -139,7 +143,7 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	if a.NoPrefixRoute {
 		have.Flags |= unix.IFA_F_NOPREFIXROUTE
 	}
-	return []nlconn.Message{have.Message(unix.RTM_NEWADDR)}, nil
+	return have.Message(unix.RTM_NEWADDR)
 }
 
 // addresses reads a link's addresses.

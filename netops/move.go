@@ -1,9 +1,11 @@
 package netops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +15,8 @@ import (
 )
 
 // Move moves an existing link into another namespace, with a new name. The link
-// is down afterwards, and its addresses and routes are lost. The link must not
+// is down afterwards, and its addresses and routes are lost, unless KeepNetwork is
+// set. The link must not
 // be a port of a bridge or bond, and must not belong to an attachment.
 //
 // The inverse moves the link back, even if it was renamed, and restores its
@@ -40,6 +43,11 @@ type Move struct {
 	Up   bool   `json:"up,omitempty"`
 	Kind string `json:"kind,omitempty"`
 	MAC  string `json:"mac,omitempty"`
+	// KeepNetwork makes the inverse restore the link's addresses of unlimited
+	// lifetime and its routes. Plan sets Addresses and Routes in the inverse.
+	KeepNetwork bool    `json:"keepNetwork,omitempty"`
+	Addresses   []Addr  `json:"addresses,omitempty"`
+	Routes      []Route `json:"routes,omitempty"`
 }
 
 // Where returns the namespace that the link comes from.
@@ -62,6 +70,7 @@ func (m *Move) String() string {
 		w = append(w, "back", strconv.Quote(m.Back))
 	}
 	w.flag(m.Up, "up")
+	w.flag(m.KeepNetwork, "keep network")
 	return w.String()
 }
 
@@ -72,6 +81,12 @@ func (m *Move) validate() error {
 	}
 	if m.From == m.To {
 		errs = append(errs, fmt.Errorf("a move from %s to %s: %w", m.From, m.To, ErrInvalid))
+	}
+	for i := range m.Addresses {
+		errs = append(errs, m.Addresses[i].validate())
+	}
+	for i := range m.Routes {
+		errs = append(errs, m.Routes[i].validate())
 	}
 	if m.Alias == "" {
 		errs = append(errs, fmt.Errorf("a move without an alias: %w", ErrInvalid))
@@ -108,6 +123,12 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	if !isLabelled(have.Alias, m.Alias) {
 		back.Back = have.Alias
 	}
+	if m.KeepNetwork {
+		back.Addresses, back.Routes, err = s.networkOf(ctx, m.From, have)
+		if err != nil {
+			return nil, err
+		}
+	}
 	arrived := *have
 	arrived.Alias, arrived.Flags = m.Alias, have.Flags&^unix.IFF_UP
 	if s.moved == nil {
@@ -115,6 +136,39 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	}
 	s.made[m.ref()], s.moved[m.ref()] = true, &arrived
 	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
+}
+
+// networkOf returns the link's addresses and routes that do not come back by
+// themselves: the kernel makes addresses of link scope and their routes, and who
+// gave an address or a route a lifetime gives it again.
+func (s *session) networkOf(ctx context.Context, p Place, l *rtnl.Link) ([]Addr, []Route, error) {
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	addrs, err := c.Addresses(ctx, l.Index)
+	if err != nil {
+		return nil, nil, err
+	}
+	var keep []Addr
+	for _, a := range addrs {
+		if a.Scope < unix.RT_SCOPE_LINK && a.Flags&unix.IFA_F_PERMANENT != 0 {
+			keep = append(keep, Addr{In: p, Link: l.Name, Address: a.Prefix, NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0})
+		}
+	}
+	routes, err := c.Routes(ctx, l.Index, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var over []Route
+	for _, r := range routes {
+		if !r.Expires && r.Protocol != unix.RTPROT_RA && !r.Dst.Addr().IsLinkLocalUnicast() {
+			over = append(over, *routeOf(&r, p, l.Name))
+		}
+	}
+	// A gateway must be reachable by a route of a narrower scope.
+	slices.SortStableFunc(over, func(a, b Route) int { return cmp.Compare(*b.Scope, *a.Scope) })
+	return keep, over, nil
 }
 
 // checkMovable refuses a link that other objects depend on.

@@ -193,19 +193,59 @@ func (m *Move) restore(ctx context.Context, s *session, l *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	if !rename {
-		return c.One(ctx, last)
+	var msgs []nlconn.Message
+	if rename {
+		down, err := (&Link{Down: true}).setAt(ctx, s, l.Index)
+		if err != nil {
+			return err
+		}
+		msgs = append(msgs, down, renameMessage(l.Index, m.Name))
 	}
-	down, err := (&Link{Down: true}).setAt(ctx, s, l.Index)
+	network, err := m.networkMessages(ctx, s, l.Index)
 	if err != nil {
 		return err
 	}
-	results, broken := c.Exchange(ctx, []nlconn.Message{down, renameMessage(l.Index, m.Name), last})
-	if errors.Is(results[1], unix.EEXIST) {
+	first := len(msgs)
+	msgs = append(append(msgs, network...), last)
+	results, broken := c.Exchange(ctx, msgs)
+	if rename && errors.Is(results[1], unix.EEXIST) {
 		results[1] = nil
+	}
+	for i := first; i < len(msgs)-1; i++ {
+		if isRestored(results[i]) {
+			results[i] = nil
+		}
 	}
 	return errors.Join(append(results, broken)...)
 }
+
+// networkMessages returns the requests that restore the recorded addresses and
+// routes. They need the link up. They come before its label is taken away, so that
+// a call that continues after a killed one repeats them.
+func (m *Move) networkMessages(ctx context.Context, s *session, index int) ([]nlconn.Message, error) {
+	if len(m.Addresses) == 0 && len(m.Routes) == 0 {
+		return nil, nil
+	}
+	var msgs []nlconn.Message
+	for i := range m.Addresses {
+		msgs = append(msgs, m.Addresses[i].message(index, VerbAdd))
+	}
+	if !m.Up {
+		return msgs, nil
+	}
+	up, err := (&Link{Up: true}).setAt(ctx, s, index)
+	if err != nil {
+		return nil, err
+	}
+	msgs = append(msgs, up)
+	for i := range m.Routes {
+		msgs = append(msgs, m.Routes[i].message(index, VerbAdd))
+	}
+	return msgs, nil
+}
+
+// isRestored reports whether an address or route exists, or cannot exist any more.
+func isRestored(err error) bool { return errors.Is(err, unix.EEXIST) || isRefusedRoute(err) }
 
 // renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.

@@ -186,10 +186,14 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 // the state of its link is gone.
 func (r *Route) undo(ctx context.Context, s *session, v Verb) error {
 	err := s.request(ctx, r, v)
-	if v == VerbAdd && (isInvalid(err) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN)) {
+	if v == VerbAdd && isRefusedRoute(err) {
 		return nil
 	}
 	return err
+}
+
+func isRefusedRoute(err error) bool {
+	return isInvalid(err) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN)
 }
 
 func (r *Route) links() []string { return []string{r.Link} }
@@ -203,11 +207,15 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	if r.LinkIndex != 0 && r.LinkIndex != index {
 		return nil, fmt.Errorf("link %d %q: %w", r.LinkIndex, r.Link, ErrNotExist)
 	}
+	return []nlconn.Message{r.message(index, v)}, nil
+}
+
+func (r *Route) message(index int, v Verb) nlconn.Message {
 	key := rtnl.Route{
 		Link: index, Dst: r.Dst, Via: r.Via, Priority: r.Priority, Table: r.table(), Protocol: uint8(r.Protocol), Scope: unix.RT_SCOPE_NOWHERE,
 	}
 	if v == VerbDel {
-		return []nlconn.Message{{Kind: unix.RTM_DELROUTE, Body: key.Append(nil)}}, nil
+		return nlconn.Message{Kind: unix.RTM_DELROUTE, Body: key.Append(nil)}
 	}
 	all := key
 	all.Kind, all.Scope, all.Src, all.MTU, all.AdvMSS, all.OnLink = r.kind(), r.scope(), r.Src, r.MTU, r.AdvMSS, r.OnLink
@@ -218,7 +226,7 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	if r.Shared {
 		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
-	return []nlconn.Message{{Kind: unix.RTM_NEWROUTE, Flags: flags, Body: all.Append(nil)}}, nil
+	return nlconn.Message{Kind: unix.RTM_NEWROUTE, Flags: flags, Body: all.Append(nil)}
 }
 
 // kind returns the type of the route, RTN_*.

@@ -78,7 +78,7 @@ func (a *addition) addresses(ctx context.Context) (*roles.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(r.IPs) == 0 {
+	if len(r.IPs) == 0 && !bringsAddresses(a.role) {
 		return nil, errors.Join(fmt.Errorf("ipam plugin %q: returned no IP addresses", a.ipam), a.release(ctx))
 	}
 	if !a.h.Delegate.Moves(a.ipam, a.req) {

@@ -59,6 +59,18 @@ type SharedRemover interface {
 	RemovableShared() []netops.Object
 }
 
+// AddressBringer is implemented by an interface role whose interface can have addresses
+// without those of the IPAM plugin.
+type AddressBringer interface {
+	// BringsAddresses reports whether the IPAM plugin may return none.
+	BringsAddresses() bool
+}
+
+func bringsAddresses(r SpecBuilder) bool {
+	b, ok := r.(AddressBringer)
+	return ok && b.BringsAddresses()
+}
+
 // Input is the input of Build.
 type Input struct {
 	Key store.Key

@@ -43,7 +43,8 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	in := a.newInput(req)
 	in.Prev = req.PrevResult
-	if a.ipam != "" {
+	brings := bringsAddresses(a.role)
+	if (a.ipam != "" || brings) && !(brings && len(req.PrevResult.IPs) == 0) {
 		in.IPAM, err = IPAMPart(req.PrevResult, req.IfName)
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -71,7 +72,8 @@ func Prefixes(ips []IPConfig) []netip.Prefix {
 }
 
 // Routes converts a result's routes to routes over a container's interface. A route
-// without a gateway uses the first gateway of its family, if there is one. The
+// without a gateway uses the first gateway of its family, if there is one and the route's
+// scope is not that of the link. The
 // unspecified gateway (0.0.0.0, ::) means an on-link route; role dhcp uses it.
 // Duplicates, which DHCP's classful routes may contain, are removed.
 func Routes(r *roles.Result, link string) ([]netops.Object, error) {
@@ -90,6 +92,7 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 		}
 		via := Addr(rt.GW)
 		switch {
+		case !via.IsValid() && rt.Scope != nil && *rt.Scope >= unix.RT_SCOPE_LINK: // the kernel refuses a gateway
 		case !via.IsValid():
 			via = firstGateway(ips, dst.Addr().Is4())
 		case via.IsUnspecified():
@@ -99,7 +102,7 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 			In: netops.Container, Link: link, Dst: dst.Masked(), Via: via,
 			MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority, Scope: rt.Scope,
 		}
-		if rt.Table != nil {
+		if rt.Table != nil && *rt.Table != unix.RT_TABLE_MAIN {
 			o.Table = *rt.Table
 		}
 		if !slices.ContainsFunc(out, func(other netops.Object) bool { return sameRoute(other.(*netops.Route), o) }) {

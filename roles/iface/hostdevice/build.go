@@ -27,8 +27,13 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	default:
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
-			Alias: attachment.DeviceAlias(in.Key, dev.Link),
+			Alias: attachment.DeviceAlias(in.Key, dev.Link), KeepNetwork: r.conf.UseInterfaceNetwork,
 		})
 	}
-	return w, attach.Container{MTU: dev.MTU}.AddTo(&w.Spec, in, res)
+	dev.Network.addAddresses(res)
+	if err := (attach.Container{MTU: dev.MTU}).AddTo(&w.Spec, in, res); err != nil {
+		return nil, err
+	}
+	dev.Network.addRoutes(&w.Spec, in.Key.IfName, dev.Link, res)
+	return w, nil
 }

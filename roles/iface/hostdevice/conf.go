@@ -28,6 +28,11 @@ type Conf struct {
 	// with the driver vfio-pci, uio_pci_generic or igb_uio has no interface to
 	// move: only the result contains it.
 	PCIBusID string `json:"pciBusID,omitempty"`
+	// UseInterfaceNetwork copies the device's addresses, routes and policy rules
+	// from the host into the container, beside those of ipam. DEL gives the host
+	// the addresses without a lifetime and the routes back. IPv6 addresses with a
+	// lifetime are not copied.
+	UseInterfaceNetwork bool `json:"useInterfaceNetwork,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
 	RuntimeConfig struct {

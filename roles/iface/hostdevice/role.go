@@ -27,10 +27,13 @@ type role struct{ conf *Conf }
 // Shared is empty: a device has one owner at a time.
 func (r *role) Shared() []string { return nil }
 
+// BringsAddresses reports whether the device can have the host's addresses.
+func (r *role) BringsAddresses() bool { return r.conf.UseInterfaceNetwork }
+
 // Observe finds the device on the host. A repeated call in one ADD keeps the
 // first result: the device may already be in the container when the IPAM plugin
 // runs.
-func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, ns *netops.Namespace) error {
 	if in.Observed != nil {
 		return nil
 	}
@@ -50,6 +53,14 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	}
 	if err != nil {
 		return err
+	}
+	if r.conf.UseInterfaceNetwork {
+		if s.Userspace {
+			return &roles.ConfError{Path: "useInterfaceNetwork", Reason: "the device has a userspace driver and so no interface: remove the key"}
+		}
+		if s.Network, err = readNetwork(ctx, h.Net, s.Link, ns); err != nil {
+			return fmt.Errorf("useInterfaceNetwork: %w", err)
+		}
 	}
 	in.Observed = s
 	return s.returned(ctx, h)

@@ -34,6 +34,8 @@ type selected struct {
 	Path string
 	// Sole reports that the hardware has no other interface.
 	Sole bool
+	// Network is the interface's on the host, with useInterfaceNetwork.
+	Network network
 }
 
 // find reads the device from the kernel. The error wraps netops.ErrNotExist if
