@@ -197,16 +197,26 @@ vulncheck: bin/govulncheck
 fmt: bin/golangci-lint
 	bin/golangci-lint fmt ./...
 
-# The reference plugins, for comparison only, built from their Go module.
-bin/peers/bridge: test/peers/reference/go.sum
-	cd test/peers/reference && $(GO) build -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v1.9.1' -o ../../../bin/peers/ tool
+# The reference plugins, for comparison only, built from their Go module. REFERENCE=v1.9.1 takes the release before.
+REFERENCE ?= v1.10.0
+REFERENCEMOD := $(if $(filter v1.10.0,$(REFERENCE)),go,$(REFERENCE))
+bin/peers/bridge: bin/reference test/peers/reference/$(REFERENCEMOD).sum
+	cd test/peers/reference && $(GO) build -modfile $(REFERENCEMOD).mod -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=$(REFERENCE)' -o ../../../bin/peers/ tool
 
-# The test suites of the reference plugins, which run cnibox's plugins. Not a part of `make test-full`: they take a minute and a half.
-bin/suites/integration.test: test/peers/suites/go.sum test/peers/suites/build.sh test/peers/suites/shim/shim.go
-	GO='$(GO)' sh test/peers/suites/build.sh $(CURDIR)/bin/suites
+# What depends on REFERENCE is older than this file if it was built of another release.
+.PHONY: FORCE
+bin/reference: FORCE
+	@mkdir -p bin; echo '$(REFERENCE)' | cmp -s - $@ || echo '$(REFERENCE)' >$@
 
-test-suites: setup build bin/suites/integration.test
-	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(TAGS),foreign -count 1 -timeout 10m ./test/suites/foreign
+# The test suites of the reference plugins, which run its plugins and cnibox's. Not a part of `make test-full`: they take three minutes.
+# FULL=1 also runs those that need devices which this kernel lacks.
+bin/suites/integration.test: bin/reference test/peers/suites/$(REFERENCEMOD).sum test/peers/suites/build.sh test/peers/suites/shim/shim.go
+	GO='$(GO)' sh test/peers/suites/build.sh $(CURDIR)/bin/suites $(REFERENCEMOD).mod
+
+FOREIGN := $(TAGS),foreign
+test-suites: setup build bin/peers/bridge bin/suites/integration.test bin/vm/run
+	$(SANDBOX) $(LOOPBACK) $(GOTEST) -tags $(FOREIGN) -count 1 -timeout 20m ./test/suites/foreign
+	$(if $(FULL),bin/vm/run -timeout 40m -tags $(FOREIGN) -copy bin/cnibox -copy bin/peers -copy bin/suites ./test/suites/foreign)
 
 # Makes the same calls to the reference plugins and to ours. Not a part of `make test-full`. The virtual machine compares a selection of the
 # roles that this kernel lacks; DIFFVM=. compares all of them.

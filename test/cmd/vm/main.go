@@ -6,7 +6,7 @@
 // nothing: packages are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm, and
 // can emulate an arm64: -arch arm64 compiles the tests for it, and takes the programs of the RAM disk from Debian's packages.
 //
-//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
+//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-tags TAGS] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
@@ -35,6 +35,7 @@ import (
 type options struct {
 	timeout time.Duration
 	run     string
+	tags    string
 	skip    string
 	cache   string
 	release string
@@ -59,6 +60,8 @@ func parse() options {
 	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "kill the machine after this `time`")
 	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`, in packages that bring none of their own")
 	flag.StringVar(&o.skip, "skip", "", "leave out the tests that match `regexp`, in all packages")
+	// The default is those of the product, so that Go's build cache already has the packages.
+	flag.StringVar(&o.tags, "tags", "urfave_cli_no_docs", "build `tags` of the tests")
 	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of unpacked packages, relative to the repository")
 	flag.StringVar(&o.release, "debian", "bookworm", "`release` of Debian whose kernel boots: bullseye has 5.10, bookworm 6.1, trixie 6.12")
 	o.arch = archs()["amd64"]
@@ -118,7 +121,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if err := buildSuites(ctx, root, work, o.arch.name, suites); err != nil {
+	if err := buildSuites(ctx, root, work, o.arch.name, o.tags, suites); err != nil {
 		return err
 	}
 	initrd := filepath.Join(work, "initrd")
@@ -176,15 +179,12 @@ func nameSuites(o options) ([]suite, error) {
 	return suites, nil
 }
 
-// buildTags are those of the product, so that Go's build cache already has the packages.
-const buildTags = "urfave_cli_no_docs"
-
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
-func buildSuites(ctx context.Context, root, work, arch string, suites []suite) error {
+func buildSuites(ctx context.Context, root, work, arch, tags string, suites []suite) error {
 	for i := range suites {
 		s := &suites[i]
 		s.bin = filepath.Join(work, fmt.Sprintf("%d.test", i))
-		cmd := command(ctx, root, "go", "test", "-tags", buildTags, "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
+		cmd := command(ctx, root, "go", "test", "-tags", tags, "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch, "GOOS=linux")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("compile tests of %q: %w", s.pkg, err)

@@ -1,24 +1,32 @@
 #!/bin/sh
-# Builds the test suites of the reference plugins into the directory OUT, from a copy of their Go module: build.sh OUT. In the suites
-# that call the functions of a plugin, shim/shim.go stands for that plugin. It executes the plugin of CNIBOX_PLUGIN.
+# Builds the test suites of the reference plugins into the directory OUT, from a copy of their Go module, which MODFILE requires:
+# build.sh OUT MODFILE. In the suites that call the functions of a plugin, shim/shim.go stands for that plugin. It executes the plugin of CNIBOX_PLUGIN.
 set -eu
-out=$1
+out=$1 modfile=$2
 here=$(cd "$(dirname "$0")" && pwd)
 go=${GO:-go}
 cd "$here"
-"$go" mod download
-module=$("$go" list -m -f '{{.Dir}}' github.com/containernetworking/plugins)
+"$go" mod download -modfile "$modfile"
+module=$("$go" list -modfile "$modfile" -m -f '{{.Dir}}' github.com/containernetworking/plugins)
 rm -rf "$out"
 mkdir -p "$out"
 cp -R "$module" "$out/src"
 chmod -R u+w "$out/src"
-"$go" build -o "$out/" tool
+"$go" build -modfile "$modfile" -o "$out/" tool
 cd "$out/src"
 for file in ipam/host-local/main.go ipam/static/main.go main/loopback/loopback.go main/ptp/ptp.go main/tap/tap.go; do
 	cp "$here/shim/shim.go" "plugins/$file"
 done
-for suite in plugins/ipam/host-local plugins/ipam/static plugins/main/loopback plugins/main/ptp plugins/main/tap plugins/meta/portmap integration; do
-	"$go" test -vet off -c -o "$out/$(basename "$suite").test" "./$suite"
+# These suites also use what else is in the plugin's file.
+for file in main/bridge/bridge.go main/dummy/dummy.go main/host-device/host-device.go main/ipvlan/ipvlan.go main/macvlan/macvlan.go main/vlan/vlan.go \
+	meta/bandwidth/main.go meta/firewall/firewall.go meta/sbr/main.go meta/tuning/tuning.go meta/vrf/main.go; do
+	sed -i 's/^func \(main\|cmd[A-Z][A-Za-z]*\)(/func reference_\1(/' "plugins/$file"
+	cp "$here/shim/shim.go" "plugins/${file%/*}/"
 done
+for suite in ipam/host-local ipam/static main/bridge main/dummy main/host-device main/ipvlan main/loopback main/macvlan main/ptp main/tap main/vlan \
+	meta/bandwidth meta/firewall meta/portmap meta/sbr meta/tuning meta/vrf; do
+	"$go" test -vet off -ldflags '-s -w' -c -o "$out/${suite#*/}.test" "./plugins/$suite"
+done
+"$go" test -vet off -ldflags '-s -w' -c -o "$out/integration.test" ./integration
 # What loopback's, portmap's and the integration suite build when they run is in Go's build cache then.
 "$go" build -o "$out/" ./plugins/main/loopback ./pkg/testutils/echo/client ./pkg/testutils/echo/server

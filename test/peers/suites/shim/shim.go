@@ -1,4 +1,4 @@
-// Package main stands in for a reference plugin in its own test suite: go build -overlay puts this file in place of the plugin's.
+// Package main stands in for a reference plugin in its own test suite: build.sh puts this file in place of the plugin's, or beside it.
 // Its commands execute the plugin of the environment variable CNIBOX_PLUGIN, and the program itself is the plugin that -ldflags name.
 package main
 
@@ -26,6 +26,7 @@ func main() {
 func cmdAdd(args *skel.CmdArgs) error    { return call("ADD", args) }
 func cmdCheck(args *skel.CmdArgs) error  { return call("CHECK", args) }
 func cmdDel(args *skel.CmdArgs) error    { return call("DEL", args) }
+func cmdGC(args *skel.CmdArgs) error     { return call("GC", args) }
 func cmdStatus(args *skel.CmdArgs) error { return call("STATUS", args) }
 
 // call executes the plugin in the network namespace of the calling thread, with its result on stdout, where a suite reads it.
