@@ -250,7 +250,7 @@ const (
 func TestDiff(t *testing.T) {
 	reference, ours := bothSides(t)
 	cases := allCases()
-	led := newLedger(intendedDifferences())
+	led := newLedger(intendedDifferences(), release(t))
 	t.Cleanup(func() { led.judge(t, cases) }) // when all cases have ended
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

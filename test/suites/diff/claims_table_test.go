@@ -154,7 +154,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/gc",
-			reference: "GC does nothing in any plugin.",
+			reference: "GC does nothing. host-local has one from v1.10.0 on, which no interface plugin calls.",
 			ours:      "GC removes interfaces, addresses, nftables elements and records that the runtime does not list.",
 			show: func(h *host) error {
 				a, err := h.attach(masq, "c1", "eth0")
@@ -173,6 +173,32 @@ func allClaims() []claim {
 					return err
 				}
 				return h.without(a.ifname, "ip", "-n", "c1", "link")
+			},
+		},
+		{
+			name:      "host-local/gc-without-list",
+			reference: "From v1.10.0 on its GC releases the addresses of all containers if the runtime sends no list.",
+			ours:      "GC without a list removes nothing, because the runtime has not said what runs. An empty list, or null, means that nothing does.",
+			needs:     since110,
+			show: func(h *host) error {
+				if _, err := h.attach(`{"type":"bridge",`+pool4+`}`, "c1", "eth0"); err != nil {
+					return err
+				}
+				gc, err := h.attachment(`{"type":"host-local",`+pool4+`}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				if err := gc.must("GC"); err != nil {
+					return err
+				}
+				f := facts{}
+				if err := h.leases(f, "GC"); err != nil {
+					return err
+				}
+				if len(f) == 0 {
+					return fault("the lease of a running container is gone")
+				}
+				return nil
 			},
 		},
 		{

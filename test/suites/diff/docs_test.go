@@ -17,7 +17,7 @@ const docsFile = "../../../docs/differences.md"
 
 const docsIntro = `# cnibox beside the reference plugins
 
-Read this page before you replace the reference plugins: it lists every difference in behaviour. Every role accepts the configuration of the reference plugin (v1.9.1).
+Read this page before you replace the reference plugins: it lists every difference in behaviour. Every role accepts the configuration of the reference plugin (v1.10.0). Where v1.9.1 behaves otherwise than v1.10.0, the text names it.
 
 ` + "`make test-diff`" + ` makes the same calls to both sides, and compares results, errors, interfaces, addresses, routes, rules, settings, tables and leases. This page is
 generated from its list, which has the reasons: ` + "`test/suites/diff/intended_test.go`" + `. It fails for a difference that is not in the list, and for an entry

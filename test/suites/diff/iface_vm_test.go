@@ -89,6 +89,17 @@ func hostDeviceCases() []testCase {
 		{name: "host-device/l2", conf: `{"type":"host-device","device":"hd0"}`},
 		{name: "host-device/mac", conf: `{"type":"host-device","hwaddr":"02:00:00:00:00:11",` + pool4 + `}`},
 		{name: "host-device/up", conf: `{"type":"host-device","device":"hd0",` + pool4 + `}`, setup: device + "\nip link set hd0 up mtu 1400\nip addr add 10.8.8.8/24 dev hd0"},
+		{
+			name: "host-device/network", conf: `{"type":"host-device","device":"hd0","useInterfaceNetwork":true}`, needs: since110,
+			setup: device + `
+ip addr add 10.8.8.8/24 dev hd0
+ip addr add 2001:db8:8::8/64 dev hd0 nodad
+ip link set hd0 up
+ip link set hd1 up
+ip route add 198.51.100.0/24 via 10.8.8.1 dev hd0
+ip route add default via 10.8.8.1 dev hd0 table 1234
+ip rule add priority 500 from 10.8.8.8 lookup 1234`,
+		},
 		{name: "host-device/same-name", conf: `{"type":"host-device","device":"hd0",` + pool4 + `}`, ifname: "hd0"},
 		{name: "host-device/check-address", conf: `{"type":"host-device","device":"hd0",` + pool4 + `}`, steps: "ADD\nip -n c1 addr flush dev eth0\nCHECK\nDEL"},
 		{name: "host-device/again", conf: `{"type":"host-device","device":"hd0",` + pool4 + `}`, steps: "ADD\nADD\nDEL\nDEL"},

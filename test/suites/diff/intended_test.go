@@ -3,6 +3,9 @@ package diff
 // behindBridge selects the cases with a bridge.
 const behindBridge = "bridge* static/bridge portmap/* firewall/* tuning/* bandwidth/* sbr/* vrf/*"
 
+// uncheckedBridge selects the bridges without ipam.
+const uncheckedBridge = "bridge/l2* bridge/container-down bridge-vlan/access bridge-vlan/trunk bridge-vlan/access-and-trunk"
+
 // intendedDifferences returns every difference that is intended. A pattern is as narrow as its reason; it takes all facts of a case
 // only where one side lacks the feature.
 func intendedDifferences() []intended {
@@ -98,6 +101,8 @@ func intendedDifferences() []intended {
 				{cases: "ptp/* macvlan/* tap/* host-device/* vlan/* ipvlan/* bandwidth/ptp", fact: "* sysctl ipv6/conf/*/accept_dad", reference: "1", ours: "0"},
 				{cases: "dummy/*", fact: "* sysctl ipv6/conf/*/accept_dad", reference: "-1", ours: "0"},
 				{cases: "tap/v6 host-device/v6", fact: "ADD: c1 addr eth0 2001:db8:1::2/64 tentative", reference: "true", ours: absent},
+				{cases: "host-device/network", fact: "ADD: c1 addr eth0 2001:db8:8::8/64 tentative", reference: "true", ours: absent},
+				{cases: "host-device/network", fact: "ADD: c1 sysctl ipv6/conf/eth0/keep_addr_on_down", reference: "0", ours: "1"},
 				{cases: "bridge/dad", fact: "ADD: c1 addr eth0 2001:db8:1::2/64 tentative", reference: absent, ours: "true"},
 			},
 		},
@@ -109,19 +114,25 @@ func intendedDifferences() []intended {
 			seen: []pattern{
 				{cases: "ptp/* host-device/* vlan/* dummy/*", fact: "* sysctl ipv4/conf/*/arp_notify", reference: "0", ours: "1"},
 				{cases: "bandwidth/ptp", fact: "* sysctl ipv4/conf/*/arp_notify", reference: "0", ours: "1"},
-				{cases: "bridge/* ptp/* tap/v6 host-device/v6 vlan/v6 dummy/v6 firewall/dual portmap/v6 sbr/dual vrf/dual", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "0", ours: "1"},
+				{cases: "bridge/* ptp/* tap/v6 host-device/v6 host-device/network vlan/v6 dummy/v6 firewall/dual portmap/v6 sbr/dual vrf/dual", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "0", ours: "1"},
 				{cases: "macvlan/* ipvlan/*", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "1", ours: "0"},
 			},
 		},
 		{
 			title:     "CHECK succeeds after every ADD",
-			reference: "CHECK of a bridge without ipam always fails, and that of an ipvlan without master.",
+			reference: "CHECK of an ipvlan without master always fails, and that of host-device with useInterfaceNetwork (v1.10.0). In v1.9.1 that of a bridge without ipam fails, too.",
 			ours:      "CHECK succeeds when the interfaces are as ADD made them.",
 			why:       "A runtime may treat a container as broken when CHECK fails.",
 			seen: []pattern{
-				{cases: "bridge/l2* bridge/container-down bridge-vlan/access bridge-vlan/trunk bridge-vlan/access-and-trunk ipvlan/default-route", fact: "CHECK: answer", reference: "error", ours: "success"},
-				{cases: "bridge/l2* bridge/container-down bridge-vlan/access bridge-vlan/trunk bridge-vlan/access-and-trunk ipvlan/default-route", fact: "CHECK: error code", reference: "999", ours: absent},
-				{cases: "bridge/l2* bridge/container-down bridge-vlan/access bridge-vlan/trunk bridge-vlan/access-and-trunk ipvlan/default-route", fact: "CHECK: error cniVersion", reference: "", ours: absent},
+				{cases: "ipvlan/default-route", fact: "CHECK: answer", reference: "error", ours: "success"},
+				{cases: "ipvlan/default-route", fact: "CHECK: error code", reference: "999", ours: absent},
+				{cases: "ipvlan/default-route", fact: "CHECK: error cniVersion", reference: "", ours: absent},
+				{cases: "host-device/network", fact: "CHECK: answer", reference: "error", ours: "success"},
+				{cases: "host-device/network", fact: "CHECK: error code", reference: "999", ours: absent},
+				{cases: "host-device/network", fact: "CHECK: error cniVersion", reference: "", ours: absent},
+				{cases: uncheckedBridge, fact: "CHECK: answer", reference: "error", ours: "success", release: "v1.9.1"},
+				{cases: uncheckedBridge, fact: "CHECK: error code", reference: "999", ours: absent, release: "v1.9.1"},
+				{cases: uncheckedBridge, fact: "CHECK: error cniVersion", reference: "", ours: absent, release: "v1.9.1"},
 			},
 		},
 		{
@@ -380,10 +391,10 @@ func intendedDifferences() []intended {
 		},
 		{
 			title:     "ptp and vlan work without addresses",
-			reference: "ptp and vlan without ipam fail.",
+			reference: "ptp without ipam fails, in v1.9.1 also vlan.",
 			ours:      "The interface is made and up, as with the other plugins.",
 			why:       "A chained plugin or the container can add the addresses.",
-			seen:      []pattern{{cases: "ptp/l2 vlan/l2", fact: "*"}},
+			seen:      []pattern{{cases: "ptp/l2", fact: "*"}, {cases: "vlan/l2", fact: "*", release: "v1.9.1"}},
 		},
 		{
 			title:     "ptp sets routes on the link",
@@ -414,13 +425,15 @@ func intendedDifferences() []intended {
 		},
 		{
 			title:     "A device returns with its state",
-			reference: "host-device leaves the device down after DEL.",
-			ours:      "It is up again if it was up before.",
+			reference: "host-device leaves the device down after DEL, and without its addresses and routes, also with useInterfaceNetwork (v1.10.0).",
+			ours:      "It is up again if it was up before. With useInterfaceNetwork it has its addresses and routes, too, except what had a lifetime.",
 			why:       "The host may use it when no container has it.",
 			seen: []pattern{
 				{cases: "host-device/up", fact: "DEL: host link hd0 flags", reference: "*", ours: "* UP"},
 				{cases: "host-device/up", fact: "DEL: host link hd0 qdisc", reference: "noop", ours: "noqueue"},
 				{cases: "host-device/up", fact: "DEL: host link hd1 flags", reference: "* M-DOWN *", ours: "*"},
+				{cases: "host-device/network", fact: "DEL: host *"},
+				{cases: "host-device/network", fact: "DEL: c1 rule 500", reference: present, ours: absent},
 			},
 		},
 		{

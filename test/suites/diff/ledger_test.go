@@ -23,6 +23,8 @@ type pattern struct {
 	cases           string // several are separated by spaces
 	fact            string
 	reference, ours string
+	// release is the one of the reference that differs, if not each does.
+	release string
 	// chance means that random numbers, or the machine, decide whether it is observed.
 	chance bool
 }
@@ -68,9 +70,12 @@ type ledger struct {
 	facts    int
 }
 
-func newLedger(list []intended) *ledger {
+// newLedger returns the ledger of the reference's release.
+func newLedger(list []intended, release string) *ledger {
 	l := &ledger{list: list, statuses: map[string]status{}}
-	for _, e := range list {
+	for i := range list {
+		e := &list[i]
+		e.seen = slices.DeleteFunc(e.seen, func(p pattern) bool { return p.release != "" && p.release != release })
 		l.hits = append(l.hits, make([]int, len(e.seen)))
 	}
 	return l
