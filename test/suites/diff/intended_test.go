@@ -285,10 +285,10 @@ func intendedDifferences() []intended {
 			},
 		},
 		{
-			title:     "sbr supports gateways and source hints",
-			reference: "v1.9.1 does not support the keys gateways and addSourceHints of its documentation.",
-			ours:      "Both work. A gateway of the configuration is also in the result.",
-			why:       "Configurations for a later version of the reference need no change.",
+			title:     "sbr's gateways replace that of the interface",
+			reference: "The default route of the interface replaces the gateway of the configuration, which is not in the result. v1.9.1 ignores the keys gateways and addSourceHints.",
+			ours:      "The gateway of the configuration is in the address's table and in the result. Both keys work.",
+			why:       "The key says which gateway the interface's packets take.",
 			seen: []pattern{
 				{cases: "sbr/gateways", fact: "ADD: c1 route default *"},
 				{cases: "sbr/gateways", fact: "ADD: result routes[0].gw", reference: absent, ours: "10.1.0.77"},
