@@ -1,6 +1,7 @@
 package netopstest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,6 +38,10 @@ type Hardware struct {
 	Below string
 	// Links are the names of its network interfaces.
 	Links []string
+	// Of is the directory of the physical function that the device is the virtual
+	// function Number of, relative to /sys/devices.
+	Of     string
+	Number int
 }
 
 // Add creates the directories and links of a device in a HardwareTree.
@@ -49,6 +54,11 @@ func (hw Hardware) Add(t testing.TB) {
 		driver := filepath.Join("/sys/bus", hw.Bus, "drivers", hw.Driver)
 		makeDir(t, driver)
 		makeLink(t, driver, filepath.Join(dir, "driver"))
+	}
+	if hw.Of != "" {
+		physical := filepath.Join("/sys/devices", hw.Of)
+		makeLink(t, physical, filepath.Join(dir, "physfn"))
+		makeLink(t, dir, filepath.Join(physical, fmt.Sprintf("virtfn%d", hw.Number)))
 	}
 	for _, l := range hw.Links {
 		parent := filepath.Join(dir, hw.Below)

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +48,13 @@ func At(path string) (Device, error) {
 	return readDevice(withoutVirtio(real))
 }
 
+// userspaceDrivers give their devices to programs outside the kernel, such as those that use DPDK. The devices have no
+// network interface then.
+func userspaceDrivers() []string { return []string{"vfio-pci", "uio_pci_generic", "igb_uio"} }
+
+// IsUserspace reports whether the driver gives the device to a program outside the kernel.
+func (d *Device) IsUserspace() bool { return slices.Contains(userspaceDrivers(), d.Driver) }
+
 // On reads a device by its name on a bus ("pci", "auxiliary"). The error
 // wraps netops.ErrNotExist if the device does not exist.
 func On(bus, id string) (Device, error) {
@@ -58,6 +67,73 @@ func On(bus, id string) (Device, error) {
 		return Device{}, err
 	}
 	return readDevice(real)
+}
+
+// PCI is the name of the PCI bus.
+const PCI = "pci"
+
+// IsPCIAddress reports whether s is domain:bus:device.function as in sysfs:
+// hexadecimal, with a function of one digit from 0 to 7 (kernel: PCI_FUNC, and
+// the format "%04x:%02x:%02x.%d").
+func IsPCIAddress(s string) bool {
+	parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '.' })
+	if len(parts) != 4 || len(parts[0]) < 4 || len(parts[0]) > 8 || strings.Join(parts[:3], ":")+"."+parts[3] != s {
+		return false
+	}
+	for _, p := range parts[:3] {
+		if strings.Trim(p, "0123456789abcdefABCDEF") != "" {
+			return false
+		}
+	}
+	return len(parts[1]) == 2 && len(parts[2]) == 2 && len(parts[3]) == 1 && strings.Contains("01234567", parts[3])
+}
+
+// Function is a virtual function (VF) of a PCI device that supports SR-IOV.
+type Function struct {
+	Device
+	// Physical is the device that the function is of (PF).
+	Physical Device
+	// Number is the function's number at the PF.
+	Number int
+}
+
+// maxFunctions is more than the number of VFs that a PCI device can have (a field of 16 bits).
+const maxFunctions = 1 << 16
+
+// FunctionOn reads the virtual function with a PCI address. The error wraps netops.ErrNotExist if no device has the address, and
+// netops.ErrInvalid if the device is not a virtual function.
+func FunctionOn(address string) (Function, error) {
+	own, err := On(PCI, address)
+	if err != nil {
+		return Function{}, err
+	}
+	f := Function{Device: own}
+	path, err := resolveDevice(filepath.Join(own.Path, "physfn"))
+	if errors.Is(err, nlconn.ErrNotExist) {
+		return f, fmt.Errorf("device %q: %w: it is not a virtual function of another device", address, nlconn.ErrInvalid)
+	}
+	if err != nil {
+		return f, err
+	}
+	if f.Physical, err = readDevice(path); err != nil {
+		return f, err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return f, fmt.Errorf("device %q: %w", path, err)
+	}
+	for _, e := range entries {
+		digits, ok := strings.CutPrefix(e.Name(), "virtfn")
+		n, err := strconv.Atoi(digits)
+		if !ok || err != nil || n < 0 || n >= maxFunctions {
+			continue
+		}
+		if to, err := os.Readlink(filepath.Join(path, e.Name())); err == nil && filepath.Base(to) == filepath.Base(own.Path) {
+			f.Number = n
+			return f, nil
+		}
+	}
+	return f, fmt.Errorf("device %q: %w among the virtual functions of %q", address, nlconn.ErrNotExist, path)
 }
 
 // Of returns the directory of a host link's device, below /sys/devices. It is ""

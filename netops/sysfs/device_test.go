@@ -3,6 +3,7 @@ package sysfs_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,5 +81,62 @@ func TestDevice(t *testing.T) {
 	}
 	if _, err := sysfs.Of("../../x"); !errors.Is(err, netops.ErrInvalid) {
 		t.Errorf("device of a path: %v", err)
+	}
+}
+
+// TestFunction finds the physical function and the number of virtual functions.
+func TestFunction(t *testing.T) {
+	netopstest.HardwareTree(t)
+	const pf, devices = "pci0000:00/0000:00:01.0/0000:03:00.0", "/sys/devices/pci0000:00/0000:00:01.0/"
+	netopstest.Hardware{Bus: "pci", ID: "0000:03:00.0", Path: pf, Driver: "igb", Links: []string{"pf0"}}.Add(t)
+	for i, hw := range []netopstest.Hardware{
+		{ID: "0000:03:10.0", Driver: "igbvf", Links: []string{"vf0"}},
+		{ID: "0000:03:10.2", Driver: "vfio-pci"},
+		{ID: "0000:03:11.0"},
+	} {
+		hw.Bus, hw.Path, hw.Of, hw.Number = "pci", filepath.Join(filepath.Dir(pf), hw.ID), pf, 5*i
+		hw.Add(t)
+	}
+	// Of a card whose list lacks the function, and one whose list has what is no function.
+	lone := filepath.Join(filepath.Dir(pf), "0000:03:12.0")
+	netopstest.Hardware{Bus: "pci", ID: "0000:03:12.0", Path: lone, Of: pf, Number: 99}.Add(t)
+	for _, err := range []error{
+		os.Remove("/sys/devices/" + pf + "/virtfn99"),
+		os.Symlink("../0000:03:12.0", "/sys/devices/"+pf+"/virtfn-1"),
+		os.Symlink("../0000:03:12.0", "/sys/devices/"+pf+"/virtfn65536"),
+		os.Symlink("../0000:03:12.0", "/sys/devices/"+pf+"/virtfnx"),
+		os.MkdirAll(devices+"0000:03:13.0", 0o755),
+		os.Symlink("/etc", devices+"0000:03:13.0/physfn"),
+		os.Symlink("../../../devices/pci0000:00/0000:00:01.0/0000:03:13.0", "/sys/bus/pci/devices/0000:03:13.0"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	physical := sysfs.Device{Path: "/sys/devices/" + pf, Driver: "igb", Links: []string{"pf0"}}
+	for _, c := range []struct {
+		id   string
+		want sysfs.Function
+		err  error
+	}{
+		{id: "0000:03:10.0", want: sysfs.Function{Device: sysfs.Device{Path: devices + "0000:03:10.0", Driver: "igbvf", Links: []string{"vf0"}}, Physical: physical}},
+		{id: "0000:03:10.2", want: sysfs.Function{Device: sysfs.Device{Path: devices + "0000:03:10.2", Driver: "vfio-pci"}, Physical: physical, Number: 5}},
+		{id: "0000:03:11.0", want: sysfs.Function{Device: sysfs.Device{Path: devices + "0000:03:11.0"}, Physical: physical, Number: 10}},
+		{id: "0000:03:00.0", err: netops.ErrInvalid},
+		{id: "0000:03:12.0", err: netops.ErrNotExist},
+		{id: "0000:03:13.0", err: netops.ErrInvalid},
+		{id: "0000:04:00.0", err: netops.ErrNotExist},
+		{id: "../0000:03:10.0", err: netops.ErrInvalid},
+	} {
+		have, err := sysfs.FunctionOn(c.id)
+		if !errors.Is(err, c.err) {
+			t.Errorf("%s: error is %v, want %v", c.id, err, c.err)
+		}
+		if diff := cmp.Diff(c.want, have); c.err == nil && diff != "" {
+			t.Errorf("%s: -want +have:\n%s", c.id, diff)
+		}
+	}
+	if f, err := sysfs.FunctionOn("0000:03:10.2"); err != nil || !f.IsUserspace() || f.Physical.IsUserspace() {
+		t.Errorf("driver of %+v, %v", f, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/cnibox/cnibox/netops/sysfs"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -53,29 +54,13 @@ func (c *Conf) Validate() error {
 	if c.KernelPath != "" && !strings.HasPrefix(path.Clean(c.KernelPath), "/sys/devices/") {
 		f.Addf("kernelpath", "%q is not below /sys/devices/: use what `readlink -f /sys/class/net/NAME/device` prints", c.KernelPath)
 	}
-	if c.PCIBusID != "" && !isPCIAddress(c.PCIBusID) {
+	if c.PCIBusID != "" && !sysfs.IsPCIAddress(c.PCIBusID) {
 		f.Addf("pciBusID", "%q is not a PCI address: use the form 0000:03:00.1", c.PCIBusID)
 	}
-	if id := c.RuntimeConfig.DeviceID; id != "" && !isPCIAddress(id) && !isAuxiliaryName(id) {
+	if id := c.RuntimeConfig.DeviceID; id != "" && !sysfs.IsPCIAddress(id) && !isAuxiliaryName(id) {
 		f.Addf("runtimeConfig.deviceID", "%q is neither a PCI address, such as 0000:03:00.1, nor a name on the auxiliary bus, such as mlx5_core.sf.4", id)
 	}
 	return f.Err()
-}
-
-// isPCIAddress reports whether s is domain:bus:device.function as in sysfs:
-// hexadecimal, with a function of one digit from 0 to 7 (kernel: PCI_FUNC, and
-// the format "%04x:%02x:%02x.%d").
-func isPCIAddress(s string) bool {
-	parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '.' })
-	if len(parts) != 4 || len(parts[0]) < 4 || len(parts[0]) > 8 || strings.Join(parts[:3], ":")+"."+parts[3] != s {
-		return false
-	}
-	for _, p := range parts[:3] {
-		if strings.Trim(p, "0123456789abcdefABCDEF") != "" {
-			return false
-		}
-	}
-	return len(parts[1]) == 2 && len(parts[2]) == 2 && len(parts[3]) == 1 && strings.Contains("01234567", parts[3])
 }
 
 // isAuxiliaryName reports whether s is module.device.number (kernel:

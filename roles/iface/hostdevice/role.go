@@ -42,7 +42,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, ns 
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		in.Observed = selected{Userspace: isUserspace(hw.Driver)}
+		in.Observed = selected{Userspace: hw.IsUserspace()}
 		return nil
 	}
 	s, err := r.conf.find(ctx, h.Net)

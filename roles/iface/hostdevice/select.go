@@ -15,11 +15,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Buses of a device ID.
-const (
-	busPCI       = "pci"
-	busAuxiliary = "auxiliary"
-)
+// busAuxiliary is a bus of a device ID, besides sysfs.PCI.
+const busAuxiliary = "auxiliary"
 
 // selected is the device that a configuration selects.
 type selected struct {
@@ -45,7 +42,7 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 	if err != nil {
 		return selected{}, fmt.Errorf("%s: %w", key, err)
 	}
-	if isUserspace(hw.Driver) {
+	if hw.IsUserspace() {
 		return selected{Userspace: true, Path: hw.Path}, nil
 	}
 	var l netops.LinkInfo
@@ -86,7 +83,7 @@ func withHardware(l netops.LinkInfo) (selected, error) {
 
 // pciID is the device's PCI address, or "" if it is not on the PCI bus.
 func (s *selected) pciID() string {
-	if id := path.Base(s.Path); isPCIAddress(id) {
+	if id := path.Base(s.Path); sysfs.IsPCIAddress(id) {
 		return id
 	}
 	return ""
@@ -103,8 +100,8 @@ func (c *Conf) hardware() (hw sysfs.Device, key string, err error) {
 	if id == "" {
 		id, key = c.PCIBusID, "pciBusID"
 	}
-	if isPCIAddress(id) {
-		hw, err = sysfs.On(busPCI, strings.ToLower(id))
+	if sysfs.IsPCIAddress(id) {
+		hw, err = sysfs.On(sysfs.PCI, strings.ToLower(id))
 	} else {
 		hw, err = sysfs.On(busAuxiliary, id)
 	}
@@ -145,12 +142,6 @@ func firstLink(ctx context.Context, n *netops.Net, hw sysfs.Device) (netops.Link
 		return netops.LinkInfo{}, fmt.Errorf("network interface of %q: %w on the host", hw.Path, netops.ErrNotExist)
 	}
 	return n.Link(ctx, nil, hw.Links[0])
-}
-
-// isUserspace reports whether a driver gives its devices to userspace programs
-// (DPDK).
-func isUserspace(driver string) bool {
-	return slices.Contains([]string{"vfio-pci", "uio_pci_generic", "igb_uio"}, driver)
 }
 
 // selects reports whether the configuration selects a device.
