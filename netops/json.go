@@ -15,6 +15,7 @@ type stepJSON struct {
 	Verb       Verb        `json:"verb,omitempty"`
 	Link       *Link       `json:"link,omitempty"`
 	Move       *Move       `json:"move,omitempty"`
+	VF         *VF         `json:"vf,omitempty"`
 	Addr       *Addr       `json:"addr,omitempty"`
 	Route      *Route      `json:"route,omitempty"`
 	Neigh      *Neigh      `json:"neigh,omitempty"`

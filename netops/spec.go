@@ -40,7 +40,7 @@ type Spec struct {
 // Add appends objects to the Spec.
 func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
-// Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
+// Object is one piece of kernel state: *Link, *Move, *VF, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
 // *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS, *Netns or *PodPolicy.
 //

@@ -33,8 +33,10 @@ func FuzzDecoders(f *testing.F) {
 	f.Add(linkOfKind("vrf", "\x08\x00\x01\x00\x0a\x00\x00\x00"))
 	f.Add(linkOfKind("vlan", "\x06\x00\x01\x00\xfe\x0f\x00\x00"))
 	f.Add(linkOfKind("tun", "\x08\x00\x01\x00\xff\xff\xff\xff\x05\x00\x03\x00\x02\x00\x00\x00\x05\x00\x07\x00\x01\x00\x00\x00"))
+	f.Add(vfMessage(kernelVF(0, 1, notReported, 2, []byte{0x88, 0xa8, 0, 0}), kernelVF(1, 0, 1, 0, nil)))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = ParseLink(b)
+		_, _ = ParseVFs(b)
 		_, _, _ = ParseAddr(b)
 		_, _ = ParseRouteOf(b, unix.RTN_UNICAST)
 		_, _, _ = parseRule(b)
