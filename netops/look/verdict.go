@@ -12,8 +12,11 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/verdict"
 )
 
-// Filter reads the rules of other programs on the host.
-func Filter(ctx context.Context, n *netops.Net) (*verdict.Filter, error) {
+// Filter is the rules of other programs on the host. It reads each chain when a packet meets it, and once.
+type Filter = verdict.Filter
+
+// Read reads the chains of other programs on the host.
+func Read(ctx context.Context, n *netops.Net) (*Filter, error) {
 	tables := n.FilterTables()
 	return verdict.Read(ctx, tables.NFT, tables.Run, ruleset.TableName, func(ctx context.Context, device string) (int, error) {
 		host, err := n.Rtnetlink()
@@ -55,13 +58,9 @@ type Verdict = verdict.Verdict
 // ephemeral is a port that clients use (RFC 6335).
 const ephemeral = 50000
 
-// Verdicts returns what other programs' rules do with each of the packets.
-func Verdicts(ctx context.Context, n *netops.Net, packets ...Packet) ([]Verdict, error) {
-	filter, err := Filter(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Verdict, len(packets))
+// Verdicts returns what the rules do with each of the packets.
+func Verdicts(ctx context.Context, filter *Filter, packets ...Packet) (all []Verdict, err error) {
+	all = make([]Verdict, len(packets))
 	for i, p := range packets {
 		q := verdict.Packet{
 			Direction: verdict.Forwarded, In: p.In, Out: p.Out, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
@@ -92,12 +91,8 @@ func Verdicts(ctx context.Context, n *netops.Net, packets ...Packet) ([]Verdict,
 	return all, nil
 }
 
-// RoutingMark returns the mark that other programs' rules give a packet before the host routes it, or 0 if it is not known.
-func RoutingMark(ctx context.Context, n *netops.Net, p Packet) (uint32, error) {
-	filter, err := Filter(ctx, n)
-	if err != nil {
-		return 0, err
-	}
+// RoutingMark returns the mark that the rules give a packet before the host routes it, or 0 if it is not known.
+func RoutingMark(ctx context.Context, filter *Filter, p Packet) (uint32, error) {
 	q := verdict.Packet{
 		Direction: verdict.Forwarded, In: p.In, Source: netip.AddrPortFrom(p.From, 0), Destination: netip.AddrPortFrom(p.To, p.Port),
 		Protocol: nft.ProtocolNumber(p.Protocol), State: verdict.New,
@@ -109,13 +104,8 @@ func RoutingMark(ctx context.Context, n *netops.Net, p Packet) (uint32, error) {
 	return mark, err
 }
 
-// TranslatedBefore returns another program's rule that translates the packets to a port of the host before the rules of a published
-// port do, or nil.
-func TranslatedBefore(ctx context.Context, n *netops.Net, in string, to netip.AddrPort, protocol string) (*Drop, error) {
-	filter, err := Filter(ctx, n)
-	if err != nil {
-		return nil, err
-	}
+// TranslatedBefore returns a rule that translates the packets to a port of the host before the rules of a published port do, or nil.
+func TranslatedBefore(ctx context.Context, filter *Filter, in string, to netip.AddrPort, protocol string) (*Drop, error) {
 	p := verdict.Packet{Direction: verdict.Received, In: in, Destination: to, Protocol: nft.ProtocolNumber(protocol), State: verdict.New}
 	return filter.Translates(ctx, p, ruleset.PriorityPublished)
 }

@@ -61,17 +61,10 @@ func (f *Fault) Nodes() string {
 
 // Faults looks for faults of a tunnel: rules of packet filters, policy rules, and MTUs of routes, which the
 // kernel also learns from routers. It sends nothing. With managed, an agent sets the MTU of the tunnel to that of
-// the interface below it.
-func Faults(ctx context.Context, n *netops.Net, t *Device, managed bool) ([]Fault, error) {
-	if len(t.Peers) == 0 {
-		return nil, nil
-	}
-	filter, err := look.Filter(ctx, n)
-	if err != nil {
-		return nil, err
-	}
+// the interface below it. filter has the rules.
+func Faults(ctx context.Context, n *netops.Net, filter *look.Filter, t *Device, managed bool) (_ []Fault, err error) {
 	var nets []netip.Prefix
-	if t.Parent != "" {
+	if len(t.Peers) > 0 && t.Parent != "" {
 		if nets, err = n.Addresses(ctx, nil, t.Parent); err != nil {
 			return nil, err
 		}
@@ -90,7 +83,7 @@ type search struct {
 	net     *netops.Net
 	device  *Device
 	managed bool
-	filter  *verdict.Filter
+	filter  *look.Filter
 	// parentNets are the networks of the tunnel's parent.
 	parentNets []netip.Prefix
 	// common has the verdicts about packets of any peer.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -111,7 +112,11 @@ ip link set vx6 mtu 1430
 					peer := netip.MustParseAddrPort("192.0.2.2:51820")
 					device = Device{Name: "wg0", Kind: "wireguard", MTU: 1440, Port: 51820, Peers: []netip.AddrPort{peer}}
 				}
-				found, err := Faults(t.Context(), n, &device, false)
+				filter, err := look.Read(t.Context(), n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found, err := Faults(t.Context(), n, filter, &device, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -172,7 +177,11 @@ bridge fdb append 02:00:00:00:00:77 dev vx0 dst 198.51.100.2
 		if err != nil || len(all) != 1 {
 			t.Fatalf("tunnels %v, %v", all, err)
 		}
-		found, err := Faults(t.Context(), n, &all[0], true)
+		filter, err := look.Read(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := Faults(t.Context(), n, filter, &all[0], true)
 		if err != nil {
 			t.Fatal(err)
 		}

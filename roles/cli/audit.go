@@ -19,7 +19,9 @@ import (
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/call/result"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -38,7 +40,8 @@ type auditor struct {
 	// dump has the records, and advice what fixes must not remove. advice is nil until a fix needs it.
 	dump   *store.Dump
 	advice *advice.Records
-	// links are the host's.
+	// host is the host as it was when a comparison began, and links are its links.
+	host  *view.Host
 	links []netops.LinkInfo
 	// lost are cnibox's nftables sets that records need and whose table or rules another program deleted, if
 	// the caller has read them.
@@ -184,6 +187,9 @@ func (a *auditor) eachDelegate(ctx context.Context, each func(owner, key store.K
 // being made or removed, and is busy; a call that hangs is a difference. The error is a failure to read.
 func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Namespace) error) error {
 	one.found, one.plan, one.dead, one.busy = nil, netops.Plan{}, false, ""
+	if then != nil { // it changes the host
+		a.host.Forget()
+	}
 	lock, ok, err := a.h.Store.TryLockAttachment(ctx, one.Key)
 	switch {
 	case errors.Is(err, unix.EROFS) && then == nil: // no call can change the state either
@@ -247,7 +253,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 	a.compareIPv6(ctx, one, path, ns, diffs)
 	a.addDifferences(ctx, one, diffs, ns)
 	a.addFlows(one)
-	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(ctx, one)); err != nil {
+	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(one)); err != nil {
 		return err
 	}
 	a.advise(one)
@@ -340,12 +346,12 @@ func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Names
 }
 
 // compareRoutes looks for another route to the attachment's addresses than that of its network, which the kernel prefers.
-func (a *auditor) compareRoutes(ctx context.Context, one *audited) error {
+func (a *auditor) compareRoutes(one *audited) error {
 	if one.record == nil || a.after != nil {
 		return nil
 	}
 	for _, p := range one.record.Addresses {
-		want, have, fix, err := podRoute(ctx, a.h.Net, a.links, one.record.HostLink, p.Addr(), false)
+		want, have, fix, err := check.PodRoute(a.host, one.record.HostLink, p.Addr(), false)
 		if err != nil {
 			return err
 		}
@@ -357,7 +363,7 @@ func (a *auditor) compareRoutes(ctx context.Context, one *audited) error {
 		if device == "" || one.record.MAC == "" {
 			continue
 		}
-		entry, err := a.h.Net.Neighbour(ctx, nil, device, p.Addr())
+		entry, err := a.host.Neighbour(device, p.Addr())
 		if err != nil {
 			return err
 		}

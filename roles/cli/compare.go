@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -103,11 +104,12 @@ func (a *auditor) compareSome(ctx context.Context, all []*audited, progress func
 	if err != nil {
 		return 0, fmt.Errorf("list the host's interfaces: %w", err)
 	}
-	a.links, err = a.h.Net.Links(ctx, nil)
+	a.host = view.NewHost(ctx, a.h.Net)
+	a.links, err = a.host.Links()
 	if err != nil {
 		return 0, err
 	}
-	a.stale, err = a.staleFlows(ctx)
+	a.stale, err = a.staleFlows()
 	if err != nil {
 		return 0, err
 	}

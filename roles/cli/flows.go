@@ -1,33 +1,19 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
 // The kernel sends all packets of a tracked UDP connection where it sent the first one. A client that keeps its port keeps such a
 // connection alive, also if the first packet came before the rules of a published port, or while another container had the port.
-
-// udpConnections lists the host's tracked connections of UDP that packets without a zone use. There are none if the kernel does not
-// track connections, or cannot list them.
-func udpConnections(ctx context.Context, n *netops.Net) ([]netops.Connection, error) {
-	all, err := n.Connections(ctx, unix.IPPROTO_UDP)
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
-		return nil, nil
-	}
-	return slices.DeleteFunc(all, func(c netops.Connection) bool { return c.InZone }), err
-}
 
 // leads reports whether a connection leads to one of an attachment's addresses, or need not: the port has conditions, or is not
 // published at a loopback address.
@@ -41,11 +27,11 @@ func leads(c netops.Connection, addresses []netip.Prefix, made []netops.Change) 
 }
 
 // staleFlows returns the connections to published ports that lead to no address of the attachment that publishes them, by attachment.
-func (a *auditor) staleFlows(ctx context.Context) (map[store.Key][]netops.Connection, error) {
+func (a *auditor) staleFlows() (map[store.Key][]netops.Connection, error) {
 	if len(a.published) == 0 || a.after != nil {
 		return nil, nil
 	}
-	all, err := udpConnections(ctx, a.h.Net)
+	all, err := a.host.Datagrams()
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +53,8 @@ func (a *auditor) staleFlows(ctx context.Context) (map[store.Key][]netops.Connec
 			continue // a record that cannot be decoded is a fault of its own
 		}
 		if _, known := judged[c.To]; !known {
-			way, _ := a.h.Net.Way(ctx, nil, netops.Packet{To: c.Client}) // the link of the answers
-			rule, err := look.TranslatedBefore(ctx, a.h.Net, way.Link, c.To, "udp")
+			way, _ := a.host.Way(netops.Packet{To: c.Client}) // the link of the answers
+			rule, err := a.host.TranslatedBefore(way.Link, c.To, "udp")
 			if err != nil {
 				return nil, err
 			}
@@ -110,7 +96,7 @@ func (w *walker) passesTracked(to netip.AddrPort, fix string, leads func(netops.
 	if !w.isUDP {
 		return true
 	}
-	all, err := udpConnections(w.ctx, w.net)
+	all, err := w.host.Datagrams()
 	for _, c := range all {
 		isClient := c.Client == w.found.From || !w.found.From.IsValid() && w.isHostAddress(c.Client)
 		switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -75,7 +76,7 @@ examples:
 			if dns != "" && (in != "" || probe) {
 				return usagef("cnibox help path", "--dns excludes --in and --probe: it sends a query of its own")
 			}
-			w := &walker{ctx: c.Context, host: h, table: p.Table, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
+			w := &walker{ctx: c.Context, node: h, host: view.NewHost(c.Context, h.Net), table: p.Table, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
 			w.forgetting = "cnibox path --udp --forget " + c.Args().First()
 			if in != "" {
 				w.forgetting = "cnibox path --udp --forget --in " + in + " " + c.Args().First()
@@ -134,8 +135,9 @@ func (p *Process) writePath(found *packetPath, s style) error {
 // pathEnd is an end of a path: a namespace with addresses, or an address elsewhere.
 type pathEnd struct {
 	name string
-	// ns is nil for the host and for an address elsewhere.
+	// ns is nil for the host and for an address elsewhere. in is what the kernel says about it.
 	ns        *netops.Namespace
+	in        *view.Namespace
 	addresses []netip.Addr
 	elsewhere bool
 }
@@ -160,7 +162,7 @@ func (w *walker) follow(h *roles.Host, from, to, in string, probe bool) (*packet
 	w.attachments = state.Attachments
 	_, err = store.ReadOverlay(h.Store.OverlayPath())
 	w.managed = err == nil
-	w.links, err = h.Net.Links(w.ctx, nil)
+	w.links, err = w.host.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -287,8 +289,9 @@ func (w *walker) end(name string) (*pathEnd, error) {
 		if host, err := w.net.IsHost(ns); host || err != nil {
 			return &pathEnd{name: hostName, addresses: reachable(w.links)}, errors.Join(err, ns.Close())
 		}
-		links, err := w.net.Links(w.ctx, ns)
-		return &pathEnd{name: name, ns: ns, addresses: reachable(links)}, err
+		in := w.host.Container(ns, name, name)
+		links, err := in.Links()
+		return &pathEnd{name: name, ns: ns, in: in, addresses: reachable(links)}, err
 	}
 	state := nodeState{Attachments: append([]attached{}, w.attachments...)}
 	if err := state.onlyContainer(name); err != nil {
@@ -316,7 +319,7 @@ func (w *walker) container(a *attached) (*pathEnd, error) {
 		return nil, fmt.Errorf("container %q: %w", a.ContainerID, err)
 	}
 	w.ends = append(w.ends, a.ContainerID)
-	e := &pathEnd{name: containerName(a), ns: ns}
+	e := &pathEnd{name: containerName(a), ns: ns, in: w.host.Container(ns, containerName(a), a.Netns)}
 	for i := range w.attachments {
 		if one := &w.attachments[i]; one.ContainerID == a.ContainerID {
 			for _, p := range one.Addresses {

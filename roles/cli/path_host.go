@@ -11,11 +11,13 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/roles/cli/lab"
+	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // enter follows a frame that arrives at a link of the host.
 func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
-	if l == nil || !w.usable(hostName, l) {
+	if l == nil || !w.usable(&w.host.Namespace, l) {
 		return
 	}
 	if l.Master == "" {
@@ -35,7 +37,7 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 		w.stop("cnibox repair", "%s is down", bridge.Name)
 		return
 	}
-	if !w.passesPort(l) || !w.passesPrograms(nil, hostName, bridge.Name) {
+	if !w.passesPort(l) || !w.passesPrograms(&w.host.Namespace, bridge.Name) {
 		return
 	}
 	w.from = l
@@ -75,11 +77,11 @@ func (w *walker) passesVLANs(bridge, to string) bool {
 	if w.from != nil {
 		from = w.from.Name
 	}
-	sent, err := w.net.VLANs(w.ctx, from)
+	sent, err := w.host.VLANs(from)
 	if w.fail(err) {
 		return false
 	}
-	received, err := w.net.VLANs(w.ctx, to)
+	received, err := w.host.VLANs(to)
 	if w.fail(err) {
 		return false
 	}
@@ -119,18 +121,19 @@ func (w *walker) isAttached(link string) bool {
 }
 
 // passesPrograms reports whether no program of XDP and no filter of tc drops all packets of a link.
-func (w *walker) passesPrograms(ns *netops.Namespace, where, link string) bool {
-	all, err := w.net.DeviceFilters(w.ctx, ns)
+func (w *walker) passesPrograms(in *view.Namespace, link string) bool {
+	where := in.Name
+	all, err := in.DeviceFilters()
 	for _, f := range all[link] {
 		if f.Limits != "" {
-			f.Fix = w.inside(where) + f.Fix
+			f.Fix = in.Enter + f.Fix
 			fix, _ := w.advise(f.Fix)
 			w.step(where, "limit", "%s: %s: '%s'", f.Name, f.Limits, fix)
 			w.limits = append(w.limits, f)
 			continue
 		}
 		if f.IsAlways {
-			w.stop(w.inside(where)+f.Fix, "in %s the %s drops all packets", where, f.Name)
+			w.stop(in.Enter+f.Fix, "in %s the %s drops all packets", where, f.Name)
 			return false
 		}
 		w.step(where, "filter", "not known whether it drops the packet: %s", f.Name)
@@ -154,7 +157,7 @@ func (w *walker) passesFilters(packets ...look.Packet) bool {
 			p.From, p.To = p.To, p.From
 		}
 	}
-	verdicts, err := look.Verdicts(w.ctx, w.net, packets...)
+	verdicts, err := w.host.Verdicts(packets...)
 	if w.fail(err) {
 		return false
 	}
@@ -205,7 +208,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if mac != "" {
-		entry, err := w.net.ForwardingEntry(w.ctx, bridge.Name, mac)
+		entry, err := w.host.ForwardingEntry(bridge.Name, mac)
 		switch {
 		case w.fail(err):
 			return
@@ -253,10 +256,10 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 	if a == nil || !w.isPort(a.HostLink, bridge.Name) {
 		return true
 	}
-	all, err := w.net.BridgeEntries(w.ctx)
-	for _, e := range slices.DeleteFunc(all, func(e netops.BridgeEntry) bool { return e.MAC != a.MAC }) {
+	all, err := w.host.BridgeEntries()
+	for _, e := range all {
 		i := slices.IndexFunc(w.links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
-		if i < 0 || w.links[i].Name == a.HostLink {
+		if e.MAC != a.MAC || i < 0 || w.links[i].Name == a.HostLink {
 			continue
 		}
 		if other := &w.links[i]; other.Master == bridge.Name || other.Name == bridge.Name {
@@ -268,15 +271,7 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 }
 
 // otherEnd returns the other end of a veth if the host has both, or nil.
-func (w *walker) otherEnd(l *netops.LinkInfo) *netops.LinkInfo { return otherEnd(w.links, l) }
-
-func otherEnd(links []netops.LinkInfo, l *netops.LinkInfo) *netops.LinkInfo {
-	i := slices.IndexFunc(links, func(o netops.LinkInfo) bool { return o.Index == l.PeerIndex })
-	if l.Kind != "veth" || l.PeerElsewhere || i < 0 {
-		return nil
-	}
-	return &links[i]
-}
+func (w *walker) otherEnd(l *netops.LinkInfo) *netops.LinkInfo { return check.OtherEnd(w.links, l) }
 
 func (w *walker) isPort(link, bridge string) bool {
 	l := w.find(link)
@@ -294,7 +289,7 @@ func (w *walker) forward(in string) {
 	if !w.translate() {
 		return
 	}
-	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
+	own, err := w.host.Way(netops.Packet{To: w.found.To})
 	if err == nil && own.Local {
 		if w.passesFilters(look.Packet{In: in, IsLocal: true}) {
 			w.step(hostName, "arrives", "%s is an address of this node", w.found.To)
@@ -313,7 +308,7 @@ func (w *walker) forwards(in string) bool {
 		keys = []string{"net/ipv6/conf/all/forwarding"}
 	}
 	for _, key := range keys {
-		value, err := w.net.Sysctl(w.ctx, nil, key)
+		value, err := w.host.Sysctl(key)
 		if w.fail(err) {
 			return false
 		}
@@ -329,11 +324,12 @@ func (w *walker) forwards(in string) bool {
 // path goes on.
 func (w *walker) translate() bool {
 	service := netip.AddrPortFrom(w.found.To, w.port)
-	endpoints, found, err := look.Service(w.ctx, w.net, service)
+	known, err := w.host.Service(service)
+	endpoints := known.Endpoints
 	switch {
 	case w.fail(err):
 		return false
-	case !found:
+	case !known.IsKnown:
 		return w.publishedPort()
 	case w.port == 0:
 		w.stop("", "%s is the address of a service of Kubernetes, which has ports only: give one, as %s:PORT", w.found.To, w.found.To)
@@ -366,7 +362,7 @@ func (w *walker) isHostAddress(a netip.Addr) bool {
 // send follows a packet that the host sends or forwards.
 func (w *walker) send(p netops.Packet) {
 	if p.In != "" {
-		mark, err := look.RoutingMark(w.ctx, w.net, look.Packet{In: p.In, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port})
+		mark, err := w.host.RoutingMark(look.Packet{In: p.In, From: p.From, To: p.To, Protocol: w.protocol(), Port: w.port})
 		if w.fail(err) {
 			return
 		}
@@ -375,7 +371,7 @@ func (w *walker) send(p netops.Packet) {
 			w.step(hostName, "mark", "rules of another program set the mark %#x", mark)
 		}
 	}
-	way, link, ok := w.route(nil, hostName, p)
+	way, link, ok := w.route(&w.host.Namespace, p)
 	switch {
 	case !ok:
 		return
@@ -405,16 +401,16 @@ func (w *walker) send(p netops.Packet) {
 		return
 	}
 	next := w.next(way)
-	switch mac, ok := w.neighbour(nil, hostName, link.Name, next); {
+	switch mac, ok := w.neighbour(&w.host.Namespace, link.Name, next); {
 	case !ok:
 	case link.Kind == "bridge":
-		if w.asks(&link) {
-			w.bridged(&link, mac, next)
+		if w.asks(link) {
+			w.bridged(link, mac, next)
 		}
 	case link.Kind == "vxlan":
-		w.tunnel(&link, mac, next)
-	case w.otherEnd(&link) != nil && w.otherEnd(&link).Master != "":
-		w.enter(w.otherEnd(&link), mac, next)
+		w.tunnel(link, mac, next)
+	case w.otherEnd(link) != nil && w.otherEnd(link).Master != "":
+		w.enter(w.otherEnd(link), mac, next)
 	default:
 		w.leave(link.Name)
 	}
@@ -426,7 +422,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		w.stop("cnibox agent status", "no neighbour %s on %s: the agent has not programmed the node of %s", next, l.Name, w.found.To)
 		return
 	}
-	entry, err := w.net.ForwardingEntry(w.ctx, l.Name, mac)
+	entry, err := w.host.ForwardingEntry(l.Name, mac)
 	if w.fail(err) {
 		return
 	}
@@ -436,7 +432,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 	}
 	w.tunnelled = &tunnelled{device: l.Name, next: next, mac: mac, node: entry.Remote}
 	w.step(hostName, "tunnel", "%s sends it to node %s", l.Name, entry.Remote)
-	way, link, ok := w.route(nil, hostName, netops.Packet{To: entry.Remote, Out: l.ParentName})
+	way, link, ok := w.route(&w.host.Namespace, netops.Packet{To: entry.Remote, Out: l.ParentName})
 	if !ok || way.Local || !w.passesTunnel(l.Name, entry.Remote) {
 		return
 	}
@@ -444,7 +440,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 	if way.Via.IsValid() {
 		hop = way.Via
 	}
-	if _, ok := w.neighbour(nil, hostName, link.Name, hop); ok {
+	if _, ok := w.neighbour(&w.host.Namespace, link.Name, hop); ok {
 		w.otherNode(l.Name, link.Name, entry.Remote)
 	}
 }

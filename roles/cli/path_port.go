@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/netops/look"
 )
 
 // isOurs reports whether no rule of another program translates packets to a published port before that of cnibox does.
@@ -18,7 +17,7 @@ func (w *walker) isOurs(published, owner string) bool {
 	if w.in == "" {
 		return true // the host's own packets pass other chains
 	}
-	taken, err := look.TranslatedBefore(w.ctx, w.net, w.in, netip.AddrPortFrom(w.found.To, w.port), protocol)
+	taken, err := w.host.TranslatedBefore(w.in, netip.AddrPortFrom(w.found.To, w.port), protocol)
 	if err == nil && taken != nil {
 		accept := fmt.Sprintf("%s dport %d", protocol, w.port)
 		w.stop(taken.Exception(accept, ""), "%s is published by %s, but a rule of another program translates it first: %s", published, owner, strings.TrimSuffix(taken.Rule, ": drop"))
@@ -31,7 +30,7 @@ func (w *walker) publishedPort() bool {
 	if w.port == 0 {
 		return true
 	}
-	own, err := w.net.Way(w.ctx, nil, netops.Packet{To: w.found.To})
+	own, err := w.host.Way(netops.Packet{To: w.found.To})
 	if err != nil && !isNotExist(err) && !errors.As(err, new(*netops.RouteRefusal)) {
 		return !w.fail(err)
 	}

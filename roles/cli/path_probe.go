@@ -63,6 +63,10 @@ func (w *walker) probe(source *pathEnd, to netip.AddrPort) error {
 	lost := watchDrops(w.ctx, flow, to.Addr())
 	answers, err := s.Send(w.ctx, to.Port(), probePatience)
 	lost.close(w.ctx)
+	w.host.Forget() // the kernel has asked for neighbours, and learnt entries
+	for _, n := range w.asked {
+		n.in.Forget()
+	}
 	if isNotExist(err) {
 		return nil
 	}
@@ -299,7 +303,7 @@ func (w *walker) stopTwice(ip netip.Addr, macs []string) {
 	for i := range w.attachments {
 		if a := &w.attachments[i]; a != owner && slices.Contains(macs, a.MAC) {
 			fix = w.inside(containerName(a)) + "ip addr del " + w.prefixIn(a, ip) + " dev " + a.IfName +
-				" && " + w.inside(w.asked[0].where) + "ip neigh flush to " + ip.String() + " dev " + w.asked[0].link
+				" && " + w.asked[0].in.Enter + "ip neigh flush to " + ip.String() + " dev " + w.asked[0].link
 			w.step(containerName(a), "address", "%s answers for %s", a.MAC, ip)
 		}
 	}
@@ -344,7 +348,7 @@ func (w *walker) listensLocally(to netip.AddrPort) bool {
 
 // stopExpired says where a packet's time to live ended, and which rule set it.
 func (w *walker) stopExpired(at netip.Addr) error {
-	verdicts, err := look.Verdicts(w.ctx, w.net, look.Packet{In: w.in, From: w.found.From, To: w.found.To})
+	verdicts, err := w.host.Verdicts(look.Packet{In: w.in, From: w.found.From, To: w.found.To})
 	if err != nil {
 		return err
 	}
@@ -361,7 +365,7 @@ func (w *walker) ignoresARP(ip netip.Addr) (text, fix string) {
 	for _, of := range []string{"all", w.in} {
 		key := "net/ipv4/conf/" + of + "/arp_ignore"
 		const most = "2" // more is for addresses of a scope, or for all
-		if v, err := w.net.Sysctl(w.ctx, nil, key); err == nil && v > most && ip.Is4() && w.isHostAddress(ip) {
+		if v, err := w.host.Sysctl(key); err == nil && v > most && ip.Is4() && w.isHostAddress(ip) {
 			return fmt.Sprintf(": /proc/sys/%s is %s", key, v), "sysctl -w " + key + "=" + most
 		}
 	}
@@ -380,7 +384,7 @@ func between(from, to netip.Addr) (nft, iptables string) {
 // judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
 func (w *walker) judgeSource(last *packets.Event) (bool, error) {
 	to := w.found.To
-	verdicts, err := look.Verdicts(w.ctx, w.net, look.Packet{In: w.in, Out: last.Out, From: w.found.From, To: to},
+	verdicts, err := w.host.Verdicts(look.Packet{In: w.in, Out: last.Out, From: w.found.From, To: to},
 		look.Packet{In: last.Out, Out: w.in, From: to, IsReply: true})
 	if err != nil {
 		return false, err
@@ -482,18 +486,18 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		return w.judgeTunnel(t, w.packetName(proto, false))
 	}
 	for _, n := range w.asked {
-		have, err := w.net.Neighbour(w.ctx, n.ns, n.link, n.ip)
+		have, err := n.in.Neighbour(n.link, n.ip)
 		if err != nil {
 			return err
 		}
 		if have.Failed || have.Asked {
 			text, fix := w.ignoresARP(n.ip)
-			w.stop(fix, "%s does not answer to %s on %s (ARP or neighbour discovery)%s", n.ip, n.where, n.link, text)
+			w.stop(fix, "%s does not answer to %s on %s (ARP or neighbour discovery)%s", n.ip, n.in.Name, n.link, text)
 			return nil
 		}
 		if have.Permanent && last != nil && strings.HasSuffix(last.Hook, "postrouting") && last.Out == n.link && len(w.macs(n.ip)) == 0 {
-			w.stop(fmt.Sprintf("%sip neigh change %s dev %s nud stale", w.inside(n.where), n.ip, n.link), // it stays, and the kernel asks whether it is right
-				"%s sends it to %s, and no answer arrives: the permanent entry for %s on %s may be old", n.where, have.MAC, n.ip, n.link)
+			w.stop(fmt.Sprintf("%sip neigh change %s dev %s nud stale", n.in.Enter, n.ip, n.link), // it stays, and the kernel asks whether it is right
+				"%s sends it to %s, and no answer arrives: the permanent entry for %s on %s may be old", n.in.Name, have.MAC, n.ip, n.link)
 			return nil
 		}
 	}

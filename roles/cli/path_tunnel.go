@@ -33,7 +33,7 @@ func fixAgent() string {
 // judgeTunnel finds the reason for the silence behind a tunnel: what the agent knows about the other node, then what the node answers
 // through the tunnel and outside of it. What cannot be told apart from here is named as such.
 func (w *walker) judgeTunnel(t *tunnelled, packet string) error {
-	agent, agentErr := doctor.AskAgent(w.ctx, w.host, w.table)
+	agent, agentErr := doctor.AskAgent(w.ctx, w.node, w.table)
 	peer, since := w.peerOf(agent)
 	name := "the node " + t.node.String()
 	if peer != nil {
@@ -107,7 +107,7 @@ func (w *walker) answersTunnel(t *tunnelled) (bool, error) {
 
 // judgeNode asks a node that does not answer through the tunnel outside of it.
 func (w *walker) judgeNode(t *tunnelled, name string, isKnown bool) error {
-	way, err := w.net.Way(w.ctx, nil, netops.Packet{To: t.node})
+	way, err := w.host.Way(netops.Packet{To: t.node})
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (w *walker) judgeNode(t *tunnelled, name string, isKnown bool) error {
 	if way.Via.IsValid() {
 		hop = way.Via
 	}
-	entry, err := w.net.Neighbour(w.ctx, nil, way.Link, hop)
+	entry, err := w.host.Neighbour(way.Link, hop)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (w *walker) judgeNode(t *tunnelled, name string, isKnown bool) error {
 
 // refusesTunnel returns what an ICMP error says about packets to the other node's port of the tunnel, or "".
 func (w *walker) refusesTunnel(t *tunnelled) (string, error) {
-	all, err := tunnel.List(w.ctx, w.net)
+	all, err := w.host.Tunnels()
 	i := slices.IndexFunc(all, func(d tunnel.Device) bool { return d.Name == t.device })
 	if err != nil || i < 0 {
 		return "", err
@@ -195,7 +195,7 @@ func (w *walker) knowsSender(device string) bool {
 		w.stop("cnibox agent status", "this node has no way back to %s through %s: its agent does not know the node of that address", from, device)
 		return false
 	}
-	way, err := w.net.Way(w.ctx, nil, netops.Packet{To: from})
+	way, err := w.host.Way(netops.Packet{To: from})
 	switch {
 	case isNotExist(err):
 		return unknown()
@@ -208,14 +208,14 @@ func (w *walker) knowsSender(device string) bool {
 	if way.Via.IsValid() {
 		next = way.Via
 	}
-	entry, err := w.net.Neighbour(w.ctx, nil, device, next)
+	entry, err := w.host.Neighbour(device, next)
 	if w.fail(err) {
 		return false
 	}
 	if entry.MAC == "" {
 		return unknown()
 	}
-	forwarding, err := w.net.ForwardingEntry(w.ctx, device, entry.MAC)
+	forwarding, err := w.host.ForwardingEntry(device, entry.MAC)
 	if w.fail(err) {
 		return false
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
 // mostHops limits a path through this node, for routes that lead in a circle.
@@ -24,10 +26,12 @@ const mostHops = 8
 
 // walker follows one packet. It stops at the first error and at the first thing that stops the packet.
 type walker struct {
-	ctx         context.Context
-	host        *roles.Host
-	table       roles.Table
-	net         *netops.Net
+	ctx   context.Context
+	node  *roles.Host
+	table roles.Table
+	net   *netops.Net
+	// host is what the kernel says about the host's namespace.
+	host        *view.Host
 	attachments []attached
 	// ends are the containers of the path's ends.
 	ends []string
@@ -83,9 +87,9 @@ func (w *walker) protocol() string {
 
 // askedNeighbour is an address whose MAC a namespace needs on a link.
 type askedNeighbour struct {
-	ns          *netops.Namespace
-	where, link string
-	ip          netip.Addr
+	in   *view.Namespace
+	link string
+	ip   netip.Addr
 }
 
 func (w *walker) step(where, what, format string, a ...any) {
@@ -127,7 +131,7 @@ func (w *walker) walk(source *pathEnd) {
 		w.send(netops.Packet{To: w.found.To})
 		return
 	}
-	way, link, ok := w.route(source.ns, source.name, netops.Packet{To: w.found.To})
+	way, link, ok := w.route(source.in, netops.Packet{To: w.found.To})
 	if !ok {
 		return
 	}
@@ -136,13 +140,13 @@ func (w *walker) walk(source *pathEnd) {
 		return
 	}
 	next := w.next(way)
-	mac, ok := w.neighbour(source.ns, source.name, link.Name, next)
-	if !ok || !w.passesPrograms(source.ns, source.name, link.Name) {
+	mac, ok := w.neighbour(source.in, link.Name, next)
+	if !ok || !w.passesPrograms(source.in, link.Name) {
 		return
 	}
-	outside, err := w.net.HostEnd(w.ctx, source.ns, link.Name)
+	outside, err := source.in.HostEnd(link.Name)
 	if isNotExist(err) {
-		w.step(source.name, "leaves", "by %s, a %s; the network outside decides", link.Name, kindOf(&link))
+		w.step(source.name, "leaves", "by %s, a %s; the network outside decides", link.Name, kindOf(link))
 		return
 	}
 	if w.fail(err) {
@@ -152,26 +156,27 @@ func (w *walker) walk(source *pathEnd) {
 }
 
 // route asks for the way of a packet and checks the outgoing link.
-func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way netops.Way, link netops.LinkInfo, ok bool) {
-	way, err := w.net.Way(w.ctx, ns, p)
+func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, link *netops.LinkInfo, ok bool) {
+	where := in.Name
+	way, err := in.Way(p)
 	refusal := &netops.RouteRefusal{}
 	switch {
 	case way.Refused:
-		w.refused(ns, where, p)
+		w.refused(in, p)
 		return way, link, false
 	case errors.As(err, &refusal):
 		fix := refusal.Fix
-		if ns != nil {
+		if !in.IsHost() {
 			fix = "" // the command is for this node's namespace
 		}
 		w.stop(fix, "%s has no route to %s: %s refuses it", where, p.To, refusal.By)
 		return way, link, false
 	case isNotExist(err):
 		switch {
-		case ns == nil && !w.answers(p.To):
-		case ns == nil:
+		case in.IsHost() && !w.answers(p.To):
+		case in.IsHost():
 			w.stop("cnibox doctor", "%s has no route to %s", where, p.To)
-		case p.To.Is6() && w.lacksIPv6(ns, where):
+		case p.To.Is6() && w.lacksIPv6(in):
 		case w.hadRoute(w.found.From, p.To):
 			w.stop("cnibox diff", "%s has no route to %s: it was deleted", where, p.To)
 		default:
@@ -188,20 +193,20 @@ func (w *walker) route(ns *netops.Namespace, where string, p netops.Packet) (way
 		via = " via " + way.Via.String()
 	}
 	w.step(where, "route", "%s%s dev %s", p.To, via, way.Link)
-	link, err = w.net.Link(w.ctx, ns, way.Link)
-	return way, link, !w.fail(err) && w.usable(where, &link)
+	link, err = in.Link(way.Link)
+	return way, link, !w.fail(err) && w.usable(in, link)
 }
 
 // lacksIPv6 reports whether IPv6 is disabled in a container.
-func (w *walker) lacksIPv6(ns *netops.Namespace, where string) bool {
-	i := slices.IndexFunc(w.attachments, func(a attached) bool { return containerName(&a) == where })
+func (w *walker) lacksIPv6(in *view.Namespace) bool {
+	i := slices.IndexFunc(w.attachments, func(a attached) bool { return containerName(&a) == in.Name })
 	if i < 0 {
 		return false
 	}
 	for _, of := range []string{w.attachments[i].IfName, "all"} {
 		key := "net/ipv6/conf/" + of + "/disable_ipv6"
-		if v, err := w.net.Sysctl(w.ctx, ns, key); err == nil && v == "1" {
-			w.stop(w.inside(where)+"sysctl -w "+key+"=0 && cnibox repair", "IPv6 is disabled in %s: /proc/sys/%s is 1", where, key)
+		if v, err := in.Sysctl(key); err == nil && v == "1" {
+			w.stop(in.Enter+"sysctl -w "+key+"=0 && cnibox repair", "IPv6 is disabled in %s: /proc/sys/%s is 1", in.Name, key)
 			return true
 		}
 	}
@@ -228,7 +233,7 @@ func (w *walker) answers(to netip.Addr) bool {
 	if a == nil {
 		return true
 	}
-	want, have, fix, err := podRoute(w.ctx, w.net, w.links, a.HostLink, to, true)
+	want, have, fix, err := check.PodRoute(w.host, a.HostLink, to, true)
 	if !w.fail(err) && have != "" {
 		w.stop(fix, "%s does not route packets to %s of %s by %s: %s", hostName, to, containerName(a), want, have)
 	}
@@ -236,15 +241,16 @@ func (w *walker) answers(to netip.Addr) bool {
 }
 
 // refused says why the kernel refuses a packet because of its source.
-func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
-	if ns == nil && !w.answers(p.From) {
+func (w *walker) refused(in *view.Namespace, p netops.Packet) {
+	where := in.Name
+	if in.IsHost() && !w.answers(p.From) {
 		return
 	}
 	for _, of := range []string{"all", p.In} {
-		value, err := w.net.Sysctl(w.ctx, ns, "net/ipv4/conf/"+of+"/rp_filter")
-		if p.From.Is4() && err == nil && value != "0" {
+		value, err := in.Sysctl("net/ipv4/conf/" + of + "/rp_filter")
+		if p.From.Is4() && err == nil && value != "" && value != "0" {
 			fix := "sysctl -w net/ipv4/conf/" + p.In + "/rp_filter=2"
-			if l := w.find(p.In); ns == nil && l != nil && !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
+			if l := w.find(p.In); in.IsHost() && l != nil && !slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
 				fix = "" // the kernel refuses them with 2, too, if the interface has no address
 			}
 			w.stop(fix, "%s refuses packets from %s that arrive on %s (rp_filter): its route to %s leads elsewhere", where, p.From, p.In, p.From)
@@ -257,16 +263,16 @@ func (w *walker) refused(ns *netops.Namespace, where string, p netops.Packet) {
 // passesTunnel looks for what keeps the datagrams of a tunnel from a node, or from all nodes for an invalid address,
 // or theirs from it. It reports whether the path goes on.
 func (w *walker) passesTunnel(name string, node netip.Addr) bool {
-	tunnels, err := tunnel.List(w.ctx, w.net)
+	tunnels, err := w.host.Tunnels()
 	i := slices.IndexFunc(tunnels, func(t tunnel.Device) bool { return t.Name == name })
 	if w.fail(err) || i < 0 {
 		return err == nil
 	}
-	t := &tunnels[i]
+	t := tunnels[i]
 	if node.IsValid() {
-		t.Peers = slices.DeleteFunc(t.Peers, func(a netip.AddrPort) bool { return a.Addr() != node })
+		t.Peers = slices.DeleteFunc(slices.Clone(t.Peers), func(a netip.AddrPort) bool { return a.Addr() != node })
 	}
-	found, err := tunnel.Faults(w.ctx, w.net, t, w.managed)
+	found, err := w.host.TunnelFaults(&t, w.managed)
 	for _, f := range found {
 		fix, _ := w.advise(f.Fix)
 		switch isMTU := f.Kind == tunnel.RouteMTU || f.Kind == tunnel.LinkMTU; {
@@ -291,19 +297,19 @@ func (w *walker) next(way netops.Way) netip.Addr {
 }
 
 // usable checks that a link carries packets.
-func (w *walker) usable(where string, l *netops.LinkInfo) bool {
-	master := w.recordedMaster(l.Name)
+func (w *walker) usable(in *view.Namespace, l *netops.LinkInfo) bool {
+	where, master := in.Name, w.recordedMaster(l.Name)
 	switch {
-	case where == hostName && master != "" && master != l.Master:
+	case in.IsHost() && master != "" && master != l.Master:
 		w.stop("cnibox repair", "%s is not a port of %s any more", l.Name, master)
-	case !l.Up && where == hostName && !attachment.Labelled(*l):
+	case !l.Up && in.IsHost() && !attachment.Labelled(*l):
 		w.stop("ip link set "+l.Name+" up", "%s of %s is down", l.Name, where)
 	case !l.Up:
 		w.stop("cnibox repair", "%s of %s is down", l.Name, where)
 	case !l.Running:
 		w.stop("", "%s of %s has no carrier: its other end is down or gone", l.Name, where)
 	default:
-		return where != hostName || w.passesPrograms(nil, where, l.Name)
+		return !in.IsHost() || w.passesPrograms(in, l.Name)
 	}
 	return false
 }
@@ -321,9 +327,10 @@ func (w *walker) recordedMaster(link string) string {
 }
 
 // neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it.
-func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Addr) (mac string, ok bool) {
-	w.asked = append(w.asked, askedNeighbour{ns, where, link, ip})
-	n, err := w.net.Neighbour(w.ctx, ns, link, ip)
+func (w *walker) neighbour(in *view.Namespace, link string, ip netip.Addr) (mac string, ok bool) {
+	w.asked = append(w.asked, askedNeighbour{in, link, ip})
+	where := in.Name
+	n, err := in.Neighbour(link, ip)
 	switch {
 	case w.fail(err):
 		return "", false
@@ -335,7 +342,7 @@ func (w *walker) neighbour(ns *netops.Namespace, where, link string, ip netip.Ad
 		w.step(where, "neighbour", "%s is %s on %s", ip, n.MAC, link)
 	}
 	if want := w.macs(ip); n.Permanent && len(want) > 0 && !slices.Contains(want, n.MAC) {
-		w.stop(w.inside(where)+"ip neigh replace "+ip.String()+" lladdr "+want[0]+" nud reachable dev "+link,
+		w.stop(in.Enter+"ip neigh replace "+ip.String()+" lladdr "+want[0]+" nud reachable dev "+link,
 			"the entry of %s for %s on %s has the MAC %s, and %s has %s", where, ip, link, n.MAC, ip, want[0])
 		return "", false
 	}
@@ -374,7 +381,7 @@ func (w *walker) inside(name string) string {
 // leave follows a frame that the host sends on a link: into a container, or out of the node.
 func (w *walker) leave(link string) {
 	l := w.hostLink(link)
-	if l == nil || !w.usable(hostName, l) || !w.passesPort(l) || l.Master != "" && !w.passesVLANs(l.Master, l.Name) {
+	if l == nil || !w.usable(&w.host.Namespace, l) || !w.passesPort(l) || l.Master != "" && !w.passesVLANs(l.Master, l.Name) {
 		return
 	}
 	from := "" // the bridge itself
@@ -385,7 +392,7 @@ func (w *walker) leave(link string) {
 		if w.found.To.Is6() {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
-		if calls, err := w.net.Sysctl(w.ctx, nil, key); err == nil && calls == "1" { // the rules for forwarded packets see them
+		if calls, err := w.host.Sysctl(key); err == nil && calls == "1" { // the rules for forwarded packets see them
 			packets = []look.Packet{{In: l.Master, Out: l.Master}, {In: l.Master, Out: l.Master, IsReply: true}}
 		}
 	}
@@ -419,15 +426,16 @@ func (w *walker) arrive(a *attached) {
 		return
 	}
 	defer func() { _ = ns.Close() }() // it was only read
-	l, err := w.net.Link(w.ctx, ns, a.IfName)
+	in := w.host.Container(ns, name, a.Netns)
+	l, err := in.Link(a.IfName)
 	switch {
 	case isNotExist(err):
 		w.stop("cnibox repair", "%s has no interface %s", name, a.IfName)
 		return
-	case w.fail(err), !w.usable(name, &l):
+	case w.fail(err), !w.usable(in, l):
 		return
 	}
-	way, err := w.net.Way(w.ctx, ns, netops.Packet{To: w.found.To})
+	way, err := in.Way(netops.Packet{To: w.found.To})
 	if err == nil && !way.Local {
 		err = netops.ErrNotExist
 	}
@@ -442,7 +450,7 @@ func (w *walker) arrive(a *attached) {
 	if !w.found.From.IsValid() {
 		return
 	}
-	if _, err := w.net.Way(w.ctx, ns, netops.Packet{To: w.found.From}); isNotExist(err) {
+	if _, err := in.Way(netops.Packet{To: w.found.From}); isNotExist(err) {
 		w.stop("cnibox repair", "%s has no route back to %s", name, w.found.From)
 	} else {
 		w.err = err

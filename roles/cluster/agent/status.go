@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops/overlay"
-	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/cluster/process"
 	"github.com/cnibox/cnibox/roles/netpolicy/keeper"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -192,8 +192,8 @@ func readStatus(r io.Reader) (*status, error) {
 // addTunnelFaults adds what keeps the datagrams of this node's tunnels from other nodes, or theirs from it, to the warnings.
 // The agent itself does not look for it: it would read all rules of other programs after each change.
 func (s *status) addTunnelFaults(ctx context.Context, h *roles.Host) error {
-	n := h.Net
-	all, err := tunnel.List(ctx, n)
+	host := view.NewHost(ctx, h.Net)
+	all, err := host.Tunnels()
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (s *status) addTunnelFaults(ctx context.Context, h *roles.Host) error {
 		if !slices.ContainsFunc([]*familySummary{s.IPv4, s.IPv6}, func(f *familySummary) bool { return f != nil && f.Device == all[i].Name }) {
 			continue
 		}
-		found, err := tunnel.Faults(ctx, n, &all[i], true)
+		found, err := host.TunnelFaults(&all[i], true)
 		if err != nil {
 			return err
 		}

@@ -18,11 +18,11 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
-	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -57,15 +57,16 @@ type Options struct {
 
 // reader collects the facts.
 type reader struct {
-	h *roles.Host
-	o Options
-	f *Facts
+	h    *roles.Host
+	host *view.Host
+	o    Options
+	f    *Facts
 }
 
 // Read reads the node. What cannot be read is in Facts.Unread.
 func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	name, _ := os.Hostname() // the report is for this node, whatever its name
-	r := &reader{h: h, o: o, f: &Facts{Node: name, Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
+	r := &reader{h: h, host: view.NewHost(ctx, h.Net), o: o, f: &Facts{Node: name, Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
 	r.readConf()
 	r.readKernel(ctx)
 	r.readState(ctx)
@@ -93,11 +94,11 @@ func (r *reader) unread(what string, err error) {
 func (r *reader) readKernel(ctx context.Context) {
 	var err error
 	f, n := r.f, r.h.Net
-	f.Links, err = n.Links(ctx, nil)
+	f.Links, err = r.host.Links()
 	r.unread("interfaces", err)
-	f.Routes, err = n.Routes(ctx, nil, 0)
+	f.Routes, err = r.host.Routes()
 	r.unread("routes", err)
-	f.Forwarding, err = n.BridgeEntries(ctx)
+	f.Forwarding, err = r.host.BridgeEntries()
 	r.unread("forwarding entries", err)
 	f.Reconfigured = reconfigured(f.Links)
 	f.Firewall.Unknown = map[string]string{}
@@ -108,16 +109,15 @@ func (r *reader) readKernel(ctx context.Context) {
 			keys = append(keys, linkForwardingKey(l.Name))
 		}
 		if l.Kind == kindVXLAN {
-			f.Tunnels[l.Name], err = n.TunnelEntries(ctx, l.Name)
+			f.Tunnels[l.Name], err = r.host.TunnelEntries(l.Name)
 			r.unread("entries of "+l.Name, err)
 			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
 		}
 	}
-	r.readTunnels(ctx)
+	r.readTunnels()
 	for _, key := range keys {
-		if v, err := n.Sysctl(ctx, nil, key); err == nil {
-			f.Sysctls[key] = v // a missing one is of a missing module
-		}
+		f.Sysctls[key], err = r.host.Sysctl(key)
+		r.unread("sysctls", err)
 	}
 	w := &f.Firewall
 	for _, read := range []func() error{
@@ -137,12 +137,12 @@ func (r *reader) readKernel(ctx context.Context) {
 }
 
 // readTunnels looks for what keeps the packets of the tunnels from other nodes.
-func (r *reader) readTunnels(ctx context.Context) {
+func (r *reader) readTunnels() {
 	_, err := store.ReadOverlay(r.h.Store.OverlayPath())
 	managed := err == nil
-	tunnels, err := tunnel.List(ctx, r.h.Net)
+	tunnels, err := r.host.Tunnels()
 	for i := range tunnels {
-		found, failed := tunnel.Faults(ctx, r.h.Net, &tunnels[i], managed)
+		found, failed := r.host.TunnelFaults(&tunnels[i], managed)
 		r.f.TunnelFaults, err = append(r.f.TunnelFaults, found...), errors.Join(err, failed)
 	}
 	r.unread("tunnels", err)
@@ -179,15 +179,15 @@ func (r *reader) readState(ctx context.Context) {
 		s.Dump = nil
 		return
 	}
-	r.unread("packet filter", r.readPodDrops(ctx))
-	r.unread("routes", r.readEgress(ctx))
+	r.unread("packet filter", r.readPodDrops())
+	r.unread("routes", r.readEgress())
 	var published []attachment.PublishedPorts
 	for _, c := range s.Dump.Claims {
 		if c.Kind == store.KindPort {
 			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
 		}
 	}
-	r.unread("routes", r.readPublished(ctx))
+	r.unread("routes", r.readPublished())
 	var err error
 	r.f.Listeners, err = attachment.PortListeners(ctx, published)
 	r.unread("sockets", err)
@@ -214,12 +214,12 @@ func elsewhere(is6 bool) netip.Addr {
 
 // readPodDrops computes what the rules of other programs do with packets of the pods to and from the node's uplink: what is
 // certain whatever the other address, and what is not known of a connection to an ordinary one.
-func (r *reader) readPodDrops(ctx context.Context) error {
+func (r *reader) readPodDrops() error {
 	uplinks := map[bool]netops.Way{}
 	for _, is6 := range []bool{false, true} {
-		uplinks[is6], _ = r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
+		uplinks[is6], _ = r.host.Way(netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
 	}
-	programs, err := r.h.Net.DeviceFilters(ctx, nil)
+	programs, err := r.host.DeviceFilters()
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 			}
 		}
 	}
-	verdicts, err := look.Verdicts(ctx, r.h.Net, append(packets, frames...)...)
+	verdicts, err := r.host.Verdicts(append(packets, frames...)...)
 	for i := range verdicts {
 		if i >= len(packets) {
 			p := frames[i-len(packets)]
@@ -297,7 +297,7 @@ func (r *reader) readPodDrops(ctx context.Context) error {
 }
 
 // readPublished looks for published ports on addresses that the node does not have. A local route also gives it one.
-func (r *reader) readPublished(ctx context.Context) error {
+func (r *reader) readPublished() error {
 	for _, c := range r.f.State.Dump.Claims {
 		p := c.Resource().Ports
 		if !p.Address.IsValid() || p.Address.IsUnspecified() {
@@ -309,7 +309,7 @@ func (r *reader) readPublished(ctx context.Context) error {
 		if slices.ContainsFunc(r.f.Links, has) {
 			continue
 		}
-		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: p.Address})
+		way, err := r.host.Way(netops.Packet{To: p.Address})
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
 			return err
 		}
@@ -321,7 +321,7 @@ func (r *reader) readPublished(ctx context.Context) error {
 }
 
 // readEgress asks the kernel for the route of pods' packets to other networks: one pod of each device and address family.
-func (r *reader) readEgress(ctx context.Context) error {
+func (r *reader) readEgress() error {
 	type family struct {
 		device string
 		is6    bool
@@ -342,11 +342,11 @@ func (r *reader) readEgress(ctx context.Context) error {
 				continue
 			}
 			asked[k] = true
-			mark, err := look.RoutingMark(ctx, r.h.Net, look.Packet{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
+			mark, err := r.host.RoutingMark(look.Packet{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
 			if err != nil {
 				return err
 			}
-			way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device, Mark: mark})
+			way, err := r.host.Way(netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device, Mark: mark})
 			e := Egress{Devices: []string{device}}
 			refusal := &netops.RouteRefusal{}
 			out := r.f.link(way.Link)
@@ -354,7 +354,7 @@ func (r *reader) readEgress(ctx context.Context) error {
 			case errors.As(err, &refusal):
 				e.Object, e.Evidence, e.Fix = refusal.By, "it refuses packets from "+p.Masked().String(), refusal.Accept("from "+p.Masked().String())
 			case errors.Is(err, netops.ErrNotExist):
-				if _, err := r.h.Net.Way(ctx, nil, netops.Packet{To: elsewhere(k.is6)}); err == nil {
+				if _, err := r.host.Way(netops.Packet{To: elsewhere(k.is6)}); err == nil {
 					continue // the node does not forward
 				}
 				up := r.f.uplink(k.is6)
@@ -371,11 +371,11 @@ func (r *reader) readEgress(ctx context.Context) error {
 				e.Object, e.Evidence, e.Fix = out.Name, "it has no carrier", "check the cable of "+out.Name+" and the port of the switch"
 			default:
 				key := linkForwardingKey(way.Link) // for the answers
-				if v, err := r.h.Net.Sysctl(ctx, nil, key); err == nil && v == "0" && !k.is6 && r.f.Sysctls[forwardingKey4] == "1" {
+				if v, err := r.host.Sysctl(key); err == nil && v == "0" && !k.is6 && r.f.Sysctls[forwardingKey4] == "1" {
 					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
 					break
 				}
-				hop := r.silentRouter(ctx, way)
+				hop := r.silentRouter(way)
 				if hop.Link == "" {
 					continue
 				}
@@ -396,7 +396,7 @@ func (r *reader) readEgress(ctx context.Context) error {
 
 // silentRouter returns the next router of a way if it does not answer, or another one that its default route uses for other packets. Of
 // IPv6 the kernel uses those that answer.
-func (r *reader) silentRouter(ctx context.Context, way netops.Way) netops.Way {
+func (r *reader) silentRouter(way netops.Way) netops.Way {
 	hops := []netops.Way{way}
 	isDefault := func(o netops.Route) bool { return o.Dst.Bits() == 0 && o.Dst.Addr().Is4() }
 	i := slices.IndexFunc(r.f.Routes, func(o netops.Route) bool { return isDefault(o) && o.Link == way.Link && o.Via == way.Via })
@@ -406,7 +406,7 @@ func (r *reader) silentRouter(ctx context.Context, way netops.Way) netops.Way {
 		}
 	}
 	for _, hop := range hops {
-		if entry, err := r.h.Net.Neighbour(ctx, nil, hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
+		if entry, err := r.host.Neighbour(hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
 			return hop
 		}
 	}

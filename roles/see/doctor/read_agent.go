@@ -39,11 +39,11 @@ func (r *reader) readOverlay(ctx context.Context) {
 		}
 	}
 	o.Agent, o.AgentErr = AskAgent(ctx, r.h, r.o.Table)
-	r.readHops(ctx)
+	r.readHops()
 }
 
 // readHops reads the neighbour entries on the way to the nodes that do not answer.
-func (r *reader) readHops(ctx context.Context) {
+func (r *reader) readHops() {
 	o := &r.f.Overlay
 	o.Hops = map[string][2]string{}
 	if o.Agent == nil {
@@ -54,7 +54,7 @@ func (r *reader) readHops(ctx context.Context) {
 		if i < 0 {
 			continue
 		}
-		way, err := r.h.Net.Way(ctx, nil, netops.Packet{To: o.Agent.Nodes[i].VTEP})
+		way, err := r.host.Way(netops.Packet{To: o.Agent.Nodes[i].VTEP})
 		if err != nil || way.Local {
 			continue // a fault of the tunnel
 		}
@@ -62,7 +62,7 @@ func (r *reader) readHops(ctx context.Context) {
 		if !hop.IsValid() {
 			hop = o.Agent.Nodes[i].VTEP
 		}
-		entry, err := r.h.Net.Neighbour(ctx, nil, way.Link, hop)
+		entry, err := r.host.Neighbour(way.Link, hop)
 		r.unread("neighbours", err)
 		switch {
 		case entry.Permanent: // it stays, and the kernel asks whether it is right

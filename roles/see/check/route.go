@@ -1,8 +1,7 @@
-package cli
+package check
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,12 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/view"
 )
 
-// podRoute compares the node's route to a pod's address with the pod's device on the host, to which answers must lead. It returns
+// PodRoute compares the node's route to a pod's address with the pod's device on the host, to which answers must lead. It returns
 // what the kernel has instead and a command that mends it, or "". A lost route is a difference of its own. A bridge without an
-// address of the pod's network routes nothing, unless isRouted. links are the host's.
-func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostLink string, a netip.Addr, isRouted bool) (want, have, fix string, err error) {
+// address of the pod's network routes nothing, unless isRouted.
+func PodRoute(v *view.Host, hostLink string, a netip.Addr, isRouted bool) (want, have, fix string, err error) {
+	links, err := v.Links()
+	if err != nil {
+		return "", "", "", err
+	}
 	find := func(name string) *netops.LinkInfo {
 		if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == name }); i >= 0 {
 			return &links[i]
@@ -41,12 +45,12 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 	if a.Is6() {
 		fix = fmt.Sprintf("ip -6 route add %s dev %s metric 1", a, l.Name)
 	}
-	way, err := n.Way(ctx, nil, netops.Packet{To: a})
+	way, err := v.Way(netops.Packet{To: a})
 	refusal := &netops.RouteRefusal{}
 	switch {
 	case errors.As(err, &refusal):
 		return l.Name, refusal.By, cmp.Or(refusal.Fix, fix), nil
-	case isNotExist(err):
+	case errors.Is(err, netops.ErrNotExist):
 		return "", "", "", nil
 	case err != nil:
 		return "", "", "", err
@@ -60,7 +64,7 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 		}
 		return l.Name, "the node itself has it", "ip route show table local", nil
 	case way.Link != l.Name:
-		if other := find(way.Link); other != nil && otherEnd(links, other) != nil && otherEnd(links, other).Master == l.Name {
+		if other := find(way.Link); other != nil && OtherEnd(links, other) != nil && OtherEnd(links, other).Master == l.Name {
 			return "", "", "", nil // the gateway of a VLAN of the bridge
 		}
 		if other := find(way.Link); other != nil && !way.Via.IsValid() {
@@ -68,10 +72,10 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 				fix = fmt.Sprintf("ip addr del %s dev %s", other.Addresses[i], other.Name)
 			}
 		}
-		routes, err := n.Routes(ctx, nil, unix.RT_TABLE_MAIN)
+		routes, err := v.Routes()
 		bits := map[bool]int{true: -1, false: -1} // of the best route to the pod's device, and to others
 		for _, r := range routes {
-			if r.Dst.Contains(a) {
+			if r.Table == unix.RT_TABLE_MAIN && r.Dst.Contains(a) {
 				bits[r.Link == l.Name] = max(bits[r.Link == l.Name], r.Dst.Bits())
 			}
 		}
@@ -81,4 +85,13 @@ func podRoute(ctx context.Context, n *netops.Net, links []netops.LinkInfo, hostL
 		return l.Name, "dev " + way.Link, fix, nil
 	}
 	return "", "", "", nil
+}
+
+// OtherEnd returns the other end of a veth if links, which are the host's, have both, or nil.
+func OtherEnd(links []netops.LinkInfo, l *netops.LinkInfo) *netops.LinkInfo {
+	i := slices.IndexFunc(links, func(o netops.LinkInfo) bool { return o.Index == l.PeerIndex })
+	if l.Kind != "veth" || l.PeerElsewhere || i < 0 {
+		return nil
+	}
+	return &links[i]
 }

@@ -1,0 +1,137 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/look"
+	"github.com/cnibox/cnibox/netops/tunnel"
+)
+
+// Host is the host's namespace, which also has bridges, tunnels and packet filters.
+type Host struct{ Namespace }
+
+// NewHost returns the view of the host of n.
+func NewHost(ctx context.Context, n *netops.Net) *Host {
+	return &Host{Namespace{ctx: ctx, net: n, Name: HostName, facts: map[string]any{}}}
+}
+
+// LinkAt returns the link with a number, or nil.
+func (h *Host) LinkAt(index int) (*netops.LinkInfo, error) {
+	all, err := h.Links()
+	i := slices.IndexFunc(all, func(l netops.LinkInfo) bool { return l.Index == index })
+	if i < 0 {
+		return nil, err
+	}
+	return &all[i], nil
+}
+
+// BridgeEntries returns the entries of bridges that they have not learnt.
+func (h *Host) BridgeEntries() ([]netops.BridgeEntry, error) {
+	return ask(&h.Namespace, "bridge entries", func() ([]netops.BridgeEntry, error) { return h.net.BridgeEntries(h.ctx) })
+}
+
+// ForwardingEntry returns where a bridge or a VXLAN device sends frames to a MAC.
+func (h *Host) ForwardingEntry(link, mac string) (netops.Forwarded, error) {
+	return ask(&h.Namespace, "entry for "+mac+" of "+link, func() (netops.Forwarded, error) { return h.net.ForwardingEntry(h.ctx, link, mac) })
+}
+
+// VLANs returns the VLANs of a port of a bridge, or of the bridge itself.
+func (h *Host) VLANs(link string) ([]netops.VLAN, error) {
+	return ask(&h.Namespace, "VLANs of "+link, func() ([]netops.VLAN, error) { return h.net.VLANs(h.ctx, link) })
+}
+
+// TunnelEntries returns the entries of a VXLAN device that were not learnt.
+func (h *Host) TunnelEntries(link string) (netops.TunnelEntries, error) {
+	return ask(&h.Namespace, "entries of "+link, func() (netops.TunnelEntries, error) { return h.net.TunnelEntries(h.ctx, link) })
+}
+
+// Tunnels returns the tunnels to other nodes.
+func (h *Host) Tunnels() ([]tunnel.Device, error) {
+	return ask(&h.Namespace, "tunnels", func() ([]tunnel.Device, error) { return tunnel.List(h.ctx, h.net) })
+}
+
+// TunnelFaults returns what keeps the datagrams of a tunnel from nodes, as tunnel.Faults does.
+func (h *Host) TunnelFaults(t *tunnel.Device, isManaged bool) ([]tunnel.Fault, error) {
+	if len(t.Peers) == 0 {
+		return nil, nil
+	}
+	return ask(&h.Namespace, fmt.Sprintf("faults of %s to %v, %t", t.Name, t.Peers, isManaged), func() ([]tunnel.Fault, error) {
+		filter, err := h.filter()
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Faults(h.ctx, h.net, filter, t, isManaged)
+	})
+}
+
+// filter returns the rules of other programs.
+func (h *Host) filter() (*look.Filter, error) {
+	return ask(&h.Namespace, "filter", func() (*look.Filter, error) { return look.Read(h.ctx, h.net) })
+}
+
+// Verdicts returns what the rules of other programs do with packets.
+func (h *Host) Verdicts(packets ...look.Packet) ([]look.Verdict, error) {
+	return ask(&h.Namespace, fmt.Sprintf("verdicts %+v", packets), func() ([]look.Verdict, error) {
+		filter, err := h.filter()
+		if err != nil {
+			return nil, err
+		}
+		return look.Verdicts(h.ctx, filter, packets...)
+	})
+}
+
+// RoutingMark returns the mark that the rules give a packet before it is routed, or 0 if it is not known.
+func (h *Host) RoutingMark(p look.Packet) (uint32, error) {
+	return ask(&h.Namespace, fmt.Sprintf("mark %+v", p), func() (uint32, error) {
+		filter, err := h.filter()
+		if err != nil {
+			return 0, err
+		}
+		return look.RoutingMark(h.ctx, filter, p)
+	})
+}
+
+// TranslatedBefore returns a rule that translates packets before the rules of a published port do, or nil.
+func (h *Host) TranslatedBefore(in string, to netip.AddrPort, protocol string) (*look.Drop, error) {
+	return ask(&h.Namespace, fmt.Sprintf("translation of %s/%s from %s", to, protocol, in), func() (*look.Drop, error) {
+		filter, err := h.filter()
+		if err != nil {
+			return nil, err
+		}
+		return look.TranslatedBefore(h.ctx, filter, in, to, protocol)
+	})
+}
+
+// Service is the address of a service of Kubernetes.
+type Service struct {
+	// IsKnown is false for another address.
+	IsKnown   bool
+	Endpoints []netip.AddrPort
+}
+
+// Service returns the endpoints to which kube-proxy translates an address.
+func (h *Host) Service(to netip.AddrPort) (Service, error) {
+	return ask(&h.Namespace, "service "+to.String(), func() (s Service, err error) {
+		s.Endpoints, s.IsKnown, err = look.Service(h.ctx, h.net, to)
+		return s, err
+	})
+}
+
+// Datagrams returns the tracked connections of UDP that packets without a zone use. There are none if the kernel does not track
+// connections, or cannot list them.
+func (h *Host) Datagrams() ([]netops.Connection, error) {
+	return ask(&h.Namespace, "tracked UDP", func() ([]netops.Connection, error) {
+		all, err := h.net.Connections(h.ctx, unix.IPPROTO_UDP)
+		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+			return nil, nil
+		}
+		return slices.DeleteFunc(all, func(c netops.Connection) bool { return c.InZone }), err
+	})
+}
