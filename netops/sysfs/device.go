@@ -115,7 +115,8 @@ func FunctionOn(address string) (Function, error) {
 	if err != nil {
 		return f, err
 	}
-	if f.Physical, err = readDevice(path); err != nil {
+	f.Physical, err = readDevice(path)
+	if err != nil {
 		return f, err
 	}
 	entries, err := os.ReadDir(path)

@@ -58,7 +58,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, ns 
 		if s.Userspace {
 			return &roles.ConfError{Path: "useInterfaceNetwork", Reason: "the device has a userspace driver and so no interface: remove the key"}
 		}
-		if s.Network, err = readNetwork(ctx, h.Net, s.Link, ns); err != nil {
+		s.Network, err = readNetwork(ctx, h.Net, s.Link, ns)
+		if err != nil {
 			return fmt.Errorf("useInterfaceNetwork: %w", err)
 		}
 	}
