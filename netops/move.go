@@ -20,7 +20,7 @@ import (
 // be a port of a bridge or bond, and must not belong to an attachment.
 //
 // The inverse moves the link back, even if it was renamed, and restores its
-// name, alias and state. If the container was deleted, the kernel returns a
+// name, alias, MTU, MAC address and state. If the container was deleted, the kernel returns a
 // physical device to the initial namespace after a short delay, possibly under
 // another name. The inverse finds it by its alias or its permanent MAC address.
 // Virtual devices such as a veth are deleted with their namespace. An absent
@@ -36,13 +36,15 @@ type Move struct {
 	As   string `json:"as"`
 	// Alias is the label of the link while it is in To.
 	Alias string `json:"alias"`
-	// Back is the alias to restore and Up the state to restore. Kind and MAC
-	// are the link's own. MAC is the permanent address if the link has one.
-	// Plan sets these fields in the inverse.
-	Back string `json:"back,omitempty"`
-	Up   bool   `json:"up,omitempty"`
-	Kind string `json:"kind,omitempty"`
-	MAC  string `json:"mac,omitempty"`
+	// Back is the alias to restore, Up the state, MTU the MTU and Address the
+	// MAC address. Kind and MAC identify the link. MAC is the permanent address
+	// if the link has one. Plan sets these fields in the inverse.
+	Back    string `json:"back,omitempty"`
+	Up      bool   `json:"up,omitempty"`
+	MTU     int    `json:"mtu,omitempty"`
+	Address string `json:"address,omitempty"`
+	Kind    string `json:"kind,omitempty"`
+	MAC     string `json:"mac,omitempty"`
 	// KeepNetwork makes the inverse restore the link's addresses of unlimited
 	// lifetime and its routes. Plan sets Addresses and Routes in the inverse.
 	KeepNetwork bool    `json:"keepNetwork,omitempty"`
@@ -69,13 +71,17 @@ func (m *Move) String() string {
 	if m.Back != "" {
 		w = append(w, "back", strconv.Quote(m.Back))
 	}
+	w.number("mtu", m.MTU)
+	if m.Address != m.MAC {
+		w.value("address", m.Address)
+	}
 	w.flag(m.Up, "up")
 	w.flag(m.KeepNetwork, "keep network")
 	return w.String()
 }
 
 func (m *Move) validate() error {
-	errs := []error{checkPlace(m.From), checkPlace(m.To), rtnl.CheckName(m.As), checkAlias(m.Alias), checkAlias(m.Back), rtnl.CheckMAC(m.MAC)}
+	errs := []error{checkPlace(m.From), checkPlace(m.To), rtnl.CheckName(m.As), checkAlias(m.Alias), checkAlias(m.Back), rtnl.CheckMAC(m.MAC), rtnl.CheckMAC(m.Address), rtnl.CheckMTU(m.MTU)}
 	if m.Name != "" {
 		errs = append(errs, rtnl.CheckName(m.Name))
 	}
@@ -116,7 +122,7 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 	}
 	back := *m
-	back.Up, back.Kind, back.MAC = have.IsUp(), have.Kind, have.MAC.String()
+	back.Up, back.MTU, back.Address, back.Kind, back.MAC = have.IsUp(), have.MTU, have.MAC.String(), have.Kind, have.MAC.String()
 	if len(have.Permanent) > 0 {
 		back.MAC = have.Permanent.String()
 	}

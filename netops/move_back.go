@@ -51,13 +51,22 @@ func (m *Move) undo(ctx context.Context, s *session, _ Verb) error {
 // withName returns the inverse with the name from the link's alias, if the inverse
 // has no name.
 func (m *Move) withName(l *rtnl.Link) *Move {
-	words := strings.Fields(l.Alias)
-	if m.Name != "" || len(words) < 2 || rtnl.CheckName(words[1]) != nil {
+	name := aliasName(l.Alias)
+	if m.Name != "" || name == "" {
 		return m
 	}
 	known := *m
-	known.Name = words[1]
+	known.Name = name
 	return &known
+}
+
+// aliasName returns the name that the second word of an alias is, or "".
+func aliasName(alias string) string {
+	words := strings.Fields(alias)
+	if len(words) < 2 || rtnl.CheckName(words[1]) != nil {
+		return ""
+	}
+	return words[1]
 }
 
 // search finds the link in one of the two namespaces, and returns nil if it
@@ -89,12 +98,14 @@ func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
 	return m.isLabelled(l, p) && rtnl.SameMAC(m.MAC, mac)
 }
 
-// isLabelled reports whether the link has the label. In the container the link
+// isLabelled reports whether the link has the label, and no other name in its alias:
+// an attachment can have moved several links. In the container the link
 // must also have the recorded kind. A container cannot create a link of a
 // physical device's kind, so it cannot get a link of its own moved into the
 // host.
 func (m *Move) isLabelled(l *rtnl.Link, p Place) bool {
-	return isLabelled(l.Alias, m.Alias) && (p == m.From || m.MAC == "" || l.Kind == m.Kind)
+	name := aliasName(l.Alias)
+	return isLabelled(l.Alias, m.Alias) && (m.Name == "" || name == "" || name == m.Name) && (p == m.From || m.MAC == "" || l.Kind == m.Kind)
 }
 
 // isUnlabelled reports whether a link without a label is the link that was
@@ -177,8 +188,9 @@ func (m *Move) await(ctx context.Context, s *session) (*rtnl.Link, error) {
 	}
 }
 
-// restore resets the name, alias and state of the returned link. A link without
-// the label was never changed.
+// restore resets the name, MTU, MAC address, alias and state of the returned link. A
+// link without the label was never changed. If the name is taken, or the old MTU or
+// address is impossible now, the link keeps what it has.
 func (m *Move) restore(ctx context.Context, s *session, l *rtnl.Link) error {
 	rename := m.Name != "" && l.Name != m.Name
 	if !rename && !m.isLabelled(l, m.From) {
@@ -193,30 +205,40 @@ func (m *Move) restore(ctx context.Context, s *session, l *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	var msgs []nlconn.Message
-	if rename {
-		down, err := (&Link{Down: true}).setAt(ctx, s, l.Index)
-		if err != nil {
-			return err
-		}
-		msgs = append(msgs, down, renameMessage(l.Index, m.Name))
+	change, err := m.changeMessages(ctx, s, l, rename)
+	if err != nil {
+		return err
 	}
 	network, err := m.networkMessages(ctx, s, l.Index)
 	if err != nil {
 		return err
 	}
-	first := len(msgs)
-	msgs = append(append(msgs, network...), last)
-	results, broken := c.Exchange(ctx, msgs)
-	if rename && errors.Is(results[1], unix.EEXIST) {
-		results[1] = nil
-	}
-	for i := first; i < len(msgs)-1; i++ {
-		if isRestored(results[i]) {
+	results, broken := c.Exchange(ctx, slices.Concat(change, network, []nlconn.Message{last}))
+	for i, err := range results[:len(change)+len(network)] {
+		if i < len(change) && i > 0 && (errors.Is(err, unix.EEXIST) || isImpossible(err)) || i >= len(change) && isRestored(err) {
 			results[i] = nil
 		}
 	}
 	return errors.Join(append(results, broken)...)
+}
+
+// changeMessages returns the requests that restore the MTU, the MAC address and the name, if one differs. The link is down meanwhile.
+func (m *Move) changeMessages(ctx context.Context, s *session, l *rtnl.Link, rename bool) (msgs []nlconn.Message, err error) {
+	all := m.settings(l)
+	if len(all) == 0 && !rename {
+		return nil, nil
+	}
+	for _, set := range append([]*Link{{Down: true}}, all...) {
+		msg, err := set.setAt(ctx, s, l.Index)
+		if err != nil {
+			return nil, err
+		}
+		msgs = append(msgs, msg)
+	}
+	if rename {
+		msgs = append(msgs, renameMessage(l.Index, m.Name))
+	}
+	return msgs, nil
 }
 
 // networkMessages returns the requests that restore the recorded addresses and
@@ -246,6 +268,28 @@ func (m *Move) networkMessages(ctx context.Context, s *session, index int) ([]nl
 
 // isRestored reports whether an address or route exists, or cannot exist any more.
 func isRestored(err error) bool { return errors.Is(err, unix.EEXIST) || isRefusedRoute(err) }
+
+// isImpossible reports whether a link cannot have a value again: the kernel refuses the value, another link has the MAC, or the driver does
+// not let the host change it, as of a virtual function that its physical function configures. Without a privilege the other requests fail.
+func isImpossible(err error) bool {
+	for _, e := range []error{unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EOPNOTSUPP, unix.EPERM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return isInvalid(err)
+}
+
+// settings returns what the link must get again, one attribute each.
+func (m *Move) settings(l *rtnl.Link) (all []*Link) {
+	if m.MTU != 0 && m.MTU != l.MTU {
+		all = append(all, &Link{MTU: m.MTU})
+	}
+	if m.Address != "" && !rtnl.SameMAC(m.Address, l.MAC) {
+		all = append(all, &Link{MAC: m.Address})
+	}
+	return all
+}
 
 // renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.

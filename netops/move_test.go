@@ -62,7 +62,7 @@ func TestMove(t *testing.T) {
 	before := netopstest.Snapshot(t) + box.Snapshot(t)
 	changes := moved(t, n, ns)
 	const want = `add move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7"
-  <- del move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7" type macvlan permaddr 02:00:00:00:00:07 back "an admin's" up
+  <- del move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7" type macvlan permaddr 02:00:00:00:00:07 back "an admin's" mtu 1400 up
 set link eth0 netns container mtu 1300 up
   <- set link eth0 netns container mtu 1400 down
 `
@@ -110,6 +110,13 @@ func TestMoveBackFromAnywhere(t *testing.T) {
 			inside(t, box, "ip", "link", "add", "fake", "type", "bridge")
 			inside(t, box, "ip", "link", "set", "fake", "alias", testLabel)
 		}, false, "dev7"},
+		{"another address and MTU", func(t *testing.T, box *netopstest.NS) {
+			inside(t, box, "ip", "link", "set", "eth0", "address", "02:00:00:00:00:99", "mtu", "1280")
+		}, false, "dev7"},
+		{"another address and MTU, back by the kernel", func(t *testing.T, box *netopstest.NS) {
+			inside(t, box, "ip", "link", "set", "eth0", "address", "02:00:00:00:00:99", "mtu", "1280")
+			takeOut(t, box, "eth0", "dev5")
+		}, true, "dev7"},
 		{"name taken at home", func(t *testing.T, _ *netopstest.NS) {
 			run(t, "ip", "link", "add", "dev7", "type", "bridge")
 			t.Cleanup(func() { run(t, "ip", "link", "del", "dev7") })
@@ -144,8 +151,57 @@ func TestMoveBackFromAnywhere(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if l := dev7(t, n); !matches(c.want, l.Name) || l.Alias != "an admin's" || !l.Up {
+			if l := dev7(t, n); !matches(c.want, l.Name) || l.Alias != "an admin's" || !l.Up || l.MTU != 1400 || l.MAC != "02:00:00:00:00:07" {
 				t.Errorf("back: %+v, want it as %s", l, c.want)
+			}
+		})
+	}
+}
+
+// TestMoveSeveral moves several links of one attachment, which have the same label. Each gets its own name and MTU again, with the record
+// and without.
+func TestMoveSeveral(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		t.Run(fmt.Sprintf("recorded %v", recorded), func(t *testing.T) {
+			ctx := context.Background()
+			movable(t)
+			run(t, "ip", "link", "add", "link", "par0", "dev8", "mtu", "1300", "type", "macvlan")
+			n, box := newNet(t, nil), netopstest.New(t)
+			ns := open(t, n, box)
+			before := netopstest.Snapshot(t)
+			var spec, orphans netops.Spec
+			for _, name := range []string{"dev7", "dev8"} {
+				spec.Add(&netops.Move{From: netops.Host, Name: name, To: netops.Container, As: name, Alias: testLabel + " " + name})
+				orphans.Add(&netops.Move{From: netops.Host, Name: name, To: netops.Container, As: name, Alias: testLabel})
+			}
+			plan, err := n.Plan(ctx, spec, ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Apply(ctx, plan, ns); err != nil {
+				t.Fatal(err)
+			}
+			// The links got each other's names and addresses.
+			inside(t, box, "ip", "link", "set", "dev7", "name", "x")
+			inside(t, box, "ip", "link", "set", "dev8", "name", "dev7", "address", "02:00:00:00:00:07")
+			inside(t, box, "ip", "link", "set", "x", "name", "dev8")
+			if recorded {
+				err = n.Undo(ctx, throughJSON(t, plan.Changes), ns)
+			} else {
+				err = n.Remove(ctx, orphans, ns)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if recorded {
+				if d := cmp.Diff(before, netopstest.Snapshot(t)); d != "" {
+					t.Errorf("after Undo (-before +after):\n%s", d)
+				}
+			}
+			for name, mtu := range map[string]int{"dev7": 1400, "dev8": 1300} {
+				if l, err := n.Link(ctx, nil, name); err != nil || l.MTU != mtu {
+					t.Errorf("%s: %+v, %v, want it with mtu %d", name, l, err, mtu)
+				}
 			}
 		})
 	}
