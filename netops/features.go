@@ -45,6 +45,7 @@ func Features() []Feature {
 		kind("macvlan", "CONFIG_MACVLAN", "`macvlan`"),
 		kind("ipvlan", "CONFIG_IPVLAN", "`ipvlan`"),
 		kind("dummy", "CONFIG_DUMMY", "`dummy`"),
+		kind("bond", "CONFIG_BONDING", "`bond`"),
 		kind("vrf", "CONFIG_NET_VRF", "`vrf`"),
 		kind("ifb", "CONFIG_IFB", "`bandwidth` with egress limits"),
 		kind("vxlan", "CONFIG_VXLAN", "`agent` with the backend vxlan"),

@@ -51,12 +51,13 @@ type Link struct {
 	// "vxlan". It is in ParentIn.
 	Parent   string `json:"parent,omitempty"`
 	ParentIn Place  `json:"parentIn,omitempty"`
-	// Mode is the mode of a macvlan (bridge, private, vepa, passthru) or
-	// ipvlan (l2, l3, l3s).
+	// Mode is the mode of a macvlan (bridge, private, vepa, passthru), ipvlan
+	// (l2, l3, l3s) or bond (balance-rr, active-backup, …).
 	Mode string `json:"mode,omitempty"`
 	// BCQueueLen is the length of a macvlan's queue for received broadcasts.
 	// For 0 the kernel chooses.
 	BCQueueLen uint32 `json:"bcQueueLen,omitempty"`
+	Bond       *Bond  `json:"bond,omitempty"`
 	// VLANID is the VLAN ID of a link of Kind "vlan".
 	VLANID int `json:"vlanId,omitempty"`
 	// VNI is the network identifier of a link of Kind "vxlan". Group4 is the

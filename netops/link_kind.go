@@ -32,7 +32,7 @@ func (l *Link) crossesNamespaces() bool { return l.hasParent() && l.parentIn() !
 // kernel chooses the index. The overlay's device gets another index whenever it is made anew,
 // so that notifications about its predecessor do not count.
 func (l *Link) choosesIndex() bool {
-	return l.hasParent() && l.VXLAN == nil || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Shared && l.Kind == rtnl.KindBridge
+	return l.hasParent() && l.VXLAN == nil || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Kind == rtnl.KindBond || l.Shared && l.Kind == rtnl.KindBridge
 }
 
 // chosenIndex returns the interface index that the link is made with. It is a hash of the
@@ -75,13 +75,16 @@ func (l *Link) kindWords(w *words) {
 		w.value("group", strconv.FormatUint(uint64(*l.Group), 10))
 	}
 	w.flag(l.MultiQueue, "multi_queue")
+	if l.Bond != nil {
+		*w = append(*w, bondWords(l.Bond)...)
+	}
 }
 
 // isPlain reports whether the link has no property that only some kinds have. Most links
 // are plain. For them, validateKind skips its checks to save time.
 func (l *Link) isPlain() bool {
 	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 && l.VNI == 0 && !l.Group4.IsValid() &&
-		l.Owner == nil && l.Group == nil && !l.MultiQueue
+		l.Owner == nil && l.Group == nil && !l.MultiQueue && l.Bond == nil
 }
 
 // validateKind checks the properties that only some kinds have.
@@ -118,6 +121,7 @@ func (l *Link) validateKind() error {
 	fault(l.Group4.IsValid() && (!l.Group4.Is4() || !l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)
 	tap := l.Owner != nil || l.Group != nil || l.MultiQueue
 	fault(tap && l.Kind != rtnl.KindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
+	errs = append(errs, l.validateBond())
 	return errors.Join(errs...)
 }
 
@@ -212,6 +216,9 @@ func (l *Link) kindState(s *session) *rtnl.Link {
 		Mode: l.Mode, BCQueueLen: l.BCQueueLen, VLANID: uint16(l.VLANID), VNI: uint32(l.VNI),
 		VLANFiltering: l.Bridge != nil && l.Bridge.VLANFiltering, Filter4: l.Bridge != nil && l.Bridge.Filter, Filter6: l.Bridge != nil && l.Bridge.Filter,
 	}}
+	if l.Bond != nil {
+		k.Bond = *l.Bond
+	}
 	if l.Kind == rtnl.KindVXLAN { // the group receives frames to unknown addresses
 		k.Peer = s.index[linkRef{l.parentIn(), l.Parent}]
 		k.VXLAN = rtnl.VXLAN{Group: l.Group4, Port: ianaVXLANPort, Learning: true}
@@ -238,6 +245,9 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *d
 	}
 	if l.Kind == rtnl.KindTap {
 		l.verifyTap(&have.Tap, d)
+	}
+	if l.Bond != nil {
+		verifyBond(l.Bond, &have.Bond, d)
 	}
 	if !l.hasParent() || l.Kind == rtnl.KindVXLAN || l.Parent == "" || s.isAbsentPlace(l.parentIn()) {
 		return nil

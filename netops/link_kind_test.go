@@ -26,6 +26,7 @@ type kindCase struct {
 func kindCases() []kindCase {
 	const ct, host = netops.Container, netops.Host
 	user, group := uint32(61001), uint32(61002)
+	on, off := true, false
 	return []kindCase{
 		{
 			netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: host, Mode: "private", MAC: "02:00:00:00:00:05", MTU: 1400, BCQueueLen: 77, Up: true},
@@ -81,6 +82,16 @@ func kindCases() []kindCase {
 			netops.Link{Kind: "dummy", MAC: "02:00:00:00:00:05", MTU: 1400, Up: true},
 			"type dummy address 02:00:00:00:00:05 mtu 1400 up",
 			[]string{"dummy", "mtu 1400", "02:00:00:00:00:05", ",UP"},
+		},
+		{
+			netops.Link{Kind: "bond", Mode: "active-backup", MTU: 1400, Bond: &netops.Bond{MIIMon: 100, FailOverMAC: 1, AllSlavesActive: &on}},
+			"type bond mode active-backup miimon 100 fail_over_mac 1 all_slaves_active 1 mtu 1400",
+			[]string{"mode active-backup", "miimon 100", "fail_over_mac active", "all_slaves_active 1", "mtu 1400", "state DOWN"},
+		},
+		{
+			netops.Link{Kind: "bond", Mode: "balance-tlb", Bond: &netops.Bond{TLBDynamicLB: &off, XmitHashPolicy: "layer3+4"}},
+			"type bond mode balance-tlb miimon 0 tlb_dynamic_lb 0 xmit_hash_policy layer3+4",
+			[]string{"mode balance-tlb", "miimon 0", "xmit_hash_policy layer3+4", "tlb_dynamic_lb 0"},
 		},
 		{
 			netops.Link{Kind: "tun"},

@@ -30,6 +30,15 @@ func TestKindTampered(t *testing.T) {
 		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host}, func(l *netops.Link) { l.Kind = "ipvlan" }, "kind ipvlan, not kind macvlan"},
 		{netops.Link{Kind: "ipvlan", Parent: "par0", ParentIn: netops.Host, Mode: "l3"}, func(l *netops.Link) { l.Mode = "l2" }, "mode l2, not mode l3"},
 		{netops.Link{Kind: "vlan", Parent: "par0", ParentIn: netops.Host, VLANID: 5}, func(l *netops.Link) { l.VLANID = 6 }, "id 6, not id 5"},
+		{
+			netops.Link{Kind: "bond", Mode: "balance-alb", Bond: &netops.Bond{MIIMon: 100}},
+			func(l *netops.Link) {
+				on, off := true, false
+				l.Mode, l.Bond = "802.3ad", &netops.Bond{MIIMon: 50, FailOverMAC: 2, AllSlavesActive: &on, TLBDynamicLB: &off, XmitHashPolicy: "layer2+3"}
+			},
+			"mode 802.3ad, not mode balance-alb; miimon 50, not miimon 100; fail_over_mac 2, not fail_over_mac 0; all_slaves_active 1, not all_slaves_active 0; " +
+				"tlb_dynamic_lb 0, not tlb_dynamic_lb 1; xmit_hash_policy layer2+3, not xmit_hash_policy layer2",
+		},
 		{netops.Link{Kind: "tun", Owner: &owner}, func(l *netops.Link) { l.Owner, l.Group, l.MultiQueue = new(uint32), new(uint32), true }, "user 0, not user 61001; group 0, not group none; multi_queue on, not multi_queue off"},
 	} {
 		c.link.In, c.link.Name, c.link.Alias = netops.Container, "eth0", testLabel

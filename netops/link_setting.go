@@ -26,6 +26,7 @@ type setting struct {
 // Names of settings.
 const (
 	aliasSetting      = "alias"
+	mtuSetting        = "mtu"
 	txChecksumSetting = "tx-checksum"
 )
 
@@ -33,7 +34,7 @@ const (
 func linkSettings() []setting {
 	return []setting{
 		{"address", func(l *Link) string { return canonicalMAC(l.MAC) }, func(to, from *Link) { to.MAC = from.MAC }},
-		{"mtu", func(l *Link) string { return toggled(l.MTU != 0, false, strconv.Itoa(l.MTU), "") }, func(to, from *Link) { to.MTU = from.MTU }},
+		{mtuSetting, func(l *Link) string { return toggled(l.MTU != 0, false, strconv.Itoa(l.MTU), "") }, func(to, from *Link) { to.MTU = from.MTU }},
 		{"state", func(l *Link) string { return toggled(l.Up, l.Down, "up", "down") }, func(to, from *Link) { to.Up, to.Down = from.Up, from.Down }},
 		{
 			"promisc", func(l *Link) string { return toggled(l.Promisc, l.unset().Promisc, "on", "off") },
@@ -79,15 +80,19 @@ func (l *Link) unset() Unset {
 	return *l.Unset
 }
 
-// present returns the Link with l's name that has all settings of the existing link have. It reads the
-// offload only if l sets it.
+// present returns the Link with l's name that has all settings of the existing link have. Its MAC is the one
+// that it has outside of a bond. It reads the offload only if l sets it.
 func (l *Link) present(ctx context.Context, s *session, have *rtnl.Link) (*Link, error) {
 	master, err := "", error(nil)
 	if l.Master != "" || l.unset().Master {
 		master, err = s.linkName(ctx, l.In, have.Master)
 	}
+	mac := have.MAC
+	if len(have.BeforeBond) > 0 {
+		mac = have.BeforeBond
+	}
 	p := &Link{
-		In: l.In, Shared: l.Shared, Name: l.Name, MAC: have.MAC.String(), MTU: have.MTU, Up: have.IsUp(), Down: !have.IsUp(),
+		In: l.In, Shared: l.Shared, Name: l.Name, MAC: mac.String(), MTU: have.MTU, Up: have.IsUp(), Down: !have.IsUp(),
 		Alias: have.Alias, Master: master, Port: have.Port, Promisc: have.IsPromisc(), AllMulti: have.IsAllMulti(), ARP: !have.IsNoARP(), TxQLen: &have.TxQLen,
 		Unset: &Unset{Promisc: !have.IsPromisc(), AllMulti: !have.IsAllMulti(), Master: master == "", Alias: have.Alias == "", ARP: have.IsNoARP()},
 	}
@@ -137,11 +142,11 @@ func (l *Link) difference(have *rtnl.Link, present *Link) (set, old *Link) {
 }
 
 // verifySettings compares the settings of an existing link. It leaves the alias out, because its text may be
-// of an older version.
+// of an older version, and the MTU of a bond's link, which is the bond's: another attachment may have bonded it.
 func (l *Link) verifySettings(ctx context.Context, s *session, have *rtnl.Link, prefix string, d *differences) error {
 	present, err := l.present(ctx, s, have)
 	for _, a := range linkSettings() {
-		if want := a.value(l); want != "" && a.name != aliasSetting {
+		if want := a.value(l); want != "" && a.name != aliasSetting && (a.name != mtuSetting || len(have.BeforeBond) == 0) {
 			d.compare(prefix+a.name, want, a.value(present))
 		}
 	}

@@ -21,6 +21,7 @@ const (
 	KindVRF     = "vrf"
 	KindIFB     = "ifb"
 	KindVXLAN   = "vxlan"
+	KindBond    = "bond"
 	// KindWireGuard needs CONFIG_WIREGUARD, since Linux 5.6.
 	KindWireGuard = "wireguard"
 	// KindTap is the kernel's name for the links that /dev/net/tun makes: taps
@@ -46,6 +47,10 @@ func modesOf(kind string) []mode {
 		}
 	case KindIPVLAN:
 		return []mode{{"l2", 0}, {"l3", 1}, {"l3s", 2}} // IPVLAN_MODE_*
+	case KindBond: // BOND_MODE_* of linux/if_bonding.h
+		return []mode{
+			{"balance-rr", 0}, {"active-backup", 1}, {"balance-xor", 2}, {"broadcast", 3}, {"802.3ad", 4}, {"balance-tlb", 5}, {"balance-alb", 6},
+		}
 	}
 	return nil
 }
@@ -81,8 +86,10 @@ type KindState struct {
 	STP           uint32 // the state of a bridge's spanning tree protocol
 	Tap           Tap
 	VXLAN         VXLAN
+	Bond          Bond
 	mode          uint32
 	ipvlanMode    uint16
+	bondMode      uint8
 }
 
 // VXLAN holds the attributes that only a VXLAN device has. Its parent is Link.Peer.
@@ -128,6 +135,8 @@ func (l *Link) attrs() []nlconn.Attr {
 			{Kind: nl.IFLA_VXLAN_LEARNING, At: &x.Learning, Zero: true},
 			{Kind: nl.IFLA_VXLAN_GBP, At: &x.GBP},
 		}
+	case KindBond:
+		return append([]nlconn.Attr{{Kind: nl.IFLA_BOND_MODE, At: &l.bondMode, Zero: true}}, l.Bond.attrs()...)
 	case KindTap:
 		return []nlconn.Attr{
 			{Kind: nl.IFLA_TUN_TYPE, At: &l.Tap.kind},
@@ -142,7 +151,8 @@ func (l *Link) attrs() []nlconn.Attr {
 // AddKind appends IFLA_LINKINFO with the kind and its attributes.
 func (l *Link) AddKind(b *nlconn.Body) {
 	l.mode, _ = ModeValue(l.Kind, l.Mode)
-	l.ipvlanMode = uint16(l.mode)
+	l.ipvlanMode, l.bondMode = uint16(l.mode), uint8(l.mode)
+	l.Bond.policy, _ = HashPolicyValue(l.Bond.XmitHashPolicy)
 	b.Attrs([]nlconn.Attr{{Kind: unix.IFLA_LINKINFO, At: []nlconn.Attr{{Kind: nl.IFLA_INFO_KIND, At: &l.Kind}, {Kind: nl.IFLA_INFO_DATA, At: l.attrs()}}}})
 }
 
@@ -168,6 +178,8 @@ func (l *Link) parseKind(data []byte) error {
 		l.Mode = modeName(l.Kind, int(l.mode))
 	case KindIPVLAN:
 		l.Mode = modeName(l.Kind, int(l.ipvlanMode))
+	case KindBond:
+		l.Mode, l.Bond.XmitHashPolicy = modeName(l.Kind, int(l.bondMode)), hashPolicyName(l.Bond.policy)
 	case KindTap:
 		l.Tap.IsTap = l.Tap.kind == unix.IFF_TAP
 		for _, id := range []**uint32{&l.Tap.Owner, &l.Tap.Group} {

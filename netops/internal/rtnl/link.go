@@ -32,6 +32,8 @@ type Link struct {
 	Port                     *Port  // set for bridge ports
 	PortState                uint8  // of a bridge port: BR_STATE_* of linux/if_bridge.h
 	XDP                      uint32 // the number of the program of XDP that sees its packets, or 0
+	// BeforeBond is the MAC that a bond's link had before, and gets again after. A bond sets the MAC and the MTU of its links.
+	BeforeBond net.HardwareAddr
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
 	// PeerElsewhere reports whether Peer is an index in another namespace, whose
@@ -172,7 +174,7 @@ func (l *Link) parseFamilies(b []byte) error {
 	return err
 }
 
-// parseInfo reads IFLA_LINKINFO: the kind, its attributes, and those of bridge ports.
+// parseInfo reads IFLA_LINKINFO: the kind, its attributes, and those of a bridge's port or a bond's link.
 func (l *Link) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string
@@ -184,6 +186,9 @@ func (l *Link) parseInfo(b []byte) error {
 	})
 	if err == nil {
 		err = l.parseKind(data)
+	}
+	if err == nil && master == KindBond {
+		return nlconn.ReadAttrs(portData, []nlconn.Attr{{Kind: nl.IFLA_BOND_SLAVE_PERM_HWADDR, At: &l.BeforeBond}})
 	}
 	if err != nil || master != KindBridge {
 		return err
