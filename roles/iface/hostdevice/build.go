@@ -18,7 +18,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	}
 	own := &roles.ResultInterface{Name: in.Key.IfName, Mac: dev.MAC, Sandbox: in.Netns, PciID: dev.pciID()}
 	res := in.Result(r.conf.DNS, []*roles.ResultInterface{own}, 0)
-	w := &attach.Desired{Result: res, MAC: dev.MAC, Claims: dev.claims()}
+	w := &attach.Desired{Result: res, MAC: dev.MAC, Claims: dev.device().Claims()}
 	switch {
 	case dev.Userspace:
 		return w, nil

@@ -64,7 +64,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, ns 
 		}
 	}
 	in.Observed = s
-	return s.returned(ctx, h)
+	return s.device().CheckReturned(ctx, h)
 }
 
 // Orphans is what an attachment without a record can have left: the device, in

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/sysfs"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/call/attach"
 )
 
 // busAuxiliary is a bus of a device ID, besides sysfs.PCI.
@@ -71,14 +72,8 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 
 // withHardware adds to an interface what sysfs has about its hardware.
 func withHardware(l netops.LinkInfo) (selected, error) {
-	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias, MTU: l.MTU}
-	path, err := sysfs.Of(l.Name)
-	if err != nil || path == "" {
-		return s, err
-	}
-	hw, err := sysfs.At(path)
-	s.Path, s.Sole = path, len(hw.Links) == 1
-	return s, err
+	d, err := attach.DeviceOf(l)
+	return selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias, MTU: l.MTU, Path: d.Path, Sole: d.Whole}, err
 }
 
 // pciID is the device's PCI address, or "" if it is not on the PCI bus.
