@@ -163,7 +163,9 @@ func isOfKind(own netops.Spec, l netops.LinkInfo) bool {
 		case *netops.Link:
 			return o.Kind == l.Kind
 		case *netops.Move:
-			return roles.LinkName(l.Alias) == nil
+			if o.As == l.Name { // the others are links of a bond
+				return roles.LinkName(l.Alias) == nil
+			}
 		}
 	}
 	return false
@@ -184,7 +186,7 @@ func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f n
 	h.Log.Info("removing an interface of the reference plugin", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName)
 	var made netops.Object = &netops.Link{In: netops.Container, Name: req.IfName, Kind: found.link.Kind, Alias: found.link.Alias}
 	for _, o := range own.Objects {
-		if _, moves := o.(*netops.Move); moves {
+		if m, moves := o.(*netops.Move); moves && m.As == req.IfName {
 			made = &netops.Move{
 				From: netops.Host, Name: found.link.Alias, To: netops.Container, As: req.IfName,
 				Alias: found.link.Alias, Kind: found.link.Kind, MAC: found.link.MAC,

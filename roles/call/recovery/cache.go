@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
@@ -94,6 +95,8 @@ type cachedPlugin struct {
 		Overlapping *bool  `json:"enable_overlapping_ranges"`
 	} `json:"ipam"`
 	PolicyLabels []string `json:"policyLabels"`
+	// Links are those of a bond.
+	Links json.RawMessage `json:"links"`
 	// Plugins are the plugins of a list, fused or not.
 	Plugins []cachedPlugin `json:"plugins"`
 	network string
@@ -111,6 +114,15 @@ func (c *CacheEntry) plugin() cachedPlugin {
 	}
 	p.network = c.Network
 	return p
+}
+
+// bonds reports whether a bond's configuration names an interface.
+func (p *cachedPlugin) bonds(name string) bool {
+	var links []struct{ Name string }
+	if json.Unmarshal(p.Links, &links) != nil {
+		return false
+	}
+	return name != "" && slices.ContainsFunc(links, func(l struct{ Name string }) bool { return l.Name == name })
 }
 
 // dataDir returns the data directory of the pool that the addresses came from. ok is

@@ -5,18 +5,23 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/store"
 )
 
-// deviceRole is the name of the role that moves a device of the host into the container;
+// movesDevice reports whether a role moves a device of the host into the container;
 // DEL must move the device back. Every other role makes an interface that DEL deletes.
 // The interface's alias is not used for this decision, because a process in the container
 // that may configure links can change the alias.
-const deviceRole = "host-device"
+func movesDevice(role string) bool { return role == "host-device" }
+
+// bondRole is the name of the role that moves several devices and makes a bond of them, and the kernel's kind of a bond.
+const bondRole = "bond"
 
 // containers stores the attachments without an interface on the host. It looks for their
 // labels in the namespaces that the runtimes' caches name. If it finds no interface in a
@@ -34,13 +39,13 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 			return 0, 0, err
 		}
 		a := &store.Attachment{Key: c.Key(), Addresses: c.Addresses()}
-		l, exists, err := r.findInContainer(ctx, c, a)
+		found, exists, err := r.findInContainer(ctx, c, a)
 		switch {
 		case err != nil:
 			r.h.Log.Warn("find an attachment in its namespace", "container", c.ContainerID, "ifname", c.IfName, "netns", c.Netns, "error", err)
 			uncertain = append(uncertain, a)
-		case l != nil:
-			if err := r.container(a, label, *l); err != nil {
+		case len(found) > 0:
+			if err := r.container(a, label, found); err != nil {
 				return 0, 0, fmt.Errorf("%q of container %q: %w", c.IfName, c.ContainerID, err)
 			}
 			attached++
@@ -58,11 +63,11 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 	return attached, reserved, nil
 }
 
-// findInContainer looks for the interface with an attachment's label in the attachment's
-// namespace, and sets a.Netns. It returns a nil link if it finds no interface. exists
-// reports whether the namespace exists. A path that is not a namespace is an error,
-// because the path may be a namespace in another mount namespace.
-func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, exists bool, err error) {
+// findInContainer looks for the interfaces with an attachment's label in the attachment's
+// namespace, and sets a.Netns. The attachment's own interface is first, before the links
+// of a bond. exists reports whether the namespace exists. A path that is not a namespace
+// is an error, because the path may be a namespace in another mount namespace.
+func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store.Attachment) (found []netops.LinkInfo, exists bool, err error) {
 	a.Netns.Path = c.Netns
 	ns, err := r.h.Net.OpenNamespace(c.Netns)
 	if attachment.IsAbsent(err) {
@@ -79,11 +84,22 @@ func (r *rebuilder) findInContainer(ctx context.Context, c *CacheEntry, a *store
 	a.Netns = attachment.ThisNetns(c.Netns, ns)
 	label := attachment.Label(a.Key)
 	links, err := r.h.Net.Links(ctx, ns) // all links: the interface may have been renamed
-	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return hasLabel(l, label) }); i >= 0 {
-		r.noteVRF(label, links, links[i])
-		return &links[i], true, nil
+	for _, l := range links {
+		if hasLabel(l, label) {
+			found = append(found, l)
+		}
 	}
-	return nil, true, err
+	sorting.Stable(found, func(a, b netops.LinkInfo) int { return strings.Compare(deviceOf(a), deviceOf(b)) }) // "" is first
+	if len(found) > 0 {
+		r.noteVRF(label, links, found[0])
+	}
+	return found, true, err
+}
+
+// deviceOf returns the host's name of a device in a container, or "" for an interface that was made there.
+func deviceOf(l netops.LinkInfo) string {
+	info, _ := attachment.ParseAlias(l.Alias)
+	return info.Device
 }
 
 // otherEnd looks for the other end of a veth in the namespace that the cache names. If it
@@ -124,16 +140,27 @@ func hasLabel(l netops.LinkInfo, label string) bool {
 	return ok && info.Label == label
 }
 
-// container stores the attachment of an interface in a container, and reserves its
+// container stores the attachment of interfaces in a container, and reserves its
 // addresses.
-func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkInfo) error {
+func (r *rebuilder) container(a *store.Attachment, label string, found []netops.LinkInfo) error {
+	l := found[0]
 	a.MAC = l.MAC
 	p := r.cache[label].plugin()
-	var made netops.Object = &netops.Link{In: netops.Container, Name: l.Name, Kind: l.Kind, Alias: label}
-	if p.Type == deviceRole {
-		made = movedDevice(l, label)
+	var made []netops.Object
+	if p.Type == bondRole {
+		for _, l := range found {
+			if p.bonds(deviceOf(l)) {
+				made = append(made, movedDevice(l, label))
+			}
+		}
 	}
-	if err := r.record(a, label, made); err != nil {
+	switch {
+	case movesDevice(p.Type):
+		made = append(made, movedDevice(l, label))
+	case p.Type != bondRole || l.Kind == bondRole:
+		made = append(made, &netops.Link{In: netops.Container, Name: l.Name, Kind: l.Kind, Alias: label})
+	}
+	if err := r.record(a, label, made...); err != nil {
 		return err
 	}
 	_, err := r.reserve(a)

@@ -152,7 +152,7 @@ func eachOverlap(n, m *Network, each func(a, b Range)) {
 func rangeOnNode(f *Facts, add add) {
 	for _, n := range f.Networks {
 		if slices.ContainsFunc(n.Types, func(t string) bool {
-			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "host-device", "routed"}, t)
+			return slices.Contains([]string{"macvlan", "ipvlan", "vlan", "bond", "host-device", "routed"}, t)
 		}) {
 			continue
 		}

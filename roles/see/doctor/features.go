@@ -14,7 +14,7 @@ import (
 func featuresOf(typ string) []string {
 	return map[string][]string{
 		"bridge": {"link-bridge", "link-veth"}, "ptp": {"link-veth"}, "routed": {"link-veth"}, "azure-vnet": {"link-veth", "nftables-bridge"},
-		"macvlan": {"link-macvlan"}, "ipvlan": {"link-ipvlan"}, "vlan": {"link-vlan"}, "dummy": {"link-dummy"}, "vrf": {"link-vrf"}, "tap": {"tun"},
+		"macvlan": {"link-macvlan"}, "ipvlan": {"link-ipvlan"}, "vlan": {"link-vlan"}, "dummy": {"link-dummy"}, "bond": {"link-bond"}, "vrf": {"link-vrf"}, "tap": {"tun"},
 		"bandwidth": {"link-ifb"}, "portmap": {"nftables"}, "firewall": {"nftables"},
 	}[typ]
 }
