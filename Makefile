@@ -142,6 +142,7 @@ VMTESTS := \
 	'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 	'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 	'./roles/iface/hostdevice=TestReturn|TestHardware/.*/(life|del|gc|status|tamper)' ./roles/iface/dummy \
+	'./roles/iface/bond=TestRole/.*/(life|tamper|del|gc|state|status|fault|kill|again)|TestKeys|TestSameMAC|TestRefused|TestHeld|TestOfOtherNetworks|TestLinkGone|TestFailover|TestReturn' \
 	'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/routed=TestTraffic|TestNodePort|TestRole/cloud/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
 	'./roles/iface/azurevnet=TestVLANs|TestVLANKeys|TestVLANRole/vlan/(life|del|gc)' \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
@@ -162,10 +163,10 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 KERNEL ?= bookworm
 LIVES  := /(life|del|gc)$$
 test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
-	$(VM) -debian $(KERNEL) './netops=TestKind|TestFeatures|TestDeviceFilters|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
+	$(VM) -debian $(KERNEL) './netops=TestKind|TestBondLinks|TestFeatures|TestDeviceFilters|TestNFT|TestPortVLANs|TestMACNATCarries|TestFlows(Follow|Select)|TestForwardPolicy$$|TestForwardManyRecorded' \
 		'./netops/packets=TestTrace|TestCapture' ./netops/sockets './netops/overlay=TestOverlay$$|TestOverlay(Repair|Forward)$$|TestOwnedTable|TestWireGuard' \
 		'./roles/iface/bridge=TestRole/(vlan|trunk)$(LIVES)|TestVLANsIdle' './roles/iface/macvlan=TestRole/layer3$(LIVES)' './roles/iface/ipvlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' \
-		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' \
+		'./roles/iface/vlan=TestRole/layer3/(fault|kill|life|del|gc|versions)' './roles/iface/hostdevice=TestReturn$$|TestHardware/.*$(LIVES)' './roles/iface/dummy=TestRole/.*$(LIVES)' './roles/iface/bond=TestRole/.*/(life|del|gc|fault)|TestSameMAC|TestHeld|TestOfOtherNetworks|TestFailover|TestReturn' \
 		'./roles/iface/ptp=TestTraffic' './roles/iface/routed=TestTraffic' './roles/iface/tap=TestTraffic' './roles/iface/azurevnet=TestVLANs' './roles/ipam/dhcp=TestDualStack' \
 		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
 		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'

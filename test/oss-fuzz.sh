@@ -73,6 +73,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/nodeipam FuzzBlo
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/nodeipam FuzzTable roles_cluster_nodeipam_FuzzTable
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/ranges FuzzPage roles_cluster_ranges_FuzzPage
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/azurevnet FuzzConf roles_iface_azurevnet_FuzzConf
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/bond FuzzConf roles_iface_bond_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/bridge FuzzConf roles_iface_bridge_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/dummy FuzzConf roles_iface_dummy_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/hostdevice FuzzConf roles_iface_hostdevice_FuzzConf

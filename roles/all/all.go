@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/cluster/dhcp/dhcpd"
 	"github.com/cnibox/cnibox/roles/cluster/nodeipam"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
+	"github.com/cnibox/cnibox/roles/iface/bond"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -38,6 +39,7 @@ import (
 func Table() roles.Table {
 	return roles.Table{
 		{Names: "azure-vnet", Role: azurevnet.Role},
+		{Names: "bond", Role: bond.Role},
 		{Names: "bridge", Role: bridge.Role},
 		{Names: "dummy", Role: dummy.Role},
 		{Names: "host-device", Role: hostdevice.Role},
