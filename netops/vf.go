@@ -81,6 +81,7 @@ func (v *VF) String() string {
 	for _, s := range vfSettings() {
 		w.value(s.name, s.value(v))
 	}
+	w.flag(len(w) == 4 && v.Own == nil, "unchanged")
 	if o := v.Own; o != nil {
 		w = append(w, "and its interface")
 		w.value("address", o.MAC)
@@ -260,7 +261,7 @@ func (v *VF) plan(ctx context.Context, s *session) ([]Change, error) {
 	}
 	present, err := v.present(ctx, s, pf.Index)
 	if err == nil && present == nil {
-		err = fmt.Errorf("vf %d of interface %q: %w", v.Number, v.Link, ErrNotExist)
+		err = v.absent()
 	}
 	if err != nil {
 		return nil, err
@@ -275,6 +276,29 @@ func (v *VF) plan(ctx context.Context, s *session) ([]Change, error) {
 		old.Own = &VFLink{MAC: own.MAC.String(), MTU: own.MTU, Up: own.IsUp()}
 	}
 	return []Change{{Do: Step{VerbSet, set}, Undo: &Step{VerbSet, old}}}, nil
+}
+
+// VF reads a virtual function at the interface of its physical function, with the settings that the driver reports. The error
+// wraps ErrNotExist if the interface or the function is absent.
+func (n *Net) VF(ctx context.Context, link string, number int) (*VF, error) {
+	if err := rtnl.CheckName(link); err != nil {
+		return nil, err
+	}
+	s := n.session(nil)
+	index, err := s.indexOf(ctx, Host, link)
+	if err != nil {
+		return nil, err
+	}
+	v := &VF{Link: link, Number: number}
+	present, err := v.present(ctx, s, index)
+	if err == nil && present == nil {
+		err = v.absent()
+	}
+	return present, err
+}
+
+func (v *VF) absent() error {
+	return fmt.Errorf("vf %d of interface %q: %w", v.Number, v.Link, ErrNotExist)
 }
 
 // present reads the VF's settings at the PF with an index. It returns nil if the PF has no such VF.
@@ -405,24 +429,10 @@ func (v *VF) configureOwn(ctx context.Context, s *session, want *VFLink) error {
 	}
 	up := have.IsUp()
 	if want.MAC != "" && !rtnl.SameMAC(want.MAC, have.MAC) {
-		if err := set(&Link{Down: true}); err != nil {
+		if err := v.setOwnMAC(ctx, c, have, want.MAC, set); err != nil {
 			return err
 		}
 		up = false
-		refused := func(err error) bool { return !nlconn.IsAbsent(err) }
-		err := untilReady(ctx, refused, func() error {
-			if err := set(&Link{MAC: want.MAC}); err != nil {
-				return err
-			}
-			now, err := c.LinkByIndex(ctx, have.Index)
-			if err == nil && !rtnl.SameMAC(want.MAC, now.MAC) {
-				err = fmt.Errorf("interface %q has the address %s: %w", have.Name, now.MAC, ErrBusy)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("address %s: %w", want.MAC, err)
-		}
 	}
 	if want.MTU != 0 && want.MTU != have.MTU {
 		if err := set(&Link{MTU: want.MTU}); err != nil {
@@ -433,6 +443,37 @@ func (v *VF) configureOwn(ctx context.Context, s *session, want *VFLink) error {
 		return set(&Link{Up: true})
 	}
 	return nil
+}
+
+// setOwnMAC sets the interface down and gives it an address. A driver may refuse an address that an untrusted VF chooses, even the
+// administrative one, and take that when the interface is set down.
+func (v *VF) setOwnMAC(ctx context.Context, c *rtnl.Conn, have *rtnl.Link, mac string, set func(*Link) error) error {
+	if err := set(&Link{Down: true}); err != nil {
+		return err
+	}
+	wasReset := false
+	err := untilReady(ctx, func(error) bool { return true }, func() error {
+		err := set(&Link{MAC: mac})
+		if err != nil && !wasReset && !errors.Is(err, ErrBusy) {
+			wasReset = true
+			err = errors.Join(err, set(&Link{Up: true}), set(&Link{Down: true}))
+		}
+		now, readErr := c.LinkByIndex(ctx, have.Index)
+		switch {
+		case readErr != nil:
+			return readErr
+		case rtnl.SameMAC(mac, now.MAC):
+			return nil
+		case err == nil:
+			err = fmt.Errorf("interface %q has the address %s: %w", have.Name, now.MAC, ErrBusy)
+		}
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	// The errno of some drivers is that of an absent object, which an inverse ignores.
+	return fmt.Errorf("address %s: %w: the driver of the card refuses it (%s); a trusted VF may change it", mac, ErrPermission, err.Error())
 }
 
 const (
