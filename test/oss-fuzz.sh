@@ -81,6 +81,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/ipvlan FuzzConf ro
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/macvlan FuzzConf roles_iface_macvlan_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/ptp FuzzConf roles_iface_ptp_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/routed FuzzConf roles_iface_routed_FuzzConf
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/sriov FuzzConf roles_iface_sriov_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/tap FuzzConf roles_iface_tap_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/iface/vlan FuzzConf roles_iface_vlan_FuzzConf
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/ipam/cloud FuzzConf roles_ipam_cloud_FuzzConf

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/macvlan"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/iface/routed"
+	"github.com/cnibox/cnibox/roles/iface/sriov"
 	"github.com/cnibox/cnibox/roles/iface/tap"
 	"github.com/cnibox/cnibox/roles/iface/vlan"
 	"github.com/cnibox/cnibox/roles/ipam/cloud"
@@ -48,6 +49,7 @@ func Table() roles.Table {
 		{Names: "macvlan", Role: macvlan.Role},
 		{Names: "ptp", Role: ptp.Role},
 		{Names: "routed", Role: routed.Role},
+		{Names: "sriov", Role: sriov.Role},
 		{Names: "tap", Role: tap.Role},
 		{Names: "vlan", Role: vlan.Role},
 

@@ -18,7 +18,7 @@ import (
 // DEL must move the device back. Every other role makes an interface that DEL deletes.
 // The interface's alias is not used for this decision, because a process in the container
 // that may configure links can change the alias.
-func movesDevice(role string) bool { return role == "host-device" }
+func movesDevice(role string) bool { return role == "host-device" || role == "sriov" }
 
 // bondRole is the name of the role that moves several devices and makes a bond of them, and the kernel's kind of a bond.
 const bondRole = "bond"
