@@ -142,7 +142,7 @@ VMTESTS := \
 	'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 	'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 	'./roles/iface/hostdevice=TestReturn|TestHardware/.*/(life|del|gc|status|tamper)' ./roles/iface/dummy \
-	'./roles/iface/bond=TestRole/.*/(life|tamper|del|gc|state|status|fault|kill|again)|TestKeys|TestSameMAC|TestRefused|TestHeld|TestOfOtherNetworks|TestLinkGone|TestFailover|TestReturn' \
+	'./roles/iface/bond=TestRole/host/state|TestRole/.*/(life|tamper|del|gc|status|fault|kill|again)|TestKeys|TestSameMAC|TestRefused|TestHeld|TestOfOtherNetworks|TestLinkGone|TestFailover|TestNoCarrier|TestReturn' \
 	'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/routed=TestTraffic|TestNodePort|TestRole/cloud/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
 	'./roles/iface/azurevnet=TestVLANs|TestVLANKeys|TestVLANRole/vlan/(life|del|gc)' \
 	'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/suites/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \

@@ -60,7 +60,8 @@ func TestBondLinks(t *testing.T) {
 			}
 			wanted := netops.Spec{Objects: []netops.Object{
 				&netops.Link{In: ct, Name: "bond0", Kind: "bond", Mode: "balance-xor", MTU: 1400, MAC: mac, Up: true, Bond: &netops.Bond{MIIMon: 100}},
-				&netops.Link{In: ct, Name: "net1", Master: "bond0", MAC: mac, MTU: 1500, Up: true},
+				&netops.Link{In: ct, Name: "net1", Master: "bond0", MAC: mac, MTU: 1500},
+				&netops.Link{In: ct, Name: "net1", Up: true},
 				&netops.Link{In: ct, Name: "net2", Master: "bond0", MAC: "02:00:00:00:00:12", MTU: 9000, Up: true},
 			}}
 			if diffs, err := n.Verify(ctx, wanted, ns); err != nil || len(diffs) != 0 {
@@ -68,8 +69,16 @@ func TestBondLinks(t *testing.T) {
 			}
 			inside(t, box, "ip", "link", "set", "net1", "down")
 			inside(t, box, "ip", "link", "set", "net1", "nomaster")
-			if diffs, err := n.Verify(ctx, wanted, ns); err != nil || len(diffs) != 2 { // its state and its master
+			diffs, err := n.Verify(ctx, wanted, ns)
+			if err != nil || len(diffs) != 2 { // its master and its state
 				t.Errorf("Verify without a link: %v, %v", diffs, err)
+			}
+			repair, _ := n.PlanRepair(ctx, diffs, ns)
+			if err := n.Apply(ctx, repair, ns); err != nil {
+				t.Fatal(err)
+			}
+			if diffs, err := n.Verify(ctx, wanted, ns); err != nil || len(diffs) != 0 {
+				t.Errorf("Verify after a repair: %v, %v", diffs, err)
 			}
 			since(t, box)
 			for range 2 {

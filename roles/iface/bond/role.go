@@ -150,14 +150,14 @@ func (r *role) bond(w *attach.Desired, in *attach.Input, own *netops.Link, links
 	return nil
 }
 
-// check adds what CHECK compares.
+// check adds what CHECK compares. The state of a link is an object of its own: 'cnibox repair' cannot set a link up before it joins the bond.
 func (r *role) check(spec *netops.Spec, own *netops.Link, links []link, mac string) {
 	if r.conf.Mode != activeBackup || r.conf.FailOverMAC != 1 { // else it is that of the link that is active now
 		own.MAC = mac
 	}
 	spec.Add(own)
 	for _, l := range links {
-		spec.Add(&netops.Link{In: netops.Container, Name: l.Name, Master: own.Name, Up: true})
+		spec.Add(&netops.Link{In: netops.Container, Name: l.Name, Master: own.Name}, &netops.Link{In: netops.Container, Name: l.Name, Up: true})
 	}
 }
 
