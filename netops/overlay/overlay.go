@@ -4,7 +4,8 @@
 // The device with its settings, sysctls and addresses is made of netops objects: vtep.go. The
 // objects of 10,000 peers are 40,000. They are read in dumps, compared in memory, and made with
 // 100 requests in one write: want.go decides what the peers need, have.go knows what the kernel
-// has, program.go finds the difference, and op.go makes it. judge.go decides whether a
+// has, objects.go says for each kind how both are compared, program.go does so in the right order,
+// and op.go makes the difference. judge.go decides whether a
 // notification requires another Apply.
 package overlay
 
