@@ -38,7 +38,7 @@ type Role struct {
 	// Summary is one line for `cnibox list`, without a final period.
 	Summary string
 	// Reference is the version of the reference plugin that the role matches,
-	// "v1.9.1"; tools parse it from the about line. Empty if there is no such plugin.
+	// "v1.10.0"; tools parse it from the about line. Empty if there is no such plugin.
 	Reference string
 	// Capabilities are the runtimeConfig keys that the role reads.
 	Capabilities []string

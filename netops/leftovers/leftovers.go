@@ -21,7 +21,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// The reference plugins are containernetworking/plugins v1.9.1. They leave rules
+// The reference plugins are containernetworking/plugins v1.9.1 and v1.10.0. They leave rules
 // in nftables, by their nftables backend or by iptables-nft, and in the tables of
 // iptables-legacy.
 

@@ -17,7 +17,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:        []string{"bandwidth"},
 		Summary:      "limits of rate and burst for a container's traffic",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"bandwidth"},
 	}, func(c *Conf) attach.Chained { return newRole(c) })
 }

@@ -18,7 +18,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:     []string{"firewall"},
 		Summary:   "ingress policies, and rules that let the host's firewalls accept the traffic",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 

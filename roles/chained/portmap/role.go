@@ -18,7 +18,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:        []string{"portmap"},
 		Summary:      "ports of the node that lead to a container",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"portMappings"},
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }

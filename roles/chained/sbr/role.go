@@ -16,7 +16,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:     []string{"sbr"},
 		Summary:   "source-based routing: packets leave through the interface of their source address",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 

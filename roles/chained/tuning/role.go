@@ -15,7 +15,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:        []string{"tuning"},
 		Summary:      "sysctls, MAC, MTU, modes and queue length of the container's interface",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })

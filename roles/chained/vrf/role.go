@@ -17,7 +17,7 @@ func Role() roles.Role {
 	return attach.ChainedRole(roles.Role{
 		Names:     []string{"vrf"},
 		Summary:   "put the container's interface into a VRF",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 

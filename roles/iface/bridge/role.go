@@ -19,7 +19,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"bridge"},
 		Summary:      "a veth pair on a Linux bridge, with gateway, masquerade and VLANs",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })

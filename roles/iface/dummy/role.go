@@ -32,7 +32,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{"dummy"},
 		Summary:   "a dummy interface with addresses",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 

@@ -16,7 +16,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"host-device"},
 		Summary:      "moves a device of the host into the container",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"deviceID"},
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }

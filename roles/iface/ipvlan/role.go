@@ -17,7 +17,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
 		Summary:   "an interface that shares the MAC of a host interface",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }
 

@@ -24,7 +24,7 @@ func Role() roles.Role {
 		Names:     []string{"loopback"},
 		Kind:      roles.Interface,
 		Summary:   "brings the container's loopback interface up",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 		Conf:      func() any { return new(Conf) },
 		New: func(raw []byte) (roles.Handler, error) {
 			if err := roles.Decode(raw, new(Conf)); err != nil {

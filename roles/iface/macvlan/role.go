@@ -14,7 +14,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:        []string{kind},
 		Summary:      "an interface with its own MAC on top of a host interface",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })

@@ -13,7 +13,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{"ptp"},
 		Summary:   "a veth pair between container and host, routed, with masquerade",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 

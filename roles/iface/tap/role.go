@@ -17,7 +17,7 @@ func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"tap"},
 		Summary:      "a tap device in the container, for a virtual machine or a program there",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })

@@ -30,7 +30,7 @@ func Role(run func(ctx context.Context, h *roles.Host, args []string) error) rol
 		Names:     []string{"dhcp"},
 		Kind:      roles.IPAM,
 		Summary:   "addresses from DHCP servers, with a daemon that keeps them",
-		Reference: "v1.9.1",
+		Reference: "v1.10.0",
 		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
 		Conf:      func() any { return new(protocol.Conf) },
 		New:       newHandler,

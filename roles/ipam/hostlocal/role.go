@@ -18,7 +18,7 @@ func Role() roles.Role {
 		Names:        []string{"host-local"},
 		Kind:         roles.IPAM,
 		Summary:      "addresses from ranges, kept on this node",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"ipRanges", "ips", "mac", sticky.AnnotationsCapability},
 		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },

@@ -16,7 +16,7 @@ func Role() roles.Role {
 		Names:        []string{"static"},
 		Kind:         roles.IPAM,
 		Summary:      "addresses from the configuration or the runtime",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"ips"},
 		Args:         []string{"IP", "GATEWAY"},
 		Conf:         func() any { return new(Conf) },

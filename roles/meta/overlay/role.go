@@ -21,7 +21,7 @@ func Role() roles.Role {
 		Names:        []string{"vxlan", "flannel"},
 		Kind:         roles.Meta,
 		Summary:      "connects pods on different nodes; needs the agent or flanneld",
-		Reference:    "v1.9.1",
+		Reference:    "v1.10.0",
 		Capabilities: []string{"portMappings", "ips", "mac", "bandwidth", "dns"},
 		Conf:         func() any { return new(Conf) },
 		New: func(raw []byte) (roles.Handler, error) {
