@@ -66,6 +66,9 @@ type VFLink struct {
 	Up  bool   `json:"up,omitempty"`
 }
 
+// noMAC is the administrative address of a VF that has none.
+const noMAC = "00:00:00:00:00:00"
+
 // maxVF is more than the highest number of a VF (a field of 16 bits).
 const maxVF = 1<<16 - 1
 
@@ -383,6 +386,21 @@ func (v *VF) set(ctx context.Context, c *rtnl.Conn, index int, s vfSetting) erro
 	return nlconn.Explain(err, fmt.Sprintf("%s %s: the driver of the card refuses it", VerbSet, one))
 }
 
+// outdated returns the settings of an inverse that the present ones differ from. A driver may report the address that the VF's
+// interface chose as the administrative one. It stays if there was none: without it the card would drop the VF's packets.
+func (v *VF) outdated(present *VF) *VF {
+	old := &VF{Link: v.Link, Number: v.Number}
+	for _, s := range vfSettings() {
+		if s.value(v) != s.value(present) {
+			s.copy(old, v)
+		}
+	}
+	if v.Own != nil && v.MAC == noMAC && canonicalMAC(v.Own.MAC) == present.MAC {
+		old.MAC = ""
+	}
+	return old
+}
+
 // undo restores the settings that differ, and then the VF's interface.
 func (v *VF) undo(ctx context.Context, s *session, _ Verb) error {
 	c, err := s.conn(Host)
@@ -398,10 +416,9 @@ func (v *VF) undo(ctx context.Context, s *session, _ Verb) error {
 		return err
 	}
 	var errs []error
+	old := v.outdated(present)
 	for _, a := range vfSettings() {
-		if a.value(v) != a.value(present) {
-			errs = append(errs, v.set(ctx, c, pf.Index, a))
-		}
+		errs = append(errs, old.set(ctx, c, pf.Index, a))
 	}
 	if v.Own != nil {
 		errs = append(errs, v.configureOwn(ctx, s, v.Own))

@@ -62,6 +62,32 @@ func TestVFDifference(t *testing.T) {
 	}
 }
 
+// TestVFOutdated: an inverse restores what differs. An address that the VF chose itself is not administrative.
+func TestVFOutdated(t *testing.T) {
+	const own, other, none = "02:00:00:00:00:01", "02:00:00:00:00:02", "00:00:00:00:00:00"
+	for _, c := range []struct {
+		name          string
+		old, now      string
+		ownInterface  bool
+		vlan, nowVLAN int
+		want          string
+	}{
+		{"as it was", own, own, true, 5, 5, "vf 3 dev pf0 unchanged"},
+		{"changed", own, other, true, 0, 5, "vf 3 dev pf0 vlan 0 mac " + own},
+		{"the VF's own", none, own, true, 0, 5, "vf 3 dev pf0 vlan 0"},
+		{"the container's", none, other, true, 5, 5, "vf 3 dev pf0 mac " + none},
+		{"of a program in userspace", none, own, false, 5, 5, "vf 3 dev pf0 mac " + none},
+	} {
+		inverse := &VF{Link: "pf0", Number: 3, MAC: c.old, VLAN: &VFVLAN{ID: c.vlan}}
+		if c.ownInterface {
+			inverse.Own = &VFLink{MAC: own}
+		}
+		if have := inverse.outdated(&VF{MAC: c.now, VLAN: &VFVLAN{ID: c.nowVLAN}}); have.String() != c.want {
+			t.Errorf("%s: %s, want %s", c.name, have, c.want)
+		}
+	}
+}
+
 // TestVFRecord: an inverse is read from a record as it was written, and a damaged one is refused.
 func TestVFRecord(t *testing.T) {
 	v := everyVFSetting()
