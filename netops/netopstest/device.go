@@ -1,6 +1,7 @@
 package netopstest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,4 +34,40 @@ func NeedDevices(t testing.TB) [2]string {
 	}
 	t.Fatalf("devices on the host: %q, want two", found)
 	return [2]string{}
+}
+
+// Function is a virtual function of a network card.
+type Function struct {
+	// Device is its PCI address, Number its number at the card, and Link its interface.
+	Device string
+	Number int
+	Link   string
+}
+
+// NeedFunctions returns the interface of a network card and its virtual functions, or skips the test. See InitialMain.
+func NeedFunctions(t testing.TB) (card string, functions []Function) {
+	t.Helper()
+	cards, err := filepath.Glob("/sys/class/net/*/device/virtfn0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cards) == 0 {
+		if os.Getenv(vmEnv) == "" {
+			t.Skip("this needs a network card with virtual functions; make test-vm runs it")
+		}
+		t.Fatal("no network card has virtual functions")
+	}
+	device := filepath.Dir(cards[0])
+	for n := 0; ; n++ {
+		dir := filepath.Join(device, fmt.Sprintf("virtfn%d", n))
+		to, err := os.Readlink(dir)
+		if err != nil {
+			return filepath.Base(filepath.Dir(device)), functions
+		}
+		links, err := os.ReadDir(filepath.Join(dir, "net"))
+		if err != nil || len(links) != 1 {
+			t.Fatalf("interfaces of %s: %d, %v", dir, len(links), err)
+		}
+		functions = append(functions, Function{filepath.Base(to), n, links[0].Name()})
+	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Snapshot returns the kernel's network state of the host as canonical text, one
-// object a line, sorted: links, addresses, routes, rules, permanent neighbours,
+// object a line, sorted: links with their virtual functions, addresses, routes, rules, permanent neighbours,
 // forwarding, queueing disciplines with their filters, all of nftables, and the
 // named namespaces. It omits what changes without a test's action: indexes,
 // carrier, link-local addresses, multicast routes, counters.
@@ -96,6 +96,10 @@ func links(names map[int]string) ([]string, error) {
 		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d allmulti %v txqlen %d alias %q%s",
 			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc,
 			a.RawFlags&unix.IFF_ALLMULTI != 0, a.TxQLen, a.Alias, ofKind(l, names)))
+		for _, v := range a.Vfs {
+			out = append(out, fmt.Sprintf("vf %d of %s mac %s vlan %d qos %d proto %#x rate %d to %d spoofchk %v trust %d state %d",
+				v.ID, a.Name, v.Mac, v.Vlan, v.Qos, v.VlanProto, v.MinTxRate, v.MaxTxRate, v.Spoofchk, v.Trust, v.LinkState))
+		}
 	}
 	return out, nil
 }

@@ -10,6 +10,9 @@ type arch struct {
 	libs    string   // Debian's subdirectory for libraries
 	loader  string   // of programs that are linked with libraries
 
+	// functions are the options for a machine with a network card that has virtual functions, or none.
+	functions []string
+
 	// programs replace busybox's applets of the same names, which lack options that tests use. They are first on PATH.
 	programs []string
 	// packages have busybox, the programs and their libraries. If there are none, all are this machine's.
@@ -24,6 +27,11 @@ func archs() map[string]arch {
 			// copying pages with plain moves halves the time of starting a program.
 			params: "console=ttyS0 clearcpuid=112,297,580", report: "ttyS1",
 			libs: "x86_64-linux-gnu", loader: "lib64/ld-linux-x86-64.so.2",
+			// An Intel 82576. Only a PCI Express port makes virtual functions possible. Without a ROM the firmware has nothing to load.
+			functions: []string{
+				"-machine", "q35", "-device", "pcie-root-port,id=port0,bus=pcie.0,chassis=1",
+				"-netdev", "hubport,id=net2,hubid=0", "-device", "igb,netdev=net2,bus=port0,mac=52:54:00:00:00:02,romfile=",
+			},
 			programs: []string{
 				"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc",
 				"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "iptables-legacy", "iptables-legacy-restore", "iptables-legacy-save",

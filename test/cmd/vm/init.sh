@@ -34,6 +34,12 @@ ip link set lo up
 for n in 0 1; do
 	ip link set "eth$n" name "nic$n" || echo "$mark fault find network device $n" >&3
 done
+# A network card with virtual functions, if the machine has one. Its functions have no address before it is up.
+for f in /sys/class/net/*/device/sriov_numvfs; do
+	[ -e "$f" ] || continue
+	pf=${f#/sys/class/net/}
+	ip link set "${pf%%/*}" name pf0 && ip link set pf0 up && echo 4 >/sys/class/net/pf0/device/sriov_numvfs || echo "$mark fault make virtual functions" >&3
+done
 echo "$mark ready $(uname -r) $(cut -d' ' -f1 /proc/uptime)" >&3
 
 while read -r pkg run; do

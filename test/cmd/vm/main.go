@@ -6,14 +6,15 @@
 // nothing: packages are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm, and
 // can emulate an arm64: -arch arm64 compiles the tests for it, and takes the programs of the RAM disk from Debian's packages.
 //
-//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-tags TAGS] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
+//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-functions] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-tags TAGS] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
 // In the machine CNIBOX_TEST_VM is 1, / is a RAM disk, /run, /tmp, /proc, /sys and /dev are mounted, lo is up and every busybox
 // applet is on PATH. Each package's directory with its testdata is at /src/PACKAGE and is the working directory of its tests; -copy
 // adds files or directories of the repository under /src. The machine has two network devices on its PCI bus, nic0 and nic1, which
-// are connected to each other only.
+// are connected to each other only. With -functions it has a third on the same wire, pf0, with four virtual functions (SR-IOV). Debian
+// 12's QEMU has no such device, so trixie's is unpacked under -cache.
 package main
 
 import (
@@ -40,9 +41,11 @@ type options struct {
 	cache   string
 	release string
 	arch    arch
-	copies  []string
-	env     []string // NAME=VALUE for the tests
-	pkgs    []string
+	// functions adds a network card with virtual functions.
+	functions bool
+	copies    []string
+	env       []string // NAME=VALUE for the tests
+	pkgs      []string
 }
 
 func main() {
@@ -73,6 +76,7 @@ func parse() options {
 		o.arch = a
 		return nil
 	})
+	flag.BoolVar(&o.functions, "functions", false, "add a network card with virtual functions")
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
 		return nil
@@ -92,6 +96,9 @@ func parse() options {
 func run(ctx context.Context, o options) error {
 	if _, err := regexp.Compile(o.skip); err != nil {
 		return fmt.Errorf("-skip: %w", err)
+	}
+	if o.functions && len(o.arch.functions) == 0 {
+		return fmt.Errorf("-functions: there is no such card for %s", o.arch.name)
 	}
 	if len(o.pkgs) == 0 {
 		return errors.New("no package named, for example: go run ./test/cmd/vm ./netops")
@@ -116,6 +123,10 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("prepare programs: %w", err)
 	}
+	emulator, err := prepareEmulator(ctx, o)
+	if err != nil {
+		return fmt.Errorf("prepare QEMU: %w", err)
+	}
 	work, err := os.MkdirTemp("", "cnibox-vm-")
 	if err != nil {
 		return err
@@ -128,7 +139,10 @@ func run(ctx context.Context, o options) error {
 	if err := writeInitrd(initrd, k, root, files, suites, o); err != nil {
 		return fmt.Errorf("write initrd: %w", err)
 	}
-	return boot(ctx, machine{kernel: k.image, initrd: initrd, arch: o.arch, console: filepath.Join(work, "console"), suites: suites, timeout: o.timeout}, os.Stdout)
+	return boot(ctx, machine{
+		emulator: emulator, kernel: k.image, initrd: initrd, arch: o.arch, functions: o.functions,
+		console: filepath.Join(work, "console"), suites: suites, timeout: o.timeout,
+	}, os.Stdout)
 }
 
 // repoRoot returns the closest directory with go.mod, from the working directory upwards.

@@ -17,8 +17,10 @@ import (
 
 // machine is one boot.
 type machine struct {
+	emulator       []string // the command
 	kernel, initrd string
 	arch           arch
+	functions      bool
 	console        string // the kernel's messages are written to this file
 	suites         []suite
 	timeout        time.Duration
@@ -37,10 +39,15 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 		"-m", "2560", // the RAM disk may have the half of it
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel, "-initrd", m.initrd,
-		"-append", m.arch.params + " quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark=" + mark,
 		"-serial", "file:" + m.console,
 	}
-	cmd := exec.CommandContext(ctx, m.arch.qemu, slices.Concat(args, m.arch.machine, devices())...)
+	params := m.arch.params + " quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark=" + mark
+	if m.functions {
+		args = append(args, m.arch.functions...)
+		params += " pci=assign-busses" // the firmware leaves no bus numbers for virtual functions
+	}
+	args = append(args, "-append", params)
+	cmd := exec.CommandContext(ctx, m.emulator[0], slices.Concat(m.emulator[1:], args, m.arch.machine, devices())...)
 	cmd.Stderr = os.Stderr
 	report, err := cmd.StdoutPipe()
 	if err != nil {
