@@ -94,10 +94,25 @@ func (n *Net) KernelRoute(ctx context.Context, ns *Namespace, p Packet) (r rtnl.
 	what := fmt.Sprintf("route to %s", p.To)
 	isRefused := errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) && p.In == "" // by a route prohibit or blackhole
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || isRefused {
-		return r, c, fmt.Errorf("%s: %w", what, ErrNotExist)
+		return r, c, &noRoute{what, err}
 	}
 	return r, c, nlconn.Explain(err, what)
 }
+
+// noRoute is the error of the kernel for a packet that it does not route. It wraps ErrNotExist.
+type noRoute struct {
+	what  string
+	cause error
+}
+
+// Error implements error.
+func (e *noRoute) Error() string { return e.what + ": " + ErrNotExist.Error() }
+
+// Unwrap returns ErrNotExist, and the kernel's error.
+func (e *noRoute) Unwrap() []error { return []error{ErrNotExist, e.cause} }
+
+// IsUnreachable reports whether the error of Way is for a route of the type unreachable. Without a route the kernel has another error.
+func IsUnreachable(err error) bool { return errors.Is(err, unix.EHOSTUNREACH) }
 
 // Neighbour is an entry of the ARP or neighbour table.
 type Neighbour struct {

@@ -250,7 +250,7 @@ func (a *auditor) audit(ctx context.Context, one *audited, then func(*netops.Nam
 			return err
 		}
 	}
-	a.compareIPv6(ctx, one, path, ns, diffs)
+	a.compareIPv6(one, path, ns, diffs)
 	a.addDifferences(ctx, one, diffs, ns)
 	a.addFlows(one)
 	if err := errors.Join(a.compareMTU(ctx, one, ns), a.compareRoutes(one)); err != nil {
@@ -363,12 +363,14 @@ func (a *auditor) compareRoutes(one *audited) error {
 		if device == "" || one.record.MAC == "" {
 			continue
 		}
-		entry, err := a.host.Neighbour(device, p.Addr())
+		macs := []string{one.record.MAC}
+		fault, err := check.Entry(&a.host.Namespace, device, p.Addr(), macs)
 		if err != nil {
 			return err
 		}
-		if entry.Permanent && entry.MAC != one.record.MAC {
-			one.add("neighbour "+p.Addr().String()+" dev "+device, one.record.MAC, entry.MAC, fmt.Sprintf("ip neigh replace %s lladdr %s nud reachable dev %s", p.Addr(), one.record.MAC, device))
+		if fault != nil {
+			entry, _ := a.host.Neighbour(device, p.Addr())
+			one.add(fault.Object, one.record.MAC, entry.MAC, fault.Fix)
 		}
 	}
 	return nil
@@ -383,7 +385,7 @@ func (a *auditor) deviceOf(hostLink string) string {
 }
 
 // compareIPv6 adds the setting that keeps a container from having its addresses.
-func (a *auditor) compareIPv6(ctx context.Context, one *audited, path string, ns *netops.Namespace, diffs []netops.Difference) {
+func (a *auditor) compareIPv6(one *audited, path string, ns *netops.Namespace, diffs []netops.Difference) {
 	lost := func(d netops.Difference) bool {
 		addr, is := d.Object.(*netops.Addr)
 		return is && addr.In == netops.Container && addr.Address.Addr().Is6()
@@ -391,11 +393,9 @@ func (a *auditor) compareIPv6(ctx context.Context, one *audited, path string, ns
 	if ns == nil || !slices.ContainsFunc(diffs, lost) {
 		return
 	}
-	for _, of := range []string{one.IfName, "all"} {
-		key := "net/ipv6/conf/" + of + "/disable_ipv6"
-		if v, err := a.h.Net.Sysctl(ctx, ns, key); err == nil && v == "1" {
-			one.add("sysctl "+key, "0", v, "nsenter --net="+path+" sysctl -w "+key+"=0")
-		}
+	fault, err := check.IPv6(a.host.Container(ns, one.Describe(), path), one.IfName)
+	if err == nil && fault != nil {
+		one.add(fault.Object, "0", "1", fault.Fix)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -312,7 +313,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		},
 		"connection-stale": differ(&netops.Flows{Proto: "udp", Port: 53}),
 		"conntrack-full": func(f *doctor.Facts) {
-			f.Sysctls = map[string]string{"net/netfilter/nf_conntrack_count": "262144", "net/netfilter/nf_conntrack_max": "262144"}
+			f.Host = knownHost(map[string]any{"sysctl net/netfilter/nf_conntrack_count": "262144", "sysctl net/netfilter/nf_conntrack_max": "262144"})
 		},
 		"attachment-changed": differ(&netops.Qdisc{}),
 		"range-nearly-full": func(f *doctor.Facts) {
@@ -325,7 +326,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 			f.State.Dump, f.State.Census = &store.Dump{Pools: []store.PoolDump{pool}}, &attachment.Census{}
 		},
 		"tunnel-refused": func(f *doctor.Facts) {
-			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}}
+			f.Host = knownHost(withTunnelFault(tunnel.Fault{Tunnel: "flannel-wg", Kind: tunnel.PeerUnreachable, What: "ip rule 100 (prohibit)", Peers: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}))
 		},
 		"policy-fault": agent(func(a *doctor.Agent) { a.Warnings = []string{"network policies: refused"} }),
 		"policy-unknown": func(f *doctor.Facts) {
@@ -345,7 +346,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"tunnel-peer": func(f *doctor.Facts) {
 			err := json.Unmarshal([]byte(`{"ready": true, "registry": "kube", "peers": {"wanted": 1}, "interface": "eth0",
 				"unheard": [{"peer": "other", "since": "2001-01-01T00:00:00Z"}]}`), &f.Overlay.Agent)
-			f.Links = []netops.LinkInfo{{Name: "eth0", Up: true, Running: true}}
+			f.Host = knownHost(map[string]any{"links": []netops.LinkInfo{{Name: "eth0", Up: true, Running: true}}})
 			if err != nil {
 				panic(err)
 			}
@@ -353,7 +354,7 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 		"tunnel-checksum": func(f *doctor.Facts) {
 			err := json.Unmarshal([]byte(`{"ready": true, "registry": "kube", "peers": {"wanted": 1}, "interface": "eth0",
 				"wrongChecksums": {"evidence": "3 of 9 UDP datagrams in 1m0s", "fix": "cnibox drops"}}`), &f.Overlay.Agent)
-			f.Links = []netops.LinkInfo{{Name: "eth0", Up: true, Running: true}}
+			f.Host = knownHost(map[string]any{"links": []netops.LinkInfo{{Name: "eth0", Up: true, Running: true}}})
 			if err != nil {
 				panic(err)
 			}
@@ -362,10 +363,38 @@ func brokenFacts() map[string]func(f *doctor.Facts) {
 	}
 }
 
+// knownHost returns a host of which some facts are recorded, and others are those of an empty one.
+func knownHost(facts map[string]any) *view.Host {
+	records := map[string]view.Record{}
+	empty := map[string]any{
+		"links": nil, "routes": nil, "tunnels": nil, "bridge entries": nil,
+		"sysctl net/netfilter/nf_conntrack_count": "", "sysctl net/netfilter/nf_conntrack_max": "", "sysctl net/bridge/bridge-nf-call-iptables": "",
+	}
+	for _, all := range []map[string]any{empty, facts} {
+		for question, fact := range all {
+			raw, err := json.Marshal(fact)
+			if err != nil {
+				panic(err)
+			}
+			records[question] = view.Record{Value: raw}
+		}
+	}
+	return view.Recorded(records)
+}
+
+// withTunnelFault returns the facts of a tunnel to one node with a fault.
+func withTunnelFault(f tunnel.Fault) map[string]any {
+	peer := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), 51820)
+	return map[string]any{
+		"tunnels": []tunnel.Device{{Name: f.Tunnel, Kind: "wireguard", Peers: []netip.AddrPort{peer}}},
+		"faults of " + f.Tunnel + " to [192.0.2.2:51820], false": []tunnel.Fault{f},
+	}
+}
+
 // TestDoctorFacts: each check of brokenFacts finds its fault, and nothing else does.
 func TestDoctorFacts(t *testing.T) {
 	for id, change := range brokenFacts() {
-		f := &doctor.Facts{Now: time.Now()}
+		f := &doctor.Facts{Now: time.Now(), Host: knownHost(nil)}
 		if r := doctor.Diagnose(f); len(r.Findings) > 0 {
 			t.Fatalf("a node without anything: %s", text(t, r))
 		}
@@ -378,27 +407,37 @@ func TestDoctorFacts(t *testing.T) {
 
 // TestDoctorWireGuard: a WireGuard device has no neighbours, and the MTU that the agent chose.
 func TestDoctorWireGuard(t *testing.T) {
+	links := []netops.LinkInfo{
+		{Name: "eth0", Up: true, Running: true, MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
+		{Name: "flannel-wg", Kind: "wireguard", Up: true, MTU: 1440, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}},
+	}
+	routes := []netops.Route{{Link: "flannel-wg", Dst: netip.MustParsePrefix("10.244.0.0/16")}}
+	change := func(index int, change func(l *netops.LinkInfo)) func(*doctor.Facts) {
+		return func(f *doctor.Facts) {
+			changed := slices.Clone(links)
+			change(&changed[index])
+			f.Host = knownHost(map[string]any{"links": changed, "routes": routes})
+		}
+	}
 	for want, change := range map[string]func(f *doctor.Facts){
 		"":               func(*doctor.Facts) {},
-		"mtu-tunnel":     func(f *doctor.Facts) { f.Links[1].MTU = 1500 },
-		"tunnel-missing": func(f *doctor.Facts) { f.Links[1].Up = false },
+		"mtu-tunnel":     change(1, func(l *netops.LinkInfo) { l.MTU = 1500 }),
+		"tunnel-missing": change(1, func(l *netops.LinkInfo) { l.Up = false }),
 		"tunnel-dropped": func(f *doctor.Facts) {
-			f.TunnelFaults = []tunnel.Fault{{Tunnel: "flannel-wg", Kind: tunnel.SentDropped, What: "ip fw out handle 3: drop", Fix: "nft", Peers: []netip.Addr{f.Overlay.Agent.IPv4.Local}}}
+			facts := withTunnelFault(tunnel.Fault{Tunnel: "flannel-wg", Kind: tunnel.SentDropped, What: "ip fw out handle 3: drop", Fix: "nft", Peers: []netip.Addr{f.Overlay.Agent.IPv4.Local}})
+			facts["links"], facts["routes"] = links, routes
+			f.Host = knownHost(facts)
 		},
 		"peer-missing": func(f *doctor.Facts) { f.Overlay.Agent.Nodes[0].Route = false },
 		"mtu-pod": func(f *doctor.Facts) {
 			a := store.Attachment{Key: store.Key{Network: "cbr0", ContainerID: "p", IfName: "eth0"}, HostLink: "veth0"}
 			f.State.Dump, f.State.Census = &store.Dump{Attachments: []store.Attachment{a}}, &attachment.Census{}
 			f.Networks = []*doctor.Network{{Name: "cbr0", Overlay: true}}
-			f.Links = append(f.Links, netops.LinkInfo{Name: "veth0", Kind: "veth", Up: true, MTU: 1500})
+			f.Host = knownHost(map[string]any{"routes": routes, "links": append(slices.Clone(links), netops.LinkInfo{Name: "veth0", Kind: "veth", Up: true, MTU: 1500})})
 		},
 	} {
 		local := netip.MustParseAddr("192.0.2.1")
-		f := &doctor.Facts{Now: time.Now(), Routes: []netops.Route{{Link: "flannel-wg", Dst: netip.MustParsePrefix("10.244.0.0/16")}}}
-		f.Links = []netops.LinkInfo{
-			{Name: "eth0", Up: true, Running: true, MTU: 1500, Addresses: []netip.Prefix{netip.PrefixFrom(local, 24)}},
-			{Name: "flannel-wg", Kind: "wireguard", Up: true, MTU: 1440, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}},
-		}
+		f := &doctor.Facts{Now: time.Now(), Host: knownHost(map[string]any{"links": links, "routes": routes})}
 		f.Overlay.Agent = &doctor.Agent{
 			Ready: true, Interface: "eth0", Peers: store.OverlayPeers{Wanted: 1, Programmed: 1}, IPv4: &doctor.AgentFamily{Device: "flannel-wg", Local: local, MTU: 1440},
 			Nodes: []doctor.Peer{{Peer: "n2", Route: true, Key: "k"}},

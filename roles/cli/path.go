@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
@@ -77,6 +78,10 @@ examples:
 				return usagef("cnibox help path", "--dns excludes --in and --probe: it sends a query of its own")
 			}
 			w := &walker{ctx: c.Context, node: h, host: view.NewHost(c.Context, h.Net), table: p.Table, net: h.Net, isUDP: c.Bool("udp") || dns != "", dns: dns, forget: c.Bool("forget")}
+			w.networks = func() ([]*doctor.Network, error) {
+				runtimes, _, err := p.runtimes()
+				return doctor.Choose(p.Table, runtimes), err
+			}
 			w.forgetting = "cnibox path --udp --forget " + c.Args().First()
 			if in != "" {
 				w.forgetting = "cnibox path --udp --forget --in " + in + " " + c.Args().First()
@@ -240,8 +245,8 @@ func (w *walker) judgePolicies(h *roles.Host) {
 	}
 	if v := view.denial(f, true); v != nil {
 		w.deniedBy = v
-		w.step(hostName, "policy", "what would change it: %s", v.Change)
-		w.stop(fmt.Sprintf("cnibox policy explain --protocol %s %s %s", strings.ToLower(f.Protocol), f.Client, f.Target()), "network policies deny it: %s", v)
+		w.step(hostName, "policy", "what would change it: %s; 'cnibox policy explain --protocol %s %s %s' shows the rules", v.Change, strings.ToLower(f.Protocol), f.Client, f.Target())
+		w.stop("", "network policies deny it: %s", v)
 	}
 }
 

@@ -55,11 +55,8 @@ func (w *walker) enter(l *netops.LinkInfo, mac string, next netip.Addr) {
 
 // passesPort reports whether a bridge's port passes frames.
 func (w *walker) passesPort(l *netops.LinkInfo) bool {
-	switch bridge := w.find(l.Master); {
-	case l.Blocked && bridge != nil && bridge.STP:
-		w.stop("", "the bridge %s passes no frames of its port %s: its STP blocks it, or has yet to open it", l.Master, l.Name)
-	case l.Blocked:
-		w.stop("bridge link set dev "+l.Name+" state 3", "the bridge %s passes no frames of its port %s, whose state is not forwarding", l.Master, l.Name)
+	switch {
+	case l.Master != "" && w.stopsBy(check.Port(w.host, l)):
 	case l.Isolated && w.from != nil && w.from.Isolated && w.from.Master == l.Master:
 		w.stop("bridge link set dev "+l.Name+" isolated off", "the ports %s and %s of %s are isolated from each other", w.from.Name, l.Name, l.Master)
 	default:
@@ -87,7 +84,7 @@ func (w *walker) passesVLANs(bridge, to string) bool {
 	}
 	fix := "cnibox repair"
 	if !w.isAttached(from) && !w.isAttached(to) {
-		fix = "bridge vlan show"
+		fix = ""
 	}
 	i := slices.IndexFunc(sent, func(v netops.VLAN) bool { return v.PVID })
 	if i < 0 {
@@ -178,28 +175,7 @@ func (w *walker) passesFilters(packets ...look.Packet) bool {
 
 // exception returns the command that lets a dropped packet pass.
 func exception(d *look.Drop, p *look.Packet) string {
-	var devices []string
-	switch family, _, _ := strings.Cut(d.Chain, " "); family {
-	case "bridge", "arp":
-		for option, name := range map[string]string{"iifname": p.In, "oifname": p.Out} {
-			if name != "" {
-				devices = append(devices, option+" "+name)
-			}
-		}
-		slices.Sort(devices)
-		return d.Exception(strings.Join(devices, " "), "")
-	case "netdev":
-		if d.IsAlways { // it drops ARP, too
-			return d.Exception("", "")
-		}
-		both, _ := between(p.From, p.To)
-		from, _, _ := strings.Cut(both, " ip") // NAT has yet to give an answer its destination
-		return d.Exception(from, "")
-	}
-	if d.SeesOriginal {
-		return d.Exception(between(p.From, p.Original.Addr()))
-	}
-	return d.Exception(between(p.From, p.To))
+	return check.Exception(d, check.Packets{From: p.From, To: p.To, Original: p.Original.Addr(), In: []string{p.In}, Out: []string{p.Out}})
 }
 
 // bridged follows a frame that a bridge sends out of one of its ports, or that is for the bridge itself.
@@ -244,7 +220,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 		}
 	}
 	if len(outside) == 0 {
-		w.stop("cnibox diff", "nobody on %s has %s", bridge.Name, next)
+		w.stop("", "nobody on %s has %s", bridge.Name, next)
 		return
 	}
 	w.step(hostName, "leaves", "by %s of %s; the network outside decides", strings.Join(outside, ", "), bridge.Name)
@@ -256,18 +232,7 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 	if a == nil || !w.isPort(a.HostLink, bridge.Name) {
 		return true
 	}
-	all, err := w.host.BridgeEntries()
-	for _, e := range all {
-		i := slices.IndexFunc(w.links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
-		if e.MAC != a.MAC || i < 0 || w.links[i].Name == a.HostLink {
-			continue
-		}
-		if other := &w.links[i]; other.Master == bridge.Name || other.Name == bridge.Name {
-			w.stop(e.Fix(other.Name, other.Name == bridge.Name), "a static entry of %s for %s leads to %s, and %s is at %s", bridge.Name, a.MAC, other.Name, containerName(a), a.HostLink)
-			return false
-		}
-	}
-	return !w.fail(err)
+	return !w.stopsBy(check.StaticEntry(w.host, w.find(a.HostLink), a.MAC, containerName(a)))
 }
 
 // otherEnd returns the other end of a veth if the host has both, or nil.
@@ -283,7 +248,7 @@ func (w *walker) forward(in string) {
 	w.in, w.from = in, nil
 	w.hops++
 	if w.hops > mostHops {
-		w.stop("ip route", "the routes of this node lead in a circle")
+		w.stop("", "the routes of this node lead in a circle")
 		return
 	}
 	if !w.translate() {
@@ -303,21 +268,7 @@ func (w *walker) forward(in string) {
 
 // forwards reports whether the host forwards what arrives at a link: the packet, or answers.
 func (w *walker) forwards(in string) bool {
-	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + in + "/forwarding"} // the second one is set with the first
-	if w.found.To.Is6() {
-		keys = []string{"net/ipv6/conf/all/forwarding"}
-	}
-	for _, key := range keys {
-		value, err := w.host.Sysctl(key)
-		if w.fail(err) {
-			return false
-		}
-		if value == "0" {
-			w.stop("sysctl -w "+key+"=1", "this node does not forward packets from %s: /proc/sys/%s is 0", in, key)
-			return false
-		}
-	}
-	return true
+	return !w.stopsBy(check.Forwarding(w.host, in, w.found.To.Is6()))
 }
 
 // translate replaces the destination if it is a service or a published port. It reports whether the
@@ -335,7 +286,7 @@ func (w *walker) translate() bool {
 		w.stop("", "%s is the address of a service of Kubernetes, which has ports only: give one, as %s:PORT", w.found.To, w.found.To)
 		return false
 	case len(endpoints) == 0:
-		w.stop("kubectl get endpointslices -A", "the service %s has no endpoint: no pod of it is ready", service)
+		w.stop("", "the service %s has no endpoint: no pod of it is ready, see 'kubectl get endpointslices -A'", service)
 		return false
 	}
 	text := endpoints[0].String()
@@ -419,7 +370,7 @@ func (w *walker) send(p netops.Packet) {
 // tunnel follows a packet into a VXLAN device and the encapsulated packet to the underlay.
 func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 	if mac == "" {
-		w.stop("cnibox agent status", "no neighbour %s on %s: the agent has not programmed the node of %s", next, l.Name, w.found.To)
+		w.stop(w.tunnelFix(), "%s: the agent has not programmed the node of %s", check.NoNeighbour(l.Name, next), w.found.To)
 		return
 	}
 	entry, err := w.host.ForwardingEntry(l.Name, mac)
@@ -427,7 +378,7 @@ func (w *walker) tunnel(l *netops.LinkInfo, mac string, next netip.Addr) {
 		return
 	}
 	if !entry.Remote.IsValid() {
-		w.stop("cnibox agent status", "no forwarding entry for %s on %s: the agent has not programmed the node of %s", mac, l.Name, w.found.To)
+		w.stop(w.tunnelFix(), "%s: the agent has not programmed the node of %s", check.NoForwarding(l.Name, mac), w.found.To)
 		return
 	}
 	w.tunnelled = &tunnelled{device: l.Name, next: next, mac: mac, node: entry.Remote}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
 
 // isOurs reports whether no rule of another program translates packets to a published port before that of cnibox does.
@@ -42,7 +43,10 @@ func (w *walker) publishedPort() bool {
 			}
 			switch isHere := own.Local || w.isHostAddress(w.found.To); {
 			case !isHere && strings.HasPrefix(p, w.found.To.String()+":"):
-				w.stop("", "%s is published by %s, and no interface of this node has the address %s", p, containerName(a), w.found.To)
+				fault, err := check.PublishedAt(w.host, w.found.To)
+				if !w.fail(err) && fault != nil {
+					w.stop(fault.Fix, "%s is published by %s, and %s", p, containerName(a), fault.Text)
+				}
 				return false
 			case !isHere:
 				continue

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/look"
 	"github.com/cnibox/cnibox/netops/packets"
 	"github.com/cnibox/cnibox/netops/sockets"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
 
 // probePatience is how long a probe waits for answers.
@@ -373,13 +374,7 @@ func (w *walker) ignoresARP(ip netip.Addr) (text, fix string) {
 }
 
 // addresses returns conditions on the packet.
-func (w *walker) addresses() (nft, iptables string) { return between(w.found.From, w.found.To) }
-
-// between returns conditions on packets between two addresses.
-func between(from, to netip.Addr) (nft, iptables string) {
-	family := map[bool]string{true: "ip6", false: "ip"}[to.Is6()]
-	return fmt.Sprintf("%s saddr %s %[1]s daddr %[3]s", family, from, to), fmt.Sprintf("-s %s -d %s", from, to)
-}
+func (w *walker) addresses() (nft, iptables string) { return check.Between(w.found.From, w.found.To) }
 
 // judgeSource looks at the source address with which a packet left the host. It reports whether that is the reason for its silence.
 func (w *walker) judgeSource(last *packets.Event) (bool, error) {
@@ -486,14 +481,18 @@ func (w *walker) judgeSilence(proto string, a *packets.Answers, last *packets.Ev
 		return w.judgeTunnel(t, w.packetName(proto, false))
 	}
 	for _, n := range w.asked {
-		have, err := n.in.Neighbour(n.link, n.ip)
+		silent, err := check.Silent(n.in, n.link, n.ip)
 		if err != nil {
 			return err
 		}
-		if have.Failed || have.Asked {
+		if silent != nil {
 			text, fix := w.ignoresARP(n.ip)
-			w.stop(fix, "%s does not answer to %s on %s (ARP or neighbour discovery)%s", n.ip, n.in.Name, n.link, text)
+			w.stop(fix, "%s%s", silent.Text, text)
 			return nil
+		}
+		have, err := n.in.Neighbour(n.link, n.ip)
+		if err != nil {
+			return err
 		}
 		if have.Permanent && last != nil && strings.HasSuffix(last.Hook, "postrouting") && last.Out == n.link && len(w.macs(n.ip)) == 0 {
 			w.stop(fmt.Sprintf("%sip neigh change %s dev %s nud stale", n.in.Enter, n.ip, n.link), // it stays, and the kernel asks whether it is right

@@ -24,6 +24,12 @@ type tunnelled struct {
 	node netip.Addr
 }
 
+// tunnelFix returns the command that makes the objects of a tunnel again.
+func (w *walker) tunnelFix() string {
+	name, _ := os.Hostname() // it has one
+	return doctor.TunnelFix(w.managed, name)
+}
+
 // fixAgent returns the command that starts this node's agent again.
 func fixAgent() string {
 	name, _ := os.Hostname() // it has one
@@ -192,7 +198,7 @@ func (w *walker) knowsSender(device string) bool {
 		return true
 	}
 	unknown := func() bool {
-		w.stop("cnibox agent status", "this node has no way back to %s through %s: its agent does not know the node of that address", from, device)
+		w.stop("", "this node has no way back to %s through %s: its agent does not know the node of that address, see 'cnibox agent status'", from, device)
 		return false
 	}
 	way, err := w.host.Way(netops.Packet{To: from})

@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles/netpolicy"
 	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/roles/see/doctor"
 	"github.com/cnibox/cnibox/roles/see/view"
 )
 
@@ -60,6 +61,8 @@ type walker struct {
 	// lab continues a path on another of its nodes. It may be nil. beyond has what a
 	// probe traces there.
 	lab *lab.Lab
+	// networks returns the networks in the directories of the runtimes.
+	networks func() ([]*doctor.Network, error)
 	// managed is true if an agent sets the MTU of tunnels.
 	managed bool
 	beyond  []tracedPlace
@@ -116,6 +119,14 @@ func (w *walker) advise(fix string) (instead, harm string) {
 	return w.records.Fix(fix, networks...)
 }
 
+// stopsBy ends the path if a check has found a fault, and the walk if it could not read, and reports whether it does.
+func (w *walker) stopsBy(f *check.Fault, err error) bool {
+	if f != nil {
+		w.stop(f.Fix, "%s", f.Text)
+	}
+	return w.fail(err) || f != nil
+}
+
 // fail ends the walk with an error, and reports whether there is one.
 func (w *walker) fail(err error) bool {
 	w.err = err
@@ -166,8 +177,13 @@ func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, lin
 		return way, link, false
 	case errors.As(err, &refusal):
 		fix := refusal.Fix
-		if !in.IsHost() {
+		switch e := w.egress(p); {
+		case !in.IsHost():
 			fix = "" // the command is for this node's namespace
+		case w.err != nil:
+			return way, link, false
+		case e != nil && e.Object == refusal.By: // it refuses more than this packet
+			fix = e.Fix
 		}
 		w.stop(fix, "%s has no route to %s: %s refuses it", where, p.To, refusal.By)
 		return way, link, false
@@ -175,10 +191,14 @@ func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, lin
 		switch {
 		case in.IsHost() && !w.answers(p.To):
 		case in.IsHost():
-			w.stop("cnibox doctor", "%s has no route to %s", where, p.To)
+			w.stop("", "%s has no route to %s", where, p.To)
+			e, failed := check.DefaultRoute(w.host, p.To.Is6())
+			if !w.fail(failed) && e != nil && !netops.IsUnreachable(err) {
+				w.stop(e.Fix, "%s has no route to %s: %s", where, p.To, e.Text)
+			}
 		case p.To.Is6() && w.lacksIPv6(in):
 		case w.hadRoute(w.found.From, p.To):
-			w.stop("cnibox diff", "%s has no route to %s: it was deleted", where, p.To)
+			w.stop(fixRepair, "%s has no route to %s: it was deleted", where, p.To)
 		default:
 			w.stop("", "%s has no route to %s: its network gives it none, see isDefaultGateway or ipam.routes", where, p.To)
 		}
@@ -197,20 +217,25 @@ func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, lin
 	return way, link, !w.fail(err) && w.usable(in, link)
 }
 
+// egress judges the route of a pod's packets to other networks. It returns nil for a packet of another source.
+func (w *walker) egress(p netops.Packet) *check.NoEgress {
+	a := w.attachmentWith(p.From)
+	if a == nil || p.In == "" {
+		return nil
+	}
+	i := slices.IndexFunc(a.Addresses, func(own netip.Prefix) bool { return own.Addr() == p.From })
+	e, err := check.Egress(w.host, p.In, a.Addresses[i])
+	w.fail(err)
+	return e
+}
+
 // lacksIPv6 reports whether IPv6 is disabled in a container.
 func (w *walker) lacksIPv6(in *view.Namespace) bool {
 	i := slices.IndexFunc(w.attachments, func(a attached) bool { return containerName(&a) == in.Name })
 	if i < 0 {
 		return false
 	}
-	for _, of := range []string{w.attachments[i].IfName, "all"} {
-		key := "net/ipv6/conf/" + of + "/disable_ipv6"
-		if v, err := in.Sysctl(key); err == nil && v == "1" {
-			w.stop(in.Enter+"sysctl -w "+key+"=0 && cnibox repair", "IPv6 is disabled in %s: /proc/sys/%s is 1", in.Name, key)
-			return true
-		}
-	}
-	return false
+	return w.stopsBy(check.IPv6(in, w.attachments[i].IfName))
 }
 
 // hadRoute reports whether the attachment of an address was given a route to another address.
@@ -298,20 +323,14 @@ func (w *walker) next(way netops.Way) netip.Addr {
 
 // usable checks that a link carries packets.
 func (w *walker) usable(in *view.Namespace, l *netops.LinkInfo) bool {
-	where, master := in.Name, w.recordedMaster(l.Name)
-	switch {
-	case in.IsHost() && master != "" && master != l.Master:
-		w.stop("cnibox repair", "%s is not a port of %s any more", l.Name, master)
-	case !l.Up && in.IsHost() && !attachment.Labelled(*l):
-		w.stop("ip link set "+l.Name+" up", "%s of %s is down", l.Name, where)
-	case !l.Up:
-		w.stop("cnibox repair", "%s of %s is down", l.Name, where)
-	case !l.Running:
-		w.stop("", "%s of %s has no carrier: its other end is down or gone", l.Name, where)
-	default:
-		return !in.IsHost() || w.passesPrograms(in, l.Name)
+	if master := w.recordedMaster(l.Name); in.IsHost() && master != "" && master != l.Master {
+		w.stop(fixRepair, "%s is not a port of %s any more", l.Name, master)
+		return false
 	}
-	return false
+	if w.stopsBy(check.Up(in, l, !in.IsHost() || attachment.Labelled(*l)), nil) {
+		return false
+	}
+	return !in.IsHost() || w.passesPrograms(in, l.Name)
 }
 
 // recordedMaster returns the bridge of which an attachment made a link of the host a port, or "".
@@ -341,12 +360,7 @@ func (w *walker) neighbour(in *view.Namespace, link string, ip netip.Addr) (mac 
 	default:
 		w.step(where, "neighbour", "%s is %s on %s", ip, n.MAC, link)
 	}
-	if want := w.macs(ip); n.Permanent && len(want) > 0 && !slices.Contains(want, n.MAC) {
-		w.stop(in.Enter+"ip neigh replace "+ip.String()+" lladdr "+want[0]+" nud reachable dev "+link,
-			"the entry of %s for %s on %s has the MAC %s, and %s has %s", where, ip, link, n.MAC, ip, want[0])
-		return "", false
-	}
-	return n.MAC, true
+	return n.MAC, !w.stopsBy(check.Entry(in, link, ip, w.macs(ip)))
 }
 
 // macs returns the MACs that an address has on this node. It has several if it is that of a gateway.
@@ -417,7 +431,15 @@ func (w *walker) leave(link string) {
 func (w *walker) arrive(a *attached) {
 	name := containerName(a)
 	if other := w.attachmentWith(w.found.To); other != nil && a.has(w.found.To) && other.ContainerID != a.ContainerID {
-		w.stop("cnibox doctor", "it arrives at %s, which has the address %s on %s, and so has %s on %s", name, w.found.To, a.Network, containerName(other), other.Network)
+		old, now := a, other
+		if other.Created.Before(a.Created) {
+			old, now = other, a
+		}
+		networks, err := w.networks()
+		if !w.fail(err) {
+			w.stop(doctor.Separate(networks, old.key(), now.key(), now.Pod), "it arrives at %s, which has the address %s on %s, and so has %s on %s",
+				name, w.found.To, a.Network, containerName(other), other.Network)
+		}
 		return
 	}
 	ns, err := w.net.OpenNamespace(a.Netns)
@@ -461,7 +483,11 @@ func (w *walker) arrive(a *attached) {
 func (w *walker) hostLink(name string) *netops.LinkInfo {
 	l := w.find(name)
 	if l == nil {
-		w.stop("cnibox diff", "this node has no interface %s", name)
+		fix := ""
+		if w.isAttached(name) {
+			fix = fixRepair
+		}
+		w.stop(fix, "this node has no interface %s", name)
 	}
 	return l
 }

@@ -141,7 +141,7 @@ until grep -q http $WORK/ui.out; do :; done
 		"pod.yaml: Pod without metadata.name\n",
 		"exit code 3\n",
 		"path  web:81: stopped: network policies deny it: ingress of default/web: isolated by default/web, and no rule of these matches\n",
-		"path  web:81: try: cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81\n",
+		"; 'cnibox policy explain --protocol tcp 10.244.0.4 10.244.0.3:81' shows the rules\n",
 		"path --probe web:81: stopped: network policies deny it: ingress of default/web: ",
 		`cnibox: policy list: WORK/policy.d/bad.yaml:5: spec.podSelectr: spec: json: unknown field "podSelectr": it has no effect`,
 		"status: WORK/policy.d/bad.yaml:5: spec.podSelectr",

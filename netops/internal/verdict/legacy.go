@@ -59,7 +59,7 @@ func (f *Filter) addLegacy(p *Packet, v *Verdict) {
 			var policy *Drop
 			if st.Chains[chain].PolicyDrops() {
 				name := program + " " + table + " " + chain
-				policy = &Drop{Chain: name, Rule: name + ": policy DROP", IsPolicy: true, before: in(chain, 0), legacy: true}
+				policy = &Drop{Chain: name, Rule: name + ": policy DROP", IsPolicy: true, Before: in(chain, 0), IsLegacy: true}
 			}
 			w := &walk{packet: p, table: program + " " + table + " ", rules: rules}
 			w.base(chain, policy, v)
@@ -75,7 +75,7 @@ type legacyRule struct {
 }
 
 func (r *legacyRule) drop() Drop {
-	return Drop{Chain: r.chain, Rule: r.chain + ": " + r.Text, IsAlways: strings.HasPrefix(r.Text, "-j "), before: r.insert, legacy: true}
+	return Drop{Chain: r.chain, Rule: r.chain + ": " + r.Text, IsAlways: strings.HasPrefix(r.Text, "-j "), Before: r.insert, IsLegacy: true}
 }
 
 func (r *legacyRule) effect() effect {

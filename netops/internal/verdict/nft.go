@@ -43,7 +43,7 @@ type nftRule struct {
 func (r *nftRule) drop() Drop {
 	d := Drop{Chain: fmt.Sprintf("%s %s", r.Table, nlconn.Printable(r.Chain))}
 	where := fmt.Sprintf("%s handle %d", d.Chain, r.Handle)
-	d.Rule, d.before = where+": drop", "nft insert rule "+where
+	d.Rule, d.Before = where+": drop", "nft insert rule "+where
 	d.IsAlways = !slices.ContainsFunc(r.Expressions, func(e nft.Expression) bool {
 		return !slices.Contains([]string{"immediate", "reject", "target", "log", "comment"}, e.Name)
 	})

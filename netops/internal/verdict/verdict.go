@@ -70,17 +70,17 @@ type Drop struct {
 	IsPolicy, IsAlways bool
 	// SeesOriginal means that it sees the packet before NAT changes its destination.
 	SeesOriginal bool
-	// before is the begin of a command that inserts a rule before it. legacy is true for iptables' syntax.
-	before string
-	legacy bool
+	// Before is the begin of a command that inserts a rule before it. IsLegacy is true for iptables' syntax.
+	Before   string
+	IsLegacy bool
 }
 
 // Exception returns a command that inserts a rule before it, which accepts packets with a condition in the syntax
 // of nft or of iptables.
 func (d *Drop) Exception(nft, iptables string) string {
-	words := []string{d.before, nft, "accept"}
-	if d.legacy {
-		words = []string{d.before, iptables, "-j ACCEPT"}
+	words := []string{d.Before, nft, "accept"}
+	if d.IsLegacy {
+		words = []string{d.Before, iptables, "-j ACCEPT"}
 	}
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
 }
@@ -407,7 +407,7 @@ func (f *Filter) Verdict(ctx context.Context, p Packet) (v Verdict, err error) {
 		}
 		var policy *Drop
 		if b.Drops {
-			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, before: "nft insert rule " + b.String()}
+			policy = &Drop{Chain: b.String(), Rule: b.String() + ": policy drop", IsPolicy: true, Before: "nft insert rule " + b.String()}
 		}
 		w := &walk{packet: &p, table: b.Table.String() + " ", rules: func(name string) []rule { return f.rules(ctx, chainID{b.Table, name}) }}
 		known, dropped := len(v.MayDrop), len(v.Drops)

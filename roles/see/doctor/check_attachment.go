@@ -374,7 +374,7 @@ func addressTwice(f *Facts, add add) {
 					old, now = now, old
 				}
 				add(a.String(), fmt.Sprintf("of container %s on %s and of container %s on %s", old.key.ContainerID, old.key.Network, now.key.ContainerID, now.key.Network),
-					f.separate(old.key, now.key, now.pod), old.key, now.key)
+					Separate(f.Networks, old.key, now.key, now.pod), old.key, now.key)
 				now = old
 			}
 			holders[a] = now
@@ -393,13 +393,13 @@ func addressTwice(f *Facts, add add) {
 	}
 }
 
-// separate returns what keeps a second attachment from an address. As long as two networks give the same addresses, a pod that is made
+// Separate returns what keeps a second attachment from an address. As long as two networks give the same addresses, a pod that is made
 // again can get another pod's.
-func (f *Facts) separate(old, now store.Key, pod string) string {
+func Separate(networks []*Network, old, now store.Key, pod string) string {
 	if old.Network == now.Network {
 		return restart(pod, now)
 	}
-	for _, n := range f.Networks {
+	for _, n := range networks {
 		if n.Name == now.Network {
 			return "edit " + n.Path
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/cnibox/cnibox/roles/see/check"
 )
 
 // credentialTime is the time before the end of credentials in which they are reported.
@@ -158,7 +160,7 @@ func rangeOnNode(f *Facts, add add) {
 		}
 		for _, own := range n.Ranges {
 			p := own.Subnet
-			for _, l := range f.Links {
+			for _, l := range f.links() {
 				if l.Name == n.Bridge || f.isOwn(&l) {
 					continue
 				}
@@ -172,9 +174,9 @@ func rangeOnNode(f *Facts, add add) {
 					}
 				}
 			}
-			for _, r := range f.Routes {
+			for _, r := range f.routes() {
 				l := f.link(r.Link)
-				if l == nil || isTunnel(l) || l.Name == n.Bridge || f.isOwn(l) || !r.Via.IsValid() || r.Dst.Bits() == 0 {
+				if l == nil || check.IsTunnel(l) || l.Name == n.Bridge || f.isOwn(l) || !r.Via.IsValid() || r.Dst.Bits() == 0 {
 					continue
 				}
 				if p.Overlaps(r.Dst) && r.Dst.Bits() >= p.Bits() && !n.Overlay {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,56 +9,48 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
 
 const (
-	forwardingKey4 = "net/ipv4/ip_forward"
+	forwardingKey4 = "net/ipv4/ip_forward" // explained leaves them to checks of their own
 	forwardingKey6 = "net/ipv6/conf/all/forwarding"
 	trackedKey     = "net/netfilter/nf_conntrack_count"
 	trackedMaxKey  = "net/netfilter/nf_conntrack_max"
 	bridgeCallKey  = "net/bridge/bridge-nf-call-iptables"
 )
 
-// linkForwardingKey is that of one interface, which the node's setting changes, too.
-func linkForwardingKey(link string) string { return "net/ipv4/conf/" + link + "/forwarding" }
-
 // settingChecks look at the host's settings.
 func settingChecks() []Check {
 	const sysctls = "sysctls; node.db"
 	return []Check{
 		{ID: "forwarding4", Title: "the node does not forward IPv4", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
-			f.checkForwarding(add, forwardingKey4, netip.Addr.Is4)
-			for _, l := range f.Links {
-				if key := linkForwardingKey(l.Name); f.Sysctls[key] == "0" && f.Sysctls[forwardingKey4] != "0" {
-					add(key, "0, and 1 for the node", "sysctl -w "+key+"=1")
-				}
-			}
+			f.checkForwarding(add, false)
 		}},
 		{ID: "forwarding6", Title: "the node does not forward IPv6", Reads: sysctls, Severity: Error, find: func(f *Facts, add add) {
-			f.checkForwarding(add, forwardingKey6, netip.Addr.Is6)
+			f.checkForwarding(add, true)
 		}},
 		{ID: "rp-filter", Title: "the node drops packets whose sender has another route", Reads: "sysctls; interfaces", Severity: Info, find: func(f *Facts, add add) {
-			for _, l := range f.Links {
+			for _, l := range f.links() {
 				key := "net/ipv4/conf/" + l.Name + "/rp_filter"
-				effective := max(f.Sysctls["net/ipv4/conf/all/rp_filter"], f.Sysctls[key])
-				if l.Kind == kindVXLAN && effective == "1" {
+				if l.Kind == check.KindVXLAN && max(f.sysctl("net/ipv4/conf/all/rp_filter"), f.sysctl(key)) == "1" {
 					add(l.Name, "rp_filter is 1: packets of other nodes' host addresses are dropped", "sysctl -w "+key+"=2")
 				}
 			}
 		}},
 		{ID: "conntrack-full", Title: "the table of tracked connections is full: new connections are dropped", Reads: "sysctls", Severity: Error, find: func(f *Facts, add add) {
-			most, err := strconv.Atoi(f.Sysctls[trackedMaxKey])
-			count, _ := strconv.Atoi(f.Sysctls[trackedKey])
+			most, err := strconv.Atoi(f.sysctl(trackedMaxKey))
+			count, _ := strconv.Atoi(f.sysctl(trackedKey))
 			if err == nil && most > 0 && count >= most-most/50 { // the kernel removes some early
 				add(trackedMaxKey, fmt.Sprintf("%d of %d", count, most), fmt.Sprintf("sysctl -w %s=%d", trackedMaxKey, 2*most))
 			}
 		}},
 		{ID: "bridge-calls", Title: "services do not work between pods of this node", Reads: "sysctls; kube-proxy's rules", Severity: Warning, find: func(f *Facts, add add) {
-			bridged := slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return l.Kind == "bridge" && f.isOwn(&l) })
-			if !f.Firewall.KubeProxy || !bridged || f.Sysctls[bridgeCallKey] == "1" {
+			bridged := slices.ContainsFunc(f.links(), func(l netops.LinkInfo) bool { return l.Kind == "bridge" && f.isOwn(&l) })
+			if !f.Firewall.KubeProxy || !bridged || f.sysctl(bridgeCallKey) == "1" {
 				return
 			}
-			if f.Sysctls[bridgeCallKey] == "" {
+			if f.sysctl(bridgeCallKey) == "" {
 				add(bridgeCallKey, "the module br_netfilter is not loaded", "modprobe br_netfilter")
 			} else {
 				add(bridgeCallKey, "0: iptables does not see packets between ports of a bridge", "sysctl -w "+bridgeCallKey+"=1")
@@ -80,26 +73,11 @@ func filterChecks() []Check {
 				if missing && r.isIPTables() {
 					continue // the check filter-missing
 				}
-				option, short, more, what := "iifname", "-i ", "", "what pods on %s send"
+				what, packets := "what pods on %s send", check.Packets{In: r.Links}
 				if r.To {
-					option, short, more, what = "oifname", "-o ", " ct state established,related", "the answers to pods on %s"
+					what, packets = "the answers to pods on %s", check.Packets{Out: r.Links, AreAnswers: true}
 				}
-				links := r.Links[0]
-				family, _, _ := strings.Cut(r.Chain, " ")
-				if len(r.Links) > 1 && !strings.HasPrefix(family, "ip") { // iptables would list the rule without a set's condition
-					links = "'{ " + strings.Join(r.Links, ", ") + " }'"
-				}
-				iptables := short + r.Links[0]
-				if r.To {
-					iptables += " -m conntrack --ctstate ESTABLISHED,RELATED"
-				}
-				switch family {
-				case "netdev":
-					option, links, more = "", "", ""
-				case "bridge", "arp":
-					more = "" // they track no connections
-				}
-				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), r.Exception(strings.TrimSpace(option+" "+links+more), iptables))
+				add(r.Rule, "it drops "+fmt.Sprintf(what, few(r.Links)), check.Exception(&r.Drop, packets))
 			}
 		}},
 		{ID: "forward-unknown", Title: "it is not known whether a packet filter of another program drops packets of pods", Reads: rules, Severity: Info, find: func(f *Facts, add add) {
@@ -143,40 +121,27 @@ func linkChecks() []Check {
 		{ID: "port-blocked", Title: "a bridge passes no packets of a pod", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
 			for _, a := range f.attachments() {
 				l := f.link(a.HostLink)
-				if l == nil || !l.Blocked || !f.isUp(l.Master) {
+				if l == nil || !f.isUp(l.Master) || l.Starting && f.link(l.Master).STP { // STP opens the port within half a minute
 					continue
 				}
-				evidence, fix := "the port "+l.Name+" of "+l.Master+" is not in the state forwarding", "bridge link set dev "+l.Name+" state 3"
-				if f.link(l.Master).STP {
-					if l.Starting { // STP opens the port within half a minute
-						continue
-					}
-					evidence, fix = evidence+", by the bridge's STP, and the kernel lets nobody else change it", "bridge -d link show dev "+l.Name
+				if fault := judged(f, "interfaces")(check.Port(f.Host, l)); fault != nil {
+					add(name(a.Pod, a.Key), fault.Text, fault.Fix, a.Key)
 				}
-				add(name(a.Pod, a.Key), evidence, fix, a.Key)
 			}
 		}},
 		{ID: "forwarding-wrong", Title: "a bridge has a static entry for a pod that leads to another port", Reads: "the forwarding tables of bridges; node.db", Severity: Error, find: func(f *Facts, add add) {
-			static := map[string][]netops.BridgeEntry{} // by MAC: a node has two entries for each of its own
-			for _, e := range f.Forwarding {
-				static[e.MAC] = append(static[e.MAC], e)
-			}
 			for _, a := range f.attachments() {
-				for _, e := range static[a.MAC] {
-					port := f.link(a.HostLink)
-					i := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool { return l.Index == e.Link })
-					if port == nil || port.Master == "" || i < 0 || e.Link == port.Index {
-						continue
-					}
-					if other := &f.Links[i]; other.Master == port.Master || other.Name == port.Master {
-						add(name(a.Pod, a.Key), fmt.Sprintf("%s sends packets for %s to %s, want %s", port.Master, a.MAC, other.Name, port.Name), e.Fix(other.Name, other.Name == port.Master), a.Key)
-					}
+				port := f.link(a.HostLink)
+				if port == nil {
+					continue
+				}
+				if fault := judged(f, "forwarding entries")(check.StaticEntry(f.Host, port, a.MAC, name(a.Pod, a.Key))); fault != nil {
+					add(name(a.Pod, a.Key), fault.Text, fault.Fix, a.Key)
 				}
 			}
 		}},
 		{ID: "mtu-ipv6", Title: "an interface has no IPv6, because its MTU is less than 1280", Reads: "interfaces; node.db", Severity: Error, find: func(f *Facts, add add) {
-			for i := range f.Links {
-				l := &f.Links[i]
+			for _, l := range f.links() {
 				most, has6 := 0, false
 				for _, a := range f.attachments() {
 					if port := f.link(a.HostLink); port != nil && port.Master == l.Name {
@@ -184,7 +149,7 @@ func linkChecks() []Check {
 						has6 = has6 || slices.ContainsFunc(a.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 					}
 				}
-				if has6 && f.isOwn(l) && f.tooSmall(l.Name) && most >= leastMTU {
+				if has6 && f.isOwn(&l) && f.tooSmall(l.Name) && most >= leastMTU {
 					add(l.Name, fmt.Sprintf("its MTU is %d, and IPv6 needs %d", l.MTU, leastMTU), fmt.Sprintf("ip link set %s mtu %d && cnibox repair", l.Name, most))
 				}
 			}
@@ -197,8 +162,13 @@ func linkChecks() []Check {
 			}
 		}},
 		{ID: "hostport-address", Title: "a port is published on an address that the node does not have", Reads: "interfaces, the local routes; node.db", Severity: Warning, find: func(f *Facts, add add) {
-			for _, p := range f.Strayed {
-				add(p.What, p.Evidence, "give the node the address, or publish the port on another one", p.Owner)
+			if f.State.Dump == nil {
+				return
+			}
+			for _, c := range f.State.Dump.Claims {
+				if fault := judged(f, "routes")(check.PublishedAt(f.Host, c.Resource().Ports.Address)); fault != nil {
+					add(c.Resource().String(), fmt.Sprintf("%s; container %s on %s", fault.Text, c.Owner.ContainerID, c.Owner.Network), fault.Fix, c.Owner)
+				}
 			}
 		}},
 		{ID: "bridge-taken", Title: "a network's bridge has an address of another network", Reads: "interfaces; the networks' files", Severity: Error, find: func(f *Facts, add add) {
@@ -247,15 +217,51 @@ const defaultBridge = "cni0"
 // over it to a gateway of the address's network.
 func (f *Facts) isNodes(bridge string, a netip.Prefix) bool {
 	return !f.isOwn(f.link(bridge)) && bridge != defaultBridge ||
-		slices.ContainsFunc(f.Routes, func(r netops.Route) bool { return r.Link == bridge && r.Via.IsValid() && a.Contains(r.Via) })
+		slices.ContainsFunc(f.routes(), func(r netops.Route) bool { return r.Link == bridge && r.Via.IsValid() && a.Contains(r.Via) })
 }
 
-// addEgress adds the faults that the checks of the underlay do not report.
-func (f *Facts) addEgress(add add, absent bool) {
-	for _, e := range f.Egress {
-		if e.IsAbsent == absent && f.hasUnderlay() {
-			add(e.Object, e.Evidence+"; pods on "+few(e.Devices), e.Fix)
+// addEgress adds the faults that the checks of the underlay do not report. It asks for one pod of each device and address family.
+func (f *Facts) addEgress(add add, isAbsent bool) {
+	if !f.hasUnderlay() {
+		return
+	}
+	type family struct {
+		device string
+		is6    bool
+	}
+	asked := map[family]bool{}
+	devices := map[check.Fault][]string{}
+	var order []check.Fault
+	for _, one := range f.attachments() {
+		l := f.link(one.HostLink)
+		if l == nil {
+			continue
 		}
+		device := cmp.Or(l.Master, l.Name)
+		for _, p := range one.Addresses {
+			k := family{device, p.Addr().Is6()}
+			routes := slices.ContainsFunc(one.Routes, func(text string) bool {
+				return strings.HasPrefix(text, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[k.is6])
+			})
+			if asked[k] || !routes {
+				continue
+			}
+			asked[k] = true
+			e, err := check.Egress(f.Host, device, p)
+			f.unread("routes", err)
+			if e == nil || e.IsAbsent != isAbsent {
+				continue
+			}
+			if devices[e.Fault] == nil {
+				order = append(order, e.Fault)
+			}
+			if !slices.Contains(devices[e.Fault], device) {
+				devices[e.Fault] = append(devices[e.Fault], device)
+			}
+		}
+	}
+	for _, fault := range order {
+		add(fault.Object, fault.Text+"; pods on "+few(devices[fault]), fault.Fix)
 	}
 }
 
@@ -277,18 +283,34 @@ func (f *Facts) tooSmall(link string) bool {
 // isIPTables reports whether a rule of cnibox can accept the packets before it.
 func (d *PodDrop) isIPTables() bool { return strings.HasSuffix(d.Chain, " filter FORWARD") }
 
-// checkForwarding compares a setting of the node if a pod has an address of the family.
-func (f *Facts) checkForwarding(add add, key string, is func(netip.Addr) bool) {
-	pods := f.pods(is)
-	needed := slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return f.isRouted(&l) })
-	if f.Sysctls[key] == "0" && len(pods) > 0 && needed {
-		add(key, fmt.Sprintf("0; addresses of pods: %d", len(pods)), "sysctl -w "+key+"=1")
+// checkForwarding judges the links of pods if one has an address of the family.
+func (f *Facts) checkForwarding(add add, is6 bool) {
+	if len(f.pods(func(a netip.Addr) bool { return a.Is6() == is6 })) == 0 {
+		return
+	}
+	added := map[string]bool{}
+	for _, l := range f.links() {
+		if !f.isRouted(&l) {
+			continue
+		}
+		if fault := judged(f, "sysctls")(check.Forwarding(f.Host, l.Name, is6)); fault != nil && !added[fault.Object] {
+			add(fault.Object, fault.Text, fault.Fix)
+			added[fault.Object] = true
+		}
+	}
+}
+
+// judged returns a function that returns a fault, and notes that a fact could not be read.
+func judged(f *Facts, what string) func(*check.Fault, error) *check.Fault {
+	return func(fault *check.Fault, err error) *check.Fault {
+		f.unread(what, err)
+		return fault
 	}
 }
 
 // isRouted reports whether a link has packets of pods that the node routes.
 func (f *Facts) isRouted(l *netops.LinkInfo) bool {
-	return isTunnel(l) || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
+	return check.IsTunnel(l) || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
 }
 
 // pods returns the addresses of attachments.

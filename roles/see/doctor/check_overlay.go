@@ -10,15 +10,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/tunnel"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
-
-// Kinds of the links that carry packets to other nodes.
-const (
-	kindVXLAN     = "vxlan"
-	kindWireGuard = "wireguard"
-)
-
-func isTunnel(l *netops.LinkInfo) bool { return l.Kind == kindVXLAN || l.Kind == kindWireGuard }
 
 // agentChecks look at the agent.
 func agentChecks() []Check {
@@ -83,16 +76,21 @@ func tunnelChecks() []Check {
 			if f.tunnelFault() {
 				return
 			}
-			for _, r := range f.Routes {
-				t, ok := f.Tunnels[r.Link]
-				if !ok || !r.Via.IsValid() {
+			for _, r := range f.routes() {
+				l := f.link(r.Link)
+				if l == nil || l.Kind != check.KindVXLAN || !r.Via.IsValid() {
+					continue
+				}
+				t, err := f.Host.TunnelEntries(r.Link)
+				f.unread("entries of "+r.Link, err)
+				if err != nil {
 					continue
 				}
 				mac, known := t.Neighbours[r.Via]
 				if !known {
-					add(r.Dst.String(), fmt.Sprintf("%s has no permanent neighbour %s", r.Link, r.Via), f.tunnelFix())
+					add(r.Dst.String(), check.NoNeighbour(r.Link, r.Via), f.tunnelFix())
 				} else if _, known := t.Forwarding[mac]; !known {
-					add(r.Dst.String(), fmt.Sprintf("%s has no forwarding entry for %s", r.Link, mac), f.tunnelFix())
+					add(r.Dst.String(), check.NoForwarding(r.Link, mac), f.tunnelFix())
 				}
 			}
 		}},
@@ -118,18 +116,17 @@ func tunnelChecks() []Check {
 			}
 		}},
 		{ID: "tunnel-peer", Title: "another node does not answer through the tunnel", Reads: agent, Severity: Error, find: func(f *Facts, add add) {
-			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() && len(f.TunnelFaults) == 0 {
+			if a := f.Overlay.Agent; a != nil && f.hasUnderlay() && !f.tunnelFault() && len(f.tunnelFaults()) == 0 {
 				for _, u := range a.Unheard {
-					hop := f.Overlay.Hops[u.Peer]
-					add(f.Node+" and "+u.Peer, "no answer since "+u.Since.Format(time.RFC3339)+", and "+cmp.Or(hop[0], "this node has no fault"),
-						cmp.Or(hop[1], fmt.Sprintf("run 'cnibox doctor' on %s; without a fault there, open the tunnel's UDP port between the nodes", u.Peer)))
+					evidence, fix := f.hop(u.Peer)
+					add(f.Node+" and "+u.Peer, "no answer since "+u.Since.Format(time.RFC3339)+", and "+cmp.Or(evidence, "this node has no fault"),
+						cmp.Or(fix, fmt.Sprintf("run 'cnibox doctor' on %s; without a fault there, open the tunnel's UDP port between the nodes", u.Peer)))
 				}
 			}
 		}},
 		{ID: "mtu-tunnel", Title: "a tunnel's MTU is too large for the interface below it", Reads: tunnels, Severity: Warning, find: func(f *Facts, add add) {
-			for i := range f.Links {
-				l := &f.Links[i]
-				if fits, below := f.tunnelMTU(l); below != nil && fits > 0 && l.MTU > fits {
+			for _, l := range f.links() {
+				if fits, below := f.tunnelMTU(&l); below != nil && fits > 0 && l.MTU > fits {
 					add(l.Name, fmt.Sprintf("%d, and %s has %d", l.MTU, below.Name, below.MTU), fmt.Sprintf("ip link set %s mtu %d", l.Name, fits))
 				}
 			}
@@ -149,17 +146,54 @@ func tunnelChecks() []Check {
 
 // addTunnelFaults adds the faults of some kinds.
 func (f *Facts) addTunnelFaults(add add, kinds ...tunnel.FaultKind) {
-	for _, fault := range f.TunnelFaults {
+	for _, fault := range f.tunnelFaults() {
 		if slices.Contains(kinds, fault.Kind) {
-			add(fault.Tunnel+", "+fault.Nodes(), string(fault.Kind)+": "+fault.What, cmp.Or(fault.Fix, "ip route get "+fault.Peers[0].String()))
+			add(fault.Tunnel+", "+fault.Nodes(), string(fault.Kind)+": "+fault.What, fault.Fix)
 		}
 	}
+}
+
+// tunnelFaults returns what keeps the packets of the tunnels from other nodes.
+func (f *Facts) tunnelFaults() (all []tunnel.Fault) {
+	tunnels, err := f.Host.Tunnels()
+	f.unread("tunnels", err)
+	for i := range tunnels {
+		found, err := f.Host.TunnelFaults(&tunnels[i], f.Overlay.File != nil)
+		f.unread("tunnels", err)
+		all = append(all, found...)
+	}
+	return all
+}
+
+// hop returns the fault of the neighbour entry on the way to a node that does not answer, and what mends it.
+func (f *Facts) hop(peer string) (evidence, fix string) {
+	i := slices.IndexFunc(f.Overlay.Agent.Nodes, func(p Peer) bool { return p.Peer == peer && p.VTEP.IsValid() })
+	if i < 0 {
+		return "", ""
+	}
+	to := f.Overlay.Agent.Nodes[i].VTEP
+	way, err := f.Host.Way(netops.Packet{To: to})
+	if err != nil || way.Local {
+		return "", "" // a fault of the tunnel
+	}
+	if way.Via.IsValid() {
+		to = way.Via
+	}
+	entry, err := f.Host.Neighbour(way.Link, to)
+	f.unread("neighbours", err)
+	switch {
+	case entry.Permanent: // it stays, and the kernel asks whether it is right
+		return fmt.Sprintf("the permanent entry for %s on %s, %s, may be old", to, way.Link, entry.MAC), fmt.Sprintf("ip neigh change %s dev %s nud stale", to, way.Link)
+	case entry.Failed || entry.Asked:
+		return to.String() + " does not answer on " + way.Link + " (ARP or neighbour discovery)", ""
+	}
+	return "", ""
 }
 
 // tunnelFix returns what makes the objects of the tunnel again.
 func (f *Facts) tunnelFix() string {
 	if f.Overlay.File == nil && len(f.Overlay.Env) > 0 {
-		return "systemctl restart flanneld"
+		return restartFlannel
 	}
 	return f.agentFix()
 }
@@ -189,8 +223,8 @@ func (f *Facts) underlay() string {
 	if f.Overlay.Agent != nil && f.Overlay.Agent.Interface != "" {
 		return f.Overlay.Agent.Interface
 	}
-	for _, l := range f.Links {
-		if l.Kind == kindVXLAN && l.ParentName != "" {
+	for _, l := range f.links() {
+		if l.Kind == check.KindVXLAN && l.ParentName != "" {
 			return l.ParentName
 		}
 	}
@@ -207,20 +241,18 @@ func (f *Facts) hasUnderlay() bool {
 func (f *Facts) underlayFault() (evidence, fix string) {
 	name := f.underlay()
 	l := f.link(name)
-	configure := f.configure(name)
 	switch {
 	case name == "":
 		return "", ""
 	case l == nil:
-		return "it does not exist", configure
-	case !l.Up:
-		return "it is down", "ip link set " + name + " up"
-	case !l.Running:
-		return "it has no carrier", "check the cable of " + name + " and the port of the switch"
+		return "it does not exist", f.configure(name)
+	}
+	if fault := check.Up(&f.Host.Namespace, l, false); fault != nil {
+		return fault.Text, fault.Fix
 	}
 	for _, a := range f.families() {
 		if a.Local.IsValid() && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a.Local }) {
-			return fmt.Sprintf("it lost its address %s", a.Local), configure
+			return fmt.Sprintf("it lost its address %s", a.Local), f.configure(name)
 		}
 	}
 	return "", ""
@@ -239,11 +271,11 @@ func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
 			each(a.Device, "it does not exist")
 		}
 	}
-	for _, l := range f.Links {
+	for _, l := range f.links() {
 		isAgents := strings.HasPrefix(l.Name, "flannel") || slices.ContainsFunc(f.families(), func(a *AgentFamily) bool { return a.Device == l.Name })
 		global := slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() })
 		switch {
-		case !isTunnel(&l) || !isAgents:
+		case !check.IsTunnel(&l) || !isAgents:
 		case !l.Up:
 			each(l.Name, "it is down")
 		case !global:
@@ -256,12 +288,12 @@ func (f *Facts) eachTunnelFault(each func(device, evidence string)) {
 // WireGuard the overhead depends on the mode, which the agent has.
 func (f *Facts) tunnelMTU(l *netops.LinkInfo) (mtu int, below *netops.LinkInfo) {
 	switch l.Kind {
-	case kindVXLAN:
+	case check.KindVXLAN:
 		below = f.link(l.ParentName)
 		if below != nil {
 			mtu = below.MTU - f.overhead(l.Name)
 		}
-	case kindWireGuard:
+	case check.KindWireGuard:
 		below = f.link(f.underlay())
 		for _, a := range f.families() {
 			if a.Device == l.Name {
@@ -284,9 +316,10 @@ func (f *Facts) overhead(device string) int {
 
 // mtuOfPods compares the host's interfaces of pods whose packets enter the tunnel.
 func mtuOfPods(f *Facts, add add) {
-	tunnel := slices.IndexFunc(f.Links, func(l netops.LinkInfo) bool {
-		return slices.ContainsFunc(f.Routes, func(r netops.Route) bool {
-			return r.Link == l.Name && (l.Kind == kindVXLAN && r.Via.IsValid() || l.Kind == kindWireGuard)
+	links := f.links()
+	tunnel := slices.IndexFunc(links, func(l netops.LinkInfo) bool {
+		return slices.ContainsFunc(f.routes(), func(r netops.Route) bool {
+			return r.Link == l.Name && (l.Kind == check.KindVXLAN && r.Via.IsValid() || l.Kind == check.KindWireGuard)
 		})
 	})
 	if tunnel < 0 {
@@ -295,12 +328,12 @@ func mtuOfPods(f *Facts, add add) {
 	var larger []string
 	for _, a := range f.attachments() {
 		isOverlays := slices.ContainsFunc(f.Networks, func(n *Network) bool { return n.Overlay && n.Name == a.Network })
-		if l := f.link(a.HostLink); l != nil && isOverlays && l.MTU > f.Links[tunnel].MTU {
+		if l := f.link(a.HostLink); l != nil && isOverlays && l.MTU > links[tunnel].MTU {
 			larger = append(larger, name(a.Pod, a.Key))
 		}
 	}
 	if len(larger) > 0 {
-		add(f.Links[tunnel].Name, fmt.Sprintf("%d, and the interfaces of %s have more", f.Links[tunnel].MTU, few(larger)), "restart the pods with this MTU")
+		add(links[tunnel].Name, fmt.Sprintf("%d, and the interfaces of %s have more", links[tunnel].MTU, few(larger)), "restart the pods with this MTU")
 	}
 }
 

@@ -11,10 +11,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
+// unreadable is the check of what the others could not read.
+const unreadable = "unreadable"
+
 // stateChecks look at the state files and the runtimes' caches.
 func stateChecks() []Check {
 	return []Check{
-		{ID: "unreadable", Title: "a part of the node could not be read", Reads: "the errors of all readers", Severity: Warning, find: func(f *Facts, add add) {
+		{ID: unreadable, Title: "a part of the node could not be read", Reads: "the errors of all readers", Severity: Warning, find: func(f *Facts, add add) {
 			for _, u := range f.Unread {
 				add(u.What, u.Err.Error(), "correct what the error names, and examine the node again")
 			}
@@ -97,7 +100,7 @@ func eachFile(f *Facts, each func(name string, err error)) {
 
 // unrecorded returns the interfaces with a label of an attachment that has no record.
 func (f *Facts) unrecorded() (names []string) {
-	for _, l := range recovery.OrphanLinks(f.Links, recovery.Known(f.attachments())) {
+	for _, l := range recovery.OrphanLinks(f.links(), recovery.Known(f.attachments())) {
 		names = append(names, l.Name)
 	}
 	return names

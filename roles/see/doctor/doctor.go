@@ -101,7 +101,9 @@ func Checks() []Check {
 // Diagnose runs all checks.
 func Diagnose(f *Facts) *Report {
 	r := &Report{Node: f.Node, Time: f.Now, Program: f.Program, Networks: f.used(), Findings: []Finding{}}
-	for _, c := range Checks() {
+	checks := Checks()
+	i := slices.IndexFunc(checks, func(c Check) bool { return c.ID == unreadable })
+	for _, c := range slices.Concat(checks[:i], checks[i+1:], checks[i:i+1]) { // the others read
 		before := len(r.Findings)
 		c.find(f, func(object, evidence, fix string, of ...store.Key) {
 			safe := c.Safe && strings.HasPrefix(fix, "cnibox ")

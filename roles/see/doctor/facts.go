@@ -2,14 +2,15 @@ package doctor
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/look"
-	"github.com/cnibox/cnibox/netops/tunnel"
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -42,44 +43,18 @@ type Facts struct {
 	// Differences are those between the attachments and the kernel.
 	Differences []Difference
 
-	Links   []netops.LinkInfo
-	Routes  []netops.Route
-	Sysctls map[string]string
+	// Host is what the kernel says about the host's namespace.
+	Host *view.Host
 	// Restart is the command that starts the agent again. Empty means that of its unit.
-	Restart string
-	// Reconfigured has the command that configures an interface again, if the program that manages it is known.
-	Reconfigured map[string]string
-	Firewall     Firewall
+	Restart  string
+	Firewall Firewall
 	// Listeners are sockets of the node at published ports.
 	Listeners []attachment.PortListener
-	Tunnels   map[string]netops.TunnelEntries
-	// Forwarding are entries of bridges that they have not learnt.
-	Forwarding []netops.BridgeEntry
-	// Strayed are published ports on addresses that the node does not have.
-	Strayed []StrayedPort
-	// Egress are the node's faults for packets of pods to other networks.
-	Egress []Egress
-	// TunnelFaults are those of the tunnels to other nodes.
-	TunnelFaults []tunnel.Fault
-	Missing      map[string]string // features that the kernel does not have, and what needs them
-	Overlay      Overlay
-	Policies     Policies
+	Missing   map[string]string // features that the kernel does not have, and what needs them
+	Overlay   Overlay
+	Policies  Policies
 	// DirErrors are the directories on full or read-only file systems.
 	DirErrors map[string]error
-}
-
-// Egress is what keeps packets of the pods behind devices from other networks.
-type Egress struct {
-	Object, Evidence, Fix string
-	Devices               []string
-	// IsAbsent means that the node has no route, as it can be on purpose.
-	IsAbsent bool
-}
-
-// StrayedPort is a published port on an address that the node does not have.
-type StrayedPort struct {
-	What, Evidence string
-	Owner          store.Key
 }
 
 // Unread is a fact that could not be read.
@@ -256,8 +231,6 @@ type Overlay struct {
 	// Agent is nil if none answers. AgentErr is why.
 	Agent    *Agent
 	AgentErr error
-	// Hops are the faults of the neighbour entries on the way to nodes that do not answer, by node, and what mends them.
-	Hops map[string][2]string
 }
 
 // Agent is what `cnibox agent status --json` prints.
@@ -328,12 +301,42 @@ func (f *Facts) used() []Used {
 
 // link returns a link of the host, or nil.
 func (f *Facts) link(name string) *netops.LinkInfo {
-	for i := range f.Links {
-		if f.Links[i].Name == name {
-			return &f.Links[i]
+	links := f.links()
+	for i := range links {
+		if links[i].Name == name {
+			return &links[i]
 		}
 	}
 	return nil
+}
+
+// unread notes that a fact could not be read, once.
+func (f *Facts) unread(what string, err error) {
+	known := func(u Unread) bool { return u.What == what && u.Err.Error() == err.Error() }
+	if err != nil && !slices.ContainsFunc(f.Unread, known) {
+		f.Unread = append(f.Unread, Unread{what, err})
+	}
+}
+
+// links returns the links of the host.
+func (f *Facts) links() []netops.LinkInfo {
+	all, err := f.Host.Links()
+	f.unread("interfaces", err)
+	return all
+}
+
+// routes returns the routes of the host.
+func (f *Facts) routes() []netops.Route {
+	all, err := f.Host.Routes()
+	f.unread("routes", err)
+	return all
+}
+
+// sysctl returns a setting of the host, or "" if it does not exist.
+func (f *Facts) sysctl(key string) string {
+	value, err := f.Host.Sysctl(key)
+	f.unread("sysctls", err)
+	return value
 }
 
 // attachments returns the recorded attachments.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
 
 // featuresOf returns the names of the kernel's features that a plugin needs.
@@ -39,14 +40,16 @@ func (f *Facts) features() map[string]string {
 
 // backendFeature returns the feature that the agent's backend needs, or "". Without an agent the device of flanneld shows the backend.
 func (f *Facts) backendFeature() string {
-	backend := kindVXLAN
-	if slices.ContainsFunc(f.Links, func(l netops.LinkInfo) bool { return l.Kind == kindWireGuard && strings.HasPrefix(l.Name, "flannel") }) {
-		backend = kindWireGuard
+	backend := check.KindVXLAN
+	if slices.ContainsFunc(f.links(), func(l netops.LinkInfo) bool {
+		return l.Kind == check.KindWireGuard && strings.HasPrefix(l.Name, "flannel")
+	}) {
+		backend = check.KindWireGuard
 	}
 	if a := f.Overlay.Agent; a != nil {
 		backend = cmp.Or(a.Backend, backend)
 	}
-	return map[string]string{kindVXLAN: "link-vxlan", kindWireGuard: "link-wireguard"}[backend]
+	return map[string]string{check.KindVXLAN: "link-vxlan", check.KindWireGuard: "link-wireguard"}[backend]
 }
 
 // readFeatures asks the kernel for the features that the networks need.

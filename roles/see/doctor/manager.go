@@ -1,56 +1,36 @@
 package doctor
 
 import (
-	"cmp"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
-	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/see/check"
 )
-
-// reconfigured returns, by interface, the command by which the program that manages it gives it its addresses and routes again.
-// netplan leaves that to one of these programs.
-func reconfigured(links []netops.LinkInfo) map[string]string {
-	commands := map[string]string{}
-	by := func(dir, command string, file func(l *netops.LinkInfo) string, manages func(l *netops.LinkInfo, line string) bool) {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return // the program does not run
-		}
-		defer root.Close()
-		const most = 1 << 16
-		for i := range links {
-			l := &links[i]
-			text, err := smallfile.ReadTrusted(root, file(l), most)
-			if err == nil && slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool { return manages(l, line) }) {
-				commands[l.Name] = strings.ReplaceAll(command, "LINK", l.Name)
-			}
-		}
-	}
-	index := func(l *netops.LinkInfo) string { return strconv.Itoa(l.Index) }
-	by("/run/network", "ifdown --force LINK; ifup LINK", func(*netops.LinkInfo) string { return "ifstate" }, func(l *netops.LinkInfo, line string) bool {
-		name, _, _ := strings.Cut(line, "=")
-		return name == l.Name
-	})
-	by("/run/systemd/netif/links", "networkctl reconfigure LINK", index, func(_ *netops.LinkInfo, line string) bool {
-		return slices.Contains([]string{"ADMIN_STATE=configured", "ADMIN_STATE=configuring", "ADMIN_STATE=failed"}, line)
-	})
-	by("/run/NetworkManager/devices", "nmcli device reapply LINK", index, func(_ *netops.LinkInfo, line string) bool { return line == "managed=true" })
-	return commands
-}
 
 // configure returns the command that gives an interface its addresses and routes again.
 func (f *Facts) configure(link string) string {
-	return cmp.Or(f.Reconfigured[link], "configure "+link+" again, as at the start of the node")
+	command, err := check.Configure(f.Host, link)
+	f.unread("the program that manages "+link, err)
+	return command
 }
 
 const (
 	agentUnit   = "cnibox-agent"
 	restartUnit = "systemctl restart " + agentUnit
+	// restartFlannel restarts flannel's agent.
+	restartFlannel = "systemctl restart flanneld"
 )
+
+// TunnelFix returns what makes the objects of a tunnel again, or "" if it is not known who made them. isManaged means that an agent does.
+func TunnelFix(isManaged bool, node string) string {
+	switch {
+	case isManaged:
+		return AgentFix(node)
+	case len(readSubnetEnv()) > 0:
+		return restartFlannel
+	}
+	return ""
+}
 
 // AgentFix returns the command that starts a node's agent again: its unit, or its pod on a node with a kubelet and without a unit.
 func AgentFix(node string) string {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/call/recovery"
 	"github.com/cnibox/cnibox/roles/see/advice"
+	"github.com/cnibox/cnibox/roles/see/check"
 	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 )
@@ -57,16 +57,15 @@ type Options struct {
 
 // reader collects the facts.
 type reader struct {
-	h    *roles.Host
-	host *view.Host
-	o    Options
-	f    *Facts
+	h *roles.Host
+	o Options
+	f *Facts
 }
 
 // Read reads the node. What cannot be read is in Facts.Unread.
 func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	name, _ := os.Hostname() // the report is for this node, whatever its name
-	r := &reader{h: h, host: view.NewHost(ctx, h.Net), o: o, f: &Facts{Node: name, Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
+	r := &reader{h: h, o: o, f: &Facts{Node: name, Host: view.NewHost(ctx, h.Net), Restart: AgentFix(name), Program: o.Program, Now: h.Now(), Runtimes: o.Runtimes, Netavark: o.Netavark, Calls: o.Calls}}
 	r.readConf()
 	r.readKernel(ctx)
 	r.readState(ctx)
@@ -79,46 +78,17 @@ func Read(ctx context.Context, h *roles.Host, o Options) *Facts {
 	for _, c := range r.f.Caches {
 		caches[attachment.Label(c.Key())] = c
 	}
-	r.f.Records = advice.New(r.f.State.Dump, caches, r.f.Links)
+	r.f.Records = advice.New(r.f.State.Dump, caches, r.f.links())
 	return r.f
 }
 
 // unread notes that a fact could not be read.
-func (r *reader) unread(what string, err error) {
-	if err != nil {
-		r.f.Unread = append(r.f.Unread, Unread{what, err})
-	}
-}
+func (r *reader) unread(what string, err error) { r.f.unread(what, err) }
 
-// readKernel reads the host's namespace.
+// readKernel reads cnibox's own rules and those of kube-proxy.
 func (r *reader) readKernel(ctx context.Context) {
-	var err error
 	f, n := r.f, r.h.Net
-	f.Links, err = r.host.Links()
-	r.unread("interfaces", err)
-	f.Routes, err = r.host.Routes()
-	r.unread("routes", err)
-	f.Forwarding, err = r.host.BridgeEntries()
-	r.unread("forwarding entries", err)
-	f.Reconfigured = reconfigured(f.Links)
 	f.Firewall.Unknown = map[string]string{}
-	f.Tunnels, f.Sysctls = map[string]netops.TunnelEntries{}, map[string]string{}
-	keys := []string{forwardingKey4, forwardingKey6, bridgeCallKey, "net/ipv4/conf/all/rp_filter", trackedKey, trackedMaxKey}
-	for _, l := range f.Links {
-		if f.isRouted(&l) {
-			keys = append(keys, linkForwardingKey(l.Name))
-		}
-		if l.Kind == kindVXLAN {
-			f.Tunnels[l.Name], err = r.host.TunnelEntries(l.Name)
-			r.unread("entries of "+l.Name, err)
-			keys = append(keys, "net/ipv4/conf/"+l.Name+"/rp_filter")
-		}
-	}
-	r.readTunnels()
-	for _, key := range keys {
-		f.Sysctls[key], err = r.host.Sysctl(key)
-		r.unread("sysctls", err)
-	}
 	w := &f.Firewall
 	for _, read := range []func() error{
 		func() (err error) {
@@ -134,18 +104,6 @@ func (r *reader) readKernel(ctx context.Context) {
 	} {
 		r.unread("packet filter", read())
 	}
-}
-
-// readTunnels looks for what keeps the packets of the tunnels from other nodes.
-func (r *reader) readTunnels() {
-	_, err := store.ReadOverlay(r.h.Store.OverlayPath())
-	managed := err == nil
-	tunnels, err := r.host.Tunnels()
-	for i := range tunnels {
-		found, failed := r.host.TunnelFaults(&tunnels[i], managed)
-		r.f.TunnelFaults, err = append(r.f.TunnelFaults, found...), errors.Join(err, failed)
-	}
-	r.unread("tunnels", err)
 }
 
 // readState reads node.db and keep.db, and compares the attachments.
@@ -180,14 +138,12 @@ func (r *reader) readState(ctx context.Context) {
 		return
 	}
 	r.unread("packet filter", r.readPodDrops())
-	r.unread("routes", r.readEgress())
 	var published []attachment.PublishedPorts
 	for _, c := range s.Dump.Claims {
 		if c.Kind == store.KindPort {
 			published = append(published, attachment.PublishedPorts{Owner: c.Owner, Ports: c.Resource().Ports})
 		}
 	}
-	r.unread("routes", r.readPublished())
 	var err error
 	r.f.Listeners, err = attachment.PortListeners(ctx, published)
 	r.unread("sockets", err)
@@ -204,22 +160,14 @@ func (r *reader) readState(ctx context.Context) {
 	}
 }
 
-// elsewhere returns an address of another network that no rule names (RFC 2544, RFC 5180).
-func elsewhere(is6 bool) netip.Addr {
-	if is6 {
-		return netip.MustParseAddr("2001:2::1")
-	}
-	return netip.MustParseAddr("198.18.0.1")
-}
-
 // readPodDrops computes what the rules of other programs do with packets of the pods to and from the node's uplink: what is
 // certain whatever the other address, and what is not known of a connection to an ordinary one.
 func (r *reader) readPodDrops() error {
 	uplinks := map[bool]netops.Way{}
 	for _, is6 := range []bool{false, true} {
-		uplinks[is6], _ = r.host.Way(netops.Packet{To: elsewhere(is6)}) // without a route it is a device that no rule names
+		uplinks[is6], _ = r.f.Host.Way(netops.Packet{To: check.Elsewhere(is6)}) // without a route it is a device that no rule names
 	}
-	programs, err := r.host.DeviceFilters()
+	programs, err := r.f.Host.DeviceFilters()
 	if err != nil {
 		return err
 	}
@@ -242,7 +190,7 @@ func (r *reader) readPodDrops() error {
 				frames = append(frames, look.Packet{In: device, From: p.Addr(), IsLocal: true, IsARP: true},
 					look.Packet{Out: device, To: p.Addr(), IsLocal: true, IsReply: true, IsARP: true})
 			}
-			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), elsewhere(p.Addr().Is6())
+			a, uplink, other := p.Addr(), cmp.Or(uplinks[p.Addr().Is6()].Link, "?"), check.Elsewhere(p.Addr().Is6())
 			packets = append(packets,
 				look.Packet{In: device, Out: uplink, From: a}, look.Packet{In: uplink, Out: device, To: a, IsReply: true},
 				look.Packet{In: device, Out: uplink, From: a, To: other, Protocol: "tcp", Port: 443},
@@ -270,7 +218,7 @@ func (r *reader) readPodDrops() error {
 			}
 		}
 	}
-	verdicts, err := r.host.Verdicts(append(packets, frames...)...)
+	verdicts, err := r.f.Host.Verdicts(append(packets, frames...)...)
 	for i := range verdicts {
 		if i >= len(packets) {
 			p := frames[i-len(packets)]
@@ -294,138 +242,6 @@ func (r *reader) readPodDrops() error {
 		}
 	}
 	return err
-}
-
-// readPublished looks for published ports on addresses that the node does not have. A local route also gives it one.
-func (r *reader) readPublished() error {
-	for _, c := range r.f.State.Dump.Claims {
-		p := c.Resource().Ports
-		if !p.Address.IsValid() || p.Address.IsUnspecified() {
-			continue
-		}
-		has := func(l netops.LinkInfo) bool {
-			return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr() == p.Address })
-		}
-		if slices.ContainsFunc(r.f.Links, has) {
-			continue
-		}
-		way, err := r.host.Way(netops.Packet{To: p.Address})
-		if err != nil && !errors.Is(err, netops.ErrNotExist) {
-			return err
-		}
-		if !way.Local {
-			r.f.Strayed = append(r.f.Strayed, StrayedPort{What: c.Resource().String(), Evidence: fmt.Sprintf("no interface has %s; container %s on %s", p.Address, c.Owner.ContainerID, c.Owner.Network), Owner: c.Owner})
-		}
-	}
-	return nil
-}
-
-// readEgress asks the kernel for the route of pods' packets to other networks: one pod of each device and address family.
-func (r *reader) readEgress() error {
-	type family struct {
-		device string
-		is6    bool
-	}
-	asked := map[family]bool{}
-	for _, one := range r.f.attachments() {
-		l := r.f.link(one.HostLink)
-		if l == nil {
-			continue
-		}
-		device := cmp.Or(l.Master, l.Name)
-		for _, p := range one.Addresses {
-			k := family{device, p.Addr().Is6()}
-			routes := slices.ContainsFunc(one.Routes, func(text string) bool {
-				return strings.HasPrefix(text, map[bool]string{true: "::/0", false: "0.0.0.0/0"}[k.is6])
-			})
-			if asked[k] || !routes || r.f.uplink(k.is6) == nil {
-				continue
-			}
-			asked[k] = true
-			mark, err := r.host.RoutingMark(look.Packet{In: device, From: p.Addr(), To: elsewhere(k.is6), Protocol: "tcp", Port: 443})
-			if err != nil {
-				return err
-			}
-			way, err := r.host.Way(netops.Packet{To: elsewhere(k.is6), From: p.Addr(), In: device, Mark: mark})
-			e := Egress{Devices: []string{device}}
-			refusal := &netops.RouteRefusal{}
-			out := r.f.link(way.Link)
-			switch {
-			case errors.As(err, &refusal):
-				e.Object, e.Evidence, e.Fix = refusal.By, "it refuses packets from "+p.Masked().String(), refusal.Accept("from "+p.Masked().String())
-			case errors.Is(err, netops.ErrNotExist):
-				if _, err := r.host.Way(netops.Packet{To: elsewhere(k.is6)}); err == nil {
-					continue // the node does not forward
-				}
-				up := r.f.uplink(k.is6)
-				e.IsAbsent, e.Object, e.Evidence, e.Fix = true, up.Name, "no default route for IPv4", r.f.configure(up.Name)
-				if k.is6 {
-					e.Evidence = "no default route for IPv6"
-				}
-				if !up.Up {
-					e.Evidence, e.Fix = "it is down", "ip link set "+up.Name+" up"
-				}
-			case err != nil:
-				return err
-			case out != nil && !out.Running:
-				e.Object, e.Evidence, e.Fix = out.Name, "it has no carrier", "check the cable of "+out.Name+" and the port of the switch"
-			default:
-				key := linkForwardingKey(way.Link) // for the answers
-				if v, err := r.host.Sysctl(key); err == nil && v == "0" && !k.is6 && r.f.Sysctls[forwardingKey4] == "1" {
-					e.Object, e.Evidence, e.Fix = key, "it is 0: the node drops the answers to pods", "sysctl -w "+key+"=1"
-					break
-				}
-				hop := r.silentRouter(way)
-				if hop.Link == "" {
-					continue
-				}
-				e.Object, e.Evidence, e.Fix = hop.Link, "the next router "+hop.Via.String()+" does not answer (ARP or neighbour discovery)", "ip route show default"
-			}
-			same := func(have Egress) bool { return have.Object == e.Object && have.Evidence == e.Evidence }
-			if i := slices.IndexFunc(r.f.Egress, same); i >= 0 {
-				if have := &r.f.Egress[i]; !slices.Contains(have.Devices, device) {
-					have.Devices = append(have.Devices, device)
-				}
-				continue
-			}
-			r.f.Egress = append(r.f.Egress, e)
-		}
-	}
-	return nil
-}
-
-// silentRouter returns the next router of a way if it does not answer, or another one that its default route uses for other packets. Of
-// IPv6 the kernel uses those that answer.
-func (r *reader) silentRouter(way netops.Way) netops.Way {
-	hops := []netops.Way{way}
-	isDefault := func(o netops.Route) bool { return o.Dst.Bits() == 0 && o.Dst.Addr().Is4() }
-	i := slices.IndexFunc(r.f.Routes, func(o netops.Route) bool { return isDefault(o) && o.Link == way.Link && o.Via == way.Via })
-	for _, o := range r.f.Routes {
-		if i >= 0 && isDefault(o) && o.Table == r.f.Routes[i].Table && o.Priority == r.f.Routes[i].Priority {
-			hops = append(hops, netops.Way{Link: o.Link, Via: o.Via})
-		}
-	}
-	for _, hop := range hops {
-		if entry, err := r.host.Neighbour(hop.Link, hop.Via); err == nil && (entry.Failed || entry.Asked) {
-			return hop
-		}
-	}
-	return netops.Way{}
-}
-
-// uplink returns an interface that is not of pods with an address of a family that other networks can reach, or nil. An interface
-// that is down has none of IPv6.
-func (f *Facts) uplink(is6 bool) *netops.LinkInfo {
-	for i := range f.Links {
-		l := &f.Links[i]
-		reachable := func(p netip.Prefix) bool {
-			return p.Addr().Is6() == is6 && p.Addr().IsGlobalUnicast() && (!is6 || !p.Addr().IsPrivate()) && !p.IsSingleIP()
-		}
-		if !f.isOwn(l) && !isTunnel(l) && slices.ContainsFunc(l.Addresses, reachable) {
-			return l
-		}
-	}
-	return nil
 }
 
 // addDrop adds a rule that drops packets of a device.

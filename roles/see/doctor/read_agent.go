@@ -6,14 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/podfilter"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netpolicy"
@@ -39,38 +36,6 @@ func (r *reader) readOverlay(ctx context.Context) {
 		}
 	}
 	o.Agent, o.AgentErr = AskAgent(ctx, r.h, r.o.Table)
-	r.readHops()
-}
-
-// readHops reads the neighbour entries on the way to the nodes that do not answer.
-func (r *reader) readHops() {
-	o := &r.f.Overlay
-	o.Hops = map[string][2]string{}
-	if o.Agent == nil {
-		return
-	}
-	for _, u := range o.Agent.Unheard {
-		i := slices.IndexFunc(o.Agent.Nodes, func(p Peer) bool { return p.Peer == u.Peer && p.VTEP.IsValid() })
-		if i < 0 {
-			continue
-		}
-		way, err := r.host.Way(netops.Packet{To: o.Agent.Nodes[i].VTEP})
-		if err != nil || way.Local {
-			continue // a fault of the tunnel
-		}
-		hop := way.Via
-		if !hop.IsValid() {
-			hop = o.Agent.Nodes[i].VTEP
-		}
-		entry, err := r.host.Neighbour(way.Link, hop)
-		r.unread("neighbours", err)
-		switch {
-		case entry.Permanent: // it stays, and the kernel asks whether it is right
-			o.Hops[u.Peer] = [2]string{fmt.Sprintf("the permanent entry for %s on %s, %s, may be old", hop, way.Link, entry.MAC), fmt.Sprintf("ip neigh change %s dev %s nud stale", hop, way.Link)}
-		case entry.Failed || entry.Asked:
-			o.Hops[u.Peer] = [2]string{hop.String() + " does not answer on " + way.Link + " (ARP or neighbour discovery)", ""}
-		}
-	}
 }
 
 // readPolicies asks the agent of a node that enforces network policies. The state files say whether the node does: without them it would wait

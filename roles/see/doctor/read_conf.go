@@ -26,10 +26,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Choose sets the networks that runtimes use.
-func Choose(table roles.Table, runtimes []Runtime) {
+// Choose sets the networks that runtimes use, and returns all in their directories.
+func Choose(table roles.Table, runtimes []Runtime) []*Network {
 	r := &reader{o: Options{Table: table}, f: &Facts{Runtimes: runtimes}}
 	r.readNetworks()
+	return r.f.Networks
 }
 
 // readNetworks reads the networks of the runtimes.

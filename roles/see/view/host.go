@@ -15,11 +15,15 @@ import (
 )
 
 // Host is the host's namespace, which also has bridges, tunnels and packet filters.
-type Host struct{ Namespace }
+type Host struct {
+	Namespace
+	// rules are those of other programs, which verdicts need.
+	rules *look.Filter
+}
 
 // NewHost returns the view of the host of n.
 func NewHost(ctx context.Context, n *netops.Net) *Host {
-	return &Host{Namespace{ctx: ctx, net: n, Name: HostName, facts: map[string]any{}}}
+	return &Host{Namespace: Namespace{ctx: ctx, net: n, Name: HostName, facts: map[string]any{}}}
 }
 
 // LinkAt returns the link with a number, or nil.
@@ -71,9 +75,18 @@ func (h *Host) TunnelFaults(t *tunnel.Device, isManaged bool) ([]tunnel.Fault, e
 	})
 }
 
+// Forget makes the view read everything again, as after a probe.
+func (h *Host) Forget() {
+	h.Namespace.Forget()
+	h.rules = nil
+}
+
 // filter returns the rules of other programs.
-func (h *Host) filter() (*look.Filter, error) {
-	return ask(&h.Namespace, "filter", func() (*look.Filter, error) { return look.Read(h.ctx, h.net) })
+func (h *Host) filter() (_ *look.Filter, err error) {
+	if h.rules == nil {
+		h.rules, err = look.Read(h.ctx, h.net)
+	}
+	return h.rules, err
 }
 
 // Verdicts returns what the rules of other programs do with packets.

@@ -3,7 +3,9 @@
 package view
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -32,13 +34,22 @@ type answer[T any] struct {
 	err   error
 }
 
-// ask returns the answer to a question, which read gets the first time.
+// ask returns the answer to a question, which read gets the first time. A view without a kernel has only recorded answers.
 func ask[T any](v *Namespace, question string, read func() (T, error)) (T, error) {
 	known, is := v.facts[question].(answer[T])
-	if !is {
-		known.value, known.err = read()
-		v.facts[question] = known
+	if is {
+		return known.value, known.err
 	}
+	record, is := v.facts[question].(Record)
+	switch {
+	case is:
+		known.err = cmp.Or(record.err(), json.Unmarshal(record.Value, &known.value))
+	case v.net == nil:
+		known.err = fmt.Errorf("%s: not recorded", question)
+	default:
+		known.value, known.err = read()
+	}
+	v.facts[question] = known
 	return known.value, known.err
 }
 
@@ -104,5 +115,8 @@ func (v *Namespace) DeviceFilters() (map[string][]netops.DeviceFilter, error) {
 
 // HostEnd returns the host's end of a container's veth. The error wraps netops.ErrNotExist if there is none.
 func (v *Namespace) HostEnd(link string) (netops.LinkInfo, error) {
+	if v.IsHost() {
+		return netops.LinkInfo{}, fmt.Errorf("host's end of link %q of the host: %w", link, netops.ErrNotExist)
+	}
 	return ask(v, "host end of "+link, func() (netops.LinkInfo, error) { return v.net.HostEnd(v.ctx, v.ns, link) })
 }
