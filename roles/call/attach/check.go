@@ -44,7 +44,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	in := a.newInput(req)
 	in.Prev = req.PrevResult
 	brings := bringsAddresses(a.role)
-	if (a.ipam != "" || brings) && !(brings && len(req.PrevResult.IPs) == 0) {
+	if brings && len(req.PrevResult.IPs) > 0 || !brings && a.ipam != "" {
 		in.IPAM, err = IPAMPart(req.PrevResult, req.IfName)
 		if err != nil {
 			return err
