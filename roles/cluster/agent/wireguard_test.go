@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/see/doctor"
+	"github.com/cnibox/cnibox/roles/see/view"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
@@ -266,12 +267,15 @@ func TestWireGuard(t *testing.T) {
 	facts.Overlay.Agent = new(doctor.Agent)
 	must(t, json.Unmarshal(raw, facts.Overlay.Agent))
 	underlay := netops.LinkInfo{Name: "eth1", Up: true, Running: true, MTU: 1500}
+	var links []netops.LinkInfo
 	for _, f := range []*doctor.AgentFamily{facts.Overlay.Agent.IPv4, facts.Overlay.Agent.IPv6} {
 		local := netip.PrefixFrom(f.Local, f.Local.BitLen())
 		underlay.Addresses = append(underlay.Addresses, local)
-		facts.Links = append(facts.Links, netops.LinkInfo{Name: f.Device, Kind: "wireguard", Up: true, MTU: f.MTU, Addresses: []netip.Prefix{local}})
+		links = append(links, netops.LinkInfo{Name: f.Device, Kind: "wireguard", Up: true, MTU: f.MTU, Addresses: []netip.Prefix{local}})
 	}
-	facts.Links = append(facts.Links, underlay)
+	known, err := json.Marshal(append(links, underlay))
+	must(t, err)
+	facts.Host = view.Recorded(map[string]view.Record{"links": {Value: known}})
 	for _, f := range doctor.Diagnose(&facts).Findings {
 		if f.ID == "peer-missing" || f.ID == "mtu-tunnel" || f.ID == "tunnel-missing" || f.ID == "underlay-down" {
 			t.Errorf("%+v", f)
