@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
@@ -173,7 +173,7 @@ func (s *session) networkOf(ctx context.Context, p Place, l *rtnl.Link) ([]Addr,
 		}
 	}
 	// A gateway must be reachable by a route of a narrower scope.
-	slices.SortStableFunc(over, func(a, b Route) int { return cmp.Compare(*b.Scope, *a.Scope) })
+	sorting.Stable(over, func(a, b Route) int { return cmp.Compare(*b.Scope, *a.Scope) })
 	return keep, over, nil
 }
 

@@ -27,8 +27,10 @@ func sharedFaults() []shared {
 		{id: "egress", path: "p1 198.51.100.7", script: "sysctl -qw net.ipv4.conf.eth0.forwarding=0", words: "this node does not forward packets from eth0: /proc/sys/net/ipv4/conf/eth0/forwarding is 0", fix: "sysctl -w net/ipv4/conf/eth0/forwarding=1"},
 		{id: "egress", path: "p1 198.51.100.7", script: "ip rule add unreachable iif br78 priority 50", words: "ip rule 50 (unreachable) refuses", fix: "ip -4 rule add from 10.78.0.0/24 lookup main priority 49"},
 		{id: "egress-route", path: "p1 198.51.100.7", script: "ip rule del priority 50; ip rule del priority 49; ip route del default", words: "no default route for IPv4", fix: "configure eth0 again, as at the start of the node", mend: "ip route add default via 192.0.2.9"},
-		{id: "egress", path: "p1 198.51.100.7", script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done", words: "eth0 of host has no carrier: its other end is down or gone",
-			fix: "check the cable of eth0 and the port of the switch", mend: "ip link set wire up; until ip link show eth0 | grep -q 'state UP'; do :; done"},
+		{
+			id: "egress", path: "p1 198.51.100.7", script: "ip link set wire down; until ip link show eth0 | grep -q NO-CARRIER; do :; done", words: "eth0 of host has no carrier: its other end is down or gone",
+			fix: "check the cable of eth0 and the port of the switch", mend: "ip link set wire up; until ip link show eth0 | grep -q 'state UP'; do :; done",
+		},
 		{id: "port-blocked", path: "p1 198.51.100.7", script: "bridge link set dev PORT state 0", words: "the bridge br78 passes no frames of its port PORT, whose state is not forwarding", fix: "bridge link set dev PORT state 3"},
 		{id: "forwarding-wrong", path: "host p1", script: "bridge fdb replace MAC dev br78 self permanent", words: "a static entry of br78 for MAC leads to br78, and p1 is at PORT", fix: "bridge fdb del MAC dev br78 self"},
 		{id: "neighbour-wrong", path: "host p1", script: "ip neigh replace 10.78.0.2 lladdr 02:00:00:00:00:99 dev br78 nud permanent", words: "02:00:00:00:00:99", fix: "ip neigh replace 10.78.0.2 lladdr MAC nud reachable dev br78"},

@@ -11,6 +11,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attach"
@@ -52,12 +53,12 @@ func readNetwork(ctx context.Context, n *netops.Net, link string, container *net
 	}
 	for _, r := range routes {
 		if r.Link == link && r.Table != unix.RT_TABLE_LOCAL && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA &&
-			!(r.Dst.Addr().Is6() && r.Dst.Addr().IsLinkLocalUnicast()) {
+			(r.Dst.Addr().Is4() || !r.Dst.Addr().IsLinkLocalUnicast()) {
 			w.Routes = append(w.Routes, r)
 		}
 	}
 	// A gateway must be reachable by a route of a narrower scope.
-	slices.SortStableFunc(w.Routes, func(a, b netops.Route) int { return cmp.Compare(*b.Scope, *a.Scope) })
+	sorting.Stable(w.Routes, func(a, b netops.Route) int { return cmp.Compare(*b.Scope, *a.Scope) })
 	rules, err := n.Rules(ctx, nil)
 	if err != nil {
 		return w, err
