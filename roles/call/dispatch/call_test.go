@@ -28,6 +28,7 @@ func TestGCList(t *testing.T) {
 	}{
 		{name: "absent"},
 		{name: "null", keys: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`, called: true, want: []roles.AttachmentID{}},
+		{name: "null beside a list", keys: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
 		{name: "empty", keys: `,"cni.dev/valid-attachments":[]`, called: true, want: []roles.AttachmentID{}},
 		{name: "one", keys: `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
 		{name: "early name", keys: `,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},

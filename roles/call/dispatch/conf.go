@@ -96,6 +96,7 @@ func checkVerbVersion(verb roles.Verb, version string) error {
 // attachments whose runtime keeps its lists in maps, as CRI-O does. An entry without a container ID or interface name is an error: GC removes
 // every attachment that is not listed, so a misread list would cut off running containers.
 func (h *header) valid() ([]roles.AttachmentID, error) {
+	var ids []roles.AttachmentID
 	for _, list := range []struct {
 		key string
 		raw json.RawMessage
@@ -103,9 +104,9 @@ func (h *header) valid() ([]roles.AttachmentID, error) {
 		if len(list.raw) == 0 {
 			continue
 		}
-		ids := []roles.AttachmentID{}
-		if absent(list.raw) {
-			return ids, nil
+		ids = []roles.AttachmentID{}
+		if absent(list.raw) { // the other key may have a list
+			continue
 		}
 		if err := json.Unmarshal(list.raw, &ids); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", list.key, roles.ErrDecode, roles.Mismatch(err))
@@ -117,7 +118,7 @@ func (h *header) valid() ([]roles.AttachmentID, error) {
 		}
 		return ids, nil
 	}
-	return nil, nil
+	return ids, nil
 }
 
 // absent reports whether a key is missing or null.
