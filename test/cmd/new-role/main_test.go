@@ -26,7 +26,7 @@ func TestWrite(t *testing.T) {
 	}{
 		{
 			role{Name: "sketch", Kind: "interface", Link: "tun"}, // every kernel has this kind
-			"routed.Role},\n\t\t{Names: \"sketch\", Role: sketch.Role},\n\t\t{Names: \"tap\", ",
+			"routed.Role},\n\t\t{Names: \"sketch\", Role: sketch.Role},\n\t\t{Names: \"sriov\", ",
 			[]string{"TestGolden/addresses", "TestRole/dual/life"},
 		},
 		{
