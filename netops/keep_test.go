@@ -21,7 +21,7 @@ import (
 
 // keeper keeps many objects of the kernel as they are wanted.
 type keeper struct {
-	// former makes another state, and wanted the state from which it is compared.
+	// former makes a state that differs from the wanted one, and wanted makes that one.
 	former, wanted func(context.Context) error
 	// shows are the commands that list the objects.
 	shows []string

@@ -217,7 +217,7 @@ func (w *walker) route(in *view.Namespace, p netops.Packet) (way netops.Way, lin
 	return way, link, !w.fail(err) && w.usable(in, link)
 }
 
-// egress judges the route of a pod's packets to other networks. It returns nil for a packet of another source.
+// egress returns why the host cannot send a pod's packet to another network, or nil if it can or if no pod sent the packet.
 func (w *walker) egress(p netops.Packet) *check.NoEgress {
 	a := w.attachmentWith(p.From)
 	if a == nil || p.In == "" {
