@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -36,7 +37,8 @@ func serve(t *testing.T, answer http.HandlerFunc) (socket string) {
 	return socket
 }
 
-// sends accepts one connection, sends bytes, and reads until the client closes it.
+// sends accepts one connection, sends bytes when the request has come, and reads until the client closes it. A connection that ends
+// before the request is another error.
 func sends(t *testing.T, b []byte) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
@@ -51,8 +53,15 @@ func sends(t *testing.T, b []byte) (socket string) {
 			return
 		}
 		_ = l.Close() // HTTP/2 tries some requests again
+		r := bufio.NewReader(c)
+		_, _ = r.Discard(len(http2.ClientPreface))
+		for f := http2.NewFramer(nil, r); ; {
+			if frame, err := f.ReadFrame(); err != nil || frame.Header().Type == http2.FrameHeaders {
+				break
+			}
+		}
 		read := make(chan struct{})
-		go func() { _, _ = io.Copy(io.Discard, c); close(read) }()
+		go func() { _, _ = io.Copy(io.Discard, r); close(read) }()
 		_, _ = c.Write(b)
 		_ = c.(*net.UnixConn).CloseWrite() //nolint:forcetypeassert // of a Unix socket
 		<-read
@@ -132,7 +141,7 @@ func TestHostile(t *testing.T) {
 		"nothing": {sends(t, nil), ""},
 		"HTTP/1":  {sends(t, []byte("HTTP/1.1 400 Bad Request\r\n\r\n")), "http2"},
 		"garbage": {sends(t, bytes.Repeat([]byte{0xff}, 1<<16)), "http2"},
-		"reset":   {frames(func(f *http2.Framer) { _ = f.WriteRSTStream(1, http2.ErrCodeRefusedStream) }), "no such file"},
+		"reset":   {frames(func(f *http2.Framer) { _ = f.WriteRSTStream(1, http2.ErrCodeRefusedStream) }), ""},
 		"goaway":  {frames(func(f *http2.Framer) { _ = f.WriteGoAway(0, http2.ErrCodeNo, nil) }), "no such file"},
 		"endless ping": {frames(func(f *http2.Framer) {
 			for range 100_000 {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestNoPlugin: after a completely failed ADD, DEL calls no plugin. The plugin of a network that a
-// pod names may not be installed.
+// pod names may not be installed. GC says which network it could not collect, and leaves nothing else.
 func TestNoPlugin(t *testing.T) {
 	for name, conf := range map[string]string{
 		"plugin":    `{"name":"net-n","type":"no-such-plugin"}`,
@@ -22,7 +22,9 @@ func TestNoPlugin(t *testing.T) {
 			start := w.state()
 			w.Fail(w.call("ADD"), 0)
 			w.OK(w.call("DEL"))
-			w.OK(w.gc(nil))
+			if a := w.Fail(w.gc(nil), 0); !strings.Contains(a.Stdout, `network \"net-n\"`) {
+				t.Errorf("GC: %s", a.Stdout)
+			}
 			w.annotations = map[string]string{}
 			w.OK(w.call("ADD"))
 			w.OK(w.call("DEL"))
