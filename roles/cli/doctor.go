@@ -230,10 +230,10 @@ func (p *Process) writeReport(r *doctor.Report, s style) error {
 		_, err := fmt.Fprintf(p.Stdout, "all %d checks passed\n", r.Passed)
 		return err
 	}
-	t := findingTable("SEVERITY", "CHECK", "OBJECT", "WHAT", "EVIDENCE", "FIX")
+	t := findingTable("SEVERITY", "CHECK", "OBJECT", "WHAT", "EVIDENCE", "NEXT")
 	var all []finding
 	for _, f := range r.Findings {
-		t.add(string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix)
+		t.add(string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Next())
 		all = append(all, finding{Finding: f})
 	}
 	if s.prose {
@@ -298,13 +298,13 @@ func (p *Process) mergeReports(c *cli.Context, dir string) error {
 	}
 	merged := doctor.Merge(reports)
 	s := p.style(c)
-	t := findingTable("SEVERITY", "CHECK", "NODES", "OBJECT", "WHAT", "EVIDENCE", "FIX", "NAMES")
+	t := findingTable("SEVERITY", "CHECK", "NODES", "OBJECT", "WHAT", "EVIDENCE", "NEXT", "NAMES")
 	var worst doctor.Severity
 	var all []finding
 	for _, m := range merged {
 		worst = cmp.Or(worst, m.Severity)
 		all = append(all, finding{m.Finding, fmt.Sprintf("%d of %d nodes (%s)", len(m.Nodes), len(reports), strings.Join(m.Nodes, " "))})
-		t.add(string(m.Severity), m.ID, fmt.Sprintf("%d of %d", len(m.Nodes), len(reports)), m.Object, m.What, m.Evidence, m.Fix, strings.Join(m.Nodes, " "))
+		t.add(string(m.Severity), m.ID, fmt.Sprintf("%d of %d", len(m.Nodes), len(reports)), m.Object, m.What, m.Evidence, m.Next(), strings.Join(m.Nodes, " "))
 	}
 	switch {
 	case c.Bool("json"):
@@ -343,7 +343,7 @@ func (p *Process) fixReport(c *cli.Context, h *roles.Host) error {
 			p.outcome("gone", f, "")
 		case !now.Findings[j].Safe:
 			left++
-			p.outcome("refused", f, now.Findings[j].Fix)
+			p.outcome("refused", f, now.Findings[j].Next())
 		default:
 			mend = append(mend, now.Findings[j])
 		}
@@ -357,7 +357,7 @@ func (p *Process) fixReport(c *cli.Context, h *roles.Host) error {
 	for i := range mend {
 		if slices.ContainsFunc(now.Findings, func(g doctor.Finding) bool { return g.Same(&mend[i]) }) {
 			left++
-			p.outcome("left", &mend[i], mend[i].Fix)
+			p.outcome("left", &mend[i], mend[i].Next())
 		} else {
 			p.outcome("mended", &mend[i], "")
 		}

@@ -277,12 +277,12 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("findings %v\n%s", have, text(t, r))
 			}
 			for _, f := range r.Findings {
-				if f.Object == "" || f.Evidence == "" || f.Fix == "" {
+				if f.Object == "" || f.Evidence == "" || f.Next() == "" {
 					t.Errorf("incomplete finding %+v", f)
 				}
-				checkCommand(t, f.Fix)
-				if !strings.Contains(f.Fix, b.fix) {
-					t.Errorf("the fix is %q, want %q", f.Fix, b.fix)
+				checkCommand(t, f.Next())
+				if !strings.Contains(f.Next(), b.fix) {
+					t.Errorf("the fix is %q, want %q", f.Next(), b.fix)
 				}
 			}
 		})

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"unicode/utf8"
@@ -33,13 +34,24 @@ func (p *Process) writeProse(all []finding, s style) error {
 		for _, line := range wrapped(text, width-2) {
 			fmt.Fprintln(p.Stdout, "  "+line)
 		}
-		if f.Fix != "" { // on one line, to be copied
-			if _, err := fmt.Fprintln(p.Stdout, "  try: "+printable(f.Fix)); err != nil {
-				return err
-			}
+		if err := p.writeNext("  ", f.Fix, f.See); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// writeNext prints the command that mends a fault, or that shows more of it, on one line, to be copied.
+func (p *Process) writeNext(indent, fix, see string) error {
+	line := ""
+	switch {
+	case fix != "":
+		line = indent + "try: " + printable(fix) + "\n"
+	case see != "":
+		line = indent + "see: " + printable(see) + "\n"
+	}
+	_, err := io.WriteString(p.Stdout, line)
+	return err
 }
 
 // severityColour returns the colour of a severity, or "".

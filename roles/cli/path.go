@@ -107,9 +107,10 @@ type packetPath struct {
 	From  netip.Addr `json:"from"`
 	To    netip.Addr `json:"to"`
 	Steps []pathStep `json:"steps"`
-	// Stopped is the reason why the packet does not arrive, and Fix what mends it.
+	// Stopped is the reason why the packet does not arrive, Fix what mends it, and See what shows more if no Fix is known.
 	Stopped string `json:"stopped,omitempty"`
 	Fix     string `json:"fix,omitempty"`
+	See     string `json:"see,omitempty"`
 }
 
 // pathStep is what a packet meets at one place: the host or a container.
@@ -131,10 +132,7 @@ func (p *Process) writePath(found *packetPath, s style) error {
 		return nil
 	}
 	fmt.Fprintln(p.Stdout, s.paint(red, "stopped: "+printable(found.Stopped)))
-	if found.Fix != "" {
-		fmt.Fprintln(p.Stdout, "try: "+printable(found.Fix))
-	}
-	return nil
+	return p.writeNext("", found.Fix, found.See)
 }
 
 // pathEnd is an end of a path: a namespace with addresses, or an address elsewhere.

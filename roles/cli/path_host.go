@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -426,7 +427,7 @@ func (w *walker) otherNode(tunnel, out string, node netip.Addr) {
 		w.found.Steps = append(w.found.Steps, s)
 	}
 	if there.Stopped != "" {
-		w.stop(there.Fix, "%s: %s", next.Name, there.Stopped)
+		w.stop(cmp.Or(there.Fix, there.See), "%s: %s", next.Name, there.Stopped)
 	}
 	w.beyond = append(w.beyond, tracedPlace{name: next.Name, path: filepath.Join(netops.NamespaceDir, next.Netns)})
 	for _, p := range next.Pods {

@@ -102,7 +102,8 @@ func (w *walker) step(where, what, format string, a ...any) {
 // stop ends the path. A fix that would take something from other attachments is replaced.
 func (w *walker) stop(fix, format string, a ...any) {
 	fix, harm := w.advise(fix)
-	w.found.Stopped, w.found.Fix = fmt.Sprintf(format, a...), fix
+	w.found.Stopped = fmt.Sprintf(format, a...)
+	w.found.Fix, w.found.See = advice.Split(fix)
 	if harm != "" {
 		w.found.Stopped += ", and no command is safe: " + harm
 	}

@@ -231,7 +231,7 @@ func TestDoctorPolicies(t *testing.T) {
 			t.Errorf("%q: %s\n%s", script, have, text(t, r))
 		}
 		for _, f := range r.Findings {
-			checkCommand(t, f.Fix)
+			checkCommand(t, f.Next())
 		}
 	}
 }

@@ -133,9 +133,9 @@ func (p *Process) readUI(ctx context.Context, h *roles.Host) (*ui.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	findings := ui.Table{Title: fmt.Sprintf("%s of cnibox doctor, %d checks passed", counted(len(r.Findings), "finding"), r.Passed), Head: []string{"severity", "check", "object", "what", "evidence", "fix"}}
+	findings := ui.Table{Title: fmt.Sprintf("%s of cnibox doctor, %d checks passed", counted(len(r.Findings), "finding"), r.Passed), Head: []string{"severity", "check", "object", "what", "evidence", "next"}}
 	for _, f := range r.Findings {
-		findings.Rows = append(findings.Rows, []string{string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Fix})
+		findings.Rows = append(findings.Rows, []string{string(f.Severity), f.ID, f.Object, f.What, f.Evidence, f.Next()})
 	}
 	pools := ui.Table{Title: "pools", Head: []string{"cnibox ipam show"}}
 	for _, r := range p.Table.Roles() {

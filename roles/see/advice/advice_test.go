@@ -109,3 +109,24 @@ func TestFix(t *testing.T) {
 		}
 	}
 }
+
+// TestSplit: a command that mends nothing is no fix.
+func TestSplit(t *testing.T) {
+	for line, want := range map[string]bool{
+		"":                                true,
+		"cnibox agent status":             false,
+		"cnibox lint /etc/cni/net.d/a":    false,
+		"cnibox state":                    false,
+		"cnibox state repair --force":     true,
+		"cnibox state reap":               true,
+		"cnibox repair":                   true,
+		"df -h /run/cnibox":               false,
+		"nsenter --net=/run/netns/p df /": false,
+		"dfx":                             true,
+	} {
+		fix, see := advice.Split(line)
+		if mends := fix == line && see == ""; mends != want || !mends && see != line {
+			t.Errorf("%s: %q, %q", line, fix, see)
+		}
+	}
+}

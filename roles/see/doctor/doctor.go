@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/sorting"
+	"github.com/cnibox/cnibox/roles/see/advice"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -37,12 +38,17 @@ type Finding struct {
 	// Object is the faulty object, Evidence what was read of it.
 	Object   string `json:"object"`
 	Evidence string `json:"evidence"`
-	// Fix is the command that mends it. Safe is true if `cnibox doctor --fix` does it.
+	// Fix is the command that mends it. Safe is true if `cnibox doctor --fix` does it. See is a command that shows more of a fault for
+	// which no Fix is known.
 	Fix  string `json:"fix"`
+	See  string `json:"see,omitempty"`
 	Safe bool   `json:"safe,omitempty"`
 	// Attachments are those that the finding is about.
 	Attachments []store.Key `json:"attachments,omitempty"`
 }
+
+// Next returns what to do next: the command that mends the fault, or else one that shows more of it.
+func (f *Finding) Next() string { return cmp.Or(f.Fix, f.See) }
 
 // Same reports whether two findings are about the same fault of a node.
 func (f *Finding) Same(g *Finding) bool { return f.ID == g.ID && f.Object == g.Object }
@@ -111,12 +117,18 @@ func Diagnose(f *Facts) *Report {
 			if harm != "" {
 				evidence += "; no command is safe: " + harm
 			}
-			r.Findings = append(r.Findings, Finding{c.Severity, c.ID, c.Title, object, strings.ReplaceAll(evidence, "\n", "; "), fix, safe, of})
+			r.Findings = append(r.Findings, Finding{
+				Severity: c.Severity, ID: c.ID, What: c.Title, Object: object, Evidence: strings.ReplaceAll(evidence, "\n", "; "), Fix: fix, Safe: safe, Attachments: of,
+			})
 		})
 		if len(r.Findings) == before {
 			r.Passed++
 		}
 		r.Findings = append(r.Findings[:before], summarize(r.Findings[before:])...)
+		for i := before; i < len(r.Findings); i++ {
+			one := &r.Findings[i]
+			one.Fix, one.See = advice.Split(one.Fix)
+		}
 	}
 	sorting.Stable(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(lastResort(a.Fix), lastResort(b.Fix)), strings.Compare(a.ID, b.ID), strings.Compare(a.Object, b.Object))

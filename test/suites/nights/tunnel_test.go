@@ -103,9 +103,11 @@ pod $WORK/cluster.conflist o%d`, i+1))
 			n             *node
 			want, command string
 		}{{a, night.pathA, "cnibox path --probe o1 " + there + ":80"}, {b, night.pathB, "cnibox path --in flannel.1 " + here + " o2"}} {
-			if out, _ := side.n.sh(side.command); side.want != "" && !regexp.MustCompile("(?m)^stopped: .*"+side.want).MatchString(out) {
-				t.Errorf("%s: no %q in\n%s", night.name, side.want, out)
-			}
+			out := ""
+			await.Until(t, func() bool { // the kernel tells a lost carrier up to a second later
+				out, _ = side.n.sh(side.command)
+				return side.want == "" || regexp.MustCompile("(?m)^stopped: .*"+side.want).MatchString(out)
+			}, func() string { return fmt.Sprintf("%s: no %q in\n%s", night.name, side.want, out) })
 		}
 		if night.wantA != "" {
 			f := a.finds(night.wantA)
