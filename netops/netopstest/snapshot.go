@@ -190,6 +190,9 @@ func ruleset(map[int]string) ([]string, error) {
 		return nil, err
 	}
 	tables, err := c.ListTables()
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // a kernel without nftables
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

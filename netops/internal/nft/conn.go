@@ -122,32 +122,33 @@ func Request(kind, flags uint16, family byte) nlconn.Message {
 }
 
 // List sends a dump request and returns what decode reads from the attributes of the messages of
-// the answer and selects. If the context has ended, it sends nothing.
+// the answer and selects. If the context has ended, it sends nothing. A kernel without nftables has no objects.
 func List[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(attrs []byte) (v T, selected bool, err error)) ([]T, error) {
 	conn, err := c.Conn()
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, err
+		return nil, c.unlessMissing(ctx, err)
 	}
-	return nlconn.List(ctx, conn, m, func(data []byte) (v T, selected bool, err error) {
+	all, err := nlconn.List(ctx, conn, m, func(data []byte) (v T, selected bool, err error) {
 		if len(data) < headerSize {
 			return v, false, nil
 		}
 		return decode(data[headerSize:])
 	})
+	return all, c.unlessMissing(ctx, err)
 }
 
 // Get sends a request for one object and returns what decode reads from its attributes.
-// found is false if the object is absent.
+// found is false if the object is absent, or if the kernel has no nftables.
 func Get[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(attrs []byte) (T, error)) (v T, found bool, err error) {
 	conn, err := c.Conn()
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return v, false, err
+		return v, false, c.unlessMissing(ctx, err)
 	}
 	err = conn.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		if len(data) >= headerSize {
@@ -157,9 +158,25 @@ func Get[T any](ctx context.Context, c *Client, m nlconn.Message, decode func(at
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) {
-		err = nil
+		return v, found, nil
 	}
-	return v, found, err
+	return v, found, c.unlessMissing(ctx, err)
+}
+
+// unlessMissing returns the error of a request that reads, or nil if its reason is that the kernel has no nftables: then socket(2) knows
+// no netfilter, or nfnetlink no subsystem of this number (net/netfilter/nfnetlink.c), which it answers like an invalid request.
+func (c *Client) unlessMissing(ctx context.Context, err error) error {
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EINVAL) || c.conn == nil {
+		return err
+	}
+	probe := c.conn.Ask(ctx, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(uint16, []byte) error { return nil })
+	if errors.Is(probe, unix.EINVAL) {
+		return nil
+	}
+	return err
 }
 
 // Exists reports whether the object of a request exists.
@@ -169,13 +186,13 @@ func (c *Client) Exists(ctx context.Context, m nlconn.Message) (bool, error) {
 }
 
 // Generation returns the generation number of nftables in this namespace. Every
-// change raises it. It is never 0.
+// change raises it. It is 0 only without nftables.
 func (c *Client) Generation(ctx context.Context) (uint32, error) {
-	id, _, err := Get(ctx, c, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) (uint32, error) {
+	id, found, err := Get(ctx, c, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) (uint32, error) {
 		v, err := nlconn.Find(attrs, unix.NFTA_GEN_ID)
 		return nlconn.Net32(v), err
 	})
-	if err == nil && id == 0 {
+	if err == nil && found && id == 0 {
 		err = fmt.Errorf("generation: %w", nlconn.ErrDamaged)
 	}
 	return id, err

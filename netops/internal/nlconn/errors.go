@@ -70,7 +70,7 @@ func meaningOf(err error) error {
 		return ErrNotExist
 	case unix.EPERM, unix.EACCES:
 		return ErrPermission
-	case unix.EOPNOTSUPP, unix.EAFNOSUPPORT:
+	case unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT:
 		return ErrNotSupported
 	case unix.EINVAL, unix.ERANGE:
 		return ErrInvalid

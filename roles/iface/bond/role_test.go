@@ -37,7 +37,7 @@ func TestRole(t *testing.T) {
 		Confs: []rolestest.Conf{
 			{
 				Name: "host", Host: onHost, Refused: map[string]any{"mode": "802.1q", "links": []any{map[string]any{"name": "a/b"}}},
-				JSON: conf("dev0", "dev1", `"mode":"balance-xor",`+ipam), Other: conf("dev2", "dev3", `"mode":"balance-xor",`+ipam),
+				JSON: conf("pair0", "pair1", `"mode":"balance-xor",`+ipam), Other: conf("pair2", "pair3", `"mode":"balance-xor",`+ipam),
 				Tamper: []rolestest.Tamper{
 					rolestest.Inside("down", netlink.LinkSetDown),
 					rolestest.Inside("gone", netlink.LinkDel),
@@ -45,9 +45,9 @@ func TestRole(t *testing.T) {
 					rolestest.Inside("MTU", netopstest.SmallerMTU),
 					rolestest.Inside("address", netopstest.DropAddress),
 					rolestest.Inside("miimon", func(l netlink.Link) error { return netopstest.SetMode(l, 3, []byte{50, 0, 0, 0}) }),
-					link("a link is down", "dev0", netlink.LinkSetDown),
-					link("a link left", "dev1", netlink.LinkSetNoMaster),
-					link("a link has another name", "dev1", func(l netlink.Link) error {
+					link("a link is down", "pair0", netlink.LinkSetDown),
+					link("a link left", "pair1", netlink.LinkSetNoMaster),
+					link("a link has another name", "pair1", func(l netlink.Link) error {
 						if err := netlink.LinkSetDown(l); err != nil {
 							return err
 						}
@@ -73,11 +73,11 @@ func link(name, which string, change netopstest.LinkChange) rolestest.Tamper {
 	}}
 }
 
-// onHost creates the absent ones of the pairs dev0 to dev3, and gives dev0 its alias and state, which a test without a record does not restore.
+// onHost creates the absent ones of the pairs pair0 to pair3, and gives pair0 its alias and state, which a test without a record does not restore.
 func onHost(t testing.TB) {
 	t.Helper()
-	must(t, makePairs(t, "dev"))
-	l, err := netlink.LinkByName("dev0")
+	must(t, makePairs(t, "pair"))
+	l, err := netlink.LinkByName("pair0")
 	must(t, err)
 	must(t, netlink.LinkSetAlias(l, "uplink of rack 7"))
 	must(t, netlink.LinkSetUp(l))

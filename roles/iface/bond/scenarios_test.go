@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// newPod returns a node with the links dev0 to dev3, and a container with net0 to net3.
+// newPod returns a node with the links pair0 to pair3, and a container with net0 to net3.
 func newPod(t *testing.T) *rolestest.Pod {
 	t.Helper()
 	needs(t)
@@ -83,7 +83,7 @@ func TestKeys(t *testing.T) {
 			return b.Mode == netlink.BOND_MODE_BALANCE_ALB && b.TlbDynamicLb == 1 && b.Miimon == 50
 		}},
 	} {
-		for _, place := range []string{"net", "dev"} {
+		for _, place := range []string{"net", "pair"} {
 			t.Run(place+c.keys, func(t *testing.T) {
 				p := newPod(t)
 				before := p.State()
@@ -116,7 +116,7 @@ func TestKeys(t *testing.T) {
 // TestSameMAC bonds links with the same MAC: the second has another until DEL. The reference's new MAC is text, and DEL leaves the links with
 // different MACs.
 func TestSameMAC(t *testing.T) {
-	for _, c := range []struct{ first, second, more string }{{"net2", "net3", `,"linksInContainer":true`}, {"dev2", "dev3", ""}} {
+	for _, c := range []struct{ first, second, more string }{{"net2", "net3", `,"linksInContainer":true`}, {"pair2", "pair3", ""}} {
 		p := newPod(t)
 		before := p.State()
 		ks := keys(`,"mode":"active-backup","failOverMac":1`+c.more, c.first, c.second)
@@ -136,31 +136,31 @@ func TestRefused(t *testing.T) {
 	p := newPod(t)
 	const mode = `,"mode":"balance-rr"`
 	const inside = mode + `,"linksInContainer":true`
-	p.Refused(p.Call("ADD", keys(mode, "dev0", "dev9")), 101, `links[1].name: on the host: link \"dev9\": does not exist (no such device): for an interface of the container set linksInContainer`)
-	p.Refused(p.Call("ADD", keys(inside, "net0", "dev0")), 101, `links[1].name: in the container: link \"dev0\": does not exist (no such device): attach the network that makes it before this one`)
+	p.Refused(p.Call("ADD", keys(mode, "pair0", "pair9")), 101, `links[1].name: on the host: link \"pair9\": does not exist (no such device): for an interface of the container set linksInContainer`)
+	p.Refused(p.Call("ADD", keys(inside, "net0", "pair0")), 101, `links[1].name: in the container: link \"pair0\": does not exist (no such device): attach the network that makes it before this one`)
 	p.Refused(p.Call("ADD", keys(inside, "net0", "eth0")), 7, `links[1].name: \"eth0\" is the name of the bond's own interface`)
-	p.Refused(p.Call("ADD", keys(mode+`,"mtu":1501`, "dev0", "dev1")), 7, `mtu: 1501 is more than the 1500 of \"dev0\"`)
+	p.Refused(p.Call("ADD", keys(mode+`,"mtu":1501`, "pair0", "pair1")), 7, `mtu: 1501 is more than the 1500 of \"pair0\"`)
 	p.Refused(p.Call("ADD", keys(inside+`,"mtu":9000`, "net1", "net0")), 7, `mtu: 9000 is more than the 1500 of \"net0\"`)
-	p.Refused(p.Call("ADD", keys(mode+`,"miimon":"abc"`, "dev0", "dev1")), 7, `miimon: \"abc\" is not an interval`)
-	p.Refused(p.Call("ADD", keys(mode, "dev0", "dev0")), 7, `links[1].name: \"dev0\" is listed twice`)
-	p.Refused(p.Call("ADD", keys(`,"mode":"x"`, "dev0", "dev1")), 7, `mode: \"x\" is unknown`)
-	p.Refused(p.Call("ADD", keys(mode+`,"mtu":1000,`+ipam, "dev0", "dev1")), 7, "IPv6 needs 1280 or more")
-	p.Refused(p.Call("ADD", keys(mode+`,"ipam":{"type":"none"}`, "dev0", "dev1")), 107, "none")
+	p.Refused(p.Call("ADD", keys(mode+`,"miimon":"abc"`, "pair0", "pair1")), 7, `miimon: \"abc\" is not an interval`)
+	p.Refused(p.Call("ADD", keys(mode, "pair0", "pair0")), 7, `links[1].name: \"pair0\" is listed twice`)
+	p.Refused(p.Call("ADD", keys(`,"mode":"x"`, "pair0", "pair1")), 7, `mode: \"x\" is unknown`)
+	p.Refused(p.Call("ADD", keys(mode+`,"mtu":1000,`+ipam, "pair0", "pair1")), 7, "IPv6 needs 1280 or more")
+	p.Refused(p.Call("ADD", keys(mode+`,"ipam":{"type":"none"}`, "pair0", "pair1")), 107, "none")
 
-	p.NS.Do(t, func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "dev1"}}) })
-	p.Refused(p.Call("ADD", keys(mode, "dev0", "dev1")), 102, `interface \"dev1\" exists already in the container's namespace`)
+	p.NS.Do(t, func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pair1"}}) })
+	p.Refused(p.Call("ADD", keys(mode, "pair0", "pair1")), 102, `interface \"pair1\" exists already in the container's namespace`)
 	p.NS.Do(t, func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}) })
 	p.Refused(p.Call("ADD", keys(inside, "net0", "net1")), 102, `interface \"eth0\" exists already`)
 	p.NS.Change(t, "eth0", netlink.LinkDel)
 
 	p.NS.Change(t, "net1", func(l netlink.Link) error {
-		br, err := netlink.LinkByName("dev1")
+		br, err := netlink.LinkByName("pair1")
 		if err != nil {
 			return err
 		}
 		return netlink.LinkSetMaster(l, br)
 	})
-	p.Refused(p.Call("ADD", keys(inside, "net0", "net1")), 103, `links[1].name: interface \"net1\" belongs to \"dev1\"`)
+	p.Refused(p.Call("ADD", keys(inside, "net0", "net1")), 103, `links[1].name: interface \"net1\" belongs to \"pair1\"`)
 	p.OK(p.Call("ADD", keys(inside, "net2", "net3")))
 	second := p.Call("ADD", keys(inside, "net0", "net3"))
 	second.IfName = "eth1"
@@ -170,12 +170,12 @@ func TestRefused(t *testing.T) {
 // TestHeld: a link of the host that another attachment has is refused with that attachment's name, and free after its DEL.
 func TestHeld(t *testing.T) {
 	p := newPod(t)
-	ks := keys(`,"mode":"balance-rr"`, "dev0", "dev1")
+	ks := keys(`,"mode":"balance-rr"`, "pair0", "pair1")
 	p.OK(p.Call("ADD", ks))
 	other := netopstest.New(t)
-	late := p.Call("ADD", keys(`,"mode":"balance-rr"`, "dev2", "dev1"))
+	late := p.Call("ADD", keys(`,"mode":"balance-rr"`, "pair2", "pair1"))
 	late.ID, late.Netns = "late", other.Path()
-	device := rolestest.Call{Type: "host-device", Verb: "ADD", ID: "late", Netns: other.Path(), IfName: "net9", Conf: `{"cniVersion":"1.1.0","name":"devices","type":"host-device","device":"dev0"}`}
+	device := rolestest.Call{Type: "host-device", Verb: "ADD", ID: "late", Netns: other.Path(), IfName: "net9", Conf: `{"cniVersion":"1.1.0","name":"devices","type":"host-device","device":"pair0"}`}
 	for _, c := range []rolestest.Call{late, device} {
 		p.Refused(c, 112, `taken by \"eth0\" of container \"c1\" on network \"pods\"`)
 	}
@@ -189,8 +189,8 @@ func TestHeld(t *testing.T) {
 	device.Verb, late.Verb = "DEL", "DEL"
 	p.OK(device)
 	p.OK(late)
-	status.Conf = p.Call("STATUS", keys(`,"mode":"balance-rr"`, "dev0", "dev9")).Conf
-	p.Refused(status, 50, `links[1].name: link \"dev9\"`)
+	status.Conf = p.Call("STATUS", keys(`,"mode":"balance-rr"`, "pair0", "pair9")).Conf
+	p.Refused(status, 50, `links[1].name: link \"pair9\"`)
 }
 
 // TestOfOtherNetworks bonds links that other networks of the container have made, as Multus does. CHECK of those networks does not see the bond's
@@ -202,7 +202,7 @@ func TestOfOtherNetworks(t *testing.T) {
 			netopstest.Master(t, "lan0")
 			before := p.State()
 			calls := []rolestest.Call{
-				{Type: "host-device", IfName: "port1", Conf: `{"cniVersion":"1.1.0","name":"one","type":"host-device","device":"dev1"}`},
+				{Type: "host-device", IfName: "port1", Conf: `{"cniVersion":"1.1.0","name":"one","type":"host-device","device":"pair1"}`},
 				{Type: "macvlan", IfName: "port2", Conf: `{"cniVersion":"1.1.0","name":"two","type":"macvlan","master":"lan0"}`},
 				p.Call("ADD", keys(`,"mode":"balance-xor","mtu":1400,"linksInContainer":true,`+ipam, "port1", "port2")),
 			}
@@ -233,7 +233,7 @@ func TestOfOtherNetworks(t *testing.T) {
 func TestLinkGone(t *testing.T) {
 	for _, ks := range []string{
 		keys(`,"mode":"balance-rr","linksInContainer":true`, "net1", "net0"),
-		keys(`,"mode":"balance-rr"`, "dev1", "dev0"),
+		keys(`,"mode":"balance-rr"`, "pair1", "pair0"),
 	} {
 		p := newPod(t)
 		add := p.Call("ADD", ks)
@@ -259,21 +259,21 @@ func TestFailover(t *testing.T) {
 	t.Cleanup(func() { must(t, netlink.LinkDel(br)) })
 	peers := make([]netlink.Link, 2)
 	for i := range peers {
-		l, err := netlink.LinkByName(fmt.Sprintf("dev%dx", i))
+		l, err := netlink.LinkByName(fmt.Sprintf("pair%dx", i))
 		must(t, err)
 		must(t, netlink.LinkSetMaster(l, br))
 		peers[i] = l
 	}
 	must(t, netopstest.LinkUp("wire", "10.1.0.1/24", "fd00:1::1/64"))
-	ks := keys(`,"mode":"active-backup","failOverMac":1,"miimon":"10",`+ipam, "dev0", "dev1")
+	ks := keys(`,"mode":"active-backup","failOverMac":1,"miimon":"10",`+ipam, "pair0", "pair1")
 	result := p.OK(p.Call("ADD", ks)).Stdout
 	server := netopstest.Listen(t, nil, "10.1.0.1:5000")
 	netopstest.CheckDatagram(t, "both links", p.NS, server, "10.1.0.2")
 	must(t, netlink.LinkSetDown(peers[0]))
 	await.Until(t, func() bool {
 		bond, ok := p.NS.Link(t, "eth0").(*netlink.Bond)
-		return ok && bond.ActiveSlave == p.NS.Link(t, "dev1").Attrs().Index
-	}, func() string { return "dev1 did not become the active link" })
+		return ok && bond.ActiveSlave == p.NS.Link(t, "pair1").Attrs().Index
+	}, func() string { return "pair1 did not become the active link" })
 	netopstest.CheckDatagram(t, "the second link", p.NS, server, "10.1.0.2")
 	p.OK(with(t, p.Call("ADD", ks), "CHECK", result)) // the bond has the other link's MAC
 	must(t, netlink.LinkSetUp(peers[0]))
@@ -283,13 +283,13 @@ func TestFailover(t *testing.T) {
 // TestNoCarrier bonds links that have no carrier, as cards have none for seconds after they were set up. ADD does not wait for it.
 func TestNoCarrier(t *testing.T) {
 	p := newPod(t)
-	for _, peer := range []string{"dev0x", "dev1x"} {
+	for _, peer := range []string{"pair0x", "pair1x"} {
 		l, err := netlink.LinkByName(peer)
 		must(t, err)
 		must(t, netlink.LinkSetDown(l))
 		t.Cleanup(func() { must(t, netlink.LinkSetUp(l)) })
 	}
-	ks := keys(`,"mode":"802.3ad",`+ipam, "dev0", "dev1")
+	ks := keys(`,"mode":"802.3ad",`+ipam, "pair0", "pair1")
 	a := p.OK(p.Call("ADD", ks))
 	if strings.Contains(a.Stderr, "packets may be lost") {
 		t.Errorf("ADD waited: %s", a.Stderr)
@@ -364,7 +364,7 @@ func TestStorm(t *testing.T) {
 	needs(t)
 	onHost(t)
 	var confs []string
-	for _, c := range []string{conf("dev0", "dev1", `"mode":"balance-rr",`+ipam), conf("dev2", "dev3", `"mode":"active-backup",`+ipam)} {
+	for _, c := range []string{conf("pair0", "pair1", `"mode":"balance-rr",`+ipam), conf("pair2", "pair3", `"mode":"active-backup",`+ipam)} {
 		confs = append(confs, rolestest.WithKeys(t, c, map[string]any{"cniVersion": "1.1.0"}))
 	}
 	rolestest.Storm{Table: all.Table(), Type: "bond", Confs: confs, Containers: 2, Parallel: 2}.Run(t)

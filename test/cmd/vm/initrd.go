@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,7 +28,7 @@ func writeInitrd(file string, k kernel, root, from string, suites []suite, o opt
 	buf := bufio.NewWriterSize(f, 1<<20)
 	a := &archive{w: buf, dirs: map[string]bool{}}
 	a.data("init", 0o755, initScript)
-	a.data("etc/modules", 0o644, []byte(strings.Join(moduleNames(modulesText), "\n")+"\n"))
+	a.data("etc/modules", 0o644, moduleList(o))
 	a.data("etc/suites", 0o644, suiteList(suites))
 	a.data("etc/timeout", 0o644, testTimeout(o))
 	a.data("etc/skip", 0o644, []byte(o.skip))
@@ -39,26 +40,38 @@ func writeInitrd(file string, k kernel, root, from string, suites []suite, o opt
 	if err := addPrograms(a, o.arch, from); err != nil {
 		return err
 	}
-	a.tree("lib/modules", k.modules)
+	a.tree("lib/modules", k.modules, o.without)
 	a.file("src/go.mod", filepath.Join(root, "go.mod"))
 	for _, s := range suites {
 		dir := path.Join("src", s.pkg)
 		a.file(path.Join(dir, "suite.test"), s.bin)
 		if data := filepath.Join(root, s.pkg, "testdata"); isDir(data) {
-			a.tree(path.Join(dir, "testdata"), data)
+			a.tree(path.Join(dir, "testdata"), data, nil)
 		}
 	}
 	for _, c := range o.copies {
 		if !filepath.IsLocal(c) {
 			return fmt.Errorf("copy %q: not inside the repository", c)
 		}
-		a.tree(path.Join("src", filepath.ToSlash(filepath.Clean(c))), filepath.Join(root, c))
+		a.tree(path.Join("src", filepath.ToSlash(filepath.Clean(c))), filepath.Join(root, c), nil)
 	}
 	a.data("complete", 0o644, nil) // the last file
 	if err := errors.Join(a.close(), buf.Flush()); err != nil {
 		return err
 	}
 	return f.Close()
+}
+
+// moduleList returns the modules that init.sh loads, one a line. If some are left out, others that need them cannot be loaded either.
+func moduleList(o options) []byte {
+	var b strings.Builder
+	for _, m := range moduleNames(modulesText) {
+		if len(o.without) > 0 && !strings.HasSuffix(m, "?") {
+			m += "?"
+		}
+		fmt.Fprintln(&b, m)
+	}
+	return []byte(b.String())
 }
 
 // suiteList returns a line for each suite: its package and the expression for its tests.
@@ -120,8 +133,8 @@ func (a *archive) file(name, from string) {
 	a.entry(name, 0o100000|uint32(info.Mode().Perm()), info.Size(), f)
 }
 
-// tree adds a file, or a directory with its content. Symbolic links stay links.
-func (a *archive) tree(name, from string) {
+// tree adds a file, or a directory with its content but for the modules in without. Symbolic links stay links.
+func (a *archive) tree(name, from string, without []string) {
 	a.fail(filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -140,7 +153,7 @@ func (a *archive) tree(name, from string) {
 				return err
 			}
 			a.entry(to, 0o120777, int64(len(target)), strings.NewReader(target))
-		case d.Type().IsRegular():
+		case d.Type().IsRegular() && !slices.Contains(without, moduleName(p)):
 			a.file(to, p)
 		}
 		return a.err

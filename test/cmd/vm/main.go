@@ -6,7 +6,7 @@
 // nothing: packages are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm, and
 // can emulate an arm64: -arch arm64 compiles the tests for it, and takes the programs of the RAM disk from Debian's packages.
 //
-//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-functions] [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-tags TAGS] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
+//	go run ./test/cmd/vm [-debian bookworm] [-arch amd64] [-functions] [-without MODULE]… [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-tags TAGS] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
@@ -43,9 +43,11 @@ type options struct {
 	arch    arch
 	// functions adds a network card with virtual functions.
 	functions bool
-	copies    []string
-	env       []string // NAME=VALUE for the tests
-	pkgs      []string
+	// without are modules that the machine lacks.
+	without []string
+	copies  []string
+	env     []string // NAME=VALUE for the tests
+	pkgs    []string
 }
 
 func main() {
@@ -77,6 +79,10 @@ func parse() options {
 		return nil
 	})
 	flag.BoolVar(&o.functions, "functions", false, "add a network card with virtual functions")
+	flag.Func("without", "a kernel `module` that the machine lacks, with those that need it (repeatable)", func(v string) error {
+		o.without = append(o.without, v)
+		return nil
+	})
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
 		return nil

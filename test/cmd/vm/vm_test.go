@@ -99,7 +99,7 @@ func TestArchive(t *testing.T) {
 	a.data("a/b/one", 0o755, []byte("1"))
 	a.data("a/three", 0o644, []byte("333"))
 	a.data("a/four", 0o644, []byte("4444"))
-	a.tree("t", ".")
+	a.tree("t", ".", nil)
 	if err := a.close(); err != nil {
 		t.Fatal(err)
 	}
