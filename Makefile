@@ -162,6 +162,9 @@ test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 # Real virtual functions of an emulated card, in a second machine.
 FUNCTIONS := $(VM) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|Refused|Held|Userspace)$$'
 
+# Roles that need no packet filter, on a kernel without one.
+WITHOUTNFT := $(VM) -without nf_tables -debian bookworm './roles/iface/hostdevice=TestHardware/deviceID/(life|gc)$$' './roles/iface/ipvlan=TestRole/l2/(life|gc)$$'
+
 # What depends on the kernel most, for CI, on the kernel of one release of Debian.
 KERNEL ?= bookworm
 LIVES  := /(life|del|gc)$$
@@ -174,6 +177,7 @@ test-vm: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 		'./roles/cluster/agent=TestWireGuard(Switch|MTU)?$$' './roles/chained/vrf=Test(Add|Two|LinkGone)$$|TestRole/bridge/(fault|life|del|gc)' './roles/chained/portmap=TestTraffic' \
 		'./roles/chained/bandwidth=TestRole/both$(LIVES)' './roles/meta/multi=TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
 	$(FUNCTIONS)
+	$(WITHOUTNFT)
 
 # The binary and a selection of the tests on an emulated arm64. Left out are tests that need another version of nft or several processors.
 ARM64 := './test/suites/process=TestEveryRole|TestScripts/^(bridge|loopback|layer2|type)$$' './netops=TestFeatures|TestNFT' './roles/iface/bridge=TestRole/(dual|guard|vlan)/life' \
