@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/oneowner"
 )
 
 // movers is what the referee knows about pods that keep their addresses.
@@ -158,7 +159,7 @@ func playMoving(t *testing.T, registry string, long time.Duration, disturb func(
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	m := &movers{referee: &referee{t: t, used: map[netip.Addr]string{}}, nodes: map[string][]string{}}
+	m := &movers{referee: &referee{t: t, History: oneowner.New(), used: map[netip.Addr]string{}}, nodes: map[string][]string{}}
 	end := make(chan struct{})
 	var working sync.WaitGroup
 	var all []*computer

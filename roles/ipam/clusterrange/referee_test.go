@@ -15,36 +15,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/oneowner"
 )
 
 // referee writes down what ADDs and DELs did and when, and judges it at the end.
 type referee struct {
-	t     *testing.T
-	began time.Time
-	mu    sync.Mutex
+	t *testing.T
+	*oneowner.History
+	mu sync.Mutex
 	// used has the container of each address in use.
 	used   map[netip.Addr]string
-	ops    []porcupine.Operation
 	total  int
 	denied int
 }
-
-// change is an ADD that gave an address to a container, or a DEL that took it back.
-type change struct {
-	addr netip.Addr
-	by   string
-	del  bool
-}
-
-// now is the time for given and ended.
-func (r *referee) now() int64 { return int64(time.Since(r.began)) }
 
 // given is called with the result of an ADD, and the time of its call.
 func (r *referee) given(a netip.Addr, by string, call int64) {
@@ -52,7 +40,7 @@ func (r *referee) given(a netip.Addr, by string, call int64) {
 	defer r.mu.Unlock()
 	r.total++
 	r.used[a] = by
-	r.ops = append(r.ops, porcupine.Operation{Input: change{addr: a, by: by}, Call: call, Return: r.now()})
+	r.Given(a, by, call)
 }
 
 // ended is called after a DEL with the time of its call.
@@ -62,35 +50,7 @@ func (r *referee) ended(a netip.Addr, by string, call int64) {
 	if r.used[a] == by { // else another ADD has been faster than this line
 		delete(r.used, a)
 	}
-	r.ops = append(r.ops, porcupine.Operation{Input: change{addr: a, by: by, del: true}, Call: call, Return: r.now()})
-}
-
-// oneOwner is the promise: an address is given to a container only if no other one has it.
-var oneOwner = porcupine.Model{
-	Init: func() any { return "" },
-	Step: func(owner, input, _ any) (bool, any) {
-		c := input.(change)
-		if c.del {
-			return owner == c.by, ""
-		}
-		return owner == "", c.by
-	},
-}
-
-// judge fails the test if no order of the calls, each at a moment while it ran, keeps the promise.
-func (r *referee) judge() {
-	r.t.Helper()
-	byAddr := map[netip.Addr][]porcupine.Operation{}
-	for _, o := range r.ops {
-		a := o.Input.(change).addr
-		byAddr[a] = append(byAddr[a], o)
-	}
-	for a, ops := range byAddr {
-		if result := porcupine.CheckOperationsTimeout(oneOwner, ops, time.Minute); result != porcupine.Ok {
-			r.t.Errorf("%s: %s:\n%v", a, result, ops)
-		}
-	}
-	r.t.Logf("the calls with %d addresses are linearizable: %t", len(byAddr), !r.t.Failed())
+	r.Ended(a, by, call)
 }
 
 // computer is a node: a keeper in a process, and ADDs and DELs in this one.
@@ -160,7 +120,7 @@ func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struc
 			p := pods[0]
 			pods = pods[1:]
 			if p.root == c.root { // else the container ended with its machine
-				call := c.r.now()
+				call := c.r.Now()
 				if err := a.Del(c.r.t.Context(), h, request(network, p.id)); err != nil {
 					c.r.t.Error(err)
 				}
@@ -170,7 +130,7 @@ func (c *computer) attach(network, ipam string, rnd *rand.Rand, end <-chan struc
 			continue
 		}
 		p := pod{id: fmt.Sprint(network, "-", i), root: c.root}
-		call := c.r.now()
+		call := c.r.Now()
 		res, err := a.Add(c.r.t.Context(), h, request(network, p.id))
 		switch {
 		case c.r.t.Context().Err() != nil: // the test has failed
@@ -197,7 +157,7 @@ func (c *computer) reinstall(forget func(name string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.kill()
-	call := c.r.now()
+	call := c.r.Now()
 	err := c.leases(func(a netip.Addr) { c.r.ended(a, c.r.owner(a), call) })
 	if err != nil {
 		c.r.t.Error(err)
@@ -265,7 +225,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	r := &referee{t: t, began: time.Now(), used: map[netip.Addr]string{}}
+	r := &referee{t: t, History: oneowner.New(), used: map[netip.Addr]string{}}
 	end := make(chan struct{})
 	var working sync.WaitGroup
 	var all []*computer
@@ -307,7 +267,7 @@ func play(t *testing.T, registry string, long time.Duration, forget func(string)
 		c.kill()
 	}
 	t.Logf("%d addresses were given, %d ADDs were told to try again, %d kills of agents, %d jumps of clocks, %d other disturbances", r.count(), r.denied, kills, jumps, others)
-	r.judge()
+	r.Judge(t)
 	// What the nodes recorded is what the referee saw.
 	recorded := map[netip.Addr]bool{}
 	for _, c := range all {
@@ -343,25 +303,4 @@ func (r *referee) owner(a netip.Addr) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.used[a]
-}
-
-// TestRefereeJudges: an address may be given while the DEL of its last container runs, and not before or twice.
-func TestRefereeJudges(t *testing.T) {
-	a := netip.MustParseAddr("10.9.0.1")
-	op := func(by string, del bool, call, end int64) porcupine.Operation {
-		return porcupine.Operation{Input: change{a, by, del}, Call: call, Return: end}
-	}
-	for _, c := range []struct {
-		name string
-		ops  []porcupine.Operation
-		want bool
-	}{
-		{"beside DEL", []porcupine.Operation{op("x", false, 1, 2), op("x", true, 5, 8), op("y", false, 4, 7)}, true},
-		{"before DEL", []porcupine.Operation{op("x", false, 1, 2), op("x", true, 5, 8), op("y", false, 3, 4)}, false},
-		{"without DEL", []porcupine.Operation{op("x", false, 1, 5), op("y", false, 2, 4)}, false},
-	} {
-		if got := porcupine.CheckOperations(oneOwner, c.ops); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
-		}
-	}
 }
