@@ -17,15 +17,23 @@ func ServeHTTP(ctx context.Context, addr string, h http.Handler, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	return Serve(l, h, log), nil
+}
+
+// Serve answers the clients of a listener until the returned function is called.
+func Serve(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := s.Serve(l); err != nil && err != http.ErrServerClosed {
-			log.Warn("checks and metrics are no longer served", "error", err)
+			log.Warn("HTTP is no longer served", "address", l.Addr().String(), "error", err)
 		}
 	}()
-	return func() { _ = s.Close(); <-done }, nil
+	return func() { _ = s.Close(); <-done }
 }
 
 // AnswerText answers a check with a text. The status is 503 unless ok.
