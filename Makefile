@@ -267,7 +267,7 @@ test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld bin/kube/helm bin/kub
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/cluster/agent ./roles/meta/multi ./roles/netpolicy/keeper ./test/suites/docs ./test/suites/takeover
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -skip '^TestManyNodes$$' -count 1 -timeout 20m ./roles/cluster/nodeipam # bench-scale measures many Nodes
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|IPAMClaims' -count 1 -timeout 20m ./roles/ipam/clusterrange ./roles/cluster/dranet
 	$(SANDBOX) $(GOTEST) -tags $(TAGS),kube -run '^TestCyclonus' -count 1 -timeout 20m ./roles/netpolicy # CNIBOX_SETS=10000 takes minutes
 
 # A Kubernetes of three nodes, to which the image and examples/kubernetes are applied. One node runs a current containerd, the others

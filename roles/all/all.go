@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/cluster/agent"
 	"github.com/cnibox/cnibox/roles/cluster/dhcp/dhcpd"
+	"github.com/cnibox/cnibox/roles/cluster/dranet"
 	"github.com/cnibox/cnibox/roles/cluster/nodeipam"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/bond"
@@ -72,6 +73,7 @@ func Table() roles.Table {
 		{Names: "multi multus", Role: multi.Role},
 
 		{Names: "agent flanneld", Role: func() roles.Role { return agent.Role(clusterrange.Demands) }},
+		{Names: "dranet", Role: func() roles.Role { return dranet.Role(clusterrange.Devices) }},
 		{Names: "nodeipam", Role: nodeipam.Role},
 	}
 }

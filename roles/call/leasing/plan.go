@@ -100,6 +100,9 @@ type AddressRequest struct {
 	env bool
 }
 
+// NewRequest returns a request for the address at a path of the configuration.
+func NewRequest(path string, a netip.Addr) AddressRequest { return AddressRequest{path: path, addr: a} }
+
 // fault returns an error that names the request as its cause.
 func (r AddressRequest) fault(format string, a ...any) error {
 	reason := fmt.Sprintf(format, a...)

@@ -216,6 +216,9 @@ func (k *Keeper) handOver(ctx context.Context) error {
 		}
 		all, err := k.holders(ctx, k.pages[name].Pool)
 		if err == nil {
+			err = k.deviceError(ctx, k.pages[name].page, returns)
+		}
+		if err == nil {
 			err = k.change(ctx, name, func(p *page) (changed bool) {
 				for i := range p.Blocks {
 					b := &p.Blocks[i]
@@ -235,6 +238,24 @@ func (k *Keeper) handOver(ctx context.Context) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
+}
+
+// deviceError returns an error if a device has an address of the blocks of a page that are returned. Whereabouts knows no owner that is
+// not a pod, and would give the address to another one.
+func (k *Keeper) deviceError(ctx context.Context, p *page, returned func(*block) bool) error {
+	var faults []error
+	err := k.Host.Store.View(ctx, func(tx *store.Tx) error {
+		faults = nil
+		return eachLease(tx, func(id store.PoolID, l *store.Lease) {
+			network, ok := DeviceNetwork(l.Owner)
+			of := func(b block) bool { return returned(&b) && b.interval().Contains(l.Address) }
+			if ok && id.DataDir == store.RangeDir(p.Pool) && slices.ContainsFunc(p.Blocks, of) {
+				faults = append(faults, fmt.Errorf("the range of network %q returns to whereabouts, and device %q of ResourceClaim %s has its address %s: delete the pod that uses it",
+					network, l.Owner.IfName, l.Owner.ContainerID, l.Address))
+			}
+		})
+	})
+	return errors.Join(append(faults, err)...)
 }
 
 // holders returns the containers that have addresses of a pool.

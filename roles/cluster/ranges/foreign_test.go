@@ -253,6 +253,34 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// TestHandOverDevice: a range does not return to whereabouts while a device has an address of it.
+func TestHandOverDevice(t *testing.T) {
+	m := newMember(t, registry(t), "a")
+	s := m.share()
+	m.demand("net", "", spans("10.1.0.1-10.1.0.254")...)
+	m.must("net")
+	network := DeviceKey("net", "", "").Network
+	addr := m.addresses()[1]
+	m.lease(network, "", addr)
+	m.lease(network, "other", addr) // as an address of another pool it is another one
+	s.foreign = foreign("10.1.0.0/16", true)
+	for range 2 {
+		m.verified = time.Time{}
+		if err := m.step(); err == nil || strings.Count(err.Error(), `of network "net" returns to whereabouts, and device "eth0" of ResourceClaim c-`+addr.String()+" has its address") != 1 {
+			t.Errorf("%v", err)
+		}
+	}
+	if got := m.addresses(); len(got) > 0 {
+		t.Errorf("addresses of whereabouts: %v", got)
+	}
+	m.release(network, "", addr)
+	m.verified = time.Time{}
+	m.must()
+	if raw, _, err := m.Registry.Pages().Read(t.Context(), pageName("", ip("10.1.0.0"))); err != nil || strings.Contains(string(raw), `"machine"`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}
+
 // TestOffsets: the keys of whereabouts' allocations are distances from the first address.
 func TestOffsets(t *testing.T) {
 	for _, c := range []struct{ first, offset, want string }{

@@ -178,6 +178,20 @@ func (c *Client) ResourceSlices(ctx context.Context, node, driver string) ([]Res
 	return list.Items, nil
 }
 
+// ResourceClaimUIDs returns the UIDs of all ResourceClaims of the cluster at one time after the call, or an error. It needs the verb
+// list on resourceclaims of resource.k8s.io, and Kubernetes 1.34.
+func (c *Client) ResourceClaimUIDs(ctx context.Context) (map[string]bool, error) {
+	uids := map[string]bool{}
+	_, err := List(ctx, c, "/apis/resource.k8s.io/v1/resourceclaims", func(o *Object) { uids[o.Metadata.UID] = true })
+	if err == nil && uids[""] {
+		err = fmt.Errorf("%w: one has no uid", cluster.ErrInvalid)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list resourceclaims: %w", err)
+	}
+	return uids, nil
+}
+
 func podPath(namespace, name string) (string, error) {
 	if err := CheckName("namespace", namespace); err != nil {
 		return "", err
