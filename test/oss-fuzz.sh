@@ -69,6 +69,7 @@ compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/dhcp FuzzReply4 
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/dhcp FuzzReply6 roles_cluster_dhcp_FuzzReply6
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/dhcp/netrpc FuzzDecode roles_cluster_dhcp_netrpc_FuzzDecode
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/dhcp/protocol FuzzDecode roles_cluster_dhcp_protocol_FuzzDecode
+compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/dranet FuzzCall roles_cluster_dranet_FuzzCall
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/nodeipam FuzzBlocks roles_cluster_nodeipam_FuzzBlocks
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/nodeipam FuzzTable roles_cluster_nodeipam_FuzzTable
 compile_native_go_fuzzer github.com/cnibox/cnibox/roles/cluster/ranges FuzzPage roles_cluster_ranges_FuzzPage

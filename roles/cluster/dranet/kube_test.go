@@ -4,6 +4,7 @@ package dranet_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -176,7 +177,8 @@ func TestDraNetKube(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(client, append([]string{"unix://" + c.socket()}, args...)...)
 		raw, err := cmd.Output()
-		if ended, ok := err.(*exec.ExitError); ok {
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
 			return string(raw), string(ended.Stderr)
 		}
 		must(t, err)
