@@ -31,7 +31,7 @@ func parseFlags(version string, args []string) (*settings, error) {
 	f.StringVar(&s.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of networks; a profile is the name of one with the IPAM type range")
 	f.StringVar(&s.kubeconfig, "kubeconfig-file", "", "`path` of a kubeconfig; default: the pod's service account")
 	f.StringVar(&s.apiURL, "kube-api-url", "", "`URL` of the API server, instead of the kubeconfig's")
-	f.DurationVar(&s.collect, "collect-interval", 5*time.Minute, "time between two searches for addresses of ResourceClaims that do not exist; the second one that finds an address releases it")
+	f.DurationVar(&s.collect, "collect-interval", 10*time.Minute, "time between two searches for addresses of ResourceClaims that do not exist; the second one that finds an address releases it")
 	errs, err := process.Parse(f, "give addresses of cluster-wide ranges to devices that DraNet attaches to pods", version, args)
 	if err != nil {
 		return nil, err
