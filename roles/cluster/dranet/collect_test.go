@@ -96,6 +96,8 @@ func TestCollect(t *testing.T) {
 	during = func() { device("c"); during = func() {} }
 	c.collect(t.Context())
 	left("a", "c", "container")
+	c.collect(t.Context())
+	left("a", "c", "container")
 	exist = []string{"a", "c"}
 	c.collect(t.Context())
 	exist = []string{"c"}
