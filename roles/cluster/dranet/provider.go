@@ -72,6 +72,9 @@ func (p *provider) give(ctx context.Context, c *call) (*networkConfig, error) {
 		return nil, err
 	}
 	defer lock.Unlock()
+	if err := ctx.Err(); err != nil { // DraNet waits no more, and a release may have overtaken the call
+		return nil, err
+	}
 	owner := ranges.DeviceKey(c.Config.Profile, c.ClaimUID, c.Device.Name)
 	leases, err := p.leases(ctx, c)
 	if err == nil && len(leases) == 0 {
