@@ -124,6 +124,15 @@ func DestinationFrom(set *Set, l3 byte) Part {
 	}
 }
 
+// SourceFrom looks up the loaded key in a map and translates the packet's source to the
+// address of the element.
+func SourceFrom(set *Set, l3 byte) Part {
+	return func(b *Builder) {
+		b.LookupInto(set.Name, FirstRegister)
+		b.numbers("nat", unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT, unix.NFTA_NAT_FAMILY, uint32(l3), unix.NFTA_NAT_REG_ADDR_MIN, FirstRegister)
+	}
+}
+
 // Goto continues in another chain of the table and does not return to this chain.
 func Goto(chain string) Part { return leadTo(unix.NFT_GOTO, chain) }
 

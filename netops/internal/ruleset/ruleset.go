@@ -34,7 +34,7 @@ func Schema() nft.Schema {
 		macGuardFeature(), firewallFeature(), portMapFeature(), portRangeFeature(),
 		uplinkFeature(), routedFeature("routed_kind", nft.IfKind, nft.InputBegins("veth"), nft.InputKind()),
 		routedFeature("routed_group", nft.IfGroup, nft.InputGroup()), routedFeature("routed", nft.IfPattern, nft.InputLink()),
-		macNATFeature(), macNATHostFeature(),
+		macNATFeature(), macNATHostFeature(), egressFeature(),
 	}
 }
 
@@ -76,6 +76,49 @@ func masqueradeRules(masquerade nft.Part, near4, from4, near6, from6 *nft.Set, i
 		nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
 		rule(nft.Destination6(), nft.In(near6), nft.Return()),
 		rule(nft.Source6(), nft.In(from6), masquerade),
+	}
+}
+
+// Names of the sets of egressFeature, for the family "4" or "6", which follows.
+const (
+	EgressSet     = "egress"
+	EgressNearSet = "egress_near"
+)
+
+// priorityEgress is before the chains that masquerade, of cnibox and of other programs: the first
+// chain that translates a connection's source decides.
+const priorityEgress = nft.PrioritySourceNAT - 1
+
+// egressFeature translates the sources of single pods to an address of the node that the
+// configuration names.
+//
+//   - egress4 maps (host device, pod's address) to the address that the packets leave with.
+//   - egress_near4 has pairs (host device, prefix). The chain ignores packets to these
+//     destinations, so that they leave as if it were not there.
+func egressFeature() nft.Feature {
+	table := inetTable()
+	sets := func(suffix string, address, prefix nft.Field) (near, from *nft.Set) {
+		return &nft.Set{Table: table, Name: EgressNearSet + suffix, Key: []nft.Field{nft.IfPattern, prefix}},
+			&nft.Set{Table: table, Name: EgressSet + suffix, Key: []nft.Field{nft.IfName, address}, Data: []nft.Field{address}}
+	}
+	near4, from4 := sets("4", nft.IP4Addr, nft.IP4Prefix)
+	near6, from6 := sets("6", nft.IP6Addr, nft.IP6Prefix)
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{near4, near6, from4, from6},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{{
+				Name: "egress_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: priorityEgress,
+				Rules: []nft.Rule{
+					nft.NewRule(nft.DestinationIn("224.0.0.0/4"), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.Destination4(), nft.In(near4), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.Source4(), nft.SourceFrom(from4, unix.NFPROTO_IPV4)),
+					nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.Destination6(), nft.In(near6), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.Source6(), nft.SourceFrom(from6, unix.NFPROTO_IPV6)),
+				},
+			}}
+		},
 	}
 }
 
