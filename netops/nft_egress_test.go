@@ -3,6 +3,7 @@ package netops
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,5 +97,50 @@ func TestNFTEgressTranslatesRealTraffic(t *testing.T) {
 		want("pod to its subnet behind another device", nstest.SeenSource(t, pod, v.pod, atNear), v.pod)
 		mustDel(t, c, own)
 		want("after", nstest.SeenSource(t, pod, v.pod, atOutside), v.node)
+	}
+}
+
+// TestEgressAddress: it is read from the kernel, and the chain's exceptions have none.
+func TestEgressAddress(t *testing.T) {
+	c := freshNFT(t)
+	n := New(Options{})
+	defer n.Close()
+	mustAdd(t, c,
+		&nft.Element{Shared: true, Set: "egress_near4", Key: []string{"cni0", "10.1.0.0/16"}, Label: "net"},
+		&nft.Element{Set: "egress4", Key: []string{"cni0", "10.1.0.2"}, Value: []string{"192.0.2.7"}, Label: "pod"},
+		&nft.Element{Set: "egress6", Key: []string{"cni0", "fd01::2"}, Value: []string{"2001:db8::7"}, Label: "pod"},
+	)
+	for _, v := range []struct{ link, from, to, want string }{
+		{"cni0", "10.1.0.2", "198.51.100.1", "192.0.2.7"},
+		{"cni0", "10.1.0.2", "10.1.7.7", ""},
+		{"cni0", "10.1.0.2", "224.0.0.1", ""},
+		{"cni0", "10.1.0.3", "198.51.100.1", ""},
+		{"cni1", "10.1.0.2", "198.51.100.1", ""},
+		{"cni0", "fd01::2", "2001:db8::1", "2001:db8::7"},
+	} {
+		have, err := n.EgressAddress(t.Context(), v.link, netip.MustParseAddr(v.from), netip.MustParseAddr(v.to))
+		if want, _ := netip.ParseAddr(v.want); err != nil || have != want {
+			t.Errorf("from %s on %s to %s: %s, %v: want %s", v.from, v.link, v.to, have, err, want)
+		}
+	}
+}
+
+// TestHasAddress: an address of an interface, also before duplicate address detection ends, and one of a route of the
+// type local. An address that another host has (DAD failed) is none.
+func TestHasAddress(t *testing.T) {
+	freshNFT(t)
+	n := New(Options{})
+	defer n.Close()
+	for _, args := range []string{
+		"link set lo up", "link add v0 type veth peer name v1", "link set v0 up", "link set v1 up", "address add 192.0.2.7/24 dev v0",
+		"-6 address add 2001:db8::7/64 dev v0", "route add local 203.0.113.0/28 dev lo",
+	} {
+		nstest.Run(t, "ip", strings.Fields(args)...)
+	}
+	for address, want := range map[string]string{"192.0.2.7": "", "2001:db8::7": "", "203.0.113.9": "", "192.0.2.8": "v0", "198.51.100.1": "none"} {
+		has, link, err := n.HasAddress(t.Context(), netip.MustParseAddr(address))
+		if err != nil || has != (want == "") || has && link != "" || want == "v0" && link != want {
+			t.Errorf("%s: %t, %q, %v", address, has, link, err)
+		}
 	}
 }

@@ -19,6 +19,10 @@ const (
 	RoutedMark = ruleset.RoutedMark
 	// UplinkSet is the set that holds the first NIC of a node with several NICs.
 	UplinkSet = ruleset.UplinkSet
+	// EgressSet and EgressNearSet are the names of the sets for egressAddress. The digit of the
+	// family follows.
+	EgressSet     = ruleset.EgressSet
+	EgressNearSet = ruleset.EgressNearSet
 )
 
 // PortCondition is a condition that a packet must meet for a port mapping.

@@ -159,6 +159,9 @@ func mismatchReason(te *json.UnmarshalTypeError) string {
 
 // jsonType names a Go type in JSON's terms; string and bool keep their names.
 func jsonType(t reflect.Type) string {
+	if t == reflect.TypeFor[StringList]() {
+		return StringListType
+	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return jsonType(t.Elem())

@@ -84,6 +84,23 @@ func FlushRules() error {
 	return errors.Join(err, c.Flush())
 }
 
+// LocalAddress gives the host an address on lo until the end of the test. It may have it already.
+func LocalAddress(t testing.TB, prefix string) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := netlink.ParseAddr(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrReplace(lo, a); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.AddrDel(lo, a) }) // a test may delete it itself
+}
+
 // StopForwarding disables IPv4 forwarding.
 func StopForwarding() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)

@@ -45,7 +45,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: mac}
 	r.addBridge(&w.Spec, in, o)
 	r.addGateway(&w.Spec, o, ips)
-	r.conf.masquerade().AddTo(&w.Spec, in, r.conf.gatewayLink(), ips)
+	if err := r.conf.masquerade().AddTo(w, in, r.conf.gatewayLink(), ips); err != nil {
+		return nil, err
+	}
 	r.addPort(&w.Spec, in, mac, ips)
 	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface, MTU: r.conf.MTU}
 	return w, inside.AddTo(&w.Spec, in, res)

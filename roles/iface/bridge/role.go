@@ -54,7 +54,9 @@ type hostLink struct {
 // missing one it chooses a MAC: without one the kernel gives a new bridge the
 // lowest MAC of its ports and changes it when ports come and go.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	r.conf.masquerade().Warn(h, in)
+	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
+		return err
+	}
 	var o observed
 	bridge, err := observeLink(ctx, h, r.conf.Bridge, &o.bridge)
 	if err != nil {
@@ -125,18 +127,16 @@ func followsPorts(ctx context.Context, h *roles.Host, bridge netops.LinkInfo) (b
 	return ports == 0, nil
 }
 
-// Status reports whether the configured name is free or belongs to a bridge, so
-// that ADD can use it.
+// Status reports whether the configured name is free or belongs to a bridge, and whether
+// the node has the addresses of egressAddress, so that ADD can use them.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	l, err := h.Net.Link(ctx, nil, r.conf.Bridge)
-	if errors.Is(err, netops.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, netops.ErrNotExist):
+	case err != nil:
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
-	}
-	if l.Kind != "bridge" {
+	case l.Kind != "bridge":
 		return fmt.Errorf("%w: interface %q is a %s, not a bridge: rename it, or set \"bridge\" to another name", roles.ErrNotAvailable, l.Name, l.Kind)
 	}
-	return nil
+	return r.conf.masquerade().Status(ctx, h)
 }

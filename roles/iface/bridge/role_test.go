@@ -20,6 +20,8 @@ const (
 	dual = `{"name":"dual","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"mtu":1400,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"192.168.0.0/16","mtu":1300,"priority":50},{"dst":"fd00:2::/64","advmss":1200}]}}`
+	egress = `{"name":"egress","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"egressAddress":["203.0.113.7","2001:db8:1::7"],
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
 	layer2 = `{"name":"layer2","type":"bridge","bridge":"br0"}`
 	guard  = `{"name":"guard","type":"bridge","bridge":"br0","isGateway":true,"macspoofchk":true,"portIsolation":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
@@ -46,6 +48,10 @@ func TestRole(t *testing.T) {
 		Confs: []rolestest.Conf{
 			{Name: "gateway", NoSweeps: true, JSON: gateway, Tamper: append(layer3(), masquerade, rules, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: append(layer3(), rolestest.MTUs(true)...)},
+			{
+				Name: "egress", NoSweeps: true, JSON: egress, Host: egressAddresses, Refused: map[string]any{"egressAddress": "fe80::1"},
+				Tamper: []rolestest.Tamper{masquerade, rules},
+			},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 			{Name: "guard", JSON: guard, Refused: map[string]any{"mtu": -1, "hairpinMode": true, "promiscMode": true}, Tamper: []rolestest.Tamper{guards, isolation}},
 			{Name: "down", NoSweeps: true, JSON: down, NoAddress: true},
@@ -65,6 +71,13 @@ func link(t *testing.T, name string) netlink.Link {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// egressAddresses gives the node the addresses of egressAddress.
+func egressAddresses(t testing.TB) {
+	t.Helper()
+	netopstest.LocalAddress(t, "203.0.113.7/32")
+	netopstest.LocalAddress(t, "2001:db8:1::7/128")
 }
 
 func must(t *testing.T, err error) {

@@ -30,7 +30,9 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.AddForwarding(&w.Spec, netops.Host, ips)
 	for _, ip := range ips {
-		r.conf.masquerade().AddVethTo(&w.Spec, in, ip)
+		if err := r.conf.masquerade().AddVethTo(w, in, ip); err != nil {
+			return nil, err
+		}
 	}
 	if r.conf.HostAddressing {
 		for i, ip := range ips {

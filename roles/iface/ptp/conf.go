@@ -3,6 +3,8 @@
 package ptp
 
 import (
+	"net/netip"
+
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/call/attach"
 )
@@ -15,6 +17,15 @@ type Conf struct {
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
 	// warning, and nftables is used.
 	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
+	// EgressAddress is an address of the node that masqueraded traffic gets in place
+	// of the interface's: a string, or a list of one IPv4 and one IPv6 address. A
+	// family without one gets the interface's. It is outside of the containers'
+	// subnet, and requires ipMasq.
+	EgressAddress roles.StringList `json:"egressAddress,omitempty"`
+	// EgressExcept are networks that the containers reach as without egressAddress.
+	// The types vxlan and flannel set it. With it, egressAddress does not require
+	// ipMasq, because another program may masquerade.
+	EgressExcept []netip.Prefix `json:"egressExcept,omitempty"`
 	// MTU of both ends of the veth pair. 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
 	// HostAddressing gives the container its addresses as /32 and /128,
@@ -40,5 +51,5 @@ func (c *Conf) Validate() error {
 
 // masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
-	return attach.Masquerade{On: c.IPMasq, Backend: c.IPMasqBackend}
+	return attach.Masquerade{On: c.IPMasq, Key: "ipMasq", Backend: c.IPMasqBackend, Egress: c.EgressAddress, Except: c.EgressExcept}
 }

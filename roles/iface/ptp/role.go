@@ -30,9 +30,16 @@ func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 // observed marks that Observe was called. Build needs no kernel state.
 type observed struct{}
 
-// Observe reads no kernel state. It logs the warnings about masquerading.
-func (r *role) Observe(_ context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	r.conf.masquerade().Warn(h, in)
+// Observe reads no kernel state that Build needs.
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
+		return err
+	}
 	in.Observed = observed{}
 	return nil
+}
+
+// Status reports whether the node has the addresses of egressAddress.
+func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	return r.conf.masquerade().Status(ctx, h)
 }

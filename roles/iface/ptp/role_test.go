@@ -30,6 +30,9 @@ const (
 	single = `{"name":"single","type":"ptp","ipMasq":true,"ipam":{"type":"static","addresses":[
 		{"address":"10.1.0.2/32","gateway":"169.254.1.1"},{"address":"fd00:1::2/128","gateway":"fe80::1"}],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
+	egress = `{"name":"egress","type":"ptp","ipMasq":true,"egressAddress":["203.0.113.7","2001:db8:1::7"],
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"}]}}`
 	layer2 = `{"name":"layer2","type":"ptp"}`
 )
 
@@ -45,6 +48,10 @@ func TestRole(t *testing.T) {
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, rules, addressGone}},
 			{Name: "host", JSON: host, NoSweeps: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
 			{Name: "single", JSON: single, Tamper: []rolestest.Tamper{masquerade, addressGone}},
+			{
+				Name: "egress", JSON: egress, Host: egressAddresses, Refused: map[string]any{"egressAddress": "fe80::1"},
+				Tamper: []rolestest.Tamper{masquerade, rules},
+			},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 		},
 	}.Run(t)
@@ -85,6 +92,13 @@ func TestStorm(t *testing.T) {
 		Table: all.Table(), Type: "ptp", Containers: 60, Parallel: 16,
 		Confs: []string{rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"})},
 	}.Run(t)
+}
+
+// egressAddresses gives the node the addresses of egressAddress.
+func egressAddresses(t testing.TB) {
+	t.Helper()
+	netopstest.LocalAddress(t, "203.0.113.7/32")
+	netopstest.LocalAddress(t, "2001:db8:1::7/128")
 }
 
 func must(t *testing.T, err error) {

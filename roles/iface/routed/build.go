@@ -45,7 +45,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	addRASysctls(&w.Spec, o)
-	r.addSNAT(&w.Spec, in, o, ips)
+	r.addSNAT(w, in, o, ips)
 	r.addPolicyRouting(&w.Spec, in, o, ips)
 	for i, ip := range ips {
 		res.IPs[i].Address = roles.IPNet(single(ip.Address.Addr()))

@@ -36,6 +36,14 @@ type Conf struct {
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
 	// warning, and nftables is used.
 	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
+	// EgressAddress is an address of the node that pods' packets to other networks
+	// get as their source: a string, or a list of one IPv4 and one IPv6 address. With
+	// several NICs, the packets leave by the first one. It cannot be combined with
+	// snat set to false.
+	EgressAddress roles.StringList `json:"egressAddress,omitempty"`
+	// EgressExcept are networks that pods reach as without egressAddress, in addition
+	// to those of noSNAT. The types vxlan and flannel set it.
+	EgressExcept []netip.Prefix `json:"egressExcept,omitempty"`
 	// Uplinks are the node's NICs in addition to the NIC of the default route.
 	// Pods with an address in an uplink's subnets send through that uplink.
 	// Without this key the NICs that the cloud reports are used.
@@ -132,7 +140,9 @@ func (c *Conf) Validate() error {
 
 // masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
-	return attach.Masquerade{On: c.SNAT == nil || *c.SNAT, Backend: c.IPMasqBackend}
+	return attach.Masquerade{
+		On: c.SNAT == nil || *c.SNAT, Key: "snat", Backend: c.IPMasqBackend, Egress: c.EgressAddress, Except: c.EgressExcept,
+	}
 }
 
 // prefixes decodes CIDRs and reports the invalid ones.

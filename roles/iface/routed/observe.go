@@ -66,7 +66,9 @@ func documentationAddr(is4 bool) netip.Addr {
 // Observe reads the NICs of the addresses, and the sysctls that Build may have
 // to change.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	r.conf.masquerade().Warn(h, in)
+	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
+		return err
+	}
 	o := &observed{}
 	in.Observed = o
 	if in.IPAM == nil {

@@ -25,12 +25,12 @@ func (r *role) HostPrefix() string { return r.conf.HostVethPrefix }
 // Shared is one lock for all networks: they share rules, tables and NICs.
 func (r *role) Shared() []string { return []string{"routed"} }
 
-// Status reports whether the uplinks exist.
+// Status reports whether the uplinks and the addresses of egressAddress exist.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	for i, u := range r.conf.Uplinks {
 		if _, err := h.Net.Link(ctx, nil, u.Link); err != nil {
 			return fmt.Errorf("%w: uplinks[%d]: %w", roles.ErrNotAvailable, i, err)
 		}
 	}
-	return nil
+	return r.conf.masquerade().Status(ctx, h)
 }

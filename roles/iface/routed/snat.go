@@ -16,28 +16,35 @@ import (
 // network. There is one shared element for each prefix of the network; the
 // first attachment creates it. An address without a known network gets its own
 // elements, so its DEL needs an nftables transaction. On CHECK the result does
-// not contain the subnet, so CHECK accepts both kinds of element.
-func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.IPConfig) {
-	w := snat{Spec: s, in: in, conf: r.conf, made: map[string]bool{}}
+// not contain the subnet, so CHECK accepts both kinds of element. An address with an
+// egressAddress has elements of its own, and needs the shared ones only to leave by
+// the first of several NICs.
+func (r *role) addSNAT(d *attach.Desired, in *attach.Input, o *observed, ips []attach.IPConfig) {
+	w := snat{Spec: &d.Spec, in: in, conf: r.conf, made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		network := o.nicOf(a).Network
-		if !r.masquerades(a, network) {
-			continue
-		}
+		isMasqueraded, hasEgress := r.masquerades(a, network), r.conf.masquerade().HasEgress(a)
 		if len(network) == 0 && !ip.Address.IsSingleIP() {
 			network = []netip.Prefix{ip.Address.Masked()}
+		}
+		near := sameFamily(r.conf.noSNATPrefixes(), a)
+		r.conf.masquerade().AddVethEgressTo(d, in, ip, slices.Concat(near, network))
+		if !isMasqueraded && (!hasEgress || o.Uplink == "" || len(network) == 0) {
+			continue
 		}
 		add := w.addShared
 		if len(network) == 0 {
 			add = w.addOwn
 			add("", single(a))
 		}
-		for _, p := range sameFamily(r.conf.noSNATPrefixes(), a) {
+		for _, p := range near {
 			add("_near", p)
 		}
 		for _, p := range network {
-			add("", p)
+			if isMasqueraded {
+				add("", p)
+			}
 			add("_near", p)
 			if o.Uplink != "" {
 				add("_out", p)

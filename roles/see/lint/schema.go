@@ -70,6 +70,8 @@ func schemaOf(t reflect.Type, depth int) *schema {
 	switch {
 	case t == reflect.TypeFor[types.Route]():
 		return routeSchema()
+	case t == reflect.TypeFor[roles.StringList]():
+		return &schema{name: roles.StringListType}
 	case t == reflect.TypeFor[json.RawMessage]():
 		return &schema{name: "any"}
 	case implements[encoding.TextUnmarshaler](t) && !implements[json.Unmarshaler](t):
