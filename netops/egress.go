@@ -31,6 +31,16 @@ func (n *Net) HasAddress(ctx context.Context, a netip.Addr) (has bool, link stri
 	return false, way.Link, err
 }
 
+// EgressOf returns the address with which the packets of an attachment leave the host, if o makes that.
+func EgressOf(o Object) (a netip.Addr, is bool) {
+	e, is := o.(*Element)
+	if !is || e.Set != EgressSet+"4" && e.Set != EgressSet+"6" || len(e.Value) != 1 {
+		return a, false
+	}
+	a, err := netip.ParseAddr(e.Value[0])
+	return a, err == nil
+}
+
 // EgressAddress returns the address that a packet leaves the host with because of an egressAddress, or the
 // zero Addr. link is that on which it arrives.
 func (n *Net) EgressAddress(ctx context.Context, link string, from, to netip.Addr) (netip.Addr, error) {

@@ -162,6 +162,11 @@ printf '{"kind":"cniCacheV1","containerId":"` + id + `","ifName":"eth0","network
 		{id: "kernel-feature", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "tap"}]}`) + "mount -t tmpfs none /dev", fix: "modprobe tun"},
 		{id: "bridge-kind", script: conflist("40-x.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge", "bridge": "wire"}]}`)},
 		{id: "hostport-address", script: `ip addr add 10.99.0.5/32 dev lo; pod $net p8 --cap '{"portMappings":[{"hostPort":8088,"hostIP":"10.99.0.5","containerPort":80,"protocol":"tcp"}]}'; ip addr del 10.99.0.5/32 dev lo`},
+		{id: "egress-address", script: conflist("40-out.conflist", `{"cniVersion": "1.0.0", "name": "out", "plugins": [{"type": "ptp", "ipMasq": true, "egressAddress": "203.0.113.7", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`) +
+			"ip addr add 203.0.113.7/32 dev lo; pod /etc/cni/net.d/40-out.conflist p6; ip addr del 203.0.113.7/32 dev lo", fix: "ip addr add 203.0.113.7/32 dev eth0"},
+		{id: "egress-address", script: conflist("40-out.conflist", `{"cniVersion": "1.0.0", "name": "out", "plugins": [{"type": "ptp", "ipMasq": true, "egressAddress": "203.0.113.7", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`), fix: "ip addr add 203.0.113.7/32 dev eth0"},
+		{id: "masquerade-missing", script: conflist("40-out.conflist", `{"cniVersion": "1.0.0", "name": "out", "plugins": [{"type": "ptp", "ipMasq": true, "egressAddress": "203.0.113.7", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`) +
+			"ip addr add 203.0.113.7/32 dev lo; pod /etc/cni/net.d/40-out.conflist p6; nft flush map inet cnibox egress4"},
 		{id: "bridge-taken", script: "ip addr add 10.99.0.1/24 dev br78"},
 		{id: "bridge-taken", script: "ip addr flush dev br78; ip addr add 10.78.0.1/16 dev br78", fix: "ip addr del 10.78.0.1/16 dev br78 && cnibox repair"},
 		{id: "bridge-taken", overlay: true, script: "ip addr flush dev cni0; ip addr add 10.99.0.1/24 dev cni0", fix: "ip addr del 10.99.0.1/24 dev cni0"},

@@ -341,7 +341,7 @@ func (w *walker) send(p netops.Packet) {
 	if p.In == "" {
 		packets = []look.Packet{{Out: link.Name, IsLocal: true}}
 	}
-	if !w.passesFilters(packets...) {
+	if !w.passesFilters(packets...) || p.In != "" && !w.leavesWith(p) {
 		return
 	}
 	if link.Kind == "wireguard" { // it has no neighbours
@@ -366,6 +366,16 @@ func (w *walker) send(p netops.Packet) {
 	default:
 		w.leave(link.Name)
 	}
+}
+
+// leavesWith names the address with which the host's rules for egressAddress send a packet on. It reports whether the path goes on.
+func (w *walker) leavesWith(p netops.Packet) bool {
+	a, err := w.host.EgressAddress(p.In, p.From, p.To)
+	if w.fail(err) || !a.IsValid() {
+		return err == nil
+	}
+	w.step(hostName, "source", "it leaves with %s, the egressAddress of %s", a, p.From)
+	return !w.stopsBy(check.EgressAddress(w.host, a))
 }
 
 // tunnel follows a packet into a VXLAN device and the encapsulated packet to the underlay.

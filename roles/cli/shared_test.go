@@ -39,6 +39,10 @@ func sharedFaults() []shared {
 		{id: "link-changed", path: "p1 198.51.100.7", script: "ip link set PORT down", words: "down", fix: "cnibox repair"},
 		{id: "bridge-changed", path: "p1 198.51.100.7", script: "ip link set br78 down", words: "down", fix: "cnibox repair"},
 		{id: "route-missing", path: "p1 198.51.100.7", script: "in_pod p1 ip route del default", words: "", fix: "cnibox repair"},
+		{
+			id: "egress-address", path: "p6 198.51.100.7", script: "ip addr add 203.0.113.7/32 dev lo; pod $WORK/out.conflist p6; ip addr del 203.0.113.7/32 dev lo",
+			words: "the packets of pods leave with 203.0.113.7, and no interface of this node has it", fix: "ip addr add 203.0.113.7/32 dev eth0",
+		},
 		{id: "hostport-address", path: "--in eth0 192.0.2.9 10.99.0.5:8088", script: "ip addr del 10.99.0.5/32 dev lo", words: "no interface of this node has the address 10.99.0.5", fix: "give the node the address, or publish the port on another one", mend: "ip addr add 10.99.0.5/32 dev lo"},
 	}
 }
@@ -59,6 +63,10 @@ says() { # ARGUMENTS of path
 mac=$(in_pod p1 ip -br link show eth0 | sed 's/.* \([0-9a-f:]\{17\}\) .*/\1/')
 ip addr add 10.99.0.5/32 dev lo
 pod $net p8 --cap '{"portMappings":[{"hostPort":8088,"hostIP":"10.99.0.5","containerPort":80,"protocol":"tcp"}]}'
+cat >$WORK/out.conflist <<'EOF'
+{"cniVersion": "1.0.0", "name": "out", "plugins": [{"type": "ptp", "ipMasq": true, "egressAddress": "203.0.113.7", "ipam": {"type": "host-local",
+  "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+EOF
 ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0
 printf '{"port": "%s", "mac": "%s"}\n' $(veth p1 net) $mac`}
 	for _, f := range all {

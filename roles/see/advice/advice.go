@@ -218,6 +218,12 @@ func (r *Records) address(c *command) *harm {
 	if c.netns != "" {
 		return r.held("address "+p.String(), func(h *holder) bool { return h.netns == c.netns && slices.ContainsFunc(h.addresses, same) })
 	}
+	leaves := r.held(fmt.Sprintf("address %s, with which packets leave the node,", p.Addr()), func(h *holder) bool {
+		return slices.ContainsFunc(h.objects, func(o netops.Object) bool { a, is := netops.EgressOf(o); return is && a == p.Addr() })
+	})
+	if leaves != nil {
+		return leaves
+	}
 	elsewhere := false
 	found := r.held(fmt.Sprintf("address %s of %s", p, dev), func(h *holder) bool {
 		elsewhere = elsewhere || slices.ContainsFunc(h.addresses, same)

@@ -160,6 +160,19 @@ func silentRouter(v *view.Host, way netops.Way) (*Fault, error) {
 	return nil, nil
 }
 
+// EgressAddress judges an address with which packets of pods leave the host.
+func EgressAddress(v *view.Host, a netip.Addr) (*Fault, error) {
+	is, err := v.HasAddress(a)
+	if err != nil || is.Has {
+		return nil, err
+	}
+	f := &Fault{a.String(), "the packets of pods leave with " + a.String() + ", and no interface of this node has it, so no answer arrives", "give an interface of the node the address"}
+	if is.Link != "" {
+		f.Fix = "ip addr add " + netip.PrefixFrom(a, a.BitLen()).String() + " dev " + is.Link
+	}
+	return f, nil
+}
+
 // PublishedAt judges the address at which a port is published. A local route also gives the host one.
 func PublishedAt(v *view.Host, a netip.Addr) (*Fault, error) {
 	if !a.IsValid() || a.IsUnspecified() {

@@ -111,7 +111,7 @@ func (d *Difference) kindOf() string {
 		return "filter-missing"
 	case *netops.Element:
 		switch {
-		case strings.HasPrefix(o.Set, "masq"):
+		case strings.HasPrefix(o.Set, "masq"), strings.HasPrefix(o.Set, netops.EgressSet):
 			return "masquerade-missing"
 		case strings.HasPrefix(o.Set, "port"):
 			return "hostport-missing"

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/call/attachment"
 	"github.com/cnibox/cnibox/roles/see/check"
+	"github.com/cnibox/cnibox/store"
 )
 
 const (
@@ -160,6 +162,9 @@ func linkChecks() []Check {
 					add(n.Bridge, fmt.Sprintf("a device of kind %q; %s names it as bridge", l.Kind, n.Path), "edit "+n.Path) // the device can be what connects the node
 				}
 			}
+		}},
+		{ID: "egress-address", Title: "the node does not have the egressAddress of pods", Reads: "interfaces, the local routes; node.db; the networks' files", Severity: Error, find: func(f *Facts, add add) {
+			f.addEgressAddresses(add)
 		}},
 		{ID: "hostport-address", Title: "a port is published on an address that the node does not have", Reads: "interfaces, the local routes; node.db", Severity: Warning, find: func(f *Facts, add add) {
 			if f.State.Dump == nil {
@@ -331,4 +336,40 @@ func (f *Facts) otherNetworkHas(n *Network, a netip.Prefix) bool {
 	return slices.ContainsFunc(f.Networks, func(m *Network) bool {
 		return m != n && m.Bridge == n.Bridge && slices.ContainsFunc(m.Ranges, func(r Range) bool { return r.Subnet.Contains(a.Addr()) })
 	})
+}
+
+// addEgressAddresses adds one finding for each egressAddress that the node does not have. Containers have it
+// by their records, and the next one by its network's file.
+func (f *Facts) addEgressAddresses(add add) {
+	var order []netip.Addr
+	keys, networks := map[netip.Addr][]store.Key{}, map[netip.Addr][]string{}
+	note := func(a netip.Addr, network string) {
+		if !slices.Contains(order, a) {
+			order = append(order, a)
+		}
+		if !slices.Contains(networks[a], network) {
+			networks[a] = append(networks[a], network)
+		}
+	}
+	all := f.attachments()
+	for i := range all {
+		changes, err := attachment.Changes(&all[i])
+		f.unread("attachments", err)
+		for _, c := range changes {
+			if a, is := netops.EgressOf(c.Do.Object); is {
+				note(a, all[i].Network)
+				keys[a] = append(keys[a], all[i].Key)
+			}
+		}
+	}
+	for _, n := range f.Networks {
+		for _, a := range n.Egress {
+			note(a, n.Name)
+		}
+	}
+	for _, a := range order {
+		if fault := judged(f, "interfaces")(check.EgressAddress(f.Host, a)); fault != nil {
+			add(fault.Object, fmt.Sprintf("%s; networks: %s", fault.Text, few(networks[a])), fault.Fix, keys[a]...)
+		}
+	}
 }

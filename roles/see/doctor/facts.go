@@ -96,8 +96,10 @@ type Network struct {
 	// PolicyLabels is what lint says of annotations that are labels for network policies.
 	PolicyLabels string
 	// Types are the plugins in their order, also IPAM plugins and those of fused lists.
-	Types   []string
-	Bridge  string
+	Types  []string
+	Bridge string
+	// Egress are the addresses with which pods' packets leave the node.
+	Egress  []netip.Addr
 	Ranges  []Range
 	Kube    []string // kubeconfigs
 	Overlay bool     // the subnet comes from the agent

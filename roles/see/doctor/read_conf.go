@@ -133,13 +133,16 @@ type pluginConf struct {
 	Kubeconfig string `json:"kubeconfig"`
 	IPMasq     bool   `json:"ipMasq"`
 	MACSpoof   bool   `json:"macspoofchk"`
-	IPAM       struct {
+
+	EgressAddress roles.StringList `json:"egressAddress"`
+	IPAM          struct {
 		Type string `json:"type"`
 		rangeConf
 		Ranges [][]rangeConf `json:"ranges"`
 	} `json:"ipam"`
 	Delegate struct {
-		Bridge string `json:"bridge"`
+		Bridge        string           `json:"bridge"`
+		EgressAddress roles.StringList `json:"egressAddress"`
 	} `json:"delegate"`
 }
 
@@ -184,7 +187,12 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 		n.Bridge = cmp.Or(c.Delegate.Bridge, defaultBridge)
 		n.Types = append(n.Types, "bridge", "host-local")
 	}
-	if c.IPMasq {
+	for _, text := range slices.Concat(c.EgressAddress, c.Delegate.EgressAddress) {
+		if a, err := roles.ParseAddr(text); err == nil { // lint reports it
+			n.Egress = append(n.Egress, a)
+		}
+	}
+	if c.IPMasq || len(n.Egress) > 0 {
 		n.Features = append(n.Features, "nftables")
 	}
 	if c.MACSpoof {

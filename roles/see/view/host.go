@@ -122,6 +122,27 @@ func (h *Host) TranslatedBefore(in string, to netip.AddrPort, protocol string) (
 	})
 }
 
+// Held is whether the host has an address. If not, Link is the one to which the route to it leads, or "".
+type Held struct {
+	Has  bool
+	Link string
+}
+
+// HasAddress reports whether the host has an address, as netops.Net.HasAddress does.
+func (h *Host) HasAddress(a netip.Addr) (Held, error) {
+	return ask(&h.Namespace, "address "+a.String(), func() (is Held, err error) {
+		is.Has, is.Link, err = h.net.HasAddress(h.ctx, a)
+		return is, err
+	})
+}
+
+// EgressAddress returns the egressAddress with which a packet that arrives on a link leaves the host, or the zero Addr.
+func (h *Host) EgressAddress(in string, from, to netip.Addr) (netip.Addr, error) {
+	return ask(&h.Namespace, fmt.Sprintf("egress of %s on %s to %s", from, in, to), func() (netip.Addr, error) {
+		return h.net.EgressAddress(h.ctx, in, from, to)
+	})
+}
+
 // Service is the address of a service of Kubernetes.
 type Service struct {
 	// IsKnown is false for another address.
