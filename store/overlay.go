@@ -32,6 +32,8 @@ type Overlay struct {
 	Reason string `json:"reason,omitempty"`
 	// IPMasq is true if the agent masquerades traffic that leaves the network, so that bridges do not.
 	IPMasq bool `json:"ipMasq"`
+	// IPMasqExcept are the networks that pods reach with their own addresses, besides the pod networks.
+	IPMasqExcept []netip.Prefix `json:"ipMasqExcept,omitempty"`
 	// MTU is the smaller MTU of the two families.
 	MTU   int            `json:"mtu"`
 	IPv4  *OverlayFamily `json:"ipv4,omitempty"`

@@ -215,7 +215,7 @@ func countUnion[T any](a, b []T, name func(T) string) (n int) {
 
 // handOff returns the content of the hand-off file for CNI calls.
 func (a *agent) handOff(s *summary) *store.Overlay {
-	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, Peers: s.Peers}
+	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, IPMasqExcept: a.set.exceptions, Peers: s.Peers}
 	if !s.Ready {
 		o.Reason = s.Reason
 	}

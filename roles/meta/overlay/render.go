@@ -46,11 +46,44 @@ func (c *Conf) render(raw json.RawMessage, node *store.Overlay, former []netip.P
 	ipam.setDefault("type", "host-local")
 	if node != nil {
 		out.setDefault("ipMasq", !node.IPMasq)
+		out.setEgress(node)
 		out.setDefault("mtu", node.MTU)
 		c.setAddresses(ipam, node)
 	}
+	if node == nil { // without the networks that it excepts, the delegate would refuse it
+		delete(out, keyEgressAddress)
+		delete(out, keyEgressExcept)
+	}
 	out.set("ipam", ipam)
 	return json.Marshal(out)
+}
+
+// Keys of the delegate with which packets leave the node with a given address.
+const (
+	keyEgressAddress = "egressAddress"
+	keyEgressExcept  = "egressExcept"
+)
+
+// setEgress excepts the networks that the agent does not masquerade from the delegate's
+// egressAddress. If nobody masquerades, the delegate refuses egressAddress.
+func (o Object) setEgress(node *store.Overlay) {
+	_, isGiven := o[keyEgressAddress]
+	var masquerades bool
+	if json.Unmarshal(o["ipMasq"], &masquerades) != nil || !isGiven || !masquerades && !node.IPMasq {
+		return
+	}
+	var all []json.RawMessage
+	if raw, ok := o[keyEgressExcept]; ok && json.Unmarshal(raw, &all) != nil {
+		return // the delegate reports it
+	}
+	except := make([]any, 0, len(all))
+	for _, given := range all {
+		except = append(except, given)
+	}
+	for _, p := range slices.Concat(ownNetworks(node, nil), node.IPMasqExcept) {
+		except = append(except, p)
+	}
+	o.set(keyEgressExcept, except)
 }
 
 // ownNetworks returns the networks whose addresses belong to the overlay.

@@ -25,6 +25,13 @@ func dualNode() *store.Overlay {
 	}
 }
 
+// exceptingNode is a dualNode with a network that its agent does not masquerade.
+func exceptingNode() *store.Overlay {
+	n := dualNode()
+	n.IPMasqExcept = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	return n
+}
+
 // TestRender checks the delegate's configuration key by key against the flannel plugin's.
 func TestRender(t *testing.T) {
 	single := dualNode()
@@ -49,6 +56,27 @@ func TestRender(t *testing.T) {
 			want: `{"cniVersion":"1.0.0","forceAddress":true,"forceAddressIn":["10.244.0.0/16","10.99.7.0/24"],"ipMasq":true,
 				"ipam":{"ranges":[[{"subnet":"10.244.1.0/24"}]],"routes":[{"dst":"10.244.0.0/16"}],"type":"host-local"},
 				"isGateway":true,"mtu":1450,"name":"n","type":"bridge"}`,
+		},
+		{
+			name: "egressAddress where the agent masquerades", node: exceptingNode(),
+			conf: `{"cniVersion":"1.0.0","name":"n","type":"vxlan","delegate":{"egressAddress":"203.0.113.7","egressExcept":["192.0.2.0/24"]}}`,
+			want: `{"cniVersion":"1.0.0","egressAddress":"203.0.113.7","egressExcept":["192.0.2.0/24","10.244.0.0/16","fd00:244::/48","198.51.100.0/24"],
+				"forceAddress":true,"forceAddressIn":["10.244.0.0/16","fd00:244::/48"],"ipMasq":false,
+				"ipam":{"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:244:0:1::/64"}]],
+					"routes":[{"dst":"10.244.0.0/16"},{"dst":"fd00:244::/48"}],"type":"host-local"},
+				"isGateway":true,"mtu":1430,"name":"n","type":"bridge"}`,
+		},
+		{
+			name: "egressAddress where nobody masquerades", node: single,
+			conf: `{"cniVersion":"1.0.0","name":"n","type":"vxlan","delegate":{"type":"ptp","ipMasq":false,"egressAddress":"203.0.113.7"}}`,
+			want: `{"cniVersion":"1.0.0","egressAddress":"203.0.113.7","ipMasq":false,
+				"ipam":{"ranges":[[{"subnet":"10.244.1.0/24"}]],"routes":[{"dst":"10.244.0.0/16"}],"type":"host-local"},
+				"mtu":1450,"name":"n","type":"ptp"}`,
+		},
+		{
+			name: "egressAddress without the node's networks",
+			conf: `{"cniVersion":"1.0.0","name":"n","type":"vxlan","delegate":{"type":"ptp","egressAddress":"203.0.113.7","egressExcept":["192.0.2.0/24"]}}`,
+			want: `{"cniVersion":"1.0.0","ipam":{"type":"host-local"},"name":"n","type":"ptp"}`,
 		},
 		{
 			name: "given keys win but for ranges", node: single,

@@ -188,6 +188,7 @@ func (c *check) network(root *value) {
 		p := c.plugin(root, "", name, version)
 		c.chain([]*pluginInfo{p})
 		c.subnets(name, []*pluginInfo{p})
+		c.egress([]*pluginInfo{p})
 		return
 	}
 	c.listKeys(root)
@@ -209,6 +210,7 @@ func (c *check) network(root *value) {
 	}
 	c.chain(plugins)
 	c.subnets(name, plugins)
+	c.egress(plugins)
 }
 
 // plugins checks one plugin. In place of the plugin of a fused list it checks the plugins in it.

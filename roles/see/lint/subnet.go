@@ -40,6 +40,42 @@ func (c *check) subnets(network string, plugins []*pluginInfo) {
 	}
 }
 
+// egress reports an egressAddress in a subnet that the network's IPAM plugin gives containers: ADD refuses it.
+func (c *check) egress(plugins []*pluginInfo) {
+	for _, p := range plugins {
+		given := p.value.get("egressAddress")
+		if given == nil || p.typ != "bridge" && p.typ != "ptp" {
+			continue
+		}
+		ipam := p.value.get("ipam")
+		subnets := []*value{ipam.get("subnet")}
+		if sets := ipam.get("ranges"); sets != nil {
+			for _, set := range sets.items {
+				for _, r := range set.items {
+					subnets = append(subnets, r.get("subnet"))
+				}
+			}
+		}
+		if addresses := ipam.get("addresses"); addresses != nil {
+			for _, a := range addresses.items {
+				subnets = append(subnets, a.get("address"))
+			}
+		}
+		for i, v := range append([]*value{given}, given.items...) {
+			path := join(p.path, "egressAddress")
+			if i > 0 {
+				path += fmt.Sprintf("[%d]", i-1)
+			}
+			a, err := netip.ParseAddr(v.string())
+			for _, of := range subnets {
+				if s, parseErr := netip.ParsePrefix(of.string()); err == nil && parseErr == nil && s.Contains(a) {
+					c.fault(v, path, "use an address of the node outside of it", "%s is in the containers' own subnet %s", a, s.Masked())
+				}
+			}
+		}
+	}
+}
+
 // compare compares the last subnet of a bridge with those of other bridges.
 func (c *check) compare(b *bridge, at *value, path string) {
 	s := b.subnets[len(b.subnets)-1]

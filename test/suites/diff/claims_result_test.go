@@ -18,6 +18,7 @@ func resultClaims() []claim {
 	return append(claims,
 		renamedDevice(),
 		emptyBridge(),
+		egressAddress(),
 		hostAddressing(),
 		claim{
 			name:      "ptp/two-attachments",
@@ -66,6 +67,28 @@ func emptyBridge() claim {
 				return err
 			}
 			return h.without("cni0", "ip", "link")
+		},
+	}
+}
+
+// egressAddress is requested by users of podman and Kubernetes; the reference does not know the key.
+func egressAddress() claim {
+	return claim{
+		name:      "bridge/egress-address",
+		reference: "With ipMasq, packets leave with the address of the interface by which they leave.",
+		ours:      "With egressAddress, which ptp has too, they leave with an address of the node that it names.",
+		show: func(h *host) error {
+			if _, err := h.run("ip", "addr", "add", "203.0.113.7/32", "dev", "lo"); err != nil {
+				return err
+			}
+			if _, err := h.attach(`{"type":"bridge","isDefaultGateway":true,"ipMasq":true,"egressAddress":"203.0.113.7",`+pool4+`}`, "c1", "eth0"); err != nil {
+				return err
+			}
+			rules, err := h.run("nft", "list", "ruleset")
+			if err == nil && !strings.Contains(rules, "203.0.113.7") {
+				err = fault("no rule has the egressAddress")
+			}
+			return err
 		},
 	}
 }

@@ -36,7 +36,7 @@ func TestExamplesTogether(t *testing.T) {
 	node, dir := netopstest.New(t), t.TempDir()
 	node.Do(t, func() error {
 		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
-		return errors.Join(err, netopstest.LinkUp("lo"), netopstest.LinkUp("eth0"), netopstest.LinkUp("eth1"))
+		return errors.Join(err, netopstest.LinkUp("lo", "203.0.113.7/32"), netopstest.LinkUp("eth0"), netopstest.LinkUp("eth1"))
 	})
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestExamplesTogether(t *testing.T) {
 	if err := store.WriteOverlay(filepath.Join(dir, "run", store.OverlayFile), overlay); err != nil {
 		t.Fatal(err)
 	}
-	examples := []string{"bridge", "bridge-dual", "published", "chain", "l2", "static", "sticky", "ptp", "routed", "tap", "macvlan", "sbr", "multi", "vxlan"}
+	examples := []string{"bridge", "bridge-dual", "published", "chain", "l2", "static", "sticky", "ptp", "egress", "routed", "tap", "macvlan", "sbr", "multi", "vxlan"}
 	containers := map[string]*netopstest.NS{}
 	for _, name := range examples {
 		containers[name] = netopstest.New(t)
