@@ -48,7 +48,7 @@ func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 // TestExamples: lint finds no fault in the shipped examples, and they can be planned on a
-// machine with the devices eth0, eth1 and eth2. The machine has no virtual function of a card, and the plan says so.
+// machine with the devices eth0, eth1 and eth2, and the address of egress.conflist. The machine has no virtual function of a card, and the plan says so.
 func TestExamples(t *testing.T) {
 	var files []string
 	for _, dir := range []string{"examples", "examples/kubernetes"} {
@@ -67,7 +67,7 @@ func TestExamples(t *testing.T) {
 		return errors.Join(
 			netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"}),
 			netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth2"}, PeerName: "wire2"}),
-			netopstest.LinkUp("eth0"))
+			netopstest.LinkUp("eth0", "203.0.113.7/32"))
 	})
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {

@@ -35,5 +35,6 @@ func FuzzConf(f *testing.F) {
 		`{"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"vlan":100,"macspoofchk":true,"mtu":1400}`,
 		`{"vlanTrunk":[{"id":101},{"minID":200,"maxID":210}],"preserveDefaultVlan":true,"disableContainerInterface":true}`,
 		`{"runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"mac":""}},"enabledad":true,"forceAddress":true,"isGateway":true}`,
+		`{"ipMasq":true,"egressAddress":"203.0.113.7","egressExcept":["10.0.0.0/8","fd00::/8"]}`,
 	)
 }

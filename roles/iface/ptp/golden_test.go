@@ -19,5 +19,6 @@ func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
 		f, Role(), observed{},
 		`{"ipMasq":true,"mtu":1400}`, `{"hostAddressing":true,"ipam":{"type":"static"},"ipMasq":true}`,
+		`{"ipMasq":true,"egressAddress":["203.0.113.7","2001:db8::7"],"egressExcept":["10.0.0.0/8","10.1.0.0/16"]}`,
 	)
 }

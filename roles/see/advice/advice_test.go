@@ -37,7 +37,8 @@ func TestFix(t *testing.T) {
 		Attachments: []store.Attachment{
 			pod("a", "p1", "veth1", "02:00:00:00:00:01", "10.22.0.2/24", &netops.Qdisc{In: netops.Host, Link: "veth1", Kind: "tbf"}),
 			pod("b", "p2", "veth2", "02:00:00:00:00:02", "10.22.0.2/24"),
-			pod("c", "p3", "veth3", "02:00:00:00:00:03", "10.23.0.2/24"),
+			pod("c", "p3", "veth3", "02:00:00:00:00:03", "10.23.0.2/24",
+				&netops.Element{Set: netops.EgressSet + "4", Key: []string{"cni2", "10.23.0.2"}, Value: []string{"192.0.2.7"}}),
 		},
 		Networks: []store.Network{shared("a", "cni0"), shared("b", "cni1")},
 	}
@@ -69,6 +70,7 @@ func TestFix(t *testing.T) {
 		{"ip addr del 10.22.0.1/16 dev cni0 && cnibox repair", "a", ""},
 		{"ip addr del 10.22.0.1/24 dev cni0 && cnibox repair", "a", "cnibox state"},
 		{"ip addr del 192.0.2.1/24 dev eth0", "a", "cnibox state"},
+		{"ip addr del 192.0.2.7/24 dev docker9", "c", "cnibox state"}, // packets leave with it
 		{"ip addr del 10.23.0.1/24 dev cni2", "a", "give the networks a and c different subnets"},
 		{"ip addr del 10.24.0.1/24 dev docker9", "a", "give the networks a and d different subnets"},
 		{"ip addr del 10.99.0.1/24 dev cni2", "c", ""},
