@@ -32,6 +32,9 @@ type Flows struct {
 	// matches any address. An unspecified address (0.0.0.0, ::) matches any
 	// address of its family.
 	Dst netip.Addr `json:"dst,omitzero"`
+	// Src is the source address of the first packet. The zero value matches any
+	// address.
+	Src netip.Addr `json:"src,omitzero"`
 	// ReplySrc is the source address of replies: the container's for a
 	// mapped port. The zero value matches any address.
 	ReplySrc netip.Addr `json:"replySrc,omitzero"`
@@ -53,6 +56,9 @@ func (f *Flows) String() string {
 	if f.End != 0 {
 		w[len(w)-1] += "-" + strconv.Itoa(int(f.End))
 	}
+	if f.Src.IsValid() {
+		w.value("src", f.Src.String())
+	}
 	if f.Dst.IsValid() {
 		w.value("dst", f.Dst.String())
 	}
@@ -65,7 +71,7 @@ func (f *Flows) String() string {
 }
 
 func (f *Flows) validate() error {
-	errs := []error{checkPlace(f.In), checkAddr("original destination", f.Dst), checkAddr("reply source", f.ReplySrc)}
+	errs := []error{checkPlace(f.In), checkAddr("original source", f.Src), checkAddr("original destination", f.Dst), checkAddr("reply source", f.ReplySrc)}
 	if protoNumber(f.Proto) == 0 {
 		errs = append(errs, fmt.Errorf("protocol %q is not tcp, udp or sctp: %w", f.Proto, ErrInvalid))
 	}
@@ -187,7 +193,7 @@ func (s *session) deleteFlows(ctx context.Context, flows []*Flows) error {
 }
 
 func (f *Flows) selection() conntrack.Selection {
-	return conntrack.Selection{Proto: protoNumber(f.Proto), Port: f.Port, End: f.End, Dst: f.Dst, ReplySrc: f.ReplySrc, Local: f.Local}
+	return conntrack.Selection{Proto: protoNumber(f.Proto), Port: f.Port, End: f.End, Src: f.Src, Dst: f.Dst, ReplySrc: f.ReplySrc, Local: f.Local}
 }
 
 // Contains reports whether f selects a connection of a namespace that has the addresses local.

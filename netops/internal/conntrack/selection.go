@@ -16,9 +16,9 @@ type Selection struct {
 	Proto uint8
 	// If End is not 0, the ports are those from Port to End.
 	Port, End uint16
-	// Dst is the destination of the first packet and ReplySrc the source of replies. The zero value matches
+	// Src is the source and Dst the destination of the first packet, and ReplySrc the source of replies. The zero value matches
 	// any address. An unspecified address (0.0.0.0, ::) matches any address of its family.
-	Dst, ReplySrc netip.Addr
+	Src, Dst, ReplySrc netip.Addr
 	// Local limits the selection to first packets to a loopback address or to one of Addresses.
 	Local     bool
 	Addresses map[netip.Addr]bool
@@ -31,15 +31,18 @@ func (s *Selection) Matches(t Tracked) bool {
 	}
 	dst, port := t.To.Addr(), t.To.Port()
 	return t.Protocol == s.Proto && s.Port <= port && port <= max(s.Port, s.End) &&
-		is(s.Dst, dst) && is(s.ReplySrc, t.Server) && (!s.Local || dst.IsLoopback() || s.Addresses[dst])
+		is(s.Src, t.Client) && is(s.Dst, dst) && is(s.ReplySrc, t.Server) && (!s.Local || dst.IsLoopback() || s.Addresses[dst])
 }
 
 // filter returns the part of the selection that the kernel can match. whole reports
 // whether that is the complete selection. The kernel cannot match a port range or local
-// addresses. It matches IPv6 addresses wrongly: kernel 6.18 treats the result 0 of
+// addresses, and Src selects connections to all ports. It matches IPv6 addresses wrongly: kernel 6.18 treats the result 0 of
 // ipv6_addr_cmp as a difference.
 func (s *Selection) filter() (f filter, whole bool) {
-	f, whole = filter{proto: s.Proto, port: nlconn.BigEndian16(s.Port)}, !s.Local
+	f, whole = filter{proto: s.Proto, port: nlconn.BigEndian16(s.Port)}, !s.Local && !s.Src.IsValid()
+	if s.Src.IsValid() {
+		f.family = rtnl.Family(s.Src)
+	}
 	if s.End > s.Port {
 		f.port, whole = 0, false
 	}

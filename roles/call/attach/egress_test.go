@@ -274,6 +274,42 @@ func TestEgressNotOnNode(t *testing.T) {
 	}
 }
 
+// TestEgressOfNextContainer: a container with the address and the port of the one before leaves with its own
+// egressAddress, although the kernel still tracks the connection of that one.
+func TestEgressOfNextContainer(t *testing.T) {
+	for _, typ := range []string{"bridge", "ptp"} {
+		t.Run(typ, func(t *testing.T) {
+			n := newEgressNode(t)
+			conf := func(keys string) string {
+				return `{"cniVersion":"1.1.0","name":"pods","type":"` + typ + `"` + keysOf(typ) + keys + `,"ipam":{"type":"static","addresses":[
+					{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
+			}
+			four, six := netopstest.Listen(t, n.outside, "192.0.2.2:5000"), netopstest.Listen(t, n.outside, "[2001:db8::2]:5000")
+			for _, c := range []struct{ keys, want4, want6 string }{
+				{egress(first4, first6), first4, first6}, {egress(second4, second6), second4, second6}, {"", "192.0.2.1", "2001:db8::1"}, {egress(first4, first6), first4, first6},
+			} {
+				p := n.attach(conf(c.keys), "a")
+				for _, v := range []struct {
+					from, want string
+					to         *net.UDPConn
+				}{{"10.1.0.2:7000", c.want4, four}, {"[fd00::2]:7000", c.want6, six}} {
+					from := netopstest.Listen(t, p, v.from)
+					_, err := from.WriteTo([]byte("x"), v.to.LocalAddr())
+					must(t, err)
+					_, seen, err := v.to.ReadFromUDPAddrPort(make([]byte, 9))
+					must(t, err)
+					if seen.Addr().Unmap().String() != v.want {
+						t.Errorf("with %s: the source is %s, want %s", c.keys, seen.Addr(), v.want)
+					}
+					must(t, from.Close())
+				}
+				n.OK(p.do("DEL"))
+			}
+			n.collect(conf(""))
+		})
+	}
+}
+
 // TestEgressOfDeadContainer: a container whose address another program gives away again without a DEL does not
 // keep the next one from it, if it no longer exists.
 func TestEgressOfDeadContainer(t *testing.T) {

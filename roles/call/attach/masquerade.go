@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -234,6 +235,8 @@ func (m Masquerade) addEgressTo(w *Desired, link, label string, ip IPConfig, nea
 		w.Spec.Add(e)
 	}
 	w.Spec.Add(&netops.Element{Set: masqueradeSet(netops.EgressSet, ip), Key: []string{link, a.String()}, Value: []string{to.String()}, Label: label})
+	// A datagram of a tracked connection keeps its source, also if the container before had another one.
+	w.Spec.Add(&netops.Flows{In: netops.Host, Proto: "udp", Port: 1, End: math.MaxUint16, Src: a})
 }
 
 // widest returns prefixes without those within others, because nftables refuses such elements in one transaction.
