@@ -42,7 +42,7 @@ type Link struct {
 	// TxChecksum is "on" or "off" for an offload of checksums of sent packets as ethtool -K LINK tx sets it.
 	// Only a shared link that exists can have it. It is not recorded.
 	TxChecksum string `json:"-"`
-	// Peer is the other end of a veth. It is created and deleted with the
+	// Peer is the other end of a pair. It is created and deleted with the
 	// link.
 	Peer   *Peer   `json:"peer,omitempty"`
 	Bridge *Bridge `json:"bridge,omitempty"`
@@ -92,7 +92,7 @@ type Unset struct {
 	ARP      bool `json:"arp,omitempty"`
 }
 
-// Peer is the other end of a veth pair.
+// Peer is the other end of a pair, such as a veth pair.
 type Peer struct {
 	In   Place  `json:"in"`
 	Name string `json:"name"`
@@ -128,6 +128,9 @@ func (l *Link) Where() Place { return l.In }
 
 // IsShared reports whether attachments share the link.
 func (l *Link) IsShared() bool { return l.Shared }
+
+// IsPairEnd reports whether the link is one end of a pair, such as a veth.
+func (l *Link) IsPairEnd() bool { return rtnl.IsPairEnd(l.Kind) }
 
 func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 
@@ -193,7 +196,7 @@ func (l *Link) validate() error {
 		errs = append(errs, fmt.Errorf("%s %q: %w: it is on or off, for a shared link that exists", txChecksumSetting, t, ErrInvalid))
 	}
 	if p := l.Peer; p != nil {
-		if l.Kind != "veth" {
+		if !l.IsPairEnd() {
 			errs = append(errs, fmt.Errorf("a peer on a link of kind %q: %w", l.Kind, ErrInvalid))
 		}
 		if l.In == Container && p.In != l.In {

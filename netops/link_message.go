@@ -35,7 +35,7 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 //     parent are in different namespaces. The others are for the link's namespace.
 //  2. The second sets the alias, the port flags and the MAC of laterMAC, which the kernel
 //     ignores in the first.
-//  3. The third sets the master of a veth's peer and brings the peer up. The first request
+//  3. The third sets the master of a pair's other end and brings the peer up. The first request
 //     cannot name that master. The kernel brings a peer up only if both ends exist
 //     (ENOTCONN on 6.1).
 func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error) {
@@ -68,8 +68,8 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 			return nil, err
 		}
 		m.Echo = func(data []byte) { l.cacheIndexes(s, data) }
-	case l.Kind == "veth":
-		return nil, fmt.Errorf("%s: a veth has two ends: %w", l.title(), ErrInvalid)
+	case l.IsPairEnd():
+		return nil, fmt.Errorf("%s: a %s has two ends: %w", l.title(), l.Kind, ErrInvalid)
 	default:
 		l.kindState(s).AddKind(&m.Body)
 	}
@@ -91,7 +91,7 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	return msgs, nil
 }
 
-// cacheIndexes stores the indexes of both ends of a veth from the kernel's notification. That
+// cacheIndexes stores the indexes of both ends of a pair from the kernel's notification. That
 // saves a request for the index of the end in the container.
 func (l *Link) cacheIndexes(s *session, data []byte) {
 	have, err := rtnl.ParseLink(data)
@@ -102,7 +102,7 @@ func (l *Link) cacheIndexes(s *session, data []byte) {
 	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
-// addPeer appends IFLA_LINKINFO of a veth: the header and the attributes of its peer.
+// addPeer appends IFLA_LINKINFO of a pair: the header and the attributes of its peer.
 func (l *Link) addPeer(s *session, b *nlconn.Body) error {
 	p, peer := l.Peer, nlconn.Body(nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize())
 	peer.Text(unix.IFLA_IFNAME, p.Name)

@@ -31,7 +31,7 @@ type LinkInfo struct {
 	// Master is the bridge or other link that the link is enslaved to.
 	Master      string
 	MasterIndex int
-	// PeerIndex is the index of the veth peer or of the lower link, in the
+	// PeerIndex is the index of the other end of a pair or of the lower link, in the
 	// namespace of that link. PeerElsewhere means that this is another one.
 	PeerIndex     int
 	PeerElsewhere bool
@@ -62,6 +62,9 @@ type LinkInfo struct {
 	// Addresses is set by Links only.
 	Addresses []netip.Prefix
 }
+
+// IsPairEnd reports whether the link is one end of a pair, such as a veth.
+func (l *LinkInfo) IsPairEnd() bool { return rtnl.IsPairEnd(l.Kind) }
 
 // observed returns the namespace to observe: ns, or the host's for nil.
 func (n *Net) observed(ns *Namespace) *Namespace {
@@ -279,16 +282,16 @@ func (n *Net) Elements(ctx context.Context, set string) ([]*Element, error) {
 	return elements, err
 }
 
-// HostEnd returns the host's end of the veth pair whose other end is link in ns.
-// The error wraps ErrNotExist if link is absent, is not a veth, or has its other
+// HostEnd returns the host's end of the pair whose other end is link in ns.
+// The error wraps ErrNotExist if link is absent, is not of a pair, or has its other
 // end in a namespace other than the host's.
 func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo, error) {
 	_, own, err := n.linkIn(ctx, ns, link)
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	if own.Kind != "veth" {
-		return LinkInfo{}, fmt.Errorf("host's end of link %q, which is of kind %q, not \"veth\": %w", link, own.Kind, ErrNotExist)
+	if !rtnl.IsPairEnd(own.Kind) {
+		return LinkInfo{}, fmt.Errorf("host's end of link %q, which is of kind %q and not of a pair: %w", link, own.Kind, ErrNotExist)
 	}
 	host, err := n.host.socket()
 	if err != nil {
@@ -304,7 +307,7 @@ func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo
 	if err != nil {
 		return LinkInfo{}, nlconn.Explain(err, fmt.Sprintf("number of namespace %q", ns.path))
 	}
-	if have.Kind != "veth" || have.Peer != own.Index || !have.PeerElsewhere || have.PeerNamespace != id {
+	if have.Kind != own.Kind || have.Peer != own.Index || !have.PeerElsewhere || have.PeerNamespace != id {
 		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w in the host's namespace", link, ErrNotExist)
 	}
 	return newLinkInfo(have), nil

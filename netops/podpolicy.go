@@ -406,7 +406,7 @@ func (s *session) forgetNeighbours(ctx context.Context, link int, addresses []ne
 }
 
 // WithPodPolicy returns the Spec with p before the first of the attachment's own links on the host, and in p the name of that link if it is
-// of a veth pair, its bridge and the MAC of its peer.
+// of a pair, its bridge and the MAC of its peer.
 func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	at := 0
 	objects := slices.Clone(s.Objects)
@@ -420,7 +420,7 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 		}
 		if !l.Shared && l.In == Host {
 			at = i
-			if l.Kind == "veth" && l.Peer != nil {
+			if l.IsPairEnd() && l.Peer != nil {
 				p.Port, p.Bridge, p.MAC = l.Name, l.Master, l.Peer.MAC
 				own := *l
 				own.DevGroup = cmp.Or(own.DevGroup, podtable.Group)
@@ -437,11 +437,11 @@ func (s *Spec) WithPodPolicy(p *PodPolicy) Spec {
 	return out
 }
 
-// NodeFilters reports whether the packets of the attachment's link pass the node's packet filter: those of a veth pair
+// NodeFilters reports whether the packets of the attachment's link pass the node's packet filter: those of a pair
 // do, those of a macvlan or a moved device do not.
 func (s *Spec) NodeFilters() bool {
 	for _, o := range s.Objects {
-		if l, ok := o.(*Link); ok && !l.Shared && l.In == Host && l.Kind == "veth" {
+		if l, ok := o.(*Link); ok && !l.Shared && l.In == Host && l.IsPairEnd() {
 			return true
 		}
 	}

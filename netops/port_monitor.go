@@ -21,7 +21,7 @@ func newSeenPort(l *rtnl.Link) seenPort {
 	if l.Kind == rtnl.KindBridge {
 		p.mac = l.MAC.String()
 	}
-	if !l.PeerElsewhere && l.Kind != "veth" {
+	if !l.PeerElsewhere && !rtnl.IsPairEnd(l.Kind) {
 		p.parent = l.Peer
 	}
 	return p

@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/internal/sorting"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -162,7 +163,7 @@ func (w *NAT) inputRules(set *nft.Set) (rules []nft.Rule) {
 	if !w.Tunnel.AnySource {
 		add(source, nft.NotIn(set))
 	}
-	for _, kind := range []string{"veth", "bridge"} {
+	for _, kind := range append(rtnl.PairKinds(), rtnl.KindBridge) {
 		add(nft.InputKind(), nft.Is(nameBytes(kind)), source, nft.In(set), nft.NoRouteBack())
 	}
 	return rules

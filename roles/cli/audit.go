@@ -311,21 +311,21 @@ func (one *audited) addCall(calls []runningCall) {
 	}
 }
 
-// compareMTU compares the ends of a veth: the host's end drops larger packets without an answer to the
+// compareMTU compares the ends of a pair: the host's end drops larger packets without an answer to the
 // sender. CHECK does not compare what a later plugin of the list may change.
 func (a *auditor) compareMTU(ctx context.Context, one *audited, ns *netops.Namespace) error {
 	if one.record == nil || one.record.HostLink == "" || ns == nil || a.after != nil {
 		return nil
 	}
 	inside, err := a.h.Net.Link(ctx, ns, one.IfName)
-	if errors.Is(err, netops.ErrNotExist) || err == nil && inside.Kind != "veth" {
+	if errors.Is(err, netops.ErrNotExist) || err == nil && !inside.IsPairEnd() {
 		return nil // CHECK reports a missing one
 	}
 	if err != nil {
 		return err
 	}
 	outside, err := a.h.Net.Link(ctx, nil, one.record.HostLink)
-	const usual, least6 = 1500, 1280 // of the kernel's veth, and RFC 8200, section 5
+	const usual, least6 = 1500, 1280 // of the kernel's pairs, and RFC 8200, section 5
 	is6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
 	var d *difference
 	switch {

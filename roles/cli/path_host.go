@@ -216,7 +216,7 @@ func (w *walker) bridged(bridge *netops.LinkInfo, mac string, next netip.Addr) {
 	}
 	var outside []string
 	for i := range w.links {
-		if l := &w.links[i]; l.Master == bridge.Name && l.Kind != "veth" {
+		if l := &w.links[i]; l.Master == bridge.Name && !l.IsPairEnd() {
 			outside = append(outside, l.Name)
 		}
 	}
@@ -236,7 +236,7 @@ func (w *walker) passesEntry(bridge *netops.LinkInfo, next netip.Addr) bool {
 	return !w.stopsBy(check.StaticEntry(w.host, w.find(a.HostLink), a.MAC, containerName(a)))
 }
 
-// otherEnd returns the other end of a veth if the host has both, or nil.
+// otherEnd returns the other end of a pair if the host has both, or nil.
 func (w *walker) otherEnd(l *netops.LinkInfo) *netops.LinkInfo { return check.OtherEnd(w.links, l) }
 
 func (w *walker) isPort(link, bridge string) bool {

@@ -2,6 +2,7 @@ package rtnl
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -13,6 +14,7 @@ import (
 // The kernel's names of the link kinds. Some kinds have a parent link, the others
 // do not.
 const (
+	KindVeth    = "veth"
 	KindMACVLAN = "macvlan"
 	KindIPVLAN  = "ipvlan"
 	KindVLAN    = "vlan"
@@ -54,6 +56,12 @@ func modesOf(kind string) []mode {
 	}
 	return nil
 }
+
+// PairKinds are the kinds whose links are made in pairs: what one end sends, the other receives.
+func PairKinds() []string { return []string{KindVeth} }
+
+// IsPairEnd reports whether a link of a kind is one end of a pair. Its peer is the other end.
+func IsPairEnd(kind string) bool { return slices.Contains(PairKinds(), kind) }
 
 // HasParent reports whether links of a kind have a parent link.
 func HasParent(kind string) bool {

@@ -172,7 +172,7 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (removed, 
 	return removed, kept
 }
 
-// madeBy returns the names of the links that changes make, and of the other ends of veth
+// madeBy returns the names of the links that changes make, and of the other ends of
 // pairs, which a rebuilt record does not contain.
 func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	made := map[string]bool{}
@@ -189,7 +189,7 @@ func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 		byIndex[l.Index] = l
 	}
 	for _, l := range links {
-		if peer, ok := byIndex[l.PeerIndex]; ok && made[l.Name] && l.Kind == "veth" && peer.PeerIndex == l.Index {
+		if peer, ok := byIndex[l.PeerIndex]; ok && made[l.Name] && l.IsPairEnd() && peer.PeerIndex == l.Index {
 			made[peer.Name] = true
 		}
 	}

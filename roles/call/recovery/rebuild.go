@@ -29,7 +29,7 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	var found []netops.LinkInfo
 	bridges := map[string]netops.LinkInfo{}
 	for _, l := range links {
-		if _, ok := attachment.ParseAlias(l.Alias); ok && l.Kind == "veth" {
+		if _, ok := attachment.ParseAlias(l.Alias); ok && l.IsPairEnd() {
 			found = append(found, l)
 		}
 		if l.Alias == attachment.SharedAlias {

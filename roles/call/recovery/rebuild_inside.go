@@ -102,7 +102,7 @@ func deviceOf(l netops.LinkInfo) string {
 	return info.Device
 }
 
-// otherEnd looks for the other end of a veth in the namespace that the cache names. If it
+// otherEnd looks for the other end of a pair in the namespace that the cache names. If it
 // finds the end, it sets a.Netns.
 func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.Attachment) error {
 	ns, err := r.h.Net.OpenNamespace(a.Netns.Path)

@@ -69,7 +69,7 @@ func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netop
 		return false, err
 	}
 	for _, l := range links {
-		if l.Name == in.Key.IfName || l.Kind != "veth" {
+		if l.Name == in.Key.IfName || !l.IsPairEnd() {
 			continue
 		}
 		to, err := redirectTargets(ctx, h, container, l.Name)

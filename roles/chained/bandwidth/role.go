@@ -71,7 +71,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 func hostEnd(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) (observed, error) {
 	l, err := h.Net.HostEnd(ctx, container, in.Key.IfName)
 	if err != nil {
-		return observed{}, fmt.Errorf("limit interface %q, which must be a veth with an end on the host: %w", in.Key.IfName, err)
+		return observed{}, fmt.Errorf("limit interface %q, which must be of a pair with an end on the host: %w", in.Key.IfName, err)
 	}
 	if !slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool { return i.Sandbox == "" && i.Name == l.Name }) {
 		return observed{}, &roles.ConfError{Path: "prevResult.interfaces", Reason: fmt.Sprintf("does not list %q, the host's end of %q", l.Name, in.Key.IfName)}

@@ -179,7 +179,7 @@ func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip
 	if len(listed) > 0 && !slices.ContainsFunc(listed, func(i netops.LinkInfo) bool { return isListed(i) || i.MasterIndex == l.Index }) {
 		return nil
 	}
-	*d = device{Name: l.Name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(listed, isListed)}
+	*d = device{Name: l.Name, Index: l.Index, Own: l.IsPairEnd() && slices.ContainsFunc(listed, isListed)}
 	return nil
 }
 

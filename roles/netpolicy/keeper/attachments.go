@@ -220,7 +220,7 @@ func (l *attachments) derive(ctx context.Context, a *store.Attachment, delegatio
 // findLink sets what a pod tells of its interface to what the kernel and the record have.
 func (l *attachments) findLink(ctx context.Context, a *store.Attachment, p *podRequest) {
 	link, err := l.host.Net.Link(ctx, nil, a.HostLink)
-	if err != nil || link.Kind != "veth" {
+	if err != nil || !link.IsPairEnd() {
 		return
 	}
 	p.Port, p.MAC = link.Name, a.MAC

@@ -32,7 +32,7 @@ func gatewaysOf(all []netops.LinkInfo) map[string]*gateway {
 		g, port := gateways[l.Name], ""
 		switch {
 		case g != nil || l.PeerElsewhere || peer == nil:
-		case l.Kind == "veth":
+		case l.IsPairEnd():
 			g = gateways[peer.Master]
 			if l.Master == "" { // else it is no end of the packet's way
 				port = peer.Name

@@ -35,7 +35,7 @@ func (l *attachments) readLinks(ctx context.Context) (*podLinks, error) {
 			found.bridges[link.Name] = true
 		}
 		alias, ok := attachment.ParseAlias(link.Alias)
-		if !ok || link.Kind != "veth" {
+		if !ok || !link.IsPairEnd() {
 			continue
 		}
 		found.byLabel[alias.Label] = link

@@ -29,7 +29,7 @@ func PodRoute(v *view.Host, hostLink string, a netip.Addr, isRouted bool) (want,
 	}
 	contains := func(p netip.Prefix) bool { return p.Contains(a) }
 	l := find(hostLink)
-	if l == nil || l.Kind != "veth" {
+	if l == nil || !l.IsPairEnd() {
 		return "", "", "", nil
 	}
 	isGlobal := func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() }
@@ -87,10 +87,10 @@ func PodRoute(v *view.Host, hostLink string, a netip.Addr, isRouted bool) (want,
 	return "", "", "", nil
 }
 
-// OtherEnd returns the other end of a veth if links, which are the host's, have both, or nil.
+// OtherEnd returns the other end of a pair if links, which are the host's, have both, or nil.
 func OtherEnd(links []netops.LinkInfo, l *netops.LinkInfo) *netops.LinkInfo {
 	i := slices.IndexFunc(links, func(o netops.LinkInfo) bool { return o.Index == l.PeerIndex })
-	if l.Kind != "veth" || l.PeerElsewhere || i < 0 {
+	if !l.IsPairEnd() || l.PeerElsewhere || i < 0 {
 		return nil
 	}
 	return &links[i]

@@ -315,7 +315,7 @@ func judged(f *Facts, what string) func(*check.Fault, error) *check.Fault {
 
 // isRouted reports whether a link has packets of pods that the node routes.
 func (f *Facts) isRouted(l *netops.LinkInfo) bool {
-	return check.IsTunnel(l) || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.Kind == "veth" && l.Master == "")
+	return check.IsTunnel(l) || f.isOwn(l) && (l.Kind == "bridge" && len(l.Addresses) > 0 || l.IsPairEnd() && l.Master == "")
 }
 
 // pods returns the addresses of attachments.
