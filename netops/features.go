@@ -38,8 +38,11 @@ func Features() []Feature {
 			has: func(ctx context.Context, n *Net) error { return n.HasKind(ctx, kind) },
 		}
 	}
+	netkit := kind(rtnl.KindNetkit, "CONFIG_NETKIT", "`ptp` and `routed` with `linkType` netkit")
+	netkit.Since = "6.7"
 	return []Feature{
 		kind("veth", "CONFIG_VETH", "`bridge`, `ptp`, `routed`, `azure-vnet`"),
+		netkit,
 		kind("bridge", "CONFIG_BRIDGE", "`bridge`, `azure-vnet`"),
 		kind("vlan", "CONFIG_VLAN_8021Q", "`vlan`, `azure-vnet` with VLANs"),
 		kind("macvlan", "CONFIG_MACVLAN", "`macvlan`"),

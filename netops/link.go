@@ -52,7 +52,8 @@ type Link struct {
 	Parent   string `json:"parent,omitempty"`
 	ParentIn Place  `json:"parentIn,omitempty"`
 	// Mode is the mode of a macvlan (bridge, private, vepa, passthru), ipvlan
-	// (l2, l3, l3s) or bond (balance-rr, active-backup, …).
+	// (l2, l3, l3s), netkit (l2, l3) or bond (balance-rr, active-backup, …).
+	// A netkit in mode l3, the kernel's default, has neither MAC nor ARP.
 	Mode string `json:"mode,omitempty"`
 	// BCQueueLen is the length of a macvlan's queue for received broadcasts.
 	// For 0 the kernel chooses.

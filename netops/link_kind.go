@@ -83,7 +83,7 @@ func (l *Link) kindWords(w *words) {
 // isPlain reports whether the link has no property that only some kinds have. Most links
 // are plain. For them, validateKind skips its checks to save time.
 func (l *Link) isPlain() bool {
-	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 && l.VNI == 0 && !l.Group4.IsValid() &&
+	return l.Kind != rtnl.KindNetkit && l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 && l.VNI == 0 && !l.Group4.IsValid() &&
 		l.Owner == nil && l.Group == nil && !l.MultiQueue && l.Bond == nil
 }
 
@@ -114,6 +114,8 @@ func (l *Link) validateKind() error {
 	}
 	fault(l.BCQueueLen != 0 && l.Kind != rtnl.KindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
 	fault(l.Kind == rtnl.KindIPVLAN && l.MAC != "", "MAC %q of an ipvlan, which has its parent's", l.MAC)
+	hasMAC := l.MAC != "" || l.Peer != nil && l.Peer.MAC != ""
+	fault(l.Kind == rtnl.KindNetkit && l.Mode != "l2" && hasMAC, "a MAC of a netkit pair in mode %q, which has none", l.Mode)
 	fault(l.VLANID != 0 && l.Kind != rtnl.KindVLAN, "a VLAN ID of a link of kind %q", l.Kind)
 	errs = append(errs, rtnl.CheckRange("VLAN ID", l.VLANID, 0, 4094), rtnl.CheckRange("VNI", l.VNI, 0, 1<<24-1))
 	vxlan := l.VNI != 0 || l.Group4.IsValid()

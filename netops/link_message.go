@@ -115,10 +115,9 @@ func (l *Link) addPeer(s *session, b *nlconn.Body) error {
 		}
 		peer.Uint32(unix.IFLA_NET_NS_FD, uint32(ns.fd))
 	}
-	b.Nest(unix.IFLA_LINKINFO, func() {
-		b.Bytes(nl.IFLA_INFO_KIND, []byte(l.Kind))
-		b.Nest(nl.IFLA_INFO_DATA, func() { b.Bytes(nl.VETH_INFO_PEER|unix.NLA_F_NESTED, peer) })
-	})
+	k := l.kindState(s)
+	k.PeerInfo = peer
+	k.AddKind(b)
 	return nil
 }
 

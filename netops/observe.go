@@ -19,7 +19,7 @@ type LinkInfo struct {
 	Index int
 	// Kind is "" for physical devices and the loopback device.
 	Kind string
-	// MAC is in colon form, or "" without an address.
+	// MAC is in colon form, or "" without an address. A netkit pair in mode l3 has none.
 	MAC string
 	MTU int
 	// Up is the administrative state. OperUp reports whether the link can
@@ -38,7 +38,7 @@ type LinkInfo struct {
 	// ParentName is the name of the lower link if it is in the same
 	// namespace. Links of Kind "macvlan", "ipvlan", "vlan" and "vxlan" have one.
 	ParentName string
-	// Mode is the mode of a macvlan or ipvlan. VLANID is the ID of a vlan.
+	// Mode is the mode of a macvlan, ipvlan or netkit. VLANID is the ID of a vlan.
 	// Both are as in the type Link.
 	Mode    string
 	VLANID  int
@@ -166,6 +166,9 @@ func newLinkInfo(l *rtnl.Link) LinkInfo {
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Running: l.Flags&unix.IFF_RUNNING != 0, Alias: l.Alias, Group: l.Group,
 		MasterIndex: l.Master, PeerIndex: l.Peer, PeerElsewhere: l.PeerElsewhere, Promisc: l.IsPromisc(),
 		Mode: l.Mode, VLANID: int(l.VLANID), Table: l.Table, VLANFiltering: l.VLANFiltering, STP: l.STP != 0, NoARP: l.Flags&unix.IFF_NOARP != 0,
+	}
+	if l.Kind == rtnl.KindNetkit && l.Mode == "l3" {
+		i.MAC = "" // the kernel reports zeros
 	}
 	if ownLabel(l.Alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.Alias)

@@ -126,6 +126,7 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 		type filter hook input priority filter; policy accept;
 		udp dport 8472 @th,96,24 0x1 ip saddr != @vteps4 drop
 		udp dport 8472 @th,96,24 0x1 meta iifkind "veth" ip saddr @vteps4 fib saddr . iif oif missing drop
+		udp dport 8472 @th,96,24 0x1 meta iifkind "netkit" ip saddr @vteps4 fib saddr . iif oif missing drop
 		udp dport 8472 @th,96,24 0x1 meta iifkind "bridge" ip saddr @vteps4 fib saddr . iif oif missing drop
 	}
 }

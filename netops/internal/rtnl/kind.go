@@ -14,7 +14,9 @@ import (
 // The kernel's names of the link kinds. Some kinds have a parent link, the others
 // do not.
 const (
-	KindVeth    = "veth"
+	KindVeth = "veth"
+	// KindNetkit needs CONFIG_NETKIT, since Linux 6.7.
+	KindNetkit  = "netkit"
 	KindMACVLAN = "macvlan"
 	KindIPVLAN  = "ipvlan"
 	KindVLAN    = "vlan"
@@ -49,6 +51,8 @@ func modesOf(kind string) []mode {
 		}
 	case KindIPVLAN:
 		return []mode{{"l2", 0}, {"l3", 1}, {"l3s", 2}} // IPVLAN_MODE_*
+	case KindNetkit:
+		return []mode{{"l2", 0}, {"l3", 1}} // NETKIT_L2 and NETKIT_L3 of if_link.h
 	case KindBond: // BOND_MODE_* of linux/if_bonding.h
 		return []mode{
 			{"balance-rr", 0}, {"active-backup", 1}, {"balance-xor", 2}, {"broadcast", 3}, {"802.3ad", 4}, {"balance-tlb", 5}, {"balance-alb", 6},
@@ -58,7 +62,7 @@ func modesOf(kind string) []mode {
 }
 
 // PairKinds are the kinds whose links are made in pairs: what one end sends, the other receives.
-func PairKinds() []string { return []string{KindVeth} }
+func PairKinds() []string { return []string{KindVeth, KindNetkit} }
 
 // IsPairEnd reports whether a link of a kind is one end of a pair. Its peer is the other end.
 func IsPairEnd(kind string) bool { return slices.Contains(PairKinds(), kind) }
@@ -95,9 +99,11 @@ type KindState struct {
 	Tap           Tap
 	VXLAN         VXLAN
 	Bond          Bond
-	mode          uint32
-	ipvlanMode    uint16
-	bondMode      uint8
+	// PeerInfo has the header and the attributes of a pair's other end, in a request.
+	PeerInfo   []byte
+	mode       uint32
+	ipvlanMode uint16
+	bondMode   uint8
 }
 
 // VXLAN holds the attributes that only a VXLAN device has. Its parent is Link.Peer.
@@ -120,6 +126,13 @@ func (l *Link) attrs() []nlconn.Attr {
 			{Kind: nl.IFLA_BR_STP_STATE, At: &l.STP},
 			{Kind: nl.IFLA_BR_NF_CALL_IPTABLES, At: &l.Filter4},
 			{Kind: nl.IFLA_BR_NF_CALL_IP6TABLES, At: &l.Filter6},
+		}
+	case KindVeth:
+		return []nlconn.Attr{{Kind: nl.VETH_INFO_PEER | unix.NLA_F_NESTED, At: &l.PeerInfo}}
+	case KindNetkit:
+		return []nlconn.Attr{
+			{Kind: nl.IFLA_NETKIT_PEER_INFO | unix.NLA_F_NESTED, At: &l.PeerInfo},
+			{Kind: nl.IFLA_NETKIT_MODE, At: &l.mode, Zero: l.Mode != ""},
 		}
 	case KindMACVLAN:
 		return []nlconn.Attr{{Kind: nl.IFLA_MACVLAN_MODE, At: &l.mode}, {Kind: nl.IFLA_MACVLAN_BC_QUEUE_LEN, At: &l.BCQueueLen}}
@@ -182,7 +195,7 @@ func (l *Link) parseKind(data []byte) error {
 		return err
 	}
 	switch l.Kind {
-	case KindMACVLAN:
+	case KindMACVLAN, KindNetkit:
 		l.Mode = modeName(l.Kind, int(l.mode))
 	case KindIPVLAN:
 		l.Mode = modeName(l.Kind, int(l.ipvlanMode))

@@ -30,6 +30,7 @@ func FuzzDecoders(f *testing.F) {
 	f.Add([]byte("\x02\x18\x00\x00\xfe\x02\xfd\x01\x00\x00\x00\x00\x08\x00\x01\x00\x0a\x00\x00\x00\x0c\x00\x09\x00\x08\x00\x00\x01\x02\x00\x00\x00"))
 	f.Add(linkOfKind("macvlan", "\x08\x00\x01\x00\x04\x00\x00\x00\x08\x00\x07\x00\xe8\x03\x00\x00"))
 	f.Add(linkOfKind("ipvlan", "\x06\x00\x01\x00\x01\x00\x00\x00"))
+	f.Add(linkOfKind("netkit", "\x08\x00\x03\x00\x00\x00\x00\x00\x08\x00\x05\x00\x01\x00\x00\x00"))
 	f.Add(linkOfKind("vrf", "\x08\x00\x01\x00\x0a\x00\x00\x00"))
 	f.Add(linkOfKind("bond", "\x05\x00\x01\x00\x01\x00\x00\x00\x08\x00\x03\x00\x64\x00\x00\x00\x05\x00\x0e\x00\x09\x00\x00\x00\x05\x00\x1b\x00"))
 	f.Add(linkOfKind("vlan", "\x06\x00\x01\x00\xfe\x0f\x00\x00"))
@@ -114,16 +115,17 @@ func TestKindRoundTrip(t *testing.T) {
 		{VLANFiltering: true, STP: 1},
 		{Mode: "passthru", BCQueueLen: 7},
 		{Mode: "l2"},
+		{Mode: "l3"},
 		{VLANID: 5},
 		{Table: 1000},
 		{VNI: 5, VXLAN: VXLAN{Port: 4789, Local: netip.MustParseAddr("10.0.0.1"), Group: netip.MustParseAddr("239.1.1.1"), Learning: true, GBP: true}},
 		{VNI: 5, VXLAN: VXLAN{Port: 8472, Local: netip.MustParseAddr("fd00::1")}},
 		{},
 	} {
-		for _, kind := range []string{KindBridge, KindMACVLAN, KindIPVLAN, KindVLAN, KindVRF, KindVXLAN, KindWireGuard} {
+		for _, kind := range []string{KindBridge, KindMACVLAN, KindIPVLAN, KindNetkit, KindVLAN, KindVRF, KindVXLAN, KindWireGuard} {
 			want := &Link{Kind: kind, KindState: k}
-			if _, ok := ModeValue(kind, want.Mode); !ok && (want.Mode != "" || kind == KindIPVLAN) {
-				continue // the mode of another kind; the kernel reports a mode of each ipvlan
+			if _, ok := ModeValue(kind, want.Mode); !ok && (want.Mode != "" || kind == KindIPVLAN || kind == KindNetkit) {
+				continue // the mode of another kind; the kernel reports a mode of each ipvlan and netkit
 			}
 			b := make(nlconn.Body, unix.SizeofIfInfomsg)
 			want.AddKind(&b)

@@ -54,7 +54,7 @@ func isNew() nft.Part { return nft.Tracked(unix.NFT_CT_STATE, 1<<3) } // NF_CT_S
 
 // routedFeature serves pods that are routed with addresses of the cloud's
 // network. In the sets of each family, 4 or 6, the key is the kind of the pods'
-// interfaces on the host ("veth") and a prefix:
+// interfaces on the host ("veth", "netkit") and a prefix:
 //
 //   - routed_kind4 holds sources that are masqueraded if the destination is
 //     outside routed_kind_near4.

@@ -46,8 +46,8 @@ func Schema() nft.Schema {
 //   - masq4 and masq6 have the name of the host device. Older versions added
 //     elements with a name pattern where masq_kind4 is used now.
 //   - masq_kind4 and masq_kind6 serve networks whose containers have one host
-//     device each, a veth with a name that begins with "veth". They have the kind
-//     of the devices: nftables before 1.0 cannot list a name pattern within a set,
+//     device each, the end of a pair with a name that begins with "veth". They
+//     have the kind of the devices, "veth" or "netkit": nftables before 1.0 cannot list a name pattern within a set,
 //     and aborts with -j.
 func masqueradeFeature(name, chain string, key nft.Field, input ...nft.Part) nft.Feature {
 	table := inetTable()
