@@ -46,6 +46,9 @@ type Container struct {
 	// subnet are routed through its gateway. Routes through other gateways get the flag
 	// onlink.
 	PointToPoint bool
+	// NoARP means that the kernel resolves no addresses on the link: it has no
+	// announcements and no duplicate address detection.
+	NoARP bool
 }
 
 // AddTo adds the container's side to a Spec. It adds the addresses before it sets the
@@ -143,24 +146,28 @@ func (c Container) addSysctls(s *netops.Spec, in *Input, name string, ips []IPCo
 	set := func(key, value string, optional bool) {
 		s.Add(&netops.Sysctl{In: netops.Container, Key: key, Value: value, Optional: optional})
 	}
-	dad := "0"
-	if c.DAD {
-		dad = "1"
-		set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
-	}
-	set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
 	announce := "1"
 	if in.Quiet {
 		announce = "0"
 	}
-	set("net/ipv4/conf/"+name+"/arp_notify", announce, false)
+	if !c.NoARP {
+		dad := "0"
+		if c.DAD {
+			dad = "1"
+			set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
+		}
+		set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
+		set("net/ipv4/conf/"+name+"/arp_notify", announce, false)
+	}
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
 			// All attachments of the container share lo, so DEL does not restore it.
 			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
 			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
-			set("net/ipv6/conf/"+name+"/ndisc_notify", announce, false)
+			if !c.NoARP {
+				set("net/ipv6/conf/"+name+"/ndisc_notify", announce, false)
+			}
 			return
 		}
 	}

@@ -108,8 +108,8 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 	if s, ok := a.role.(OrphanFinder); ok {
 		return s.Orphans(in)
 	}
-	return netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label},
+	return netops.Spec{Objects: []netops.Object{ // of any kind of pair: the label identifies the link
+		&netops.Link{In: netops.Host, Name: in.HostLink, Kind: Veth.Kind(), Alias: in.Label},
 	}}
 }
 

@@ -164,35 +164,35 @@ func (m Masquerade) AddTo(w *Desired, in *Input, link string, ips []IPConfig) er
 	return nil
 }
 
-// AddVethTo adds the element of an address if the network's attachments have a veth
+// AddPairTo adds the element of an address if the network's attachments have a pair of a kind
 // each: one element for each subnet, and one of its own for an address without a subnet,
 // which costs DEL a commit to nftables. On CHECK the result does not contain the subnet
 // of a host address, so CHECK accepts both.
-func (m Masquerade) AddVethTo(w *Desired, in *Input, ip IPConfig) error {
+func (m Masquerade) AddPairTo(w *Desired, in *Input, kind LinkType, ip IPConfig) error {
 	a := ip.Address.Addr()
 	own := &netops.Element{Set: masqueradeSet("masq", ip), Label: in.Label, Key: []string{in.HostLink, netip.PrefixFrom(a, a.BitLen()).String()}}
 	shared := &netops.Element{
 		Shared: true, Set: masqueradeSet("masq_kind", ip), Label: attachment.SharedLabel(in.Key.Network),
-		Key: []string{"veth", ip.Address.Masked().String()},
+		Key: []string{kind.Kind(), ip.Address.Masked().String()},
 	}
 	switch {
 	case !m.On:
 	case in.Prev != nil:
-		own.Shared, own.Label, own.OrSet, own.OrKey = true, shared.Label, shared.Set, []string{"veth", own.Key[1]}
+		own.Shared, own.Label, own.OrSet, own.OrKey = true, shared.Label, shared.Set, []string{kind.Kind(), own.Key[1]}
 		w.Spec.Add(own)
 	case ip.Address.IsSingleIP():
 		w.Spec.Add(own)
 	default:
 		w.Spec.Add(shared)
 	}
-	m.AddVethEgressTo(w, in, ip, []netip.Prefix{ip.Address})
+	m.AddPairEgressTo(w, in, ip, []netip.Prefix{ip.Address})
 	return m.checkOutside(ip)
 }
 
-// AddVethEgressTo adds the elements that translate an address to the egressAddress, if the network's
-// attachments have a veth each. near are the networks that the address reaches as without it, in
+// AddPairEgressTo adds the elements that translate an address to the egressAddress, if the network's
+// attachments have a pair each. near are the networks that the address reaches as without it, in
 // addition to egressExcept.
-func (m Masquerade) AddVethEgressTo(w *Desired, in *Input, ip IPConfig, near []netip.Prefix) {
+func (m Masquerade) AddPairEgressTo(w *Desired, in *Input, ip IPConfig, near []netip.Prefix) {
 	m.addEgressTo(w, in.HostLink, in.Label, ip, near, func(p netip.Prefix) *netops.Element {
 		return &netops.Element{Label: in.Label, Key: []string{in.HostLink, p.String()}}
 	})

@@ -7,16 +7,17 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/call/attachment"
 )
 
-// Routed is an attachment without a bridge. It has a veth pair, a host route to each of
-// the container's addresses, and routes in the container through a virtual gateway
-// address. A permanent neighbour entry maps this address to the MAC of the host's end, so
+// Routed is an attachment without a bridge. It has a pair, a host route to each of the
+// container's addresses, and routes in the container through a virtual gateway address.
+// On a veth a permanent neighbour entry maps this address to the MAC of the host's end, so
 // the host needs neither proxy_arp nor an address on the pair.
 type Routed struct {
 	// Place is the namespace of the host's end and its routes; empty means the host.
 	Place netops.Place
+	// LinkType is the kind of the pair.
+	LinkType LinkType
 	// Gateway4 and Gateway6 are the container's gateways; the IPv6 one is link-local.
 	Gateway4, Gateway6 netip.Addr
 	// HostMAC is the MAC of the host's end; empty means Input.HostMAC.
@@ -61,14 +62,17 @@ func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 		return err
 	}
 	AddForwarding(s, r.hostPlace(), ips)
-	pair := VethPair(in, r.MTU, ips)
+	pair := r.LinkType.Pair(in, r.MTU, ips)
 	pair.In, pair.MAC, pair.DevGroup = r.hostPlace(), r.hostEndMAC(in), r.DevGroup
 	s.Add(pair)
 	if err := r.addHostEnd(s, in, ips); err != nil {
 		return err
 	}
-	if err := (Container{PointToPoint: true, MTU: r.MTU}).AddTo(s, in, res); err != nil {
+	if err := (Container{PointToPoint: true, MTU: r.MTU, NoARP: r.LinkType == Netkit}).AddTo(s, in, res); err != nil {
 		return err
+	}
+	if r.LinkType == Netkit {
+		return nil
 	}
 	for _, gw := range []netip.Addr{r.Gateway4, r.Gateway6} {
 		if slices.ContainsFunc(ips, func(ip IPConfig) bool { return ip.Gateway == gw }) {
@@ -94,14 +98,6 @@ func (r Routed) hostEndMAC(in *Input) string {
 	return in.HostMAC
 }
 
-// VethPair returns the veth pair between the host and the container.
-func VethPair(in *Input, mtu int, ips []IPConfig) *netops.Link {
-	return &netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: attachment.Alias(in.Key, Prefixes(ips)),
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-	}
-}
-
 // addHostEnd adds the host's end, up, and the host routes to the container's addresses.
 func (r Routed) addHostEnd(s *netops.Spec, in *Input, ips []IPConfig) error {
 	if err := AddHostEnd(s, r.hostPlace(), in, r.hostEndMAC(in), ips); err != nil {
@@ -118,7 +114,8 @@ func (r Routed) addHostEnd(s *netops.Spec, in *Input, ips []IPConfig) error {
 // router advertisements from the container. With an IPv6 address in the container, the host
 // resolves the container's MAC from a link-local address, which must be usable at once:
 // it has no duplicate address detection. Its prefix length of 128 keeps the kernel from
-// adding an anycast address, see AddNoLinkLocal. CHECK compares only the link: a chained
+// adding an anycast address, see AddNoLinkLocal. An end without a MAC, whose kernel
+// resolves nothing, needs none. CHECK compares only the link: a chained
 // plugin may have changed the rest, and the reference plugins make it differently.
 func AddHostEnd(s *netops.Spec, place netops.Place, in *Input, mac string, ips []IPConfig) error {
 	up := &netops.Link{In: place, Name: in.HostLink, Up: true}
@@ -134,7 +131,7 @@ func AddHostEnd(s *netops.Spec, place netops.Place, in *Input, mac string, ips [
 	}
 	AddNoLinkLocal(s, place, in)
 	s.Add(up)
-	if !has6 {
+	if !has6 || mac == "" {
 		return nil
 	}
 	own, err := netops.LinkLocal(mac)

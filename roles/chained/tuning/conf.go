@@ -5,6 +5,7 @@ package tuning
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 
 	"github.com/cnibox/cnibox/roles"
@@ -107,6 +108,22 @@ func checkQueue(f *roles.Faults, path string, n *int) {
 	if n != nil && (*n < 0 || int64(*n) > math.MaxUint32) {
 		f.Addf(path, "%d is out of range: use 0 to %d packets", *n, uint32(math.MaxUint32))
 	}
+}
+
+// macRefused returns the error for the key that asks for a MAC which the
+// interface cannot have.
+func (c *Conf) macRefused(args roles.Args, ifName string) error {
+	path := "mac"
+	reason := fmt.Sprintf(`interface %q can have no MAC, because it is of a netkit pair in mode l3: remove the key, or set linkType "veth" where the interface is made`, ifName)
+	switch {
+	case c.Args.CNI.MAC != "":
+		path = "args.cni.mac"
+	case c.RuntimeConfig.MAC != "":
+		path = "runtimeConfig.mac"
+	case args.Get("MAC") != "":
+		return &roles.EnvError{Name: "CNI_ARGS: MAC", Reason: reason}
+	}
+	return &roles.ConfError{Path: path, Reason: reason}
 }
 
 // linkSettings are the values that the configuration sets on the interface.

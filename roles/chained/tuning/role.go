@@ -38,13 +38,13 @@ func (r *role) Shared() []string { return nil }
 
 // observed is the kernel state that Build needs.
 type observed struct {
-	// HostEnd is the host's end of the veth pair, or "" if the interface is not
-	// a veth with an end on the host.
+	// HostEnd is the host's end of the pair, or "" if the interface is not of a
+	// pair with an end on the host.
 	HostEnd string
 }
 
-// Observe reads the allowlist on ADD, and the host's end of the veth pair if
-// the MTU is to be changed.
+// Observe reads the allowlist on ADD, and the host's end of the pair if the MTU
+// is to be changed. A MAC for an interface that can have none is an error.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if in.Prev == nil && len(r.conf.Sysctl)+len(r.conf.Args.CNI.Sysctl) > 0 {
 		allowlist, found, err := readAllowlist(allowlistFile)
@@ -56,7 +56,17 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		}
 	}
 	var o observed
-	if w, _ := r.conf.linkSettings(in.Args); w.mtu != 0 && container != nil {
+	w, _ := r.conf.linkSettings(in.Args)
+	if w.mac != "" && container != nil && in.Prev == nil && in.Chained != nil && attach.ContainerMAC(in.Chained, in.Key.IfName) == "" {
+		l, err := h.Net.Link(ctx, container, in.Key.IfName)
+		if err == nil && l.IsPairEnd() && l.MAC == "" {
+			err = r.conf.macRefused(in.Args, l.Name)
+		}
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return err
+		}
+	}
+	if w.mtu != 0 && container != nil {
 		end, err := h.Net.HostEnd(ctx, container, in.Key.IfName)
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
 			return err

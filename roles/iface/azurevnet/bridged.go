@@ -55,7 +55,7 @@ const tunnelMAC = "12:34:56:78:9a:bc"
 // container only. The bridge must not answer them (neigh_suppress): its answer
 // would be a second one, and would contain the container's MAC.
 func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.IPConfig) {
-	pair := attach.VethPair(in, r.mtu(o), ips)
+	pair := attach.Veth.Pair(in, r.mtu(o), ips)
 	pair.Up, pair.Master, pair.Port = true, o.Bridge, &netops.Port{Hairpin: true}
 	s.Add(pair)
 	attach.AddNoLinkLocal(s, netops.Host, in)

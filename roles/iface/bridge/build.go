@@ -209,7 +209,7 @@ func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 
 // addPort adds the veth pair, its VLANs and its MAC spoofing protection.
 func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attach.IPConfig) {
-	pair := attach.VethPair(in, r.conf.MTU, ips)
+	pair := attach.Veth.Pair(in, r.conf.MTU, ips)
 	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
 	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}
 	s.Add(attachment.Neighbours(r.conf.gatewayLink(), mac, attach.Prefixes(ips), true)...)

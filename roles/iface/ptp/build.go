@@ -15,6 +15,10 @@ const containerIndex = 1
 // Build computes the spec and the result of one attachment. Shared objects come
 // first: a later failure then leaves them complete.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
+	in, err := r.conf.LinkType.Input(in)
+	if err != nil {
+		return nil, err
+	}
 	ifaces := []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: in.HostMAC},
 		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
@@ -30,7 +34,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.AddForwarding(&w.Spec, netops.Host, ips)
 	for _, ip := range ips {
-		if err := r.conf.masquerade().AddVethTo(w, in, ip); err != nil {
+		if err := r.conf.masquerade().AddPairTo(w, in, r.conf.LinkType, ip); err != nil {
 			return nil, err
 		}
 	}
@@ -40,11 +44,11 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			res.IPs[i].Address = roles.IPNet(ips[i].Address)
 		}
 	}
-	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
+	w.Spec.Add(r.conf.LinkType.Pair(in, r.conf.MTU, ips))
 	if err := addHostEnd(&w.Spec, in, ips); err != nil {
 		return nil, err
 	}
-	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
+	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU, NoARP: r.conf.LinkType == attach.Netkit}.AddTo(&w.Spec, in, res)
 }
 
 // checkGateways requires a gateway for every address: the host's end gets it as

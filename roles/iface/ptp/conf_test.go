@@ -18,6 +18,10 @@ func TestValidate(t *testing.T) {
 		{Name: "mtu too large", Conf: `{"mtu":65536}`, Paths: []string{"mtu"}},
 		{Name: "host addressing on layer 2", Conf: `{"hostAddressing":true}`, Paths: []string{"hostAddressing"}},
 		{Name: "several at once", Conf: `{"mtu":-5,"ipMasqBackend":"pf","hostAddressing":true}`, Paths: []string{"ipMasqBackend", "mtu", "hostAddressing"}},
+		{Name: "netkit", Conf: `{"linkType":"netkit"}`},
+		{Name: "veth, with a MAC that has no effect", Conf: `{"linkType":"veth","runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"mac":"x"}}}`},
+		{Name: "unknown kind of pair", Conf: `{"linkType":"dummy"}`, Paths: []string{"linkType"}},
+		{Name: "netkit has no MAC", Conf: `{"linkType":"netkit","runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"mac":"02:00:00:00:00:01"}}}`, Paths: []string{"runtimeConfig.mac", "args.cni.mac"}},
 		{Name: "wrong type", Conf: `{"mtu":"1400"}`, Paths: []string{"mtu"}},
 		{Name: "wrong type of a key of all", Conf: `{"dns":7}`, Paths: []string{"dns"}},
 	})

@@ -30,16 +30,24 @@ func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 // observed marks that Observe was called. Build needs no kernel state.
 type observed struct{}
 
-// Observe reads no kernel state that Build needs.
+// Observe reads only whether the kernel can make the pair, and whether the node has the
+// addresses of egressAddress.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
 		return err
 	}
 	in.Observed = observed{}
-	return nil
+	if in.Prev != nil {
+		return nil
+	}
+	return r.conf.LinkType.Available(ctx, h)
 }
 
-// Status reports whether the node has the addresses of egressAddress.
+// Status reports whether the kernel can make the pair, and whether the node has the addresses of
+// egressAddress.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	if err := r.conf.LinkType.Status(ctx, h); err != nil {
+		return err
+	}
 	return r.conf.masquerade().Status(ctx, h)
 }

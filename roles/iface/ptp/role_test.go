@@ -34,6 +34,9 @@ const (
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"}]}}`
 	layer2 = `{"name":"layer2","type":"ptp"}`
+	netkit = `{"name":"netkit","type":"ptp","linkType":"netkit","mtu":1400,"ipMasq":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
 )
 
 // TestRole runs the suite: the reference's scenarios "ADD/DEL", "masq
@@ -53,6 +56,10 @@ func TestRole(t *testing.T) {
 				Tamper: []rolestest.Tamper{masquerade, rules},
 			},
 			{Name: "layer2", NoSweeps: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
+			{
+				Name: "netkit", JSON: netkit, Needs: needNetkit, Refused: map[string]any{"runtimeConfig": map[string]string{"mac": "02:00:00:00:00:01"}},
+				Tamper: append(append(layer0(), masquerade, addressGone, gatewayRoute, hostRoute, gatewayAddress), rolestest.MTUs(true)...),
+			},
 		},
 	}.Run(t)
 }
@@ -108,11 +115,17 @@ func must(t *testing.T, err error) {
 	}
 }
 
+func needNetkit(t testing.TB) { netopstest.NeedKind(t, "netkit") }
+
+// layer1 are changes of the links, and layer0 those of links without MACs.
 func layer1() []rolestest.Tamper {
+	return append(layer0(), rolestest.Inside("MAC changed", netopstest.OtherMAC))
+}
+
+func layer0() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("container link down", netlink.LinkSetDown),
 		rolestest.Inside("container link gone", netlink.LinkDel),
-		rolestest.Inside("MAC changed", netopstest.OtherMAC),
 		rolestest.Outside("host link down", netlink.LinkSetDown),
 	}
 }

@@ -30,8 +30,12 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if !ok {
 		return nil, errors.New("build the spec: Observe was not called")
 	}
+	in, err := r.conf.LinkType.Input(in)
+	if err != nil {
+		return nil, err
+	}
 	four, six := gateways()
-	pair := attach.Routed{Gateway4: four, Gateway6: six, MTU: r.conf.MTU, DevGroup: r.conf.devGroup()}
+	pair := attach.Routed{LinkType: r.conf.LinkType, Gateway4: four, Gateway6: six, MTU: r.conf.MTU, DevGroup: r.conf.devGroup()}
 	if pair.MTU == 0 {
 		pair.MTU = o.MTU
 	}

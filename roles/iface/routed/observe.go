@@ -71,6 +71,11 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	}
 	o := &observed{}
 	in.Observed = o
+	if in.Prev == nil {
+		if err := r.conf.LinkType.Available(ctx, h); err != nil {
+			return err
+		}
+	}
 	if in.IPAM == nil {
 		return nil
 	}

@@ -25,8 +25,12 @@ func (r *role) HostPrefix() string { return r.conf.HostVethPrefix }
 // Shared is one lock for all networks: they share rules, tables and NICs.
 func (r *role) Shared() []string { return []string{"routed"} }
 
-// Status reports whether the uplinks and the addresses of egressAddress exist.
+// Status reports whether the kernel can make the pair, and whether the uplinks and the addresses of
+// egressAddress exist.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	if err := r.conf.LinkType.Status(ctx, h); err != nil {
+		return err
+	}
 	for i, u := range r.conf.Uplinks {
 		if _, err := h.Net.Link(ctx, nil, u.Link); err != nil {
 			return fmt.Errorf("%w: uplinks[%d]: %w", roles.ErrNotAvailable, i, err)

@@ -22,6 +22,8 @@ const (
 	dual  = `{"name":"dual","type":"routed","snat":true,"noSNAT":["192.168.0.0/16"],"hostVethPrefix":"eni",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}}`
+	netkit = `{"name":"netkit","type":"routed","linkType":"netkit","mtu":1400,"snat":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
 	six = `{"name":"six","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"fd00:1::/64"}]]}}`
 	// single addresses have their own elements.
 	single = `{"name":"single","type":"routed","snat":true,"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/32"},{"address":"fd00:1::2/128"}]}}`
@@ -39,6 +41,10 @@ func TestRole(t *testing.T) {
 			{Name: "plain", JSON: plain, NoSweeps: true, Refused: map[string]any{"mtu": -1}, Tamper: append(append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding), rolestest.MTUs(true)...)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, rules, addressGone, hostRoute}},
 			{Name: "six", JSON: six, NoSweeps: true},
+			{
+				Name: "netkit", JSON: netkit, Needs: needNetkit, Refused: map[string]any{"linkType": "tun"},
+				Tamper: append(append(layer0(), ruleset, addressGone, gatewayRoute, defaultRoute, hostRoute), rolestest.MTUs(true)...),
+			},
 			{Name: "single", JSON: single, NoSweeps: true, Tamper: []rolestest.Tamper{ruleset}},
 			{Name: "cloud", JSON: cloud("cloud", "nic1"), Host: nics, Tamper: []rolestest.Tamper{
 				ruleset,
@@ -145,13 +151,18 @@ func iproute(name, args string) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, _ *roles.Result) { ip(t, args) }}
 }
 
+func needNetkit(t testing.TB) { netopstest.NeedKind(t, "netkit") }
+
+// layer1 are changes of the links, and layer0 those of links without MACs.
 func layer1() []rolestest.Tamper {
+	return append(layer0(), rolestest.Inside("MAC changed", netopstest.OtherMAC), rolestest.Outside("host MAC changed", netopstest.OtherMAC))
+}
+
+func layer0() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("container link down", netlink.LinkSetDown),
 		rolestest.Inside("container link gone", netlink.LinkDel),
-		rolestest.Inside("MAC changed", netopstest.OtherMAC),
 		rolestest.Outside("host link down", netlink.LinkSetDown),
-		rolestest.Outside("host MAC changed", netopstest.OtherMAC),
 	}
 }
 

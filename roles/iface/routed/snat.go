@@ -29,7 +29,7 @@ func (r *role) addSNAT(d *attach.Desired, in *attach.Input, o *observed, ips []a
 			network = []netip.Prefix{ip.Address.Masked()}
 		}
 		near := sameFamily(r.conf.noSNATPrefixes(), a)
-		r.conf.masquerade().AddVethEgressTo(d, in, ip, slices.Concat(near, network))
+		r.conf.masquerade().AddPairEgressTo(d, in, ip, slices.Concat(near, network))
 		if !isMasqueraded && (!hasEgress || o.Uplink == "" || len(network) == 0) {
 			continue
 		}
@@ -96,7 +96,7 @@ func (c *Conf) sharedKey(set string, p netip.Prefix) (name string, key []string)
 	if group := c.devGroup(); group != 0 {
 		return "routed_group" + set, []string{fmt.Sprintf("%#x", group), p.String()}
 	}
-	return "routed_kind" + set, []string{"veth", p.String()}
+	return "routed_kind" + set, []string{c.LinkType.Kind(), p.String()}
 }
 
 // devGroup returns the group of the pods' interfaces on the host, in which nftables

@@ -147,13 +147,17 @@ func at(addr string, port int) string { return net.JoinHostPort(addr, fmt.Sprint
 // through the first NIC with the node's address. It also works with strict
 // reverse path filtering (rp_filter 1).
 func TestTraffic(t *testing.T) {
-	const keys = `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`
+	const keys, netkitPair = `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`, `,"linkType":"netkit"`
 	for _, c := range []struct{ name, strict, first, second string }{
 		{"uplinks", "0", network("first", "0", keys), network("second", "16", keys)},
 		{"uplinks, strict", "1", network("first", "0", keys), network("second", "16", keys)},
 		{"cloud, strict", "1", cloud("first", "nic0"), cloud("second", "nic1")},
+		{"netkit", "1", network("first", "0", keys+netkitPair), network("second", "16", keys+netkitPair)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "netkit" {
+				needNetkit(t)
+			}
 			w := newTestCloud(t)
 			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+c.strict)
 			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+c.strict)

@@ -2,6 +2,7 @@ package diff
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ func resultClaims() []claim {
 		emptyBridge(),
 		egressAddress(),
 		hostAddressing(),
+		netkitPair(),
 		claim{
 			name:      "ptp/two-attachments",
 			reference: "A second interface of one container on a network cannot be made, because its routes exist.",
@@ -106,6 +108,26 @@ func hostAddressing() claim {
 				return err
 			}
 			return h.answers("c1", "192.0.2.1")
+		},
+	}
+}
+
+// netkitPair shows on a kernel without netkit that the key is not ignored.
+func netkitPair() claim {
+	return claim{
+		name:      "ptp/netkit",
+		reference: "`linkType` is ignored: the interfaces are a veth pair.",
+		ours:      "With `linkType` netkit they are a netkit pair, which needs no MACs and no ARP. ADD fails where the kernel has none.",
+		show: func(h *host) error {
+			said := &cniError{}
+			_, err := h.attach(`{"type":"ptp","linkType":"netkit",`+poolTo4+`}`, "c1", "eth0")
+			if errors.As(err, &said) && strings.Contains(err.Error(), "linkType: ") {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return h.without("veth", "ip", "-d", "-n", "c1", "link", "show", "eth0")
 		},
 	}
 }
