@@ -175,6 +175,12 @@ func TestVLAN(t *testing.T) {
 	runScripts(t, "testdata/vlan")
 }
 
+// TestNetkit looks at attachments by netkit pairs.
+func TestNetkit(t *testing.T) {
+	netopstest.NeedKind(t, "netkit")
+	runScripts(t, "testdata/netkit")
+}
+
 // TestEncrypted follows packets into a WireGuard device.
 func TestEncrypted(t *testing.T) {
 	netopstest.NeedKind(t, "wireguard")

@@ -346,8 +346,15 @@ func (w *walker) recordedMaster(link string) string {
 	return ""
 }
 
-// neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it.
+// neighbour returns the MAC of a neighbour, or "" if the kernel has yet to ask for it, or sends without one.
 func (w *walker) neighbour(in *view.Namespace, link string, ip netip.Addr) (mac string, ok bool) {
+	l, err := in.Link(link)
+	if w.fail(err) {
+		return "", false
+	}
+	if l.IsPairEnd() && l.NoARP {
+		return "", true
+	}
 	w.asked = append(w.asked, askedNeighbour{in, link, ip})
 	where := in.Name
 	n, err := in.Neighbour(link, ip)

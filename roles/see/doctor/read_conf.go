@@ -133,6 +133,7 @@ type pluginConf struct {
 	Kubeconfig string `json:"kubeconfig"`
 	IPMasq     bool   `json:"ipMasq"`
 	MACSpoof   bool   `json:"macspoofchk"`
+	LinkType   string `json:"linkType"`
 
 	EgressAddress roles.StringList `json:"egressAddress"`
 	IPAM          struct {
@@ -197,6 +198,9 @@ func (n *Network) addPlugin(p netlist.Plugin, table roles.Table) {
 	}
 	if c.MACSpoof {
 		n.Features = append(n.Features, "nftables-bridge")
+	}
+	if c.LinkType == "netkit" {
+		n.Features = append(n.Features, "link-netkit")
 	}
 	if c.Kubeconfig != "" {
 		n.Kube = append(n.Kube, c.Kubeconfig)
