@@ -163,7 +163,7 @@ func (w *NAT) inputRules(set *nft.Set) (rules []nft.Rule) {
 	if !w.Tunnel.AnySource {
 		add(source, nft.NotIn(set))
 	}
-	for _, kind := range append(rtnl.PairKinds(), rtnl.KindBridge) {
+	for _, kind := range []string{rtnl.KindVeth, rtnl.KindNetkit, rtnl.KindBridge} {
 		add(nft.InputKind(), nft.Is(nameBytes(kind)), source, nft.In(set), nft.NoRouteBack())
 	}
 	return rules

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -61,11 +60,8 @@ func modesOf(kind string) []mode {
 	return nil
 }
 
-// PairKinds are the kinds whose links are made in pairs: what one end sends, the other receives.
-func PairKinds() []string { return []string{KindVeth, KindNetkit} }
-
-// IsPairEnd reports whether a link of a kind is one end of a pair. Its peer is the other end.
-func IsPairEnd(kind string) bool { return slices.Contains(PairKinds(), kind) }
+// IsPairEnd reports whether links of a kind are made in pairs: what one end sends, the other receives. A link's peer is the other end.
+func IsPairEnd(kind string) bool { return kind == KindVeth || kind == KindNetkit }
 
 // HasParent reports whether links of a kind have a parent link.
 func HasParent(kind string) bool {
