@@ -149,7 +149,12 @@ VMTESTS := \
 	'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 	'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions|TestPodmanLists/^options$$' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
 	'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink$$/^vlan$$' './roles/cli=Test(Probe|Drops|Encrypted|VLAN)$$' './roles/cluster/agent=TestWireGuard' './netops/podfilter=TestBypass|TestWithoutFib' './roles/netpolicy=TestIPVS|TestForgotten' './roles/netpolicy/keeper=TestHostile/(ptp|routed)$$|TestOtherPorts' './store/cluster/kube/election=TestClock'
-VM := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1 -skip '$(VMSKIP)'
+MACHINE := bin/vm/run -timeout 50m -copy bin/peers -copy bin/kube/etcd -copy bin/kube/flanneld -copy examples -copy docs -env CNIBOX_SWEEP=$(SWEEP) -env CNIBOX_SET_CLOCK=1
+VM := $(MACHINE) -skip '$(VMSKIP)|TestNetkit|Test(Traffic|Role)/netkit'
+
+# Debian 13's kernel is the first one with netkit.
+NETKIT := ./netops=TestNetkit './roles/iface/ptp=TestNetkit(Chained|MAC)|TestTraffic/netkit|TestRole/netkit' './roles/iface/routed=TestTraffic/netkit|TestRole/netkit' \
+	./roles/cli=TestNetkit './roles/netpolicy/keeper=TestHostile/.*_netkit'
 
 .PHONY: bin/vm/run
 bin/vm/run:
@@ -158,9 +163,11 @@ bin/vm/run:
 # All tests of the virtual machine on the oldest supported kernel, on 6.1 and on a newer one.
 test-kernels: setup bin/peers/bridge bin/kube/flanneld bin/kube/etcd bin/vm/run
 	for k in bullseye bookworm trixie; do $(VM) -debian $$k ./netops ./netops/packets ./netops/sockets ./netops/overlay $(VMTESTS) || exit 1; done
+	$(MACHINE) -debian trixie $(NETKIT)
 
-# Real virtual functions of an emulated card, in a second machine.
-FUNCTIONS := $(VM) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|Refused|Held|Userspace)$$'
+# Real virtual functions of an emulated card, and netkit, in a second machine.
+FUNCTIONS := $(MACHINE) -functions -debian trixie './roles/iface/sriov=TestRole/keys/(life|tamper|del|gc|state)|TestRole/(untrusted|bare)/life|Test(Traffic|NamespaceGone|Refused|Held|Userspace)$$' \
+	'./roles/iface/ptp=TestRole/netkit/(life|del|gc)$$' './roles/iface/routed=TestRole/netkit/(life|del|gc)$$'
 
 # Roles that need no packet filter, on a kernel without one.
 WITHOUTNFT := $(VM) -without nf_tables -debian bookworm './roles/iface/hostdevice=TestHardware/deviceID/(life|gc)$$' './roles/iface/ipvlan=TestRole/l2/(life|gc)$$'

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -69,7 +70,15 @@ func frames(t *testing.T, ns *netopstest.NS, texts ...string) []atomic.Int64 {
 // mac returns the hardware address of a pod's interface.
 func (p *pod) mac(t *testing.T) net.HardwareAddr {
 	t.Helper()
-	return p.ns.Link(t, "eth0").Attrs().HardwareAddr
+	return hardware(p.ns.Link(t, "eth0"))
+}
+
+// hardware returns the hardware address of a link, or zeros for one without.
+func hardware(l netlink.Link) net.HardwareAddr {
+	if a := l.Attrs().HardwareAddr; len(a) > 0 {
+		return a
+	}
+	return make(net.HardwareAddr, 6)
 }
 
 // frame returns an Ethernet frame.

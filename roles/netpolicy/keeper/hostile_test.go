@@ -104,6 +104,7 @@ const hostilePolicies = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPol
 
 func newScene(t *testing.T, kind string) *scene {
 	t.Helper()
+	role, _, _ := strings.Cut(kind, " ")
 	n := newNode(t)
 	forward(t)
 	n.put("web.json", fmt.Sprintf(hostilePolicies, "web", `"podSelector":{"matchLabels":{"app":"web"}},"ingress":[
@@ -112,7 +113,7 @@ func newScene(t *testing.T, kind string) *scene {
 	n.put("jail.json", fmt.Sprintf(hostilePolicies, "jail", `"podSelector":{"matchLabels":{"app":"jail"}},"policyTypes":["Egress"],
 		"egress":[{"ports":[{"port":7,"protocol":"UDP"}]},{"to":[{"ipBlock":{"cidr":"192.0.2.1/32"}},{"ipBlock":{"cidr":"fd00:192::1/128"}}]}]`))
 	s := &scene{
-		node: n, kind: kind,
+		node: n, kind: role,
 		evil: n.podOf(kind, 2, "app=evil"), client: n.podOf(kind, 4, "app=client"), web: n.podOf(kind, 3, "app=web"), jail: n.podOf(kind, 5, "app=jail"),
 		outside: n.host2(t), web1: n.pod(2, 3, "app=web"), second: n.pod(2, 2, "app=evil"), free: n.pod(2, 9, "app=evil"),
 	}
@@ -121,8 +122,10 @@ func newScene(t *testing.T, kind string) *scene {
 	return s
 }
 
-// hostileKinds are the kinds of interfaces in the order of their networks: bridge has 10.1.0.0/24.
-func hostileKinds() []string { return []string{"bridge", "ptp", "routed"} }
+// hostileKinds are the kinds of interfaces in the order of their networks: bridge has 10.1.0.0/24. A second word is the linkType.
+func hostileKinds() []string {
+	return []string{"bridge", "ptp", "routed", "ptp netkit", "routed netkit"}
+}
 
 // podOf returns a pod of a kind of interface.
 func (n *node) podOf(kind string, host int, labels string) *pod {
@@ -131,13 +134,14 @@ func (n *node) podOf(kind string, host int, labels string) *pod {
 	}
 	number := 3 + slices.Index(hostileKinds(), kind)
 	p := n.pod(number, host, labels)
-	p.call.Type = kind
+	role, linkType, _ := strings.Cut(kind, " ")
+	p.call.Type = role
 	addresses := fmt.Sprintf(`{"address":"%s/24","gateway":"10.%d.0.254"},{"address":"%s/64","gateway":"fd00:%d::fe"}`, p.addresses[0], number, p.addresses[1], number)
 	routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
-	if kind == "routed" {
+	if role == "routed" {
 		addresses, routes = fmt.Sprintf(`{"address":"%s/24"},{"address":"%s/64"}`, p.addresses[0], p.addresses[1]), ""
 	}
-	p.call.Conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net%d","type":"%s","ipam":{"type":"static","addresses":[%s]%s}}`, number, kind, addresses, routes)
+	p.call.Conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net%d","type":"%s","linkType":"%s","ipam":{"type":"static","addresses":[%s]%s}}`, number, role, linkType, addresses, routes)
 	return p
 }
 
@@ -184,7 +188,7 @@ func (s *scene) hop(from *pod) net.HardwareAddr {
 	default:
 		name = from.link()
 	}
-	return netopstest.At("/proc/self/ns/net").Link(s.t, name).Attrs().HardwareAddr
+	return hardware(netopstest.At("/proc/self/ns/net").Link(s.t, name))
 }
 
 // routed sends a packet through the node.
@@ -269,6 +273,9 @@ func TestHostile(t *testing.T) {
 	}
 	for _, kind := range hostileKinds() {
 		t.Run(kind, func(t *testing.T) {
+			if strings.HasSuffix(kind, "netkit") {
+				netopstest.NeedKind(t, "netkit")
+			}
 			s := newScene(t, kind)
 			stop := s.start()
 			for _, p := range []*pod{s.evil, s.client, s.web, s.jail, s.web1, s.second, s.free} {
