@@ -16,7 +16,7 @@ systemctl start cnibox-agent # returns when pods can be attached
 ip -d link show flannel.1
 cp /run/test/peer.json /run/cluster/nodes/peer.json
 set +x
-for try in $(seq 200); do
+for try in $(seq 1200); do
 	if ip route | grep '10.244.9.0/24.*dev flannel.1'; then break; fi
 	sleep 0.1
 done
