@@ -82,16 +82,12 @@ func (r *Records) Fix(line string, of ...string) (fix, harm string) {
 	return "cnibox state", found.what
 }
 
-// looking are the commands that show a fault and mend nothing.
-var looking = []string{"cnibox agent status", "cnibox diff", "cnibox drops", "cnibox lint", "cnibox policy list", "cnibox state", "df", "fuser"}
-
-// mending are those of looking that mend something.
-var mending = []string{"cnibox state reap", "cnibox state repair"}
-
 // Split returns a line as what mends a fault, or as what only shows more of it.
 func Split(line string) (fix, see string) {
 	c := parse(line)
-	if slices.ContainsFunc(looking, c.has) && !slices.ContainsFunc(mending, c.has) {
+	shows := []string{"cnibox agent status", "cnibox diff", "cnibox drops", "cnibox lint", "cnibox policy list", "cnibox state", "df", "fuser"}
+	mends := []string{"cnibox state reap", "cnibox state repair"}
+	if slices.ContainsFunc(shows, c.has) && !slices.ContainsFunc(mends, c.has) {
 		return "", line
 	}
 	return line, ""
