@@ -12,7 +12,7 @@ import (
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:     []string{"ptp"},
-		Summary:   "a veth pair between container and host, routed, with masquerade",
+		Summary:   "a veth or netkit pair between container and host, routed, with masquerade",
 		Reference: "v1.10.0",
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }

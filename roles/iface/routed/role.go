@@ -12,7 +12,7 @@ import (
 func Role() roles.Role {
 	return attach.InterfaceRole(roles.Role{
 		Names:   []string{"routed"},
-		Summary: "a veth pair without a bridge: host routes, a virtual gateway address, a routing table for each NIC",
+		Summary: "a veth or netkit pair without a bridge: host routes, a virtual gateway address, a routing table for each NIC",
 	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
