@@ -16,12 +16,12 @@ import (
 // TestTunnel plays nights of two nodes with agents: what keeps the tunnel's packets from the other node. Each node's doctor, `agent
 // status` and metrics name the pair, and the printed commands mend it.
 func TestTunnel(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster") // removed after the nodes, whose agents write there
 	a, b := boot(t), boot(t)
 	out, err := exec.Command("nsenter", "--target", a.pid, "--net", "ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", b.pid).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	dir := filepath.Join(t.TempDir(), "cluster")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ const (
 	maxAddCalls = 430
 	maxDelCalls = 350
 	// maxAddFunctions and maxAddPackages bound what of this module an ADD goes through, where the bridge exists.
-	maxAddFunctions = 785
+	maxAddFunctions = 790
 	maxAddPackages  = 31
 )
 
