@@ -59,7 +59,7 @@ type Spent struct{ Rtnetlink, Nftables atomic.Int64 }
 //     [Net.Routes], [Net.DefaultRouteLink], [Net.Rules], [Net.Sysctl], [Net.VLANs], [Net.VF], [Net.TunnelEntries], [Net.DeviceFilters],
 //     [Net.Redirects], [Net.Takeovers]
 //   - where packets go: [Net.Way], [Net.KernelRoute], [Net.RouteLink], [Net.LinkToward], [Net.CheckRoute], [Net.Neighbour],
-//     [Net.ForwardingEntry], [Net.BridgeEntries], [Net.Connections], [Net.SeenSources]
+//     [Net.ForwardingEntry], [Net.BridgeEntries], [Net.Connections], [Net.SeenSources], [Net.HasAddress], [Net.EgressAddress]
 //   - the rules and sets that cnibox installed: [Net.Elements], [Net.Labelled], [Net.BoundRules], [Net.SharedPolicy],
 //     [Net.LostSets], [Net.FlushedSets], [Net.RestoreRules], [Net.RemoveTables], [Net.FilterTables]
 //   - the policies of one pod: [Net.RestorePodPolicy], [Net.DeletePodPolicy], [Net.LacksPodPolicy], [Net.FilterBridge],
