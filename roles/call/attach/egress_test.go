@@ -144,9 +144,10 @@ func TestEgress(t *testing.T) {
 		for _, backend := range []string{"nftables", "iptables"} {
 			t.Run(typ+" "+backend, func(t *testing.T) {
 				n := newEgressNode(t)
-				pristine := n.State([]string{"sysctl net/"})
 				keys := keysOf(typ) + `,"ipMasqBackend":"` + backend + `"`
 				conf := network(typ, "pods", 0, keys+egress(first4, first6))
+				n.collect(conf) // what other tests of the package left
+				pristine := n.State([]string{"sysctl net/"})
 				a, b := n.attach(conf, "a"), n.attach(conf, "b")
 				a.leavesWith("a", first4, first6)
 				b.leavesWith("b", first4, first6)

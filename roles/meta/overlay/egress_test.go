@@ -79,6 +79,9 @@ func TestEgress(t *testing.T) {
 		})
 		return ns
 	}
+	t.Cleanup(func() { // after both DELs: the bridge stays for the next container
+		e.OK(rolestest.Call{Type: "vxlan", Verb: "GC", Conf: fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":"vxlan","overlayFile":%q,"delegate":{"isDefaultGateway":true},"cni.dev/valid-attachments":[]}`, path)})
+	})
 	egress, plain := attach("a", `,"egressAddress":"203.0.113.7"`), attach("b", "")
 	for _, c := range []struct{ to, egress, plain string }{
 		{"192.0.2.2", "203.0.113.7", "192.0.2.1"},
