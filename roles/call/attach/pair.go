@@ -21,17 +21,40 @@ const (
 	Netkit LinkType = "netkit"
 )
 
-// Check reports an unknown kind, and the keys that set a MAC which the pair cannot have.
-func (t LinkType) Check(f *roles.Faults, macs roles.MACKeys) {
-	switch t {
+// PairConf has the keys of a role that makes a pair of either kind.
+type PairConf struct {
+	// LinkType is the kind of the pair: "veth" (default), or "netkit" in mode l3,
+	// which needs Linux 6.7 with CONFIG_NETKIT. The interfaces of a netkit pair
+	// have neither MAC nor ARP.
+	LinkType LinkType `json:"linkType,omitempty"`
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
+	RuntimeConfig struct {
+		// MAC is an error with linkType "netkit". With "veth" it has no effect
+		// here: add the type tuning to the list.
+		MAC string `json:"mac,omitempty"`
+	} `json:"runtimeConfig,omitzero"`
+	// Args holds args.cni.
+	Args struct {
+		CNI struct {
+			// MAC is an error with linkType "netkit". With "veth" it has no effect
+			// here: add the type tuning to the list.
+			MAC string `json:"mac,omitempty"`
+		} `json:"cni,omitzero"`
+	} `json:"args,omitzero"`
+}
+
+// CheckPair reports an unknown kind, and the keys that set a MAC which the pair cannot have.
+func (c *PairConf) CheckPair(f *roles.Faults) {
+	switch c.LinkType {
 	case "", Veth:
 		return
 	case Netkit:
 	default:
-		f.Addf("linkType", "%q is not known: use \"veth\" or \"netkit\"", string(t))
+		f.Addf("linkType", "%q is not known: use \"veth\" or \"netkit\"", string(c.LinkType))
 		return
 	}
-	for _, m := range macs {
+	for _, m := range (roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "args.cni.mac", Value: c.Args.CNI.MAC}}) {
 		if m.Value != "" {
 			f.Addf(m.Path, "%s", noMAC)
 		}

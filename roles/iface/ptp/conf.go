@@ -12,6 +12,7 @@ import (
 // Conf is the network configuration of the ptp role.
 type Conf struct {
 	roles.NetConf
+	attach.PairConf
 	// IPMasq masquerades traffic that leaves the subnet.
 	IPMasq bool `json:"ipMasq,omitempty"`
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
@@ -26,10 +27,6 @@ type Conf struct {
 	// The types vxlan and flannel set it. With it, egressAddress does not require
 	// ipMasq, because another program may masquerade.
 	EgressExcept []netip.Prefix `json:"egressExcept,omitempty"`
-	// LinkType is the kind of the pair: "veth" (default), or "netkit" in mode l3,
-	// which needs Linux 6.7 with CONFIG_NETKIT. The interfaces of a netkit pair
-	// have neither MAC nor ARP.
-	LinkType attach.LinkType `json:"linkType,omitempty"`
 	// MTU of both ends of the pair. 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
 	// HostAddressing gives the container its addresses as /32 and /128,
@@ -38,28 +35,13 @@ type Conf struct {
 	// The gateway may be outside the subnet (169.254.1.1, fe80::1). It requires
 	// ipam.
 	HostAddressing bool `json:"hostAddressing,omitempty"`
-	// RuntimeConfig holds the values that the runtime gives for the declared
-	// capabilities.
-	RuntimeConfig struct {
-		// MAC is an error with linkType "netkit". With "veth" it has no effect
-		// here: add the type tuning to the list.
-		MAC string `json:"mac,omitempty"`
-	} `json:"runtimeConfig,omitzero"`
-	// Args holds args.cni.
-	Args struct {
-		CNI struct {
-			// MAC is an error with linkType "netkit". With "veth" it has no effect
-			// here: add the type tuning to the list.
-			MAC string `json:"mac,omitempty"`
-		} `json:"cni,omitzero"`
-	} `json:"args,omitzero"`
 }
 
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	c.masquerade().Check(&f)
-	c.LinkType.Check(&f, c.macKeys())
+	c.CheckPair(&f)
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)
 	}
@@ -72,9 +54,4 @@ func (c *Conf) Validate() error {
 // masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
 	return attach.Masquerade{On: c.IPMasq, Key: "ipMasq", Backend: c.IPMasqBackend, Egress: c.EgressAddress, Except: c.EgressExcept}
-}
-
-// macKeys are the keys that ask for a MAC of the container's interface.
-func (c *Conf) macKeys() roles.MACKeys {
-	return roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "args.cni.mac", Value: c.Args.CNI.MAC}}
 }

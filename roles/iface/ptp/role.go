@@ -36,8 +36,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
 		return err
 	}
+	first := in.Observed == nil && in.Prev == nil
 	in.Observed = observed{}
-	if in.Prev != nil {
+	if !first {
 		return nil
 	}
 	return r.conf.LinkType.Available(ctx, h)

@@ -19,13 +19,10 @@ import (
 // Conf is the network configuration of the routed role.
 type Conf struct {
 	roles.NetConf
+	attach.PairConf
 	// HostVethPrefix is the start of the names of the pods' interfaces on the
 	// host, up to 4 bytes ("eni", "azv"). Default "veth".
 	HostVethPrefix string `json:"hostVethPrefix,omitempty"`
-	// LinkType is the kind of the pair: "veth" (default), or "netkit" in mode l3,
-	// which needs Linux 6.7 with CONFIG_NETKIT. The interfaces of a netkit pair
-	// have neither MAC nor ARP.
-	LinkType attach.LinkType `json:"linkType,omitempty"`
 	// MTU of both ends of the pair. 0 means the MTU of the NIC that the
 	// pod's addresses belong to, or, if that is not known, of the default
 	// route's interface.
@@ -59,21 +56,6 @@ type Conf struct {
 	// Priorities are the priorities of the policy rules, which exist only if
 	// several NICs are in use.
 	Priorities Priorities `json:"priorities,omitzero"`
-	// RuntimeConfig holds the values that the runtime gives for the declared
-	// capabilities.
-	RuntimeConfig struct {
-		// MAC is an error with linkType "netkit". With "veth" it has no effect
-		// here: add the type tuning to the list.
-		MAC string `json:"mac,omitempty"`
-	} `json:"runtimeConfig,omitzero"`
-	// Args holds args.cni.
-	Args struct {
-		CNI struct {
-			// MAC is an error with linkType "netkit". With "veth" it has no effect
-			// here: add the type tuning to the list.
-			MAC string `json:"mac,omitempty"`
-		} `json:"cni,omitzero"`
-	} `json:"args,omitzero"`
 }
 
 // Uplink is one NIC of the node.
@@ -146,7 +128,7 @@ func (c *Conf) Validate() error {
 		f.Addf("mtu", "%d is out of range: use 0 (the NIC's) to 65535", c.MTU)
 	}
 	c.masquerade().Check(&f)
-	c.LinkType.Check(&f, c.macKeys())
+	c.CheckPair(&f)
 	prefixes(&f, "noSNAT", c.NoSNAT)
 	for i := range c.Uplinks {
 		c.Uplinks[i].validate(&f, fmt.Sprintf("uplinks[%d]", i))
@@ -156,11 +138,6 @@ func (c *Conf) Validate() error {
 	}
 	c.Priorities.validate(&f)
 	return f.Err()
-}
-
-// macKeys are the keys that ask for a MAC of the container's interface.
-func (c *Conf) macKeys() roles.MACKeys {
-	return roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "args.cni.mac", Value: c.Args.CNI.MAC}}
 }
 
 // masquerade is the configured masquerading.

@@ -69,9 +69,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err := r.conf.masquerade().Observe(ctx, h, in); err != nil {
 		return err
 	}
+	first := in.Observed == nil && in.Prev == nil
 	o := &observed{}
 	in.Observed = o
-	if in.Prev == nil {
+	if first {
 		if err := r.conf.LinkType.Available(ctx, h); err != nil {
 			return err
 		}

@@ -77,7 +77,7 @@ func TestKeyDocs(t *testing.T) {
 }
 
 // collect adds the documented fields of a package's configuration: of the
-// structs named Conf, NetConf, IPAMConf and Route, and of those that they use.
+// structs named Conf, NetConf, PairConf, IPAMConf and Route, and of those that they use.
 func collect(docs map[string]string, dir, pkg string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -101,7 +101,7 @@ func collect(docs map[string]string, dir, pkg string) error {
 			return true
 		})
 	}
-	todo, seen := []string{"Conf", "NetConf", "IPAMConf", "Route"}, map[string]bool{}
+	todo, seen := []string{"Conf", "NetConf", "PairConf", "IPAMConf", "Route"}, map[string]bool{}
 	for len(todo) > 0 {
 		name := todo[0]
 		todo = todo[1:]
