@@ -178,15 +178,8 @@ func PublishedAt(v *view.Host, a netip.Addr) (*Fault, error) {
 	if !a.IsValid() || a.IsUnspecified() {
 		return nil, nil
 	}
-	links, err := v.Links()
-	has := func(l netops.LinkInfo) bool {
-		return slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
-	}
-	if err != nil || slices.ContainsFunc(links, has) {
-		return nil, err
-	}
-	way, err := v.Way(netops.Packet{To: a})
-	if err != nil && !errors.Is(err, netops.ErrNotExist) || way.Local {
+	is, err := v.HasAddress(a)
+	if err != nil || is.Has {
 		return nil, err
 	}
 	return &Fault{a.String(), "no interface of this node has the address " + a.String(), "give the node the address, or publish the port on another one"}, nil
